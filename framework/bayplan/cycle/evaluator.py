@@ -34,7 +34,9 @@ from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 
 __all__ = ["Evaluator", "Trace"]
 
-_KEPT_SIGNATURES = 128
+_KEPT_SIGNATURES = 256
+_FEW_ROWS = 4
+"""For up to so many rows, calls for single nodes are faster than one for columns."""
 _NOT_CONSIDERED = "not considered because the filter failed on another node"
 
 
@@ -377,7 +379,7 @@ class Evaluator:
         self, column: FilterColumn, rows: list[int], pod: PodInfo, view: NodeView, kept: Evaluation
     ) -> None:
         size = len(view)
-        if column.per_node is not None:
+        if column.per_node is not None and (column.vector is None or len(rows) <= _FEW_ROWS):
             self._ask_rows(column, rows, pod, kept.state, size)
             return
         some = np.array(rows, dtype=np.intp)
@@ -441,7 +443,7 @@ class Evaluator:
         self, score: ScoreColumn, rows: list[int], pod: PodInfo, view: NodeView, kept: Evaluation
     ) -> None:
         score.bounds = None
-        if score.per_node is not None:
+        if score.per_node is not None and (score.vector is None or len(rows) <= _FEW_ROWS):
             for row in rows:
                 if score.vector is not None or kept.feasible[row]:
                     value = score.per_node.call(pod, NodeRow(view.table, row), kept.state)

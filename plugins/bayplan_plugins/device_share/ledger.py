@@ -8,13 +8,13 @@ of the node is first read. The ledger follows pods as they come and go, and roll
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from bayplan import PodInfo
 from bayplan.api import Node
 from bayplan.api.cards import Card, Share
 from bayplan.plugin.hookspecs import IntColumn
-from bayplan.snapshot import Snapshot
+from bayplan.snapshot import Snapshot, SpecFacts
 from bayplan_plugins.device_share.columns import CardColumns
 from bayplan_plugins.device_share.contracts import CONTRACTS
 from bayplan_plugins.device_share.held import HeldCards
@@ -47,7 +47,9 @@ class CardLedger:
         self._sources: dict[str, Node] = {}
         self._pods: dict[str, dict[str, PodInfo]] = {}
         self._remembered: dict[tuple[str, str], tuple[tuple[Share, ...], tuple[Share, ...]]] = {}
-        self._latest: tuple[PodInfo | None, tuple[int, int], Requests] = (None, (0, 0), {})
+        self._latest: tuple[PodInfo | None, Requests] = (None, NO_REQUESTS)
+        self._plain: dict[tuple[SpecFacts, Hashable], Requests] = {}
+        self._read_at = (0, 0)
         self.columns = CardColumns(snapshot, self._fill)
         snapshot.on_pod(self._on_pod)
         self._gpus.on_change(self._on_whole_gpus)
@@ -67,18 +69,28 @@ class CardLedger:
 
     def requests(self, pod: PodInfo) -> Requests:
         """Return what a pod requests, by contract; empty for a pod without cards."""
-        if not pod.facts.wants_devices and not pod.pod.metadata.annotations and not pod.inherited:
+        plain = not pod.pod.metadata.annotations and not pod.inherited
+        if plain and not pod.facts.wants_devices:
             return NO_REQUESTS
         # Limits of namespaces are part of a request.
         version = (self._snapshot.objects_version, self._use.version)
-        if self._latest[0] is not pod or self._latest[1] != version:
-            found = {}
-            for contract in self.contracts:
-                request = contract.request(pod)
-                if request is not None:
-                    found[contract.name] = request
-            self._latest = (pod, version, found)
-        return self._latest[2]
+        if self._read_at != version or len(self._plain) > _MOST_REMEMBERED:
+            self._read_at = version
+            self._latest = (None, NO_REQUESTS)
+            self._plain.clear()
+        if self._latest[0] is pod:
+            return self._latest[1]
+        found = self._plain.get((pod.facts, pod.labels_id)) if plain else None
+        if found is None:
+            found = self._asked(pod)
+            if plain:
+                self._plain[pod.facts, pod.labels_id] = found
+        self._latest = (pod, found)
+        return found
+
+    def _asked(self, pod: PodInfo) -> Requests:
+        asked = ((one.name, one.request(pod)) for one in self.contracts)
+        return {name: request for name, request in asked if request is not None}
 
     # Pods ------------------------------------------------------------------------------------
 

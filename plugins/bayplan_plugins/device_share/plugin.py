@@ -6,8 +6,9 @@ chosen, and what tells the runtime.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
 from collections.abc import Hashable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from bayplan import (
     Reads,
     Refusal,
     Reject,
+    StateKey,
     hookimpl,
 )
 from bayplan.plugin.base import Skip
@@ -33,6 +35,7 @@ from bayplan_plugins.device_share.columns import CardArrays
 from bayplan_plugins.device_share.fit import fitting, slots_of
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
 from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.device_share.per_node import PerNode
 from bayplan_plugins.shared.cards.contract import (
     CardContract,
     CardRequest,
@@ -45,7 +48,7 @@ from bayplan_plugins.shared.cards.contract import (
 __all__ = ["DeviceShare", "DeviceShareArgs"]
 
 
-_MOST_REQUESTS = 64
+_WRITTEN: StateKey[Written] = StateKey("device-share.written")
 
 
 class DeviceShareArgs(KoordinatorArgs):
@@ -65,7 +68,11 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         self._ledger = handle.snapshot.shared(CardLedger, CardLedger)
         if args != DeviceShareArgs():
             self._ledger.configure(args)
-        self._choices: OrderedDict[CardRequest, dict[str, tuple[int, Choice]]] = OrderedDict()
+        self._scoring = {
+            one.name: one for one in self._ledger.contracts if isinstance(one, ScoringContract)
+        }
+        self._rooms: PerNode[Choice] = PerNode(self._ledger)
+        self._scores: PerNode[float] = PerNode(self._ledger)
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
@@ -127,7 +134,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             return
         refused: dict[tuple[str, bool], list[int]] = {}
         for place, row in zip(rows[now].tolist(), table_rows[now].tolist(), strict=True):
-            choice = self._known_choice(pod, request, self.handle.snapshot.nodes.names[row])
+            node = self.handle.snapshot.nodes.names[row]
+            choice = self._rooms.get(request, node, partial(self._room, pod, request, node))
             if not choice.shares:
                 refused.setdefault((choice.reason, choice.resolvable), []).append(place)
         for (text, resolvable), places in refused.items():
@@ -136,11 +144,33 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     @hookimpl
     def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
         """Say why one node is refused."""
+        requests = self._ledger.requests(pod)
+        if len(requests) == 1:
+            request = next(iter(requests.values()))
+            if request.simple and self._fits_now(request, node):
+                return None
         view = NodeView(node.table, np.array([node.row], dtype=np.intp))
         for reject in self.filter(pod, view):
             if reject.mask[0]:
                 return Refusal((reject.reason,), reject.resolvable)
         return None
+
+    def _fits_now(self, request: CardRequest, node: NodeRow) -> bool:
+        """Tell in plain numbers whether a simple request of the node's contract fits."""
+        arrays, row = self._ledger.columns.arrays(), node.row
+        if arrays.contract.item(row) != self._ledger.code_of[request.contract]:
+            return False
+        fitting = 0
+        for compute, memory, slots, whole in zip(
+            arrays.compute[row].tolist(),
+            arrays.memory[row].tolist(),
+            arrays.slots[row].tolist(),
+            arrays.all_memory[row].tolist(),
+            strict=True,
+        ):
+            need = math.ceil(whole * request.share) if request.share else request.memory
+            fitting += compute >= request.compute and memory >= need and slots > 0
+        return fitting >= request.cards
 
     @hookimpl
     def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
@@ -161,9 +191,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     @hookimpl
     def pre_score(self, pod: PodInfo) -> Skip | None:
         """Skip pods whose contracts prefer no node."""
-        named = self._ledger.requests(pod)
-        scoring = (one for one in self._ledger.contracts if one.name in named)
-        return None if any(isinstance(one, ScoringContract) for one in scoring) else SKIP
+        return SKIP if self._scoring.keys().isdisjoint(self._ledger.requests(pod)) else None
 
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
@@ -172,15 +200,20 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         codes = nodes.pick(self._ledger.codes())
         names = self.handle.snapshot.nodes.names
         for name, request in self._ledger.requests(pod).items():
-            contract = self._ledger.contracts[self._ledger.code_of[name]]
-            if not isinstance(contract, ScoringContract):
+            contract = self._scoring.get(name)
+            if contract is None:
                 continue
             for place in np.flatnonzero(codes == self._ledger.code_of[name]).tolist():
-                row = place if nodes.rows is None else nodes.rows[place]
-                state = self._ledger.state(names[row], pod.uid)
-                if state is not None:
-                    scores[place] = contract.score(request, state)
+                node = names[place if nodes.rows is None else nodes.rows[place]]
+                rate = partial(self._score, contract, pod, request, node)
+                scores[place] = self._scores.get(request, node, rate)
         return scores
+
+    def _score(
+        self, contract: ScoringContract, pod: PodInfo, request: CardRequest, node: str
+    ) -> float:
+        state = self._ledger.state(node, pod.uid)
+        return contract.score(request, state) if state is not None else 0.0
 
     # On the node -----------------------------------------------------------------------------
 
@@ -195,18 +228,6 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         if not isinstance(contract, RoomContract) or state is None:
             return self._choice(pod, request, node)
         return contract.room(pod, request, state)
-
-    def _known_choice(self, pod: PodInfo, request: CardRequest, node: str) -> Choice:
-        """Return whether a node takes a pod that is not on it; computed once for each state."""
-        version = self._ledger.version(node)
-        known = self._choices.setdefault(request, {})
-        self._choices.move_to_end(request)
-        if len(self._choices) > _MOST_REQUESTS:
-            self._choices.popitem(last=False)
-        found = known.get(node)
-        if found is None or found[0] != version:
-            found = known[node] = version, self._room(pod, request, node)
-        return found[1]
 
     def _own(self, pod: PodInfo, node: str) -> tuple[CardContract, CardRequest] | None:
         """Return by which contract a pod gets cards on a node; None if by none."""
@@ -241,9 +262,9 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         return own[0].written(pod, node.node, cards, shares, self.handle.unix_time)
 
     @hookimpl
-    def pre_bind(self, pod: PodInfo, node: NodeRow) -> Preparation | str | None:
+    def pre_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> Preparation | str | None:
         """Write the objects that the runtime needs before the pod starts."""
-        written = self._written(pod, node)
+        written = state[_WRITTEN] = self._written(pod, node)
         if written.problem:
             return written.problem
         if not written.writes and written.lock is None:
@@ -253,7 +274,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     @hookimpl
     def bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | None:
         """Write the pod's shares into its annotations, in its contract's words."""
-        return dict(self._written(pod, node).annotations) or None
+        written = state.get(_WRITTEN) or self._written(pod, node)
+        return dict(written.annotations) or None
 
 
 def _mask(places: IntColumn, size: int) -> BoolColumn:

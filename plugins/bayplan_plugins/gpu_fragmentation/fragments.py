@@ -14,8 +14,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from bayplan.plugin.hookspecs import FloatColumn, IntColumn
-from bayplan_plugins.gpu_fragmentation.policy import FIRST, Rated, several_taken
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
+from bayplan_plugins.gpu_fragmentation.policy import (
+    FIRST,
+    Rated,
+    different_cards,
+    several_taken,
+)
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape, weighted
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows, StateSource
 
@@ -46,6 +51,10 @@ class FragmentationGradient:
         self._compute = np.array([[one.shape.compute] for one in typical])
         self._cards = np.array([[one.shape.cards] for one in typical])
         self._fragments = _NOT_BUILT
+        self._allowed: BoolColumn = np.zeros((0, 0), dtype=np.bool_)
+
+    def learn(self, workload: list[WeightedShape]) -> None:
+        """Do nothing: typical pods stay while they differ little."""
 
     def changed(self, rows: Rows) -> None:
         """Compute the fragmentation of nodes again."""
@@ -56,7 +65,7 @@ class FragmentationGradient:
         """Return F for each node, in thousandths of a card."""
         if not self._typical:
             return np.zeros(len(states))
-        allowed = np.stack([self._source.allowed(one.choice)[states.rows] for one in self._typical])
+        allowed = self._allowed_at(states.rows)
         left = states.left[None]
         need = self._compute[:, :, None]
         fits = left >= need
@@ -80,6 +89,12 @@ class FragmentationGradient:
             total = total + part.sum(axis=0)
         return total
 
+    def _allowed_at(self, rows: Rows) -> BoolColumn:
+        """Return, by typical pod and node, whether the node is allowed."""
+        if not len(self._allowed):
+            self._allowed = np.stack([self._source.allowed(one.choice) for one in self._typical])
+        return self._allowed[:, rows]
+
     def rate(self, shape: PodShape, states: NodeStates) -> Rated:
         """Rate nodes by how much more fragmented they would be."""
         if not len(self._fragments):
@@ -92,20 +107,16 @@ class FragmentationGradient:
         return self._rate_share(shape, states, before)
 
     def _rate_share(self, shape: PodShape, states: NodeStates, before: FloatColumn) -> Rated:
-        best = np.full(len(states), -1.0)
-        cards: IntColumn = np.zeros(len(states), dtype=np.int64)
-        for place in range(states.left.shape[1]):
-            rows = np.flatnonzero(states.left[:, place] >= shape.compute)
-            if not len(rows):
-                continue
-            own = states.part(rows)
-            left = own.left.copy()
-            left[:, place] -= shape.compute
-            found = _scores(before[rows], self.fragmentation(own.without(shape.cpu, left)))
-            better = found > best[rows]
-            best[rows[better]] = found[better]
-            cards[rows[better]] = place
-        return Rated(np.maximum(best, 0.0), cards)
+        nodes, cards = different_cards(states.left, shape.compute)
+        tried = states.part(nodes)
+        left = tried.left.copy()
+        left[np.arange(len(nodes)), cards] -= shape.compute
+        scores = _scores(before[nodes], self.fragmentation(tried.without(shape.cpu, left)))
+        rated = Rated(np.zeros(len(states)), np.zeros(len(states), dtype=np.int64))
+        order = np.lexsort((cards, -scores, nodes))
+        best = order[np.unique(nodes[order], return_index=True)[1]]
+        rated.scores[nodes[best]], rated.cards[nodes[best]] = scores[best], cards[best]
+        return rated
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
         """Return the scores as they are."""

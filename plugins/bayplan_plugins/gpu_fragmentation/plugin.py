@@ -110,6 +110,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         self._policy.forget(self._workload)
         self._known: OrderedDict[PodShape, _Known] = OrderedDict()
         self._version: object = None
+        self._latest: list[WeightedShape] | None = None
         self._seen = 0
         if self._learned is not None:
             snapshot.on_living(self._learn)
@@ -121,8 +122,9 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
     def _learn(self, pod: PodInfo, added: bool) -> None:
         assert self._learned is not None, "the workload is not given"
         if added and self._learned.see(pod, self._ledger.requests(pod)):
-            self._workload = self._learned.in_use
-            self._version = None
+            if self._workload is not self._learned.in_use:
+                self._workload = self._learned.in_use
+                self._version = None
 
     def _refresh(self) -> None:
         """Tell the policy which nodes changed since the last call."""
@@ -132,9 +134,16 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         if version != self._version:
             self._version = version
             self._policy.forget(self._workload)
-            self._known.clear()
+            self._latest = None
         elif self._seen < len(table.changes):
             self._policy.changed(_rows(table.changes[self._seen :]))
+        if self._learned is not None and self._latest is not self._learned.latest:
+            self._latest = self._learned.latest
+            self._policy.learn(self._latest)
+            self._known.clear()
+        elif self._latest is None:
+            self._latest = self._workload
+            self._known.clear()
         self._seen = len(table.changes)
 
     def _rated(self, shape: PodShape) -> Rated:
@@ -147,9 +156,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         elif known.position < self._seen:
             rows = _rows(self.handle.snapshot.nodes.changes[known.position : self._seen])
             found = self._policy.rate(shape, self._source.of(rows))
-            known.rated.scores[rows] = found.scores
-            known.rated.cards[rows] = found.cards
-            known.rated.used_up[:, rows] = found.used_up
+            known.rated.update(rows, found)
             known.position = self._seen
         self._known[shape] = known
         if len(self._known) > _MOST_SHAPES:
@@ -195,11 +202,13 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         """Take the card that the policy names, if the contract lets anybody choose."""
         contract = self._ledger.contract(node.name)
         request = self._ledger.requests(pod).get(contract.name) if contract is not None else None
-        if contract is None or request is None or not request.simple or request.whole:
+        if contract is None or request is None or not request.simple or request.cards != 1:
             return None
-        place = self._card(self._shape(pod), node.row)
         before = self._ledger.state(node.name, pod.uid)
         assert before is not None, "the node has cards"
+        place = self._card(self._shape(pod), node.row)
+        if place == FIRST:
+            place = _first_idle(before)
         if place == FIRST or place >= len(before.cards):
             return None
         choice = contract.choose(pod, request, _only(before, place))
@@ -211,6 +220,14 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         """Return the card that was the best one when the node was rated."""
         known = self._known.get(shape)
         return int(known.rated.cards[row]) if known is not None else FIRST
+
+
+def _first_idle(state: NodeCards) -> int:
+    """Return the place of the first card that nobody uses, FIRST if all are used."""
+    for place, (card, used) in enumerate(zip(state.cards, state.used, strict=True)):
+        if used.idle and card.healthy and not card.cordoned:
+            return place
+    return FIRST
 
 
 def _only(state: NodeCards, place: int) -> NodeCards:

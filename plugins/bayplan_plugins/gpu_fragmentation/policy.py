@@ -14,7 +14,7 @@ from bayplan_plugins.device_share.columns import Cards
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows
 
-__all__ = ["FIRST", "Policy", "Rated", "best_fit", "several_taken"]
+__all__ = ["FIRST", "Policy", "Rated", "best_fit", "different_cards", "several_taken"]
 
 FIRST = -1
 """Instead of a card's place: the first free cards, as all free cards are alike."""
@@ -33,6 +33,12 @@ class Rated:
     cards: IntColumn
     used_up: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
 
+    def update(self, rows: Rows, found: Rated) -> None:
+        """Take over what is known now of some nodes."""
+        self.scores[rows], self.cards[rows] = found.scores, found.cards
+        if len(self.used_up):
+            self.used_up[:, rows] = found.used_up
+
 
 class Policy(Protocol):
     """Rates nodes for a pod by what is left of them."""
@@ -42,6 +48,9 @@ class Policy(Protocol):
 
     def forget(self, workload: list[WeightedShape]) -> None:
         """Forget everything about nodes; pods come as this workload says."""
+
+    def learn(self, workload: list[WeightedShape]) -> None:
+        """Take note of a workload that differs little from the one in use."""
 
     def changed(self, rows: Rows) -> None:
         """Take note that nodes changed, by row."""
@@ -73,3 +82,16 @@ def several_taken(shape: PodShape, left: Cards) -> Cards:
     rank = fitting.argsort(axis=1, kind="stable").argsort(axis=1)
     taken = (rank < shape.cards) & (fitting != _NO_FIT)
     return np.where(taken, left - shape.compute, left)
+
+
+def different_cards(left: Cards, compute: int) -> tuple[Rows, Rows]:
+    """Return pairs of a node's place and a card's: the first of each node's equal cards.
+
+    Cards with too little left are left out.
+    """
+    order = np.argsort(left, axis=1, kind="stable")
+    ordered = np.take_along_axis(left, order, axis=1)
+    first = ordered >= compute
+    first[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    nodes, places = np.nonzero(first)
+    return nodes, order[nodes, places]

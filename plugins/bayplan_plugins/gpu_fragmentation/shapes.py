@@ -38,6 +38,7 @@ _TO_LEARN = 8
 _DRIFT = 0.1
 _MOST_SHAPES = 2048
 _MOST_SEEN = 1 << 16
+_SIZES = (2, 4, 8)
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,10 @@ def weighted(counts: Iterable[tuple[PodShape, float]], covered: float = 1.0) -> 
 class LearnedWorkload:
     """The shapes of the pods seen so far; the policies use it once enough have been seen.
 
-    What is in use changes only when the shapes seen differ by more than a tenth of all pods from
-    it, so that scores stay comparable and need not be computed again.
+    ``latest`` are the shapes at the last look, which comes whenever a quarter more pods have been
+    seen; there, pods of several whole cards are taken as if one of each size had come already.
+    ``in_use`` changes only when the shapes differ by more than a tenth of all pods from it, so that
+    scores stay comparable and need not be computed again.
     """
 
     def __init__(self) -> None:
@@ -152,9 +155,10 @@ class LearnedWorkload:
         self._shapes: dict[tuple[SpecFacts, tuple[CardRequest, ...]], PodShape] = {}
         self._next = _TO_LEARN
         self.in_use: list[WeightedShape] = []
+        self.latest: list[WeightedShape] = []
 
     def see(self, pod: PodInfo, requests: Requests) -> bool:
-        """Count a pod once; return whether the workload in use has changed."""
+        """Count a pod once; return whether ``latest``, and maybe ``in_use``, have changed."""
         if pod.uid in self._seen:
             return False
         self._seen[pod.uid] = None
@@ -173,9 +177,9 @@ class LearnedWorkload:
         shapes: Counter[PodShape] = Counter()
         for one, count in self._counts.items():
             shapes[self._shapes[one]] += count
-        if self._drift(shapes, total) <= _DRIFT:
-            return False
-        self.in_use = weighted(shapes.items())
+        if self._drift(shapes, total) > _DRIFT:
+            self.in_use = weighted(shapes.items())
+        self.latest = weighted((shapes + _expected(shapes)).items())
         return True
 
     def _drift(self, shapes: Mapping[PodShape, int], total: int) -> float:
@@ -183,3 +187,11 @@ class LearnedWorkload:
         used = {one.shape: one.part for one in self.in_use}
         more = (count / total - used.get(shape, 0.0) for shape, count in shapes.items())
         return sum(part for part in more if part > 0)
+
+
+def _expected(seen: Counter[PodShape]) -> Counter[PodShape]:
+    """Return a pod of two, four and eight whole cards with as much CPU a card as others have."""
+    cards = sum(shape.total * count for shape, count in seen.items()) / WHOLE
+    cpu = sum(shape.cpu * count for shape, count in seen.items() if shape.cards)
+    each = int(cpu / cards) if cards else 0
+    return Counter(PodShape(each * size, size, WHOLE, _ANY) for size in _SIZES)

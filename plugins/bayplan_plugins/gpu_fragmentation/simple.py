@@ -36,6 +36,9 @@ class SimplePolicy:
     def forget(self, workload: list[WeightedShape]) -> None:
         """Do nothing: the formula does not know the workload."""
 
+    def learn(self, workload: list[WeightedShape]) -> None:
+        """Do nothing: the workload is not known."""
+
     def changed(self, rows: Rows) -> None:
         """Do nothing: nothing is kept."""
 
@@ -61,6 +64,9 @@ class ByChance:
 
     def forget(self, workload: list[WeightedShape]) -> None:
         """Do nothing: chance does not know the workload."""
+
+    def learn(self, workload: list[WeightedShape]) -> None:
+        """Do nothing: the workload is not known."""
 
     def changed(self, rows: Rows) -> None:
         """Do nothing: nothing is kept."""

@@ -21,7 +21,7 @@ __all__ = ["SlotTable", "Slots"]
 
 SlotTable = npt.NDArray[np.float64]
 """Numbers of slots: a row for each size of pod, a column for each node."""
-_LEAST_PRICE = 80.0
+_LEAST_PRICE = 40.0
 _MOST_PRICE = 3000.0
 _LARGEST = 8
 _FEWEST = 0.5

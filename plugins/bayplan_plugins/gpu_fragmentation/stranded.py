@@ -10,8 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
-from bayplan_plugins.device_share.columns import Cards
-from bayplan_plugins.gpu_fragmentation.policy import FIRST, Rated, several_taken
+from bayplan_plugins.gpu_fragmentation.policy import (
+    FIRST,
+    Rated,
+    different_cards,
+    several_taken,
+)
 from bayplan_plugins.gpu_fragmentation.rollouts import Rollouts
 from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, PodShape, WeightedShape
 from bayplan_plugins.gpu_fragmentation.slots import Slots, SlotTable
@@ -19,7 +23,7 @@ from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows, StateSour
 
 __all__ = ["LeastStranded"]
 
-_SEQUENCES = 8
+_SEQUENCES = 16
 _LENGTH = 16
 _MOST_KNOWN = 400_000
 _NO_NODES = np.zeros(0)
@@ -37,11 +41,21 @@ class LeastStranded:
     def forget(self, workload: list[WeightedShape]) -> None:
         """Take over the workload and forget what was computed for another."""
         self._choices: list[NodeChoice] = list(dict.fromkeys(one.shape.choice for one in workload))
-        places = [self._choices.index(one.shape.choice) for one in workload]
-        self._rollouts = Rollouts(workload, places, _SEQUENCES, _LENGTH)
-        self._slots = Slots(workload, places)
+        self._rollouts = Rollouts(workload, self._places(workload), _SEQUENCES, _LENGTH)
+        self._slots = Slots(workload, self._places(workload))
         self._known: dict[bytes, float] = {}
         self._stranded: FloatColumn = _NO_NODES
+        self._slots_of: SlotTable = np.zeros((0, 0))
+
+    def learn(self, workload: list[WeightedShape]) -> None:
+        """Take over how many slots will be needed; what nodes strand still holds."""
+        known = [one for one in workload if one.shape.choice in self._choices]
+        self._slots = Slots(known, self._places(known))
+        if len(self._stranded):
+            self._slots_of = self._slots_at(self._source.of(np.arange(len(self._stranded))))
+
+    def _places(self, workload: list[WeightedShape]) -> list[int]:
+        return [self._choices.index(one.shape.choice) for one in workload]
 
     # Nodes -----------------------------------------------------------------------------------
 
@@ -54,7 +68,7 @@ class LeastStranded:
         self._allowed: BoolColumn = kinds
         states = self._source.of(np.arange(size))
         self._stranded = self._values(states)
-        self._slots_of: SlotTable = self._slots_at(states)
+        self._slots_of = self._slots_at(states)
         self._idle: IntColumn = states.left.sum(axis=1)
 
     def changed(self, rows: Rows) -> None:
@@ -123,7 +137,7 @@ class LeastStranded:
 
     def _rate_share(self, shape: PodShape, own: NodeStates, places: Rows, result: Rated) -> None:
         """Rate nodes for a share; of each one's cards take the best, of equal ones the first."""
-        nodes, cards = _different_cards(own.left, shape.compute)
+        nodes, cards = different_cards(own.left, shape.compute)
         tried = own.part(nodes)
         left = tried.left.copy()
         left[np.arange(len(nodes)), cards] -= shape.compute
@@ -148,16 +162,3 @@ class LeastStranded:
         total = rated.scores - prices @ rated.used_up if len(prices) else rated.scores
         squeezed: FloatColumn = 100.0 / (1.0 + np.exp(-total / 1000.0))
         return squeezed
-
-
-def _different_cards(left: Cards, compute: int) -> tuple[Rows, Rows]:
-    """Return pairs of a node's place and a card's: the first of each node's cards of one kind.
-
-    Cards with too little left are left out.
-    """
-    order = np.argsort(left, axis=1, kind="stable")
-    ordered = np.take_along_axis(left, order, axis=1)
-    first = ordered >= compute
-    first[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
-    nodes, places = np.nonzero(first)
-    return nodes, order[nodes, places]

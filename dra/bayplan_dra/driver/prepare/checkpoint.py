@@ -30,8 +30,7 @@ class MigInstance(msgspec.Struct, frozen=True):
 class PreparedDevice(msgspec.Struct, frozen=True):
     """A device of a claim, with the requests that it answers (without their alternatives).
 
-    ``instance`` is that of a partition; None until it is made. ``time_slice`` is what a GPU's time
-    slice was set to, "" if it was not.
+    ``instance`` is that of a partition; None until it is made.
     """
 
     name: str
@@ -39,7 +38,6 @@ class PreparedDevice(msgspec.Struct, frozen=True):
     admin: bool = False
     share_id: str = ""
     instance: MigInstance | None = None
-    time_slice: str = ""
 
 
 class PreparedClaim(msgspec.Struct, frozen=True):

@@ -14,12 +14,14 @@ from bayplan.api import KoordinatorDevice, Node
 from bayplan.api.cards import Card, Share
 from bayplan.api.configmap import ConfigMap
 from bayplan.cluster.protocol import PatchAnnotations
-from bayplan.dialects.koordinator_allocations import allocations_of
+from bayplan.dialects.koordinator_allocations import Allocation, allocations_of
 from bayplan.dialects.koordinator_requests import (
+    GPU,
     GPU_CORE,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     OWN_RESOURCES,
+    with_memory,
 )
 from bayplan.dialects.koordinator_templates import Templates, templates_of
 from bayplan.snapshot import Snapshot
@@ -108,6 +110,7 @@ class KoordinatorCards:
             max(0.0, amounts.get(GPU_MEMORY_RATIO, 0) / _PERCENT - _ROUNDING),
             detail=request,
             implicit=implicit,
+            simple=_any_card_does(request),
         )
 
     def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
@@ -146,7 +149,8 @@ class KoordinatorCards:
 
     def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
         """Choose devices: GPUs as near to each other as possible, and NICs near them."""
-        return self._chosen(request, node)
+        only = _only_card(request, node) if request.simple else None
+        return Choice((only,)) if only is not None else self._chosen(request, node)
 
     def _chosen(self, request: CardRequest, node: NodeCards, primary_only: bool = False) -> Choice:
         wanted = request.detail
@@ -234,3 +238,36 @@ def _read_cards(found: KoordinatorDevice, node: Node) -> _Cards:
 def _vendor(cards: Sequence[Card]) -> str:
     devices = (one.detail for one in cards)
     return next((one.machine.vendor for one in devices if isinstance(one, Device)), "")
+
+
+def _any_card_does(request: DeviceRequest) -> bool:
+    """Tell whether the pod asks for a share, or the whole, of one GPU, and for nothing else."""
+    return (
+        request.kinds == (GPU,)
+        and request.gpus is not None
+        and request.gpus.count == 1
+        and request.wishes.empty
+        and request.templates is None
+    )
+
+
+def _only_card(request: CardRequest, node: NodeCards) -> Share | None:
+    """Return the share of the one GPU that may be chosen; None if there are several, or none."""
+    free = [
+        (card, used)
+        for card, used in zip(node.cards, node.used, strict=True)
+        if card.healthy and not card.cordoned and isinstance(card.detail, Device)
+    ]
+    wanted = request.detail
+    if len(free) != 1 or not isinstance(wanted, DeviceRequest) or wanted.gpus is None:
+        return None
+    card, used = free[0]
+    device = card.detail
+    if not isinstance(device, Device) or device.kind != GPU:
+        return None
+    amounts = with_memory(dict(wanted.gpus.amounts), dict(device.amounts))
+    share = share_of(
+        Allocation(GPU, device.minor, tuple(sorted(amounts.items())), device.uuid), device
+    )
+    compute, memory = used.compute + share.compute, used.memory + share.memory
+    return share if compute <= card.compute and memory <= card.memory else None

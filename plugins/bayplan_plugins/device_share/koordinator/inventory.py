@@ -67,6 +67,7 @@ def inventory_of(node: NodeCards) -> Inventory:
     free: dict[str, dict[int, Amounts]] = {}
     used: dict[str, set[int]] = {}
     taken: dict[tuple[str, int], frozenset[str]] = {}
+    offered: dict[str, set[int]] = {}
     machine = Machine()
     for card, use in zip(node.cards, node.used, strict=True):
         device = card.detail
@@ -75,6 +76,9 @@ def inventory_of(node: NodeCards) -> Inventory:
         machine = device.machine
         kind, minor = device.kind, device.minor
         devices.setdefault(kind, {})[minor] = device
+        own = offered.setdefault(kind, set())
+        if not card.cordoned:
+            own.add(minor)
         held = [one for one in use.details if isinstance(one, Allocation)]
         free.setdefault(kind, {})[minor] = _left(device, use, held)
         used.setdefault(kind, set())
@@ -89,7 +93,7 @@ def inventory_of(node: NodeCards) -> Inventory:
         free,
         {kind: frozenset(minors) for kind, minors in used.items()},
         taken,
-        {kind: frozenset(minors) for kind, minors in devices.items()},
+        {kind: frozenset(minors) for kind, minors in offered.items()},
     )
 
 

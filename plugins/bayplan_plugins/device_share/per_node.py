@@ -1,0 +1,35 @@
+"""Answers about nodes that hold until what pods have of a node's cards changes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.shared.cards.contract import CardRequest
+
+__all__ = ["PerNode"]
+
+_MOST_REQUESTS = 64
+T = TypeVar("T")
+
+
+class PerNode(Generic[T]):
+    """One answer for each request and node, computed once for each state of the node's cards."""
+
+    def __init__(self, ledger: CardLedger) -> None:
+        self._ledger = ledger
+        self._known: OrderedDict[CardRequest, dict[str, tuple[int, T]]] = OrderedDict()
+
+    def get(self, request: CardRequest, node: str, compute: Callable[[], T]) -> T:
+        """Return the answer, computed if the node has changed since."""
+        version = self._ledger.version(node)
+        known = self._known.setdefault(request, {})
+        self._known.move_to_end(request)
+        if len(self._known) > _MOST_REQUESTS:
+            self._known.popitem(last=False)
+        found = known.get(node)
+        if found is None or found[0] != version:
+            found = known[node] = version, compute()
+        return found[1]
