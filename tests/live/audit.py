@@ -33,7 +33,11 @@ class Audit:
         own += self.role(only("Role")["rules"], only("Role")["metadata"]["namespace"])
         for name in more:
             own += self.role(only("ClusterRole", documents(DEPLOY / name))["rules"])
-        return own + Role(own.user, (_Last(audit=self),))
+        return own + self.refusing(own.user)
+
+    def refusing(self, user: str) -> Role:
+        """Return a role that notes what comes to it, because no role before it allows it."""
+        return Role(user, (_Last(audit=self),))
 
 
 def permissions(*rules: Content) -> set[Permission]:

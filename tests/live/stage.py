@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,13 @@ class Stage:
             if not due or min(due) > until:
                 return
             self.advance_to(min(due))
+
+    async def passes(self, true: Callable[[], bool]) -> None:
+        """Let time pass, virtual and real, until a condition holds."""
+        async with asyncio.timeout(20):
+            while not true():
+                await self.run_out()
+                await asyncio.sleep(0.05)
 
     def advance_to(self, at: float) -> None:
         self.cluster.clock.advance(at)

@@ -8,7 +8,7 @@ import shutil
 import ssl
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +88,7 @@ def options() -> dict[str, Any]:
 
 
 MORE_ROLES = ("nccl-configmaps.yaml", "kueue-jobs.yaml", "resizer.yaml")
-APART = {DEPLOY: {"dra-driver.yaml", *MORE_ROLES}, CRDS: set(), MONITORING: set()}
+APART = {DEPLOY: {"dra-driver.yaml", "pools.yaml", *MORE_ROLES}, CRDS: set(), MONITORING: set()}
 """Manifests that only some clusters want; the kustomization beside them says so."""
 
 
@@ -598,14 +598,6 @@ async def suspended_jobs_get_quota(audit: Audit) -> None:
         assert made.placements() == {"default/gated": "n"}
 
 
-async def happens(made: Stage, true: Callable[[], bool]) -> None:
-    """Let time pass, virtual and real, until a condition holds."""
-    async with asyncio.timeout(20):
-        while not true():
-            await made.run_out()
-            await asyncio.sleep(0.05)
-
-
 async def elastic_jobs_are_resized(audit: Audit) -> None:
     """Each starts at its minimum or grows, and then makes room for a pod."""
     profile = yaml.safe_load(only("ConfigMap")["data"]["config.yaml"])
@@ -623,7 +615,7 @@ async def elastic_jobs_are_resized(audit: Audit) -> None:
             made.create(elastic)
             await made.run_out()
             made.create(make_pod("other", gpu=5))
-            await happens(made, lambda: "default/other" in made.placements())
+            await made.passes(lambda: "default/other" in made.placements())
             made.cluster.delete(type(elastic), "default/a")
             made.cluster.delete(Pod, "default/other", grace=0)
             await made.run_out()

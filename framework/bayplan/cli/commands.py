@@ -21,6 +21,7 @@ _COMMANDS = {
     "price": ("price", "Check price lists."),
     "usage": ("usage", "Show what was used, and what was idle."),
     "run": ("run", "Schedule a Kubernetes cluster."),
+    "pools": ("pools", "Run pools beside another scheduler: resize jobs, record usage."),
     "snapshot": ("snapshot", "Save a cluster, as a scheduler sees it, to a file."),
     "topology": ("topology", "Show a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
     "plugin": ("plugin", "List, create and check plugins."),

@@ -73,6 +73,8 @@ class Options:
     :param hold: seconds for which what tells only a state of the moment is held.
     :param bills: what the pages of costs are computed from, None to show none.
     :param journal: where usage is recorded, None to record none; a dry run records none.
+    :param binds: whether it binds pods; otherwise another scheduler does, and this process resizes
+        jobs, tells what pools have and records usage.
     """
 
     load: Callable[[], ProfileSet]
@@ -86,6 +88,7 @@ class Options:
     hold: float = 1.0
     bills: Bills | None = None
     journal: Journal | None = None
+    binds: bool = True
 
 
 class LiveApp:
@@ -254,6 +257,7 @@ class LiveApp:
             self._watch,
             Observers((self._metrics, self._queue_metrics, CycleLog(self._options.dry_run))),
             self._usage,
+            self._options.binds,
         )
         if self._stopping.is_set():
             return
@@ -267,8 +271,7 @@ class LiveApp:
             tasks.append(asyncio.create_task(self._usage.run()))
         if self._bill_reload is not None:
             tasks.append(asyncio.create_task(self._bill_reload.run()))
-        _log.info("scheduling pods of %s", ", ".join(live.scheduler.profiles))
-        self._log_pods_of_others(live.scheduler)
+        self._log_whose_pods(live.scheduler)
         if self._election is None:
             self._leadership(True)
         try:
@@ -296,8 +299,13 @@ class LiveApp:
         if not await self.writer.drain(DRAIN_SECONDS):
             _log.warning("%d writes dropped", self.writer.waiting)
 
-    def _log_pods_of_others(self, scheduler: Scheduler) -> None:
-        """Log how many pods wait for schedulers that have no profile here."""
+    def _log_whose_pods(self, scheduler: Scheduler) -> None:
+        """Log whose pods these are, and how many wait for schedulers without a profile here."""
+        names = ", ".join(scheduler.profiles)
+        if not self._options.binds:
+            _log.info("following pods that others bind: those of %s", names)
+            return
+        _log.info("scheduling pods of %s", names)
         others = Counter(
             pod.spec.scheduler_name
             for found in self.cache.objects().values()

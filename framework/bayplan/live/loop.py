@@ -44,6 +44,7 @@ class LiveScheduler:
     :param on_built: called with every scheduler that is made, after a reload too.
     :param observer: called for every cycle and binding.
     :param usage: follows the watch, to record usage.
+    :param binds: whether it binds pods; otherwise another scheduler does.
     """
 
     def __init__(
@@ -55,9 +56,11 @@ class LiveScheduler:
         on_built: Callable[[Scheduler], None] | None = None,
         observer: Observer | None = None,
         usage: UsageWriter | None = None,
+        binds: bool = True,
     ) -> None:
         self._cluster = cluster
         self._usage = usage
+        self._binds = binds
         self._cache = cluster.cache
         self.leads = leads
         self._instrument = instrument
@@ -80,6 +83,7 @@ class LiveScheduler:
             tables=DecisionTables(lambda: self._connection.now, TABLES_PER_SECOND),
             instrument=self._instrument,
             observer=self._observer,
+            binds=self._binds,
         )
         if self._on_built is not None:
             self._on_built(scheduler)

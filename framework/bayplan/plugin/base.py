@@ -515,6 +515,8 @@ class Plugin(Generic[ArgsT]):
     other unit can be placed; then ``post_filter`` is called for each of them with the first action,
     then with the second, and so on. Without actions ``post_filter`` is called as soon as a unit
     without a queue does not fit; the action "" stands for that."""
+    writes_beside: ClassVar[bool] = False
+    """Whether what it submits is carried out also where another scheduler binds the pods."""
 
     def __init__(self, args: ArgsT, handle: Handle) -> None:
         self.args = args

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.cluster.protocol import Done, Write
+from bayplan.cluster.protocol import Cluster, Done, Write
 from bayplan.errors import ClusterError
 from bayplan.gangs.directory import GangMembers
 from bayplan.plugin.base import NodeRefusals, Placement, Placements, Unit
@@ -27,10 +27,14 @@ class PluginHandle:
 
     :param profile: the scheduler name of the plugin's profile.
     :param plugin: the plugin's name.
+    :param cluster: where the plugin's writes go.
     """
 
-    def __init__(self, state: SchedulerState, evictor: Evictor, profile: str, plugin: str) -> None:
+    def __init__(
+        self, state: SchedulerState, evictor: Evictor, profile: str, plugin: str, cluster: Cluster
+    ) -> None:
         self._state = state
+        self._cluster = cluster
         self._evictor = evictor
         self._profile_name = profile
         self._plugin = plugin
@@ -100,7 +104,7 @@ class PluginHandle:
         self._state.recorder.gate_changed(unit)
 
     def submit(self, write: Write, done: Done | None = None) -> None:
-        self._state.cluster.submit(write, self._guarded(done) if done is not None else None)
+        self._cluster.submit(write, self._guarded(done) if done is not None else None)
 
     def _guarded(self, done: Done) -> Done:
         def answered(error: ClusterError | None) -> None:

@@ -35,6 +35,7 @@ from bayplan.scheduler.active_profiles import ActiveProfile, actions_of
 from bayplan.scheduler.binding import BindingCycle
 from bayplan.scheduler.event_handlers import EventHandlers
 from bayplan.scheduler.evictor import Evictor
+from bayplan.scheduler.expectations import EXPECTED, ClusterOfAnother, Expectations
 from bayplan.scheduler.gang_timeouts import GangTimeouts
 from bayplan.scheduler.handle import PluginHandle
 from bayplan.scheduler.nominator import Nomination
@@ -59,6 +60,8 @@ class Scheduler:
     :param instrument: wraps the hooks of a profile, to measure them.
     :param observer: called at every cycle and binding.
     :param trace: a pod whose evaluations are logged hook by hook.
+    :param binds: whether it binds pods and evicts others for them. Otherwise another scheduler
+        does, and this one keeps free for a while what that one is expected to use.
     :raises PluginError: when a plugin raises in ``__init__``.
     """
 
@@ -72,9 +75,14 @@ class Scheduler:
         instrument: Callable[[Runtime], Runtime] | None = None,
         observer: Observer | None = None,
         trace: Trace | None = None,
+        binds: bool = True,
     ) -> None:
+        self._cluster = cluster
         self._state = state = SchedulerState(
-            cluster, profiles, keep_decisions, observer or Observer()
+            cluster if binds else ClusterOfAnother(cluster),
+            profiles,
+            keep_decisions,
+            observer or Observer(),
         )
         self.snapshot = state.snapshot
         self.gangs = state.gangs
@@ -84,6 +92,7 @@ class Scheduler:
         self.statistics = state.statistics
         self._binding = BindingCycle(state, self._redeliver)
         self.evictor = Evictor(state, self._binding.cancel_placement)
+        self._expectations = None if binds else Expectations(state)
         self._gang_timeouts = GangTimeouts(state.gangs)
         self._events = EventHandlers(state, self._binding, self.evictor, self._gang_timeouts)
         for profile in profiles.profiles:
@@ -105,7 +114,7 @@ class Scheduler:
         """Make the plugins of a profile."""
         plugins = {}
         for name, cls in profile.plugins.items():
-            handle = self.handle_for(name, profile.scheduler_name)
+            handle = self._handle(name, profile.scheduler_name, cls.writes_beside)
             try:
                 plugins[name] = cls(profile.args[name], handle)
             except PLUGIN_RAISES as exc:
@@ -117,7 +126,11 @@ class Scheduler:
 
         :param profile: the scheduler name of the plugin's profile.
         """
-        return PluginHandle(self._state, self.evictor, profile, plugin)
+        return self._handle(plugin, profile)
+
+    def _handle(self, plugin: str, profile: str, writes_beside: bool = False) -> Handle:
+        cluster = self._cluster if writes_beside else self._state.cluster
+        return PluginHandle(self._state, self.evictor, profile, plugin, cluster)
 
     # What others ask ---------------------------------------------------------------------
 
@@ -394,8 +407,9 @@ class Scheduler:
                     continue
                 if found is not None:
                     times.append(found.again)
-                    together = Counter(victim.gang for victim, _ in found.victims)
-                    for victim, reason in found.victims:
+                    victims = found.victims if self._expectations is None else ()
+                    together = Counter(victim.gang for victim, _ in victims)
+                    for victim, reason in victims:
                         self.evictor.evict(victim, reason, together[victim.gang])
                     waited |= found.waited
         self._overdue_at = min((at for at in times if at is not None), default=None)
@@ -429,6 +443,8 @@ class Scheduler:
             )
         else:
             result = self._run(queued, unit, profile)
+        if self._expectations is not None:
+            self._expectations.leave_to_the_other(result)
         self._conclude(queued, unit, profile, result)
         seconds = time.perf_counter() - started
         state.observer.ended(profile.profile.scheduler_name, unit, result, seconds)
@@ -491,7 +507,10 @@ class Scheduler:
         if unit.gang is not None:
             for key in state.gangs.gangs_of(queued.key):
                 state.group_status.changed(key)
-        if decision.outcome is Outcome.PLACED:
+        placed = decision.outcome in (Outcome.PLACED, Outcome.WAITING)
+        if placed and self._expectations is not None:
+            self._expectations.expect(queued, profile, result)
+        elif decision.outcome is Outcome.PLACED:
             self._binding.bind(queued, profile, result)
         elif decision.outcome is Outcome.WAITING:
             self._binding.wait(queued, unit, profile, result)
@@ -592,4 +611,6 @@ def _is_useless(nomination: Nomination, unit: Unit, decision: Decision) -> bool:
     """
     if nomination.victims or not nomination.action:
         return False
+    if nomination.action == EXPECTED:
+        return True
     return decision.of_queue or len(nomination.pods) < unit.min_placed

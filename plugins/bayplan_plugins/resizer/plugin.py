@@ -73,6 +73,7 @@ class Resizer(Plugin[ResizerArgs]):
     reads = Reads.CLUSTER
     requeue_on = ClusterEvent.ANY
     actions = ("", SHRINK)
+    writes_beside = True
 
     def __init__(self, args: ResizerArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -172,7 +173,11 @@ class Resizer(Plugin[ResizerArgs]):
         part, size = state.part, state.part.size
         left = max(size.least, state.placed)
         gone = state.replicas[left:]
-        stamps = [pod.pod.metadata.creation_timestamp for one in gone for pod in one.pods]
+        pods = [pod for one in gone for pod in one.pods]
+        if any(map(self.handle.is_nominated, pods)):
+            # Another scheduler is about to bind them.
+            return
+        stamps = [pod.pod.metadata.creation_timestamp for pod in pods]
         born = max((seconds_of(stamp) for stamp in stamps), default=now)
         ready = max(born, state.changed or 0.0) + self.args.shrink_after
         if not gone:

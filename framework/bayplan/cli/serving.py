@@ -1,0 +1,187 @@
+"""Commands that run on a real cluster until they are stopped: their options, and how they run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from bayplan.errors import InputError
+
+if TYPE_CHECKING:
+    from bayplan.live.bill_pages import Bills
+    from bayplan.metering.journal import Journal
+
+__all__ = ["Served", "serve", "serving_options"]
+
+F = TypeVar("F", bound=Callable[..., object])
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+_OPTIONS = (
+    click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        required=True,
+        metavar="FILE",
+        help="The profile file.",
+    ),
+    click.option(
+        "--kubeconfig",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The cluster's kubeconfig. By default: the profile's, kubectl's, or the pod's service "
+        "account.",
+    ),
+    click.option("--context", default="", metavar="NAME", help="The context in the kubeconfig."),
+    click.option(
+        "--plugins-dir",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="A folder of single-file plugins for the profile.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Make decisions, but write nothing."),
+    click.option(
+        "--leader-elect/--no-leader-elect",
+        default=True,
+        help="Schedule only while holding the profile's Lease.",
+    ),
+    click.option(
+        "--bind-address",
+        default="127.0.0.1:10259",
+        show_default=True,
+        metavar="HOST:PORT",
+        help="The address of /healthz, /readyz, /metrics and /debug.",
+    ),
+    click.option(
+        "--tls-cert-file",
+        type=_FILE,
+        metavar="FILE",
+        help="The TLS certificate; required beyond loopback.",
+    ),
+    click.option(
+        "--tls-private-key-file",
+        type=_FILE,
+        metavar="FILE",
+        help="The private key of the TLS certificate.",
+    ),
+    click.option(
+        "--token-file",
+        type=_FILE,
+        metavar="FILE",
+        help="The bearer token for /metrics and /debug beyond loopback. Without it, the API server "
+        "reviews the caller's token.",
+    ),
+    click.option(
+        "--usage-journal",
+        metavar="URL",
+        help="Record usage in this journal: a file, or a PostgreSQL URL.",
+    ),
+    click.option(
+        "--prices",
+        "price_file",
+        type=_FILE,
+        metavar="FILE",
+        help="The price list: serve /allocation, /invoice and /usage from the journal.",
+    ),
+    click.option(
+        "--accounts",
+        "accounts_file",
+        type=_FILE,
+        metavar="FILE",
+        help="The accounts file: credits, opening balances and budgets.",
+    ),
+    click.option(
+        "--log-format",
+        type=click.Choice(["console", "json"]),
+        default="console",
+        show_default=True,
+        help="The format of the log.",
+    ),
+)
+
+
+def serving_options(function: F) -> F:
+    """Add the options of a command that runs on a cluster; they are the fields of ``Served``."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True)
+class Served:
+    """What such a command was asked for."""
+
+    config: Path
+    kubeconfig: Path | None
+    context: str
+    plugins_dir: Path | None
+    dry_run: bool
+    leader_elect: bool
+    bind_address: str
+    tls_cert_file: Path | None
+    tls_private_key_file: Path | None
+    token_file: Path | None
+    usage_journal: str | None
+    price_file: Path | None
+    accounts_file: Path | None
+    log_format: str
+
+
+def serve(asked: Served, binds: bool) -> None:
+    """Run until a signal ends it; exit with status 1 if the lease was lost.
+
+    :param binds: whether it binds pods; otherwise another scheduler does.
+    :raises InputError: for options and files that do not fit.
+    """
+    from bayplan.cli.options import check_readable, profiles
+    from bayplan.live.app import Options, run
+    from bayplan.live.web import Address, parse_address
+    from bayplan.logs import set_up_logging
+    from bayplan.metering.journal import Journal
+
+    certificate, key = asked.tls_cert_file, asked.tls_private_key_file
+    if (certificate is None) != (key is None):
+        raise InputError("--tls-cert-file and --tls-private-key-file belong together")
+    check_readable("--tls-cert-file", certificate)
+    check_readable("--tls-private-key-file", key)
+    check_readable("--token-file", asked.token_file)
+    try:
+        host, port = parse_address(asked.bind_address)
+    except ValueError as exc:
+        raise InputError(str(exc), "--bind-address") from None
+    journal = Journal(asked.usage_journal) if asked.usage_journal is not None else None
+    options = Options(
+        lambda: profiles(asked.config, asked.plugins_dir),
+        asked.kubeconfig,
+        asked.context,
+        asked.dry_run,
+        asked.leader_elect,
+        Address(host, port, certificate, key, asked.token_file),
+        bills=_bills(journal, asked.price_file, asked.accounts_file),
+        journal=journal,
+        binds=binds,
+    )
+    set_up_logging(asked.log_format)
+    status = asyncio.run(run(options))
+    if status:
+        raise SystemExit(status)
+
+
+def _bills(
+    journal: Journal | None, price_file: Path | None, accounts_file: Path | None
+) -> Bills | None:
+    """Return what the pages of costs are computed from, None where no prices are given."""
+    if price_file is None:
+        if accounts_file is not None:
+            raise InputError("needs --prices", "--accounts")
+        return None
+    if journal is None:
+        raise InputError("needs --usage-journal", "--prices")
+    from bayplan.billing.book import BookFiles
+    from bayplan.live.bill_pages import Bills
+
+    return Bills.of_journal(BookFiles(price_file, accounts_file), journal)
