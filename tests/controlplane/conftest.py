@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from faces import Client, serving
-from installation import account_kubeconfig
+from installation import POOLS, account_kubeconfig
 from live_cluster import Kubelet, LiveCluster
 from plane import ControlPlane
 
@@ -24,6 +24,13 @@ def installed(
     kubelet.start()
     yield LiveCluster(plane.client, kubeconfig)
     kubelet.end()
+
+
+@pytest.fixture(scope="session")
+def pools_kubeconfig(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kubeconfig with the rights of pools beside another scheduler."""
+    path = tmp_path_factory.mktemp("pools") / "kubeconfig"
+    return account_kubeconfig(plane, path, POOLS)
 
 
 @pytest.fixture

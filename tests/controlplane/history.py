@@ -10,6 +10,8 @@ from collections.abc import Callable
 from faces import Client
 from live_cluster import CLAIMS, PODS, Content
 
+from bayplan.api.times import seconds_of
+
 Device = tuple[str, str, str]
 
 
@@ -23,6 +25,10 @@ class History:
         self.problems: list[str] = []
         self.nodes: dict[str, str] = {}
         """The node of every bound pod, by its UID."""
+        self.bound: dict[str, float] = {}
+        """When each pod was bound, as it says itself, by its UID; in seconds since 1970."""
+        self.ended: dict[str, float] = {}
+        """When the containers of each pod had ended, as it says itself, by its UID."""
         self._devices: dict[str, set[Device]] = {}
         self._client = client
         self._ending = threading.Event()
@@ -61,6 +67,12 @@ class History:
             self.problems.append(f"pod {name} was on {before} and is on {node or 'no node'}")
         if node:
             self.nodes[uid] = node
+        for one in pod["status"].get("conditions", []):
+            if node and (one["type"], one["status"]) == ("PodScheduled", "True"):
+                self.bound[uid] = seconds_of(one["lastTransitionTime"])
+        states = [one["state"] for one in pod["status"].get("containerStatuses", [])]
+        if states and all("terminated" in one for one in states):
+            self.ended[uid] = max(seconds_of(one["terminated"]["finishedAt"]) for one in states)
 
     def _claim(self, event: str, claim: Content) -> None:
         uid, name = claim["metadata"]["uid"], claim["metadata"]["name"]

@@ -24,6 +24,8 @@ BUILT_IN = (
 )
 """Groups of kinds that every API server serves."""
 _RIGHTS = ("namespace.yaml", "rbac.yaml", "kueue-jobs.yaml", "resizer.yaml")
+_RBAC = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+POOLS = "pools.yaml"
 _OWN_STATUS = ("scheduling.sigs.k8s.io", "scheduling.volcano.sh")
 """Groups whose PodGroup has no status subresource in the CRD of its own system."""
 _PLAIN = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -48,6 +50,7 @@ def install(client: Client) -> None:
     named = {one["metadata"]["name"] for one in own}
     others = [one for one in _definitions() if one["metadata"]["name"] not in named]
     rights = documents(*(DEPLOY / name for name in _RIGHTS))
+    rights += [one for one in documents(DEPLOY / POOLS) if one["kind"] in _RBAC]
     for content in (*own, *others, *rights):
         answer = client.post(path_of(content, name=False), content)
         assert answer.code == 201, answer
@@ -100,9 +103,9 @@ def _definitions() -> Iterator[Content]:
         }
 
 
-def account_kubeconfig(plane: ControlPlane, path: Path) -> Path:
-    """Write a kubeconfig with a token of the scheduler's service account."""
-    account = path_of(only("ServiceAccount"))
+def account_kubeconfig(plane: ControlPlane, path: Path, manifest: str = "rbac.yaml") -> Path:
+    """Write a kubeconfig with a token of the service account of a manifest of configs/deploy."""
+    account = path_of(only("ServiceAccount", documents(DEPLOY / manifest)))
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     answer = plane.client.post(f"{account}/token", body)
     assert answer.code == 201, answer

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from bayplan.api import KINDS
 from bayplan.api.gpus import named_gpus
+from bayplan.api.times import rfc3339
 from bayplan.live.app import LiveApp, Options
 from bayplan.live.web import Address
 from bayplan.profiles.loading import ProfileSet, default_profiles
@@ -214,13 +215,42 @@ class Kubelet:
             return
         path = f"{PODS}/{meta['name']}"
         if "deletionTimestamp" in meta:
+            self.end_containers(pod)
             # Another pod of that name may be there by now.
             same = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
             self._client.delete(path, {**same, "preconditions": {"uid": meta["uid"]}})
         elif pod["status"].get("phase") == "Pending":
-            running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-            body = {"metadata": {"uid": meta["uid"]}, "status": running}
-            self._client.patch(f"{path}/status", body, STRATEGIC)
+            began = _now()
+            running = {
+                "phase": "Running",
+                "startTime": began,
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "containerStatuses": _containers(pod, {"running": {"startedAt": began}}),
+            }
+            self._patch(pod, running)
+
+    def end_containers(self, pod: Content, **status: Any) -> None:
+        """End what runs in a pod, unless it has ended; ``status`` is written with it."""
+        states = [one["state"] for one in pod["status"].get("containerStatuses", [])]
+        if all("terminated" in one for one in states) and states:
+            return
+        ended = {"terminated": {"exitCode": 0, "finishedAt": _now()}}
+        self._patch(pod, {**status, "containerStatuses": _containers(pod, ended)})
+
+    def _patch(self, pod: Content, status: Content) -> None:
+        meta = pod["metadata"]
+        body = {"metadata": {"uid": meta["uid"]}, "status": status}
+        self._client.patch(f"{PODS}/{meta['name']}/status", body, STRATEGIC)
+
+
+def _now() -> str:
+    return rfc3339(time.time())
+
+
+def _containers(pod: Content, state: Content) -> list[Content]:
+    """Return the statuses of a pod's containers, all in one state."""
+    rest = {"ready": "running" in state, "restartCount": 0, "image": "i", "imageID": "i"}
+    return [{"name": one["name"], "state": state, **rest} for one in pod["spec"]["containers"]]
 
 
 def _flat(contents: Iterable[Content]) -> Iterator[Content]:

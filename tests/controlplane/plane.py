@@ -48,8 +48,9 @@ class ControlPlane:
     Parts are named ``etcd``, ``apiserver`` and ``kcm`` (kube-controller-manager).
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
+        self._environment = environment
         self.kubeconfig = folder / "kubeconfig"
         self.client: Client = client_of(str(self.kubeconfig))
         self._commands = {name: self._command(name) for name in _PROGRAMS}
@@ -105,6 +106,19 @@ class ControlPlane:
             start_new_session=True,
         )
 
+    @contextmanager
+    def kube_scheduler(self) -> Iterator[None]:
+        """Run kube-scheduler, for pods of ``default-scheduler``."""
+        subprocess.run([BASH, str(SCRIPT), "scheduler"], env=self._environment, check=True)
+        try:
+            yield
+        finally:
+            pid = self._pid("sched")
+            os.kill(pid, signal.SIGKILL)
+            (self.folder / "run" / "sched.pid").unlink()
+            while _is_alive(pid):
+                time.sleep(0.01)
+
     def wait_until_ready(self) -> None:
         """Wait until the API server is ready.
 
@@ -155,7 +169,7 @@ def control_plane() -> Iterator[ControlPlane]:
     (folder / "bin").symlink_to(binaries())
     environment = {**os.environ, "KCP": str(folder), "PORT": str(free_ports(_PORTS)[0])}
     with kept([BASH, "-c", _KEEPER, "bash", str(SCRIPT)], environment):
-        plane = ControlPlane(folder)
+        plane = ControlPlane(folder, environment)
         ended = threading.Event()
         watching = threading.Thread(target=_restart_until, args=(plane, ended), daemon=True)
         watching.start()

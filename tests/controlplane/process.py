@@ -1,4 +1,4 @@
-"""``bayplan run`` as a process that can be killed, and what its log may say."""
+"""``bayplan run`` or ``bayplan pools`` as a process to be killed, and what its log may say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ _EXPECTED = re.compile(r"; retrying$|not followed for now")
 class Scheduler:
     """One process after the other; by default it has the pods of schedulerName ``bayplan``."""
 
-    def __init__(self, kubeconfig: Path, folder: Path, profile: Path = PROFILE, *more: str) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path,
+        folder: Path,
+        profile: Path = PROFILE,
+        *more: str,
+        command: str = "run",
+    ) -> None:
         self.log = folder / "bayplan.log"
         # Only there it may follow the ConfigMaps of queues.
         content = yaml.safe_load(profile.read_text())
@@ -30,7 +37,7 @@ class Scheduler:
         profile = folder / "process-profile.yaml"
         profile.write_text(yaml.safe_dump(content))
         self._arguments = [
-            *(str(BAYPLAN), "run", "--config", str(profile), "--kubeconfig", str(kubeconfig)),
+            *(str(BAYPLAN), command, "--config", str(profile), "--kubeconfig", str(kubeconfig)),
             *("--bind-address", "127.0.0.1:0", "--log-format", "json", "--no-leader-elect"),
             *more,
         ]

@@ -168,6 +168,7 @@ ROLES = (
     "nccl-configmaps.yaml",
     "kueue-jobs.yaml",
     "resizer.yaml",
+    "pools.yaml",
 )
 NOT_SENT = {
     ("patch", "scheduling.sigs.k8s.io", "podgroups"): "the CRD of configs/crds has a /status",

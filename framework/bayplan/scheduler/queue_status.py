@@ -39,7 +39,9 @@ class QueueStatusWriter:
                 # Several profiles know the same queues.
                 continue
             self._written[subject] = told
-            if before.get(subject) != told and not _says(obj, told):
+            last = before.get(subject)
+            # After a write the object may be shown as it was before it.
+            if last != told if last is not None else not _says(obj, told):
                 self._cluster.submit(one, self._forgetting(subject, told))
 
     def _forgetting(self, subject: _Subject, write: PatchStatus | PatchAnnotations) -> Done:

@@ -105,7 +105,7 @@ class Scheduler:
             active = ActiveProfile(profile, runtime, evaluator, cycle, actions_of(runtime))
             state.profiles.by_name[profile.scheduler_name] = active
         self._overdue_seen = 0
-        self._reported_at = 0
+        self._reported_at = (0, 0)
         self._admitted_at = -1
         self._overdue_at: float | None = None
         cluster.watch(self.handle)
@@ -372,11 +372,13 @@ class Scheduler:
                     state.recorder.log_failure(exc)
 
     def _report_queues(self) -> None:
-        """Write the statuses of queues, after changes."""
+        """Write the statuses of queues, after changes and after what was placed."""
         state = self._state
-        if state.events == self._reported_at:
+        # A unit may be placed long after the event that helped it.
+        at = state.events, state.statistics.cycles
+        if at == self._reported_at:
             return
-        self._reported_at = state.events
+        self._reported_at = at
         wanted: list[PatchStatus | PatchAnnotations] = []
         for profile in state.profiles.by_name.values():
             for call in profile.runtime["queue_statuses"]:

@@ -125,6 +125,19 @@ def test_cordoned_and_failed_nodes_are_out_of_service() -> None:
     assert (model.model, int(model.total.amount), int(model.allocated.amount)) == ("H100", 12, 1)
 
 
+def test_the_status_counts_what_is_placed_long_after_the_event_that_helped_it() -> None:
+    cluster = run(*nodes(1), pool(), *pods("a", 4))
+    late = make_pod("late", gpu=1, namespace="b", labels={"bayplan.dev/pool": "p"})
+    cluster.add(late)
+    cluster.schedule()
+    cluster.remove("a/a-0")
+    cluster.schedule()
+    assert tenants(cluster) == {"a": 3}, "it waits for the end of its backoff"
+    cluster.advance(30.0)
+    assert tenants(cluster) == {"a": 3, "b": 1}
+    assert status(cluster)["allocated"] == 4
+
+
 def test_a_pool_that_shares_a_node_takes_no_jobs_and_says_why() -> None:
     other = pool("q", quotas=[])
     cluster = run(*nodes(1), pool(), other, *pods("a", 1, "q"))
