@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bayplan.api import ApiObject, Pod
+from bayplan.api import ApiObject, Pod, ResourceClaim
+from bayplan.api.dra import ResourceClaimStatus
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.errors import Stopped
 from bayplan.metering.journal import Journal
@@ -236,8 +237,76 @@ def test_tainted_devices_are_out_of_service(stage: Stage) -> None:
         (IN_SERVICE, 2000, 0, 1),
         (FAILED, 1000, 1, None),
         (IN_SERVICE, 1000, 1, 2),
-        (MAINTENANCE, 1000, 2, None),
+        (IN_SERVICE, 572, 2, None),
+        (MAINTENANCE, 428, 2, None),
     ]
+    stage.at = 3
+    rule["spec"]["deviceSelector"] = {"pool": "n1"}
+    stage.see(make_object(rule))
+    left = [one for one in stage.offered("gpu.nvidia.com") if one[3] is None]
+    assert left == [(FAILED, 1000, 1, None), (MAINTENANCE, 1000, 3, None)]
+
+
+def test_what_a_pod_holds_is_in_service_also_on_a_device_with_a_taint(stage: Stage) -> None:
+    taint = {"key": "driver/unhealthy", "effect": "NoExecute"}
+    stage.see(make_node("n1"), *slices_of([taint]), claim_of("uid-a"), gpu_pod("a", 0))
+    # The other device is free for others.
+    assert stage.offered("gpu.nvidia.com") == [(IN_SERVICE, 2000, 0, None)]
+    stage.at = 1
+    released = claim_of()
+    assert isinstance(released, ResourceClaim)
+    stage.see(replace(released, status=ResourceClaimStatus()))
+    stage.gone(gpu_pod("a", 0))
+    left = {one[:2] for one in stage.offered("gpu.nvidia.com") if one[3] is None}
+    assert left == {(IN_SERVICE, 1000), (FAILED, 1000)}
+
+
+def test_a_pool_is_charged_for_the_devices_that_it_selects_only(stage: Stage) -> None:
+    selects = 'device.attributes["gpu.nvidia.com"].memory > 100'
+    spec = {**POOL["spec"], "deviceSelector": selects, "capacity": {"reserved": "50%"}}
+    node = make_node("n1", labels={"pool": "main"})
+    slice_ = device_slice({"large-0": 192, "large-1": 192, "small-0": 80})
+    stage.see(node, slice_, make_object({**POOL, "spec": spec}))
+    stage.at = 1
+    users = [gpu_pod("a", 0), claim_on("a", "large-0"), gpu_pod("b", 0), claim_on("b", "small-0")]
+    stage.see(*users)
+    stage.meter.flush()
+    stage.at = 2
+    stage.meter = Meter(stage.journal, lambda: START + stage.at, lambda pod: "q")
+    stage.see(node, slice_, make_object({**POOL, "spec": spec}), *users)
+    stage.at = 3
+    stage.gone(gpu_pod("b", 0))
+    stage.meter.flush()
+    found = [one for one in stage.journal.records(0, END) if one.resource == "gpu.nvidia.com"]
+    assert sorted((one.pod, one.pool, one.amount) for one in found) == [
+        ("default/a", "main", 1000),
+        ("default/b", "", 1000),
+    ], "also after a restart"
+    now = [one for one in stage.journal.capacity(0, END) if one.until is None]
+    devices = {(one.pool, one.state, one.amount) for one in now if one.resource == "gpu.nvidia.com"}
+    assert devices == {("main", IN_SERVICE, 1000), ("main", RESERVED, 1000), ("", IN_SERVICE, 1000)}
+
+
+def device_slice(sizes: dict[str, int]) -> ApiObject:
+    devices = [
+        {"name": name, "attributes": {"memory": {"int": size}, "model": {"string": "X"}}}
+        for name, size in sizes.items()
+    ]
+    pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": pool, "devices": devices}
+    plain = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+    return make_object({**plain, "metadata": {"name": "d"}, "spec": spec})
+
+
+def claim_on(pod: str, device: str) -> ApiObject:
+    result = {"request": "r", "driver": "gpu.nvidia.com", "pool": "n1", "device": device}
+    user = {"resource": "pods", "name": pod, "uid": f"uid-{pod}"}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [user]}
+    plain = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    meta = {"name": pod, "namespace": "default"}
+    return make_object(
+        {**plain, "metadata": meta, "spec": {"devices": {"requests": []}}, "status": status}
+    )
 
 
 def test_a_clock_that_is_set_back_neither_charges_twice_nor_loses_time(

@@ -15,6 +15,7 @@ from bayplan.api import AiComputePool, ComputePool
 from bayplan.dialects.compute_pool import NAME
 from bayplan.errors import InputError, did_you_mean
 from bayplan.explain.queue_text import print_queues
+from bayplan.queues.devices import WHOLE, is_device
 from bayplan.queues.pools import PoolAccount, PoolAmounts, account_of
 from bayplan.queues.report import QueueReport, amount_text
 from bayplan.scheduler.scheduler import Scheduler
@@ -44,7 +45,7 @@ class PoolReport:
         return self.queues[0].problem if self.queues else ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return a JSON object; CPU in milli-CPU."""
+        """Return a JSON object; CPU in milli-CPU, devices of slices in thousandths."""
         return {
             "name": self.name,
             "type": self.pool.spec.pool_type,
@@ -153,13 +154,15 @@ def _table(*names: str) -> Table:
 def _rows(one: PoolReport) -> list[tuple[str, ...]]:
     """Return a row for each device, or for CPU and memory where there is none."""
     amounts = {name: found for name, found in one.account.amounts.items() if found.total}
-    devices = {name: found for name, found in amounts.items() if "/" in name}
+    devices = {n: found for n, found in amounts.items() if "/" in n or is_device(n)}
     shown = devices or {name: amounts[name] for name in ("cpu", "memory") if name in amounts}
     return [(name, *_texts(name, found)) for name, found in shown.items()]
 
 
 def _texts(resource: str, amounts: PoolAmounts) -> list[str]:
     values = (getattr(amounts, name) for name in FIELDS)
+    if is_device(resource):
+        values = (value / WHOLE for value in values)
     return [amount_text(resource, value) if value else "-" for value in values]
 
 

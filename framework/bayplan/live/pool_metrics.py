@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from bayplan.errors import PluginError
 from bayplan.explain.pools import FIELDS, PoolReport, pool_reports
 from bayplan.live.peer_metrics import Gauges
+from bayplan.queues.devices import in_thousandths
 from bayplan.scheduler.scheduler import Scheduler
 
 __all__ = ["PoolMetrics"]
@@ -73,4 +74,4 @@ def _add(gauges: Gauges, one: PoolReport) -> None:
 
 
 def _scale(resource: str) -> float:
-    return 0.001 if resource == "cpu" else 1.0
+    return 0.001 if in_thousandths(resource) else 1.0

@@ -10,8 +10,9 @@ from bayplan.api.resources import amount_of, pod_requests
 from bayplan.api.times import seconds_of
 from bayplan.dialects import membership_of
 from bayplan.dialects.compute_pool import tenant_of
-from bayplan.metering.devices import DeviceIndex, Key, Offer
 from bayplan.metering.record import UsageRecord
+from bayplan.queues.device_selection import DeviceSelector
+from bayplan.queues.devices import DeviceIndex, Key, Offer
 
 __all__ = ["amounts_of", "end_of", "holds", "job_of", "records_of", "scheduled_at", "with_node"]
 
@@ -50,7 +51,11 @@ def job_of(pod: Pod) -> str:
 
 
 def amounts_of(
-    pod: Pod, node: Node | None, claims: Iterable[ResourceClaim], devices: DeviceIndex
+    pod: Pod,
+    node: Node | None,
+    claims: Iterable[ResourceClaim],
+    devices: DeviceIndex,
+    selector: DeviceSelector | None = None,
 ) -> dict[Key, int]:
     """Return what a pod holds, in thousandths: its effective requests, and its claims' devices.
 
@@ -61,12 +66,12 @@ def amounts_of(
     found: dict[Key, int] = {}
     for resource, amount in pod_requests(pod.spec).effective.items():
         if resource not in as_claims and _is_metered(resource):
-            key = (resource, model_of(node, resource) if node is not None else "")
+            key = Key(resource, model_of(node, resource) if node is not None else "")
             found[key] = _thousandths(resource, amount)
     for claim in claims:
         allocation = claim.status.allocation
         for result in allocation.devices.results if allocation is not None else ():
-            key, amount = devices.held(result)
+            key, amount = devices.held(result, selector)
             if amount:
                 found[key] = found.get(key, 0) + amount
     return found
@@ -77,7 +82,7 @@ def with_node(node: Node, offer: Offer) -> Offer:
     resources = node.status.allocatable or node.status.capacity
     for resource, quantity in resources.items():
         if _is_metered(resource):
-            key = (resource, model_of(node, resource))
+            key = Key(resource, model_of(node, resource))
             amount = _thousandths(resource, amount_of(resource, quantity))
             if amount > 0:
                 offer.amounts[key] = offer.amounts.get(key, 0) + amount
@@ -98,7 +103,7 @@ def records_of(
 ) -> dict[Key, UsageRecord]:
     """Return the records of what a pod holds, by key, without their times.
 
-    :param pool: the pool of its node.
+    :param pool: the pool of its node; it is not charged for devices that it does not select.
     """
     meta = pod.metadata
     tenant = tenant_of(meta.labels, meta.namespace, pool)
@@ -107,14 +112,14 @@ def records_of(
         key: UsageRecord(
             tenant=tenant,
             queue=queue,
-            pool=pool.metadata.name if pool is not None else "",
+            pool=pool.metadata.name if pool is not None and not key.outside else "",
             namespace=meta.namespace,
             job=job,
             pod=pod.key,
             pod_uid=meta.uid,
             node=pod.spec.node_name,
-            resource=key[0],
-            model=key[1],
+            resource=key.resource,
+            model=key.model,
             amount=amount,
             since=0,
             labels=meta.labels,

@@ -18,14 +18,14 @@ from bayplan.api.pools import reserved_part
 from bayplan.api.times import seconds_of
 from bayplan.cluster.protocol import WatchHandler
 from bayplan.metering.clock import MeterClock
-from bayplan.metering.devices import Key, Offer
 from bayplan.metering.holdings import amounts_of, records_of, scheduled_at, with_node
 from bayplan.metering.journal import Batch, Entry, Journal
 from bayplan.metering.node_ledger import NodeLedger
 from bayplan.metering.pending import Pending
-from bayplan.metering.record import UsageRecord
+from bayplan.metering.record import CapacityRecord, UsageRecord
 from bayplan.metering.reserve import spread
 from bayplan.metering.world import World
+from bayplan.queues.devices import Key, Offer, is_device
 
 __all__ = ["Meter"]
 
@@ -38,15 +38,9 @@ class _Change:
     """A record that ends (``entry``) or begins (``record``) at a time."""
 
     at: int
+    key: Key
     entry: Entry | None = None
     record: UsageRecord | None = None
-
-    @property
-    def key(self) -> Key:
-        """The resource and the model of the record."""
-        record = self.record if self.entry is None else self.entry.record
-        assert record is not None
-        return record.resource, record.model
 
 
 class Meter:
@@ -152,20 +146,26 @@ class Meter:
         first = now
         for entry in self._journal.open_entries():
             if isinstance(entry.record, UsageRecord):
-                self._hold(entry)
+                self._hold(entry, self._key_of(entry.record))
             else:
-                self._ledger(entry.record.node).load(entry)
+                self._ledger(entry.record.node).load(entry, self._key_of(entry.record))
         for pod in self._world.pods.values():
             first = min(first, self.clock.refined(scheduled_at(pod), now))
         for (node, *key), until in self._journal.ended_after(first).items():
-            self._ledger(node).raise_floor((key[0], key[1]), until)
+            for outside in (False, True):
+                self._ledger(node).raise_floor(Key(key[0], key[1], outside), until)
         self._loaded = True
         return now
 
-    def _hold(self, entry: Entry) -> None:
+    def _key_of(self, record: UsageRecord | CapacityRecord) -> Key:
+        """Return the key of a record of the journal: without a pool, its devices are outside."""
+        selects = self._world.selector_of(record.node) is not None
+        outside = selects and not record.pool and is_device(record.resource)
+        return Key(record.resource, record.model, outside)
+
+    def _hold(self, entry: Entry, key: Key) -> None:
         record = entry.record
         assert isinstance(record, UsageRecord)
-        key = (record.resource, record.model)
         self._open[record.pod_uid][key] = entry
         self._ledger(record.node).used[key] += record.amount
 
@@ -198,7 +198,7 @@ class Meter:
         world.forget_changes()
 
     def _offer(self, name: str) -> Offer:
-        offer = self._world.devices.offer(name)
+        offer = self._world.devices.offer(name, self._world.selector_of(name))
         node = self._world.nodes.get(name)
         if node is not None:
             return with_node(node, offer)
@@ -225,8 +225,9 @@ class Meter:
             end = self.clock.refined(stated, now) if stated else gone
         else:
             node = world.last_seen.get(pod.spec.node_name)
-            amounts = amounts_of(pod, node, world.claims_of(uid), world.devices)
-            pool = world.pool_of(pod.spec.node_name)
+            name = pod.spec.node_name
+            pool, selector = world.pool_of(name), world.selector_of(name)
+            amounts = amounts_of(pod, node, world.claims_of(uid), world.devices, selector)
             wanted = records_of(pod, amounts, pool, self._queue_of)
             if not have:
                 since = self.clock.refined(scheduled_at(pod), now)
@@ -236,9 +237,9 @@ class Meter:
             if key in wanted and _same(record, wanted[key]):
                 del wanted[key]
                 continue
-            changes[record.node].append(_Change(max(end, record.since), entry=entry))
-        for record in wanted.values():
-            changes[record.node].append(_Change(since, record=record))
+            changes[record.node].append(_Change(max(end, record.since), key, entry=entry))
+        for key, record in wanted.items():
+            changes[record.node].append(_Change(since, key, record=record))
 
     def _record_usage(self, name: str, changes: list[_Change]) -> None:
         """Record changes on one node in the order of their times, what ends first.
@@ -254,7 +255,7 @@ class Meter:
                 one.at = max(one.at, self._first, ledger.floor.get(one.key, 0))
         for one in sorted(changes, key=lambda one: (one.at, one.entry is None)):
             if one.entry is not None:
-                self._release(one.entry, one.at)
+                self._release(one.entry, one.key, one.at)
                 ends[one.key] -= 1
                 ledger.raise_floor(one.key, one.at)
                 ledger.record(one.key, one.at)
@@ -271,14 +272,13 @@ class Meter:
         offered = ledger.offer.amounts.get(key, 0)
         if ends and ledger.used[key] + record.amount > offered:
             return False
-        self._hold(self._pending.open(record, max(change.at, at)))
+        self._hold(self._pending.open(record, max(change.at, at)), key)
         ledger.record(key, max(change.at, at))
         return True
 
-    def _release(self, entry: Entry, until: int) -> None:
+    def _release(self, entry: Entry, key: Key, until: int) -> None:
         record = entry.record
         assert isinstance(record, UsageRecord)
-        key = (record.resource, record.model)
         self._pending.close(entry, until)
         self._ledger(record.node).used[key] -= record.amount
         del self._open[record.pod_uid][key]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from bayplan.metering.devices import Key, Offer
 from bayplan.metering.journal import Entry
 from bayplan.metering.pending import Pending
 from bayplan.metering.record import CapacityRecord, CapacityState
+from bayplan.queues.devices import Key, Offer
 
 __all__ = ["NodeLedger"]
 
@@ -35,12 +35,12 @@ class NodeLedger:
         self.floor: dict[Key, int] = {}
         self._entries: dict[tuple[Key, CapacityState], Entry] = {}
 
-    def load(self, entry: Entry) -> None:
+    def load(self, entry: Entry, key: Key) -> None:
         """Take in an open record of the journal."""
         record = entry.record
         assert isinstance(record, CapacityRecord)
-        key = (record.resource, record.model)
-        self.pool = record.pool
+        if not key.outside:
+            self.pool = record.pool
         self._entries[key, record.state] = entry
         if record.state is CapacityState.RESERVED:
             self.reserved[key] = record.amount
@@ -79,15 +79,16 @@ class NodeLedger:
     def record(self, key: Key, at: int) -> None:
         """Record what is offered of a key from a time on, or from its floor."""
         at = max(at, self.floor.get(key, at))
+        pool = "" if key.outside else self.pool
         for state, amount in self._parts(key).items():
             entry = self._entries.get((key, state))
             if entry is not None:
-                if entry.record.amount == amount and entry.record.pool == self.pool:
+                if entry.record.amount == amount and entry.record.pool == pool:
                     continue
                 self._pending.close(entry, at)
                 del self._entries[key, state]
                 self.raise_floor(key, at)
             if amount:
-                new = CapacityRecord(self.pool, self._node, *key, state, amount, at)
+                new = CapacityRecord(pool, self._node, key.resource, key.model, state, amount, at)
                 self._entries[key, state] = self._pending.open(new, at)
                 self.raise_floor(key, at)

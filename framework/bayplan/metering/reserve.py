@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bayplan.metering.devices import Key
 from bayplan.metering.node_ledger import NodeLedger
+from bayplan.queues.devices import Key
 
 __all__ = ["spread"]
 
@@ -16,9 +16,9 @@ def spread(part: float, ledgers: Sequence[NodeLedger]) -> Mapping[NodeLedger, se
     The rule of :class:`bayplan.queues.pools.PoolAmounts`. Nodes keep what they keep already.
     """
     changed: dict[NodeLedger, set[Key]] = {}
-    for key in {key for ledger in ledgers for key in ledger.known_keys()}:
+    for key in {key for ledger in ledgers for key in ledger.known_keys() if not key.outside}:
         frees = [(ledger, *ledger.free(key)) for ledger in ledgers]
-        unit = 1 if key[0] == "cpu" else 1000
+        unit = 1 if key.resource == "cpu" else 1000
         rest = int(sum(whole for _, whole, _ in frees) // unit * part) * unit
         kept = []
         for ledger, _, free in frees:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from bayplan.api import ApiObject, ComputePool, Node, Pod, ResourceClaim, ResourceSlice
 from bayplan.api.dra import DeviceTaintRule
 from bayplan.cluster.protocol import WatchEvent, WatchType
-from bayplan.metering.devices import DeviceIndex
 from bayplan.metering.holdings import end_of, holds
+from bayplan.queues.device_selection import DeviceSelector, selector_of
+from bayplan.queues.devices import DeviceIndex
 from bayplan.queues.pools import in_pool
 
 __all__ = ["World"]
@@ -107,6 +108,8 @@ class World:
 
     def _put_claim(self, claim: ResourceClaim, deleted: bool) -> None:
         key = claim.key
+        # What is held is in service, also of a device with a taint.
+        self.changed_nodes |= self.devices.put_claim(claim, deleted)
         before = self._claims.pop(key, None)
         for uid in _consumers(before) if before is not None else ():
             self._claims_of[uid].pop(key, None)
@@ -125,6 +128,10 @@ class World:
             claim = self._claims[key]
             if next((one for one in _consumers(claim) if one in self.pods), None) == uid:
                 yield claim
+
+    def selector_of(self, node: str) -> DeviceSelector | None:
+        """Return what selects the devices of a node's pool, None where it has all of them."""
+        return selector_of(self.pool_of(node))
 
     def pool_of(self, node: str) -> ComputePool | None:
         """Return the pool of a node, the first by name of several; None for a node of none."""

@@ -5,20 +5,32 @@ For every resource ``total = allocated + available + reserved + maintenance + fa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from bayplan.api import ComputePool
+from bayplan.api import ComputePool, ResourceClaim, ResourceSlice
+from bayplan.api.dra import DeviceTaintRule
 from bayplan.api.node_state import NodeState, model_of, state_of
 from bayplan.api.pools import reserved_part
+from bayplan.queues.device_selection import DeviceSelector, selector_of
+from bayplan.queues.devices import WHOLE, DeviceIndex, is_device
 from bayplan.snapshot import NodeRow, Snapshot
 
-__all__ = ["PoolAccount", "PoolAmounts", "account_of", "in_pool", "shared_nodes"]
+__all__ = [
+    "PoolAccount",
+    "PoolAmounts",
+    "PoolDevices",
+    "account_of",
+    "in_pool",
+    "problems_of",
+]
 
 
 @dataclass
 class PoolAmounts:
-    """Amounts of one resource, in its unit (CPU in milli-CPU).
+    """Amounts of one resource, in its unit (CPU in milli-CPU, devices in thousandths).
 
     ``allocated`` is what pods on the pool's nodes have, whether they came through the pool or not.
     ``reserved`` is the part of what is free that is kept for growth; ``maintenance`` and ``failed``
@@ -32,22 +44,28 @@ class PoolAmounts:
     maintenance: int = 0
     failed: int = 0
 
-    def add(self, offered: int, used: int, state: NodeState) -> None:
-        """Count what one node offers, and what its pods have of it."""
+    def add(
+        self, offered: int, used: int, state: NodeState, maintenance: int = 0, failed: int = 0
+    ) -> None:
+        """Count what one node offers, and what its pods have of it.
+
+        :param maintenance: devices that are out of service on a node that is not.
+        :param failed: likewise, those that have failed.
+        """
         # A node may offer less than its pods have, after devices have failed.
         free = max(0, offered - used)
         self.total += used + free
         self.allocated += used
-        if state is NodeState.FAILED:
-            self.failed += free
-        elif state is NodeState.MAINTENANCE:
-            self.maintenance += free
-        else:
-            self.available += free
+        failed = free if state is NodeState.FAILED else min(failed, free)
+        rest = free - failed
+        maintenance = rest if state is NodeState.MAINTENANCE else min(maintenance, rest)
+        self.failed += failed
+        self.maintenance += maintenance
+        self.available += rest - maintenance
 
-    def reserve(self, part: float) -> None:
-        """Keep a part of what is in service free, as far as it is."""
-        wanted = int((self.total - self.failed - self.maintenance) * part)
+    def reserve(self, part: float, unit: int = 1) -> None:
+        """Keep a part of what is in service free, as far as it is, in whole units."""
+        wanted = int((self.total - self.failed - self.maintenance) // unit * part) * unit
         self.reserved = min(wanted, self.available)
         self.available -= self.reserved
 
@@ -65,6 +83,26 @@ class PoolAccount:
     usable: dict[str, float] = field(default_factory=dict)
 
 
+class PoolDevices:
+    """The devices of a snapshot, and what claims hold of them."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.index = DeviceIndex()
+        for type_, put in (
+            (ResourceSlice, self.index.put),
+            (DeviceTaintRule, self.index.put_rule),
+            (ResourceClaim, self.index.put_claim),
+        ):
+            follow: Callable[[Any, bool], object] = put
+            for obj in snapshot.objects(type_).values():
+                follow(obj, False)
+            snapshot.on_object(type_, partial(_changed, follow))
+
+
+def _changed(put: Callable[[Any, bool], object], old: Any, new: Any) -> None:
+    put(old if new is None else new, new is None)
+
+
 def in_pool(pool: ComputePool, labels: Mapping[str, str]) -> bool:
     """Tell whether a node with these labels is in a pool; a pool without selector has none."""
     return bool(pool.spec.node_selector) and pool.spec.node_selector.items() <= labels.items()
@@ -73,6 +111,7 @@ def in_pool(pool: ComputePool, labels: Mapping[str, str]) -> bool:
 def account_of(pool: ComputePool, snapshot: Snapshot) -> PoolAccount:
     """Return what a pool's nodes have in the snapshot."""
     account = PoolAccount()
+    devices, selector = snapshot.shared(PoolDevices, PoolDevices).index, selector_of(pool)
     part = reserved_part(pool.spec.capacity) or 0.0
     in_service: dict[str, int] = {}
     for row in snapshot.view():
@@ -85,15 +124,45 @@ def account_of(pool: ComputePool, snapshot: Snapshot) -> PoolAccount:
             _count(account, row, resource, offered, used, state)
             if state is NodeState.IN_SERVICE:
                 in_service[resource] = in_service.get(resource, 0) + offered
+        _count_devices(account, row.name, devices, selector, state)
     kept = {name: 0.0 if name == "pods" else part for name in account.amounts}
     for resource, amounts in account.amounts.items():
-        amounts.reserve(kept[resource])
+        amounts.reserve(kept[resource], _unit(resource))
     for (resource, _), amounts in account.models.items():
-        amounts.reserve(kept[resource])
+        amounts.reserve(kept[resource], _unit(resource))
     account.usable = {
         name: float(most - int(most * kept[name])) for name, most in in_service.items()
     }
     return account
+
+
+def _unit(resource: str) -> int:
+    return WHOLE if is_device(resource) else 1
+
+
+def _count_devices(
+    account: PoolAccount,
+    node: str,
+    devices: DeviceIndex,
+    selector: DeviceSelector | None,
+    state: NodeState,
+) -> None:
+    """Count the devices of a node that the pool selects, and what claims have of them."""
+    offer, used = devices.offer(node, selector), devices.used(node, selector)
+    for key in sorted({*offer.amounts, *used}):
+        if key.outside:
+            continue
+        parts = (
+            offer.amounts.get(key, 0),
+            used.get(key, 0),
+            state,
+            offer.maintenance.get(key, 0),
+            offer.failed.get(key, 0),
+        )
+        account.amounts.setdefault(key.resource, PoolAmounts()).add(*parts)
+        if key.model:
+            model = (key.resource, key.model)
+            account.models.setdefault(model, PoolAmounts()).add(*parts)
 
 
 def _count(
@@ -105,16 +174,19 @@ def _count(
         account.models.setdefault((resource, model), PoolAmounts()).add(offered, used, state)
 
 
-def shared_nodes(pools: Iterable[ComputePool], snapshot: Snapshot) -> dict[str, str]:
-    """Return, by name, what is wrong with pools that have a node which an earlier pool has, too.
+def problems_of(pools: Iterable[ComputePool], snapshot: Snapshot) -> dict[str, str]:
+    """Return what is wrong with pools, by name; such a pool takes no jobs.
 
-    Pools come in the order of their names.
+    Of two pools that have a node, that whose name comes later is wrong.
     """
     owner: dict[str, str] = {}
     problems: dict[str, str] = {}
-    ordered = sorted(pools, key=lambda pool: pool.metadata.name)
-    for pool in ordered:
-        name = pool.metadata.name
+    for pool in sorted(pools, key=lambda pool: pool.metadata.name):
+        name, selector = pool.metadata.name, selector_of(pool)
+        if not pool.spec.node_selector:
+            problems[name] = "spec.nodeSelector is empty, so it has no nodes"
+        elif selector is not None and selector.problem:
+            problems[name] = f"spec.deviceSelector does not compile: {selector.problem}"
         for row in snapshot.view():
             if in_pool(pool, row.labels) and owner.setdefault(row.name, name) != name:
                 problems.setdefault(name, f'node {row.name} is in pool "{owner[row.name]}" already')

@@ -11,7 +11,8 @@ from bayplan.api.pools import ComputePoolStatus, ModelCapacity
 from bayplan.api.queue import Queue
 from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects import compute_pool
-from bayplan.queues.pools import PoolAccount, PoolAmounts, account_of, shared_nodes
+from bayplan.queues.devices import in_thousandths
+from bayplan.queues.pools import PoolAccount, PoolAmounts, account_of, problems_of
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.plain.budgets import BudgetArgs, BudgetGate
 from bayplan_plugins.queues.plain.policy import Flavour, PlainArgs, PlainPolicy
@@ -102,13 +103,11 @@ class PoolPolicy(PlainPolicy):
 
     def _define(self, snapshot: Snapshot) -> list[Queue]:
         pools = self._pools()
-        shared = shared_nodes(pools.values(), snapshot)
+        problems = problems_of(pools.values(), snapshot)
         found: list[Queue] = []
         for name, pool in pools.items():
-            problem = shared.get(name)
-            if not pool.spec.node_selector:
-                problem = "spec.nodeSelector is empty, so it has no nodes"
-            found += compute_pool.queues_of(pool, account_of(pool, snapshot).usable, problem)
+            usable = account_of(pool, snapshot).usable
+            found += compute_pool.queues_of(pool, usable, problems.get(name))
         return found
 
     def admit(self) -> None:
@@ -169,10 +168,6 @@ def _model(resource: str, model: str, amounts: PoolAmounts) -> ModelCapacity:
 
 
 def _quantity(resource: str, amount: int) -> Quantity:
-    return Quantity(
-        f"{amount}m" if resource == "cpu" and amount % 1000 else _plain(resource, amount)
-    )
-
-
-def _plain(resource: str, amount: int) -> int:
-    return amount // 1000 if resource == "cpu" else amount
+    if not in_thousandths(resource):
+        return Quantity(amount)
+    return Quantity(f"{amount}m" if amount % 1000 else amount // 1000)

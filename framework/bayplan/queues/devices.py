@@ -7,8 +7,9 @@ largest part that they take of any counter, so that a device and all its partiti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bayplan.api.dra import (
     AllocatedDevice,
@@ -16,16 +17,38 @@ from bayplan.api.dra import (
     DeviceId,
     DeviceTaint,
     DeviceTaintRule,
+    ResourceClaim,
     ResourceSlice,
 )
+from bayplan.queues.device_selection import DeviceSelector
 
-__all__ = ["DeviceIndex", "Key", "Offer"]
+__all__ = ["WHOLE", "DeviceIndex", "Key", "Offer", "in_thousandths", "is_device"]
 
-Key = tuple[str, str]
-"""A resource and a model. The resource of a device is its driver."""
 WHOLE = 1000
+"""What a device counts."""
 _UNUSABLE = ("NoSchedule", "NoExecute")
 _MODEL_ATTRIBUTES = ("productName", "model", "type")
+
+
+class Key(NamedTuple):
+    """A resource and a model. The resource of a device is its driver.
+
+    ``outside``: these devices are not those of their node's pool, because it does not select them.
+    """
+
+    resource: str
+    model: str
+    outside: bool = False
+
+
+def is_device(resource: str) -> bool:
+    """Tell whether a resource is the driver of devices, whose amounts are in thousandths."""
+    return "." in resource and "/" not in resource
+
+
+def in_thousandths(resource: str) -> bool:
+    """Tell whether amounts of a pool are in thousandths of the resource's unit."""
+    return resource == "cpu" or is_device(resource)
 
 
 @dataclass
@@ -59,6 +82,32 @@ class _Unit:
     """The counter set that it is a part of, "" for a device of its own."""
 
 
+@dataclass
+class _Whole:
+    """A device with all its partitions: what is held of it, and which parts are out of service.
+
+    ``usable`` says whether any part is in service; otherwise the rest, too, is of no use.
+    """
+
+    key: Key
+    amount: int
+    held: int = 0
+    maintenance: int = 0
+    failed: int = 0
+    usable: bool = False
+
+    def add_to(self, offer: Offer) -> None:
+        """Add it to what its node offers; what is held counts as in service."""
+        free = max(0, self.amount - self.held)
+        failed = free if not self.usable and not self.maintenance else min(free, self.failed)
+        rest = free - failed
+        parts = (self.amount, min(rest, self.maintenance) if self.usable else rest, failed)
+        totals = (offer.amounts, offer.maintenance, offer.failed)
+        for total, part in zip(totals, parts, strict=True):
+            if part or total is offer.amounts:
+                total[self.key] = total.get(self.key, 0) + part
+
+
 class DeviceIndex:
     """The devices of all slices. Slices of an outdated generation of their pool do not count."""
 
@@ -68,6 +117,8 @@ class DeviceIndex:
         self._units: dict[DeviceId, _Unit] = {}
         self._pools: dict[tuple[str, str], list[DeviceId]] = {}
         self._of_node: dict[str, set[DeviceId]] = defaultdict(set)
+        self._claims: dict[str, Sequence[DeviceId]] = {}
+        self._held: dict[DeviceId, dict[str, list[AllocatedDevice]]] = defaultdict(dict)
 
     def put(self, slice_: ResourceSlice, deleted: bool = False) -> set[str]:
         """Take in a slice; return the nodes whose devices may have changed."""
@@ -99,21 +150,68 @@ class DeviceIndex:
         self._of_node[unit.node].discard(device)
         return unit.node
 
-    def offer(self, node: str) -> Offer:
-        """Return what the devices of a node amount to."""
-        offer = Offer()
-        wholes: set[tuple[str, str, str]] = set()
+    def put_claim(self, claim: ResourceClaim, deleted: bool = False) -> set[str]:
+        """Take in a claim; return the nodes whose devices it holds, or held before."""
+        before = self._claims.pop(claim.key, ())
+        for device in before:
+            self._held[device].pop(claim.key, None)
+            if not self._held[device]:
+                del self._held[device]
+        allocation = None if deleted else claim.status.allocation
+        held: dict[DeviceId, list[AllocatedDevice]] = defaultdict(list)
+        for result in allocation.devices.results if allocation is not None else ():
+            held[DeviceId(result.driver, result.pool, result.device)].append(result)
+        if held:
+            self._claims[claim.key] = list(held)
+        for device, results in held.items():
+            self._held[device][claim.key] = results
+        units = (self._units.get(device) for device in {*before, *held})
+        return {unit.node for unit in units if unit is not None}
+
+    def offer(self, node: str, selector: DeviceSelector | None = None) -> Offer:
+        """Return what the devices of a node amount to.
+
+        :param selector: what the node's pool selects; None for all devices.
+        """
+        wholes: dict[tuple[str, str, str, str], _Whole] = {}
         for device in sorted(self._of_node.get(node, ())):
             unit = self._units[device]
-            amount = unit.amount
-            if unit.whole:
-                whole = (device.driver, device.pool, unit.whole)
-                amount = 0 if whole in wholes else WHOLE
-                wholes.add(whole)
+            name = (device.driver, device.pool, unit.whole, "" if unit.whole else device.device)
+            if name not in wholes:
+                amount = WHOLE if unit.whole else unit.amount
+                wholes[name] = _Whole(self._key(device, selector), amount)
+            whole, held = wholes[name], self._held_of(device)
+            whole.held += held
             out = self._out_of_service(device, unit.device.taints)
-            for own in (offer.amounts, *([getattr(offer, out)] if out else [])):
-                own[unit.key] = own.get(unit.key, 0) + amount
+            whole.usable |= not out
+            if out == "failed":
+                whole.failed += max(0, unit.amount - held)
+            elif out:
+                whole.maintenance += max(0, unit.amount - held)
+        offer = Offer()
+        for whole in wholes.values():
+            whole.add_to(offer)
         return offer
+
+    def used(self, node: str, selector: DeviceSelector | None = None) -> dict[Key, int]:
+        """Return what claims hold of the devices of a node, by key."""
+        found: dict[Key, int] = defaultdict(int)
+        for device in self._of_node.get(node, ()):
+            if device in self._held:
+                found[self._key(device, selector)] += self._held_of(device)
+        return found
+
+    def _held_of(self, device: DeviceId) -> int:
+        claims = self._held.get(device, {}).values()
+        return sum(self.held(result)[1] for results in claims for result in results)
+
+    def _key(self, device: DeviceId, selector: DeviceSelector | None) -> Key:
+        unit = self._units.get(device)
+        if selector is None:
+            return unit.key if unit is not None else Key(device.driver, "")
+        if unit is None:
+            return Key(device.driver, "", outside=True)
+        return unit.key._replace(outside=not selector.selects(device.driver, unit.device))
 
     def _out_of_service(self, device: DeviceId, own: Iterable[DeviceTaint]) -> str:
         # A driver taints what is broken; an administrator's rule takes out what is maintained.
@@ -124,11 +222,13 @@ class DeviceIndex:
                 return "maintenance"
         return ""
 
-    def held(self, result: AllocatedDevice) -> tuple[Key, int]:
+    def held(
+        self, result: AllocatedDevice, selector: DeviceSelector | None = None
+    ) -> tuple[Key, int]:
         """Return key and amount of an allocated device, 0 for one that is only administered."""
         device = DeviceId(result.driver, result.pool, result.device)
         unit = self._units.get(device)
-        key = unit.key if unit is not None else (result.driver, "")
+        key = self._key(device, selector)
         if result.admin_access:
             return key, 0
         if result.share_id is None or unit is None:
@@ -169,7 +269,7 @@ def _units_of(slices: Iterable[ResourceSlice]) -> dict[DeviceId, _Unit]:
                 if (whole := counters.get((consumption.counter_set, name)))
             ]
             amount, whole_name = max(parts, default=(WHOLE, ""))
-            key = (spec.driver, _model(device))
+            key = Key(spec.driver, _model(device))
             name = DeviceId(spec.driver, spec.pool.name, device.name)
             node = spec.node_name or device.node_name
             found[name] = _Unit(node, key, min(WHOLE, amount), device, whole_name)
