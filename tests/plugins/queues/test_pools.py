@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bayplan.api import ApiObject, ComputePool, Node, Pod
+from bayplan.api import ApiObject, ComputePool, Node, Pod, ResourceClaim, ResourceSlice
+from bayplan.api.dra import DeviceTaintRule
 from bayplan.api.node import NodeCondition
+from bayplan.api.node_state import NodeState, state_of
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 
@@ -62,12 +64,12 @@ def tenants(cluster: Cluster) -> Counter[str]:
     return Counter(pod.metadata.namespace for pod in placed)
 
 
-def status(cluster: Cluster, name: str = "p") -> dict[str, int]:
+def status(cluster: Cluster, name: str = "p", resource: str = GPU) -> dict[str, int]:
     """Return the GPUs of a pool by what becomes of them."""
     found = cluster.api.get(ComputePool, name)
     assert found is not None
     fields = ("total", "allocated", "available", "reserved", "maintenance", "failed")
-    return {one: int(getattr(found.status, one)[GPU].amount) for one in fields}
+    return {one: int(getattr(found.status, one)[resource].amount) for one in fields}
 
 
 def test_pods_use_the_nodes_of_their_pool_only() -> None:
@@ -156,9 +158,140 @@ def test_a_pool_that_does_not_exist_is_waited_for() -> None:
     assert tenants(cluster) == {"a": 1}
 
 
+DRIVER = "gpu.nvidia.com"
+LARGE = f'device.attributes["{DRIVER}"].memory > 100'
+
+
+def devices_of(node: str, broken: tuple[str, ...] = (), version: int = 1) -> ApiObject:
+    """Return a slice: two large devices and one that is small."""
+    made = [
+        {
+            "name": name,
+            "attributes": {"memory": {"int": size}, "model": {"string": model}},
+            "taints": [{"key": "unhealthy", "effect": "NoExecute"}] if name in broken else [],
+        }
+        for name, size, model in (("l0", 192, "B200"), ("l1", 192, "B200"), ("s0", 80, "A100"))
+    ]
+    pool = {"name": node, "generation": version, "resourceSliceCount": 1}
+    return make_object(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": node},
+            "spec": {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": made},
+        }
+    )
+
+
+def device_class(name: str, expression: str) -> ApiObject:
+    return make_object(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": name},
+            "spec": {"selectors": [{"cel": {"expression": expression}}]},
+        }
+    )
+
+
+def claimant(name: str, device_class: str) -> list[ApiObject]:
+    """Return a pod of the pool with a claim for a device of a class."""
+    request = {"name": "r", "exactly": {"deviceClassName": device_class}}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "a"},
+        "spec": {"devices": {"requests": [request]}},
+    }
+    uses = {"resourceClaims": [{"name": "c", "resourceClaimName": name}]}
+    labels = {"bayplan.dev/pool": "p"}
+    return [make_object(claim), make_pod(name, namespace="a", labels=labels, spec=uses)]
+
+
+def taint_rule(device: str) -> ApiObject:
+    taint = {"key": "fix", "effect": "NoSchedule"}
+    return make_object(
+        {
+            "apiVersion": "resource.k8s.io/v1beta2",
+            "kind": "DeviceTaintRule",
+            "metadata": {"name": "fix"},
+            "spec": {"taint": taint, "deviceSelector": {"device": device}},
+        }
+    )
+
+
+CLASSES = (device_class("large", LARGE), device_class("small", f"!({LARGE})"))
+
+
+def test_a_pool_counts_the_devices_that_it_selects_by_model() -> None:
+    users = [*claimant("x", "large"), *claimant("y", "small")]
+    both = [*nodes(2), devices_of("p0"), devices_of("p1"), *CLASSES]
+    cluster = run(*both, pool(deviceSelector=LARGE), *users)
+    assert tenants(cluster) == {"a": 2}
+    found = status(cluster, resource=DRIVER)
+    assert (found["total"], found["allocated"], found["available"]) == (4, 1, 3)
+    stored = cluster.api.get(ComputePool, "p")
+    assert stored is not None
+    models = {m.model: int(m.total.amount) for m in stored.status.models if m.resource == DRIVER}
+    assert models == {"B200": 4}
+    assert status(run(*both, pool(), *users), resource=DRIVER)["total"] == 6, "all of them"
+
+
+def test_devices_with_taints_are_out_of_service_unless_a_pod_has_them() -> None:
+    cluster = run(*nodes(1), devices_of("p0"), *CLASSES, pool(), *claimant("y", "small"))
+    cluster.api.update(devices_of("p0", broken=("s0", "l0"), version=2))
+    cluster.api.create(taint_rule("l1"))
+    cluster.advance(5.0)
+    found = status(cluster, resource=DRIVER)
+    assert found == {
+        "total": 3,
+        "allocated": 1,
+        "available": 0,
+        "reserved": 0,
+        "maintenance": 1,
+        "failed": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("device.drivr == 'x'", "undefined field 'drivr'"),
+        ("1 + 1", "must evaluate to bool"),
+        ("device.driver ==", "Syntax error"),
+    ],
+)
+def test_an_expression_that_does_not_compile_is_told_in_the_words_of_the_compiler(
+    expression: str, words: str
+) -> None:
+    cluster = run(*nodes(1), devices_of("p0"), pool(deviceSelector=expression), *pods("a", 1))
+    assert tenants(cluster) == {}
+    assert "spec.deviceSelector does not compile" in cluster.message("a/a-0")
+    stored = cluster.api.get(ComputePool, "p")
+    assert stored is not None
+    (condition,) = stored.status.conditions
+    assert (condition.type, condition.status) == ("Ready", "False")
+    assert words in condition.message
+    assert DRIVER not in stored.status.total
+
+
+def test_a_device_on_which_the_expression_fails_is_not_selected() -> None:
+    missing = f'device.attributes["{DRIVER}"].serial == "x"'
+    cluster = run(*nodes(1), devices_of("p0"), pool(deviceSelector=missing))
+    stored = cluster.api.get(ComputePool, "p")
+    assert stored is not None
+    assert stored.status.phase == "Ready"
+    assert DRIVER not in stored.status.total
+
+
 changes = st.lists(
     st.tuples(
-        st.sampled_from(["add", "delete", "cordon", "fail", "restore", "grow", "remove"]),
+        st.sampled_from(
+            [
+                *("add", "delete", "cordon", "fail", "restore", "grow", "remove"),
+                *("claim", "break", "rule"),
+            ]
+        ),
         st.integers(0, 30),
     ),
     min_size=1,
@@ -171,7 +304,8 @@ changes = st.lists(
 @given(changes)
 def test_nothing_of_a_pool_is_ever_lost(reserved: str, events: list[tuple[str, int]]) -> None:
     quotas = [quota("a", 2, 6), quota("b", 3)]
-    cluster = run(*nodes(2), pool(capacity={"reserved": reserved}, quotas=quotas))
+    spec = {"capacity": {"reserved": reserved}, "quotas": quotas, "deviceSelector": LARGE}
+    cluster = run(*nodes(2), devices_of("p0"), devices_of("p1"), *CLASSES, pool(**spec))
     for number, (kind, which) in enumerate(events):
         change(cluster, kind, which, number)
         cluster.advance(30.0)
@@ -181,8 +315,51 @@ def test_nothing_of_a_pool_is_ever_lost(reserved: str, events: list[tuple[str, i
         found = status(cluster)
         assert found["total"] == sum(v for name, v in found.items() if name != "total")
         assert found["total"] == offered
-        assert found["allocated"] == sum(tenants(cluster).values())
-        assert tenants(cluster)["a"] <= 6
+        with_gpus = [
+            pod
+            for pod in cluster.api.list(Pod)
+            if pod.spec.node_name and not pod.spec.resource_claims
+        ]
+        assert found["allocated"] == len(with_gpus)
+        assert sum(pod.metadata.namespace == "a" for pod in with_gpus) <= 6
+        no_device_is_lost(cluster)
+
+
+def no_device_is_lost(cluster: Cluster) -> None:
+    """Check the large devices of the pool's nodes against the cluster's own objects."""
+    names = {node.key for node in cluster.api.list(Node)}
+    slices = [one for one in cluster.api.list(ResourceSlice) if one.spec.node_name in names]
+    if not slices:
+        return
+    found = status(cluster, resource=DRIVER)
+    assert found["total"] == sum(v for name, v in found.items() if name != "total")
+    assert found["total"] == 2 * len(slices)
+    held = {
+        (one.pool, one.device)
+        for claim in cluster.api.list(ResourceClaim)
+        if claim.status.allocation is not None
+        for one in claim.status.allocation.devices.results
+        if one.pool in names and one.device != "s0"
+    }
+    assert found["allocated"] == len(held)
+    fixed = {rule.spec.device_selector.device for rule in rules(cluster)}
+    broken = fixing = 0
+    for one in slices:
+        node = cluster.api.get(Node, one.spec.node_name)
+        assert node is not None
+        if state_of(node) is not NodeState.IN_SERVICE:
+            continue
+        free = [d for d in one.spec.devices[:2] if (one.spec.pool.name, d.name) not in held]
+        broken += sum(bool(d.taints) for d in free)
+        fixing += sum(not d.taints and d.name in fixed for d in free)
+    assert found["failed"] >= broken
+    assert found["maintenance"] >= fixing
+    if all(state_of(n) is NodeState.IN_SERVICE for n in cluster.api.list(Node)):
+        assert (found["failed"], found["maintenance"]) == (broken, fixing)
+
+
+def rules(cluster: Cluster) -> list[DeviceTaintRule]:
+    return [one for one in cluster.api.list(DeviceTaintRule) if one.spec.device_selector]
 
 
 def change(cluster: Cluster, kind: str, which: int, number: int) -> None:
@@ -198,6 +375,17 @@ def change(cluster: Cluster, kind: str, which: int, number: int) -> None:
         (one,) = nodes(1)
         meta = replace(one.metadata, name=f"new-{number}")
         cluster.add(replace(one, metadata=meta))
+    elif kind == "claim":
+        cluster.add(*claimant(f"c-{number}", ("large", "small")[which % 2]))
+    elif kind == "break" and f"p{which % 2}" in {node.key for node in known}:
+        broken = tuple(name for at, name in enumerate(("l0", "l1", "s0")) if which >> at & 2)
+        cluster.api.update(devices_of(f"p{which % 2}", broken, version=number + 2))
+    elif kind == "rule":
+        gone = cluster.api.list(DeviceTaintRule)
+        if gone:
+            cluster.api.delete(DeviceTaintRule, "fix")
+        else:
+            cluster.add(taint_rule(f"l{which % 2}"))
     elif known:
         node = known[which % len(known)]
         if kind == "remove":
