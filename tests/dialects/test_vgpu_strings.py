@@ -228,9 +228,7 @@ def test_a_contract_answers_whatever_nodes_and_pods_say(
         name: Quantity(amount) for system in (HAMI, VOLCANO) for name in system.resources.names
     }
     own = Container("c", resources=ResourceRequirements(limits=limits))
-    pod = PodInfo(
-        Pod(ObjectMeta("p", "default", annotations=notes), PodSpec((own, own), node_name="n"))
-    )
+    pod = PodInfo(Pod(ObjectMeta(name="p", annotations=notes), PodSpec((own, own), node_name="n")))
     contract.request(pod)
     held = contract.held(pod, offered)
     for share in () if isinstance(held, str) else held:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS
+from bayplan.errors import InputError
 from bayplan.testing import (
     Cluster,
     assert_pending,
@@ -243,6 +244,50 @@ def test_a_node_with_a_register_that_cannot_be_read_says_so() -> None:
     cluster = started([broken, pod("p", gpu=1, gpumem=1)])
     assert_pending(cluster, "p", "no cards for shares by HAMi")
     assert any("[0].devmem: expected" in text for text in cluster.snapshot.problems.values())
+
+
+# Which node, and settings -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("binpack", "n1"), ("spread", "n2")])
+def test_a_node_policy_decides_which_node(policy: str, expected: str) -> None:
+    nodes = [node("n1", card(0)), node("n2", card(1))]
+    first = on_node(pod("first", {KEYS.allocated: "GPU-0,NVIDIA,40000,50:;"}, gpumem=40000), "n1")
+    notes = {"hami.io/node-scheduler-policy": policy}
+    cluster = started([*nodes, first, pod("p", notes, gpu=1, gpumem=1000)])
+    assert_placed(cluster, p=expected)
+
+
+def test_settings_of_hami_apply() -> None:
+    settings = {
+        "memoryFactor": 10,
+        "defaultCores": 20,
+        "gpuSchedulerPolicy": "binpack",
+        "nodeSchedulerPolicy": "spread",
+        "migProfileAllowlist": [{"models": ["A100"], "profiles": ["3g.40gb"]}],
+    }
+    mig = card(1, mode="mig", migProfiles=PROFILES)
+    cluster = Cluster([node("n1", card(0), mig)], plugins={"DeviceShare": {"hami": settings}})
+    VirtualDevicePlugins(cluster.api)
+    cluster.add(pod("a", {KEYS.mode: "hami-core"}, gpumem=100))
+    cluster.add(pod("b", {KEYS.mode: "mig"}, gpumem=100))
+    assert cluster.advance(1) == {"a": "n1", "b": "n1"}
+    assert devices_of(cluster, "a") == "GPU-0,NVIDIA,1000,20:;"
+    assert json.loads(notes_of(cluster, "b")[MIG_ALLOCATIONS])[0]["profile"] == "3g.40gb"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gpuSchedulerPolicy": "topology"}, "expected some of binpack, spread, topology-aware"),
+        ({"nodeSchedulerPolicy": "numa"}, "expected binpack or spread"),
+        ({"migProfileAllowlist": [{"models": ["A100"]}]}, "profiles"),
+        ({"defaultCores": 101}, "less than or equal to 100"),
+    ],
+)
+def test_settings_that_hami_does_not_have_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Cluster(plugins={"DeviceShare": {"hami": settings}})
 
 
 # Containers ---------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from bayplan_plugins.device_share.contracts import CONTRACTS
 from bayplan_plugins.device_share.held import HeldCards
 from bayplan_plugins.device_share.koordinator.contract import KoordinatorCards
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
+from bayplan_plugins.device_share.vgpu.contract import VirtualGpus
+from bayplan_plugins.device_share.vgpu.settings import HamiArgs
 from bayplan_plugins.shared.cards.contract import CardContract, CardRequest, CardSource, NodeCards
 from bayplan_plugins.shared.cards.namespace_use import NamespaceUse
 from bayplan_plugins.shared.gpus.ledger import GpuLedger
@@ -59,11 +61,13 @@ class CardLedger:
         for pod, node in snapshot.placed.values():
             self._on_pod(pod, node, True)
 
-    def configure(self, args: KoordinatorArgs) -> None:
-        """Set the arguments of Koordinator's contract."""
+    def configure(self, koordinator: KoordinatorArgs, hami: HamiArgs) -> None:
+        """Set the arguments of contracts that have some."""
         for contract in self.contracts:
             if isinstance(contract, KoordinatorCards):
-                contract.use(args)
+                contract.use(koordinator)
+            elif isinstance(contract, VirtualGpus):
+                contract.use(hami)
 
     # What pods request -----------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from bayplan_plugins.device_share.fit import fitting, slots_of
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
 from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.device_share.per_node import PerNode
+from bayplan_plugins.device_share.vgpu.settings import HamiArgs
 from bayplan_plugins.shared.cards.contract import (
     CardContract,
     CardRequest,
@@ -52,7 +53,12 @@ _WRITTEN: StateKey[Written] = StateKey("device-share.written")
 
 
 class DeviceShareArgs(KoordinatorArgs):
-    """Arguments of DeviceShare: Koordinator's. Of several profiles, the last one's count."""
+    """Arguments of DeviceShare: Koordinator's, and ``hami`` with the settings of HAMi.
+
+    Of several profiles, the last one's count.
+    """
+
+    hami: HamiArgs = HamiArgs()
 
 
 class DeviceShare(Plugin[DeviceShareArgs]):
@@ -67,7 +73,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         super().__init__(args, handle)
         self._ledger = handle.snapshot.shared(CardLedger, CardLedger)
         if args != DeviceShareArgs():
-            self._ledger.configure(args)
+            self._ledger.configure(args, args.hami)
         self._scoring = {
             one.name: one for one in self._ledger.contracts if isinstance(one, ScoringContract)
         }
@@ -191,7 +197,9 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     @hookimpl
     def pre_score(self, pod: PodInfo) -> Skip | None:
         """Skip pods whose contracts prefer no node."""
-        return SKIP if self._scoring.keys().isdisjoint(self._ledger.requests(pod)) else None
+        named = self._ledger.requests(pod)
+        rated = {name for name, request in named.items() if request.rated}
+        return SKIP if self._scoring.keys().isdisjoint(rated) else None
 
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
@@ -201,7 +209,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         names = self.handle.snapshot.nodes.names
         for name, request in self._ledger.requests(pod).items():
             contract = self._scoring.get(name)
-            if contract is None:
+            if contract is None or not request.rated:
                 continue
             for place in np.flatnonzero(codes == self._ledger.code_of[name]).tolist():
                 node = names[place if nodes.rows is None else nodes.rows[place]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bayplan import PodInfo
 from bayplan.api import Node, ResourceQuota
@@ -39,14 +39,16 @@ from bayplan.topology.machine.readers.hami_register import (
 )
 from bayplan_plugins.device_share.vgpu.containers import ContainerKind, Wanted, allocate
 from bayplan_plugins.device_share.vgpu.device import MIG, PERCENT, Device, device_of
-from bayplan_plugins.device_share.vgpu.fit import Pick
+from bayplan_plugins.device_share.vgpu.fit import Pick, takes
 from bayplan_plugins.device_share.vgpu.node_cards import registered_cards
+from bayplan_plugins.device_share.vgpu.order import FULLEST, node_score
 from bayplan_plugins.device_share.vgpu.quota import NO_LIMITS, QuotaLimits, within_quota
+from bayplan_plugins.device_share.vgpu.settings import HamiArgs
 from bayplan_plugins.device_share.vgpu.shares import shares_of
 from bayplan_plugins.shared.cards.contract import CardRequest, Choice, NodeCards, Written
 from bayplan_plugins.shared.cards.namespace_use import NamespaceUse
 
-__all__ = ["hami_cards", "volcano_cards"]
+__all__ = ["VirtualGpus", "hami_cards", "volcano_cards"]
 
 _ALLOCATING = "allocating"
 _LACKING = ("Exhausted", "Insufficient", "Exclusive", "ResourceQuota", "Infeasible")
@@ -109,6 +111,14 @@ class VirtualGpus:
         self._limits: dict[str, QuotaLimits] = {}
         self._limits_version = -1
         self._known: dict[SpecFacts, tuple[Wanted, ...]] = {}
+        self._args = HamiArgs()
+
+    def use(self, args: HamiArgs) -> None:
+        """Use other settings than the default ones."""
+        self._args = args
+        if self._system is HAMI:
+            self._runtime = replace(self._runtime, rules=args.rules)
+        self._known.clear()
 
     # What pods request -------------------------------------------------------------------------
 
@@ -121,7 +131,7 @@ class VirtualGpus:
             return None
         try:
             wanted = self._wanted(pod)
-            options = card_options_of(pod.annotations, self._system)
+            options = self._options(pod)
         except ValueError as exc:
             return CardRequest(self.name, 0, problem=str(exc))
         stated = [one.request for one in wanted if one.request is not None]
@@ -140,6 +150,16 @@ class VirtualGpus:
             0.0 if shared else 1.0,
             _Wish(wanted, options, quota),
             implicit=not self._is_named(pod),
+            rated=bool(options.node_policy),
+        )
+
+    def _options(self, pod: PodInfo) -> CardOptions:
+        """Return the options of a pod, with the default policies where it names none."""
+        options = card_options_of(pod.annotations, self._system)
+        return replace(
+            options,
+            policy=options.policy or self._args.gpu_policy,
+            node_policy=options.node_policy or self._args.node_scheduler_policy,
         )
 
     def _is_asked(self, pod: PodInfo) -> bool:
@@ -188,13 +208,18 @@ class VirtualGpus:
     def cards(self, node: Node) -> tuple[Card, ...] | str | None:
         """Return the cards that the device plugin registers; none are usable once it is gone."""
         runtime = self._runtime
-        return registered_cards(
+        found = registered_cards(
             node,
             runtime.register,
             runtime.read,
             self._system.resources.count,
             runtime.handshake,
             self._snapshot.unix_time,
+        )
+        if not self._args.mig_profile_allowlist or not isinstance(found, tuple):
+            return found
+        return tuple(
+            replace(card, profiles=self._args.allowed(card.model, card.profiles)) for card in found
         )
 
     def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
@@ -231,6 +256,25 @@ class VirtualGpus:
         return shares_of(kinds, parts)
 
     # The choice --------------------------------------------------------------------------------
+
+    def room(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
+        """Return a card for a pod that requests one; else the choice."""
+        wish = request.detail
+        assert isinstance(wish, _Wish), "the request is this contract's"
+        stated = [one.request for one in wish.wanted if one.request is not None]
+        if len(stated) == 1 and stated[0].count == 1 and wish.quota is None:
+            for card, use in zip(node.cards, node.used, strict=True):
+                if takes(device_of(card, use), stated[0], wish.options):
+                    return Choice((Share(card.index, request.compute, request.memory),))
+        return self.choose(pod, request, node)
+
+    def score(self, request: CardRequest, node: NodeCards) -> float:
+        """Return how full a node's cards are, or how empty, as the pod's policy wants."""
+        wish = request.detail
+        assert isinstance(wish, _Wish), "the request is this contract's"
+        pairs = zip(node.cards, node.used, strict=True)
+        score = node_score([device_of(card, use) for card, use in pairs])
+        return max(0.0, FULLEST - score) if wish.options.node_policy == "spread" else score
 
     def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
         """Choose the cards of each container, in HAMi's order."""

@@ -15,7 +15,7 @@ from bayplan.dialects.vgpu.requests import NVIDIA, ContainerRequest
 from bayplan_plugins.device_share.vgpu.device import MIG, PERCENT, Device
 from bayplan_plugins.device_share.vgpu.mig import choose_partition
 
-__all__ = ["NO_QUOTA", "Fit", "Pick", "QuotaCheck", "fit", "reason_text", "take"]
+__all__ = ["NO_QUOTA", "Fit", "Pick", "QuotaCheck", "fit", "reason_text", "take", "takes"]
 
 _EXCLUSIVE = 100
 _REASONS = (
@@ -97,7 +97,7 @@ def fit(
                     lacking["NumaNotFit"] += len(picks)
                 picks, numa = [], device.numa
             pick = Pick(device, request.memory_of(device.memory), request.cores)
-            refusal = refusal or _refusal(pick, request, options, picks, quota)
+            refusal = refusal or _refusal(pick, options, picks, quota)
             if refusal:
                 lacking[refusal] += 1
                 break
@@ -110,6 +110,15 @@ def fit(
     if picks:
         lacking["AllocatedCardsInsufficientRequest"] = len(picks)
     return Fit(tuple(picks), False, lacking, len(devices))
+
+
+def takes(device: Device, request: ContainerRequest, options: CardOptions) -> bool:
+    """Tell whether a card has room for a container that requests one card, without a quota."""
+    if _unusable(device, request, options):
+        return False
+    cores = min(request.cores, _EXCLUSIVE)
+    pick = Pick(device, request.memory_of(device.memory), cores)
+    return not _refusal(pick, options, (), NO_QUOTA)
 
 
 def _unusable(device: Device, request: ContainerRequest, options: CardOptions) -> str:
@@ -132,13 +141,7 @@ def _is_type(device: Device, request: ContainerRequest, options: CardOptions) ->
     return not options.modes or any(device.mode in word for word in options.modes)
 
 
-def _refusal(
-    pick: Pick,
-    request: ContainerRequest,
-    options: CardOptions,
-    picks: Sequence[Pick],
-    quota: QuotaCheck,
-) -> str:
+def _refusal(pick: Pick, options: CardOptions, picks: Sequence[Pick], quota: QuotaCheck) -> str:
     """Return why a card cannot take one more share, in the order of HAMi's checks."""
     device = pick.device
     if options.uuids is not None:
@@ -146,7 +149,8 @@ def _refusal(
             return "CardUuidMismatch"
     elif device.uuid in options.not_uuids:
         return "CardUuidMismatch"
-    if device.count <= device.used:
+    # HAMi forgets those that this container takes of a card in MIG mode.
+    if device.count <= device.used + sum(one.device is device for one in picks):
         return "CardTimeSlicingExhausted"
     if "mutex" in options.policy and device.used > 0:
         return "ExclusiveDeviceAllocateConflict"
@@ -168,12 +172,16 @@ def _refusal(
 def _has_partition(pick: Pick, picks: Sequence[Pick]) -> bool:
     """Tell whether a card has a partition for one more pick, beside those of this container."""
     device, taken = pick.device, list(pick.device.partitions)
+    memory, cores = device.used_memory, device.used_cores
     for own in (*(one for one in picks if one.device is device), pick):
         found = choose_partition(device.profiles, taken, own.memory)
         if found is None:
             return False
-        taken.append(found[1])
-    return True
+        profile, partition = found
+        taken.append(partition)
+        memory += profile.memory // MEBIBYTE
+        cores += profile.compute // PERCENT
+    return memory <= device.memory and cores <= device.cores
 
 
 def _nearest(picks: Sequence[Pick], count: int) -> tuple[Pick, ...]:

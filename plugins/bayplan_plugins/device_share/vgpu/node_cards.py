@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from bayplan.api import Node
-from bayplan.api.cards import MEBIBYTE, Card
+from bayplan.api.cards import MEBIBYTE, Card, PartitionProfile
 from bayplan.topology.machine.readers.hami import SCORE, read_scores
 from bayplan.topology.machine.readers.hami_register import CORDON, RegisteredGpu
-from bayplan_plugins.device_share.vgpu.device import PERCENT
+from bayplan_plugins.device_share.vgpu.device import MIG, PERCENT
 
 __all__ = ["HANDSHAKE_SECONDS", "registered_cards"]
 
@@ -71,7 +71,7 @@ def _card(
         gpu.uuid,
         gpu.model,
         (gpu.cores or _WHOLE) * PERCENT,
-        gpu.memory * MEBIBYTE,
+        max(gpu.memory * MEBIBYTE, _of_partitions(gpu.profiles) if gpu.mode == MIG else 0),
         gpu.slots or 1,
         gpu.numa,
         gpu.healthy and alive,
@@ -80,6 +80,13 @@ def _card(
         gpu.profiles,
         detail=tuple(sorted(scores.items())),
     )
+
+
+def _of_partitions(profiles: Sequence[PartitionProfile]) -> int:
+    """Return the memory of a card full of partitions: their sizes are rounded up."""
+    placed = [one for one in profiles if one.starts]
+    slices = max((max(one.starts) + one.size for one in placed), default=0)
+    return max((-(-one.memory // one.size) * slices for one in placed), default=0)
 
 
 def _twice(names: Sequence[str]) -> str:

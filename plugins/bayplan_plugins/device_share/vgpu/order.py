@@ -10,9 +10,19 @@ from bayplan.dialects.hami import Weights
 from bayplan.dialects.vgpu.requests import UNSET_PERCENTAGE, ContainerRequest
 from bayplan_plugins.device_share.vgpu.device import Device
 
-__all__ = ["Rank", "device_rank", "device_score", "in_order", "node_score", "prefers_node"]
+__all__ = [
+    "FULLEST",
+    "Rank",
+    "device_rank",
+    "device_score",
+    "in_order",
+    "node_score",
+    "prefers_node",
+]
 
 _WEIGHT = np.float32(10)
+FULLEST = 30.0
+"""The score of a node whose cards are full."""
 _SORT_KEYS = ("binpack", "spread", "numa")
 Rank = Callable[[Device, float], tuple[float, ...]]
 """The sort key of a card and its score; the card with the largest is tried first."""

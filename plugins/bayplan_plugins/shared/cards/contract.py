@@ -46,7 +46,8 @@ class CardRequest:
     left will do. Else they are a lower bound of what ``CardContract.choose`` decides. ``detail``
     holds whatever else the contract needs. ``implicit``
     says that the pod asks for whole cards in Kubernetes' own words, which mean this contract on its
-    nodes only. Equal requests are placed alike.
+    nodes only. ``rated`` says that a contract that scores nodes may prefer some for this one. Equal
+    requests are placed alike.
     """
 
     contract: str
@@ -56,6 +57,7 @@ class CardRequest:
     share: float = 0.0
     detail: Hashable = None
     implicit: bool = False
+    rated: bool = True
     simple: bool = False
     problem: str = ""
 

@@ -1,0 +1,167 @@
+"""Virtual GPUs: whatever comes, no card is given out beyond what it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from bayplan.api import Node, ObjectMeta, Pod, PodSpec, Quantity
+from bayplan.api.cards import Card, CardUse, Share
+from bayplan.api.pod import Container, ResourceRequirements
+from bayplan.snapshot import PodInfo, Snapshot
+from bayplan.topology.machine.readers.hami_register import REGISTER
+from bayplan_plugins.device_share.vgpu.contract import VirtualGpus, hami_cards
+from bayplan_plugins.shared.cards.contract import CardRequest, NodeCards
+
+PROFILES = [
+    {
+        "name": f"{slices}g.{memory}gb",
+        "memoryMB": memory * 1024,
+        "core": 14 * slices,
+        "sliceCount": slices,
+        "placements": [{"start": start, "size": size} for start in starts],
+    }
+    for slices, memory, size, starts in (
+        (1, 10, 1, range(7)),
+        (2, 20, 2, (0, 2, 4)),
+        (3, 40, 4, (0, 4)),
+        (7, 80, 8, (0,)),
+    )
+]
+
+
+@st.composite
+def registers(draw: st.DrawFn) -> str:
+    """Return the register of a node with up to four cards."""
+    return json.dumps(
+        [
+            {
+                "id": f"GPU-{index}",
+                "index": index,
+                "count": draw(st.integers(1, 4)),
+                "devmem": draw(st.sampled_from([1001, 8192, 81920])),
+                "devcore": 100,
+                "type": draw(st.sampled_from(["NVIDIA-A100", "NVIDIA-H100"])),
+                "numa": draw(st.integers(0, 1)),
+                "mode": draw(st.sampled_from(["hami-core", "mig"])),
+                "health": draw(st.integers(0, 9)) > 0,
+                "migProfiles": PROFILES,
+            }
+            for index in range(draw(st.integers(1, 4)))
+        ]
+    )
+
+
+AMOUNTS = st.fixed_dictionaries(
+    {"gpu": st.integers(1, 3)},
+    optional={
+        "gpumem": st.sampled_from([0, 1, 500, 4000, 20000, 81920]),
+        "gpumem-percentage": st.integers(0, 100),
+        "gpucores": st.sampled_from([0, 1, 30, 50, 100]),
+    },
+)
+NOTES = st.fixed_dictionaries(
+    {},
+    optional={
+        "hami.io/gpu-scheduler-policy": st.sampled_from(
+            ["binpack", "spread", "mutex", "numa,binpack", "topology-aware", "mutex,numa"]
+        ),
+        "nvidia.com/numa-bind": st.sampled_from(["true", "false"]),
+        "nvidia.com/vgpu-mode": st.sampled_from(["mig", "hami-core"]),
+        "nvidia.com/use-gputype": st.just("h100"),
+        "nvidia.com/nouse-gpuuuid": st.just("GPU-0"),
+    },
+)
+INIT = st.lists(st.tuples(st.booleans(), AMOUNTS), max_size=2)
+
+
+@st.composite
+def pods(draw: st.DrawFn, name: str) -> Pod:
+    init = [_container(f"i{n}", own, stays) for n, (stays, own) in enumerate(draw(INIT))]
+    own = [_container(f"c{n}", one) for n, one in enumerate(draw(st.lists(AMOUNTS, max_size=2)))]
+    spec = PodSpec(containers=tuple(own), init_containers=tuple(init), node_name="n")
+    return Pod(ObjectMeta(name=name, namespace="default", uid=name, annotations=draw(NOTES)), spec)
+
+
+def _container(name: str, amounts: dict[str, Any], stays: bool = False) -> Container:
+    limits = {f"nvidia.com/{key}": Quantity(value) for key, value in amounts.items()}
+    resources = ResourceRequirements(limits=limits)
+    return Container(name, resources=resources, restart_policy="Always" if stays else "")
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[str, list[Pod]]:
+    return draw(registers()), [draw(pods(f"p{n}")) for n in range(draw(st.integers(1, 6)))]
+
+
+def state_of(cards: Sequence[Card], held: Sequence[Share]) -> NodeCards:
+    uses = {card.index: CardUse() for card in cards}
+    for share in held:
+        uses[share.card] = uses[share.card].plus(share)
+    return NodeCards(tuple(cards), tuple(uses.values()))
+
+
+def placed(contract: VirtualGpus, node: Node, pod: Pod, state: NodeCards) -> tuple[Share, ...]:
+    """Try a pod on a node; check what is written and read back, and return what it holds."""
+    info = PodInfo(pod)
+    request = contract.request(info)
+    if request is None or request.problem:
+        return ()
+    choice = contract.choose(info, request, state)
+    assert bool(contract.room(info, request, state).shares) == bool(choice.shares)
+    check_columns(request, state, bool(choice.shares))
+    if choice.shares:
+        written = contract.written(info, node, state.cards, choice.shares, 0.0)
+        annotations = {**pod.metadata.annotations, **written.annotations}
+        bound = Pod(replace(pod.metadata, annotations=annotations), pod.spec)
+        assert contract.held(PodInfo(bound), state.cards) == choice.shares
+    else:
+        assert choice.reason
+    return choice.shares
+
+
+def check_columns(request: CardRequest, state: NodeCards, fits: bool) -> None:
+    """What columns compare never refuses a pod that fits."""
+    enough = sum(
+        card.compute - use.compute >= request.compute
+        and card.memory - use.memory >= max(request.memory, int(card.memory * request.share))
+        for card, use in zip(state.cards, state.used, strict=True)
+    )
+    assert enough >= request.cards or not fits
+
+
+@given(worlds())
+def test_no_card_is_given_out_beyond_what_it_has(world: tuple[str, list[Pod]]) -> None:
+    register, wanted = world
+    contract = hami_cards(Snapshot(lambda: 0.0))
+    node = Node(ObjectMeta(name="n", annotations={REGISTER: register}))
+    cards = contract.cards(node)
+    assert isinstance(cards, tuple)
+    held: list[Share] = []
+    for pod in wanted:
+        held += placed(contract, node, pod, state_of(cards, held))
+        state = state_of(cards, held)
+        for card, use in zip(state.cards, state.used, strict=True):
+            assert use.compute <= card.compute
+            assert use.memory <= card.memory
+            assert use.slots <= card.slots
+            check_partitions(card, use)
+
+
+def check_partitions(card: Card, use: CardUse) -> None:
+    """Partitions lie where their profiles may be, and do not overlap on either axis."""
+    known = {profile.name: profile for profile in card.profiles}
+    taken: set[int] = set()
+    for partition in use.partitions:
+        profile = known[partition.profile]
+        assert partition.start in profile.starts
+        own = set(range(partition.start, partition.start + partition.size))
+        assert not own & taken
+        taken |= own
+    assert sum(known[one.profile].slices for one in use.partitions) <= 7
+    assert card.mode == "mig" or not use.partitions
