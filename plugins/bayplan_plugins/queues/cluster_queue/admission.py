@@ -43,7 +43,7 @@ from bayplan_plugins.queues.cluster_queue.snapshot import (
     unnoticed,
 )
 from bayplan_plugins.queues.cluster_queue.store import KueueObject, Store
-from bayplan_plugins.queues.cluster_queue.usage_over_time import pays_on_entry
+from bayplan_plugins.queues.cluster_queue.usage_over_time import counts_usage, pays_on_entry
 from bayplan_plugins.queues.cluster_queue.victims import preemption_message
 from bayplan_plugins.queues.cluster_queue.workloads import (
     WorkloadInfo,
@@ -142,10 +142,18 @@ class Admission:
 
     def next_change(self) -> float | None:
         """Return when time alone may change a workload, in seconds since 1970; None for never."""
-        times = (
+        times = [
             next_change(one, self.settings.pods_ready) for one in self.store.workloads.values()
-        )
+        ]
+        times.append(self._next_sample())
         return min((at for at in times if at is not None), default=None)
+
+    def _next_sample(self) -> float | None:
+        """Return when usage is sampled next, where any queue counts it; it decays meanwhile."""
+        ledger, sharing = self.store.ledger, self.settings.usage_sharing
+        counted = any(counts_usage(one, sharing) for one in self.store.cluster_queues.values())
+        queues = self.store.local_queues
+        return ledger.next_sample(queues) if ledger is not None and counted else None
 
     def await_checks(self, now: float) -> None:
         """Note the admission checks that workloads with quota wait for."""

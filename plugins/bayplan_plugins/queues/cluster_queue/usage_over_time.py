@@ -7,7 +7,7 @@ sample would have, so that a queue cannot admit many workloads between two sampl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bayplan.api.kueue import ClusterQueue, LocalQueueStatus
@@ -21,6 +21,8 @@ from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
 __all__ = ["UsageLedger", "alpha", "counts_usage", "go_on", "pays_on_entry"]
 
 
+_ROUNDING = 1e-3
+"""Seconds: sums of times since 1970 are not exact."""
 _KEPT_SAMPLES = 3
 """Each queue is in one of so many samples, unless it was not sampled for long."""
 
@@ -122,7 +124,7 @@ class UsageLedger:
         """
         account = self._account(queue)
         last = account.sampled
-        if last is not None and now - last < self._sharing.sampling:
+        if last is not None and now - last < self._sharing.sampling - _ROUNDING:
             return False
         share = alpha(now - last if last is not None else 0.0, self._sharing.half_life)
         total = {name: amount * (1 - share) for name, amount in account.consumed.items()}
@@ -132,6 +134,15 @@ class UsageLedger:
         account.sampled = now
         self.version += 1
         return True
+
+    def next_sample(self, queues: Iterable[str]) -> float | None:
+        """Return when the next sample of any of some LocalQueues is due; None before the first.
+
+        In seconds since 1970.
+        """
+        known = (self.sampled(queue) for queue in queues)
+        last = min((at for at in known if at is not None), default=None)
+        return None if last is None else last + self._sharing.sampling
 
     # Entries -----------------------------------------------------------------------------
 

@@ -497,6 +497,21 @@ def test_local_queues_that_used_much_come_later() -> None:
     assert admission.cycle(NOW + 62).admitted == ["default/second"]
 
 
+def test_the_next_sample_is_due_for_queues_that_exist_only() -> None:
+    sharing = UsageSharing(half_life=3600, sampling=60)
+    scope = {"admissionMode": "UsageBasedAdmissionFairSharing"}
+    counting = cluster_queue("q", {"a": {"cpu": 8}}, admissionScope=scope)
+    admission = one_queue(counting, settings=Settings(usage_sharing=sharing))
+    ledger = admission.store.ledger
+    assert ledger is not None
+    ledger.restore("default/gone", {"cpu": 4000}, NOW - 10_000)
+    load(admission, [local_queue("here", "q")])
+    admission.tick(NOW)
+    assert admission.next_change() == NOW + 60
+    admission.tick(NOW + 60)
+    assert admission.next_change() == NOW + 120
+
+
 def test_releasing_what_has_no_quota_changes_nothing() -> None:
     admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}))
     load(admission, [workload("w", "q")])

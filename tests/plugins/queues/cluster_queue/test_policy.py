@@ -9,9 +9,10 @@ from kueue_builders import cluster_queue, cohort, flavor, local_queue, workload
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Pod
-from bayplan.api.kueue import WorkloadPriorityClass
+from bayplan.api.kueue import LocalQueue, WorkloadPriorityClass
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import decode_part
+from bayplan.api.times import seconds_of
 from bayplan.testing import Cluster, make_gang, make_node, make_pod
 
 GPU = "nvidia.com/gpu"
@@ -192,3 +193,36 @@ def test_a_gated_group_is_let_go_once_it_is_admitted() -> None:
     assert cluster.placements() == {"g0": "n2", "g1": "n2"}
     gates = {one.metadata.name: bool(one.spec.scheduling_gates) for one in cluster.api.list(Pod)}
     assert gates == {"g0": False, "g1": False, "h0": True, "h1": True}
+
+
+def consumed(cluster: Cluster, name: str) -> tuple[float, float]:
+    """Return the GPUs that a LocalQueue used over time, and how old that is, in seconds."""
+    found = cluster.api.get(LocalQueue, f"default/{name}")
+    assert found is not None
+    assert found.status.fair_sharing is not None
+    usage = found.status.fair_sharing.admission_fair_sharing_status
+    assert usage is not None
+    age = cluster.api.unix_time - seconds_of(usage.last_update)
+    return float(usage.consumed_resources[GPU].amount), age
+
+
+def test_usage_over_time_grows_and_decays_while_nothing_happens() -> None:
+    scope = {"admissionMode": "UsageBasedAdmissionFairSharing"}
+    sharing = {"usageHalfLifeTime": "1h", "usageSamplingInterval": "5m"}
+    queues = [flavor("f"), cluster_queue("cq", {"f": {GPU: 4}}, admissionScope=scope)]
+    args = {"kueue": {"admissionFairSharing": sharing}}
+    cluster = run(make_node("n", gpu=4), *queues, local_queue("lq", "cq"), args=args)
+    cluster.add(pod("p", "lq", 4))
+    cluster.advance(600)
+    before, _ = consumed(cluster, "lq")
+    cluster.advance(3600)
+    used, age = consumed(cluster, "lq")
+    assert used == pytest.approx(4 - (4 - before) / 2, abs=0.01)
+    assert age <= 300
+    cluster.remove("p")
+    cluster.advance(600)
+    before, _ = consumed(cluster, "lq")
+    cluster.advance(7200)
+    left, age = consumed(cluster, "lq")
+    assert left == pytest.approx(before / 4, abs=0.01)
+    assert age <= 300
