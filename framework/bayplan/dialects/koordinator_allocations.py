@@ -25,10 +25,25 @@ from bayplan.dialects.koordinator_requests import DEVICE_TYPES, GPU_MEMORY
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 
-__all__ = ["ALLOCATED", "Allocation", "Function", "allocated_text", "allocations_of"]
+__all__ = [
+    "ALLOCATED",
+    "LOCK_SECONDS",
+    "VENDOR_LOCKS",
+    "Allocation",
+    "Function",
+    "allocated_text",
+    "allocations_of",
+]
 
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 """The annotation of a pod that names its devices."""
+VENDOR_LOCKS: Mapping[str, str] = {
+    "cambricon": "cambricon.com/dsmlu.lock",
+    "metax": "hami.io/mutex.lock",
+}
+"""By the vendor of a node's GPUs, the node annotation that a pod has until it is served."""
+LOCK_SECONDS = 300.0
+"""How old a lock is that was left behind."""
 _MOST_MINOR = 2**31 - 1
 _UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 

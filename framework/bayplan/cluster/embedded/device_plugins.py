@@ -1,4 +1,4 @@
-"""The virtual device plugins of virtual GPUs: they give bound pods their devices at once."""
+"""The virtual device plugins of shared cards: they give bound pods their devices at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from bayplan.api import Node, Pod
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.dialects.koordinator_allocations import ALLOCATED, VENDOR_LOCKS
 from bayplan.dialects.vgpu.node_lock import read_lock
 from bayplan.dialects.vgpu.systems import HAMI, VOLCANO
 
@@ -17,7 +18,7 @@ _SUCCESS = "success"
 
 
 class VirtualDevicePlugins:
-    """What HAMi's and Volcano's device plugins tell the API server, on all nodes of a cluster."""
+    """What device plugins of shared cards tell the API server, on all nodes of a cluster."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -33,6 +34,9 @@ class VirtualDevicePlugins:
                 self._allocate(pod.key, names.phase)
                 if names.lock:
                     self._release(pod, names.lock)
+        if ALLOCATED in pod.metadata.annotations:
+            for lock in VENDOR_LOCKS.values():
+                self._release(pod, lock)
 
     def _allocate(self, key: str, phase: str) -> None:
         pod = self._cluster.get(Pod, key)

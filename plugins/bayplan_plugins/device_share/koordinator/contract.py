@@ -13,8 +13,13 @@ from bayplan import PodInfo
 from bayplan.api import KoordinatorDevice, Node
 from bayplan.api.cards import Card, Share
 from bayplan.api.configmap import ConfigMap
-from bayplan.cluster.protocol import PatchAnnotations
-from bayplan.dialects.koordinator_allocations import Allocation, allocations_of
+from bayplan.cluster.protocol import BindLock
+from bayplan.dialects.koordinator_allocations import (
+    LOCK_SECONDS,
+    VENDOR_LOCKS,
+    Allocation,
+    allocations_of,
+)
 from bayplan.dialects.koordinator_requests import (
     GPU,
     GPU_CORE,
@@ -36,7 +41,7 @@ from bayplan_plugins.device_share.koordinator.devices import (
 from bayplan_plugins.device_share.koordinator.inventory import inventory_of
 from bayplan_plugins.device_share.koordinator.refusal import Refused
 from bayplan_plugins.device_share.koordinator.request import DeviceRequest, read_request
-from bayplan_plugins.device_share.koordinator.runtime import check, lock_problem, tell
+from bayplan_plugins.device_share.koordinator.runtime import check, tell
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
 from bayplan_plugins.shared.cards.contract import CardRequest, Choice, NodeCards, Written
 
@@ -196,16 +201,19 @@ class KoordinatorCards:
         by_index = {card.index: card for card in cards}
         allocations = [allocation_of(one, by_index.get(one.card)) for one in own]
         told = tell(
-            (pod.namespace, pod.name),
             pod.labels,
             node.metadata.name,
             vendor,
             [one for one in allocations if one is not None],
             now,
         )
-        problem = lock_problem(node.metadata.annotations, (pod.namespace, pod.name), vendor, now)
-        lock = (PatchAnnotations(Node, node.metadata.name, told.node),) if told.node else ()
-        return Written(told.annotations, told.labels, lock, problem)
+        has_gpus = any(one is not None and one.kind == GPU for one in allocations)
+        lock = VENDOR_LOCKS.get(vendor) if has_gpus else None
+        return Written(
+            told.annotations,
+            told.labels,
+            lock=BindLock(lock, LOCK_SECONDS) if lock is not None else None,
+        )
 
     # Templates -------------------------------------------------------------------------------
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from bayplan.dialects.koordinator_allocations import ALLOCATED, Allocation, allocated_text
 from bayplan.dialects.koordinator_requests import GPU, GPU_CORE, GPU_MEMORY
-from bayplan.dialects.reading import timestamp
 
-__all__ = ["Told", "check", "gpu_minors", "lock_problem", "tell"]
+__all__ = ["Told", "check", "gpu_minors", "tell"]
 
 _DOMAIN = "scheduling.koordinator.sh/"
 _BIND_TIME = f"{_DOMAIN}bind-timestamp"
@@ -30,29 +28,20 @@ _CAMBRICON_PROFILE = "CAMBRICON_DSMLU_PROFILE"
 _CAMBRICON_UNIT = 256 * 2**20
 _METAX_DEVICES = "metax-tech.com/gpu-devices-allocated"
 _METAX_UNIT = 2**20
-_LOCKS: Mapping[str, str] = {
-    "cambricon": "cambricon.com/dsmlu.lock",
-    "metax": "hami.io/mutex.lock",
-}
-"""The node annotation that keeps a second pod away until the device plugin has seen the first."""
-_LOCK_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class Told:
-    """What is written for a pod: its annotations and labels, and annotations of its node."""
+    """What is written for a pod: its annotations and labels."""
 
     annotations: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
-    node: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Binding:
-    """A pod that is bound: ``pod`` is its namespace and name, ``now`` in seconds since 1970."""
+    """The GPUs of a pod that is bound; ``now`` is in seconds since 1970."""
 
-    pod: tuple[str, str]
-    node: str
     now: float
     gpus: Sequence[Allocation]
 
@@ -62,7 +51,6 @@ class _Binding:
 
 
 def tell(
-    pod: tuple[str, str],
     labels: Mapping[str, str],
     node: str,
     vendor: str,
@@ -71,14 +59,13 @@ def tell(
 ) -> Told:
     """Return what tells the device plugins of a node which devices a pod got.
 
-    :param pod: its namespace and name.
     :param labels: those of the pod.
     :param vendor: of the node's GPUs, "" if it is not known.
     :param now: the time in seconds since 1970.
     :raises ValueError: for devices that the vendor's plugin cannot give out so.
     """
     gpus = [one for one in allocations if one.kind == GPU]
-    binding = _Binding(pod, node, now, gpus)
+    binding = _Binding(now, gpus)
     told = Told({ALLOCATED: allocated_text(allocations), _BIND_TIME: binding.nanoseconds})
     if not gpus:
         return told
@@ -88,9 +75,6 @@ def tell(
     adapter = _VENDORS.get(vendor)
     if adapter is not None:
         told.annotations.update(adapter(binding))
-    if vendor in _LOCKS:
-        when = datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        told.node[_LOCKS[vendor]] = f"{when},{pod[0]},{pod[1]}"
     return told
 
 
@@ -101,30 +85,12 @@ def check(vendor: str, allocations: Sequence[Allocation]) -> None:
     """
     gpus = [one for one in allocations if one.kind == GPU]
     if gpus and vendor in _VENDORS:
-        _VENDORS[vendor](_Binding(("", ""), "", 0.0, gpus))
+        _VENDORS[vendor](_Binding(0.0, gpus))
 
 
 def gpu_minors(gpus: Sequence[Allocation]) -> str:
     """Return the minors of GPUs, as the environment of a container may name them."""
     return ",".join(str(one.minor) for one in gpus)
-
-
-def lock_problem(
-    annotations: Mapping[str, str], pod: tuple[str, str], vendor: str, now: float
-) -> str:
-    """Return why a node is locked for another pod; "" if it is not.
-
-    A lock that is older than five minutes, or says no time, was left behind and does not count.
-
-    :param annotations: those of the node.
-    :param pod: the namespace and name of the pod that is to be bound.
-    """
-    text = annotations.get(_LOCKS.get(vendor, ""), "")
-    when, *holder = text.split(",")
-    since = timestamp(when)
-    if not since or now - since > _LOCK_SECONDS or holder[:2] == list(pod):
-        return ""
-    return f"the node's device plugin has not yet seen the pod {'/'.join(holder[:2])}"
 
 
 def _huawei(binding: _Binding) -> dict[str, str]:
