@@ -42,11 +42,24 @@ class Inventory:
         return self.devices[kind][minor].total
 
     def fits(self, kind: str, minor: int, amounts: Amounts) -> bool:
-        """Tell whether a device may be chosen, and has these amounts left."""
-        if minor not in self.offered[kind] or not self.devices[kind][minor].amounts:
+        """Tell whether a device may be chosen, and has these amounts left.
+
+        Memory is limited in bytes and in percent, whatever the pod's words are: a few bytes are 0
+        percent, but with them nobody has the whole card.
+        """
+        total = self.devices[kind][minor].total
+        if minor not in self.offered[kind] or not total:
             return False
         left = self.free[kind][minor]
-        return all(left.get(name, 0) >= amount for name, amount in amounts.items())
+        if any(left.get(name, 0) < amount for name, amount in amounts.items()):
+            return False
+        memory = total.get(GPU_MEMORY, 0)
+        ratio, size = amounts.get(GPU_MEMORY_RATIO), amounts.get(GPU_MEMORY)
+        if ratio is not None and size is None:
+            return left.get(GPU_MEMORY, 0) >= ratio * memory // _PERCENT
+        if ratio is None and size is not None and memory > 0:
+            return left.get(GPU_MEMORY_RATIO, 0) >= size * _PERCENT // memory
+        return True
 
     def only(self, selectors: Mapping[str, Selector | None]) -> Inventory:
         """Return the inventory with only the devices that the selectors select."""
