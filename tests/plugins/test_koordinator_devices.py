@@ -22,6 +22,7 @@ from bayplan.testing import (
     assert_placed,
     make_gang,
     make_node,
+    refusals,
     scores,
 )
 from bayplan_plugins.device_share import DeviceShare
@@ -326,6 +327,16 @@ def _hopper(policy: str) -> list[ApiObject]:
 def test_honoured_groups_refuse_a_number_of_gpus_that_no_group_has() -> None:
     cluster = scheduled(*_hopper("Honor"), pod("a", {"nvidia.com/gpu": 3}))
     assert_pending(cluster, "a", "node(s) Unsupported number of GPU requests")
+
+
+def test_a_single_gpu_is_refused_before_binding_where_no_group_has_one() -> None:
+    text = {"scheduling.koordinator.sh/gpu-partitions": '{"2": [{"minors": [0, 1]}]}'}
+    honor = {"node.koordinator.sh/gpu-partition-policy": "Honor"}
+    found = machine(annotations=text, node_labels=honor)
+    cluster = scheduled(*found, pod("a", {"nvidia.com/gpu": 1}))
+    refused = refusals(DeviceShare, pod("b", {"nvidia.com/gpu": 1}), cluster)
+    assert refused == {"n1": "node(s) Unsupported number of GPU requests"}
+    assert "a" not in cluster.placements()
 
 
 def test_preferred_groups_give_way() -> None:

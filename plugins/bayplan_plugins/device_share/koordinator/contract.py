@@ -33,6 +33,7 @@ from bayplan.snapshot import Snapshot
 from bayplan_plugins.device_share.koordinator.allocation import allocate, per_device
 from bayplan_plugins.device_share.koordinator.devices import (
     Device,
+    Machine,
     allocation_of,
     card_of,
     devices_of,
@@ -41,7 +42,7 @@ from bayplan_plugins.device_share.koordinator.devices import (
 from bayplan_plugins.device_share.koordinator.inventory import inventory_of
 from bayplan_plugins.device_share.koordinator.refusal import Refused
 from bayplan_plugins.device_share.koordinator.request import DeviceRequest, read_request
-from bayplan_plugins.device_share.koordinator.runtime import check, tell
+from bayplan_plugins.device_share.koordinator.runtime import PARTICULAR_VENDORS, check, tell
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
 from bayplan_plugins.shared.cards.contract import CardRequest, Choice, NodeCards, Written
 
@@ -49,7 +50,8 @@ __all__ = ["KoordinatorCards"]
 
 _PER_PERCENT = 10
 _PERCENT = 100
-_ROUNDING = 1e-9
+_ROUNDING = 1e-12
+"""Less than a byte of any card's memory, more than an error of floating point."""
 _Cards: TypeAlias = tuple[Card, ...] | str
 
 
@@ -61,6 +63,7 @@ class KoordinatorCards:
     def __init__(self, snapshot: Snapshot, args: KoordinatorArgs | None = None) -> None:
         self._snapshot = snapshot
         self.use(args or KoordinatorArgs())
+        self._particular: set[str] = set()
         self._known: dict[str, tuple[KoordinatorDevice, Mapping[str, str], _Cards]] = {}
         self._read_templates: tuple[ConfigMap | None, Templates] = (None, {})
 
@@ -111,11 +114,10 @@ class KoordinatorCards:
             request.gpus.count,
             amounts.get(GPU_CORE, 0) * _PER_PERCENT,
             amounts.get(GPU_MEMORY, 0),
-            # Columns only sort out nodes that cannot do, so a rounding error must not add anything.
             max(0.0, amounts.get(GPU_MEMORY_RATIO, 0) / _PERCENT - _ROUNDING),
             detail=request,
             implicit=implicit,
-            simple=_any_card_does(request),
+            simple=not self._particular and _any_card_does(request),
         )
 
     def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
@@ -139,11 +141,22 @@ class KoordinatorCards:
         found = self._snapshot.objects(KoordinatorDevice).get(name)
         if found is None:
             self._known.pop(name, None)
+            self._particular.discard(name)
             return None
         known = self._known.get(name)
         if known is None or known[0] is not found or known[1] != node.metadata.labels:
-            known = self._known[name] = found, node.metadata.labels, _read_cards(found, node)
+            cards = _read_cards(found, node)
+            known = self._known[name] = found, node.metadata.labels, cards
+            self._note(name, cards)
         return known[2]
+
+    def _note(self, name: str, cards: _Cards) -> None:
+        """Remember a node where not any card with enough left does for a pod."""
+        machine = _machine(()) if isinstance(cards, str) else _machine(cards)
+        if machine.honor or machine.vendor in PARTICULAR_VENDORS:
+            self._particular.add(name)
+        else:
+            self._particular.discard(name)
 
     def room(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
         """Return what tells whether a node can take a pod: its devices, or only the primary ones.
@@ -197,7 +210,7 @@ class KoordinatorCards:
         self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
     ) -> Written:
         """Return the pod's devices in its annotation, and what the vendor's device plugin reads."""
-        vendor = _vendor(cards)
+        vendor = _machine(cards).vendor
         by_index = {card.index: card for card in cards}
         allocations = [allocation_of(one, by_index.get(one.card)) for one in own]
         told = tell(
@@ -243,9 +256,9 @@ def _read_cards(found: KoordinatorDevice, node: Node) -> _Cards:
         return str(exc)
 
 
-def _vendor(cards: Sequence[Card]) -> str:
+def _machine(cards: Sequence[Card]) -> Machine:
     devices = (one.detail for one in cards)
-    return next((one.machine.vendor for one in devices if isinstance(one, Device)), "")
+    return next((one.machine for one in devices if isinstance(one, Device)), Machine())
 
 
 def _any_card_does(request: DeviceRequest) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from bayplan.dialects.koordinator_allocations import ALLOCATED, Allocation, allocated_text
 from bayplan.dialects.koordinator_requests import GPU, GPU_CORE, GPU_MEMORY
 
-__all__ = ["Told", "check", "gpu_minors", "tell"]
+__all__ = ["PARTICULAR_VENDORS", "Told", "check", "gpu_minors", "tell"]
 
 _DOMAIN = "scheduling.koordinator.sh/"
 _BIND_TIME = f"{_DOMAIN}bind-timestamp"
@@ -133,3 +133,5 @@ _VENDORS: Mapping[str, Callable[[_Binding], dict[str, str]]] = {
     "cambricon": _cambricon,
     "metax": _metax,
 }
+PARTICULAR_VENDORS = frozenset(_VENDORS)
+"""Vendors whose device plugins cannot give out all that cards have."""
