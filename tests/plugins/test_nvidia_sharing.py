@@ -134,6 +134,15 @@ def test_a_changed_configuration_lets_a_pod_in() -> None:
     assert_placed(cluster, p="a")
 
 
+@pytest.mark.parametrize("said", ["true", "false"])
+def test_a_label_says_it_where_the_configuration_cannot_be_read(said: str) -> None:
+    labels = {**SLICED, "bayplan.dev/fail-requests-greater-than-one": said}
+    contrary = CONFIG.replace("true", "false" if said == "true" else "true")
+    cluster = cluster_of(config_map(contrary), gpu_node("a", labels, gpu=80), gpu_pod("p", gpu=2))
+    cluster.schedule()
+    assert ("p" in cluster.placements()) is (said == "false")
+
+
 def test_mps_refuses_several_replicas_without_a_word_and_counts_its_part_of_the_memory() -> None:
     cluster = cluster_of(gpu_node("a", MPS, gpu=10), gpu_pod("one", gpu=1), gpu_pod("two", gpu=2))
     cluster.schedule()

@@ -22,6 +22,7 @@ from bayplan.inputs.yamltext import parse_yaml
 
 __all__ = [
     "GPU",
+    "ONLY_ONE",
     "PLUGIN_CONFIG",
     "GpuLabels",
     "ReplicaSettings",
@@ -38,6 +39,8 @@ __all__ = [
 GPU = "nvidia.com/gpu"
 PLUGIN_CONFIG = "nvidia.com/device-plugin.config"
 """The node label that names the key of the plugin's configuration, in a ConfigMap."""
+ONLY_ONE = "bayplan.dev/fail-requests-greater-than-one"
+"""A node label for what the plugin's configuration says, where the scheduler cannot read that."""
 _SHARED = ".shared"
 _MIG = "nvidia.com/mig-"
 _REPLICAS = ".replicas"
@@ -49,6 +52,7 @@ _MIG_STRATEGY = "nvidia.com/mig.strategy"
 _MIG_CONFIG = "nvidia.com/mig.config"
 _MIG_STATE = "nvidia.com/mig.config.state"
 _STATES = ("pending", "rebooting", "success", "failed")
+_TRUTH = ("", "true", "false")
 _PROFILE = re.compile(r"[1-9]\d*g\.\d+gb(\.[a-z]+)*")
 _PRODUCT_PROFILE = re.compile(r".*-MIG-([1-9]\d*g\.\d+gb(?:[.+][a-z.]+)?)(?:-SHARED)?")
 _MOST_REPLICAS = 1024
@@ -106,7 +110,8 @@ class GpuLabels:
 
     ``replicas`` is by resource, without ``.shared``. ``memory`` is in MiB: of a GPU, or of a MIG
     device with the strategy "single", whose profile is ``profile``. ``mig_state`` is that of the
-    configuration ``mig_config``, which the node is to have.
+    configuration ``mig_config``, which the node is to have. ``only_one`` says whether the plugin
+    refuses containers that request several replicas; None if no label does.
     """
 
     strategy: Strategy = "none"
@@ -118,6 +123,7 @@ class GpuLabels:
     profile: str = ""
     mig_config: str = ""
     mig_state: str = ""
+    only_one: bool | None = None
 
     @property
     def counts_parts(self) -> bool:
@@ -154,6 +160,7 @@ def gpu_labels(labels: Mapping[str, str]) -> GpuLabels:
         profile,
         labels.get(_MIG_CONFIG, ""),
         state,
+        {"true": True, "false": False, "": None}[_choice(labels, ONLY_ONE, _TRUTH, "")],
     )
 
 

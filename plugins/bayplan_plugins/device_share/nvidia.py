@@ -201,7 +201,9 @@ def _cards(
         profile = nvidia.mig_profile(resource) or (labels.profile if base == nvidia.GPU else "")
         compute, memory = _size(profile, labels)
         shared = replicas > 1 or nvidia.is_shared(resource)
-        if configured and replication is not None:
+        if labels.only_one is not None:
+            only_one = shared and labels.only_one
+        elif configured and replication is not None:
             only_one = replication.only_one
         else:
             only_one = shared and labels.strategy == "mps"
