@@ -117,6 +117,9 @@ class ClusterQueuePolicy:
             self._foreign.add(new.key)
         elif old is not None:
             self._foreign.discard(old.key)
+        if new is None and old is not None:
+            # Whoever deleted it gets it again, as it was.
+            self._written.forget(old.key)
 
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         if not self._handle.snapshot.in_trial:

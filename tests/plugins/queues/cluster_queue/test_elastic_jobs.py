@@ -207,6 +207,23 @@ def pass_checks(cluster: Cluster) -> None:
     cluster.advance(60.0)
 
 
+def test_a_slice_that_somebody_deletes_is_made_again() -> None:
+    cluster = started(make_node("n1", gpu=8), *one_queue(4), elastic("a", 2))
+    resize(cluster, "a", 3)
+    resize(cluster, "a", 5)
+    found = slices(cluster)
+    assert len(found) == 2
+    for one in found:
+        cluster.api.delete(KueueWorkload, one.key)
+        cluster.advance(60.0)
+        assert {w.key for w in slices(cluster)} == {w.key for w in found}
+    assert on_nodes(cluster) == {"a": 3}
+    resize(cluster, "a", 4)
+    (left,) = slices(cluster)
+    assert said(left)["Admitted"]
+    assert on_nodes(cluster) == {"a": 4}
+
+
 def test_all_slices_go_with_their_job() -> None:
     cluster = started(make_node("n1", gpu=8), *one_queue(4), elastic("a", 2), job("b", 4))
     resize(cluster, "a", 3)
