@@ -5,17 +5,16 @@ For every resource ``total = allocated + available + reserved + maintenance + fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import TypeVar
 
-from bayplan.api import ComputePool, ResourceClaim, ResourceSlice
+from bayplan.api import ApiObject, ComputePool, ResourceClaim, ResourceSlice
 from bayplan.api.dra import DeviceTaintRule
 from bayplan.api.node_state import NodeState, model_of, state_of
 from bayplan.api.pools import reserved_part
 from bayplan.queues.device_selection import DeviceSelector, selector_of
-from bayplan.queues.devices import WHOLE, DeviceIndex, is_device
+from bayplan.queues.devices import WHOLE, DeviceIndex, Key, is_device
 from bayplan.snapshot import NodeRow, Snapshot
 
 __all__ = [
@@ -26,6 +25,8 @@ __all__ = [
     "in_pool",
     "problems_of",
 ]
+
+Obj = TypeVar("Obj", bound=ApiObject)
 
 
 @dataclass
@@ -83,24 +84,62 @@ class PoolAccount:
     usable: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Devices:
+    """The devices of one node by key: what it offers, and what becomes of that."""
+
+    key: Key
+    offered: int
+    used: int
+    maintenance: int
+    failed: int
+
+
 class PoolDevices:
-    """The devices of a snapshot, and what claims hold of them."""
+    """The devices of a snapshot, and what claims hold of them.
+
+    What is known of a node is kept until its devices change.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.index = DeviceIndex()
-        for type_, put in (
-            (ResourceSlice, self.index.put),
-            (DeviceTaintRule, self.index.put_rule),
-            (ResourceClaim, self.index.put_claim),
-        ):
-            follow: Callable[[Any, bool], object] = put
-            for obj in snapshot.objects(type_).values():
-                follow(obj, False)
-            snapshot.on_object(type_, partial(_changed, follow))
+        self._index = index = DeviceIndex()
+        self._known: dict[str, tuple[DeviceSelector | None, Sequence[_Devices]]] = {}
+        self._follow(snapshot, ResourceSlice, index.put)
+        self._follow(snapshot, DeviceTaintRule, index.put_rule)
+        self._follow(snapshot, ResourceClaim, index.put_claim)
 
+    def _follow(
+        self, snapshot: Snapshot, type_: type[Obj], put: Callable[[Obj, bool], set[str]]
+    ) -> None:
+        def changed(old: Obj | None, new: Obj | None) -> None:
+            obj = old if new is None else new
+            assert obj is not None, "a change is of something"
+            for node in put(obj, new is None):
+                self._known.pop(node, None)
 
-def _changed(put: Callable[[Any, bool], object], old: Any, new: Any) -> None:
-    put(old if new is None else new, new is None)
+        for obj in snapshot.objects(type_).values():
+            changed(None, obj)
+        snapshot.on_object(type_, changed)
+
+    def of(self, node: str, selector: DeviceSelector | None) -> Sequence[_Devices]:
+        """Return what becomes of the devices of a node that its pool selects."""
+        known = self._known.get(node)
+        if known is not None and known[0] is selector:
+            return known[1]
+        offer, used = self._index.offer(node, selector), self._index.used(node, selector)
+        found = [
+            _Devices(
+                key,
+                offer.amounts.get(key, 0),
+                used.get(key, 0),
+                offer.maintenance.get(key, 0),
+                offer.failed.get(key, 0),
+            )
+            for key in sorted({*offer.amounts, *used})
+            if not key.outside
+        ]
+        self._known[node] = selector, found
+        return found
 
 
 def in_pool(pool: ComputePool, labels: Mapping[str, str]) -> bool:
@@ -111,7 +150,7 @@ def in_pool(pool: ComputePool, labels: Mapping[str, str]) -> bool:
 def account_of(pool: ComputePool, snapshot: Snapshot) -> PoolAccount:
     """Return what a pool's nodes have in the snapshot."""
     account = PoolAccount()
-    devices, selector = snapshot.shared(PoolDevices, PoolDevices).index, selector_of(pool)
+    devices, selector = snapshot.shared(PoolDevices, PoolDevices), selector_of(pool)
     part = reserved_part(pool.spec.capacity) or 0.0
     in_service: dict[str, int] = {}
     for row in snapshot.view():
@@ -124,7 +163,7 @@ def account_of(pool: ComputePool, snapshot: Snapshot) -> PoolAccount:
             _count(account, row, resource, offered, used, state)
             if state is NodeState.IN_SERVICE:
                 in_service[resource] = in_service.get(resource, 0) + offered
-        _count_devices(account, row.name, devices, selector, state)
+        _count_devices(account, devices.of(row.name, selector), state)
     kept = {name: 0.0 if name == "pods" else part for name in account.amounts}
     for resource, amounts in account.amounts.items():
         amounts.reserve(kept[resource], _unit(resource))
@@ -140,29 +179,14 @@ def _unit(resource: str) -> int:
     return WHOLE if is_device(resource) else 1
 
 
-def _count_devices(
-    account: PoolAccount,
-    node: str,
-    devices: DeviceIndex,
-    selector: DeviceSelector | None,
-    state: NodeState,
-) -> None:
-    """Count the devices of a node that the pool selects, and what claims have of them."""
-    offer, used = devices.offer(node, selector), devices.used(node, selector)
-    for key in sorted({*offer.amounts, *used}):
-        if key.outside:
-            continue
-        parts = (
-            offer.amounts.get(key, 0),
-            used.get(key, 0),
-            state,
-            offer.maintenance.get(key, 0),
-            offer.failed.get(key, 0),
-        )
-        account.amounts.setdefault(key.resource, PoolAmounts()).add(*parts)
-        if key.model:
-            model = (key.resource, key.model)
-            account.models.setdefault(model, PoolAmounts()).add(*parts)
+def _count_devices(account: PoolAccount, found: Iterable[_Devices], state: NodeState) -> None:
+    """Count the devices of a node in a state."""
+    for one in found:
+        parts = (one.offered, one.used, state, one.maintenance, one.failed)
+        resource, model, _ = one.key
+        account.amounts.setdefault(resource, PoolAmounts()).add(*parts)
+        if model:
+            account.models.setdefault((resource, model), PoolAmounts()).add(*parts)
 
 
 def _count(
