@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Any
 
 import pytest
+from examples import examples
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Pod, ResourceClaim
@@ -265,7 +269,7 @@ def test_a_pool_is_charged_for_the_devices_that_it_selects_only(stage: Stage) ->
     selects = 'device.attributes["gpu.nvidia.com"].memory > 100'
     spec = {**POOL["spec"], "deviceSelector": selects, "capacity": {"reserved": "50%"}}
     node = make_node("n1", labels={"pool": "main"})
-    slice_ = device_slice({"large-0": 192, "large-1": 192, "small-0": 80})
+    slice_ = device_slice(SIZES)
     stage.see(node, slice_, make_object({**POOL, "spec": spec}))
     stage.at = 1
     users = [gpu_pod("a", 0), claim_on("a", "large-0"), gpu_pod("b", 0), claim_on("b", "small-0")]
@@ -287,9 +291,79 @@ def test_a_pool_is_charged_for_the_devices_that_it_selects_only(stage: Stage) ->
     assert devices == {("main", IN_SERVICE, 1000), ("main", RESERVED, 1000), ("", IN_SERVICE, 1000)}
 
 
-def device_slice(sizes: dict[str, int]) -> ApiObject:
+SIZES = {"large-0": 192, "large-1": 192, "small-0": 80}
+DEVICES = st.sampled_from(sorted(SIZES))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["claim", "release", "taint", "fix"]), DEVICES),
+        st.tuples(st.sampled_from(["select", "all", "restart"]), st.just("")),
+    ),
+    max_size=12,
+)
+
+
+@examples(40)
+@given(STEPS)
+def test_every_device_is_accounted_for_at_every_moment(steps: list[tuple[str, str]]) -> None:
+    stage, tainted, users = Stage(), set[str](), set[str]()
+    spec = {**POOL["spec"], "capacity": {"reserved": "50%"}}
+
+    def pool() -> ApiObject:
+        return make_object({**POOL, "spec": spec})
+
+    def everything() -> list[ApiObject]:
+        claims = [one for name in sorted(users) for one in (claim_on(name, name), gpu_pod(name, 0))]
+        node = make_node("n1", labels={"pool": "main"})
+        return [node, device_slice(SIZES, tainted), pool(), *claims]
+
+    stage.see(*everything())
+    for at, (kind, device) in enumerate(steps, 1):
+        stage.at = at
+        if kind == "claim":
+            users.add(device)
+        elif kind == "release" and device in users:
+            users.discard(device)
+            stage.gone(gpu_pod(device, 0), claim_on(device, device))
+        elif kind in ("taint", "fix"):
+            (tainted.add if kind == "taint" else tainted.discard)(device)
+        elif kind in ("select", "all"):
+            most = 'device.attributes["gpu.nvidia.com"].memory > 100'
+            spec["deviceSelector"] = most if kind == "select" else ""
+        elif kind == "restart":
+            stage.meter.flush()
+            stage.meter = Meter(stage.journal, lambda: START + stage.at, lambda pod: "q")
+        stage.see(*everything())
+        now = devices_now(stage)
+        assert sum(amount for amount, *_ in now) == 3000
+        assert sum(amount for amount, _, state in now if state is FAILED) == 1000 * len(
+            tainted - users
+        )
+        selected = {n for n, size in SIZES.items() if not spec.get("deviceSelector") or size > 100}
+        assert sum(amount for amount, pool, _ in now if pool == "main") == 1000 * len(selected)
+        held = [one for one in stage.journal.records(0, END) if one.until is None]
+        charged = {one.pod: one.pool for one in held if one.resource == "gpu.nvidia.com"}
+        pools = {f"default/{name}": "main" if name in selected else "" for name in users}
+        assert charged == pools
+
+
+def devices_now(stage: Stage) -> list[tuple[int, str, CapacityState]]:
+    """Return amount, pool and state of the devices that are offered now."""
+    stage.meter.flush()
+    return [
+        (one.amount, one.pool, one.state)
+        for one in stage.journal.capacity(0, END)
+        if one.resource == "gpu.nvidia.com" and one.until is None
+    ]
+
+
+def device_slice(sizes: dict[str, int], tainted: Collection[str] = ()) -> ApiObject:
+    bad = [{"key": "unhealthy", "effect": "NoExecute"}]
     devices = [
-        {"name": name, "attributes": {"memory": {"int": size}, "model": {"string": "X"}}}
+        {
+            "name": name,
+            "attributes": {"memory": {"int": size}, "model": {"string": "X"}},
+            "taints": bad if name in tainted else [],
+        }
         for name, size in sizes.items()
     ]
     pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
