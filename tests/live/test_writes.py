@@ -18,7 +18,15 @@ from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ObjectMeta
 from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
 from bayplan.cluster.kubernetes.writer import Writer
-from bayplan.cluster.protocol import Bind, BindLock, Event, Evict, PatchPodStatus, PutConfigMap
+from bayplan.cluster.protocol import (
+    Bind,
+    BindLock,
+    CreateObject,
+    Event,
+    Evict,
+    PatchPodStatus,
+    PutConfigMap,
+)
 from bayplan.dialects.vgpu.node_lock import lock_text
 from bayplan.errors import ClusterError, Conflict, NotFound, Stopped
 from bayplan.live.app import LiveApp
@@ -159,6 +167,28 @@ async def test_a_pod_that_was_made_anew_is_neither_bound_nor_told_for_the_old_on
         assert [type(error) for error in found] == [Conflict, Conflict, Conflict, NotFound]
         assert made.placements() == {}
         assert made.pods()["default/p"].status.conditions == ()
+
+
+async def test_a_binding_sets_and_removes_labels() -> None:
+    pod = make_pod("p", labels={"old": "1", "app": "web"})
+    async with stage([make_node("n"), pod]) as made:
+        _, writer = await writing(made)
+        (pod,) = made.pods().values()
+        bind = Bind(pod.key, pod.metadata.uid, "n", {}, None, {"old": None, "group": "g"})
+        assert await answers(writer, bind) == [None]
+        (found,) = made.pods().values()
+        assert found.metadata.labels == {"app": "web", "group": "g"}
+        assert found.spec.node_name == "n"
+
+
+async def test_a_created_object_gets_fields_that_bayplan_does_not_know() -> None:
+    async with stage([make_node("n")]) as made:
+        _, writer = await writing(made)
+        fields = {"/spec/terminationGracePeriodSeconds": 5, "/spec/containers/0/image": "other"}
+        assert await answers(writer, CreateObject(make_pod("p"), fields)) == [None]
+        (found,) = made.pods().values()
+        assert found.spec.termination_grace_period_seconds == 5
+        assert found.spec.containers[0].image == "other"
 
 
 async def test_a_binding_whose_answer_got_lost_is_not_taken_for_refused() -> None:

@@ -323,6 +323,16 @@ def test_the_binding_is_written_when_everything_is_prepared() -> None:
     assert desk.binding_of() == ["p"]
 
 
+def test_labels_of_preparations_are_set_with_the_binding() -> None:
+    def pre_bind(self: Any, pod: PodInfo) -> Preparation:
+        return Preparation((), lambda: True, labels={"group": "g", "old": None})
+
+    desk = Desk(journal(pre_bind=pre_bind))
+    desk.place(make_pod("p"))
+    (write,) = desk.cluster.of(Bind)
+    assert write.labels == {"group": "g", "old": None}
+
+
 def test_a_write_of_a_preparation_that_fails_is_an_error() -> None:
     desk = Desk(prepares())
     decision = desk.place(make_pod("p"))

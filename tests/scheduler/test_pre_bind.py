@@ -93,6 +93,27 @@ def test_a_unit_with_nothing_to_write_is_ready_at_once(desk: Desk) -> None:
     assert desk.ends == ["done"]
 
 
+def test_what_follows_is_written_once_all_is_ready_and_before_the_unit_goes_on(desk: Desk) -> None:
+    ready = until(False, True)
+    desk.begin(
+        Preparation(writes("a"), ready, 10.0, lambda: writes("then a")),
+        Preparation([], until(True), 10.0, lambda: writes("then b")),
+    )
+    desk.answer()
+    assert desk.written() == ["a", "then b"]
+    desk.answer()
+    assert (desk.written(), desk.ends) == (["a", "then b", "then a"], [])
+    desk.answer()
+    assert desk.ends == ["done"]
+    assert len(desk.preparations) == 0
+
+
+def test_what_follows_may_fail(desk: Desk) -> None:
+    desk.begin(Preparation([], until(True), 10.0, lambda: writes("then")))
+    desk.answer(Conflict("it changed"))
+    assert desk.ends == [("it changed", "error")]
+
+
 def test_a_refusal_at_once_keeps_other_pods_from_writing() -> None:
     class Refusing(FakeCluster):
         """Answers each write at once, with an error."""

@@ -75,7 +75,8 @@ class BindLock(msgspec.Struct, frozen=True):
 class Bind(msgspec.Struct, frozen=True):
     """Bind a pod to a node. ``uid`` guards against a recreated pod of the same name.
 
-    The backend takes the ``lock`` of the node first, and waits until it can have it.
+    The backend takes the ``lock`` of the node first, and waits until it can have it. ``labels`` are
+    set just before the binding; None removes one.
     """
 
     pod: str
@@ -83,6 +84,7 @@ class Bind(msgspec.Struct, frozen=True):
     node: str
     annotations: Mapping[str, str] = {}
     lock: BindLock | None = None
+    labels: Mapping[str, str | None] = {}
 
 
 class Evict(msgspec.Struct, frozen=True):
@@ -119,9 +121,13 @@ class PatchAnnotations(msgspec.Struct, frozen=True):
 
 
 class CreateObject(msgspec.Struct, frozen=True):
-    """Create an object of a watched kind. One that exists already is left, which counts as done."""
+    """Create an object of a watched kind. One that exists already is left, which counts as done.
+
+    ``fields`` are fields that bayplan's types do not hold, as in :class:`PatchFields`.
+    """
 
     obj: ApiObject
+    fields: Mapping[str, Any] = {}
 
 
 class PatchFields(msgspec.Struct, frozen=True):

@@ -168,14 +168,17 @@ class Preparation:
 
     ``writes`` are submitted in order; a failure gives back the nodes of the whole unit. Then
     ``ready`` is called, again after each change of an object, for at most ``seconds``: True lets
-    the pod be bound, False waits, a text gives the nodes back. ``lock`` is the lock of the node
-    that the binding has to take first.
+    the pod be bound, False waits, a text gives the nodes back. What ``then`` returns is written
+    once it is ready, before the binding. ``lock`` is the lock of the node that the binding has to
+    take first; ``labels`` are set on the pod with it, None removes one.
     """
 
     writes: Sequence[Write] = ()
     ready: Callable[[], bool | str] | None = None
     seconds: float = 0.0
     lock: BindLock | None = None
+    then: Callable[[], Sequence[Write]] | None = None
+    labels: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

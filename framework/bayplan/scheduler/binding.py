@@ -36,6 +36,8 @@ class _Placed:
     result: Result
     locks: dict[str, BindLock] = field(default_factory=dict)
     """The locks that pods' bindings take, by the pod's key."""
+    labels: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    """What is set with the bindings, by the pod's key."""
 
     @property
     def key(self) -> str:
@@ -160,6 +162,7 @@ class BindingCycle:
                 if isinstance(refusal, Preparation):
                     if refusal.lock is not None:
                         placed.locks[one.pod.key] = refusal.lock
+                    placed.labels.setdefault(one.pod.key, {}).update(refusal.labels)
                     if refusal.writes or refusal.ready is not None:
                         work.append(_guarded(refusal, call))
                 elif refusal is not None:
@@ -218,8 +221,8 @@ class BindingCycle:
             for name, value in (call(reserved.pod, node, reserved.state) or {}).items():
                 annotations.setdefault(name, value)
         pod = reserved.pod
-        lock = placed.locks.get(pod.key)
-        return Bind(pod.key, pod.pod.metadata.uid, reserved.node, annotations, lock)
+        lock, labels = placed.locks.get(pod.key), placed.labels.get(pod.key, {})
+        return Bind(pod.key, pod.pod.metadata.uid, reserved.node, annotations, lock, labels)
 
     def _answered(
         self,
@@ -306,7 +309,10 @@ class BindingCycle:
 
 
 def _guarded(preparation: Preparation, call: HookCall) -> Preparation:
-    """Return a preparation whose ``ready`` fails under the name of its plugin."""
-    if preparation.ready is None:
-        return preparation
-    return replace(preparation, ready=partial(guard, call, preparation.ready))
+    """Return a preparation whose ``ready`` and ``then`` fail under the name of its plugin."""
+    ready, then = preparation.ready, preparation.then
+    return replace(
+        preparation,
+        ready=ready and partial(guard, call, ready),
+        then=then and partial(guard, call, then),
+    )

@@ -182,6 +182,7 @@ class EventHandlers:
         state.snapshot.replace_pod(info)
         self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))
         state.broadcast(ClusterEvent.POD_CHANGED | ClusterEvent.POD_REMOVED, info)
+        state.preparations.recheck()
 
     def pod_pending(self, pod: Pod) -> None:
         """A pod without a node is new, or changed."""

@@ -91,6 +91,7 @@ class Preparations:
     def _check(self, unit: str, work: _Work) -> None:
         if work.over or work.writing:
             return
+        last: list[Callable[[], Sequence[Write]]] = []
         for preparation in list(work.waiting):
             assert preparation.ready is not None
             try:
@@ -103,11 +104,26 @@ class Preparations:
                 return
             if answer:
                 work.waiting.remove(preparation)
-        if not work.waiting:
+                last += [preparation.then] if preparation.then is not None else []
+        if last:
+            self._write_last(unit, work, last)
+        elif not work.waiting:
             self._forget(unit, work)
             work.done()
         else:
             self._written[unit] = work
+
+    def _write_last(
+        self, unit: str, work: _Work, last: Iterable[Callable[[], Sequence[Write]]]
+    ) -> None:
+        """Submit what preparations write once they are ready; then the unit is looked at again."""
+        work.writing += 1
+        try:
+            writes = [write for then in last for write in then()]
+        except PluginError as exc:
+            self._end(unit, work, exc, error=True)
+        else:
+            self._write(unit, work, writes)
 
     def _end(self, unit: str, work: _Work, why: str | PluginError, error: bool) -> None:
         self._forget(unit, work)

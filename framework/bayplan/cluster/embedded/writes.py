@@ -146,9 +146,11 @@ def bind(store: ObjectStore, pod: Pod, write: Bind) -> None:
         _take_lock(store, write, write.lock)
     condition = PodCondition("PodScheduled", "True", last_transition_time=store.timestamp())
     pod = with_condition(with_spec(pod, node_name=write.node), condition)
-    if write.annotations:
+    if write.annotations or write.labels:
         annotations = {**pod.metadata.annotations, **write.annotations}
-        pod = replace(pod, metadata=replace(pod.metadata, annotations=annotations))
+        wanted = {**pod.metadata.labels, **write.labels}
+        labels = {name: text for name, text in wanted.items() if text is not None}
+        pod = replace(pod, metadata=replace(pod.metadata, annotations=annotations, labels=labels))
     store.update(pod)
 
 

@@ -93,6 +93,8 @@ class StatusWrites:
         assert resource is not None, "only watched kinds are written"
         version = resource.root.removeprefix("/apis/").removeprefix("/api/")
         content = {"apiVersion": version, "kind": resource.kind.name, **_plain(write.obj)}
+        for pointer, value in write.fields.items():
+            _add(content, pointer, value)
         collection = resource.path(object_key(write.obj)).rpartition("/")[0]
         with suppress(AlreadyExists):
             await self._transport.request("POST", collection, msgspec.json.encode(content))
@@ -109,6 +111,14 @@ class StatusWrites:
         except AlreadyExists:
             patch = msgspec.json.encode(_replacing(content))
             await self._transport.request("PATCH", f"{collection}/{name}", patch, JSON_PATCH)
+
+
+def _add(content: Any, pointer: str, value: Any) -> None:
+    """Add a field to an object in its JSON form; what lies above it has to be there."""
+    *above, last = pointer.split("/")[1:]
+    for name in above:
+        content = content[name] if isinstance(content, dict) else content[int(name)]
+    content[last] = value
 
 
 def _operation(pointer: str, value: Any) -> dict[str, Any]:
