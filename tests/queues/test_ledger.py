@@ -385,3 +385,26 @@ def test_jobs_wait_or_run_in_their_queue_and_above() -> None:
     assert world.ledger.jobs() == ({0: 2, 1: 2}, {})
     world.place("p", "n0")
     assert world.ledger.jobs() == ({0: 1, 1: 1}, {0: 1, 1: 1})
+
+
+def test_pods_are_counted_again_when_what_they_count_by_changes() -> None:
+    snapshot, basis = Snapshot(), 1
+    made = VolcanoQueue(ObjectMeta(name="a"), VolcanoQueueSpec())
+    snapshot.set_object("a", made)
+    rules = PodRules(
+        queue_of=lambda pod: "a",
+        amounts=lambda pod: {GPU: float(basis)},
+        is_fixed=lambda pod: False,
+        counts=lambda pod: True,
+        basis=lambda: basis,
+    )
+    define = lambda snapshot: [volcano.queue_of(made)]  # noqa: E731
+    ledger = Ledger(snapshot, define, (VolcanoQueue,), (), rules)
+    pod = PodInfo(make_pod("p"))
+    snapshot.set_living(pod)
+    snapshot.add_pod(pod, "n")
+    assert ledger.tree.amounts(ledger.tree.used[0])[GPU] == 1.0
+    version, basis = ledger.version, 2
+    tree = ledger.tree
+    assert ledger.version > version
+    assert (tree.amounts(tree.used[0])[GPU], tree.amounts(tree.demand[0])[GPU]) == (2.0, 2.0)

@@ -31,7 +31,8 @@ class PodRules:
     ``queue_of`` returns the name of a pod's queue, None for a pod that has none. ``amounts`` is
     what a pod takes of its queue, without the claims that it names: ``claim`` is what such a claim
     takes, None where claims do not count. ``is_fixed`` tells whether what a pod has cannot be taken
-    back, ``counts`` whether a pod on a node counts as used at all.
+    back, ``counts`` whether a pod on a node counts as used at all. Where ``amounts`` depends on
+    more than the pod, ``basis`` changes with that: all pods are then counted again.
     """
 
     queue_of: Callable[[PodInfo], str | None]
@@ -39,6 +40,7 @@ class PodRules:
     is_fixed: Callable[[PodInfo], bool]
     counts: Callable[[PodInfo], bool]
     claim: Callable[[ResourceClaim], Amounts] | None = None
+    basis: Callable[[], int] = int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Ledger:
         self._claims_used: dict[str, _Entry] = {}
         self._claims_asked: dict[str, _Entry] = {}
         self._version = 0
+        self._basis = 0
         for kind in kinds:
             snapshot.on_object(kind, self._queue_changed)
         for kind in group_kinds:
@@ -106,20 +109,20 @@ class Ledger:
     @property
     def tree(self) -> QueueTree:
         """The tree, with what its queues use now."""
-        if self._stale or self._restated:
+        if self._is_old():
             self._refresh()
         return self._tree
 
     @property
     def version(self) -> int:
         """Changes whenever shares may have changed: the queues or the demand."""
-        if self._stale or self._restated:
+        if self._is_old():
             self._refresh()
         return self._version
 
     def row_of(self, pod: PodInfo) -> int | None:
         """Return the row of a pod's queue, None for a pod without a queue of this tree."""
-        if self._stale or self._restated:
+        if self._is_old():
             self._refresh()
         return self._row_of(pod)
 
@@ -128,7 +131,7 @@ class Ledger:
 
         A claim that it names counts unless another pod uses it.
         """
-        if self._stale or self._restated:
+        if self._is_old():
             self._refresh()
         if self._rules.claim is None or not pod.spec.resource_claims:
             return self._amounts_of(pod)
@@ -143,7 +146,7 @@ class Ledger:
 
         A claim that they name counts once, and not if any other pod uses it.
         """
-        if self._stale or self._restated:
+        if self._is_old():
             self._refresh()
         # Pods of one job mostly are equal, and equal pods have one vector.
         counts: dict[int, tuple[AmountRows, int]] = {}
@@ -166,6 +169,9 @@ class Ledger:
     def restate(self) -> None:
         """Look at the definitions again, because what they follow from has changed."""
         self._restated = True
+
+    def _is_old(self) -> bool:
+        return self._stale or self._restated or self._rules.basis() != self._basis
 
     # Following ---------------------------------------------------------------------------
 
@@ -329,7 +335,9 @@ class Ledger:
     def _refresh(self) -> None:
         """Build the tree again, unless only statuses changed that no queue depends on."""
         definitions = sound(self._define(self._snapshot))
-        stale = self._stale or definitions != self._definitions
+        basis = self._rules.basis()
+        stale = self._stale or definitions != self._definitions or basis != self._basis
+        self._basis = basis
         self._stale = self._restated = False
         if stale:
             self._definitions = definitions
