@@ -119,9 +119,9 @@ def is_strict(unit: Unit) -> bool | None:
     """Tell whether a unit that does not fit holds back all after it in its queue; None for no."""
 
 
-@hookspec(firstresult=True)
+@hookspec
 def kind_in_queue(unit: Unit) -> Hashable:
-    """Return what a queue tells units apart by, beside what their pods ask for; None for nothing.
+    """Return what a queue tells units apart by, beside what their specs ask for; None for nothing.
 
     Where one unit does not fit, units of its queue and kind that ask for as much are not tried.
     """

@@ -127,10 +127,7 @@ class RequeueRules:
     def _kind(self, unit: Unit) -> Hashable:
         """Return what the unit's queue tells units apart by, by ``kind_in_queue``."""
         try:
-            for call in self._runtime_of(unit)["kind_in_queue"]:
-                kind: Hashable = call(unit)
-                if kind is not None:
-                    return kind
+            return tuple(call(unit) for call in self._runtime_of(unit)["kind_in_queue"])
         except PluginError as exc:
             self._recorder.plugin_failed(unit.pods[0], exc)
         return None
