@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from bayplan.api import Pod, ResourceClaim
 from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.scheduler.virtual_time import VirtualTime
+from bayplan_plugins.shared.cards.kai_groups import GpuGroups
 
 Wanted = Mapping[str, Any]
 
@@ -98,7 +99,11 @@ def session(scenario: Scenario, profiles: ProfileSet) -> Outcome:
     for job, task in scenario.jobs_of():
         before = scenario.tasks[task_id(task)]
         key = key_of(job, task)
-        found[task_id(task)] = _state(cluster.get(Pod, key), before, scheduler, moves.get(key))
+        state = _state(cluster.get(Pod, key), before, scheduler, moves.get(key))
+        if state.status == "Binding":
+            groups = scheduler.snapshot.shared(GpuGroups, GpuGroups)
+            state = replace(state, groups=groups.of_pod(key))
+        found[task_id(task)] = state
     encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
     claims = {
         claim.metadata.name: msgspec.json.decode(encode(claim.status))

@@ -14,7 +14,11 @@ from typing import Any
 import msgspec
 
 from bayplan.api import ApiObject, Pod
+from bayplan.api.objects import decode_part
+from bayplan.cluster.embedded.gpu_reservations import GpuReservations
+from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.cluster.embedded.store import LONG_AGO, MemoryCluster
+from bayplan.dialects.kai_shares import INDEX_ANNOTATION, reservation_pod
 from bayplan.testing import make_object
 
 Case = dict[str, Any]
@@ -33,10 +37,11 @@ _ACTIVE = ("Running", "Bound", "Binding", "Allocated", "Releasing", "StuckInRele
 
 @dataclass(frozen=True)
 class TaskState:
-    """Where a task is: a status of KAI's list, and its node."""
+    """Where a task is: a status of KAI's list, its node, and the groups that share its cards."""
 
     status: str
     node: str = ""
+    groups: tuple[str, ...] = ()
 
 
 @dataclass
@@ -53,7 +58,8 @@ class Scenario:
     def __post_init__(self) -> None:
         for job in self.case["jobs"]:
             for task in job["tasks"]:
-                state = TaskState(task["state"], task.get("node_name", ""))
+                groups = tuple(f"group-{name}" for name in task.get("gpu_groups") or ())
+                state = TaskState(task["state"], task.get("node_name", ""), groups)
                 self.tasks.setdefault(task_id(task), state)
 
     def jobs_of(self) -> Iterator[tuple[Job, Task]]:
@@ -100,6 +106,8 @@ def loaded(scenario: Scenario) -> MemoryCluster:
         if isinstance(made, Pod) and made.metadata.finalizers:
             cluster.delete(Pod, made.key, grace=1)
     cluster.clock.advance(_NOW)
+    VirtualKubelet(cluster)
+    GpuReservations(cluster)
     for job, task in scenario.jobs_of():
         if scenario.tasks[task_id(task)].status == "Releasing":
             cluster.delete(Pod, key_of(job, task), grace=_NOW)
@@ -135,6 +143,7 @@ def _contents(scenario: Scenario) -> Iterator[tuple[float, Case]]:
                 "spec": {"levels": levels},
             },
         )
+    yield from ((0.0, content) for content in _reservations(scenario))
     if (case.get("feature_gates") or {}).get("DynamicResources", True):
         yield from ((0.0, content) for content in _devices(scenario))
     for job in case["jobs"]:
@@ -232,7 +241,12 @@ def _node(node: Case) -> Case:
         "nvidia.com/gpu.memory": str(memory),
         **(node.get("labels") or {}),
     }
-    if node.get("gpus"):
+    strategy = node.get("mig_strategy")
+    if strategy:
+        labels |= {"node-role.kubernetes.io/runai-mig-enabled": "true"}
+        labels |= {"nvidia.com/mig.strategy": strategy}
+        amounts |= {name: str(count) for name, count in (node.get("mig_instances") or {}).items()}
+    if node.get("gpus") and strategy != "mixed":
         amounts[GPU] = str(node["gpus"])
     return {
         "apiVersion": "v1",
@@ -263,6 +277,25 @@ def _zones(node: str, given: Case) -> Case:
         "attributes": attributes,
         "zones": zones,
     }
+
+
+def _reservations(scenario: Scenario) -> Iterator[Case]:
+    """Yield the pods that hold cards for those that share them."""
+    groups = {
+        (state.node, name): None
+        for job, task in scenario.jobs_of()
+        for state in (scenario.tasks[task_id(task)],)
+        for name in state.groups
+        if _holds(state) and _share(job, task)
+    }
+    for index, (node, name) in enumerate(groups):
+        source = decode_part(Pod, {"metadata": {"name": "source"}})
+        pod = reservation_pod(node, name, source, "reservation")
+        meta = msgspec.structs.replace(pod.metadata, annotations={INDEX_ANNOTATION: str(index)})
+        content = msgspec.structs.replace(pod, metadata=meta)
+        encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
+        plain: Case = msgspec.json.decode(encode(content))
+        yield {"apiVersion": "v1", "kind": "Pod", **plain, "status": {"phase": "Running"}}
 
 
 # Devices -----------------------------------------------------------------------------------
@@ -406,7 +439,15 @@ def _pod(job: Job, task: Task, state: TaskState) -> Case:
         spec["resourceClaims"] = claims
         resources = spec["containers"][0]["resources"]
         resources["claims"] = [{"name": one["name"]} for one in claims]
-    if state.status in _ACTIVE or (state.node and state.status in ("Failed", "Succeeded")):
+    annotations = {"pod-group-name": job_name(job), **(task.get("annotations") or {})}
+    share = _share(job, task)
+    if share:
+        annotations |= share
+        if _holds(state) and len(state.groups) == 1:
+            labels["runai-gpu-group"] = state.groups[0]
+        elif _holds(state):
+            labels |= {f"runai-gpu-group/{name}": name for name in state.groups}
+    if _holds(state) or (state.node and state.status in ("Failed", "Succeeded")):
         spec["nodeName"] = state.node
     return {
         "apiVersion": "v1",
@@ -415,7 +456,7 @@ def _pod(job: Job, task: Task, state: TaskState) -> Case:
             "name": pod_name(task),
             "namespace": namespace_of(job),
             "labels": labels,
-            "annotations": {"pod-group-name": job_name(job), **(task.get("annotations") or {})},
+            "annotations": annotations,
             "uid": task_id(task),
             "finalizers": ["example.com/stuck"] if state.status == _STUCK else [],
         },
@@ -427,6 +468,26 @@ def _pod(job: Job, task: Task, state: TaskState) -> Case:
             ],
         },
     }
+
+
+def _holds(state: TaskState) -> bool:
+    return state.status in _ACTIVE
+
+
+def _share(job: Job, task: Task) -> Case:
+    """Return the annotations of a task that asks for parts of GPUs."""
+    gpus = _gpus(job, task)
+    found: Case = {}
+    if job.get("required_gpu_memory"):
+        found["gpu-memory"] = str(int(job["required_gpu_memory"]))
+    elif gpus % 1:
+        found["gpu-fraction"] = f"{gpus:g}"
+    devices = job.get("required_multi_fraction_devices_per_task")
+    return {**found, "gpu-fraction-num-devices": str(devices)} if devices and found else found
+
+
+def _gpus(job: Job, task: Task) -> float:
+    return float(task.get("required_gpus", job.get("required_gpus_per_task", 0)) or 0)
 
 
 def _claim_names(task: Task) -> list[str]:
@@ -443,15 +504,17 @@ def _status(state: TaskState) -> Case:
 
 
 def _resources(job: Job, task: Task) -> Case:
-    gpus = task.get("required_gpus", job.get("required_gpus_per_task", 0)) or 0
+    gpus = 0 if _share(job, task) else _gpus(job, task)
     amounts: Case = {}
     if not (job.get("is_best_effort") or job.get("qos_class") == "BestEffort"):
         amounts["cpu"] = str(job.get("required_cpus_per_task") or 1)
         amounts["memory"] = str(int(job.get("required_memory_per_task") or 1_000_000_000))
     if gpus:
         amounts[GPU] = f"{gpus:g}"
+    instances = task.get("required_mig_instances") or {}
+    amounts |= {name: str(count) for name, count in instances.items()}
     guaranteed = job.get("qos_class") == "Guaranteed"
-    limits = amounts if guaranteed else {GPU: amounts[GPU]} if gpus else {}
+    limits = amounts if guaranteed else {n: a for n, a in amounts.items() if "/" in n}
     return {"requests": amounts, "limits": limits}
 
 

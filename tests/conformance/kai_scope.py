@@ -13,25 +13,11 @@ from bayplan.testing import Cluster
 
 PROFILE = ROOT / "configs/profiles/kai.yaml"
 
-_REASONS = {
-    "mig": "MIG geometry on the fly is not part of queues",
-    "fraction": "parts of GPUs come with the ledger of cards",
-    "gpu_memory": "parts of GPUs come with the ledger of cards",
-}
-
 
 def out_of_scope(case: Case) -> str | None:
     """Return why a scenario is not run, None when it is."""
-    for tag in case.get("tags") or ():
-        if tag in _REASONS:
-            return _REASONS[tag]
-    if any(node.get("mig_strategy") for node in case["nodes"]):
-        return _REASONS["mig"]
-    for job in case["jobs"]:
-        for task in job["tasks"]:
-            gpus = task.get("required_gpus", job.get("required_gpus_per_task", 0)) or 0
-            if gpus % 1 or job.get("required_gpu_memory") or task.get("gpu_groups"):
-                return _REASONS["fraction"]
+    if any(task.get("is_legacy_mig_task") for job in case["jobs"] for task in job["tasks"]):
+        return "pods on partitions of MIG that no resource names"
     if len(case.get("topologies") or ()) > 1:
         return "several network topologies in one job"
     return None
@@ -47,6 +33,7 @@ def profiles_of(case: Case) -> ProfileSet:
         "defaultStalenessGracePeriod": f"{grace:g}s",
     }
     plugins: dict[str, Mapping[str, Any]] = {"Queues": {"kai": kai}}
+    plugins["GPUSharing"] = {"placement": "spread" if _spreads(case) else "pack"}
     if _spreads(case):
         gpus = {"type": "LeastAllocated", "resources": [{"name": "nvidia.com/gpu", "weight": 1}]}
         plugins["NodeResourcesFit"] = {"scoringStrategy": gpus}

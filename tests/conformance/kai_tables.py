@@ -30,9 +30,14 @@ KINDS = ("cpu", "memory", "gpu")
 NAMES = {"cpu": "CPU", "memory": "Memory", "gpu": "GPU"}
 
 
-def kai_cases(config: pytest.Config, field: str, shared: Sequence[str]) -> list[Any]:
-    """Return KAI's cases that have a field ("op" or "runner"), as pytest parameters."""
-    given = config.getoption("--queue-vectors", default=None)
+def kai_cases(
+    config: pytest.Config, field: str, shared: Sequence[str], options: Sequence[str]
+) -> list[Any]:
+    """Return KAI's cases that have a field ("op" or "runner"), as pytest parameters.
+
+    :param options: those that name files of such cases.
+    """
+    given = [path for name in options for path in config.getoption(name, default=None) or ()]
     paths = [Path(path) for path in given] if given else [SHARED / name for name in shared]
     found = [
         pytest.param(case, id=case["name"])

@@ -11,10 +11,11 @@ TABLES = (
     "kai-reclaimable.jsonl",
     "kai-queue-order.jsonl",
 )
+OPTIONS = ("--queue-vectors",)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.parametrize("case", kai_cases(metafunc.config, "op", TABLES))
+    metafunc.parametrize("case", kai_cases(metafunc.config, "op", TABLES, OPTIONS))
 
 
 def test_queue_table(case: Case) -> None:

@@ -10,10 +10,11 @@ from kai_scope import out_of_scope, profiles_of
 from kai_tables import kai_cases
 
 SCENARIOS = ("kai-scenarios.jsonl", "kai-scenarios-extra.jsonl")
+OPTIONS = ("--queue-vectors", "--fraction-vectors")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.parametrize("case", kai_cases(metafunc.config, "actions", SCENARIOS))
+    metafunc.parametrize("case", kai_cases(metafunc.config, "actions", SCENARIOS, OPTIONS))
 
 
 def test_scenario(case: Case) -> None:

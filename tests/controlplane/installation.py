@@ -23,7 +23,7 @@ BUILT_IN = (
     "storage.k8s.io",
 )
 """Groups of kinds that every API server serves."""
-_RIGHTS = ("namespace.yaml", "rbac.yaml", "kueue-jobs.yaml", "resizer.yaml")
+_RIGHTS = ("namespace.yaml", "rbac.yaml", "kueue-jobs.yaml", "resizer.yaml", "gpu-sharing.yaml")
 _RBAC = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 POOLS = "pools.yaml"
 _OWN_STATUS = ("scheduling.sigs.k8s.io", "scheduling.volcano.sh")

@@ -144,6 +144,12 @@ from bayplan.cluster.protocol import (
     Write,
 )
 from bayplan.dialects.elastic import GOING_ANNOTATION, RESIZED_ANNOTATION, elastic_parts
+from bayplan.dialects.kai_shares import (
+    GpuShareRequest,
+    config_maps,
+    reservation_fields,
+    reservation_pod,
+)
 from bayplan.dialects.queued_jobs import QUEUED_KINDS, queued_job
 from bayplan.errors import ClusterError, Conflict
 from bayplan.live.elastic_jobs import ElasticJobs
@@ -169,6 +175,7 @@ ROLES = (
     "kueue-jobs.yaml",
     "resizer.yaml",
     "pools.yaml",
+    "gpu-sharing.yaml",
 )
 NOT_SENT = {
     ("patch", "scheduling.sigs.k8s.io", "podgroups"): "the CRD of configs/crds has a /status",
@@ -320,6 +327,35 @@ def test_a_refused_binding_gives_the_lock_back(wire: Wire, real: LiveCluster) ->
     with pytest.raises(Conflict):
         wire.carry_out(Bind("default/p", "other", "n", lock=BindLock("example.com/lock", 300.0)))
     assert "example.com/lock" not in wire.get(Node, "n").metadata.annotations
+
+
+@needs("create pods/binding", "patch pods")
+def test_a_binding_with_labels(wire: Wire, real: LiveCluster) -> None:
+    real.apply([node("n")])
+    content = pod("p", schedulerName="nobody")
+    content["metadata"]["labels"] = {"old": "1"}
+    uid = made_pod(wire, real, content).metadata.uid
+    labels = {"old": None, "runai-gpu-group": "g"}
+    wire.carry_out(Bind("default/p", uid, "n", labels=labels))
+    found = wire.get(Pod, "default/p")
+    assert found.spec.node_name == "n"
+    assert found.metadata.labels == {"runai-gpu-group": "g"}
+
+
+@needs("create pods", "create configmaps", "patch configmaps")
+def test_a_reservation_pod_and_the_config_maps_of_a_share(wire: Wire, real: LiveCluster) -> None:
+    real.apply([node("n")])
+    sharer = made_pod(wire, real)
+    made = reservation_pod("n", "g", sharer, "image:1")
+    for _ in range(2):
+        # The answer to the first one may have been lost.
+        fields = {**reservation_fields(), "/spec/serviceAccountName": "default"}
+        wire.carry_out(CreateObject(made, fields))
+    found = wire.get(Pod, made.key)
+    assert (found.spec.node_name, found.metadata.labels) == ("n", made.metadata.labels)
+    for part in (0.25, 0.5):
+        for told in config_maps(sharer, GpuShareRequest(part), part, (1,)):
+            wire.carry_out(PutConfigMap(told))
 
 
 @needs("create pods/eviction", "patch pods/status")

@@ -87,7 +87,7 @@ def options() -> dict[str, Any]:
         return dict(context.params)
 
 
-MORE_ROLES = ("nccl-configmaps.yaml", "kueue-jobs.yaml", "resizer.yaml")
+MORE_ROLES = ("nccl-configmaps.yaml", "kueue-jobs.yaml", "resizer.yaml", "gpu-sharing.yaml")
 APART = {DEPLOY: {"dra-driver.yaml", "pools.yaml", *MORE_ROLES}, CRDS: set(), MONITORING: set()}
 """Manifests that only some clusters want; the kustomization beside them says so."""
 
@@ -129,6 +129,8 @@ def test_roles_are_bound_to_the_service_account_of_the_deployment() -> None:
     for name in MORE_ROLES:
         more = documents(DEPLOY / name)
         bindings.append((only("ClusterRoleBinding", more), only("ClusterRole", more)))
+        if any(one["kind"] == "Role" for one in more):
+            bindings.append((only("RoleBinding", more), only("Role", more)))
     for binding, role in bindings:
         assert binding["roleRef"]["kind"] == role["kind"]
         assert binding["roleRef"]["name"] == role["metadata"]["name"]

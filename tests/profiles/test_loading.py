@@ -57,6 +57,7 @@ def test_the_default_weights_are_those_of_kube_scheduler() -> None:
         "Resizer": 20,
         "DeviceShare": 1,
         "NetworkNear": 1,
+        "GPUSharing": 1,
         "GPUTopology": 2,
     }
 

@@ -96,8 +96,8 @@ def test_a_unit_with_nothing_to_write_is_ready_at_once(desk: Desk) -> None:
 def test_what_follows_is_written_once_all_is_ready_and_before_the_unit_goes_on(desk: Desk) -> None:
     ready = until(False, True)
     desk.begin(
-        Preparation(writes("a"), ready, 10.0, lambda: writes("then a")),
-        Preparation([], until(True), 10.0, lambda: writes("then b")),
+        Preparation(writes("a"), ready, 10.0, then=lambda: writes("then a")),
+        Preparation([], until(True), 10.0, then=lambda: writes("then b")),
     )
     desk.answer()
     assert desk.written() == ["a", "then b"]
@@ -109,7 +109,7 @@ def test_what_follows_is_written_once_all_is_ready_and_before_the_unit_goes_on(d
 
 
 def test_what_follows_may_fail(desk: Desk) -> None:
-    desk.begin(Preparation([], until(True), 10.0, lambda: writes("then")))
+    desk.begin(Preparation([], until(True), 10.0, then=lambda: writes("then")))
     desk.answer(Conflict("it changed"))
     assert desk.ends == [("it changed", "error")]
 

@@ -17,6 +17,7 @@ from bayplan.dialects import (
     volcano,
 )
 from bayplan.dialects.elastic_job import PREEMPTIBLE_LABEL
+from bayplan.dialects.kai_shares import is_reservation
 
 __all__ = ["gang_of", "may_be_evicted", "membership_of"]
 
@@ -81,7 +82,12 @@ _NOT_PREEMPTIBLE = (
 
 
 def may_be_evicted(pod: Pod) -> bool:
-    """Tell whether a pod's labels and annotations allow its preemption."""
+    """Tell whether a pod's labels and annotations allow its preemption.
+
+    A reservation pod of KAI ends with the pods for which it holds a card.
+    """
+    if is_reservation(pod):
+        return False
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
     return not any(
         labels.get(key) == value or annotations.get(key) == value for key, value in _NOT_PREEMPTIBLE

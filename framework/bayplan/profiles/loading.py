@@ -85,6 +85,7 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("NetworkNear", 1),
     ("DynamicResources", 2),
     ("DeviceShare", 1),
+    ("GPUSharing", 1),
     ("GPUTopology", 2),
     ("NodeNUMA", 1),
     ("DefaultPreemption", 1),

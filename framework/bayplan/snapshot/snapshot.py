@@ -140,6 +140,11 @@ class Snapshot:
         """Whether changes made now may be undone."""
         return self._depth > 0
 
+    @property
+    def undoing(self) -> bool:
+        """Whether changes are being undone: listeners then follow, and change nothing else."""
+        return self._undoing
+
     def touch(self, nodes: Iterable[str] | None) -> None:
         """Mark nodes stale because a plugin's own state about them changed; None for all."""
         if nodes is None:

@@ -26,6 +26,7 @@ from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.cluster.embedded.controllers import WorkloadControllers
 from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.cluster.embedded.disruption import DisruptionController
+from bayplan.cluster.embedded.gpu_reservations import GpuReservations
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.cluster.embedded.pod_gc import PodGarbageCollector
 from bayplan.cluster.embedded.store import MemoryCluster
@@ -61,6 +62,7 @@ def start_controllers(cluster: MemoryCluster) -> None:
     """Start the kubelet and the controllers of a cluster."""
     VirtualDevicePlugins(cluster)
     VirtualKubelet(cluster)
+    GpuReservations(cluster)
     WorkloadControllers(cluster)
     VolcanoJobs(cluster)
     DisruptionController(cluster)

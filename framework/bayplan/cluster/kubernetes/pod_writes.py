@@ -84,12 +84,12 @@ class PodWrites:
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": write.node},
         }
-        if write.labels:
-            # The uid makes the API server refuse the patch of a pod that was recreated.
-            meta = {"uid": write.uid, "labels": write.labels}
-            patch = msgspec.json.encode({"metadata": meta})
-            await self._transport.request("PATCH", pod_path(write.pod), patch, MERGE_PATCH)
         try:
+            if write.labels:
+                # The uid makes the API server refuse the patch of a pod that was recreated.
+                meta = {"uid": write.uid, "labels": write.labels}
+                patch = msgspec.json.encode({"metadata": meta})
+                await self._transport.request("PATCH", pod_path(write.pod), patch, MERGE_PATCH)
             await self._transport.request(
                 "POST", f"{pod_path(write.pod)}/binding", msgspec.json.encode(body)
             )

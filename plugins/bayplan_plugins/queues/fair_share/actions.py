@@ -14,7 +14,7 @@ from bayplan.dialects.kai import seconds_of
 from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.ledger import Ledger
-from bayplan.queues.tree import AmountRows
+from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.fair_share.args import FairShareArgs
 from bayplan_plugins.queues.fair_share.capacity import over_quota
@@ -31,6 +31,8 @@ from bayplan_plugins.queues.fair_share.scenarios import ScenarioSearch, Way
 from bayplan_plugins.queues.fair_share.shares import FairShares
 from bayplan_plugins.queues.fair_share.texts import EvictionTexts
 from bayplan_plugins.queues.policy import Room
+from bayplan_plugins.shared.cards.kai_groups import GpuGroups
+from bayplan_plugins.shared.cards.kai_requests import CardSizes
 
 __all__ = ["Actions"]
 
@@ -72,6 +74,8 @@ class Actions:
         self._queue_of = queue_of
         self._movers = Movers(handle)
         self._resolution = ReclaimResolution(args.reclaim_resolve_method)
+        self._cards = CardSizes(handle.snapshot)
+        self._groups = handle.snapshot.shared(GpuGroups, GpuGroups)
         self._waits: set[float] = set()
         self.searching = False
         """Whether a search places units on nodes that are not free yet."""
@@ -306,9 +310,12 @@ class Actions:
         """Tell whether the cluster has enough GPUs that are free, or become free, for a unit."""
         table = self._handle.snapshot.nodes
         free = np.maximum(table.allocatable(_GPU) - table.used(_GPU), 0).sum()
-        leaving = sum(pod.requests.get(_GPU, 0) for pod in self._movers.leaving())
-        needed = sum(pod.requests.get(_GPU, 0) for pod in unit.pods)
-        return bool(needed <= free + leaving)
+        leaving = sum(self._gpus_of(pod) for pod in self._movers.leaving())
+        needed = sum(self._gpus_of(pod) for pod in unit.pods)
+        return bool(needed <= free + self._groups.free_parts() + leaving + EPSILON)
+
+    def _gpus_of(self, pod: PodInfo) -> float:
+        return pod.requests.get(_GPU, 0) + self._cards.gpus_of(pod)
 
     def _running(self, may_go: Callable[[str, PodInfo], bool]) -> list[Job]:
         """Return the preemptible jobs that hold nodes, of those queues and pods that may go."""

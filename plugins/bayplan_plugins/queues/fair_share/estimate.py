@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from bayplan import Handle, PodInfo
+from bayplan.dialects.kai_shares import GPU, GpuShareRequest
 from bayplan.plugin.hookspecs import IntColumn
+from bayplan_plugins.shared.cards.kai_requests import known_share
 
 __all__ = ["Estimate", "kinds_of", "slots"]
 
@@ -79,3 +81,7 @@ class Estimate:
             for name, amount in pod.requests.items():
                 if name in free:
                     free[name][row] += sign * amount
+            share = known_share(pod) if sign > 0 else None
+            if isinstance(share, GpuShareRequest) and GPU in free:
+                # Each of its cards may become free as a whole.
+                free[GPU][row] += share.devices

@@ -12,6 +12,7 @@ from bayplan.api.podgroup import UnschedulableReason
 from bayplan.api.queue import Amounts, Queue
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.dialects import kai
+from bayplan.dialects.kai_shares import GpuShareRequest, mig_gpus
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.gate import gate
 from bayplan.queues.ledger import Ledger, PodRules
@@ -36,6 +37,7 @@ from bayplan_plugins.queues.fair_share.stale import StaleGangs
 from bayplan_plugins.queues.fair_share.status import statuses
 from bayplan_plugins.queues.fair_share.turns import next_pods
 from bayplan_plugins.queues.policy import QuotaRefusal, Room, RoomPlan
+from bayplan_plugins.shared.cards.kai_requests import CardSizes, known_share
 
 __all__ = ["FairShareArgs", "FairSharePolicy"]
 
@@ -61,12 +63,14 @@ class FairSharePolicy:
         )
         self._jobs = Jobs(handle)
         self._plain: dict[SpecFacts, Amounts] = {}
+        self._cards = CardSizes(handle.snapshot)
         rules = PodRules(
             queue_of=self.queue_of,
             amounts=self._amounts,
             is_fixed=lambda pod: not self._jobs.is_preemptible(pod),
             counts=lambda pod: not pod.terminating,
             claim=lambda claim: {_GPUS: gpus_of_claim(claim)},
+            basis=self._cards.basis,
         )
         snapshot = handle.snapshot
         self.ledger = Ledger(snapshot, _queues, (KaiQueue,), (KaiPodGroup,), rules)
@@ -89,6 +93,10 @@ class FairSharePolicy:
         table = self._handle.snapshot.nodes
         total = np.array([float(table.allocatable(name).sum()) for name in tree.resources])
         total[tree.column_of[_GPUS]] += gpus_of_slices(self._handle.snapshot)
+        total[tree.column_of[_GPUS]] += sum(
+            mig_gpus(name) * float(column.sum())
+            for name, column in table.allocatable_columns.items()
+        )
         past = self._journal.version if self._journal is not None else 0
         mark = (self.ledger.version, id(tree), total.tobytes(), past)
         if self._shares is None or self._shares[0] != mark:
@@ -145,11 +153,22 @@ class FairSharePolicy:
             if len(self._plain) >= _MOST_SPECS:
                 self._plain.clear()
             known = {name: float(pod.requests.get(name, 0)) for name in _KINDS}
+            slices = ((mig_gpus(name), amount) for name, amount in pod.requests.items())
+            known[_GPUS] += sum(gpus * amount for gpus, amount in slices)
             self._plain[pod.facts] = known
-        if not pod.spec.resource_claims:
-            return known
-        gpus = gpus_of_templates(pod, self._handle.snapshot)
-        return {**known, _GPUS: known[_GPUS] + gpus}
+        gpus = self._cards.gpus_of(pod)
+        if pod.spec.resource_claims:
+            gpus += gpus_of_templates(pod, self._handle.snapshot)
+        return {**known, _GPUS: known[_GPUS] + gpus} if gpus else known
+
+    def _least_of(self, pods: Sequence[PodInfo]) -> AmountRows:
+        """Return what pods take at least, wherever they are placed: of the biggest cards."""
+        total = self.ledger.sum_of(pods)
+        if any(isinstance(known_share(pod), GpuShareRequest) for pod in pods):
+            more = sum(self._cards.gpus_of(pod) - self._cards.gpus_of(pod, True) for pod in pods)
+            total = total.copy()
+            total[self.ledger.tree.column_of[_GPUS]] -= more
+        return total
 
     def admit(self) -> None:
         """Admit nothing: pods are gated one by one."""
@@ -174,7 +193,7 @@ class FairSharePolicy:
         if known is not None and known[0] is unit:
             return known[1]
         asked = self.ledger.sum_of(self.turn(unit) or unit.pods)
-        if not any(pod.spec.resource_claims for pod in unit.pods):
+        if not any(pod.spec.resource_claims or known_share(pod) for pod in unit.pods):
             if len(self._heads) >= _MOST_HEADS:
                 self._heads.clear()
             self._heads[unit.key] = (unit, asked)
@@ -199,7 +218,7 @@ class FairSharePolicy:
         row = self.ledger.row_of(unit.pods[0])
         if row is None:
             return None
-        requested = self.ledger.sum_of(unit.pods)
+        requested = self._least_of(unit.pods)
         preemptible = self._jobs.is_preemptible(unit.pods[0])
         return job_over_capacity(self.ledger.tree, row, requested, preemptible)
 
@@ -210,7 +229,7 @@ class FairSharePolicy:
         row = tree.row_of.get(queue or "")
         if queue is None or row is None:
             return no_queue(gate(tree, "Queue", queue or "") or "")
-        requested = self.ledger.sum_of(self.turn(unit) or unit.pods)
+        requested = self._least_of(self.turn(unit) or unit.pods)
         preemptible = self._jobs.is_preemptible(pod)
         refusal = job_over_capacity(tree, row, requested, preemptible)
         if refusal is not None:

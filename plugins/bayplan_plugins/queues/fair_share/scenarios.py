@@ -22,6 +22,7 @@ from bayplan_plugins.queues.fair_share.movers import Movers, arrive
 from bayplan_plugins.queues.fair_share.shares import FairShares
 from bayplan_plugins.queues.fair_share.turns import next_pods
 from bayplan_plugins.queues.policy import Room
+from bayplan_plugins.shared.cards.kai_groups import GpuGroups
 
 __all__ = ["Scenario", "ScenarioSearch", "Way"]
 
@@ -78,6 +79,7 @@ class ScenarioSearch:
         self._ledger = ledger
         self._jobs = jobs
         self._shares = shares
+        self._groups = handle.snapshot.shared(GpuGroups, GpuGroups)
         placed = handle.snapshot.placed
         self._leaving = movers.leaving()
         self._coming = movers.coming()
@@ -151,7 +153,7 @@ class ScenarioSearch:
     def _simulate(self, unit: Unit, queue: str, way: Way, scenario: Scenario) -> Room | None:
         snapshot = self._handle.snapshot
         victims = scenario.victims
-        where = {pod.key: snapshot.placed[pod.key][1] for pod in victims}
+        where = {pod.key: self._place_of(pod) for pod in victims}
         with snapshot.trial():
             arrive(snapshot, self._leaving, self._coming)
             for pod in victims:
@@ -160,6 +162,7 @@ class ScenarioSearch:
             if placed is None:
                 return None
             nodes, again = placed
+            stay = {pod.key for pod in victims if self._place_of(pod) == where[pod.key]}
         if way.moves_all and len(again) < len(victims):
             return None
         lost = [
@@ -167,10 +170,14 @@ class ScenarioSearch:
         ]
         if not way.accepts(unit, [pair for pair in lost if pair[1]]):
             return None
-        stay = {key for key, node in again.items() if where[key] == node}
         left = [tuple(pod for pod in step if pod.key not in stay) for _, step in scenario.steps]
         moves = {key: node for key, node in again.items() if key not in stay}
         return Room(tuple(step for step in left if step), nodes, moves)
+
+    def _place_of(self, pod: PodInfo) -> tuple[str, tuple[str, ...]] | None:
+        """Return where a pod is: its node, and the groups that share cards with it."""
+        placed = self._handle.snapshot.placed.get(pod.key)
+        return None if placed is None else (placed[1], self._groups.of_pod(pod.key))
 
     # Placing -----------------------------------------------------------------------------
 

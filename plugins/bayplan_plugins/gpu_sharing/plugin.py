@@ -1,0 +1,249 @@
+"""GPUSharing: pods that share cards in KAI's words (annotations gpu-fraction and gpu-memory).
+
+Who shares which card is known by :class:`~bayplan_plugins.shared.cards.kai_groups.GpuGroups`. A
+reservation pod takes the card for each group, as an ordinary pod with a GPU. So every other plugin
+counts shared cards as taken, and only this one knows what is left of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from bayplan import (
+    SKIP,
+    Args,
+    ClusterEvent,
+    Handle,
+    NodeRow,
+    NodeView,
+    Overdue,
+    Plugin,
+    PodInfo,
+    Preparation,
+    Reads,
+    Reject,
+    Remedy,
+    Unit,
+    hookimpl,
+)
+from bayplan.cluster.protocol import CreateObject, PutConfigMap
+from bayplan.dialects.kai_shares import (
+    GPU,
+    GpuShareRequest,
+    config_maps,
+    group_labels,
+    old_group_labels,
+    received,
+    reservation_fields,
+    reservation_pod,
+    reserved_index,
+)
+from bayplan.plugin.base import Skip
+from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.gpu_sharing.columns import CardColumns
+from bayplan_plugins.shared.cards.kai_groups import GpuGroups
+from bayplan_plugins.shared.cards.kai_requests import known_share
+
+__all__ = ["GPUSharing", "GPUSharingArgs"]
+
+_TOO_LITTLE = "Insufficient shares of GPUs"
+_UNUSED = "no pod shares its GPU any more"
+_WAIT = 40.0
+"""Seconds within which a reservation pod has to tell its card, as in KAI's binder."""
+_HALF = 50.0
+_MOST_TOLD = 8
+
+
+class GPUSharingArgs(Args):
+    """Arguments of GPUSharing.
+
+    ``placement``: "pack" fills shared GPUs, and nodes with used GPUs, first; "spread" takes whole
+    GPUs, and nodes with free ones, first. ``image`` is the image of the reservation pods, the one
+    that KAI is installed with.
+    """
+
+    placement: Literal["pack", "spread"] = "pack"
+    image: str = "ghcr.io/kai-scheduler/kai-scheduler/resource-reservation:latest"
+
+
+class GPUSharing(Plugin[GPUSharingArgs]):
+    """Let pods share GPUs, and keep them off nodes whose GPUs have too little left."""
+
+    Args = GPUSharingArgs
+    reads = Reads.NODE | Reads.PODS
+    requeue_on = (
+        ClusterEvent.NODE_ADDED
+        | ClusterEvent.NODE_ALLOCATABLE
+        | ClusterEvent.NODE_LABELS
+        | ClusterEvent.POD_REMOVED
+    )
+
+    def __init__(self, args: GPUSharingArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._groups = handle.snapshot.shared(GpuGroups, GpuGroups)
+        self._groups.spreads = args.placement == "spread"
+        self._columns = CardColumns(self._groups)
+        self._prepared: set[str] = set()
+
+    @hookimpl
+    def pre_enqueue(self, pod: PodInfo) -> str | None:
+        """Hold back pods whose annotations cannot be read."""
+        request = known_share(pod)
+        return request if isinstance(request, str) else None
+
+    @hookimpl
+    def kind_in_queue(self, unit: Unit) -> Hashable:
+        """Tell units apart by what their pods ask for, which their specs do not say."""
+        requests = tuple(known_share(pod) for pod in unit.pods)
+        return requests if any(requests) else None
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """Sign by what the pod asks for."""
+        return known_share(pod)
+
+    @hookimpl
+    def pre_filter(self, pod: PodInfo) -> Skip | str | None:
+        """Skip pods that share no GPUs."""
+        request = known_share(pod)
+        return SKIP if request is None else request if isinstance(request, str) else None
+
+    # Which nodes -----------------------------------------------------------------------------
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse nodes whose GPUs have too little left."""
+        request = _request(pod)
+        able = self._columns.may_ever(request, nodes)
+        yield Reject(~able, _TOO_LITTLE, resolvable=False)
+        yield Reject(able & (self._columns.slots(request, nodes) < 1), _TOO_LITTLE)
+
+    @hookimpl
+    def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
+        """Return how many pods equal to this one the GPUs of each node have left."""
+        if known_share(pod) is None:
+            return np.full(len(nodes), np.iinfo(np.int64).max, dtype=np.int64)
+        return self._columns.slots(_request(pod), nodes)
+
+    @hookimpl
+    def pre_score(self, pod: PodInfo) -> Skip | None:
+        """Skip pods that share no GPUs."""
+        return None if known_share(pod) is not None else SKIP
+
+    @hookimpl
+    def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
+        """Prefer nodes with a shared GPU that has enough left, then those with GPUs in use."""
+        offered = np.maximum(nodes.allocatable(GPU), 1)
+        used = np.clip(nodes.used(GPU) / offered, 0.0, 1.0)
+        if self.args.placement == "spread":
+            return 2 * _HALF * (1 - used)
+        return _HALF * used + np.where(self._columns.joins(_request(pod), nodes), _HALF, 0.0)
+
+    @hookimpl
+    def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterator[Remedy]:
+        """Say what is missing on the GPU of each node that has the most left."""
+        request = _request(pod)
+        able = self._columns.may_ever(request, nodes)
+        room = self._columns.slots(request, nodes)
+        for node, may, count in zip(nodes, able, room, strict=True):
+            if may and count < 1:
+                card = self._groups.card_memory(node.name)
+                free = self._groups.left(node.name)
+                # Of several GPUs, the one with the least left among those with the most decides.
+                decides = free[request.devices - 1] if len(free) >= request.devices else 0
+                missing = request.memory_of(card) - decides
+                told = ", ".join(f"{one} MiB" for one in free[:_MOST_TOLD])
+                here = f"; its shared GPUs have {told} left" if sum(free) else ""
+                text = f"would fit if {missing} MiB more were free on one GPU of {node.name}{here}"
+                yield Remedy(text, node.row, missing / card, frees=True)
+
+    # On the node -----------------------------------------------------------------------------
+
+    @hookimpl
+    def reserve(self, pod: PodInfo, node: NodeRow) -> str | None:
+        """Refuse a pod whose groups, which it has since it was placed, are too full."""
+        if known_share(pod) is None or not self._groups.is_too_full(pod.key, node.name):
+            return None
+        return _TOO_LITTLE
+
+    @hookimpl
+    def unreserve(self, pod: PodInfo, node: NodeRow) -> None:
+        """Name new groups otherwise next time: a reservation that failed keeps its name."""
+        if pod.uid in self._prepared:
+            self._prepared.discard(pod.uid)
+            self._groups.failed(pod, node.name)
+
+    @hookimpl
+    def pre_bind(self, pod: PodInfo, node: NodeRow) -> Preparation | None:
+        """Reserve the GPUs; once it is known which those are, tell the pod's container."""
+        if known_share(pod) is None:
+            return None
+        request, groups = _request(pod), self._groups.of_pod(pod.key)
+        self._prepared.add(pod.uid)
+        fields = reservation_fields()
+        known = self._groups.on_node(node.name)
+        missing = [name for name in groups if not self._groups.is_reserved(known[name])]
+        writes = [
+            CreateObject(reservation_pod(node.name, name, pod.pod, self.args.image), fields)
+            for name in missing
+        ]
+        labels = {**dict.fromkeys(old_group_labels(pod.pod)), **group_labels(request, groups)}
+        return Preparation(
+            writes,
+            partial(self._is_ready, node.name, groups),
+            _WAIT,
+            then=partial(self._config_maps, pod, node.name, groups),
+            labels=labels,
+        )
+
+    def _cards(self, node: str, groups: Sequence[str]) -> list[int | str | None]:
+        """Return the indices of the GPUs of groups: None for one not known yet, a text if wrong."""
+        placed = self.handle.snapshot.placed
+        found: list[int | str | None] = []
+        for name in groups:
+            group = self._groups.on_node(node).get(name)
+            if group is None or not self._groups.is_reserved(group):
+                found.append(None)
+            else:
+                found.append(reserved_index(placed[group.reservation][0].pod))
+        return found
+
+    def _is_ready(self, node: str, groups: Sequence[str]) -> bool | str:
+        cards = self._cards(node, groups)
+        wrong = next((one for one in cards if isinstance(one, str)), None)
+        return wrong if wrong is not None else None not in cards
+
+    def _config_maps(self, pod: PodInfo, node: str, groups: Sequence[str]) -> list[PutConfigMap]:
+        cards = [one for one in self._cards(node, groups) if isinstance(one, int)]
+        request = _request(pod)
+        part = request.part_of(self._groups.card_memory(node))
+        return [PutConfigMap(one) for one in config_maps(pod.pod, request, part, cards)]
+
+    @hookimpl
+    def bind(self, pod: PodInfo) -> dict[str, str] | None:
+        """Say what the pod got."""
+        return received(pod.pod) if known_share(pod) is not None else None
+
+    @hookimpl
+    def post_bind(self, pod: PodInfo) -> None:
+        """The pod's reservations are its own."""
+        self._prepared.discard(pod.uid)
+
+    @hookimpl
+    def overdue(self) -> Overdue | None:
+        """Evict the reservation pods of groups that have no pods any more."""
+        placed = self.handle.snapshot.placed
+        unused = self._groups.abandoned()
+        for key in unused:
+            self._groups.give_up(key)
+        return Overdue([(placed[key][0], _UNUSED) for key in unused]) if unused else None
+
+
+def _request(pod: PodInfo) -> GpuShareRequest:
+    request = known_share(pod)
+    assert isinstance(request, GpuShareRequest), "PreFilter let only these through"
+    return request
