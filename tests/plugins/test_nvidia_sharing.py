@@ -278,7 +278,9 @@ def test_a_restart_counts_what_runs_already() -> None:
 def test_a_profile_is_read_from_its_resource() -> None:
     assert mig_profile("nvidia.com/mig-1g.10gb.me.shared") == "1g.10gb+me"
     assert mig_profile("nvidia.com/mig-3g.40gb") == "3g.40gb"
-    assert not any(mig_profile(f"nvidia.com/{name}") for name in ("mig-", "mig-x", "gpu"))
+    assert not any(
+        mig_profile(f"nvidia.com/{name}") for name in ("mig-", "mig-x", "gpu", "mig-99g.1gb")
+    )
 
 
 @pytest.mark.parametrize(

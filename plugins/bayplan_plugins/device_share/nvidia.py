@@ -235,7 +235,8 @@ def _size(profile: str, labels: GpuLabels) -> tuple[int, int]:
         if one.name == profile:
             return one.compute, one.memory
     gigabytes = profile.partition(".")[2].partition("gb")[0]
-    return WHOLE * int(profile.partition("g")[0]) // 7, int(gigabytes) * 1024 * MEBIBYTE
+    compute = min(WHOLE, WHOLE * int(profile.partition("g")[0]) // 7)
+    return compute, int(gigabytes) * 1024 * MEBIBYTE
 
 
 def _spread(count: int, own: Sequence[tuple[Card, CardUse]]) -> list[Share]:

@@ -67,12 +67,17 @@ class Partitions:
     def make(self, claim: PreparedClaim, inventory: NodeInventory) -> dict[str, MigInstance]:
         """Make the instances of a claim, all or none; return them by device.
 
+        Admin access makes none: it gets those of others, where there are any.
+
         :raises BayplanError: when one cannot be made.
         """
         made: dict[str, MigInstance] = {}
         try:
             for name, gpu, partition in _of(claim, inventory):
                 made[name] = self._maker.make(gpu, partition)
+            for name, gpu, partition in _of(claim, inventory, admin=True):
+                there = self._maker.there(gpu).get((partition.profile.id, partition.start))
+                made |= {name: there} if there is not None else {}
         except BayplanError:
             self.remove(claim, inventory)
             raise
@@ -120,11 +125,13 @@ def _telling() -> Iterator[list[str]]:
         problems.append(str(exc))
 
 
-def _of(claim: PreparedClaim, inventory: NodeInventory) -> Iterator[tuple[str, Gpu, GpuPartition]]:
-    """Yield the partitions of a claim that the node has."""
+def _of(
+    claim: PreparedClaim, inventory: NodeInventory, admin: bool = False
+) -> Iterator[tuple[str, Gpu, GpuPartition]]:
+    """Yield the partitions that a claim has of the node, by admin access or otherwise."""
     for one in claim.devices:
         device = inventory.devices.get(one.name)
-        if device is not None and device.partition is not None and not one.admin:
+        if device is not None and device.partition is not None and one.admin == admin:
             assert device.gpu is not None
             yield one.name, inventory.machine.gpus[device.gpu], device.partition
 

@@ -221,6 +221,21 @@ def test_partitions_of_one_gpu_are_prepared_side_by_side_and_never_overlap(
     assert "is prepared for claim" in prepared(node, whole)
 
 
+def test_admin_access_sees_the_instance_of_another_claim_and_leaves_it(node: DividedNode) -> None:
+    owner = node.bind("p", "1g.10gb")
+    assert prepared(node, owner) == ""
+    monitor = node.bind("m", "1g.10gb")
+    assert owner.status.allocation is not None
+    (result,) = owner.status.allocation.devices.results
+    seen = replace(result, admin_access=True)
+    devices = replace(owner.status.allocation.devices, results=(seen,))
+    node.reallocate(monitor, replace(owner.status.allocation, devices=devices))
+    assert prepared(node, monitor) == ""
+    assert node.said(monitor)["NVIDIA_VISIBLE_DEVICES"] == "MIG-1"
+    assert node.kubelet.unprepare(monitor) == {monitor.metadata.name: ""}
+    assert len(node.instances.made) == 1
+
+
 def test_what_a_killed_driver_leaves_is_removed_and_what_claims_have_stays(
     node: DividedNode,
 ) -> None:
