@@ -13,6 +13,7 @@ from bayplan.api import ApiObject, Node, Pod
 from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS
 from bayplan.errors import InputError
+from bayplan.snapshot import PodInfo
 from bayplan.testing import (
     Cluster,
     assert_pending,
@@ -244,6 +245,39 @@ def test_a_node_with_a_register_that_cannot_be_read_says_so() -> None:
     cluster = started([broken, pod("p", gpu=1, gpumem=1)])
     assert_pending(cluster, "p", "no cards for shares by HAMi")
     assert any("[0].devmem: expected" in text for text in cluster.snapshot.problems.values())
+
+
+# What would help ----------------------------------------------------------------------------------
+
+
+def helps(cluster: Cluster, name: str) -> list[str]:
+    """Return what DeviceShare suggests for a pod."""
+    own = cluster.api.get(Pod, f"default/{name}")
+    assert own is not None
+    (plugin,) = (
+        call.plugin for call in cluster.profile.runtime["remedies"] if call.name == "DeviceShare"
+    )
+    view = cluster.snapshot.view()
+    return [one.text for one in plugin.remedies(PodInfo(own), view)]
+
+
+def test_what_would_have_to_be_free_is_told() -> None:
+    held = {KEYS.allocated: "".join(f"GPU-{n},NVIDIA,80384,50:" for n in range(3)) + ";"}
+    first = on_node(pod("first", held, gpu=3, gpumem=80384, gpucores=50), "n1")
+    cards = [card(number) for number in range(3)]
+    cluster = started([node("n1", *cards), first, pod("p", gpumem=3584)])
+    assert_pending(cluster, "p", "Insufficient shares of cards")
+    assert helps(cluster, "p") == [
+        "would fit on n1 if 2 GiB on one card were freed; 3 cards have 1.5 GiB each: fragmented"
+    ]
+    notes = {KEYS.mode: "hami-core"}
+    cluster.add(pod("q", notes, gpu=2, gpumem=1, gpucores=60))
+    assert_pending(cluster, "q", "Insufficient shares of cards")
+    assert helps(cluster, "q") == [
+        "would fit on n1 if 10 % of compute on each of 2 cards were freed"
+    ]
+    cluster.add(pod("never", gpumem=100000))
+    assert helps(cluster, "never") == []
 
 
 # Which node, and settings -------------------------------------------------------------------------

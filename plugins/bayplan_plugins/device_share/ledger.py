@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 
 from bayplan import PodInfo
 from bayplan.api import Node
@@ -113,15 +114,18 @@ class CardLedger:
                 self.release(pod, node)
                 known.unsettled.pop(pod.uid, None)
 
-    def _enter(self, pod: PodInfo, node: str, known: HeldCards) -> None:
-        """Find out what a pod on a node holds; leave it unsettled where nothing says so."""
+    def _enter(self, pod: PodInfo, node: str, known: HeldCards, lasting: bool = False) -> None:
+        """Find out what a pod on a node holds; leave it unsettled where nothing says so.
+
+        :param lasting: the pod was there before this trial, whose end does not change it.
+        """
         shares, said = self._remembered.pop((pod.uid, node), ((), ()))
         stated = self._stated(pod, node, known)
         # What another scheduler or device plugin wrote since then wins.
         if stated and (not shares or stated != said):
             shares = stated
         if shares:
-            self._assign(pod, node, known, shares)
+            self._assign(pod, node, known, shares, lasting=lasting)
         else:
             known.unsettled[pod.uid] = pod
             self.columns.touch(node)
@@ -139,7 +143,14 @@ class CardLedger:
         while known.unsettled:
             uid, pod = next(iter(known.unsettled.items()))
             del known.unsettled[uid]
+            self._snapshot.on_rollback(partial(self._unsettle, pod, node, known))
             self._assign(pod, node, known, self._guess(pod, node, known), guessed=True)
+
+    def _unsettle(self, pod: PodInfo, node: str, known: HeldCards) -> None:
+        """Forget a guess that was made in a trial, if the pod is still there."""
+        if pod.uid in self._pods.get(node, {}) and pod.uid not in known.held:
+            known.unsettled[pod.uid] = pod
+            self.columns.touch(node)
 
     def _guess(self, pod: PodInfo, node: str, known: HeldCards) -> tuple[Share, ...]:
         request = self.requests(pod).get(known.contract.name)
@@ -178,8 +189,9 @@ class CardLedger:
         known: HeldCards,
         shares: tuple[Share, ...] | None,
         guessed: bool = False,
+        lasting: bool = False,
     ) -> None:
-        """Change what a pod holds (None: nothing); undone with the trial."""
+        """Change what a pod holds (None: nothing); undone with the trial, unless it is lasting."""
         before, was_guessed = known.held.get(pod.uid), pod.uid in known.guessed
 
         def undo() -> None:
@@ -187,7 +199,8 @@ class CardLedger:
                 self._assign(pod, node, known, before, was_guessed)
                 self._snapshot.touch((node,))
 
-        self._snapshot.on_rollback(undo)
+        if not lasting:
+            self._snapshot.on_rollback(undo)
         known.version = next(self._versions)
         known.guessed.discard(pod.uid)
         known.count(before or (), -1)
@@ -278,9 +291,9 @@ class CardLedger:
                 # A card that has come back has the shares again that pods say they hold of it.
                 stated = self._stated(pod, name, known)
                 guessed = uid in before.guessed and not stated
-                self._assign(pod, name, known, stated or before.held[uid], guessed)
+                self._assign(pod, name, known, stated or before.held[uid], guessed, lasting=True)
             else:
-                self._enter(pod, name, known)
+                self._enter(pod, name, known, lasting=True)
 
     def _offer(self, name: str, node: Node) -> tuple[CardContract | None, tuple[Card, ...]]:
         for contract in self.contracts:

@@ -26,11 +26,13 @@ from bayplan import (
     Reads,
     Refusal,
     Reject,
+    Remedy,
     StateKey,
     hookimpl,
 )
 from bayplan.plugin.base import Skip
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
+from bayplan_plugins.device_share.advice import what_would_fit
 from bayplan_plugins.device_share.columns import CardArrays
 from bayplan_plugins.device_share.fit import fitting, slots_of
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
@@ -191,6 +193,18 @@ class DeviceShare(Plugin[DeviceShareArgs]):
                     request, arrays, rows if nodes.rows is None else nodes.rows[rows]
                 )
         return most
+
+    # Why not ---------------------------------------------------------------------------------
+
+    @hookimpl
+    def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterator[Remedy]:
+        """Suggest what would have to be free on a node's cards."""
+        arrays = self._ledger.columns.arrays()
+        codes = nodes.pick(arrays.contract)
+        for name, request in self._ledger.requests(pod).items():
+            if not request.problem and not request.whole:
+                own = np.flatnonzero(codes == self._ledger.code_of[name])
+                yield from what_would_fit(request, arrays, nodes, own)
 
     # Which is best ---------------------------------------------------------------------------
 

@@ -1,0 +1,110 @@
+"""What would have to be free on a node's cards for a pod's share to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bayplan import NodeView, Remedy
+from bayplan.api.cards import MEBIBYTE, WHOLE
+from bayplan.naming import counted
+from bayplan.plugin.hookspecs import IntColumn
+from bayplan_plugins.device_share.columns import CardArrays
+from bayplan_plugins.shared.cards.contract import CardRequest
+
+__all__ = ["what_would_fit"]
+
+_GIBIBYTE = 1024 * MEBIBYTE
+_MOST_LISTED = 8
+
+
+@dataclass(frozen=True)
+class _Missing:
+    """What one card lacks: memory (bytes), compute (thousandths), and slots, 0 or 1."""
+
+    memory: int
+    compute: int
+    slots: int
+    cost: float
+
+
+def what_would_fit(
+    request: CardRequest, arrays: CardArrays, nodes: NodeView, own: IntColumn
+) -> Iterator[Remedy]:
+    """Suggest, for each node, what would have to be free on the cards that lack the least.
+
+    :param own: the places in ``nodes`` of those that offer cards by the request's contract.
+    """
+    for place in own.tolist():
+        row = place if nodes.rows is None else int(nodes.rows[place])
+        cards = [_missing(request, arrays, row, card) for card in _cards(request, arrays, row)]
+        cards.sort(key=lambda one: one.cost)
+        lacking = [one for one in cards[: request.cards] if one.cost > 0]
+        if len(cards) < request.cards or not lacking:
+            continue
+        name = nodes.table.names[row]
+        text = f"would fit on {name} if {_amounts(lacking)} were freed"
+        if any(one.memory for one in lacking):
+            text += _fragmented(request, arrays, row)
+        yield Remedy(text, row, sum(one.cost for one in lacking), frees=True)
+
+
+def _cards(request: CardRequest, arrays: CardArrays, row: int) -> Iterator[int]:
+    """Yield the cards that could hold the share if they were empty."""
+    for card in range(arrays.compute.shape[1]):
+        compute, memory = int(arrays.all_compute[row, card]), int(arrays.all_memory[row, card])
+        if 0 <= request.compute <= compute and _memory(request, memory) <= memory:
+            yield card
+
+
+def _memory(request: CardRequest, total: int) -> int:
+    return int(np.ceil(total * request.share)) if request.share else request.memory
+
+
+def _missing(request: CardRequest, arrays: CardArrays, row: int, card: int) -> _Missing:
+    total = max(1, int(arrays.all_memory[row, card]))
+    need = _memory(request, total)
+    memory = max(0, need - max(0, int(arrays.memory[row, card])))
+    compute = max(0, request.compute - max(0, int(arrays.compute[row, card])))
+    slots = int(arrays.slots[row, card] < 1)
+    return _Missing(memory, compute, slots, memory / total + compute / WHOLE + slots)
+
+
+def _amounts(lacking: list[_Missing]) -> str:
+    """Return what cards lack: ``2 GiB on one card`` or ``30 % of compute and a slot on ...``."""
+    found: dict[str, int] = {}
+    for one in lacking:
+        parts = [_size(one.memory)] if one.memory else []
+        parts += [f"{one.compute / 10:g} % of compute"] if one.compute else []
+        parts += ["a slot"] if one.slots else []
+        text = " and ".join(parts)
+        found[text] = found.get(text, 0) + 1
+    return ", and ".join(f"{text} on {_on(count)}" for text, count in found.items())
+
+
+def _on(count: int) -> str:
+    return "one card" if count == 1 else f"each of {counted(count, 'card')}"
+
+
+def _fragmented(request: CardRequest, arrays: CardArrays, row: int) -> str:
+    """Say that a node has enough memory in all, but not on one card."""
+    left = [
+        int(arrays.memory[row, card])
+        for card in _cards(request, arrays, row)
+        if arrays.memory[row, card] > 0 and arrays.slots[row, card] > 0
+    ]
+    need = request.cards * _memory(request, int(arrays.all_memory[row].max(initial=0)))
+    if not need or sum(left) < need or len(left) < 2:
+        return ""
+    if len(set(left)) == 1:
+        return f"; {counted(len(left), 'card')} have {_size(left[0])} each: fragmented"
+    sizes = ", ".join(_size(one) for one in sorted(left, reverse=True)[:_MOST_LISTED])
+    return f"; its cards have {sizes}: fragmented"
+
+
+def _size(amount: int) -> str:
+    if amount >= _GIBIBYTE:
+        return f"{amount / _GIBIBYTE:.4g} GiB"
+    return f"{amount / MEBIBYTE:.4g} MiB"
