@@ -470,6 +470,20 @@ def test_metax_gets_the_uuids_of_its_cards() -> None:
     assert json.loads(text) == [[{"uuid": "GPU-0", "compute": 50, "vRam": 32768}]]
 
 
+def test_hami_core_finds_the_pods_that_it_isolates_by_a_label() -> None:
+    share = {"gpu.shared": 1, "gpu-core": 50, "gpu-memory-ratio": 50}
+    isolated = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+    cluster = scheduled(*machine(), pod("a", share, labels=isolated), pod("b", share))
+    assert labels_of(cluster, "a") == {**isolated, "hami.io/vgpu-node": "n1"}
+    assert labels_of(cluster, "b") == {}
+
+
+def labels_of(cluster: Cluster, name: str) -> dict[str, str]:
+    found = cluster.api.get(Pod, f"default/{name}")
+    assert found is not None
+    return found.metadata.labels
+
+
 # Profiles ------------------------------------------------------------------------------------
 
 

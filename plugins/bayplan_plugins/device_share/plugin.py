@@ -289,9 +289,9 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         written = state[_WRITTEN] = self._written(pod, node)
         if written.problem:
             return written.problem
-        if not written.writes and written.lock is None:
+        if not written.writes and not written.labels and written.lock is None:
             return None
-        return Preparation(tuple(written.writes), lock=written.lock)
+        return Preparation(tuple(written.writes), lock=written.lock, labels=dict(written.labels))
 
     @hookimpl
     def bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | None:
