@@ -280,6 +280,21 @@ def test_a_nic_is_taken_at_the_switch_of_the_gpus_with_a_function_of_its_own() -
     assert minors(cluster, "b", "rdma") == [2]
 
 
+def test_gpus_are_chosen_again_where_the_first_ones_have_no_nic_left() -> None:
+    cluster = scheduled(*machine(), pod("nic", {"rdma": 100}))
+    assert minors(cluster, "nic", "rdma") == [1]
+    cluster.add(pod("a", {"nvidia.com/gpu": 2, "rdma": 1}, **_joint()))
+    cluster.schedule()
+    assert (minors(cluster, "a"), minors(cluster, "a", "rdma")) == ([2, 3], [2])
+
+
+def test_gpus_without_any_nic_at_their_switches_are_refused() -> None:
+    gpus = [gpu(n, pcie=str(n // 2)) for n in range(4)]
+    wish = {"nvidia.com/gpu": 4, "rdma": 1}
+    cluster = scheduled(node("n1"), devices("n1", *gpus, nic(1, "1")), pod("a", wish, **_joint()))
+    assert_pending(cluster, "a", "Insufficient rdma devices")
+
+
 def test_a_function_is_given_to_one_pod_only() -> None:
     pods = [pod(f"p{n}", {"rdma": 1}, device_allocate_hint=FUNCTIONS) for n in range(3)]
     shared = nic(1, "0", functions=2)

@@ -5,8 +5,8 @@ Follows koordinator-sh/koordinator v1.8 (pkg/scheduler/plugins/deviceshare/devic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from bayplan.dialects.koordinator_allocations import Allocation, Function
 from bayplan.dialects.koordinator_requests import GPU, Amounts, with_memory
@@ -57,7 +57,7 @@ def allocate(
     inventory = inventory.only({kind: wishes.hint(kind).selector for kind in kinds})
     chosen: dict[str, tuple[Allocation, ...]] = {}
     if joint is not None and len(kinds) > 1:
-        chosen = _together(inventory, request, needs, joint, scorer)
+        chosen = _together_somewhere(inventory, request, needs, joint, scorer)
     for kind in kinds:
         if kind not in chosen:
             chosen[kind] = _choose(inventory, request, kind, needs[kind], scorer)
@@ -111,6 +111,58 @@ def _check_functions(inventory: Inventory, hint: DeviceHint, kind: str) -> None:
         device.functions for device in inventory.devices[kind].values()
     ):
         raise Refused(f"Insufficient {kind} VirtualFunctions", resolvable=False)
+
+
+def _together_somewhere(
+    inventory: Inventory,
+    request: DeviceRequest,
+    needs: Mapping[str, _Need],
+    joint: JointAllocation,
+    scorer: Scorer | None,
+) -> dict[str, tuple[Allocation, ...]]:
+    """Choose devices of all types together.
+
+    Where the best primary devices lack others at their switches, primary devices are chosen among
+    those that do not: Koordinator would refuse the node.
+    """
+    try:
+        return _together(inventory, request, needs, joint, scorer)
+    except Refused:
+        if not joint.same_pcie:
+            raise
+        primary = joint.types[0]
+        good = _complete_switches(inventory, request, needs, joint.types[1:])
+        offered = {
+            minor
+            for minor in inventory.offered[primary]
+            if inventory.devices[primary][minor].pcie in good
+        }
+        if offered == inventory.offered[primary]:
+            raise
+        narrowed = {**inventory.offered, primary: frozenset(offered)}
+        try:
+            return _together(replace(inventory, offered=narrowed), request, needs, joint, scorer)
+        except Refused:
+            pass
+        raise
+
+
+def _complete_switches(
+    inventory: Inventory, request: DeviceRequest, needs: Mapping[str, _Need], kinds: Sequence[str]
+) -> frozenset[str | None]:
+    """Return the PCIe switches with a device of each type that has enough left."""
+    found = []
+    for kind in kinds:
+        hint = request.wishes.hint(kind)
+        found.append(
+            {
+                inventory.devices[kind][minor].pcie
+                for minor in inventory.offered[kind]
+                if inventory.fits(kind, minor, needs[kind].amounts)
+                and (hint.functions is None or _free_function(inventory, hint, kind, minor))
+            }
+        )
+    return frozenset(set.intersection(*found)) if found else frozenset()
 
 
 def _together(
