@@ -402,6 +402,16 @@ def test_nodes_are_scored_by_the_scoring_strategy(strategy: str, expected: str) 
     assert max(found, key=lambda name: found[name]) == expected
 
 
+def test_the_policy_for_fragments_chooses_gpus_not_nics() -> None:
+    pods = [pod(f"p{n}", {"gpu-core": 60, "gpu-memory-ratio": 60}) for n in range(8)]
+    small = [pod(f"s{n}", {"gpu-core": 40, "gpu-memory-ratio": 40}) for n in range(8)]
+    cluster = scheduled(*machine(), *pods, *small, plugins=["GPUFragmentation"])
+    assert len(cluster.placements()) == 16
+    state = cluster.snapshot.shared(CardLedger, CardLedger).state("n1")
+    assert state is not None
+    assert [one.compute for one in state.used] == [1000] * 8 + [0] * 4
+
+
 # What device plugins are told ----------------------------------------------------------------
 
 
