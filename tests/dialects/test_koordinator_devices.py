@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,6 +118,7 @@ def _read(name: str, text: str) -> tuple[Any, str]:
         return None, str(exc)
 
 
+@examples(100)
 @given(_broken())
 def test_no_annotation_ends_in_anything_but_a_message(case: tuple[str, str]) -> None:
     name, text = case
@@ -146,12 +148,14 @@ _ALLOCATIONS = st.lists(
 )
 
 
+@examples(50)
 @given(_ALLOCATIONS)
 def test_allocations_are_read_back_as_they_were_written(found: list[Allocation]) -> None:
     read = allocations_of({ALLOCATED: allocated_text(found)})
     assert sorted(read, key=repr) == sorted(found, key=repr)
 
 
+@examples(50)
 @given(st.integers(1, 2**45), st.integers(1, 100))
 def test_a_part_of_the_memory_is_never_more_than_that_part(total: int, percent: int) -> None:
     card = {GPU_MEMORY: total, GPU_MEMORY_RATIO: 100}
@@ -179,6 +183,7 @@ _AMOUNTS = st.dictionaries(
 )
 
 
+@examples(50)
 @given(_AMOUNTS)
 def test_any_request_is_divided_exactly_or_refused(requests: dict[str, int]) -> None:
     try:

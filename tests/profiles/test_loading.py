@@ -330,3 +330,32 @@ def test_arguments_of_another_plugins_kind_are_an_error(tmp_path: Path) -> None:
 def test_a_backoff_has_to_be_a_number(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="podInitialBackoffSeconds: expected a finite number"):
         load(tmp_path, "podInitialBackoffSeconds: .nan\n")
+
+
+def test_koordinators_arguments_of_deviceshare_load_as_they_are(tmp_path: Path) -> None:
+    text = """
+    profiles:
+    - schedulerName: koord-scheduler
+      pluginConfig:
+      - name: DeviceShare
+        args:
+          apiVersion: kubescheduler.config.k8s.io/v1
+          kind: DeviceShareArgs
+          allocator: default
+          disableDeviceNUMATopologyAlignment: true
+          scoringStrategy:
+            type: MostAllocated
+            resources:
+            - name: koordinator.sh/gpu-memory-ratio
+              weight: 1
+          gpuSharedResourceTemplatesConfig:
+            configMapNamespace: koordinator-system
+            configMapName: gpu-shared-resource-templates
+            matchedResources: [huawei.com/npu-core]
+    """
+    profile = load(tmp_path, text)
+    assert profile.args["DeviceShare"].model_dump()["scoring_strategy"]["type"] == "MostAllocated"
+    assert profile.notes == (
+        "DeviceShare: allocator has no effect",
+        "DeviceShare: disableDeviceNUMATopologyAlignment has no effect",
+    )

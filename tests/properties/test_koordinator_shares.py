@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
+from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ def _pod(requests: dict[str, int], notes: dict[str, str]) -> PodInfo:
     return PodInfo(decode_part(Pod, {"metadata": meta, "spec": {"containers": [container]}}))
 
 
+@examples(50)
 @given(_PODS)
 def test_no_device_is_given_out_beyond_what_it_has(
     pods: list[tuple[dict[str, int], dict[str, str], bool]],
