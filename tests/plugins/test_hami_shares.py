@@ -13,6 +13,8 @@ from bayplan.api import ApiObject, Node, Pod
 from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS
 from bayplan.errors import InputError
+from bayplan.plugin.events import ClusterEvent
+from bayplan.scheduler.object_changes import node_difference
 from bayplan.snapshot import PodInfo
 from bayplan.testing import (
     Cluster,
@@ -144,9 +146,7 @@ def test_a_whole_card_is_exclusive() -> None:
 
 
 def test_a_percentage_is_of_the_cards_memory() -> None:
-    cluster = started(
-        [node("n1", card(0, devmem=1001)), pod("p", gpu=1, **{"gpumem-percentage": 50})]
-    )
+    cluster = started([node("n1", card(0, devmem=1001)), pod("p", gpu=1, gpumem_percentage=50)])
     assert_placed(cluster, p="n1")
     assert devices_of(cluster, "p") == "GPU-0,NVIDIA,500,0:;"
 
@@ -254,11 +254,11 @@ def helps(cluster: Cluster, name: str) -> list[str]:
     """Return what DeviceShare suggests for a pod."""
     own = cluster.api.get(Pod, f"default/{name}")
     assert own is not None
-    (plugin,) = (
-        call.plugin for call in cluster.profile.runtime["remedies"] if call.name == "DeviceShare"
+    (suggest,) = (
+        call for call in cluster.profile.runtime["remedies"] if call.name == "DeviceShare"
     )
     view = cluster.snapshot.view()
-    return [one.text for one in plugin.remedies(PodInfo(own), view)]
+    return [one.text for one in suggest(PodInfo(own), view)]
 
 
 def test_what_would_have_to_be_free_is_told() -> None:
@@ -496,6 +496,19 @@ def test_shares_of_a_card_that_vanished_come_back_with_it() -> None:
     for one in (cluster, again):
         one.api.update(node("n1", card(0), card(1)))
         assert used(one, "n1") == [(0, 3000, 1), (0, 3000, 1)]
+
+
+# Heartbeats ---------------------------------------------------------------------------------------
+
+
+def test_locks_and_heartbeats_of_device_plugins_change_nothing_that_scheduling_reads() -> None:
+    alive = {HANDSHAKE: "Reported_2026.01.01 00:00:00"}
+    one = node("n1", card(0), **alive)
+    later = {HANDSHAKE: "Reported_2026.01.01 00:00:30", KEYS.lock: "2026-01-01T00:00:30Z,a,b"}
+    assert node_difference(one, node("n1", card(0), **later)) is ClusterEvent.NONE
+    for word in ("Requesting_2026.01.01 00:00:00", "Deleted_2026.01.01 00:00:00"):
+        changed = node("n1", card(0), **{HANDSHAKE: word})
+        assert node_difference(one, changed) is ClusterEvent.NODE_OTHER
 
 
 # The lock of a node ---------------------------------------------------------------------------

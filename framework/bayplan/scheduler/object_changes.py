@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, ResourceClaim
+from bayplan.dialects.vgpu.heartbeats import without_heartbeats
 from bayplan.plugin.events import ClusterEvent
 
 __all__ = ["claim_freed", "node_difference", "same_needs"]
@@ -49,8 +50,9 @@ def node_difference(old: Node | None, new: Node) -> ClusterEvent:
         old.status.capacity != new.status.capacity
     ):
         event |= ClusterEvent.NODE_ALLOCATABLE
-    if old.metadata.annotations != new.metadata.annotations or (
-        old.status.images != new.status.images
-    ):
+    before, after = old.metadata.annotations, new.metadata.annotations
+    if before != after and without_heartbeats(before) != without_heartbeats(after):
+        event |= ClusterEvent.NODE_OTHER
+    if old.status.images != new.status.images:
         event |= ClusterEvent.NODE_OTHER
     return event

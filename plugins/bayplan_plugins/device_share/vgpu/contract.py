@@ -315,6 +315,7 @@ class VirtualGpus:
         if self._limits_version != self._snapshot.objects_version:
             self._limits_version = self._snapshot.objects_version
             self._limits = _limits(self._snapshot.objects(ResourceQuota).values(), self._system)
+            self._use.limited = frozenset(self._limits)
         return self._limits.get(namespace, NO_LIMITS)
 
     # What the runtime is told ------------------------------------------------------------------

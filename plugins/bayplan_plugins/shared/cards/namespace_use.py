@@ -17,12 +17,14 @@ class NamespaceUse:
     def __init__(self, _: Snapshot) -> None:
         self._held: dict[str, tuple[tuple[str, str], int, int]] = {}
         self._sums: dict[tuple[str, str], list[int]] = {}
+        self.limited: frozenset[str] = frozenset()
+        """The namespaces with limits."""
         self.version = 0
-        """Changes with every sum."""
+        """Changes with every sum of a namespace with limits."""
 
     def set(self, contract: str, pod: PodInfo, shares: Sequence[Share]) -> None:
         """Record what a pod holds now by a contract; no shares for nothing."""
-        self.version += 1
+        self.version += pod.namespace in self.limited
         known = self._held.pop(pod.uid, None)
         if known is not None:
             self._count(known, -1)
