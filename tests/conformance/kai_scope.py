@@ -33,7 +33,10 @@ def profiles_of(case: Case) -> ProfileSet:
         "defaultStalenessGracePeriod": f"{grace:g}s",
     }
     plugins: dict[str, Mapping[str, Any]] = {"Queues": {"kai": kai}}
-    plugins["GPUSharing"] = {"placement": "spread" if _spreads(case) else "pack"}
+    plugins["GPUSharing"] = {
+        "nodes": "spread" if _spreads(case) else "pack",
+        "gpus": "spread" if "gpuspread" in _named(case) else "pack",
+    }
     if _spreads(case):
         gpus = {"type": "LeastAllocated", "resources": [{"name": "nvidia.com/gpu", "weight": 1}]}
         plugins["NodeResourcesFit"] = {"scoringStrategy": gpus}
@@ -44,6 +47,10 @@ def profiles_of(case: Case) -> ProfileSet:
 
 def _spreads(case: Case) -> bool:
     """Tell whether a case replaces KAI's packing of GPUs by spreading."""
+    return any(given.get("gpu") == "spread" for given in _named(case).values())
+
+
+def _named(case: Case) -> dict[str, dict[str, Any]]:
+    """Return the plugins that a case names instead of KAI's own list, with their arguments."""
     tiers = (case.get("config") or {}).get("tiers") or ()
-    plugins = [plugin for tier in tiers for plugin in tier["plugins"]]
-    return any((plugin.get("arguments") or {}).get("gpu") == "spread" for plugin in plugins)
+    return {one["name"]: one.get("arguments") or {} for tier in tiers for one in tier["plugins"]}

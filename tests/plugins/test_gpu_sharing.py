@@ -128,8 +128,15 @@ def test_several_devices_are_different_cards() -> None:
 
 @pytest.mark.parametrize(("placement", "shared"), [("pack", True), ("spread", False)])
 def test_cards_are_packed_or_pods_are_spread(placement: str, shared: bool) -> None:
-    cluster = sharing(node(), sharer("a", "0.3"), sharer("b", "0.3"), placement=placement)
+    cluster = sharing(node(), sharer("a", "0.3"), sharer("b", "0.3"), gpus=placement)
     assert (group_of(cluster, "a") == group_of(cluster, "b")) == shared
+
+
+@pytest.mark.parametrize(("nodes", "chosen"), [("pack", "n"), ("spread", "m")])
+def test_nodes_are_packed_or_pods_are_spread(nodes: str, chosen: str) -> None:
+    cluster = sharing(node("n"), sharer("a", "0.3"), nodes=nodes)
+    cluster.add(node("m"), sharer("b", "0.3"))
+    assert cluster.schedule()["b"] == chosen
 
 
 def test_the_fullest_card_that_fits_comes_first() -> None:

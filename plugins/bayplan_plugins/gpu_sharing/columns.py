@@ -52,19 +52,12 @@ class CardColumns:
 
     def _shared(self, nodes: NodeView) -> list[tuple[str, int]]:
         """Return the nodes of the view with shared cards, each with its place there."""
-        row_of = nodes.table.row_of
-        rows = {row_of[name]: name for name in self._groups.nodes() if name in row_of}
-        if nodes.rows is None:
-            return [(name, row) for row, name in rows.items()]
-        if len(rows) < len(nodes.rows):
-            places = np.searchsorted(nodes.rows, list(rows))
-            pairs = zip(rows.items(), places.tolist(), strict=True)
-            return [
-                (name, place)
-                for (row, name), place in pairs
-                if place < len(nodes.rows) and nodes.rows[place] == row
-            ]
-        return [(rows[row], place) for place, row in enumerate(nodes.rows.tolist()) if row in rows]
+        table = nodes.table
+        if nodes.rows is not None:
+            pairs = ((table.names[row], place) for place, row in enumerate(nodes.rows.tolist()))
+            return [(name, place) for name, place in pairs if self._groups.on_node(name)]
+        known = ((name, table.row_of.get(name)) for name in self._groups.nodes())
+        return [(name, row) for name, row in known if row is not None]
 
 
 def _partitioned(nodes: NodeView) -> BoolColumn:

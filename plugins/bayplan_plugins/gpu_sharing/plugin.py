@@ -61,12 +61,14 @@ _MOST_TOLD = 8
 class GPUSharingArgs(Args):
     """Arguments of GPUSharing.
 
-    ``placement``: "pack" fills shared GPUs, and nodes with used GPUs, first; "spread" takes whole
-    GPUs, and nodes with free ones, first. ``image`` is the image of the reservation pods, the one
+    ``gpus``: "pack" takes the fullest shared GPU first, "spread" a whole one (KAI's plugins gpupack
+    and gpuspread). ``nodes``: "pack" takes nodes with such a shared GPU first, then those with used
+    GPUs, "spread" those with free ones. ``image`` is the image of the reservation pods, the one
     that KAI is installed with.
     """
 
-    placement: Literal["pack", "spread"] = "pack"
+    gpus: Literal["pack", "spread"] = "pack"
+    nodes: Literal["pack", "spread"] = "pack"
     image: str = "ghcr.io/kai-scheduler/kai-scheduler/resource-reservation:latest"
 
 
@@ -85,7 +87,7 @@ class GPUSharing(Plugin[GPUSharingArgs]):
     def __init__(self, args: GPUSharingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._groups = handle.snapshot.shared(GpuGroups, GpuGroups)
-        self._groups.spreads = args.placement == "spread"
+        self._groups.spreads = args.gpus == "spread"
         self._columns = CardColumns(self._groups)
         self._prepared: set[str] = set()
 
@@ -136,10 +138,10 @@ class GPUSharing(Plugin[GPUSharingArgs]):
 
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
-        """Prefer nodes with a shared GPU that has enough left, then those with GPUs in use."""
+        """Prefer nodes with a shared GPU that is taken first, then those with GPUs in use."""
         offered = np.maximum(nodes.allocatable(GPU), 1)
         used = np.clip(nodes.used(GPU) / offered, 0.0, 1.0)
-        if self.args.placement == "spread":
+        if self.args.nodes == "spread":
             return 2 * _HALF * (1 - used)
         return _HALF * used + np.where(self._columns.joins(_request(pod), nodes), _HALF, 0.0)
 
