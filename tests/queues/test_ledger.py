@@ -408,3 +408,22 @@ def test_pods_are_counted_again_when_what_they_count_by_changes() -> None:
     tree = ledger.tree
     assert ledger.version > version
     assert (tree.amounts(tree.used[0])[GPU], tree.amounts(tree.demand[0])[GPU]) == (2.0, 2.0)
+
+
+def test_objects_that_have_no_say_change_nothing() -> None:
+    snapshot, defined = Snapshot(), 0
+
+    def define(snapshot: Snapshot) -> list[Queue]:
+        nonlocal defined
+        defined += 1
+        return [volcano.queue_of(one) for one in snapshot.objects(VolcanoQueue).values()]
+
+    rules = PodRules(lambda pod: "a", lambda pod: {}, lambda pod: False, lambda pod: True)
+    ledger = Ledger(
+        snapshot, define, (VolcanoQueue,), (), rules, lambda one: one.metadata.name != "other"
+    )
+    assert len(ledger.tree) == 0
+    snapshot.set_object("other", VolcanoQueue(ObjectMeta(name="other"), VolcanoQueueSpec()))
+    assert (len(ledger.tree), defined) == (0, 1)
+    snapshot.set_object("a", VolcanoQueue(ObjectMeta(name="a"), VolcanoQueueSpec()))
+    assert (len(ledger.tree), defined) == (2, 2)

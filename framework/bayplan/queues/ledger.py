@@ -69,6 +69,8 @@ class Ledger:
     :param kinds: the types of the objects that define queues or say which queue a pod belongs to;
         a change of one of them builds the tree again, a change of its status only where that
         changes a queue.
+    :param concerns: whether an object of ``kinds`` has a say at all, as a ConfigMap that defines no
+        queue has none.
     :param group_kinds: the types of the objects that name the queue of a pod group; their status
         says nothing of it.
     """
@@ -80,8 +82,10 @@ class Ledger:
         kinds: Iterable[type[ApiObject]],
         group_kinds: Iterable[type[ApiObject]],
         rules: PodRules,
+        concerns: Callable[[ApiObject], bool] = bool,
     ) -> None:
         self._snapshot = snapshot
+        self._concerns = concerns
         self._define = define
         self._rules = rules
         self._tree = QueueTree(())
@@ -176,6 +180,8 @@ class Ledger:
     # Following ---------------------------------------------------------------------------
 
     def _queue_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
+        if not any(one is not None and self._concerns(one) for one in (old, new)):
+            return
         if new is not None and same_definition(old, new):
             self._restated = True
         else:

@@ -49,6 +49,7 @@ class PlainPolicy:
     :param kinds: the types of the objects that define the queues.
     :param define: returns the queues of the snapshot.
     :param queue_of: returns the name of a pod's queue, None for none.
+    :param concerns: whether an object of ``kinds`` defines a queue.
     """
 
     actions: Sequence[str] = ("reclaim", "preempt")
@@ -61,6 +62,7 @@ class PlainPolicy:
         kinds: Sequence[type[ApiObject]],
         define: Callable[[Snapshot], Iterable[Queue]],
         queue_of: Callable[[PodInfo], str | None],
+        concerns: Callable[[ApiObject], bool] = bool,
     ) -> None:
         self.name: str = args.policy
         self.system = system
@@ -74,7 +76,7 @@ class PlainPolicy:
             is_fixed=lambda pod: False,
             counts=lambda pod: not pod.terminating,
         )
-        self.ledger = Ledger(handle.snapshot, define, kinds, (), rules)
+        self.ledger = Ledger(handle.snapshot, define, kinds, (), rules, concerns)
         self._fair: tuple[object, AmountRows] | None = None
 
     @property

@@ -22,7 +22,13 @@ def config_map_queues(args: PlainArgs, handle: Handle) -> PlainPolicy:
         return named or tenants.queue_of(pod.namespace)
 
     return PlainPolicy(
-        queue_configmap.NAME, args, handle, (ConfigMap,), _config_map_queues, queue_of
+        queue_configmap.NAME,
+        args,
+        handle,
+        (ConfigMap,),
+        _config_map_queues,
+        queue_of,
+        concerns=lambda one: isinstance(one, ConfigMap) and queue_configmap.is_queue(one),
     )
 
 
@@ -40,7 +46,8 @@ class _Tenants:
         snapshot.on_object(ConfigMap, self._changed)
 
     def _changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
-        self._queues = None
+        if any(one is not None and queue_configmap.is_queue(one) for one in (old, new)):
+            self._queues = None
 
     def queue_of(self, namespace: str) -> str | None:
         """Return the queue of a namespace, the first by the key of its ConfigMap."""
