@@ -50,7 +50,7 @@ class CardLedger:
         self._sources: dict[str, Node] = {}
         self._pods: dict[str, dict[str, PodInfo]] = {}
         self._remembered: dict[tuple[str, str], tuple[tuple[Share, ...], tuple[Share, ...]]] = {}
-        self._latest: tuple[PodInfo | None, Requests] = (None, NO_REQUESTS)
+        self._of_pods: dict[int, Requests] = {}
         self._plain: dict[tuple[SpecFacts, Hashable], Requests] = {}
         self._read_at = (0, 0)
         self.columns = CardColumns(snapshot, self._fill)
@@ -79,18 +79,20 @@ class CardLedger:
             return NO_REQUESTS
         # Limits of namespaces are part of a request.
         version = (self._snapshot.objects_version, self._use.version)
-        if self._read_at != version or len(self._plain) > _MOST_REMEMBERED:
+        most = max(len(self._plain), len(self._of_pods))
+        if self._read_at != version or most > _MOST_REMEMBERED:
             self._read_at = version
-            self._latest = (None, NO_REQUESTS)
+            self._of_pods.clear()
             self._plain.clear()
-        if self._latest[0] is pod:
-            return self._latest[1]
+        known = self._of_pods.get(pod.serial)
+        if known is not None:
+            return known
         found = self._plain.get((pod.facts, pod.labels_id)) if plain else None
         if found is None:
             found = self._asked(pod)
             if plain:
                 self._plain[pod.facts, pod.labels_id] = found
-        self._latest = (pod, found)
+        self._of_pods[pod.serial] = found
         return found
 
     def _asked(self, pod: PodInfo) -> Requests:
