@@ -243,8 +243,9 @@ class VirtualGpus:
         except ValueError as exc:
             return f"annotation {name}: {exc}"
         try:
-            partitions = read_partitions(annotations.get(MIG_ALLOCATIONS, "[]"))
-            assigned = with_partitions(assigned, partitions)
+            if MIG_ALLOCATIONS in annotations:
+                partitions = read_partitions(annotations[MIG_ALLOCATIONS])
+                assigned = with_partitions(assigned, partitions)
         except ValueError as exc:
             return f"annotation {MIG_ALLOCATIONS}: {exc}"
         index = {card.uuid: card.index for card in cards}
