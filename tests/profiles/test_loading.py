@@ -56,6 +56,7 @@ def test_the_default_weights_are_those_of_kube_scheduler() -> None:
         # elastic jobs.
         "Resizer": 20,
         "DeviceShare": 1,
+        "GPUFragmentation": 10,
         "NetworkNear": 1,
         "GPUSharing": 1,
         "GPUTopology": 2,

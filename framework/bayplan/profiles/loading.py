@@ -86,6 +86,8 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("DynamicResources", 2),
     ("DeviceShare", 1),
     ("GPUSharing", 1),
+    # Above all that spread pods: once a card is broken up, nothing mends it.
+    ("GPUFragmentation", 10),
     ("GPUTopology", 2),
     ("NodeNUMA", 1),
     ("DefaultPreemption", 1),

@@ -34,8 +34,6 @@ _NOT_BUILT = np.zeros(0)
 class FragmentationGradient:
     """Choose the node and card where the fragmentation grows least."""
 
-    normalized = False
-
     def __init__(self, source: StateSource) -> None:
         self._source = source
         self.forget([])
@@ -121,6 +119,10 @@ class FragmentationGradient:
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
         """Return the scores as they are."""
         return rated.scores
+
+    def normalized(self, scores: FloatColumn) -> FloatColumn:
+        """Return the scores as they are, from 0 to 100."""
+        return scores
 
 
 def _scores(before: FloatColumn, after: FloatColumn) -> FloatColumn:

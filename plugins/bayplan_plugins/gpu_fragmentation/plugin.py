@@ -105,7 +105,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         self._ledger = snapshot.shared(CardLedger, CardLedger)
         self._source = StateSource(snapshot, self._ledger)
         self._policy = _policy(args, self._source)
-        self._learned = None if args.workload else LearnedWorkload()
+        self._learned = None if args.workload else LearnedWorkload(self._source.most)
         self._workload = _given(args)
         self._policy.forget(self._workload)
         self._known: OrderedDict[PodShape, _Known] = OrderedDict()
@@ -186,14 +186,8 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
 
     @hookimpl
     def normalize(self, scores: FloatColumn) -> FloatColumn:
-        """Spread the scores over 0 to 100 where the policy's formula says so."""
-        if not self._policy.normalized or not len(scores):
-            return scores
-        low, high = scores.min(), scores.max()
-        if high == low:
-            return np.zeros(len(scores))
-        spread: FloatColumn = (scores - low) * 100.0 // (high - low)
-        return spread
+        """Bring the policy's scores to 0 to 100."""
+        return self._policy.normalized(scores)
 
     # On the node -----------------------------------------------------------------------------
 
@@ -215,6 +209,11 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         if choice.shares:
             self._ledger.hold(pod, node.name, choice.shares)
         return None
+
+    @hookimpl
+    def unreserve(self, pod: PodInfo, node: NodeRow) -> None:
+        """Release the pod's shares."""
+        self._ledger.release(pod, node.name)
 
     def _card(self, shape: PodShape, row: int) -> int:
         """Return the card that was the best one when the node was rated."""
@@ -260,7 +259,7 @@ def _policy(args: GPUFragmentationArgs, source: StateSource) -> Policy:
         "GpuPacking": simple.packing,
         "GpuClustering": simple.clustering,
     }[args.policy]
-    return simple.SimplePolicy(source, formula, normalized=args.policy == "BestFit")
+    return simple.SimplePolicy(source, formula, spread=args.policy == "BestFit")
 
 
 def _given(args: GPUFragmentationArgs) -> list[WeightedShape]:

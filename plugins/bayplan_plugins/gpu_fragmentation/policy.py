@@ -43,9 +43,6 @@ class Rated:
 class Policy(Protocol):
     """Rates nodes for a pod by what is left of them."""
 
-    normalized: bool
-    """Whether the lowest score of all feasible nodes counts 0 and the highest 100."""
-
     def forget(self, workload: list[WeightedShape]) -> None:
         """Forget everything about nodes; pods come as this workload says."""
 
@@ -59,7 +56,10 @@ class Policy(Protocol):
         """Rate nodes; the scores of nodes where the shape does not fit do not count."""
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
-        """Return the scores of nodes now, 0 to 100, from what is known of each."""
+        """Return the scores of nodes now, from what is known of each."""
+
+    def normalized(self, scores: FloatColumn) -> FloatColumn:
+        """Bring the scores of the feasible nodes, of which there is one at least, to 0 to 100."""
 
 
 def best_fit(left: Cards, compute: int) -> IntColumn:

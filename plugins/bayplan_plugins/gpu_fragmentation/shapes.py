@@ -7,7 +7,7 @@ pods that arrive.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bayplan import PodInfo
@@ -144,12 +144,16 @@ class LearnedWorkload:
     """The shapes of the pods seen so far; the policies use it once enough have been seen.
 
     ``latest`` are the shapes at the last look, which comes whenever a quarter more pods have been
-    seen; there, pods of several whole cards are taken as if one of each size had come already.
+    seen; there, pods of several whole cards are taken as if one of each size had come already, and
+    two that nearly take a largest node.
     ``in_use`` changes only when the shapes differ by more than a tenth of all pods from it, so that
     scores stay comparable and need not be computed again.
+
+    :param largest: returns the most CPU (milli) and cards (thousandths) that nodes have.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, largest: Callable[[], tuple[int, int]]) -> None:
+        self._largest = largest
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._counts: Counter[tuple[SpecFacts, tuple[CardRequest, ...]]] = Counter()
         self._shapes: dict[tuple[SpecFacts, tuple[CardRequest, ...]], PodShape] = {}
@@ -179,7 +183,7 @@ class LearnedWorkload:
             shapes[self._shapes[one]] += count
         if self._drift(shapes, total) > _DRIFT:
             self.in_use = weighted(shapes.items())
-        self.latest = weighted((shapes + _expected(shapes)).items())
+        self.latest = weighted((shapes + expected(shapes, *self._largest())).items())
         return True
 
     def _drift(self, shapes: Mapping[PodShape, int], total: int) -> float:
@@ -189,9 +193,16 @@ class LearnedWorkload:
         return sum(part for part in more if part > 0)
 
 
-def _expected(seen: Counter[PodShape]) -> Counter[PodShape]:
-    """Return a pod of two, four and eight whole cards with as much CPU a card as others have."""
+def expected(seen: Counter[PodShape], most_cpu: int, most_cards: int) -> Counter[PodShape]:
+    """Return pods of several cards that may come though none like them has been seen.
+
+    One each of two, four and eight whole cards with as much CPU a card as others have, and two that
+    take all cards and nine tenths of the CPU of a largest node.
+    """
     cards = sum(shape.total * count for shape, count in seen.items()) / WHOLE
     cpu = sum(shape.cpu * count for shape, count in seen.items() if shape.cards)
     each = int(cpu / cards) if cards else 0
-    return Counter(PodShape(each * size, size, WHOLE, _ANY) for size in _SIZES)
+    found = Counter(PodShape(each * size, size, WHOLE, _ANY) for size in _SIZES)
+    if most_cards >= 2 * WHOLE:
+        found[PodShape(most_cpu * 9 // 10, most_cards // WHOLE, WHOLE, _ANY)] += 2
+    return found

@@ -26,12 +26,15 @@ _ON_USED_CARD = 100
 
 
 class SimplePolicy:
-    """Rate nodes by a formula that sees one node and one pod."""
+    """Rate nodes by a formula that sees one node and one pod.
 
-    def __init__(self, source: StateSource, formula: Formula, normalized: bool = False) -> None:
+    :param spread: whether the lowest score of all feasible nodes counts 0 and the highest 100.
+    """
+
+    def __init__(self, source: StateSource, formula: Formula, spread: bool = False) -> None:
         self._source = source
         self._formula = formula
-        self.normalized = normalized
+        self._spread = spread
 
     def forget(self, workload: list[WeightedShape]) -> None:
         """Do nothing: the formula does not know the workload."""
@@ -50,14 +53,22 @@ class SimplePolicy:
         """Return the scores as they are."""
         return rated.scores
 
+    def normalized(self, scores: FloatColumn) -> FloatColumn:
+        """Spread the scores where the formula's own does so; in whole numbers."""
+        low, high = scores.min(), scores.max()
+        if not self._spread:
+            return scores
+        if high == low:
+            return np.zeros(len(scores))
+        spread: FloatColumn = (scores - low) * 100.0 // (high - low)
+        return spread
+
 
 class ByChance:
     """Rate nodes at random, and take any card that fits.
 
     :param seed: of the random numbers.
     """
-
-    normalized = False
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -85,6 +96,10 @@ class ByChance:
         """Return new random numbers each time."""
         drawn: FloatColumn = 100.0 * self._random.random(len(rated.scores))
         return drawn
+
+    def normalized(self, scores: FloatColumn) -> FloatColumn:
+        """Return the scores as they are, from 0 to 100."""
+        return scores
 
 
 def best_fit_score(shape: PodShape, states: NodeStates, source: StateSource) -> FloatColumn:

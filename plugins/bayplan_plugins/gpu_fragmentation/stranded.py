@@ -25,14 +25,13 @@ __all__ = ["LeastStranded"]
 
 _SEQUENCES = 16
 _LENGTH = 16
+_ALIKE = 100.0
 _MOST_KNOWN = 400_000
 _NO_NODES = np.zeros(0)
 
 
 class LeastStranded:
     """Choose the node and card where the fewest thousandths of cards are stranded."""
-
-    normalized = False
 
     def __init__(self, source: StateSource) -> None:
         self._source = source
@@ -156,9 +155,13 @@ class LeastStranded:
         return self._slots.prices(self._slots_of.sum(axis=1), float(self._idle.sum()))
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
-        """Return 0 to 100 for each node: less stranded and fewer dear slots used up is better."""
+        """Return what each node gains, in thousandths of a card: less stranded, less dear room."""
         # The slots of its own size are there for a pod of several cards.
         prices = self._prices() * (self._slots.cards > shape.cards)
-        total = rated.scores - prices @ rated.used_up if len(prices) else rated.scores
-        squeezed: FloatColumn = 100.0 / (1.0 + np.exp(-total / 1000.0))
-        return squeezed
+        return rated.scores - prices @ rated.used_up if len(prices) else rated.scores
+
+    def normalized(self, scores: FloatColumn) -> FloatColumn:
+        """Spread the scores over 0 to 100; less where all nodes are nearly alike."""
+        low, high = scores.min(), scores.max()
+        spread: FloatColumn = 100.0 - (high - scores) * 100.0 / max(high - low, _ALIKE)
+        return spread

@@ -1,0 +1,208 @@
+"""GPUFragmentation: its policies against plain Python, and what they choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from examples import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bayplan.api import ApiObject, Pod
+from bayplan.testing import Cluster, make_node, make_object, make_pod
+from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpu_fragmentation.fragments import FragmentationGradient
+from bayplan_plugins.gpu_fragmentation.policy import several_taken
+from bayplan_plugins.gpu_fragmentation.rollouts import Rollouts
+from bayplan_plugins.gpu_fragmentation.shapes import (
+    LearnedWorkload,
+    NodeChoice,
+    PodShape,
+    weighted,
+)
+from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
+
+WHOLE = 1000
+CORE, RATIO = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio"
+
+
+def shape(cpu: int, cards: int, compute: int = WHOLE) -> PodShape:
+    return PodShape(cpu, cards, compute if cards else 0, NodeChoice())
+
+
+def states(cpu: Sequence[int], left: Sequence[Sequence[int]]) -> NodeStates:
+    return NodeStates(np.arange(len(cpu)), np.array(cpu), np.array(left))
+
+
+def gpu_objects(name: str, cards: int, cpu: str = "32") -> list[ApiObject]:
+    """A node with Koordinator's Device."""
+    amounts: dict[str, Any] = {CORE: str(100 * cards), RATIO: str(100 * cards)}
+    card = {CORE: "100", RATIO: "100", "koordinator.sh/gpu-memory": "16Gi"}
+    devices = [
+        {"type": "gpu", "id": f"{name}-{minor}", "minor": minor, "health": True, "resources": card}
+        for minor in range(cards)
+    ]
+    device = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": {"name": name},
+        "spec": {"devices": devices},
+    }
+    return [make_node(name, cpu=cpu, memory="64Gi", **amounts), make_object(device)]
+
+
+def share_pod(name: str, percent: int, cpu: str = "1") -> Pod:
+    amounts: dict[str, Any] = {CORE: percent, RATIO: percent}
+    return make_pod(name, cpu=cpu, **amounts)
+
+
+# Fragmentation -------------------------------------------------------------------------------
+
+
+def plain_fragmentation(
+    workload: Sequence[tuple[PodShape, float]], cpu: int, left: Sequence[int]
+) -> float:
+    """The published definition, one pod and one card at a time."""
+    total = 0.0
+    for pod, part in workload:
+        fits = (
+            pod.cards > 0
+            and pod.cpu <= cpu
+            and sum(one >= pod.compute for one in left) >= pod.cards
+        )
+        lost = sum(one for one in left if one < pod.compute) if fits else sum(left)
+        total += part * lost
+    return total
+
+
+SHAPES = st.builds(
+    shape,
+    st.integers(0, 8).map(lambda n: 1000 * n),
+    st.sampled_from((0, 1, 1, 1, 2, 4)),
+    st.just(WHOLE),
+) | st.builds(
+    shape,
+    st.integers(0, 8).map(lambda n: 1000 * n),
+    st.just(1),
+    st.integers(1, 99).map(lambda n: 10 * n),
+)
+LEFT = st.lists(st.integers(0, 100).map(lambda n: 10 * n), min_size=4, max_size=4)
+
+
+@examples(100)
+@given(st.lists(SHAPES, min_size=1, max_size=5, unique=True), st.integers(0, 16), LEFT)
+def test_fragmentation_is_what_typical_pods_could_not_use(
+    shapes: list[PodShape], cpu: int, left: list[int]
+) -> None:
+    cluster = Cluster([make_node("n", cpu="64")])
+    source = StateSource(cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger))
+    policy = FragmentationGradient(source)
+    workload = weighted((one, 1.0) for one in shapes)
+    policy.forget(workload)
+    found = policy.fragmentation(states([1000 * cpu], [left]))
+    kept = weighted(((one.shape, one.part) for one in workload), 0.95)
+    expected = plain_fragmentation([(o.shape, o.part) for o in kept], 1000 * cpu, left)
+    assert found[0] == pytest.approx(expected)
+
+
+# Rollouts ------------------------------------------------------------------------------------
+
+
+@examples(100)
+@given(SHAPES, st.integers(0, 32), LEFT)
+def test_what_stays_idle_is_as_if_pods_were_placed_one_by_one(
+    pod: PodShape, cpu: int, left: list[int]
+) -> None:
+    rollouts = Rollouts(weighted([(pod, 1.0)]), [0], 2, 6)
+    found = rollouts.idle(np.array([1000 * cpu]), np.array([left]), np.ones((1, 1), dtype=np.bool_))
+    cards, cores = list(left), 1000 * cpu
+    for _ in range(6):
+        fitting = sorted((one, place) for place, one in enumerate(cards) if one >= pod.compute)
+        if pod.cpu > cores or len(fitting) < pod.cards:
+            break
+        for _, place in fitting[: pod.cards] if pod.cards else ():
+            cards[place] -= pod.compute
+        cores -= pod.cpu
+    assert found[0] == sum(cards)
+
+
+def test_several_shares_take_the_cards_with_the_least_left() -> None:
+    left = several_taken(shape(0, 2, 300), np.array([[900, 300, 200, 400]]))
+    assert left.tolist() == [[900, 0, 200, 100]]
+
+
+# The workload --------------------------------------------------------------------------------
+
+
+def test_the_workload_is_learned_from_what_arrives() -> None:
+    cluster = Cluster(gpu_objects("n", 8))
+    ledger = cluster.snapshot.shared(CardLedger, CardLedger)
+    learned = LearnedWorkload(lambda: (32_000, 8_000))
+    for number in range(40):
+        pod = share_pod(f"p{number}", 30 if number % 4 else 60)
+        cluster.add(pod)
+    for info in cluster.snapshot.living.values():
+        learned.see(info, ledger.requests(info))
+    parts = {one.shape.compute: one.part for one in learned.in_use}
+    assert parts == pytest.approx({300: 0.75, 600: 0.25}, abs=0.05)
+
+
+# Choices -------------------------------------------------------------------------------------
+
+
+def cards_of(cluster: Cluster, node: str) -> dict[str, list[int]]:
+    ledger = cluster.snapshot.shared(CardLedger, CardLedger)
+    placed = [pod for pod, on in cluster.snapshot.placed.values() if on == node]
+    return {pod.name: [one.card for one in ledger.shares(pod, node)] for pod in placed}
+
+
+def test_a_share_goes_where_it_leaves_nothing_useless() -> None:
+    objects = [*gpu_objects("a", 2), *gpu_objects("b", 2)]
+    typical = [{"cpu": "1", "gpus": 1, "gpuMilli": 500, "count": 1}]
+    cluster = Cluster(objects, plugins={"GPUFragmentation": {"policy": "FGD", "workload": typical}})
+    for number in range(4):
+        cluster.add(share_pod(f"p{number}", 50))
+        cluster.schedule()
+    found = [
+        (node, card)
+        for node in "ab"
+        for cards in cards_of(cluster, node).values()
+        for card in cards
+    ]
+    assert sorted(map(found.count, set(found))) == [2, 2], "each used card is full"
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["LeastStranded", "FGD", "BestFit", "DotProd", "GpuPacking", "GpuClustering", "Random"],
+)
+def test_no_policy_gives_more_of_a_card_than_it_has(policy: str) -> None:
+    objects = [obj for node in ("a", "b", "c") for obj in gpu_objects(node, 4)]
+    cluster = Cluster(objects, plugins={"GPUFragmentation": {"policy": policy}})
+    for number in range(60):
+        cluster.add(share_pod(f"p{number}", (30, 60, 100, 20, 200)[number % 5]))
+        cluster.schedule()
+    arrays = cluster.snapshot.shared(CardLedger, CardLedger).columns.arrays()
+    placed = [pod for pod, _ in cluster.snapshot.placed.values()]
+    total = sum(pod.requests[CORE] * 10 for pod in placed)
+    assert (arrays.compute >= 0)[:, :4].all()
+    assert total == 12 * WHOLE - arrays.compute.clip(min=0).sum()
+    assert total > 0.8 * 12 * WHOLE, "the cluster is nearly full"
+
+
+def test_a_pod_for_a_whole_node_keeps_its_room() -> None:
+    objects = [obj for node in "abcd" for obj in gpu_objects(node, 8)]
+    workload = [
+        {"cpu": "1", "gpus": 1, "gpuMilli": 500, "count": 10},
+        {"cpu": "8", "gpus": 8, "gpuMilli": 1000, "count": 1},
+    ]
+    cluster = Cluster(objects, plugins={"GPUFragmentation": {"workload": workload}})
+    for number in range(24):
+        cluster.add(share_pod(f"p{number}", 50))
+        cluster.schedule()
+    assert len(set(cluster.placements().values())) <= 2
+    cluster.add(share_pod("large", 800, cpu="8"))
+    assert cluster.schedule()["large"]
