@@ -52,6 +52,10 @@ class Hand:
         self.scheduler = Scheduler(self, profiles_with(plugins), observer=observer)
         self.add(*objects)
 
+    @property
+    def unix_time(self) -> float:
+        return self.now
+
     def watch(self, handler: WatchHandler) -> None:
         self._handler = handler
 

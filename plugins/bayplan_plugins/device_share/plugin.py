@@ -30,6 +30,7 @@ from bayplan import (
     StateKey,
     hookimpl,
 )
+from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.plugin.base import Skip
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_plugins.device_share.advice import what_would_fit
@@ -115,6 +116,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             yield Reject(other, f"no cards for shares by {named}", resolvable=False)
         for name, request in requests.items():
             own = codes == self._ledger.code_of[name]
+            if request.implicit:
+                own &= ~_counted_out(pod, nodes)
             if not own.any() or named not in (None, name):
                 continue
             rows = own.nonzero()[0]
@@ -298,6 +301,16 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         """Write the pod's shares into its annotations, in its contract's words."""
         written = state.get(_WRITTEN) or self._written(pod, node)
         return dict(written.annotations) or None
+
+
+def _counted_out(pod: PodInfo, nodes: NodeView) -> BoolColumn:
+    """Return the nodes with too few GPUs by their number, which NodeResourcesFit refuses."""
+    short = np.zeros(len(nodes), dtype=np.bool_)
+    for resource in GPU_RESOURCES:
+        need = pod.requests.get(resource, 0)
+        if need:
+            short |= nodes.free(resource) < need
+    return short
 
 
 def _mask(places: IntColumn, size: int) -> BoolColumn:

@@ -201,7 +201,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         before = self._ledger.state(node.name, pod.uid)
         assert before is not None, "the node has cards"
         place = self._card(self._shape(pod), node.row)
-        if place == FIRST:
+        if place == FIRST and request.whole:
             place = _first_idle(before)
         if place == FIRST or place >= len(before.cards):
             return None
