@@ -145,7 +145,7 @@ class LearnedWorkload:
 
     ``latest`` are the shapes at the last look, which comes whenever a quarter more pods have been
     seen; there, pods of several whole cards are taken as if one of each size had come already, and
-    two that nearly take a largest node.
+    four that take a largest node.
     ``in_use`` changes only when the shapes differ by more than a tenth of all pods from it, so that
     scores stay comparable and need not be computed again.
 
@@ -196,13 +196,13 @@ class LearnedWorkload:
 def expected(seen: Counter[PodShape], most_cpu: int, most_cards: int) -> Counter[PodShape]:
     """Return pods of several cards that may come though none like them has been seen.
 
-    One each of two, four and eight whole cards with as much CPU a card as others have, and two that
-    take all cards and nine tenths of the CPU of a largest node.
+    One each of two, four and eight whole cards with as much CPU a card as others have, and four that
+    take all of a largest node.
     """
     cards = sum(shape.total * count for shape, count in seen.items()) / WHOLE
     cpu = sum(shape.cpu * count for shape, count in seen.items() if shape.cards)
     each = int(cpu / cards) if cards else 0
     found = Counter(PodShape(each * size, size, WHOLE, _ANY) for size in _SIZES)
     if most_cards >= 2 * WHOLE:
-        found[PodShape(most_cpu * 9 // 10, most_cards // WHOLE, WHOLE, _ANY)] += 2
+        found[PodShape(most_cpu, most_cards // WHOLE, WHOLE, _ANY)] += 4
     return found
