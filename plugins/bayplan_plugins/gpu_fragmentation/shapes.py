@@ -196,8 +196,8 @@ class LearnedWorkload:
 def expected(seen: Counter[PodShape], most_cpu: int, most_cards: int) -> Counter[PodShape]:
     """Return pods of several cards that may come though none like them has been seen.
 
-    One each of two, four and eight whole cards with as much CPU a card as others have, and four that
-    take all of a largest node.
+    One each of two, four and eight whole cards with as much CPU a card as others have, and four
+    that take all of a largest node.
     """
     cards = sum(shape.total * count for shape, count in seen.items()) / WHOLE
     cpu = sum(shape.cpu * count for shape, count in seen.items() if shape.cards)
