@@ -26,7 +26,8 @@ from faces import Face, serving
 from paths import ROOT
 from prometheus_client import CollectorRegistry
 
-from bayplan.api import ApiObject, ObjectMeta, Pod, VolcanoQueue
+from bayplan.api import ApiObject, Namespace, ObjectMeta, Pod, VolcanoQueue
+from bayplan.api.configmap import ConfigMap
 from bayplan.cli import cli, main
 from bayplan.cluster.apiserver import Role, Rule
 from bayplan.cluster.embedded.assembly import create_in_order
@@ -339,6 +340,36 @@ def test_a_snapshot_holds_no_environment_no_secret_and_no_repeated_manifest(
     with zipfile.ZipFile(archive) as opened:
         for name in opened.namelist():
             assert b"hunter2" not in opened.read(name)
+
+
+def test_queues_of_config_maps_are_those_beside_the_lease_that_the_profile_names(
+    face: Face, kubeconfig: Path, tmp_path: Path
+) -> None:
+    def queue(name: str, place: str, labels: dict[str, str]) -> ConfigMap:
+        return ConfigMap(ObjectMeta(name, namespace=place, labels=labels), {"weight": "3"})
+
+    space = Namespace(ObjectMeta("queues"))
+    label = "bayplan.dev/queue"
+    maps = [
+        queue("a", "queues", {label: "mine"}),
+        queue("b", "queues", {}),
+        queue("c", "kube-system", {label: "usual"}),
+        queue("d", "default", {label: "others"}),
+    ]
+    create(face, space, *maps, make_node("n", cpu=4))
+    config = tmp_path / "profile.yaml"
+    content = yaml.safe_load(PROFILE.read_text())
+    content["leaderElection"] = {"resourceNamespace": "queues"}
+    config.write_text(yaml.safe_dump(content))
+    archive = tmp_path / "cluster.zip"
+    for more, expected in (((), "usual"), (("--config", config), "mine")):
+        live = bayplan("queue", "list", "--kubeconfig", kubeconfig, "-o", "json", *more)
+        assert live.exit_code == 0, live.output
+        assert [one["name"] for one in json.loads(live.stdout)["queues"]] == [expected]
+        done = bayplan("snapshot", "--kubeconfig", kubeconfig, "-o", archive, *more)
+        assert "1 ConfigMap" in done.output
+        saved = bayplan("queue", "list", "-f", archive, "-o", "json")
+        assert [one["name"] for one in json.loads(saved.stdout)["queues"]] == [expected]
 
 
 def test_workloads_of_a_snapshot_keep_the_pods_that_they_have(

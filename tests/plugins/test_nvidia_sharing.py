@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from gpu_builders import device_class, slice_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from bayplan.api import ApiObject, Node, Pod
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.gpus import GPUS
 from bayplan.api.meta import ObjectMeta
+from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.dialects.nvidia import GpuLabels, gpu_labels, mig_profile, replication_of
 from bayplan.testing import Cluster, assert_pending, assert_placed, make_node, make_pod
 from bayplan_plugins.device_share.ledger import CardLedger
@@ -204,6 +206,31 @@ def test_mixed_devices_are_counted_by_profile() -> None:
     assert_placed(cluster, s0="a", s1="a", l0="a")
     assert_pending(cluster, "l1", "Insufficient nvidia.com/mig-3g.40gb")
     assert use(cluster, "a") == [(121, 9984, 1), (121, 9984, 1), (454, 40448, 1)]
+
+
+def test_whole_gpus_beside_mig_devices_promise_no_topology() -> None:
+    machine = {"bayplan.dev/machine": "dgx-h100", **MIXED}
+    node = make_node(
+        "a", cpu=64, labels=machine, **{"nvidia.com/gpu": 4, "nvidia.com/mig-1g.10gb": 28}
+    )
+    cluster = cluster_of(node, gpu_pod("p", gpu=4))
+    cluster.schedule()
+    assert_placed(cluster, p="a")
+    pod = cluster.api.get(Pod, "default/p")
+    assert pod is not None
+    assert GPUS not in pod.metadata.annotations
+    assert sum(compute == 1000 for compute, _, _ in use(cluster, "a")) == 4
+
+
+def test_partitions_of_claims_are_had_beside_those_of_the_plugin() -> None:
+    node = mig_node("a", MIXED, mig_1g_10gb=1)
+    name = "nvidia.com/mig-1g.12gb"
+    gpus = device_class("small", 'device.driver == "gpu.example.com"', extendedResourceName=name)
+    cluster = Cluster([node, gpus, slice_of("a", [{"name": "gpu-0"}])])
+    ClaimController(cluster.api)
+    cluster.add(make_pod("p", **{name: 1}), make_pod("q", **{"nvidia.com/mig-1g.10gb": 1}))
+    cluster.schedule()
+    assert_placed(cluster, p="a", q="a")
 
 
 def test_slices_of_the_single_strategy_promise_no_topology() -> None:

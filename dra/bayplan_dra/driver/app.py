@@ -24,6 +24,7 @@ from bayplan_dra.driver.kubelet.sockets import Sockets
 from bayplan_dra.driver.prepare.edits import DeviceFiles
 from bayplan_dra.driver.prepare.partitions import InstanceMaker
 from bayplan_dra.driver.prepare.preparer import ClaimApi, Folders, Preparer
+from bayplan_dra.driver.prepare.sharing import TimeSlices
 from bayplan_dra.driver.publish.devices import DRIVER, NodeInventory
 from bayplan_dra.driver.publish.health import HealthTracker
 from bayplan_dra.driver.publish.loop import PublisherApi, PublishLoop
@@ -64,6 +65,8 @@ class NodeDriver:
     :param abandoned_seconds: after which a device is taken from a claim that is gone, but that the
         kubelet has not unprepared; less than ``patience_seconds``, so that a call may wait for it.
     :param instances: makes MIG instances; None for a simulated machine.
+    :param mps_root: the folder of the MPS control daemon, "" for none.
+    :param time_slices: sets the time slices of GPUs; None for a simulated machine.
     :ivar registered: set while the kubelet knows the driver.
     :ivar registration_error: why the kubelet did not register the driver; "" for no error.
     """
@@ -80,6 +83,8 @@ class NodeDriver:
     patience_seconds: float = _PATIENCE_SECONDS
     abandoned_seconds: float = _ABANDONED_SECONDS
     instances: InstanceMaker | None = None
+    mps_root: str = ""
+    time_slices: TimeSlices | None = None
 
     def __post_init__(self) -> None:
         self.registered = threading.Event()
@@ -117,6 +122,8 @@ class NodeDriver:
             plugin_pods.holders,
             self.abandoned_seconds,
             self.instances,
+            self.mps_root,
+            self.time_slices,
         )
         for text in preparer.recover():
             log.error("cannot recover a prepared claim: %s", text)

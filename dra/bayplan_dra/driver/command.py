@@ -97,6 +97,17 @@ class DriverService(Protocol):
     metavar="GPUS",
     help="Offer these GPUs as MIG partitions, made and removed as claims ask for them.",
 )
+@click.option(
+    "--share",
+    "shared_gpus",
+    metavar="GPUS",
+    help="Let claims take shares of these GPUs: a part of the memory, and of the cores.",
+)
+@click.option(
+    "--mps-root",
+    type=_FOLDER,
+    help="The folder of the MPS control daemon on the host, with pipe/ and shm/.",
+)
 @click.option("--no-driver", is_flag=True, help="Only run the device plugin.")
 @click.option("--device-plugins-dir", type=_FOLDER, default=Path("/var/lib/kubelet/device-plugins"))
 @click.option("--listen", default="127.0.0.1:9450", show_default=True, help="Probes and metrics.")
@@ -126,6 +137,8 @@ class _Options:
     taint_effect: Literal["NoSchedule", "NoExecute"]
     plugin_gpus: str | None
     divided_gpus: str | None
+    shared_gpus: str | None
+    mps_root: Path | None
     no_driver: bool
     device_plugins_dir: Path
     listen: str
@@ -158,7 +171,8 @@ def _run(options: _Options) -> None:
     gpus = _gpus(options.plugin_gpus, len(machine))
     divided = _gpus(options.divided_gpus, len(machine), "--partition")
     machine = divisible(machine, divided, simulated=options.machine is not None)
-    ours, theirs = split(machine, gpus, options.numa_node, options.cpus, netdevs, divided)
+    shared = _gpus(options.shared_gpus, len(machine), "--share")
+    ours, theirs = split(machine, gpus, options.numa_node, options.cpus, netdevs, divided, shared)
     health = HealthTracker(DRIVER, options.node, options.taint_effect)
     plugin_health = HealthTracker(DRIVER, options.node)
     handover = Handover(_sockets(options).folder(DRIVER))
@@ -183,6 +197,7 @@ def _run(options: _Options) -> None:
 def _driver(options: _Options, inventory: NodeInventory, health: HealthTracker) -> NodeDriver:
     from bayplan_dra.driver.app import NodeDriver
     from bayplan_dra.driver.kubernetes_api import KubernetesApi
+    from bayplan_dra.driver.prepare.sharing import TimeSlices
     from bayplan_dra.driver.publish.devices import DRIVER
 
     api = KubernetesApi(options.kubeconfig, options.context)
@@ -197,6 +212,8 @@ def _driver(options: _Options, inventory: NodeInventory, health: HealthTracker) 
         options.cdi_dir,
         options.pod_resources_dir / "kubelet.sock",
         instances=_instances(options),
+        mps_root=str(options.mps_root or ""),
+        time_slices=TimeSlices("" if options.machine is not None else "nvidia-smi"),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from bayplan.cli.options import cluster_options
+from bayplan.cli.options import cluster_options, profiles
 from bayplan.errors import InputError
 
 __all__ = ["command"]
@@ -16,6 +16,12 @@ __all__ = ["command"]
 @click.command(name="snapshot")
 @cluster_options
 @click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The profile file: ConfigMaps that define queues are beside the Lease that it names.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -23,10 +29,11 @@ __all__ = ["command"]
     metavar="FILE",
     help="The .zip file to write.",
 )
-def command(kubeconfig: Path | None, context: str, output: Path) -> None:
+def command(kubeconfig: Path | None, context: str, config: Path | None, output: Path) -> None:
     """Save a cluster, as the scheduler sees it, to a file for simulate and explain.
 
-    The file has no Secrets, ConfigMaps, environment variables and commands.
+    The file has no Secrets, environment variables and commands, and of ConfigMaps only those that
+    define queues.
     """
     import datetime
     from importlib.metadata import version
@@ -39,7 +46,8 @@ def command(kubeconfig: Path | None, context: str, output: Path) -> None:
     if not output.parent.is_dir():
         # Checked first, because reading a large cluster takes long.
         raise InputError("there is no such folder", str(output.parent))
-    view = asyncio.run(read_cluster(kubeconfig, context))
+    lease = profiles(config, None).leader_election
+    view = asyncio.run(read_cluster(kubeconfig, context, lease))
     about = {
         "bayplan": version("bayplan"),
         "taken": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

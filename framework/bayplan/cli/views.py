@@ -164,7 +164,8 @@ class ViewRequest:
         """Show what it is as the cluster's objects say, without deciding anything."""
         from bayplan.live.client import read_cluster
 
-        found = asyncio.run(read_cluster(self.kubeconfig, self.context))
+        lease = profiles(self.config, self.plugins_dir).leader_election
+        found = asyncio.run(read_cluster(self.kubeconfig, self.context, lease))
         for note in found.left_out:
             click.echo(f"note: left out: {note}", err=True)
         objects = [obj for several in found.objects.values() for obj in several]

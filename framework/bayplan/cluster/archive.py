@@ -1,7 +1,7 @@
 """Archives: the zip file of ``bayplan snapshot``, with one JSON list of objects for each kind.
 
-An archive holds only what the scheduler reads: no environment variables, no Secrets or ConfigMaps,
-and no annotations that repeat a whole manifest.
+An archive holds only what the scheduler reads: no environment variables, no Secrets, no ConfigMaps
+but those that define queues, and no annotations that repeat a whole manifest.
 """
 
 from __future__ import annotations

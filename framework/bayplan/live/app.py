@@ -10,24 +10,22 @@ import signal
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from bayplan.api import KINDS, Kind, Pod
+from bayplan.api import Kind, Pod
 from bayplan.billing.budgets import Budgets
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.events import EventRecorder
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
-from bayplan.cluster.kubernetes.resources import Part
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.cluster.kubernetes.writer import Writer
 from bayplan.cluster.protocol import Event
-from bayplan.dialects import queue_configmap
 from bayplan.errors import BayplanError
 from bayplan.inputs.httpserver import allow_many_connections
 from bayplan.live.bill_pages import Bills
@@ -38,6 +36,7 @@ from bayplan.live.election import Election
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
+from bayplan.live.queue_config_maps import queue_config_maps
 from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.usage_metrics import UsageMetrics
@@ -119,7 +118,9 @@ class LiveApp:
         self._lost = False
         self._stopping = asyncio.Event()
         self.cache = ObjectCache(
-            self.transport, on_unreadable=self._unreadable, parts=self._queue_config_maps()
+            self.transport,
+            on_unreadable=self._unreadable,
+            parts=queue_config_maps(self._profiles.leader_election),
         )
         reviews = TokenReviews(self.transport)
         self.page = WebPage(
@@ -146,14 +147,6 @@ class LiveApp:
         self._usage = self._make_usage()
         if self._usage is not None:
             UsageMetrics(self._usage, options.registry)
-
-    def _queue_config_maps(self) -> Mapping[Kind, Part]:
-        """Return which ConfigMaps define queues: those of the leader's namespace with the label.
-
-        So the scheduler needs no right to read the ConfigMaps of other namespaces.
-        """
-        namespace = self._profiles.leader_election.resource_namespace
-        return {KINDS["", "ConfigMap"]: Part(namespace, queue_configmap.LABEL)}
 
     def _make_election(self) -> Election | None:
         """Return this process's candidacy, None when it schedules without leader election."""

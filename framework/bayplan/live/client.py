@@ -20,6 +20,7 @@ from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.resources import SNAPSHOT
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
+from bayplan.live.queue_config_maps import queue_config_maps
 from bayplan.profiles.settings import LeaderElection
 
 __all__ = ["ClusterView", "Question", "ask_scheduler", "read_cluster"]
@@ -56,15 +57,16 @@ class ClusterView:
         self.left_out = left_out
 
 
-async def read_cluster(kubeconfig: Path | None, context: str = "") -> ClusterView:
+async def read_cluster(kubeconfig: Path | None, context: str, lease: LeaderElection) -> ClusterView:
     """Read a cluster once.
 
+    :param lease: beside which the ConfigMaps are that define queues.
     :raises BayplanError: when it cannot be reached, or its pods or nodes cannot be read.
     """
     credentials = Credentials(kubeconfig, context)
     await credentials.endpoint()
     transport = Transport(credentials)
-    cache = ObjectCache(transport, SNAPSHOT)
+    cache = ObjectCache(transport, SNAPSHOT, parts=queue_config_maps(lease))
     # Problems are reported once, at the end, instead of in the log.
     logging.getLogger("bayplan.cluster").addHandler(logging.NullHandler())
     try:

@@ -149,6 +149,9 @@ class DevicePluginCards:
                 for card, used in zip(node.cards, node.used, strict=True)
                 if isinstance(card.detail, _Offer) and card.detail.resource == asked.resource
             ]
+            if not own:
+                # The node does not offer it, or with claims for devices: others decide on that.
+                continue
             reason = self._refusal(asked, own)
             if reason:
                 return Choice(reason=reason, resolvable=False)
@@ -156,14 +159,13 @@ class DevicePluginCards:
             if not found:
                 return Choice(reason=f"Insufficient {asked.resource}")
             shares += found
-        return Choice(tuple(shares))
+        return Choice(tuple(shares) or (Share(node.cards[0].index, 0, slots=0),))
 
     @staticmethod
     def _refusal(asked: _Asked, own: Sequence[tuple[Card, CardUse]]) -> str:
         """Return why these cards never serve a request; "" if they may."""
-        offer = own[0][0].detail if own else None
-        if not isinstance(offer, _Offer):
-            return f"Insufficient {asked.resource}"
+        offer = own[0][0].detail
+        assert isinstance(offer, _Offer)
         if offer.problem:
             return offer.problem
         if asked.most > 1 and offer.only_one:

@@ -57,20 +57,23 @@ def split(
     cpus: bool = False,
     netdevs: Sequence[Netdev] = (),
     divided: frozenset[int] = frozenset(),
+    shared: frozenset[int] = frozenset(),
 ) -> tuple[NodeInventory, NodeInventory]:
     """Return the devices of the DRA driver and those of the device plugin, which has only GPUs.
 
     :param plugin_gpus: the GPUs of the plugin, by index; the driver gets everything else.
-    :param numa: as in ``inventory_of``, for the driver; ``cpus``, ``netdevs`` and
-        ``divided`` likewise.
+    :param numa: as in ``inventory_of``, for the driver; ``cpus``, ``netdevs``,
+        ``divided`` and ``shared`` likewise.
     :raises BayplanError: for a GPU that does not exist, or would be in both.
     """
     there = frozenset(gpu.index for gpu in machine.gpus)
-    for gpu in sorted(plugin_gpus - there):
+    for gpu in sorted((plugin_gpus | shared) - there):
         raise BayplanError(f"GPU{gpu} does not exist: the machine has {len(machine)} GPUs")
     for gpu in sorted(plugin_gpus & divided):
         raise BayplanError(f"GPU{gpu} cannot be divided: the device plugin offers it")
-    driver = inventory_of(machine, numa, cpus, there - plugin_gpus, netdevs, divided)
+    for gpu in sorted(shared & (plugin_gpus | divided)):
+        raise BayplanError(f"GPU{gpu} cannot be shared: it is divided, or the device plugin has it")
+    driver = inventory_of(machine, numa, cpus, there - plugin_gpus, netdevs, divided, shared)
     plugin = inventory_of(machine, gpus=plugin_gpus)
     gpus = {name: one for name, one in plugin.devices.items() if one.gpu is not None}
     plugin = replace(plugin, devices=gpus)

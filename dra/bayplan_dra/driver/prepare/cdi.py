@@ -24,11 +24,24 @@ _VERSION = "0.6.0"
 
 @dataclass(frozen=True)
 class Edits:
-    """What is added to a container: environment, device files, read-only mounts (host: inside)."""
+    """What is added to a container: environment, device files, mounts (host: inside).
+
+    ``mounts`` are read-only, ``writable`` are not.
+    """
 
     environment: Mapping[str, str] = field(default_factory=dict)
     device_files: Sequence[str] = ()
     mounts: Mapping[str, str] = field(default_factory=dict)
+    writable: Mapping[str, str] = field(default_factory=dict)
+
+    def plus(self, other: Edits) -> Edits:
+        """Return both together."""
+        return Edits(
+            {**self.environment, **other.environment},
+            (*self.device_files, *other.device_files),
+            {**self.mounts, **other.mounts},
+            {**self.writable, **other.writable},
+        )
 
     def content(self) -> dict[str, Any]:
         """Return the edits as CDI's containerEdits."""
@@ -37,14 +50,16 @@ class Edits:
             found["env"] = [f"{name}={value}" for name, value in sorted(self.environment.items())]
         if self.device_files:
             found["deviceNodes"] = [{"path": path} for path in self.device_files]
-        if self.mounts:
+        mounts = [(host, inside, "ro") for host, inside in sorted(self.mounts.items())]
+        mounts += [(host, inside, "rw") for host, inside in sorted(self.writable.items())]
+        if mounts:
             found["mounts"] = [
                 {
                     "hostPath": host,
                     "containerPath": inside,
-                    "options": ["ro", "nosuid", "nodev", "bind"],
+                    "options": [access, "nosuid", "nodev", "bind"],
                 }
-                for host, inside in sorted(self.mounts.items())
+                for host, inside, access in mounts
             ]
         return found
 

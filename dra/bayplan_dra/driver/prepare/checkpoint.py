@@ -30,7 +30,8 @@ class MigInstance(msgspec.Struct, frozen=True):
 class PreparedDevice(msgspec.Struct, frozen=True):
     """A device of a claim, with the requests that it answers (without their alternatives).
 
-    ``instance`` is that of a partition; None until it is made.
+    ``instance`` is that of a partition; None until it is made. ``time_slice`` is what a GPU's time
+    slice was set to, "" if it was not.
     """
 
     name: str
@@ -38,6 +39,7 @@ class PreparedDevice(msgspec.Struct, frozen=True):
     admin: bool = False
     share_id: str = ""
     instance: MigInstance | None = None
+    time_slice: str = ""
 
 
 class PreparedClaim(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from bayplan_dra.driver.config import DeviceConfig, config_of
 from bayplan_dra.driver.prepare.cdi import Edits, device_name, joint_name, qualified, spec_text
 from bayplan_dra.driver.prepare.checkpoint import MigInstance, PreparedClaim, PreparedDevice
 from bayplan_dra.driver.prepare.edits import DeviceFiles, joint_edits
+from bayplan_dra.driver.prepare.sharing import GpuShare, mps_edits
 from bayplan_dra.driver.publish.devices import NodeDevice, NodeInventory
 
 __all__ = ["HandedOut", "Planner", "PrepareError", "handed_out"]
@@ -65,12 +66,14 @@ class Planner:
     """Plans what a node prepares for claims.
 
     :param topology_file: the host's path of NCCL's topology file, "" for none.
+    :param mps_root: the folder of the MPS control daemon, "" for none.
     """
 
     driver: str
     node: str
     files: DeviceFiles
     topology_file: str
+    mps_root: str = ""
 
     def results(
         self, claim: ResourceClaim | None, namespace: str, name: str, uid: str
@@ -115,7 +118,11 @@ class Planner:
         :raises PrepareError: for a device that is not on the node.
         :raises InputError: for a configuration that is not understood.
         """
-        found: list[NodeDevice] = []
+        config = config_of(self._parameters(claim, {one.request for one in results}))
+        sharing = config.sharing
+        slices = sharing is not None and sharing.strategy == "TimeSlicing"
+        interval = sharing.time_slicing_config.interval if sharing is not None and slices else ""
+        found: list[GpuShare] = []
         devices = []
         for name, share in dict.fromkeys((one.device, one.share_id or "") for one in results):
             device = inventory.devices.get(name)
@@ -124,12 +131,14 @@ class Planner:
             own = [one for one in results if (one.device, one.share_id or "") == (name, share)]
             requests = tuple(dict.fromkeys(one.request.partition("/")[0] for one in own))
             instance = instances.get(name)
-            found.append(_as_instance(device, instance))
+            found.append(GpuShare(_as_instance(device, instance), own[0].consumed_capacity))
             admin = all(bool(one.admin_access) for one in own)
-            devices.append(PreparedDevice(name, requests, admin, share, instance))
-        config = config_of(self._parameters(claim, {one.request for one in results}))
+            time_slice = interval if device.whole and not admin else ""
+            devices.append(PreparedDevice(name, requests, admin, share, instance, time_slice))
         joint = self._joint(found, devices, config, inventory.machine)
-        per_device = {one.name: self.files.of(one, inventory.machine) for one in found}
+        per_device = {
+            one.device.name: self.files.of(one.device, inventory.machine) for one in found
+        }
         meta = claim.metadata
         text = spec_text(self.driver, meta.uid, per_device, joint)
         return PreparedClaim(
@@ -138,7 +147,7 @@ class Planner:
 
     def _joint(
         self,
-        devices: Sequence[NodeDevice],
+        devices: Sequence[GpuShare],
         prepared: Sequence[PreparedDevice],
         config: DeviceConfig,
         machine: Machine,
@@ -148,21 +157,27 @@ class Planner:
         CUDA_VISIBLE_DEVICES is set for a request only if it has all GPUs of the claim: a container
         may name several requests, and would see the GPUs of the last one only.
         """
-        answering: dict[str, list[NodeDevice]] = {}
+        answering: dict[str, list[GpuShare]] = {}
         for device, answer in zip(devices, prepared, strict=True):
             for request in answer.requests:
                 answering.setdefault(request, []).append(device)
-        gpus = sum(device.gpu is not None for device in devices)
+        gpus = sum(one.device.gpu is not None for one in devices)
         sets = dict(answering)
         if len(answering) > 1:
             sets[""] = list(devices)
         made = {
             request: joint_edits(
                 machine,
-                own,
+                [one.device for one in own],
                 config,
                 self.topology_file,
-                sum(device.gpu is not None for device in own) == gpus,
+                sum(one.device.gpu is not None for one in own) == gpus,
+            ).plus(
+                mps_edits(
+                    [one for one in own if one.device.gpu is not None],
+                    config.sharing,
+                    self.mps_root,
+                )
             )
             for request, own in sets.items()
         }

@@ -33,6 +33,7 @@ from bayplan_dra.driver.prepare.partitions import (
     SimulatedInstances,
 )
 from bayplan_dra.driver.prepare.planner import Planner, PrepareError
+from bayplan_dra.driver.prepare.sharing import TimeSlices
 from bayplan_dra.driver.publish.devices import NodeInventory
 
 __all__ = ["ClaimApi", "DeviceHeld", "Folders", "Preparer"]
@@ -66,6 +67,8 @@ class Preparer:
     :param topology_file: the host's path of NCCL's topology file, "" for none.
     :param plugin_pods: returns the pods that still have a GPU through a device plugin, by GPU.
     :param instances: makes the MIG instances of partitions.
+    :param mps_root: the folder of the MPS control daemon, "" for none.
+    :param time_slices: sets the time slices of GPUs.
     :param abandoned_seconds: how long the kubelet has to unprepare a claim that is gone. Until it
         does, containers of a pod that was deleted by force may run.
     """
@@ -82,12 +85,15 @@ class Preparer:
         plugin_pods: Callable[[], Mapping[str, str]] = dict,
         abandoned_seconds: float = 0.0,
         instances: InstanceMaker | None = None,
+        mps_root: str = "",
+        time_slices: TimeSlices | None = None,
     ) -> None:
         self.driver = driver
         self.node = node
         self._inventory = inventory
         self._claims = claims
-        self._planner = Planner(driver, node, files, topology_file)
+        self._planner = Planner(driver, node, files, topology_file, mps_root)
+        self._time_slices = time_slices or TimeSlices()
         self._partitions = Partitions(instances or SimulatedInstances())
         self._abandoned_seconds = abandoned_seconds
         self.checkpoint = Checkpoint(folders.plugin / "claims")
@@ -209,6 +215,8 @@ class Preparer:
         """
         try:
             instances = self._partitions.make(claim, inventory)
+            for uuid, interval in _time_slices(claim, inventory):
+                self._time_slices.set(uuid, interval)
         except BayplanError as exc:
             self.checkpoint.remove(claim.uid)
             raise PrepareError(str(exc)) from None
@@ -278,13 +286,31 @@ class Preparer:
             known = self.checkpoint.get(uid)
             if known is not None:
                 self._partitions.remove(known, self._inventory())
+                self._reset_time_slices(known)
             self.checkpoint.remove(uid)
+
+    def _reset_time_slices(self, gone: PreparedClaim) -> None:
+        """Give GPUs their default time slice again, unless another claim has set one."""
+        others = [one for one in self.checkpoint.claims().values() if one.uid != gone.uid]
+        inventory = self._inventory()
+        kept = {uuid for one in others for uuid, _ in _time_slices(one, inventory)}
+        for uuid, _ in _time_slices(gone, inventory):
+            if uuid not in kept:
+                self._time_slices.set(uuid, "Default")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Lock the files against other threads and other instances of the driver."""
         with self._mutex, self._handover.alone():
             yield
+
+
+def _time_slices(claim: PreparedClaim, inventory: NodeInventory) -> Iterator[tuple[str, str]]:
+    """Yield the GPUs whose time slice a claim sets, by UUID, and to what."""
+    for one in claim.devices:
+        device = inventory.devices.get(one.name)
+        if one.time_slice and device is not None and device.gpu is not None:
+            yield inventory.machine.gpus[device.gpu].uuid, one.time_slice
 
 
 def _holder(

@@ -14,6 +14,8 @@ from typing import Literal, TypeAlias
 
 from bayplan.api import Quantity
 from bayplan.api.dra import (
+    CapacityRange,
+    CapacityRequestPolicy,
     Counter,
     CounterSet,
     Device,
@@ -109,6 +111,7 @@ def inventory_of(
     gpus: frozenset[int] | None = None,
     netdevs: Sequence[Netdev] = (),
     divided: frozenset[int] = frozenset(),
+    shared: frozenset[int] = frozenset(),
 ) -> NodeInventory:
     """Return the devices of a machine.
 
@@ -118,6 +121,7 @@ def inventory_of(
     :param netdevs: Ethernet NICs without RDMA, which are not in the machine's topology.
     :param divided: the GPUs to offer as MIG partitions, one device for each place; their profiles
         have to be known.
+    :param shared: the GPUs of which claims can take shares.
     :raises BayplanError: when two devices would get the same name.
     """
     own = [gpu for gpu in machine.gpus if gpus is None or gpu.index in gpus]
@@ -134,7 +138,7 @@ def inventory_of(
             continue
         if gpu.mig:
             counters.append(_counters(gpu))
-        found.append(_gpu_device(gpu, machine, groups, near))
+        found.append(_gpu_device(gpu, machine, groups, near, gpu.index in shared))
         found += (_mig_device(gpu, mig, machine, near) for mig in gpu.mig)
     for nic in machine.nics:
         found.append(_nic_device(nic, near))
@@ -186,6 +190,7 @@ def _gpu_device(
     machine: Machine,
     groups: Mapping[int, Mapping[int, int]],
     near: Mapping[int, tuple[int, ...]],
+    shared: bool,
 ) -> NodeDevice:
     attributes = {
         "type": _text("gpu"),
@@ -208,8 +213,27 @@ def _gpu_device(
     consumes: tuple[DeviceCounterConsumption, ...] = ()
     if gpu.mig:
         consumes = (_consumption(gpu, gpu.memory, len(gpu.mig)),)
-    device = Device(f"gpu-{gpu.index}", attributes, _memory(gpu.memory), consumes_counters=consumes)
+    device = Device(
+        f"gpu-{gpu.index}",
+        attributes,
+        _shares(gpu) if shared else _memory(gpu.memory),
+        consumes_counters=consumes,
+        allow_multiple_allocations=shared,
+    )
     return NodeDevice(device, gpu=gpu.index)
+
+
+def _shares(gpu: Gpu) -> dict[str, DeviceCapacity]:
+    """Return what claims can take parts of: memory in GiB, all of it by default, and cores in %."""
+    gibibyte = Quantity("1Gi")
+    all_of_it = Quantity(f"{gpu.memory // gibibyte.units}Gi")
+    memory = CapacityRequestPolicy(all_of_it, (), CapacityRange(gibibyte, None, gibibyte))
+    none, one = Quantity("0"), Quantity("1")
+    cores = CapacityRequestPolicy(none, (), CapacityRange(none, None, one))
+    return {
+        "memory": DeviceCapacity(Quantity(gpu.memory), memory),
+        "cores": DeviceCapacity(Quantity("100"), cores),
+    }
 
 
 def _mig_device(

@@ -43,13 +43,13 @@ class NodeMachines:
     def of(self, node: Node) -> Machine | str:
         """Return a node's machine; a text says why it is unknown ("": nothing describes it).
 
-        Where ``nvidia.com/gpu`` counts replicas or MIG devices, nobody knows which GPU one is of.
+        Where the device plugin counts replicas or MIG devices, nobody knows of which GPU one is.
         """
         source = self._source(node)
         if source is None:
             return ""
-        if _counts_parts(node.metadata.labels):
-            return "nvidia.com/gpu counts replicas or MIG devices here: no topology is promised"
+        if _counts_parts(node):
+            return "its GPUs are replicated or divided: no topology is promised"
         found = self._known.get(source)
         if found is None:
             found = self._known[source] = read_machine(source)
@@ -76,9 +76,13 @@ class NodeMachines:
         return None
 
 
-def _counts_parts(labels: Mapping[str, str]) -> bool:
+def _counts_parts(node: Node) -> bool:
+    """Tell whether the device plugin counts replicas, or MIG devices beside whole GPUs."""
+    offered = node.status.allocatable or node.status.capacity
+    if any(nvidia.mig_profile(name) and quantity.units for name, quantity in offered.items()):
+        return True
     try:
-        return nvidia.gpu_labels(labels).counts_parts
+        return nvidia.gpu_labels(node.metadata.labels).counts_parts
     except ValueError:
         return False
 

@@ -46,6 +46,7 @@ class Instances:
 
     made: dict[tuple[int, int, int], MigInstance] = field(default_factory=dict)
     failing: str = ""
+    killed: bool = False
     count: int = 0
 
     def make(self, gpu: Gpu, partition: GpuPartition) -> MigInstance:
@@ -55,6 +56,8 @@ class Instances:
         if key not in self.made:
             self.count += 1
             self.made[key] = MigInstance(f"MIG-{self.count}", self.count, 0)
+        if self.killed:
+            raise MemoryError("killed")
         return self.made[key]
 
     def remove(self, gpu: Gpu, partition: GpuPartition) -> None:
@@ -245,6 +248,22 @@ def test_what_a_killed_driver_leaves_is_removed_and_what_claims_have_stays(
     node.driver = node.start()
     assert list(node.instances.made.values()) == [MigInstance("MIG-1", 1, 0)]
     assert node.said(claim)["NVIDIA_VISIBLE_DEVICES"] == "MIG-1"
+
+
+def test_a_driver_that_is_killed_while_it_makes_an_instance_completes_it(
+    node: DividedNode,
+) -> None:
+    claim = node.bind("p", "1g.10gb")
+    node.instances.killed = True
+    assert prepared(node, claim) != ""
+    assert len(node.instances.made) == 1
+    node.stop(node.driver)
+    node.instances.killed = False
+    node.driver = node.start()
+    assert len(node.instances.made) == 1, "it belongs to a claim that was being prepared"
+    assert node.said(claim)["NVIDIA_VISIBLE_DEVICES"] == "MIG-1"
+    assert node.kubelet.unprepare(claim) == {claim.metadata.name: ""}
+    assert node.instances.made == {}
 
 
 def test_after_a_reboot_the_instance_is_made_again(node: DividedNode) -> None:
