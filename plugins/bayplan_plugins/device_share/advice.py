@@ -14,7 +14,7 @@ from bayplan.plugin.hookspecs import IntColumn
 from bayplan_plugins.device_share.columns import CardArrays
 from bayplan_plugins.shared.cards.contract import CardRequest
 
-__all__ = ["what_would_fit"]
+__all__ = ["what_would_fit", "whole_cards_that_would_fit"]
 
 _GIBIBYTE = 1024 * MEBIBYTE
 _MOST_LISTED = 8
@@ -51,6 +51,27 @@ def what_would_fit(
         yield Remedy(text, row, sum(one.cost for one in lacking), frees=True)
 
 
+def whole_cards_that_would_fit(
+    request: CardRequest, arrays: CardArrays, nodes: NodeView, own: IntColumn, resource: str
+) -> Iterator[Remedy]:
+    """Suggest, for each node, how many whole cards would have to be free.
+
+    In the words of NodeResourcesFit, which asks for the same.
+
+    :param own: the places in ``nodes`` of those that offer cards by the request's contract.
+    :param resource: the resource that counts whole cards.
+    """
+    for place in own.tolist():
+        row = place if nodes.rows is None else int(nodes.rows[place])
+        cards = [_missing(request, arrays, row, card) for card in _cards(request, arrays, row)]
+        count = request.cards - sum(one.cost == 0 for one in cards)
+        if len(cards) < request.cards or count <= 0:
+            continue
+        name, verb = nodes.table.names[row], "was" if count == 1 else "were"
+        text = f"would fit if {count} {resource} {verb} freed on {name}"
+        yield Remedy(text, row, count / len(cards), frees=True)
+
+
 def _cards(request: CardRequest, arrays: CardArrays, row: int) -> Iterator[int]:
     """Yield the cards that could hold the share if they were empty."""
     for card in range(arrays.compute.shape[1]):
@@ -64,12 +85,12 @@ def _memory(request: CardRequest, total: int) -> int:
 
 
 def _missing(request: CardRequest, arrays: CardArrays, row: int, card: int) -> _Missing:
-    total = max(1, int(arrays.all_memory[row, card]))
+    total = int(arrays.all_memory[row, card])
     need = _memory(request, total)
     memory = max(0, need - max(0, int(arrays.memory[row, card])))
     compute = max(0, request.compute - max(0, int(arrays.compute[row, card])))
     slots = int(arrays.slots[row, card] < 1)
-    return _Missing(memory, compute, slots, memory / total + compute / WHOLE + slots)
+    return _Missing(memory, compute, slots, memory / max(1, total) + compute / WHOLE + slots)
 
 
 def _amounts(lacking: list[_Missing]) -> str:

@@ -33,7 +33,7 @@ from bayplan import (
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.plugin.base import Skip
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
-from bayplan_plugins.device_share.advice import what_would_fit
+from bayplan_plugins.device_share.advice import what_would_fit, whole_cards_that_would_fit
 from bayplan_plugins.device_share.columns import CardArrays
 from bayplan_plugins.device_share.fit import fitting, slots_of
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
@@ -205,8 +205,11 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         arrays = self._ledger.columns.arrays()
         codes = nodes.pick(arrays.contract)
         for name, request in self._ledger.requests(pod).items():
-            if not request.problem and not request.whole:
-                own = np.flatnonzero(codes == self._ledger.code_of[name])
+            own = np.flatnonzero(codes == self._ledger.code_of[name])
+            if request.whole and not request.problem:
+                resource = next((one for one in GPU_RESOURCES if one in pod.requests), "cards")
+                yield from whole_cards_that_would_fit(request, arrays, nodes, own, resource)
+            elif not request.problem:
                 yield from what_would_fit(request, arrays, nodes, own)
 
     # Which is best ---------------------------------------------------------------------------
