@@ -42,7 +42,7 @@ _PODS = 1001
 _PER_PERCENT = 10
 _FULL = 100
 _LAST = 129.5
-_SLOTS = ("NodeAffinity", "NodeResourcesFit", "DeviceShare", "GPUFragmentation", "PrioritySort")
+_SLOTS = ("NodeAffinity", "NodeResourcesFit", "GPUFragmentation", "DeviceShare", "PrioritySort")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from bayplan_plugins.gpu_fragmentation.shapes import (
     weighted,
 )
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
+from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
 
 WHOLE = 1000
 CORE, RATIO = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio"
@@ -132,6 +133,16 @@ def test_what_stays_idle_is_as_if_pods_were_placed_one_by_one(
 def test_several_shares_take_the_cards_with_the_least_left() -> None:
     left = several_taken(shape(0, 2, 300), np.array([[900, 300, 200, 400]]))
     assert left.tolist() == [[900, 0, 200, 100]]
+
+
+@examples(100)
+@given(st.lists(st.floats(-9000, 9000), min_size=1, max_size=30))
+def test_scores_stay_within_their_range(gains: list[float]) -> None:
+    cluster = Cluster([make_node("n", cpu="64")])
+    source = StateSource(cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger))
+    found = LeastStranded(source).normalized(np.array(gains))
+    assert 0 <= found.min() <= found.max() == 100
+    assert np.argmax(found) == np.argmax(gains)
 
 
 # The workload --------------------------------------------------------------------------------

@@ -163,5 +163,5 @@ class LeastStranded:
     def normalized(self, scores: FloatColumn) -> FloatColumn:
         """Spread the scores over 0 to 100; less where all nodes are nearly alike."""
         low, high = scores.min(), scores.max()
-        spread: FloatColumn = 100.0 - (high - scores) * 100.0 / max(high - low, _ALIKE)
-        return spread
+        below = (high - scores) * (100.0 / max(high - low, _ALIKE))
+        return 100.0 - np.minimum(100.0, below)
