@@ -164,4 +164,5 @@ class LeastStranded:
         """Spread the scores over 0 to 100; less where all nodes are nearly alike."""
         low, high = scores.min(), scores.max()
         below = (high - scores) * (100.0 / max(high - low, _ALIKE))
-        return 100.0 - np.minimum(100.0, below)
+        spread: FloatColumn = 100.0 - np.minimum(100.0, below)
+        return spread
