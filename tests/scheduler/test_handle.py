@@ -41,7 +41,7 @@ class Desk:
         nodes = (make_node("a", cpu=4), make_node("bad", cpu=4))
         self.state = state_of(self.cluster, Small, nodes=nodes)
         self.evictor = Evictor(self.state, lambda pod: False)
-        self.handle = PluginHandle(self.state, self.evictor, NAME, "Small")
+        self.handle = PluginHandle(self.state, self.evictor, NAME, "Small", self.cluster)
 
 
 @pytest.fixture
@@ -68,8 +68,9 @@ UNIT = Unit(POD.key, [POD])
 def test_what_needs_the_other_plugins_says_so_while_they_are_made(
     call: Callable[[PluginHandle], object],
 ) -> None:
-    state = SchedulerState(FakeCluster(), profiles_of(Small), 10, Observer())
-    handle = PluginHandle(state, Evictor(state, lambda pod: False), NAME, "Small")
+    cluster = FakeCluster()
+    state = SchedulerState(cluster, profiles_of(Small), 10, Observer())
+    handle = PluginHandle(state, Evictor(state, lambda pod: False), NAME, "Small", cluster)
     with pytest.raises(RuntimeError, match="the plugins of the profile are still being made"):
         call(handle)
 
@@ -78,7 +79,7 @@ def test_the_rest_works_while_the_plugins_are_made() -> None:
     cluster = FakeCluster()
     cluster.now = 3.0
     state = SchedulerState(cluster, profiles_of(Small), 10, Observer())
-    handle = PluginHandle(state, Evictor(state, lambda pod: False), NAME, "Small")
+    handle = PluginHandle(state, Evictor(state, lambda pod: False), NAME, "Small", cluster)
     assert handle.now == 3.0
     assert handle.snapshot is state.snapshot
     assert handle.gang("default/job").gang is None
