@@ -21,6 +21,7 @@ from bayplan_plugins.gpu_fragmentation.shapes import (
     LearnedWorkload,
     NodeChoice,
     PodShape,
+    shape_of,
     weighted,
 )
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
@@ -156,9 +157,20 @@ def test_the_workload_is_learned_from_what_arrives() -> None:
         pod = share_pod(f"p{number}", 30 if number % 4 else 60)
         cluster.add(pod)
     for info in cluster.snapshot.living.values():
-        learned.see(info, ledger.requests(info))
+        learned.see(info, ledger.requests(info), 16 << 30)
     parts = {one.shape.compute: one.part for one in learned.in_use}
     assert parts == pytest.approx({300: 0.75, 600: 0.25}, abs=0.05)
+
+
+def test_memory_counts_as_a_part_of_the_typical_card() -> None:
+    cluster = Cluster(gpu_objects("n", 8))
+    amounts: dict[str, Any] = {"koordinator.sh/gpu.shared": 1, "koordinator.sh/gpu-memory": "4Gi"}
+    cluster.add(make_pod("p", **amounts))
+    ledger = cluster.snapshot.shared(CardLedger, CardLedger)
+    info = cluster.snapshot.living["default/p"]
+    memory = StateSource(cluster.snapshot, ledger).card_memory()
+    assert memory == 16 << 30
+    assert shape_of(info, ledger.requests(info), memory).compute == 250
 
 
 # Choices -------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from bayplan import (
     Reject,
     Remedy,
     StateKey,
+    Unit,
     hookimpl,
 )
 from bayplan.api.gpus import GPU_RESOURCES
@@ -82,6 +83,12 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         }
         self._rooms: PerNode[Choice] = PerNode(self._ledger)
         self._scores: PerNode[float] = PerNode(self._ledger)
+
+    @hookimpl
+    def kind_in_queue(self, unit: Unit) -> Hashable:
+        """Tell units apart by what their pods ask of cards, some of which is in annotations."""
+        requests = [tuple(self._ledger.requests(pod).values()) for pod in unit.pods]
+        return tuple(requests) if any(requests) else None
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:

@@ -121,7 +121,8 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
 
     def _learn(self, pod: PodInfo, added: bool) -> None:
         assert self._learned is not None, "the workload is not given"
-        if added and self._learned.see(pod, self._ledger.requests(pod)):
+        requests = self._ledger.requests(pod)
+        if added and self._learned.see(pod, requests, self._source.card_memory()):
             if self._workload is not self._learned.in_use:
                 self._workload = self._learned.in_use
                 self._version = None
@@ -164,7 +165,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         return known.rated
 
     def _shape(self, pod: PodInfo) -> PodShape:
-        return shape_of(pod, self._ledger.requests(pod))
+        return shape_of(pod, self._ledger.requests(pod), self._source.card_memory())
 
     # Which node is best ----------------------------------------------------------------------
 

@@ -101,14 +101,20 @@ def choice_of(spec: PodSpec) -> NodeChoice:
     return NodeChoice(f"{sorted(spec.node_selector.items())} {required}", spec)
 
 
-def shape_of(pod: PodInfo, requests: Requests) -> PodShape:
-    """Return the shape of a pod; ``requests`` are what it asks of cards, by contract."""
+def shape_of(pod: PodInfo, requests: Requests, card_memory: int) -> PodShape:
+    """Return the shape of a pod.
+
+    :param requests: what it asks of cards, by contract.
+    :param card_memory: the memory in bytes of a typical card; 0 if it is not known.
+    """
     request = next(iter(sorted(requests.values(), key=lambda one: one.implicit)), None)
     cpu = pod.requests.get("cpu", 0)
     choice = choice_of(pod.spec)
     if request is None:
         return PodShape(cpu, 0, 0, choice)
     compute = max(request.compute, round(request.share * WHOLE))
+    if request.memory and card_memory:
+        compute = max(compute, -(-request.memory * WHOLE // card_memory))
     return PodShape(cpu, request.cards, min(WHOLE, compute), choice)
 
 
@@ -161,7 +167,7 @@ class LearnedWorkload:
         self.in_use: list[WeightedShape] = []
         self.latest: list[WeightedShape] = []
 
-    def see(self, pod: PodInfo, requests: Requests) -> bool:
+    def see(self, pod: PodInfo, requests: Requests, card_memory: int) -> bool:
         """Count a pod once; return whether ``latest``, and maybe ``in_use``, have changed."""
         if pod.uid in self._seen:
             return False
@@ -172,7 +178,7 @@ class LearnedWorkload:
         if key not in self._counts:
             if len(self._counts) >= _MOST_SHAPES:
                 return False
-            self._shapes[key] = shape_of(pod, requests)
+            self._shapes[key] = shape_of(pod, requests, card_memory)
         self._counts[key] += 1
         total = self._counts.total() if len(self._seen) >= self._next else 0
         if total < self._next:

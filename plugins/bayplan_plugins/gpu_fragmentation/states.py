@@ -52,6 +52,7 @@ class StateSource:
         self._ledger = ledger
         self._masks: dict[NodeChoice, BoolColumn] = {}
         self._masks_of: object = None
+        self._card_memory: tuple[object, int] = (None, 0)
 
     def of(self, rows: Rows) -> NodeStates:
         """Return the states of nodes by row.
@@ -75,6 +76,16 @@ class StateSource:
         cards = arrays.all_compute.clip(min=0).sum(axis=1)
         return int(cpu.max(initial=1)), int(cards.max(initial=1))
 
+    def card_memory(self) -> int:
+        """Return the memory in bytes of the typical card, the median; 0 if none is known."""
+        table = self._snapshot.nodes
+        now = (table.epoch, len(table))
+        if self._card_memory[0] != now:
+            memory = self._ledger.columns.arrays().all_memory
+            known = memory[memory > 0]
+            self._card_memory = (now, int(np.median(known)) if len(known) else 0)
+        return self._card_memory[1]
+
     def all_cards(self, rows: Rows) -> Cards:
         """Return the thousandths of each card in all, 0 where there is none."""
         return np.maximum(self._ledger.columns.arrays().all_compute[rows], 0)
@@ -82,7 +93,9 @@ class StateSource:
     def clusters(self, row: int) -> set[int]:
         """Return of which sizes the pods with cards on a node are, 0 standing for shares."""
         pods = self._snapshot.nodes.pods[row].values()
-        shapes = [shape_of(pod, found) for pod in pods if (found := self._ledger.requests(pod))]
+        memory = self.card_memory()
+        asked = ((pod, self._ledger.requests(pod)) for pod in pods)
+        shapes = [shape_of(pod, found, memory) for pod, found in asked if found]
         return {shape.cluster for shape in shapes}
 
     def allowed(self, choice: NodeChoice) -> BoolColumn:
