@@ -19,9 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bayplan.api import ApiObject, Container, Node, ObjectMeta, Pod, PodSpec, Quantity
-from bayplan.api.koordinator_device import KoordinatorDevice
-from bayplan.api.node import NodeStatus
+from bayplan.api import ApiObject, Container, ObjectMeta, Pod, PodSpec, Quantity
 from bayplan.api.objects import decode_part
 from bayplan.api.pod import ResourceRequirements
 from bayplan.benchmark import Benchmark, BenchmarkResult, TraceRun
@@ -29,13 +27,13 @@ from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import InputError
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.scheduler.scheduler import Scheduler
+from bayplan_benchmarks.shares import koordinator_node
 
 __all__ = ["openb"]
 
 _MODEL = "nvidia.com/gpu.product"
 _CORE = "koordinator.sh/gpu-core"
 _RATIO = "koordinator.sh/gpu-memory-ratio"
-_MEMORY = "koordinator.sh/gpu-memory"
 _CARD_MEMORY = 16 << 30
 _WHOLE = 1000
 _PODS = 1001
@@ -152,25 +150,9 @@ def _objects(nodes: Sequence[_Node], rank: Sequence[int]) -> Iterator[ApiObject]
             "cpu": Quantity(f"{node.cpu}m"),
             "memory": Quantity(f"{node.memory}Mi"),
             "pods": Quantity(str(_PODS)),
-            _CORE: Quantity(str(100 * node.cards)),
-            _RATIO: Quantity(str(100 * node.cards)),
-            _MEMORY: Quantity(str(_CARD_MEMORY * node.cards)),
         }
         labels = {_MODEL: node.model, "kubernetes.io/hostname": name}
-        yield Node(ObjectMeta(name=name, labels=labels), status=NodeStatus(amounts, amounts))
-        card = {_CORE: "100", _RATIO: "100", _MEMORY: str(_CARD_MEMORY)}
-        devices = [
-            {
-                "type": "gpu",
-                "id": f"{name}-{minor}",
-                "minor": minor,
-                "health": True,
-                "resources": card,
-            }
-            for minor in range(node.cards)
-        ]
-        content = {"metadata": {"name": name}, "spec": {"devices": devices}}
-        yield decode_part(KoordinatorDevice, content)
+        yield from koordinator_node(name, node.cards, amounts, labels, _CARD_MEMORY)
 
 
 def _spec(pod: _Pod) -> PodSpec:
