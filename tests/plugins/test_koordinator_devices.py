@@ -391,13 +391,13 @@ def test_the_groups_of_a_device_come_best_score_first() -> None:
     ("strategy", "expected"), [("LeastAllocated", "n2"), ("MostAllocated", "n1")]
 )
 def test_nodes_are_scored_by_the_scoring_strategy(strategy: str, expected: str) -> None:
-    cluster = Cluster([*machine("n1"), *machine("n2")])
+    args = {"scoringStrategy": {"type": strategy}}
+    cluster = Cluster([*machine("n1"), *machine("n2")], plugins={"DeviceShare": args})
     share = {"gpu-core": 50, "gpu-memory-ratio": 50}
     taken = pod("a", share)
     spec = msgspec.structs.replace(taken.spec, node_selector={"kubernetes.io/hostname": "n1"})
     cluster.add(msgspec.structs.replace(taken, spec=spec))
     cluster.schedule()
-    args = {"scoringStrategy": {"type": strategy}}
     found = scores(DeviceShare, pod("b", share), cluster, args)
     assert max(found, key=lambda name: found[name]) == expected
 

@@ -285,6 +285,9 @@ class CardLedger:
             return
         if before is not None and before.contract is contract and before.cards == cards:
             return
+        # How any card does for a pod may depend on the nodes that there are.
+        self._plain.clear()
+        self._of_pods.clear()
         known = self._nodes[name] = HeldCards(contract, self.code_of[contract.name], cards)
         known.version = next(self._versions)
         pods = self._pods.get(name, {})

@@ -76,7 +76,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     def __init__(self, args: DeviceShareArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._ledger = handle.snapshot.shared(CardLedger, CardLedger)
-        if args != DeviceShareArgs():
+        if args.model_fields_set:
             self._ledger.configure(args, args.hami)
         self._scoring = {
             one.name: one for one in self._ledger.contracts if isinstance(one, ScoringContract)
@@ -93,6 +93,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by what the pod requests."""
+        # Reads nodes that are new, which may change what a request means.
+        self._ledger.columns.arrays()
         return tuple(self._ledger.requests(pod).values())
 
     @hookimpl
@@ -114,8 +116,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes that offer no cards in the pod's words, then those with too little left."""
-        requests = self._ledger.requests(pod)
         arrays = self._ledger.columns.arrays()
+        requests = self._ledger.requests(pod)
         codes = nodes.pick(arrays.contract)
         named = next((one.contract for one in requests.values() if not one.implicit), None)
         if named is not None:

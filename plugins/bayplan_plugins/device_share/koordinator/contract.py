@@ -107,7 +107,8 @@ class KoordinatorCards:
         if implicit and not self._snapshot.objects(KoordinatorDevice):
             return None
         if request.gpus is None:
-            return CardRequest(self.name, 0, detail=request, implicit=implicit)
+            rated = self._args.rates_nodes
+            return CardRequest(self.name, 0, detail=request, implicit=implicit, rated=rated)
         amounts = dict(request.gpus.amounts)
         return CardRequest(
             self.name,
@@ -118,6 +119,7 @@ class KoordinatorCards:
             detail=request,
             implicit=implicit,
             simple=not self._particular and _any_card_does(request),
+            rated=self._args.rates_nodes,
         )
 
     def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:

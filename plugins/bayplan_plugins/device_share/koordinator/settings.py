@@ -61,6 +61,11 @@ class KoordinatorArgs(Args):
         return read_templates(dict(value))
 
     @property
+    def rates_nodes(self) -> bool:
+        """Whether a scoring strategy is stated, so that nodes are scored by it."""
+        return "scoring_strategy" in self.model_fields_set
+
+    @property
     def scorer(self) -> Scorer:
         """The scorer of the scoring strategy."""
         strategy = self.scoring_strategy
