@@ -63,6 +63,8 @@ class CardColumns:
             self._epoch = epoch
             self._arrays = _empty(len(table), self._arrays.compute.shape[1])
             stale = table.names
+        elif not self._dirty and self._seen == len(table.changes):
+            return self._arrays
         else:
             stale = self._dirty.union([table.names[row] for row in table.changes[self._seen :]])
         for name in tuple(stale):
