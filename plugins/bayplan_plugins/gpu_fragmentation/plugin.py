@@ -121,8 +121,10 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
 
     def _learn(self, pod: PodInfo, added: bool) -> None:
         assert self._learned is not None, "the workload is not given"
+        if not added:
+            return
         requests = self._ledger.requests(pod)
-        if added and self._learned.see(pod, requests, self._source.card_memory()):
+        if self._learned.see(pod, requests, self._source.card_memory()):
             if self._workload is not self._learned.in_use:
                 self._workload = self._learned.in_use
                 self._version = None
