@@ -32,6 +32,8 @@ NOT_INSTALLED = ("monitoring.coreos.com/v1",)
 EXAMPLES = CONFIGS / "examples"
 NO_CLUSTER = ("driver-gpu-nic", "koordinator-profile", "workloads")
 """Examples without nodes, or whose pods have no names of their own."""
+BY_AGENTS = ("gpu-fractions", "shared-gpus", "virtual-gpus")
+"""They wait for agents on the nodes, which only the embedded cluster plays, or name their files."""
 OVER_TIME = (
     "pooled-training",
     "queues-capacity",
@@ -63,7 +65,9 @@ def test_what_is_deployed_is_accepted_without_unknown_fields(path: Path, real: L
 @pytest.mark.parametrize(
     "example",
     sorted(
-        p.name for p in EXAMPLES.iterdir() if p.name not in (*NO_CLUSTER, *OVER_TIME, WITH_UIDS)
+        p.name
+        for p in EXAMPLES.iterdir()
+        if p.name not in (*NO_CLUSTER, *OVER_TIME, *BY_AGENTS, WITH_UIDS)
     ),
 )
 async def test_an_example_ends_on_the_real_control_plane_as_it_does_in_memory(

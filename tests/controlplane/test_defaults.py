@@ -37,7 +37,7 @@ NO_SAMPLE = {
     "Service": "bayplan reads too little of one to send it",
 }
 
-NEW = {"metadata.uid", "metadata.creationTimestamp"}
+NEW = {"metadata.uid", "metadata.creationTimestamp", "metadata.generation"}
 """What an API server adds to every new object."""
 _COUNTED = {
     f"spec.devices.requests[].{how}.{field}"

@@ -120,11 +120,17 @@ AT_THEIR_TIME = (
 NOT_FOLLOWED = "queues-plain-"
 """Their queues are ConfigMaps, of which a live scheduler follows those beside its Lease."""
 
+FROM_FILES = "shared-gpus"
+"""The device plugin's ConfigMap is read from files; a live scheduler reads a label instead."""
+
+BY_UID = "gpu-fractions"
+"""Reservation pods have names made of uids, which differ."""
+
 EXAMPLES_HERE = sorted(
     path.name
     for path in EXAMPLES.iterdir()
     if any(path.glob("*.yaml"))
-    and path.name not in ("koordinator-profile", *AT_THEIR_TIME)
+    and path.name not in ("koordinator-profile", FROM_FILES, BY_UID, *AT_THEIR_TIME)
     and not path.name.startswith(NOT_FOLLOWED)
 )
 
