@@ -147,3 +147,33 @@ def test_passes_place_what_a_try_of_every_unit_places(seed: int) -> None:
         assert placed == plain_pass(waiting, plain)
         waiting = [key for key in waiting if key not in placed]
         assert run_pass(queue, mine, now) == []
+
+
+class Closing(Rules):
+    """There is one queue, until it is gone."""
+
+    def __init__(self) -> None:
+        super().__init__(World({}, {}))
+        self.gone = False
+
+    def lane(self, queued: QueuedUnit) -> str:
+        return "" if self.gone else "a"
+
+    def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
+        return True
+
+    def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
+        return next((lane for lane in heads if not self.gone or not lane), None)
+
+
+def test_a_unit_that_would_make_room_is_tried_when_its_queue_is_gone() -> None:
+    rules = Closing()
+    queue = UnitQueue(rules, lambda pod: pod.key)
+    queue.add(PodInfo(make_pod("a-x-1-0-0")), 0.0)
+    unit = queue.pop(0.0)
+    assert unit is not None
+    assert queue.make_room(unit), "the queue was full"
+    rules.gone = True
+    again = queue.pop(0.0)
+    assert again is unit
+    assert unit.action == 0, "it is placed plainly"

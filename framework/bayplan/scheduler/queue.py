@@ -147,6 +147,7 @@ class UnitQueue:
         self._units: dict[str, QueuedUnit] = {}
         self._unit_of: dict[str, str] = {}
         self._lanes: list[Lanes] = []
+        self._unchosen: list[str] = []
         """The units of each action: active ones first, then those that make room."""
         self._timed: list[tuple[float, int, str]] = []
         self._unschedulable: dict[frozenset[str], dict[str, QueuedUnit]] = {}
@@ -282,6 +283,7 @@ class UnitQueue:
                 self._activate(unit)
         if self._reopen_at is not None and self._reopen_at <= now:
             self._reopen_lines(now)
+        self._unchosen.clear()
         for action, lanes in enumerate(self._lanes):
             popped = lanes.pop(partial(self._choose, action), partial(self._skip, action))
             if popped is not None:
@@ -289,7 +291,15 @@ class UnitQueue:
                 self._move(unit, Place.IN_FLIGHT)
                 unit.attempts += action == 0
                 return unit
-        return None
+        return self.pop(now) if self._leave_old_lanes() else None
+
+    def _leave_old_lanes(self) -> bool:
+        """Activate units whose lane was not chosen, as its queue is gone; return whether any is."""
+        units = [self._units[key] for key in self._unchosen if key in self._units]
+        moved = [unit for unit in units if self._rules.lane(unit) != unit.lane]
+        for unit in moved:
+            self._activate(unit)
+        return bool(moved)
 
     def _skip(self, action: int, lane: str, key: str) -> Skip:
         """Tell whether the first unit of a lane need not be tried; give it its next action."""
@@ -359,7 +369,10 @@ class UnitQueue:
             self._offer(group)
 
     def _choose(self, action: int, heads: Mapping[str, str]) -> str | None:
-        return self._rules.choose({k: self._units[unit] for k, unit in heads.items()}, action)
+        lane = self._rules.choose({k: self._units[unit] for k, unit in heads.items()}, action)
+        if lane is None:
+            self._unchosen.extend(key for own, key in heads.items() if own)
+        return lane
 
     def _ticket_of(self, key: str) -> int | None:
         unit = self._units.get(key)
