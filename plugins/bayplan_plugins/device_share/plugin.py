@@ -87,8 +87,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     @hookimpl
     def kind_in_queue(self, unit: Unit) -> Hashable:
         """Tell units apart by what their pods ask of cards, some of which is in annotations."""
-        requests = [tuple(self._ledger.requests(pod).values()) for pod in unit.pods]
-        return tuple(requests) if any(requests) else None
+        requests = {tuple(self._ledger.requests(pod).values()) for pod in unit.pods}
+        return frozenset(requests) if any(requests) else None
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
