@@ -295,11 +295,14 @@ class UnitQueue:
 
     def _leave_old_lanes(self) -> bool:
         """Activate units whose lane was not chosen, as its queue is gone; return whether any is."""
-        units = [self._units[key] for key in self._unchosen if key in self._units]
-        moved = [unit for unit in units if self._rules.lane(unit) != unit.lane]
-        for unit in moved:
-            self._activate(unit)
-        return bool(moved)
+        heads = [self._units[key] for key in self._unchosen if key in self._units]
+        gone = {unit.lane for unit in heads if self._rules.lane(unit) != unit.lane}
+        if gone:
+            for unit in list(self._units.values()):
+                waits = unit.place in (Place.ACTIVE, Place.MAKING_ROOM, Place.IN_LINE)
+                if waits and unit.lane in gone:
+                    self._activate(unit)
+        return bool(gone)
 
     def _skip(self, action: int, lane: str, key: str) -> Skip:
         """Tell whether the first unit of a lane need not be tried; give it its next action."""
@@ -348,7 +351,8 @@ class UnitQueue:
         The others are no easier, or come after it: one at a time is tried on behalf of them all.
         """
         line = self._in_line.get(group)
-        if line is None or group in self._offered:
+        offered = self._units.get(self._offered.get(group, ""))
+        if line is None or (offered is not None and offered.offered_for == group):
             return
         key = line.first_below(self._refusals.least(line.actions, *group))
         if key is not None:
@@ -456,7 +460,7 @@ class UnitQueue:
         """Reset a unit whose pods were bound; pods that came meanwhile get another cycle."""
         if unit.lane:
             self._refusals.placed(unit.lane, unit.shape)
-            self._offer_next(unit)
+        self._offer_next(unit)
         if self._units.get(unit.key) is unit:
             unit.attempts = 0
             unit.retry_at = now
@@ -475,6 +479,10 @@ class UnitQueue:
             # Also those of a unit that is between two of its actions, and in no line.
             self._refusals.help()
             self._reopen_at = self._refusals.next_time()
+        elif event is not ClusterEvent.POD_PLACED:
+            # Nobody is known to be refused, so whoever is still in line may be tried.
+            for group in list(self._in_line):
+                self._offer(group)
         for plugins, units in list(self._unschedulable.items()):
             if self._rules.listens(plugins, event):
                 for unit in list(units.values()):
