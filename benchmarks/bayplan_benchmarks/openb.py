@@ -17,17 +17,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import msgspec
 
 from bayplan.api import ApiObject, Container, ObjectMeta, Pod, PodSpec, Quantity
 from bayplan.api.objects import decode_part
 from bayplan.api.pod import ResourceRequirements
 from bayplan.benchmark import Benchmark, BenchmarkResult, TraceRun
 from bayplan.cluster.embedded.store import MemoryCluster
-from bayplan.errors import InputError
+from bayplan.errors import InputError, did_you_mean
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan_benchmarks.shares import koordinator_node
+from bayplan_plugins.gpu_fragmentation.plugin import GPUFragmentationArgs
 
 __all__ = ["openb"]
 
@@ -39,6 +42,7 @@ _WHOLE = 1000
 _PODS = 1001
 _PER_PERCENT = 10
 _FULL = 100
+_DIGITS = 9
 _LAST = 129.5
 _SLOTS = ("NodeAffinity", "NodeResourcesFit", "GPUFragmentation", "DeviceShare", "PrioritySort")
 
@@ -111,13 +115,26 @@ def _read(folder: Path) -> _Trace:
         memory = _int(row, "memory_mib") if row.get("memory_mib") else 0
         whole = _WHOLE if cards > 1 else compute
         pods.append(_Pod(_int(row, "cpu_milli"), memory, cards, whole, row["gpu_spec"]))
-    path = folder / "arrivals.json.gz"
+    nodes.sort(key=lambda node: node.name)
+    return _Trace(nodes, pods, _arrivals(folder / "arrivals.json.gz", len(pods), len(nodes)))
+
+
+def _arrivals(path: Path, pods: int, nodes: int) -> dict[str, dict[str, list[int]]]:
+    """Read the order of arrivals and of nodes by seed; places are those in the sorted lists.
+
+    :raises InputError: for a file that is missing, not as expected, or of another trace.
+    """
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as text:
-            arrivals = json.load(text)
-    except (OSError, ValueError) as exc:
-        raise InputError(f"{path}: expected arrivals as compressed JSON: {exc}") from None
-    return _Trace(sorted(nodes, key=lambda node: node.name), pods, arrivals)
+        with gzip.open(path, "rb") as content:
+            found = msgspec.json.decode(content.read(), type=dict[str, dict[str, list[int]]])
+    except (OSError, EOFError, msgspec.MsgspecError) as exc:
+        raise InputError(f"{path}: expected lists of whole numbers by seed: {exc}") from None
+    for seed, order in found.items():
+        if any(not 0 <= place < pods for place in order.get("pods", [-1])):
+            raise InputError(f"{path}: $.{seed}.pods: expected places of {pods} pods")
+        if sorted(order.get("node_rank", [])) != list(range(nodes)):
+            raise InputError(f"{path}: $.{seed}.node_rank: expected each of 0 to {nodes - 1} once")
+    return found
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
@@ -133,10 +150,12 @@ def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _int(row: Mapping[str, str], column: str) -> int:
-    try:
-        return int(row[column])
-    except ValueError:
-        raise InputError(f"{column}: expected a whole number, got {row[column]!r}") from None
+    text = row[column] or ""
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        name = row.get("name") or row.get("sn")
+        expected = f"expected a whole number of up to {_DIGITS} digits"
+        raise InputError(f"{name}: {column}: {expected}, got {text[:40]!r}")
+    return int(text)
 
 
 # As objects of a cluster ---------------------------------------------------------------------
@@ -290,7 +309,11 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _trace(run: TraceRun) -> BenchmarkResult:
+    known = get_args(GPUFragmentationArgs.model_fields["policy"].annotation)
     chosen = replace(run, policy=run.policy or "LeastStranded")
+    if chosen.policy not in known:
+        near = did_you_mean(chosen.policy, known)
+        raise InputError(f'there is no policy "{chosen.policy}"{near}', "--policy")
     return _run_seed(_read(run.folder), chosen)
 
 
