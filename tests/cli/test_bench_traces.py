@@ -1,0 +1,50 @@
+"""bayplan bench openb: a trace or a policy that is not as expected is an answer, not a crash."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bayplan.cli.bench import command
+from bayplan.errors import InputError
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,8000,1024,2,T4\n"
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\np0,1000,1,1,500,\n"
+ARRIVALS = '{"42": {"pods": [0], "node_rank": [0]}}'
+
+
+def run(folder: Path, nodes: str, pods: str, arrivals: str, policy: str = "") -> str:
+    """Return the message of the refusal; "" if the trace ran."""
+    (folder / "nodes_gpu.csv").write_text(nodes)
+    (folder / "pods.csv").write_text(pods)
+    (folder / "arrivals.json.gz").write_bytes(gzip.compress(arrivals.encode()))
+    args = ["openb", "--trace", str(folder), "--policy", policy]
+    result = CliRunner().invoke(command, args)
+    if isinstance(result.exception, InputError):
+        return str(result.exception)
+    assert result.exit_code == 0, result.output
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pods", "arrivals", "policy", "message"),
+    [
+        (NODES, "", ARRIVALS, "", "expected the columns name"),
+        (NODES, PODS.replace("1000,", "1e99,"), ARRIVALS, "", "p0: cpu_milli: expected a whole"),
+        (NODES, PODS, "[1]", "", "expected lists of whole numbers by seed"),
+        (NODES, PODS, ARRIVALS.replace("[0], ", "[7], "), "", "$.42.pods: expected places of 1"),
+        (NODES, PODS, ARRIVALS.replace("[0]}", "[1]}"), "", "$.42.node_rank: expected each of"),
+        (NODES, PODS, ARRIVALS.replace("42", "43"), "", "the trace has arrivals for 43"),
+        (NODES, PODS, ARRIVALS, "FDG", 'did you mean "FGD"?'),
+        (NODES, PODS, ARRIVALS, "FGD", ""),
+    ],
+)
+def test_a_bad_trace_is_told(
+    tmp_path: Path, nodes: str, pods: str, arrivals: str, policy: str, message: str
+) -> None:
+    found = run(tmp_path, nodes, pods, arrivals, policy)
+    assert message in found
+    assert bool(message) == bool(found)
