@@ -23,7 +23,8 @@ CPUS = 8
 """Of each NUMA node; the first of them is reserved for the system."""
 _RESERVED_MEMORY = 50 * 2**20
 """The kubelet insists on the sum of what it reserves and its eviction threshold."""
-_STATES = ("cpu_manager_state", "memory_manager_state")
+_CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
+_STATES = ("cpu_manager_state", "memory_manager_state", _CHECKPOINT)
 _SOON = "nodeStatusUpdateFrequency: 1s"
 _MANAGERS = f"""
 cpuManagerPolicy: static
@@ -71,7 +72,8 @@ class NumaKubelet:
         settings += _MANAGERS if alignment.exclusive else ""
         with self.node.restarted("kubelet", TOPOLOGY=settings):
             self._registrations = self._registered()
-            # The kubelet refuses to start with what managers of other settings have stored.
+            # The kubelet refuses to start with what managers of other settings have stored, and may
+            # count devices of pods that are gone.
             for name in _STATES:
                 (self._folder / name).unlink(missing_ok=True)
             # What is there again has to come from the kubelet.
@@ -172,7 +174,7 @@ class NumaKubelet:
                     _fill(left["memory"], block["numaAffinity"], block["size"])
 
     def _devices(self) -> list[Content]:
-        path = self._folder / "device-plugins" / "kubelet_internal_checkpoint"
+        path = self._folder / _CHECKPOINT
         if not path.exists():
             return []
         entries = json.loads(path.read_text())["Data"]["PodDeviceEntries"] or ()
