@@ -26,6 +26,7 @@ format: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/make_hooks.py
+	$(BIN)/bayplan profile schema > docs/profile.schema.json
 
 bench: $(READY)
 	$(BIN)/bayplan bench basic --nodes 5000 --pods 10000

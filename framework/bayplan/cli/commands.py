@@ -24,6 +24,7 @@ _COMMANDS = {
     "pools": ("pools", "Run pools beside another scheduler: resize jobs, record usage."),
     "snapshot": ("snapshot", "Save a cluster, as a scheduler sees it, to a file."),
     "topology": ("topology", "Show a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
+    "profile": ("profile", "Check profile files, and describe their format to editors."),
     "plugin": ("plugin", "List, create and check plugins."),
     "cluster": ("cluster", "Run an embedded cluster that kubectl can talk to."),
     "bench": ("bench", "Measure performance on this machine."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -65,12 +66,17 @@ def _text(model: type[Any], content: Any, error: ErrorDetails) -> str:
         if isinstance(loc[-1], int):
             return "an entry is missing"
         return f'the required field "{loc[-1]}" is missing'
+    if error["type"] in ("literal_error", "enum"):
+        given, expected = error["input"], error["ctx"]["expected"]
+        words = [word for pair in _QUOTED.findall(expected) for word in pair if word]
+        return f"expected {expected}{did_you_mean(given, words) if isinstance(given, str) else ''}"
     plain = _PLAIN.get(error["type"])
     if plain is None:
         return error["msg"].removeprefix("Value error, ")
     return plain.format_map(error.get("ctx", {}))
 
 
+_QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")
 _PLAIN = {
     "bool_parsing": "expected true or false",
     "bool_type": "expected true or false",

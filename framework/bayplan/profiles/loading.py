@@ -12,10 +12,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import pydantic
-from pydantic import Field
 from pydantic.alias_generators import to_camel
 
 from bayplan.dialects.koordinator import CoschedulingArgs
@@ -24,6 +22,7 @@ from bayplan.inputs.documents import Document, Text, parse_documents, read_text
 from bayplan.inputs.validated import validated
 from bayplan.plugin.base import Args, Plugin
 from bayplan.plugin.contract import hook_names
+from bayplan.profiles.configuration import Configuration, PluginSet, ProfileEntry
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.settings import ClientConnection, LeaderElection
 
@@ -100,57 +99,6 @@ _WITHOUT_EFFECT = {"DeviceShare": ("allocator", "disableDeviceNUMATopologyAlignm
 """Arguments of Koordinator's plugins that bayplan takes and does not need."""
 
 
-class _Model(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(
-        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
-    )
-
-
-class _Enabled(_Model):
-    name: str = Field(min_length=1)
-    weight: int = Field(default=0, ge=0, le=2**31 - 1)
-
-
-class _Disabled(_Model):
-    name: str = Field(min_length=1)
-    weight: int | None = None
-
-
-class _PluginSet(_Model):
-    enabled: tuple[_Enabled, ...] = ()
-    disabled: tuple[_Disabled, ...] = ()
-
-
-class _PluginConfig(_Model):
-    name: str
-    args: dict[str, Any] = Field(default_factory=dict)
-
-
-class _Profile(_Model):
-    scheduler_name: str | None = Field(default=None, min_length=1)
-    percentage_of_nodes_to_score: int | None = Field(default=None, ge=0, le=100)
-    plugins: dict[str, _PluginSet] = Field(default_factory=dict)
-    plugin_config: tuple[_PluginConfig, ...] = ()
-
-
-class _Configuration(_Model):
-    """The fields of KubeSchedulerConfiguration; the live scheduler reads its own."""
-
-    kind: Literal["KubeSchedulerConfiguration"]
-    api_version: Literal["kubescheduler.config.k8s.io/v1"] = "kubescheduler.config.k8s.io/v1"
-    profiles: tuple[_Profile, ...] = ()
-    pod_initial_backoff_seconds: float = Field(default=1.0, gt=0, le=3600, allow_inf_nan=False)
-    pod_max_backoff_seconds: float = Field(default=10.0, gt=0, le=86400, allow_inf_nan=False)
-    parallelism: int | None = None
-    percentage_of_nodes_to_score: int | None = Field(default=None, ge=0, le=100)
-    leader_election: LeaderElection = LeaderElection()
-    client_connection: ClientConnection = ClientConnection()
-    enable_profiling: bool | None = None
-    enable_contention_profiling: bool | None = None
-    delay_cache_until_active: bool | None = None
-    extenders: tuple[dict[str, Any], ...] = ()
-
-
 @dataclass(frozen=True)
 class Profile:
     """One profile, resolved: plugin classes, their arguments, and the order at every hook.
@@ -185,7 +133,7 @@ def default_profiles(finder: PluginFinder | None = None) -> ProfileSet:
 
     :raises InputError: when a plugin of the default profile cannot be imported.
     """
-    raw = _Profile()
+    raw = ProfileEntry()
     source = "the default profile"
     document = Document(source, 1, {}, Text(source, ""))
     profile = _resolve(raw, document, (), finder or PluginFinder(), "default-scheduler")
@@ -203,13 +151,13 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
     if len(documents) > 1:
         raise InputError("holds several documents; expected one", documents[1].where())
     document, default_name = _unwrap(documents[0])
-    config = validated(_Configuration, document.content, document, ())
+    config = validated(Configuration, document.content, document, ())
     if config.extenders:
         raise InputError(
             "extenders are not supported: write a plugin instead", document.where(["extenders"])
         )
     finder = finder or PluginFinder()
-    raws = config.profiles or (_Profile(),)
+    raws = config.profiles or (ProfileEntry(),)
     profiles = []
     for index, raw in enumerate(raws):
         at = ("profiles", index)
@@ -267,7 +215,7 @@ class _GivenArgs:
 
 
 def _resolve(
-    raw: _Profile,
+    raw: ProfileEntry,
     document: Document,
     at: tuple[str | int, ...],
     finder: PluginFinder,
@@ -277,9 +225,9 @@ def _resolve(
     sets = _plugin_sets(raw, document, at)
     _check_disabled(sets, document, at, finder)
     defaults = [item for item in DEFAULT_PLUGINS if item[0] not in config.left_out]
-    multi = _merge(defaults, sets.get("multiPoint", _PluginSet()))
+    multi = _merge(defaults, sets.get("multiPoint", PluginSet()))
     names = [name for name, _ in multi]
-    names += [entry.name for point in POINTS for entry in sets.get(point, _PluginSet()).enabled]
+    names += [entry.name for point in POINTS for entry in sets.get(point, PluginSet()).enabled]
     classes = {name: _find(finder, name, document, at, sets) for name in dict.fromkeys(names)}
     for name, where in config.at.items():
         if name not in classes:
@@ -302,7 +250,7 @@ def _resolve(
     )
 
 
-def _plugin_config(raw: _Profile, document: Document, at: tuple[str | int, ...]) -> _GivenArgs:
+def _plugin_config(raw: ProfileEntry, document: Document, at: tuple[str | int, ...]) -> _GivenArgs:
     """Read the arguments of plugins; those of Koordinator's Coscheduling become Gang's."""
     config = _GivenArgs()
     jobs_may_preempt: bool | None = None
@@ -333,7 +281,7 @@ def _plugin_config(raw: _Profile, document: Document, at: tuple[str | int, ...])
 
 
 def _check_disabled(
-    sets: Mapping[str, _PluginSet],
+    sets: Mapping[str, PluginSet],
     document: Document,
     at: tuple[str | int, ...],
     finder: PluginFinder,
@@ -371,8 +319,8 @@ def _check_kind(
 
 
 def _plugin_sets(
-    raw: _Profile, document: Document, at: tuple[str | int, ...]
-) -> dict[str, _PluginSet]:
+    raw: ProfileEntry, document: Document, at: tuple[str | int, ...]
+) -> dict[str, PluginSet]:
     known = {"multiPoint", *POINTS}
     for point in raw.plugins:
         if point not in known:
@@ -396,7 +344,7 @@ def _find(
     name: str,
     document: Document,
     at: tuple[str | int, ...],
-    sets: Mapping[str, _PluginSet],
+    sets: Mapping[str, PluginSet],
 ) -> type[Plugin[Any]]:
     for point, plugin_set in sets.items():
         for index, entry in enumerate(plugin_set.enabled):
@@ -406,7 +354,7 @@ def _find(
     return finder.find(name, document.where(at))
 
 
-def _merge(defaults: Iterable[tuple[str, int]], change: _PluginSet) -> list[tuple[str, int]]:
+def _merge(defaults: Iterable[tuple[str, int]], change: PluginSet) -> list[tuple[str, int]]:
     disabled = {entry.name for entry in change.disabled}
     added = {entry.name: entry.weight for entry in change.enabled}
     kept = [
@@ -420,14 +368,14 @@ def _merge(defaults: Iterable[tuple[str, int]], change: _PluginSet) -> list[tupl
 def _at_point(
     hook: str,
     multi: list[tuple[str, int]],
-    sets: Mapping[str, _PluginSet],
+    sets: Mapping[str, PluginSet],
     classes: Mapping[str, type[Plugin[Any]]],
     document: Document,
     at: tuple[str | int, ...],
 ) -> tuple[tuple[str, int], ...]:
     """Return the plugins of one hook in order, with weights."""
     point = to_camel(_FAMILY.get(hook, hook))
-    change = sets.get(point, _PluginSet())
+    change = sets.get(point, PluginSet())
     specific = {entry.name: entry.weight for entry in change.enabled}
     for index, entry in enumerate(change.enabled):
         if hook == _FAMILY.get(hook, hook) and not _implements(classes[entry.name], point):

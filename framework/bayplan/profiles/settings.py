@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from bayplan.inputs.durations import parse_duration
@@ -17,7 +17,10 @@ def _seconds(value: Any) -> Any:
     return parse_duration(value) if isinstance(value, str) else value
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=86400)]
+_SCHEMA = {"type": ["number", "string"], "exclusiveMinimum": 0, "maximum": 86400}
+Seconds = Annotated[
+    float, BeforeValidator(_seconds), Field(gt=0, le=86400), WithJsonSchema(_SCHEMA)
+]
 
 
 class _Settings(pydantic.BaseModel):
