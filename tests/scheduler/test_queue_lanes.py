@@ -150,20 +150,21 @@ def test_passes_place_what_a_try_of_every_unit_places(seed: int) -> None:
 
 
 class Closing(Rules):
-    """There is one queue, until it is gone."""
+    """The queue ``a`` may be gone."""
 
     def __init__(self) -> None:
         super().__init__(World({}, {}))
         self.gone = False
 
     def lane(self, queued: QueuedUnit) -> str:
-        return "" if self.gone else "a"
+        own = super().lane(queued)
+        return "" if self.gone and own == "a" else own
 
     def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
         return True
 
     def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
-        return next((lane for lane in heads if not self.gone or not lane), None)
+        return next((lane for lane in heads if not self.gone or lane != "a"), None)
 
 
 def test_a_unit_that_would_make_room_is_tried_when_its_queue_is_gone() -> None:
@@ -177,3 +178,82 @@ def test_a_unit_that_would_make_room_is_tried_when_its_queue_is_gone() -> None:
     again = queue.pop(0.0)
     assert again is unit
     assert unit.action == 0, "it is placed plainly"
+
+
+def refused(queue: UnitQueue, unit: QueuedUnit | None, now: float) -> None:
+    """What the scheduler does with a unit of a queue that an action did not place."""
+    assert unit is not None
+    queue.not_placed(unit, unit.action == 0, now)
+    if not queue.make_room(unit):
+        queue.keep_in_line(unit, now)
+
+
+def refuse_all(queue: UnitQueue, now: float) -> None:
+    """Run a pass in which no unit is placed."""
+    while (unit := queue.pop(now)) is not None:
+        refused(queue, unit, now)
+
+
+class TwoActions(Closing):
+    """Room may be made in one way; the shape of all units is the same."""
+
+    def actions(self, queued: QueuedUnit) -> tuple[int, ...]:
+        return (0, 1)
+
+
+def test_a_unit_whose_queue_is_gone_before_it_makes_room_is_placed_plainly() -> None:
+    rules = TwoActions()
+    queue = UnitQueue(rules, lambda pod: pod.key)
+    queue.add(PodInfo(make_pod("b-x-1-0-0")), 0.0)
+    refuse_all(queue, 0.0)
+    queue.on_event(ClusterEvent.POD_REMOVED, None, 0.5)
+    refuse_all(queue, 1.0)
+    queue.add(PodInfo(make_pod("a-x-1-0-0")), 1.0)
+    refuse_all(queue, 1.0)
+    rules.gone = True
+    queue.on_event(ClusterEvent.OBJECT_CHANGED, None, 1.5)
+    # Such units wait until 3.0 to be placed, but those of its queue until 2.0 to make room.
+    unit = queue.pop(2.0)
+    assert unit is not None
+    assert (unit.key, unit.action, unit.lane) == ("default/a-x-1-0-0", 0, "")
+
+
+def test_a_unit_is_tried_in_the_queue_that_it_has_by_then() -> None:
+    rules = TwoActions()
+    rules.gone = True
+    queue = UnitQueue(rules, lambda pod: pod.key)
+    queue.add(PodInfo(make_pod("a-x-1-0-0")), 0.0)
+    rules.gone = False
+    unit = queue.pop(0.0)
+    assert unit is not None
+    assert unit.lane == "a"
+    assert unit.attempts == 1
+
+
+def test_a_unit_is_tried_again_if_the_cluster_changed_between_two_of_its_actions() -> None:
+    queue = UnitQueue(TwoActions(), lambda pod: pod.key)
+    queue.add(PodInfo(make_pod("a-x-1-0-0")), 0.0)
+    unit = queue.pop(0.0)
+    refused(queue, unit, 0.0)
+    queue.on_event(ClusterEvent.POD_REMOVED, None, 0.1)
+    # So many others were tried meanwhile that the backoff is over.
+    refused(queue, queue.pop(2.0), 2.0)
+    again = queue.pop(2.0)
+    assert again is unit
+    assert again.action == 0
+    refused(queue, again, 2.0)
+    assert queue.pop(2.0) is None
+
+
+def test_units_in_line_do_not_wait_until_one_with_nodes_is_bound() -> None:
+    queue = UnitQueue(TwoActions(), lambda pod: pod.key)
+    for number in range(2):
+        queue.add(PodInfo(make_pod(f"a-x-1-0-{number}")), float(number))
+    refuse_all(queue, 1.0)
+    queue.on_event(ClusterEvent.POD_REMOVED, None, 2.0)
+    first = queue.pop(3.0)
+    assert first is not None
+    queue.has_nodes(first)
+    second = queue.pop(3.0)
+    assert second is not None
+    assert second is not first

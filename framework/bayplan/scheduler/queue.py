@@ -147,8 +147,11 @@ class UnitQueue:
         self._units: dict[str, QueuedUnit] = {}
         self._unit_of: dict[str, str] = {}
         self._lanes: list[Lanes] = []
-        self._unchosen: list[str] = []
         """The units of each action: active ones first, then those that make room."""
+        self._unchosen: list[str] = []
+        """The first units of lanes of which none was chosen."""
+        self._moved = False
+        """Whether a unit has come to another lane since the last choice."""
         self._timed: list[tuple[float, int, str]] = []
         self._unschedulable: dict[frozenset[str], dict[str, QueuedUnit]] = {}
         """Units by the plugins that refused them, so that an event skips those it cannot help."""
@@ -283,15 +286,27 @@ class UnitQueue:
                 self._activate(unit)
         if self._reopen_at is not None and self._reopen_at <= now:
             self._reopen_lines(now)
-        self._unchosen.clear()
+        while True:
+            self._unchosen.clear()
+            self._moved = False
+            unit = self._choose_unit()
+            if unit is None:
+                if not self._leave_old_lanes() and not self._moved:
+                    return None
+            elif self._rules.lane(unit) != unit.lane:
+                self._activate(unit)
+            else:
+                unit.attempts += unit.action == 0
+                self._move(unit, Place.IN_FLIGHT)
+                return unit
+
+    def _choose_unit(self) -> QueuedUnit | None:
+        """Take the next unit from its lane: active ones first, then those that make room."""
         for action, lanes in enumerate(self._lanes):
             popped = lanes.pop(partial(self._choose, action), partial(self._skip, action))
             if popped is not None:
-                unit = self._units[popped]
-                self._move(unit, Place.IN_FLIGHT)
-                unit.attempts += action == 0
-                return unit
-        return self.pop(now) if self._leave_old_lanes() else None
+                return self._units[popped]
+        return None
 
     def _leave_old_lanes(self) -> bool:
         """Activate units whose lane was not chosen, as its queue is gone; return whether any is."""
@@ -448,6 +463,10 @@ class UnitQueue:
         self._wait_in_line(unit)
         heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
         self._offer_next(unit)
+        of = partial(self._refusals.of, queue=unit.lane, shape=unit.shape, size=unit.size)
+        if any(of(action) is None for action in unit.actions):
+            # The cluster changed between two of its actions, so that one is worth a try again.
+            self._offer((unit.lane, unit.shape))
 
     def retry(self, unit: QueuedUnit, now: float) -> None:
         """Put a unit back, to be tried when its backoff is over."""
@@ -456,11 +475,14 @@ class UnitQueue:
         unit.retry_at = now + self._delay(unit)
         self._wake(unit, now)
 
+    def has_nodes(self, unit: QueuedUnit) -> None:
+        """Record that a unit in flight was placed; it may wait for long before it is bound."""
+        self._offer_next(unit)
+
     def settle(self, unit: QueuedUnit, now: float) -> None:
         """Reset a unit whose pods were bound; pods that came meanwhile get another cycle."""
         if unit.lane:
             self._refusals.placed(unit.lane, unit.shape)
-        self._offer_next(unit)
         if self._units.get(unit.key) is unit:
             unit.attempts = 0
             unit.retry_at = now
@@ -541,12 +563,16 @@ class UnitQueue:
         self._push(unit, Place.ACTIVE)
 
     def _push(self, unit: QueuedUnit, place: Place) -> None:
+        lane = self._rules.lane(unit)
+        if lane != unit.lane and unit.action:
+            # What was tried for it held in its old queue only.
+            unit.action, place, self._moved = 0, Place.ACTIVE, True
         self._move(unit, place)
         while len(self._lanes) <= unit.action:
             self._lanes.append(Lanes(self._ticket_of))
         unit.order = self._rules.sort_key(unit)
-        unit.lane = self._rules.lane(unit)
-        if unit.lane:
+        unit.lane = lane
+        if lane:
             unit.order += (unit.arrival,)
             unit.shape, unit.size = self._rules.shape(unit)
             unit.actions, unit.strict = self._rules.actions(unit), self._rules.is_strict(unit)
@@ -577,5 +603,4 @@ class UnitQueue:
         if self._blocked.get(unit.lane) == unit.key:
             del self._blocked[unit.lane]
         del self._units[unit.key]
-        if unit.lane:
-            self._offer_next(unit)
+        self._offer_next(unit)

@@ -510,6 +510,8 @@ class Scheduler:
             for key in state.gangs.gangs_of(queued.key):
                 state.group_status.changed(key)
         placed = decision.outcome in (Outcome.PLACED, Outcome.WAITING)
+        if placed:
+            state.queue.has_nodes(queued)
         if placed and self._expectations is not None:
             self._expectations.expect(queued, profile, result)
         elif decision.outcome is Outcome.PLACED:
