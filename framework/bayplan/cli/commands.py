@@ -15,6 +15,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "simulate": ("simulate", "Place the pods of manifest files on an embedded cluster."),
     "explain": ("explain", "Explain why a pod is where it is, or why it is pending."),
+    "top": ("top", "Show a cluster at one look: nodes, GPUs, queues, and who waits and why."),
     "pool": ("pool", "Show pools of accelerators: what is free, and who has the rest."),
     "queue": ("queue", "Show queues: who has what, who borrows, who waits."),
     "invoice": ("invoice", "Bill a tenant for a month."),

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,7 @@ from bayplan.cli.options import (
     simulate,
     simulate_objects,
 )
+from bayplan.cli.watching import again_and_again, check_watchable, watch_option
 from bayplan.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,7 +51,25 @@ __all__ = ["command"]
     help="A price list: show what the pods cost. On a cluster, the answer is then simulated.",
 )
 @output_option
-def command(
+@watch_option("Explain it again: when the files change, or every 2 s on a cluster.")
+def command(watch: bool, paths: tuple[str, ...], **given: Any) -> None:
+    """Explain why a pod or gang is where it is, or why it is pending and what would help.
+
+    KIND is pod, podgroup, or a workload: deploy, sts, ds, rs, job or vcjob.
+
+    With -f, the answer comes from a simulation of manifests. With --kubeconfig, it comes from the
+    running scheduler, or, if that does not answer, from a simulation of the cluster.
+    """
+    if not watch:
+        _explain(paths=paths, **given)
+        return
+    check_watchable(paths)
+    more = (given["config"], given["plugins_dir"], given["price_file"])
+    files = [*map(Path, paths), *(path for path in more if path is not None)]
+    again_and_again(lambda: _explain(paths=paths, **given), files, always=not paths)
+
+
+def _explain(
     target: str,
     namespace: str,
     paths: tuple[str, ...],
@@ -63,13 +82,6 @@ def command(
     price_file: Path | None,
     output: str,
 ) -> None:
-    """Explain why a pod or gang is where it is, or why it is pending and what would help.
-
-    KIND is pod, podgroup, or a workload: deploy, sts, ds, rs, job or vcjob.
-
-    With -f, the answer comes from a simulation of manifests. With --kubeconfig, it comes from the
-    running scheduler, or, if that does not answer, from a simulation of the cluster.
-    """
     from bayplan.explain.target import target_of
 
     wanted = target_of(target, namespace)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bayplan.cli.options import compared_input_options, output_option, simulate
+from bayplan.cli.watching import again_and_again, check_watchable, watch_option
 from bayplan.errors import InputError, did_you_mean
 from bayplan.naming import counted
 
@@ -51,7 +52,24 @@ _PENDING = 3
     help="A price list: show what each tenant would pay. The virtual time begins on 2000-01-01.",
 )
 @click.option("--trace", metavar="NS/POD", help="Print each hook that runs for one pod.")
-def command(
+@watch_option("Simulate again whenever the files change.")
+def command(watch: bool, **given: Any) -> None:
+    """Place the pods of manifest files on an embedded cluster, in virtual time.
+
+    With several profile files, print what each of them would earn, leave idle, and let wait.
+    """
+    if not watch:
+        _simulate(**given)
+        return
+    check_watchable(given["paths"])
+    if given["fail_on_pending"]:
+        raise InputError("ends with a status: leave out --watch", "--fail-on-pending")
+    more = [*given["configs"], *(given[name] for name in ("plugins_dir", "arrivals", "price_file"))]
+    files = [*map(Path, given["paths"]), *(path for path in more if path is not None)]
+    again_and_again(lambda: _simulate(**given), files)
+
+
+def _simulate(
     paths: tuple[str, ...],
     configs: tuple[Path, ...],
     plugins_dir: Path | None,
@@ -64,10 +82,6 @@ def command(
     price_file: Path | None,
     trace: str | None,
 ) -> None:
-    """Place the pods of manifest files on an embedded cluster, in virtual time.
-
-    With several profile files, print what each of them would earn, leave idle, and let wait.
-    """
     from bayplan.cli import render
 
     if len(configs) > 1:

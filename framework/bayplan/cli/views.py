@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep, strftime
@@ -21,6 +21,7 @@ from bayplan.cli.options import (
     simulate,
     unscheduled,
 )
+from bayplan.cli.watching import EVERY
 from bayplan.errors import BayplanError, InputError, NotFound
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from bayplan.scheduler.scheduler import Scheduler
     from bayplan.simulation import Simulation
 
-__all__ = ["View", "ViewRequest", "view_options"]
+__all__ = ["View", "ViewRequest", "check_source", "read_unscheduled", "view_options"]
 
 _EVERY = 2.0
 """Seconds between two looks at a live cluster."""
@@ -91,19 +92,14 @@ class ViewRequest:
 
         :raises InputError: for input that cannot be used, and where there is nothing of the kind.
         """
-        if self.paths and (self.kubeconfig is not None or self.context):
-            raise InputError("-f and --kubeconfig exclude each other")
+        check_source(self)
         if self.paths:
             self._simulated(view)
             return
-        from bayplan.cluster.kubernetes.credentials import find_kubeconfig
-
-        if self.kubeconfig is None and not self.context and find_kubeconfig() is None:
-            raise InputError("give manifests with -f, or a cluster with --kubeconfig")
         self._live(view)
         with contextlib.suppress(KeyboardInterrupt):
             while self.watch:
-                sleep(_EVERY)
+                sleep(EVERY)
                 self._live_again(view)
 
     # Manifests ---------------------------------------------------------------------------
@@ -162,14 +158,40 @@ class ViewRequest:
 
     def _read(self, view: View) -> None:
         """Show what it is as the cluster's objects say, without deciding anything."""
-        from bayplan.live.client import read_cluster
-
-        lease = profiles(self.config, self.plugins_dir).leader_election
-        found = asyncio.run(read_cluster(self.kubeconfig, self.context, lease))
-        for note in found.left_out:
+        simulation, left_out = read_unscheduled(self)
+        for note in left_out:
             click.echo(f"note: left out: {note}", err=True)
-        objects = [obj for several in found.objects.values() for obj in several]
-        self.print(unscheduled(objects, self.config, self.plugins_dir), view)
+        self.print(simulation, view)
+
+
+def check_source(request: ViewRequest) -> None:
+    """Check that there is one source to look at.
+
+    :raises InputError: for manifests and a cluster, and for neither.
+    """
+    if request.paths and (request.kubeconfig is not None or request.context):
+        raise InputError("-f and --kubeconfig exclude each other")
+    if request.paths:
+        return
+    from bayplan.cluster.kubernetes.credentials import find_kubeconfig
+
+    if request.kubeconfig is None and not request.context and find_kubeconfig() is None:
+        raise InputError("give manifests with -f, or a cluster with --kubeconfig")
+
+
+def read_unscheduled(request: ViewRequest) -> tuple[Simulation, Sequence[str]]:
+    """Read a cluster as a scheduler sees it that has not decided anything.
+
+    Return also what could not be read.
+
+    :raises BayplanError: when it cannot be reached, or its pods or nodes cannot be read.
+    """
+    from bayplan.live.client import read_cluster
+
+    lease = profiles(request.config, request.plugins_dir).leader_election
+    found = asyncio.run(read_cluster(request.kubeconfig, request.context, lease))
+    objects = [obj for several in found.objects.values() for obj in several]
+    return unscheduled(objects, request.config, request.plugins_dir), found.left_out
 
 
 class _Changes:

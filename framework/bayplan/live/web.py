@@ -14,6 +14,7 @@ import ipaddress
 import json
 import os
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from bayplan.explain.pools import PoolView
 from bayplan.explain.queue_view import QueueView, ViewKind
 from bayplan.explain.target import pods_of, target_of
 from bayplan.explain.text import print_explanation, print_job
+from bayplan.explain.top_view import TopView
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.live.bill_pages import BillPages, Bills, bearer_token
 from bayplan.live.loop import LiveScheduler
@@ -140,6 +142,7 @@ class WebPage:
         app.router.add_get("/debug/explain", self._explain)
         app.router.add_get("/debug/pools", self._pools)
         app.router.add_get("/debug/queues", self._queues)
+        app.router.add_get(TopView.page, self._top)
         if self._bills is not None:
             app.router.add_routes(self._bills.routes())
         self._runner = web.AppRunner(
@@ -285,8 +288,16 @@ class WebPage:
             return web.Response(status=404, text="there is no pool yet\n")
         return _shown(request, PoolView(request.query.get("name", "")), live.scheduler)
 
+    async def _top(self, request: web.Request) -> web.Response:
+        live = self._live()
+        if live is None:
+            return web.Response(status=503, text="this scheduler stands by\n")
+        return _shown(request, TopView(time.time), live.scheduler)
 
-def _shown(request: web.Request, view: QueueView | PoolView, scheduler: Scheduler) -> web.Response:
+
+def _shown(
+    request: web.Request, view: QueueView | PoolView | TopView, scheduler: Scheduler
+) -> web.Response:
     """Return a view, as JSON or for people."""
     try:
         if request.query.get("output") == "json":

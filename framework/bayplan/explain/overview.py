@@ -1,0 +1,274 @@
+"""A cluster at one look: what it offers, its fullest nodes, its queues, and who waits and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from bayplan.api import ResourceClaim, ResourceSlice
+from bayplan.api.gpus import GPU_RESOURCES
+from bayplan.api.node_state import NodeState, state_of
+from bayplan.api.queue import UNLIMITED
+from bayplan.dialects.reading import timestamp
+from bayplan.explain.explanation import why_pending
+from bayplan.queues.amounts import base_resource
+from bayplan.queues.report import QueueReport
+from bayplan.scheduler.scheduler import Scheduler
+from bayplan.snapshot import NodeTable, PodInfo, Snapshot
+
+__all__ = ["MOST_ROWS", "Amount", "BusyQueue", "FullNode", "Overview", "PendingJob", "overview"]
+
+MOST_ROWS = 50
+"""How many nodes, queues and jobs are named; all are counted."""
+_MOST_DEVICES = 3
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much of a resource is requested, of what is offered; CPU in milli-CPU, memory in bytes.
+
+    ``offered`` is None where there is no limit.
+    """
+
+    resource: str
+    used: float
+    offered: float | None
+
+    @property
+    def part(self) -> float:
+        """The part that is used, 0 to 1; 0 where nothing is offered."""
+        return min(1.0, self.used / self.offered) if self.offered else 0.0
+
+
+@dataclass(frozen=True)
+class FullNode:
+    """A node: its state (in-service, maintenance or failed), what is used of it, and its pods."""
+
+    name: str
+    state: str
+    amounts: Sequence[Amount]
+    pods: int
+
+
+@dataclass(frozen=True)
+class BusyQueue:
+    """A queue: its dominant share (None: it may have nothing), and its first resource.
+
+    ``amount.offered`` is what it may have now by its policy, ``deserved`` what it may have whenever
+    it asks, None without a limit. ``waiting`` and ``running`` count jobs.
+    """
+
+    system: str
+    name: str
+    state: str
+    share: float | None
+    amount: Amount | None
+    deserved: float | None
+    waiting: int
+    running: int
+
+
+@dataclass(frozen=True)
+class PendingJob:
+    """Pods of one job or gang that have no node: how many, for how many seconds, and why.
+
+    ``first`` is one of them, for ``bayplan explain``.
+    """
+
+    job: str
+    first: str
+    pods: int
+    waits: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A cluster at a time in seconds: counts of everything, and the rows that matter most.
+
+    ``nodes`` are those out of service, then the fullest; ``pending`` are the jobs that have waited
+    longest. ``maintenance`` and ``failed`` count nodes, ``placed`` and ``waiting`` pods.
+    """
+
+    at: float
+    node_count: int
+    maintenance: int
+    failed: int
+    placed: int
+    waiting: int
+    waiting_jobs: int
+    amounts: Sequence[Amount]
+    nodes: Sequence[FullNode]
+    queue_count: int
+    queues: Sequence[BusyQueue]
+    pending: Sequence[PendingJob]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object, which ``msgspec.convert`` turns into an Overview again."""
+        return asdict(self)
+
+
+def overview(scheduler: Scheduler, unix_time: float | None = None) -> Overview:
+    """Return what a scheduler knows of its cluster now.
+
+    :param unix_time: now, in seconds since 1970, if waits count from the creation of pods;
+        otherwise they count from when the scheduler saw them.
+    :raises PluginError: when a plugin raises.
+    """
+    snapshot = scheduler.snapshot
+    snapshot.sync()
+    table = snapshot.nodes
+    resources = _resources(table)
+    states = [state_of(node) for node in table.nodes]
+    jobs = _pending(scheduler, unix_time)
+    reports = scheduler.queue_reports()
+    queues = sorted(reports, key=lambda one: (-one.waiting, -_finite(one.share, 1e9)))
+    return Overview(
+        at=round(scheduler.now, 3),
+        node_count=len(table),
+        maintenance=states.count(NodeState.MAINTENANCE),
+        failed=states.count(NodeState.FAILED),
+        placed=sum(map(len, table.pods)),
+        waiting=sum(job.pods for job in jobs),
+        waiting_jobs=len(jobs),
+        amounts=(
+            *_claimed(snapshot),
+            *(
+                Amount(name, float(table.used(name).sum()), float(table.allocatable(name).sum()))
+                for name in resources
+            ),
+        ),
+        nodes=_fullest(table, resources, states),
+        queue_count=len(reports),
+        queues=tuple(_queue(one) for one in queues[:MOST_ROWS]),
+        pending=tuple(jobs[:MOST_ROWS]),
+    )
+
+
+def _resources(table: NodeTable) -> list[str]:
+    """Return the devices that nodes offer, GPUs first, then the most numerous; CPU; and memory."""
+    offered = {
+        name: int(column.sum())
+        for name, column in table.allocatable_columns.items()
+        if "/" in name and column.any()
+    }
+    devices = sorted(offered, key=lambda name: (name not in GPU_RESOURCES, -offered[name], name))
+    return [*devices[:_MOST_DEVICES], "cpu", "memory"]
+
+
+def _claimed(snapshot: Snapshot) -> list[Amount]:
+    """Return how many devices of each driver are allocated to claims.
+
+    Drivers whose devices are parts of each other have no such number, and are left out.
+    """
+    slices = [one.spec for one in snapshot.objects(ResourceSlice).values()]
+    newest: dict[tuple[str, str], int] = {}
+    for one in slices:
+        key = (one.driver, one.pool.name)
+        newest[key] = max(newest.get(key, 0), one.pool.generation)
+    offered: dict[str, int] = {}
+    parts = {one.driver for one in slices if one.shared_counters}
+    for one in slices:
+        if one.driver not in parts and one.pool.generation == newest[one.driver, one.pool.name]:
+            offered[one.driver] = offered.get(one.driver, 0) + len(one.devices)
+    used = Counter(
+        result.driver
+        for claim in snapshot.objects(ResourceClaim).values()
+        if claim.status.allocation is not None
+        for result in claim.status.allocation.devices.results
+        if not result.admin_access
+    )
+    return [
+        Amount(f"devices of {driver}", used[driver], count)
+        for driver, count in sorted(offered.items())
+        if count
+    ]
+
+
+def _fullest(
+    table: NodeTable, resources: Sequence[str], states: Sequence[NodeState]
+) -> tuple[FullNode, ...]:
+    columns = [(name, table.used(name), table.allocatable(name)) for name in resources]
+    parts = [-used / np.maximum(offered, 1) for _, used, offered in columns]
+    in_service = np.array([state is NodeState.IN_SERVICE for state in states], dtype=np.bool_)
+    # The last key counts most; equal nodes keep the order of their names.
+    rows = np.lexsort((*reversed(parts), in_service))[:MOST_ROWS].tolist()
+    return tuple(
+        FullNode(
+            table.names[row],
+            states[row].value,
+            tuple(Amount(name, float(u[row]), float(o[row])) for name, u, o in columns),
+            len(table.pods[row]),
+        )
+        for row in rows
+    )
+
+
+def _queue(report: QueueReport) -> BusyQueue:
+    resources = sorted(report.resources, key=_rank)
+    asked = {name for name, one in report.resources.items() if one.used or one.demand}
+    busy = [name for name in resources if name in asked]
+    amount, deserved = None, None
+    if busy or resources:
+        name = (busy or resources)[0]
+        found = report.resources[name]
+        amount = Amount(name, found.used, _or_none(found.fair))
+        deserved = _or_none(found.deserved)
+    return BusyQueue(
+        report.system,
+        report.name,
+        "Invalid" if report.problem else report.state,
+        _or_none(report.share),
+        amount,
+        deserved,
+        report.waiting,
+        report.running,
+    )
+
+
+def _rank(column: str) -> tuple[bool, bool, str]:
+    """Return what orders the resources of queues: GPUs first, then other devices."""
+    resource = base_resource(column)
+    return "/" not in resource, resource not in GPU_RESOURCES, column
+
+
+def _or_none(value: float) -> float | None:
+    return None if value == UNLIMITED else value
+
+
+def _finite(value: float, instead: float) -> float:
+    return instead if value == UNLIMITED else value
+
+
+def _pending(scheduler: Scheduler, unix_time: float | None) -> list[PendingJob]:
+    """Return the jobs with pods that have no node, those that wait longest first."""
+    jobs: dict[str, list[PodInfo]] = {}
+    placed = scheduler.snapshot.placed
+    for key, info in scheduler.snapshot.living.items():
+        if info.spec.node_name or key in placed or info.pod.status.phase in _ENDED:
+            continue
+        unit = scheduler.queue.unit_key(key) or info.gang or key
+        jobs.setdefault(unit, []).append(info)
+    found = []
+    for unit, pods in jobs.items():
+        first = pods[0]
+        waits = max(0.0, _since(scheduler, unit, pods, unix_time))
+        why = why_pending(scheduler, first.pod)
+        found.append(PendingJob(unit, first.key, len(pods), round(waits, 3), why))
+    return sorted(found, key=lambda job: -job.waits)
+
+
+def _since(
+    scheduler: Scheduler, unit: str, pods: Iterable[PodInfo], unix_time: float | None
+) -> float:
+    """Return for how many seconds a job has waited."""
+    if unix_time is not None:
+        created = [timestamp(pod.pod.metadata.creation_timestamp) for pod in pods]
+        return unix_time - min((at for at in created if at), default=unix_time)
+    queued = scheduler.queue.units.get(unit)
+    return scheduler.now - queued.added if queued is not None else 0.0

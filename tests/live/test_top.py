@@ -1,0 +1,63 @@
+"""bayplan top on a cluster: the scheduler's page, and what the objects say without one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import aiohttp
+import msgspec
+from click.testing import CliRunner, Result
+from faces import serving
+from stage import stage
+
+from bayplan.api import Pod
+from bayplan.cli import cli
+from bayplan.cluster.embedded.assembly import create_in_order
+from bayplan.explain.overview import Overview
+from bayplan.testing import make_node, make_pod
+
+
+async def test_the_page_shows_a_cluster_as_bayplan_top_does() -> None:
+    objects = [make_node("n", cpu=4), make_pod("p", cpu=1), make_pod("large", cpu=16)]
+    async with stage(objects) as made:
+        app = await made.start()
+        await made.run_out(1)
+        url = f"http://127.0.0.1:{app.page.port}/debug/top"
+        async with aiohttp.ClientSession() as session:
+            async with session.get(url) as answer:
+                text = await answer.text()
+            async with session.get(url, params={"output": "json"}) as answer:
+                found = msgspec.convert(await answer.json(), Overview)
+    assert text.startswith("1 node, 1 pod on nodes, 1 pending of 1 job\n")
+    assert (found.node_count, found.placed, found.waiting) == (1, 1, 1)
+    assert "Insufficient cpu" in found.pending[0].why
+
+
+async def test_a_scheduler_that_stands_by_is_not_asked() -> None:
+    async with stage([make_node("n")]) as made:
+        app = made.make()
+        await app.page.start()
+        try:
+            url = f"http://127.0.0.1:{app.page.port}/debug/top"
+            async with aiohttp.ClientSession() as session, session.get(url) as answer:
+                assert answer.status == 503
+        finally:
+            await app.page.stop()
+
+
+def test_without_a_scheduler_the_objects_tell(tmp_path: Path) -> None:
+    with serving() as face:
+        kubeconfig = tmp_path / "kubeconfig"
+        face.server.write_kubeconfig(kubeconfig)
+        objects = [make_node("n", cpu=4), make_pod("p", cpu=1, node="n"), make_pod("q", cpu=1)]
+        face.do(lambda server: create_in_order(server.cluster, objects))
+        before = face.do(lambda server: server.cluster.list(Pod))
+        given = ["top", "--kubeconfig", str(kubeconfig), "-o", "json"]
+        result: Result = CliRunner().invoke(cli, given, catch_exceptions=False)
+        after = face.do(lambda server: server.cluster.list(Pod))
+    assert "no scheduler has ever led by it" in result.stderr
+    found = msgspec.convert(json.loads(result.stdout), Overview)
+    assert (found.node_count, found.placed, found.waiting) == (1, 1, 1)
+    assert found.pending[0].why == "not tried yet"
+    assert before == after
