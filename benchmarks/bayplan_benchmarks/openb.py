@@ -8,20 +8,17 @@ profile with GPUFragmentation. Nothing ends, and a pod that does not fit is neve
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import msgspec
-
 from bayplan.api import ApiObject, Container, ObjectMeta, Pod, PodSpec, Quantity
+from bayplan.api.cards import WHOLE
 from bayplan.api.objects import decode_part
 from bayplan.api.pod import ResourceRequirements
 from bayplan.benchmark import Benchmark, BenchmarkResult, TraceRun
@@ -29,6 +26,14 @@ from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import InputError, did_you_mean
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.scheduler.scheduler import Scheduler
+from bayplan_benchmarks.openb_trace import (
+    Trace,
+    TraceNode,
+    TracePod,
+    is_at_100,
+    is_at_130,
+    read_trace,
+)
 from bayplan_benchmarks.shares import koordinator_node
 from bayplan_plugins.gpu_fragmentation.plugin import GPUFragmentationArgs
 
@@ -38,130 +43,16 @@ _MODEL = "nvidia.com/gpu.product"
 _CORE = "koordinator.sh/gpu-core"
 _RATIO = "koordinator.sh/gpu-memory-ratio"
 _CARD_MEMORY = 16 << 30
-_WHOLE = 1000
 _PODS = 1001
 _PER_PERCENT = 10
 _FULL = 100
-_DIGITS = 9
-_LAST = 129.5
 _SLOTS = ("NodeAffinity", "NodeResourcesFit", "GPUFragmentation", "DeviceShare", "PrioritySort")
-
-
-@dataclass(frozen=True)
-class _Node:
-    """A node of the trace."""
-
-    name: str
-    cpu: int
-    memory: int
-    cards: int
-    model: str
-
-
-@dataclass(frozen=True)
-class _Pod:
-    """A pod of the trace: milli-CPU, MiB, cards, thousandths of each, models ("" for any)."""
-
-    cpu: int
-    memory: int
-    cards: int
-    compute: int
-    models: str
-
-    @property
-    def total(self) -> int:
-        """The thousandths of cards that it asks for."""
-        return self.cards * self.compute
-
-    @property
-    def kind(self) -> str:
-        """What losses are counted by: the number of cards, "share" or "cpu"."""
-        if not self.cards:
-            return "cpu"
-        return "share" if self.compute < _WHOLE else str(self.cards)
-
-
-@dataclass(frozen=True)
-class _Trace:
-    """Nodes and pods, both by name, and for each seed the order of arrivals and of nodes."""
-
-    nodes: Sequence[_Node]
-    pods: Sequence[_Pod]
-    arrivals: Mapping[str, Mapping[str, Sequence[int]]]
-
-
-def _read(folder: Path) -> _Trace:
-    """Read the trace.
-
-    :raises InputError: for a file that is missing, or not as expected.
-    """
-    nodes = [
-        _Node(
-            row["sn"],
-            _int(row, "cpu_milli"),
-            _int(row, "memory_mib"),
-            _int(row, "gpu"),
-            row["model"],
-        )
-        for row in _rows(
-            folder / "nodes_gpu.csv", ("sn", "cpu_milli", "memory_mib", "gpu", "model")
-        )
-    ]
-    pods = []
-    wanted = ("name", "cpu_milli", "num_gpu", "gpu_milli", "gpu_spec")
-    for row in sorted(_rows(folder / "pods.csv", wanted), key=lambda row: row["name"]):
-        cards = _int(row, "num_gpu")
-        compute = min(_WHOLE, _int(row, "gpu_milli")) if cards else 0
-        memory = _int(row, "memory_mib") if row.get("memory_mib") else 0
-        whole = _WHOLE if cards > 1 else compute
-        pods.append(_Pod(_int(row, "cpu_milli"), memory, cards, whole, row["gpu_spec"]))
-    nodes.sort(key=lambda node: node.name)
-    return _Trace(nodes, pods, _arrivals(folder / "arrivals.json.gz", len(pods), len(nodes)))
-
-
-def _arrivals(path: Path, pods: int, nodes: int) -> dict[str, dict[str, list[int]]]:
-    """Read the order of arrivals and of nodes by seed; places are those in the sorted lists.
-
-    :raises InputError: for a file that is missing, not as expected, or of another trace.
-    """
-    try:
-        with gzip.open(path, "rb") as content:
-            found = msgspec.json.decode(content.read(), type=dict[str, dict[str, list[int]]])
-    except (OSError, EOFError, msgspec.MsgspecError) as exc:
-        raise InputError(f"{path}: expected lists of whole numbers by seed: {exc}") from None
-    for seed, order in found.items():
-        if any(not 0 <= place < pods for place in order.get("pods", [-1])):
-            raise InputError(f"{path}: $.{seed}.pods: expected places of {pods} pods")
-        if sorted(order.get("node_rank", [])) != list(range(nodes)):
-            raise InputError(f"{path}: $.{seed}.node_rank: expected each of 0 to {nodes - 1} once")
-    return found
-
-
-def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    try:
-        with path.open(encoding="utf-8", newline="") as text:
-            rows = list(csv.DictReader(text))
-    except (OSError, csv.Error, UnicodeDecodeError) as exc:
-        raise InputError(f"{path}: {exc}") from None
-    missing = [name for name in columns if not rows or name not in rows[0]]
-    if missing:
-        raise InputError(f"{path}: expected the columns {', '.join(columns)}")
-    return rows
-
-
-def _int(row: Mapping[str, str], column: str) -> int:
-    text = row[column] or ""
-    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
-        name = row.get("name") or row.get("sn")
-        expected = f"expected a whole number of up to {_DIGITS} digits"
-        raise InputError(f"{name}: {column}: {expected}, got {text[:40]!r}")
-    return int(text)
 
 
 # As objects of a cluster ---------------------------------------------------------------------
 
 
-def _objects(nodes: Sequence[_Node], rank: Sequence[int]) -> Iterator[ApiObject]:
+def _objects(nodes: Sequence[TraceNode], rank: Sequence[int]) -> Iterator[ApiObject]:
     """Yield the nodes; their names begin with their rank, by which equal scores are decided."""
     for place, node in enumerate(nodes):
         name = f"{rank[place]:04d}-{node.name}"
@@ -174,7 +65,7 @@ def _objects(nodes: Sequence[_Node], rank: Sequence[int]) -> Iterator[ApiObject]
         yield from koordinator_node(name, node.cards, amounts, labels, _CARD_MEMORY)
 
 
-def _spec(pod: _Pod) -> PodSpec:
+def _spec(pod: TracePod) -> PodSpec:
     requests = {"cpu": Quantity(f"{pod.cpu}m"), "memory": Quantity(f"{pod.memory}Mi")}
     if pod.cards:
         percent = Quantity(str(pod.total // _PER_PERCENT))
@@ -191,7 +82,7 @@ def _spec(pod: _Pod) -> PodSpec:
     return PodSpec(containers=(own,), affinity=made.affinity, scheduler_name="openb")
 
 
-def _profile(run: TraceRun, pods: Sequence[_Pod]) -> ProfileSet:
+def _profile(run: TraceRun, pods: Sequence[TracePod]) -> ProfileSet:
     """Return the profile: what a pod needs, and one policy."""
     args: dict[str, Any] = {"policy": run.policy}
     if not run.learned:
@@ -235,11 +126,8 @@ def _profile(run: TraceRun, pods: Sequence[_Pod]) -> ProfileSet:
 # The run -------------------------------------------------------------------------------------
 
 
-def _run_seed(trace: _Trace, run: TraceRun) -> BenchmarkResult:
-    order = trace.arrivals.get(str(run.seed))
-    if order is None:
-        known = ", ".join(trace.arrivals)
-        raise InputError(f"--seed {run.seed}: the trace has arrivals for {known}")
+def _run_seed(trace: Trace, run: TraceRun) -> BenchmarkResult:
+    order = trace.order(run.seed)
     cluster = MemoryCluster()
     scheduler = Scheduler(cluster, _profile(run, trace.pods))
     for obj in _objects(trace.nodes, order["node_rank"]):
@@ -260,7 +148,7 @@ def _run_seed(trace: _Trace, run: TraceRun) -> BenchmarkResult:
 
 
 def _result(
-    trace: _Trace, order: Sequence[int], bound: set[str], seconds: float, seed: int
+    trace: Trace, order: Sequence[int], bound: set[str], seconds: float, seed: int
 ) -> BenchmarkResult:
     """Return the figures: percent of all cards that are given out, and the cards refused to pods.
 
@@ -268,28 +156,25 @@ def _result(
     been asked for, ``At130`` over those from 129.5 % on. Losses are counted up to 100 % of
     arrivals, in cards (of pods without cards: in CPUs), by how many cards a pod asks for.
     """
-    capacity = sum(node.cards for node in trace.nodes) * _WHOLE
-    arrived = allocated = 0
+    allocated = 0
     lost: dict[str, Counter[str]] = {
         "lostGpusByClass": Counter(),
         "lostGpusByClassAt130": Counter(),
     }
     at_100: list[float] = []
     at_130: list[float] = []
-    for number, place in enumerate(order):
+    for number, (place, percent) in enumerate(zip(order, trace.asked_for(order), strict=True)):
         pod = trace.pods[place]
-        arrived += pod.total
         if f"pod-{number}" in bound:
             allocated += pod.total
         else:
             for name, counts in lost.items():
-                if arrived <= capacity or name != "lostGpusByClass":
+                if percent <= _FULL or name != "lostGpusByClass":
                     counts[pod.kind] += pod.total or pod.cpu
-        percent = 100 * arrived / capacity
-        given = round(100 * allocated / capacity, 2)
-        if round(percent) == _FULL:
+        given = round(100 * allocated / trace.capacity, 2)
+        if is_at_100(percent):
             at_100.append(given)
-        if percent >= _LAST:
+        if is_at_130(percent):
             at_130.append(given)
     figures: dict[str, float | dict[str, float]] = {
         "allocationAt100": _mean(at_100),
@@ -297,7 +182,7 @@ def _result(
         "seconds": round(seconds, 2),
         "podsPerSecond": round(len(order) / seconds, 1),
         **{
-            name: {kind: counts[kind] / _WHOLE for kind in sorted(counts)}
+            name: {kind: counts[kind] / WHOLE for kind in sorted(counts)}
             for name, counts in lost.items()
         },
     }
@@ -314,7 +199,7 @@ def _trace(run: TraceRun) -> BenchmarkResult:
     if chosen.policy not in known:
         near = did_you_mean(chosen.policy, known)
         raise InputError(f'there is no policy "{chosen.policy}"{near}', "--policy")
-    return _run_seed(_read(run.folder), chosen)
+    return _run_seed(read_trace(run.folder), chosen)
 
 
 def _no_sizes(nodes: int, pods: int) -> BenchmarkResult:

@@ -1,0 +1,220 @@
+"""How much of the cards of a cluster pods can get at most, whatever a scheduler does.
+
+A linear program over kinds of nodes and of pods. Pods of a kind are divided over the kinds of
+nodes; what they need of CPU, memory and cards is bounded by what all nodes of the kind have
+together. Shares are packed into cards by patterns, combinations that fit one card (Gilmore and
+Gomory, "A Linear Programming Approach to the Cutting-Stock Problem", 1961); patterns are made where
+their price says that they help. What is left out, such as that pods and nodes are whole, and that
+CPU is a node's own, only makes the answer larger: it is an upper bound.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.api.cards import WHOLE
+from bayplan.errors import InputError
+from bayplan_benchmarks.openb_trace import TraceNode, TracePod
+
+__all__ = ["NodeKind", "most_allocated"]
+
+_TOLERANCE = 1e-6
+_ROUNDS = 1000
+
+
+@dataclass(frozen=True)
+class NodeKind:
+    """Nodes that are alike: milli-CPU, MiB, cards and their model."""
+
+    cpu: int
+    memory: int
+    cards: int
+    model: str
+
+    @classmethod
+    def of(cls, node: TraceNode) -> NodeKind:
+        """Return the kind of a node."""
+        return cls(node.cpu, node.memory, node.cards, node.model)
+
+    def takes(self, pod: TracePod) -> bool:
+        """Tell whether an empty node takes a pod."""
+        models = pod.models.split("|") if pod.models else [self.model]
+        fits = pod.cpu <= self.cpu and pod.memory <= self.memory and pod.cards <= self.cards
+        return fits and self.model in models
+
+
+def most_allocated(
+    nodes: Mapping[NodeKind, int],
+    pods: Mapping[TracePod, int],
+    placed: Mapping[TracePod, int] | None = None,
+) -> float | None:
+    """Return an upper bound of the thousandths of cards that the pods get, in any placement.
+
+    :param nodes: how many nodes of each kind there are.
+    :param pods: how many pods of each kind there are; any of them may be refused.
+    :param placed: how many pods of each kind have to get a node; None is returned where the bound
+        shows that they do not all fit.
+    :raises InputError: when SciPy is not installed.
+    """
+    return _Program(nodes, pods, placed or {}).bound()
+
+
+@dataclass
+class _Rows:
+    """Constraints of a linear program: a sum of variables is at most a limit."""
+
+    limits: list[float] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    columns: list[int] = field(default_factory=list)
+    factors: list[float] = field(default_factory=list)
+
+    def add(self, terms: Iterable[tuple[int, float]], limit: float) -> int:
+        """Add a constraint by the factor of each variable; return its row."""
+        self.limits.append(limit)
+        for column, factor in terms:
+            self.put(len(self.limits) - 1, column, factor)
+        return len(self.limits) - 1
+
+    def put(self, row: int, column: int, factor: float) -> None:
+        """Add a variable to a constraint."""
+        self.rows.append(row)
+        self.columns.append(column)
+        self.factors.append(factor)
+
+
+class _Program:
+    """The linear program, with the patterns made so far."""
+
+    def __init__(
+        self,
+        nodes: Mapping[NodeKind, int],
+        pods: Mapping[TracePod, int],
+        placed: Mapping[TracePod, int],
+    ) -> None:
+        self._nodes = list(nodes.items())
+        self._rows = _Rows()
+        self._gains: list[float] = []
+        self._sizes = sorted({pod.compute for pod in pods if 0 < pod.compute < WHOLE})
+        self._made: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
+        by_node: list[list[tuple[int, TracePod]]] = [[] for _ in self._nodes]
+        for pod, count in pods.items():
+            own = []
+            for number, (kind, _) in enumerate(self._nodes):
+                if kind.takes(pod):
+                    own.append(len(self._gains))
+                    by_node[number].append((len(self._gains), pod))
+                    self._gains.append(pod.total)
+            self._rows.add(((column, 1) for column in own), count)
+            if placed.get(pod):
+                self._rows.add(((column, -1) for column in own), -placed[pod])
+        self._cards: list[int] = []
+        self._slots: list[dict[int, int]] = []
+        for (kind, count), own_pods in zip(self._nodes, by_node, strict=True):
+            self._add_node(kind, count, own_pods)
+        for number in range(len(self._nodes)):
+            for size in self._sizes:
+                self._add_pattern(number, {size: WHOLE // size})
+
+    def _add_node(self, kind: NodeKind, count: int, pods: Sequence[tuple[int, TracePod]]) -> None:
+        """Bound what pods use of all nodes of a kind."""
+        add = self._rows.add
+        add(((column, pod.cpu) for column, pod in pods), count * kind.cpu)
+        add(((column, pod.memory) for column, pod in pods), count * kind.memory)
+        whole = [(column, pod.cards) for column, pod in pods if pod.compute >= WHOLE]
+        self._cards.append(add(whole, count * kind.cards))
+        for size in range(2, kind.cards + 1):
+            # A node of 8 cards takes one pod of 5, and two of 4.
+            add(((column, cards // size) for column, cards in whole), count * (kind.cards // size))
+        self._slots.append(
+            {
+                size: add(((column, 1) for column, pod in pods if pod.compute == size), 0)
+                for size in self._sizes
+            }
+        )
+
+    def _add_pattern(self, number: int, pattern: Mapping[int, int]) -> bool:
+        """Add the number of cards of a kind of nodes that hold a combination of shares.
+
+        :returns: whether it is new.
+        """
+        key = (number, tuple(sorted(pattern.items())))
+        if key in self._made:
+            return False
+        self._made.add(key)
+        column = len(self._gains)
+        self._gains.append(0)
+        self._rows.put(self._cards[number], column, 1)
+        for size, count in pattern.items():
+            self._rows.put(self._slots[number][size], column, -count)
+        return True
+
+    def bound(self) -> float | None:
+        """Return the bound.
+
+        With the prices of a solution, each card of a kind of nodes can be worth no more than the
+        best pattern; what that is above its price is added, so the answer is a bound even where
+        the solution is a little off.
+        """
+        for _ in range(_ROUNDS):
+            found = _solved(self._gains, self._rows)
+            if found is None:
+                return None
+            value, prices = found
+            missing = 0.0
+            new = False
+            for number, (kind, count) in enumerate(self._nodes):
+                worth = {size: prices[row] for size, row in self._slots[number].items()}
+                best, pattern = _best_pattern(worth)
+                above = best - prices[self._cards[number]]
+                missing += max(0.0, above) * count * kind.cards
+                if above > _TOLERANCE:
+                    new |= self._add_pattern(number, pattern)
+            if not new:
+                break
+        return value + missing
+
+
+def _solved(gains: Sequence[float], rows: _Rows) -> tuple[float, npt.NDArray[np.float64]] | None:
+    """Return the largest gain within the limits, and what one more of each limit is worth."""
+    try:
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_array
+    except ModuleNotFoundError as exc:
+        raise InputError(f"{exc.name} is not installed: pip install 'bayplan[bench]'") from None
+    if not gains:
+        # No pod fits any node.
+        return None if min(rows.limits, default=0) < 0 else (0.0, np.zeros(len(rows.limits)))
+    shape = (len(rows.limits), len(gains))
+    matrix = csr_array((rows.factors, (rows.rows, rows.columns)), shape=shape)
+    found = linprog(-np.array(gains), A_ub=matrix, b_ub=np.array(rows.limits), method="highs")
+    if found.x is None:
+        return None
+    return -float(found.fun), -np.asarray(found.ineqlin.marginals)
+
+
+def _best_pattern(worth: Mapping[int, float]) -> tuple[float, Counter[int]]:
+    """Return the shares, by size, that are worth most together on one card, and their worth."""
+    if not worth:
+        return 0.0, Counter()
+    step = gcd(WHOLE, *worth)
+    best = [0.0]
+    last = [0]
+    for room in range(1, WHOLE // step + 1):
+        best.append(best[-1])
+        last.append(0)
+        for size, value in worth.items():
+            if size <= room * step and best[room - size // step] + value > best[room]:
+                best[room], last[room] = best[room - size // step] + value, size
+    pattern: Counter[int] = Counter()
+    room = WHOLE // step
+    while room > 0:
+        if last[room]:
+            pattern[last[room]] += 1
+        room -= last[room] // step or 1
+    return best[-1], pattern

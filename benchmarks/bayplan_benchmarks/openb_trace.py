@@ -1,0 +1,163 @@
+"""A recorded workload of shares of GPUs: its nodes, its pods, and in what order these arrive."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import msgspec
+
+from bayplan.api.cards import WHOLE
+from bayplan.errors import InputError
+
+__all__ = ["Trace", "TraceNode", "TracePod", "is_at_100", "is_at_130", "read_trace"]
+
+_DIGITS = 9
+_FULL = 100
+_LAST = 129.5
+
+
+def is_at_100(percent: float) -> bool:
+    """Tell whether as much has been asked for as figures "at 100 %" are the mean over."""
+    return round(percent) == _FULL
+
+
+def is_at_130(percent: float) -> bool:
+    """Tell whether as much has been asked for as figures "at 130 %" are the mean over."""
+    return percent >= _LAST
+
+
+@dataclass(frozen=True)
+class TraceNode:
+    """A node of the trace."""
+
+    name: str
+    cpu: int
+    memory: int
+    cards: int
+    model: str
+
+
+@dataclass(frozen=True)
+class TracePod:
+    """A pod of the trace: milli-CPU, MiB, cards, thousandths of each, models ("" for any)."""
+
+    cpu: int
+    memory: int
+    cards: int
+    compute: int
+    models: str
+
+    @property
+    def total(self) -> int:
+        """The thousandths of cards that it asks for."""
+        return self.cards * self.compute
+
+    @property
+    def kind(self) -> str:
+        """What losses are counted by: the number of cards, "share" or "cpu"."""
+        if not self.cards:
+            return "cpu"
+        return "share" if self.compute < WHOLE else str(self.cards)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Nodes and pods, both by name, and for each seed the order of arrivals and of nodes."""
+
+    nodes: Sequence[TraceNode]
+    pods: Sequence[TracePod]
+    arrivals: Mapping[str, Mapping[str, Sequence[int]]]
+
+    @property
+    def capacity(self) -> int:
+        """The thousandths of cards of all nodes."""
+        return sum(node.cards for node in self.nodes) * WHOLE
+
+    def order(self, seed: int) -> Mapping[str, Sequence[int]]:
+        """Return the places of ``pods`` as they arrive, and the ``node_rank`` of each node.
+
+        :raises InputError: for a seed that the trace does not have.
+        """
+        order = self.arrivals.get(str(seed))
+        if order is None:
+            known = ", ".join(self.arrivals)
+            raise InputError(f"--seed {seed}: the trace has arrivals for {known}")
+        return order
+
+    def asked_for(self, order: Sequence[int]) -> list[float]:
+        """Return the percent of all cards that have been asked for after each arrival."""
+        arrived = accumulate(self.pods[place].total for place in order)
+        return [100 * amount / self.capacity for amount in arrived]
+
+
+def read_trace(folder: Path) -> Trace:
+    """Read the trace.
+
+    :raises InputError: for a file that is missing, or not as expected.
+    """
+    nodes = [
+        TraceNode(
+            row["sn"],
+            _int(row, "cpu_milli"),
+            _int(row, "memory_mib"),
+            _int(row, "gpu"),
+            row["model"],
+        )
+        for row in _rows(
+            folder / "nodes_gpu.csv", ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+        )
+    ]
+    pods = []
+    wanted = ("name", "cpu_milli", "num_gpu", "gpu_milli", "gpu_spec")
+    for row in sorted(_rows(folder / "pods.csv", wanted), key=lambda row: row["name"]):
+        cards = _int(row, "num_gpu")
+        compute = min(WHOLE, _int(row, "gpu_milli")) if cards else 0
+        memory = _int(row, "memory_mib") if row.get("memory_mib") else 0
+        whole = WHOLE if cards > 1 else compute
+        pods.append(TracePod(_int(row, "cpu_milli"), memory, cards, whole, row["gpu_spec"]))
+    nodes.sort(key=lambda node: node.name)
+    return Trace(nodes, pods, _arrivals(folder / "arrivals.json.gz", len(pods), len(nodes)))
+
+
+def _arrivals(path: Path, pods: int, nodes: int) -> dict[str, dict[str, list[int]]]:
+    """Read the order of arrivals and of nodes by seed; places are those in the sorted lists.
+
+    :raises InputError: for a file that is missing, not as expected, or of another trace.
+    """
+    try:
+        with gzip.open(path, "rb") as content:
+            found = msgspec.json.decode(content.read(), type=dict[str, dict[str, list[int]]])
+    except (OSError, EOFError, msgspec.MsgspecError) as exc:
+        raise InputError(f"{path}: expected lists of whole numbers by seed: {exc}") from None
+    for seed, order in found.items():
+        if any(not 0 <= place < pods for place in order.get("pods", [-1])):
+            raise InputError(f"{path}: $.{seed}.pods: expected places of {pods} pods")
+        if sorted(order.get("node_rank", [])) != list(range(nodes)):
+            raise InputError(f"{path}: $.{seed}.node_rank: expected each of 0 to {nodes - 1} once")
+    return found
+
+
+def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as text:
+            rows = list(csv.DictReader(text))
+    except (OSError, csv.Error, UnicodeDecodeError) as exc:
+        raise InputError(f"{path}: {exc}") from None
+    missing = [name for name in columns if not rows or name not in rows[0]]
+    if missing:
+        raise InputError(f"{path}: expected the columns {', '.join(columns)}")
+    return rows
+
+
+def _int(row: Mapping[str, str], column: str) -> int:
+    text = row[column] or ""
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        name = row.get("name") or row.get("sn")
+        expected = f"expected a whole number of up to {_DIGITS} digits"
+        raise InputError(f"{name}: {column}: {expected}, got {text[:40]!r}")
+    return int(text)
