@@ -88,7 +88,7 @@ def _bound(run: TraceRun) -> BenchmarkResult:
     started = time.perf_counter()
     bounds = _Bounds(trace, order)
     until = {str(one): bounds.at_130(bounds.until(one)) for one in _PREFIXES}
-    figures = {
+    figures: dict[str, float | dict[str, float]] = {
         "allocationAt100": round(bounds.mean_at_100(), 3),
         "allocationAt130": round(bounds.at_130() or 0.0, 3),
         "ifAllPlacedUntil": {name: round(one, 3) for name, one in until.items() if one is not None},
