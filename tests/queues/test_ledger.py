@@ -42,7 +42,7 @@ class World:
             amounts=lambda pod: pod.requests,
             is_fixed=lambda pod: pod.priority > 0,
             counts=lambda pod: not pod.terminating,
-            claim=lambda claim: {GPU: len(claim.spec.devices.requests)},
+            claim=lambda claim, _: {GPU: len(claim.spec.devices.requests)},
         )
         self.ledger = Ledger(
             self.snapshot, self._define, (VolcanoQueue,), (VolcanoPodGroup,), rules

@@ -43,11 +43,15 @@ def tenant_of(labels: Mapping[str, str], namespace: str, pool: ComputePool | Non
 
 
 def queues_of(
-    pool: ComputePool, usable: Mapping[str, float], problem: str | None = None
+    pool: ComputePool,
+    usable: Mapping[str, float],
+    limit: Mapping[str, float],
+    problem: str | None = None,
 ) -> list[Queue]:
     """Return the queues of a pool, its root first.
 
-    :param usable: what its pods may have at most, by resource.
+    :param usable: what its pods may have, by resource.
+    :param limit: the most that they may have; more than that where other resources bound it.
     :param problem: why the pool takes no jobs.
     """
     meta = pool.metadata
@@ -58,7 +62,7 @@ def queues_of(
         source=source,
         deserved=Share(usable),
         guaranteed=Share(usable),
-        limit=Share(usable),
+        limit=Share(limit),
         created=created,
         uid=meta.uid or meta.name,
         problem=problem,

@@ -169,7 +169,11 @@ def _texts(resource: str, amounts: PoolAmounts) -> list[str]:
 def _print_pool(console: Console, one: PoolReport) -> None:
     spec = one.pool.spec
     selector = ",".join(f"{key}={value}" for key, value in spec.node_selector.items())
-    console.print(f"[bold]{escape(one.name)}[/bold]  {spec.pool_type}, nodes {escape(selector)}")
+    nodes = f"nodes {selector}" if selector else "all nodes"
+    devices = " ".join(spec.device_selector.split())
+    about = [spec.pool_type, nodes, *([f"devices {devices}"] if devices else [])]
+    text = f"[bold]{escape(one.name)}[/bold]  {escape(', '.join(about))}"
+    console.print(text, soft_wrap=True)
     if one.problem:
         console.print(Text(f"  takes no jobs: {one.problem}", style="red"), soft_wrap=True)
     table = _table("resource", "model")

@@ -69,7 +69,7 @@ def _add(gauges: Gauges, one: PoolReport) -> None:
     for queue in one.queues[1:]:
         tenant = queue.name.removeprefix(f"{pool}/")
         for resource, found in queue.resources.items():
-            used = found.used * _scale(resource)
+            used = found.used * (0.001 if resource == "cpu" else 1.0)
             gauges.add("compute_pool_usage", _USAGE, _BY_TENANT, (pool, resource, tenant), used)
 
 

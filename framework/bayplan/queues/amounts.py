@@ -5,7 +5,7 @@ from __future__ import annotations
 from bayplan.api.quantity import Quantity
 from bayplan.api.queue import Amounts
 
-__all__ = ["amount_text", "base_resource", "quantities"]
+__all__ = ["amount_text", "base_resource", "quantities", "total_of"]
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
@@ -35,6 +35,15 @@ def amount_text(resource: str, value: float) -> str:
             value /= 1024
         return f"{value:.4g}{_BINARY[-1]}"
     return f"{value:g}"
+
+
+def total_of(*amounts: Amounts) -> dict[str, float]:
+    """Return the sum of amounts, by resource."""
+    total: dict[str, float] = {}
+    for one in amounts:
+        for name, amount in one.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
 
 
 def quantities(amounts: Amounts) -> dict[str, Quantity]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from bayplan.api import ResourceClaim
 from bayplan.snapshot import PodInfo, Snapshot
@@ -21,10 +21,15 @@ class ClaimUsers:
     """The users of claims in order: as the claim is reserved for them, then as they got a node.
 
     Pods without a node come last, by age. The order follows trials and their undoing.
+
+    :param claims_of: returns the keys of the claims that a pod uses.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(
+        self, snapshot: Snapshot, claims_of: Callable[[PodInfo], Sequence[str]] = named_claims
+    ) -> None:
         self._snapshot = snapshot
+        self._claims_of = claims_of
         self._users: dict[str, set[str]] = {}
         self._turns: dict[str, int] = {}
         self._next_turn = 0
@@ -40,9 +45,9 @@ class ClaimUsers:
 
     def follow(self, pod: PodInfo) -> list[str]:
         """Record a pod, of any version, that came, left or moved; return the claims it names."""
-        claims = named_claims(pod)
+        claims = list(self._claims_of(pod))
         latest = self._latest(pod.key)
-        named = named_claims(latest) if latest is not None else ()
+        named = self._claims_of(latest) if latest is not None else ()
         for claim in claims:
             users = self._users.setdefault(claim, set())
             (users.add if claim in named else users.discard)(pod.key)
@@ -78,13 +83,18 @@ class ClaimUsers:
         return min(pods, key=lambda pod: self._order(pod, reserved), default=None)
 
     def _order(self, key: str, reserved: dict[tuple[str, str], int]) -> tuple[float, float, str]:
-        pod = self._latest(key)
-        assert pod is not None, "the ledger counts it"
+        pod = self.latest(key)
         group = (pod.gang or "").rpartition("/")[2]
         place = reserved.get(("pods", pod.uid), reserved.get(("podgroups", group), math.inf))
         created = pod.pod.metadata.creation_timestamp or ""
         turn = self._turns.get(key, 0) if key in self._snapshot.placed else math.inf
         return place, turn, f"{created} {key}"
+
+    def latest(self, key: str) -> PodInfo:
+        """Return the latest version of a pod, by key, that is alive or on a node."""
+        pod = self._latest(key)
+        assert pod is not None, "the ledger counts it"
+        return pod
 
     def _latest(self, key: str) -> PodInfo | None:
         placed = self._snapshot.placed.get(key)

@@ -22,7 +22,15 @@ from bayplan.api.dra import (
 )
 from bayplan.queues.device_selection import DeviceSelector
 
-__all__ = ["WHOLE", "DeviceIndex", "Key", "Offer", "in_thousandths", "is_device"]
+__all__ = [
+    "WHOLE",
+    "DeviceIndex",
+    "Key",
+    "ListedDevice",
+    "Offer",
+    "in_thousandths",
+    "is_device",
+]
 
 WHOLE = 1000
 """What a device counts."""
@@ -49,6 +57,15 @@ def is_device(resource: str) -> bool:
 def in_thousandths(resource: str) -> bool:
     """Tell whether amounts of a pool are in thousandths of the resource's unit."""
     return resource == "cpu" or is_device(resource)
+
+
+class ListedDevice(NamedTuple):
+    """A device as its slice lists it: its driver, its amount, and whether it is in service."""
+
+    driver: str
+    device: Device
+    amount: int
+    in_service: bool
 
 
 @dataclass
@@ -192,6 +209,21 @@ class DeviceIndex:
         for whole in wholes.values():
             whole.add_to(offer)
         return offer
+
+    def listed(self, node: str, selector: DeviceSelector | None = None) -> list[ListedDevice]:
+        """Return the devices of a node that its pool selects."""
+        found = []
+        for device in sorted(self._of_node.get(node, ())):
+            if not self._key(device, selector).outside:
+                unit = self._units[device]
+                in_service = not self._out_of_service(device, unit.device.taints)
+                found.append(ListedDevice(device.driver, unit.device, unit.amount, in_service))
+        return found
+
+    def node_of(self, result: AllocatedDevice) -> str:
+        """Return the node of an allocated device, "" for one of several nodes or of no slice."""
+        unit = self._units.get(DeviceId(result.driver, result.pool, result.device))
+        return unit.node if unit is not None else ""
 
     def used(self, node: str, selector: DeviceSelector | None = None) -> dict[Key, int]:
         """Return what claims hold of the devices of a node, by key."""

@@ -8,7 +8,7 @@ those that use it; when that one leaves, for the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,17 +29,19 @@ class PodRules:
     """How one system counts pods.
 
     ``queue_of`` returns the name of a pod's queue, None for a pod that has none. ``amounts`` is
-    what a pod takes of its queue, without the claims that it names: ``claim`` is what such a claim
-    takes, None where claims do not count. ``is_fixed`` tells whether what a pod has cannot be taken
-    back, ``counts`` whether a pod on a node counts as used at all. Where ``amounts`` depends on
-    more than the pod, ``basis`` changes with that: all pods are then counted again.
+    what a pod takes of its queue, without the claims that ``claims`` names: ``claim`` is what one
+    of these takes of a pod's queue, None where claims do not count. ``is_fixed`` tells whether what
+    a pod has cannot be taken back, ``counts`` whether a pod on a node counts as used at all. Where
+    ``amounts`` depends on more than the pod, ``basis`` changes with that: all pods are then counted
+    again.
     """
 
     queue_of: Callable[[PodInfo], str | None]
     amounts: Callable[[PodInfo], Amounts]
     is_fixed: Callable[[PodInfo], bool]
     counts: Callable[[PodInfo], bool]
-    claim: Callable[[ResourceClaim], Amounts] | None = None
+    claim: Callable[[ResourceClaim, PodInfo], Amounts] | None = None
+    claims: Callable[[PodInfo], Sequence[str]] = named_claims
     basis: Callable[[], int] = int
 
 
@@ -96,7 +98,7 @@ class Ledger:
         self._asked: dict[str, _Entry] = {}
         self._by_group: dict[str, set[str]] = {}
         self._vectors: dict[object, AmountRows] = {}
-        self._users = ClaimUsers(snapshot)
+        self._users = ClaimUsers(snapshot, rules.claims)
         self._claims_used: dict[str, _Entry] = {}
         self._claims_asked: dict[str, _Entry] = {}
         self._version = 0
@@ -137,7 +139,7 @@ class Ledger:
         """
         if self._is_old():
             self._refresh()
-        if self._rules.claim is None or not pod.spec.resource_claims:
+        if not self._claims_of(pod):
             return self._amounts_of(pod)
         return self.sum_of((pod,))
 
@@ -154,17 +156,16 @@ class Ledger:
             self._refresh()
         # Pods of one job mostly are equal, and equal pods have one vector.
         counts: dict[int, tuple[AmountRows, int]] = {}
-        naming: dict[str, set[str]] = {}
+        naming: dict[str, dict[str, PodInfo]] = {}
         for pod in pods:
             own = self._amounts_of(pod)
             counts[id(own)] = (own, counts.get(id(own), (own, 0))[1] + 1)
-            if self._rules.claim is not None and pod.spec.resource_claims:
-                for claim in named_claims(pod):
-                    naming.setdefault(claim, set()).add(pod.key)
+            for claim in self._claims_of(pod):
+                naming.setdefault(claim, {})[pod.key] = pod
         parts = list(counts.values())
-        for claim, keys in naming.items():
-            if all(user in keys for user in self._users.of(claim) if user in self._used):
-                parts.append((self._claim_amounts(claim), 1))
+        for claim, users in naming.items():
+            if all(user in users for user in self._users.of(claim) if user in self._used):
+                parts.append((self._claim_amounts(claim, next(iter(users.values()))), 1))
         total = np.zeros(len(self._tree.resources))
         for own, count in parts:
             total[: len(own)] += own * count
@@ -214,7 +215,7 @@ class Ledger:
         self._version += 1
 
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
-        if self._rules.claim is not None and pod.spec.resource_claims:
+        if self._claims_of(pod):
             (self._users.placed if placed else self._users.removed)(pod)
         if self._stale:
             return
@@ -259,9 +260,13 @@ class Ledger:
 
     def _charge_claims(self, pod: PodInfo) -> None:
         """Charge the claims that a pod names again, because it came, left or moved."""
-        if self._rules.claim is not None and pod.spec.resource_claims:
+        if self._claims_of(pod):
             for claim in self._users.follow(pod):
                 self._charge(claim)
+
+    def _claims_of(self, pod: PodInfo) -> Sequence[str]:
+        """Return the claims that count beside a pod, by key."""
+        return self._rules.claims(pod) if self._rules.claim is not None else ()
 
     def _charge(self, claim: str) -> None:
         """Charge a claim to the first of its users; what waits for it counts if nobody has it."""
@@ -279,13 +284,13 @@ class Ledger:
         first = self._users.first(claim, holders or users)
         if first is None:
             return None
-        entry = entries[first]
-        return _Entry(entry.row, self._claim_amounts(claim), entry.fixed)
+        entry, pod = entries[first], self._users.latest(first)
+        return _Entry(entry.row, self._claim_amounts(claim, pod), entry.fixed)
 
-    def _claim_amounts(self, claim: str) -> AmountRows:
+    def _claim_amounts(self, claim: str, pod: PodInfo) -> AmountRows:
         found = self._snapshot.objects(ResourceClaim).get(claim)
         rule = self._rules.claim
-        return self._tree.vector(rule(found) if found is not None and rule is not None else {})
+        return self._tree.vector(rule(found, pod) if found is not None and rule is not None else {})
 
     def _replace(
         self,
@@ -409,13 +414,13 @@ class Ledger:
             row = self.row_of(pod)
             if row is not None and self._rules.counts(pod):
                 tree.use(row, self._amounts_of(pod), 1, self._rules.is_fixed(pod))
-                for claim in named_claims(pod):
+                for claim in self._claims_of(pod):
                     users.setdefault(claim, []).append(pod)
         for pod in self._snapshot.living.values():
             row = self.row_of(pod)
             if row is not None:
                 tree.ask(row, self._amounts_of(pod))
-                for claim in named_claims(pod):
+                for claim in self._claims_of(pod):
                     waiting.setdefault(claim, []).append(pod)
         if self._rules.claim is not None:
             self._recount_claims(tree, users, waiting)
@@ -428,7 +433,6 @@ class Ledger:
         waiting: dict[str, list[PodInfo]],
     ) -> None:
         for claim in users.keys() | waiting.keys():
-            amounts = self._claim_amounts(claim)
             for pods, charge in ((users.get(claim, []), True), (waiting.get(claim, []), False)):
                 known = {pod.key: pod for pod in pods}
                 holders = [pod.key for pod in users.get(claim, ()) if pod.key in known]
@@ -436,6 +440,7 @@ class Ledger:
                 row = self.row_of(known[first]) if first is not None else None
                 if first is None or row is None:
                     continue
+                amounts = self._claim_amounts(claim, known[first])
                 if charge:
                     tree.use(row, amounts, 1, self._rules.is_fixed(known[first]))
                 else:

@@ -5,16 +5,16 @@ For every resource ``total = allocated + available + reserved + maintenance + fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bayplan.api import ApiObject, ComputePool, ResourceClaim, ResourceSlice
-from bayplan.api.dra import DeviceTaintRule
+from bayplan.api.dra import AllocatedDevice, DeviceTaintRule
 from bayplan.api.node_state import NodeState, model_of, state_of
 from bayplan.api.pools import reserved_part
 from bayplan.queues.device_selection import DeviceSelector, selector_of
-from bayplan.queues.devices import WHOLE, DeviceIndex, Key, is_device
+from bayplan.queues.devices import WHOLE, DeviceIndex, Key, ListedDevice, is_device
 from bayplan.snapshot import NodeRow, Snapshot
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "account_of",
     "in_pool",
     "problems_of",
+    "usable",
 ]
 
 Obj = TypeVar("Obj", bound=ApiObject)
@@ -75,7 +76,8 @@ class PoolAmounts:
 class PoolAccount:
     """What a pool has, by resource; of devices also by model, as pairs of resource and model.
 
-    ``usable`` is what its pods may have at most: what is in service without what is kept free.
+    ``usable`` is what its pods may have at most: what is in service without what is kept free, CPU
+    in milli-CPU, anything else in its unit (devices of slices in devices).
     """
 
     nodes: list[str] = field(default_factory=list)
@@ -98,12 +100,15 @@ class _Devices:
 class PoolDevices:
     """The devices of a snapshot, and what claims hold of them.
 
-    What is known of a node is kept until its devices change.
+    What is known of a node is kept until its devices change. ``version`` changes with the devices,
+    and not with what claims hold.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._index = index = DeviceIndex()
         self._known: dict[str, tuple[DeviceSelector | None, Sequence[_Devices]]] = {}
+        self._listed: dict[str, tuple[DeviceSelector | None, Sequence[ListedDevice]]] = {}
+        self.version = 0
         self._follow(snapshot, ResourceSlice, index.put)
         self._follow(snapshot, DeviceTaintRule, index.put_rule)
         self._follow(snapshot, ResourceClaim, index.put_claim)
@@ -114,8 +119,13 @@ class PoolDevices:
         def changed(old: Obj | None, new: Obj | None) -> None:
             obj = old if new is None else new
             assert obj is not None, "a change is of something"
-            for node in put(obj, new is None):
+            nodes = put(obj, new is None)
+            for node in nodes:
                 self._known.pop(node, None)
+            if type_ is not ResourceClaim:
+                self.version += 1
+                for node in nodes:
+                    self._listed.pop(node, None)
 
         for obj in snapshot.objects(type_).values():
             changed(None, obj)
@@ -141,10 +151,31 @@ class PoolDevices:
         self._known[node] = selector, found
         return found
 
+    def listed(self, node: str, selector: DeviceSelector | None) -> Sequence[ListedDevice]:
+        """Return the devices of a node that its pool selects; the same object until they change."""
+        known = self._listed.get(node)
+        if known is None or known[0] is not selector:
+            known = self._listed[node] = selector, self._index.listed(node, selector)
+        return known[1]
+
+    def held(
+        self, result: AllocatedDevice, nodes: Container[str], selector: DeviceSelector | None
+    ) -> tuple[str, int] | None:
+        """Return what an allocated device takes of a pool: its driver, and its amount.
+
+        :param nodes: the nodes of the pool.
+        :returns: None for a device of another node, or that the pool does not select.
+        """
+        node = self._index.node_of(result)
+        key, amount = self._index.held(result, selector)
+        if key.outside or (node and node not in nodes):
+            return None
+        return key.resource, amount
+
 
 def in_pool(pool: ComputePool, labels: Mapping[str, str]) -> bool:
-    """Tell whether a node with these labels is in a pool; a pool without selector has none."""
-    return bool(pool.spec.node_selector) and pool.spec.node_selector.items() <= labels.items()
+    """Tell whether a node with these labels is in a pool; one without nodeSelector has all."""
+    return pool.spec.node_selector.items() <= labels.items()
 
 
 def account_of(pool: ComputePool, snapshot: Snapshot) -> PoolAccount:
@@ -163,16 +194,29 @@ def account_of(pool: ComputePool, snapshot: Snapshot) -> PoolAccount:
             _count(account, row, resource, offered, used, state)
             if state is NodeState.IN_SERVICE:
                 in_service[resource] = in_service.get(resource, 0) + offered
-        _count_devices(account, devices.of(row.name, selector), state)
+        found = devices.of(row.name, selector)
+        _count_devices(account, found, state)
+        for one in found if state is NodeState.IN_SERVICE else ():
+            resource, rest = one.key.resource, one.offered - one.maintenance - one.failed
+            in_service[resource] = in_service.get(resource, 0) + rest
     kept = {name: 0.0 if name == "pods" else part for name in account.amounts}
     for resource, amounts in account.amounts.items():
         amounts.reserve(kept[resource], _unit(resource))
     for (resource, _), amounts in account.models.items():
         amounts.reserve(kept[resource], _unit(resource))
     account.usable = {
-        name: float(most - int(most * kept[name])) for name, most in in_service.items()
+        name: usable(most, kept[name], _unit(name)) for name, most in in_service.items()
     }
     return account
+
+
+def usable(most: int, kept: float, unit: int = 1) -> float:
+    """Return what pods may have of what is in service, without what is kept free for growth.
+
+    :param most: what is in service, in parts of which ``unit`` make one.
+    :param kept: the part that is kept free, in whole units.
+    """
+    return most / unit - int(most // unit * kept)
 
 
 def _unit(resource: str) -> int:
@@ -203,15 +247,25 @@ def problems_of(pools: Iterable[ComputePool], snapshot: Snapshot) -> dict[str, s
 
     Of two pools that have a node, that whose name comes later is wrong.
     """
-    owner: dict[str, str] = {}
+    owner: dict[str, ComputePool] = {}
     problems: dict[str, str] = {}
     for pool in sorted(pools, key=lambda pool: pool.metadata.name):
         name, selector = pool.metadata.name, selector_of(pool)
-        if not pool.spec.node_selector:
-            problems[name] = "spec.nodeSelector is empty, so it has no nodes"
-        elif selector is not None and selector.problem:
+        if selector is not None and selector.problem:
             problems[name] = f"spec.deviceSelector does not compile: {selector.problem}"
         for row in snapshot.view():
-            if in_pool(pool, row.labels) and owner.setdefault(row.name, name) != name:
-                problems.setdefault(name, f'node {row.name} is in pool "{owner[row.name]}" already')
+            if in_pool(pool, row.labels):
+                other = owner.setdefault(row.name, pool)
+                if other is not pool:
+                    problems.setdefault(name, _overlap(pool, other, row.name))
     return problems
+
+
+def _overlap(pool: ComputePool, owner: ComputePool, node: str) -> str:
+    """Return the text for a pool that has a node of another one."""
+    text = f'node {node} is in pool "{owner.metadata.name}" already'
+    if not pool.spec.node_selector:
+        return f"{text}; without spec.nodeSelector it has all nodes"
+    if not owner.spec.node_selector:
+        return f"{text}, which has all nodes, as it has no spec.nodeSelector"
+    return text

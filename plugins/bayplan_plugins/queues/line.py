@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from bayplan import Handle, PodInfo, Unit
-from bayplan.api import DeviceClass
+from bayplan.api import DeviceClass, ResourceSlice
+from bayplan.api.dra import IMPLICIT_RESOURCE_PREFIX
 from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import stated_duration
 from bayplan.naming import counted
@@ -58,7 +59,9 @@ def _offered(handle: Handle, resources: Iterable[str]) -> set[str]:
         extended = devices.spec.extended_resource_name
         found |= {extended} if extended else set()
         found |= {one for one in resources if one.endswith(f"deviceclass/{name}")}
-    return found
+        found.add(f"{IMPLICIT_RESOURCE_PREFIX}{name}")
+    drivers = {one.spec.driver for one in handle.snapshot.objects(ResourceSlice).values()}
+    return found | drivers
 
 
 def line_of(handle: Handle, policy: Policy, queue: str, unit: Unit) -> LineReport:
@@ -100,7 +103,8 @@ def _change(refusal: QuotaRefusal | str | None) -> str:
     if not isinstance(refusal, QuotaRefusal):
         return ""
     more = amount_text(refusal.resource, refusal.missing)
-    return f'{more} more {refusal.resource} in the {refusal.bound} of queue "{refusal.ancestor}"'
+    title = refusal.title or f'queue "{refusal.ancestor}"'
+    return f"{more} more {refusal.resource} in the {refusal.bound} of {title}"
 
 
 def _reclaims(handle: Handle, policy: Policy, unit: Unit) -> Iterable[str]:
@@ -108,7 +112,7 @@ def _reclaims(handle: Handle, policy: Policy, unit: Unit) -> Iterable[str]:
     for action in policy.actions:
         plan = policy.plan(unit, action)
         if isinstance(plan, str):
-            yield f"{action}: {plan}"
+            yield f"{action}: {plan.removeprefix(f'{action}: ')}"
         elif plan is not None:
             room = plan if isinstance(plan, Room) else RoomSearch(handle, unit, plan).run()
             if room is None:

@@ -36,7 +36,7 @@ class QuotaRefusal:
 
     ``queue`` is the job's, ``ancestor`` the one that refuses (the queue itself or above it).
     ``bound`` names what is exceeded, such as "limit" or "quota". Amounts in units of the resource,
-    CPU in milli-CPU.
+    CPU in milli-CPU. ``title`` is what people call the ancestor, "" for its name.
     """
 
     queue: str
@@ -46,6 +46,7 @@ class QuotaRefusal:
     most: float
     used: float
     requested: float
+    title: str = ""
 
     @property
     def missing(self) -> float:
@@ -53,8 +54,8 @@ class QuotaRefusal:
         return self.used + self.requested - self.most
 
     def __str__(self) -> str:
-        where = f'queue "{self.queue}"'
-        if self.ancestor != self.queue:
+        where = self.title or f'queue "{self.queue}"'
+        if self.ancestor != self.queue and not self.title:
             where += f' (ancestor "{self.ancestor}")'
         asked, used, most, missing = (
             amount_text(self.resource, value)

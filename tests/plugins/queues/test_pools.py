@@ -90,7 +90,7 @@ def test_a_tenant_gets_back_what_it_is_guaranteed_and_no_more() -> None:
 def test_a_tenant_stays_within_its_limit() -> None:
     cluster = run(*nodes(2), pool(quotas=[quota("a", 0, 3)]), *pods("a", 8))
     assert tenants(cluster) == {"a": 3}
-    assert 'queue "p/a": limit of nvidia.com/gpu exceeded' in cluster.message("a/a-7")
+    assert 'tenant "a" of pool "p": limit of nvidia.com/gpu exceeded' in cluster.message("a/a-7")
 
 
 def test_what_is_reserved_for_growth_stays_free() -> None:
@@ -150,9 +150,49 @@ def test_a_pool_that_shares_a_node_takes_no_jobs_and_says_why() -> None:
     assert stored.status.phase == "Invalid"
 
 
+def everything(name: str, **spec: Any) -> ApiObject:
+    """Return a pool without a nodeSelector."""
+    found = pool(name, **spec)
+    assert isinstance(found, ComputePool)
+    return replace(found, spec=replace(found.spec, node_selector={}))
+
+
+def test_a_pool_without_a_node_selector_has_all_nodes() -> None:
+    cluster = run(*nodes(1), *nodes(1, "q"), everything("p"), *pods("a", 6))
+    assert tenants(cluster) == {"a": 6}
+    assert status(cluster)["total"] == 8
+
+
+def test_a_pool_may_have_a_device_selector_only() -> None:
+    world = [*nodes(1), *nodes(1, "q"), devices_of("p0"), devices_of("q0"), *CLASSES]
+    only = everything("p", deviceSelector=LARGE, quotas=[{"tenant": "a", "limit": {DRIVER: 1}}])
+    cluster = run(*world, only, *claimant("x", "large"), *claimant("y", "large"))
+    assert tenants(cluster) == {"a": 1}
+    assert status(cluster, resource=DRIVER)["total"] == 4
+
+
+@pytest.mark.parametrize(
+    ("objects", "words"),
+    [
+        (
+            (everything("p"), pool("q", "p")),
+            ", which has all nodes, as it has no spec.nodeSelector",
+        ),
+        ((pool("p"), everything("q")), "; without spec.nodeSelector it has all nodes"),
+        ((everything("p"), everything("q")), "; without spec.nodeSelector it has all nodes"),
+    ],
+)
+def test_a_pool_of_all_nodes_says_so_where_another_one_has_some(
+    objects: tuple[ApiObject, ...], words: str
+) -> None:
+    cluster = run(*nodes(1), *objects, *pods("a", 1, "q"))
+    assert tenants(cluster) == {}
+    assert f'pool "q": node p0 is in pool "p" already{words}' in cluster.message("a/a-0")
+
+
 def test_a_pool_that_does_not_exist_is_waited_for() -> None:
     cluster = run(*nodes(1), pool(), *pods("a", 1, "nowhere"))
-    assert 'waiting for queue "nowhere", which does not exist' in cluster.message("a/a-0")
+    assert 'waiting for pool "nowhere", which does not exist' in cluster.message("a/a-0")
     cluster.add(*nodes(1, "nowhere"), pool("nowhere", "nowhere"))
     cluster.advance(60.0)
     assert tenants(cluster) == {"a": 1}

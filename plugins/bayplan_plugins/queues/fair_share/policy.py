@@ -69,7 +69,7 @@ class FairSharePolicy:
             amounts=self._amounts,
             is_fixed=lambda pod: not self._jobs.is_preemptible(pod),
             counts=lambda pod: not pod.terminating,
-            claim=lambda claim: {_GPUS: gpus_of_claim(claim)},
+            claim=lambda claim, _: {_GPUS: gpus_of_claim(claim)},
             basis=self._cards.basis,
         )
         snapshot = handle.snapshot

@@ -13,6 +13,7 @@ cannot be taken back from it by the same job, and settled demand settles.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -21,10 +22,12 @@ from bayplan import Args, Handle, Overdue, PodInfo, Unit
 from bayplan.api import ApiObject
 from bayplan.api.queue import Order, Queue, QueueState
 from bayplan.cluster.protocol import PatchStatus
+from bayplan.queues.amounts import amount_text
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.fair_share.division import Division
+from bayplan_plugins.queues.plain.claimed_devices import ClaimedDevices, claims_of
 from bayplan_plugins.queues.policy import Moves, QuotaRefusal, RoomPlan, Step
 from bayplan_plugins.queues.victims import RunningJob, running_jobs
 
@@ -50,6 +53,7 @@ class PlainPolicy:
     :param define: returns the queues of the snapshot.
     :param queue_of: returns the name of a pod's queue, None for none.
     :param concerns: whether an object of ``kinds`` defines a queue.
+    :param devices: counts devices of claims for the queues; without it they do not count.
     """
 
     actions: Sequence[str] = ("reclaim", "preempt")
@@ -63,6 +67,7 @@ class PlainPolicy:
         define: Callable[[Snapshot], Iterable[Queue]],
         queue_of: Callable[[PodInfo], str | None],
         concerns: Callable[[ApiObject], bool] = bool,
+        devices: ClaimedDevices | None = None,
     ) -> None:
         self.name: str = args.policy
         self.system = system
@@ -76,6 +81,14 @@ class PlainPolicy:
             is_fixed=lambda pod: False,
             counts=lambda pod: not pod.terminating,
         )
+        if devices is not None:
+            rules = replace(
+                rules,
+                amounts=devices.of_pod,
+                claim=devices.of_claim,
+                claims=claims_of,
+                basis=lambda: devices.basis,
+            )
         self.ledger = Ledger(handle.snapshot, define, kinds, (), rules, concerns)
         self._fair: tuple[object, AmountRows] | None = None
 
@@ -93,13 +106,17 @@ class PlainPolicy:
         tree = self.ledger.tree
         row = tree.row_of.get(queue)
         if row is None:
-            return f'waiting for queue "{queue}", which does not exist'
+            return f"waiting for {self.title(queue)}, which does not exist"
         found = tree.queues[row]
         if found.problem is not None:
-            return f'queue "{queue}": {found.problem}'
+            return f"{self.title(queue)}: {found.problem}"
         if found.state is not QueueState.OPEN:
-            return f'queue "{queue}" is {found.state.value} and takes no jobs'
+            return f"{self.title(queue)} is {found.state.value} and takes no jobs"
         return None
+
+    def title(self, queue: str) -> str:
+        """Return what messages call a queue."""
+        return f'queue "{queue}"'
 
     # Order -------------------------------------------------------------------------------
 
@@ -152,14 +169,14 @@ class PlainPolicy:
         if row is None:
             return None
         least = unit.pods[: max(1, unit.min_placed)]
-        return self._beyond(row, self.ledger.sum_of(least), 1.0)
+        return self.beyond(row, self.ledger.sum_of(least), 1.0)
 
     def overrun(self, pod: PodInfo) -> QuotaRefusal | None:
         """Refuse a pod that took its queue, or an ancestor, beyond its limit."""
         row = self.ledger.row_of(pod)
-        return None if row is None else self._beyond(row, self.ledger.amounts_of(pod), 0.0)
+        return None if row is None else self.beyond(row, self.ledger.amounts_of(pod), 0.0)
 
-    def _beyond(self, row: int, request: AmountRows, more: float) -> QuotaRefusal | None:
+    def beyond(self, row: int, request: AmountRows, more: float) -> QuotaRefusal | None:
         """Return the first limit that is exceeded; ``more`` is 1 if the request comes on top."""
         tree = self.ledger.tree
         width = len(request)
@@ -234,14 +251,15 @@ class PlainPolicy:
         if action != "reclaim" or not self._args.reclaim or self.name not in _SHARING:
             return None
         request = self.ledger.sum_of(unit.pods[: max(1, unit.min_placed)])
-        if self.has_enough(row, request):
-            return f'reclaim: queue "{self.ledger.tree.name(row)}" has what it may take back'
+        enough = self.enough(row, request)
+        if enough:
+            return f"reclaim: {self.title(self.ledger.tree.name(row))} {enough}"
         return _Reclaim(self, self._handle, row, request)
 
-    def has_enough(self, row: int, request: AmountRows) -> bool:
-        """Tell whether a request would take a queue beyond what it may take back from others.
+    def enough(self, row: int, request: AmountRows) -> str:
+        """Return why a queue may take nothing back from others for a request; "" if it may.
 
-        With ``capacity`` that is what it is guaranteed, of the resources that it names; a queue
+        With ``capacity`` it may take what it is guaranteed, of the resources that it names; a queue
         that is guaranteed nothing of what is requested has enough.
         """
         tree, width = self.ledger.tree, len(request)
@@ -250,8 +268,16 @@ class PlainPolicy:
         if self.name == "capacity":
             most = tree.deserved[row, :width]
             asked &= most > 0
-        after = tree.used[row, :width] + request
-        return not asked.any() or bool((asked & (after > most + EPSILON)).any())
+        if not asked.any():
+            return "is guaranteed nothing of what is requested"
+        used = tree.used[row, :width]
+        for column in np.flatnonzero(asked & (used + request > most + EPSILON)).tolist():
+            name = tree.resources[column]
+            has, may, wants = (
+                amount_text(name, float(one[column])) for one in (used, most, request)
+            )
+            return f"has {has} of the {may} {name} that it may take back, {wants} requested"
+        return ""
 
 
 class _Reclaim:
@@ -291,7 +317,7 @@ class _Reclaim:
             return False
         path = tree.path(self._row)
         own = path[: path.index(branches[0]) + 1]
-        if any(self._policy.has_enough(ancestor, self._request) for ancestor in own):
+        if any(self._policy.enough(ancestor, self._request) for ancestor in own):
             return False
         width = len(self._request)
         asked = self._request > 0

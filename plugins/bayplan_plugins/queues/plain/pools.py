@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from bayplan import Handle, Overdue, PodInfo
 from bayplan.api import AiComputePool, ComputePool, Quantity
 from bayplan.api.meta import Condition
 from bayplan.api.pools import ComputePoolStatus, ModelCapacity
-from bayplan.api.queue import Queue
+from bayplan.api.queue import UNLIMITED, Amounts, Queue
 from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects import compute_pool
-from bayplan.queues.devices import in_thousandths
+from bayplan.queues.amounts import total_of
+from bayplan.queues.devices import in_thousandths, is_device
 from bayplan.queues.pools import PoolAccount, PoolAmounts, account_of, problems_of
+from bayplan.queues.tree import AmountRows, QueueTree
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.plain.budgets import BudgetArgs, BudgetGate
+from bayplan_plugins.queues.plain.claimed_devices import ClaimedDevices
 from bayplan_plugins.queues.plain.policy import Flavour, PlainArgs, PlainPolicy
+from bayplan_plugins.queues.policy import QuotaRefusal
 
 __all__ = ["PoolArgs", "PoolPolicy"]
 
@@ -33,8 +38,19 @@ class PoolPolicy(PlainPolicy):
     """Pools as roots over their nodes, tenants as queues; pods use the nodes of their pool only."""
 
     def __init__(self, args: PoolArgs, handle: Handle) -> None:
-        super().__init__(compute_pool.NAME, args, handle, _KINDS, self._define, self._queue_of_pod)
-        self._nodes_seen = -1
+        self._devices = ClaimedDevices(handle.snapshot, self._pool_of_pod)
+        super().__init__(
+            compute_pool.NAME,
+            args,
+            handle,
+            _KINDS,
+            self._define,
+            self._queue_of_pod,
+            devices=self._devices,
+        )
+        self._of_slices: Amounts = {}
+        """What all pools may give of devices in slices, by resource."""
+        self._seen: Hashable = None
         self._budgets = BudgetGate(args.budgets) if args.budgets is not None else None
         self._held: dict[str, PodInfo] = {}
         """Pods whose tenants have spent their budget; that may change with time alone."""
@@ -61,21 +77,42 @@ class PoolPolicy(PlainPolicy):
         known = any(quota.tenant == tenant for quota in pool.spec.quotas)
         return f"{name}/{tenant if known else compute_pool.OTHERS}"
 
-    def node_labels(self, pod: PodInfo) -> Mapping[str, str]:
-        """Return the labels of the nodes of a pod's pool."""
+    def _pool_of_pod(self, pod: PodInfo) -> ComputePool | None:
         pools = self._pools()
         name = compute_pool.pool_of(pod.labels, pod.namespace, pools.values())
-        pool = pools.get(name) if name is not None else None
+        return pools.get(name) if name is not None else None
+
+    def node_labels(self, pod: PodInfo) -> Mapping[str, str]:
+        """Return the labels of the nodes of a pod's pool."""
+        pool = self._pool_of_pod(pod)
         return pool.spec.node_selector if pool is not None else {}
+
+    # What messages say -------------------------------------------------------------------
+
+    def title(self, queue: str) -> str:
+        """Return what messages call a queue: a pool, or one of its tenants."""
+        pool, _, tenant = queue.partition("/")
+        if not tenant:
+            return f'pool "{pool}"'
+        if tenant == compute_pool.OTHERS:
+            return f'tenants of pool "{pool}" without a quota'
+        return f'tenant "{tenant}" of pool "{pool}"'
+
+    def beyond(self, row: int, request: AmountRows, more: float) -> QuotaRefusal | None:
+        """Return the first quota that is exceeded, with the tenant or the pool that has it."""
+        found = super().beyond(row, request, more)
+        return found and replace(found, title=self.title(found.ancestor))
 
     # Budgets -----------------------------------------------------------------------------
 
     def gate(self, pod: PodInfo, queue: str) -> str | None:
         """Hold back pods of pools that take none, and of tenants that have spent their budget."""
-        refusal = super().gate(pod, queue)
+        tree, root = self.ledger.tree, queue.partition("/")[0]
+        broken = root in tree.row_of and tree.queues[tree.row_of[root]].problem is not None
+        refusal = super().gate(pod, root if broken else queue)
         if refusal is not None or self._budgets is None or pod.key in self._placed:
             return refusal
-        pool = self._pools().get(queue.partition("/")[0])
+        pool = self._pools().get(root)
         tenant = compute_pool.tenant_of(pod.labels, pod.namespace, pool)
         spent = self._budgets.refusal(tenant, self._handle.unix_time)
         if spent is None:
@@ -104,18 +141,33 @@ class PoolPolicy(PlainPolicy):
     def _define(self, snapshot: Snapshot) -> list[Queue]:
         pools = self._pools()
         problems = problems_of(pools.values(), snapshot)
+        accounts = {name: (pool, account_of(pool, snapshot)) for name, pool in pools.items()}
+        self._devices.follow(accounts)
         found: list[Queue] = []
-        for name, pool in pools.items():
-            usable = account_of(pool, snapshot).usable
-            found += compute_pool.queues_of(pool, usable, problems.get(name))
+        self._of_slices = {}
+        for name, (pool, account) in accounts.items():
+            by_class = self._devices.usable(name)
+            by_driver = {one: most for one, most in account.usable.items() if is_device(one)}
+            self._of_slices = total_of(self._of_slices, by_class, by_driver)
+            usable = total_of(account.usable, by_class)
+            bounded = dict.fromkeys(self._devices.implicit, UNLIMITED) | usable
+            found += compute_pool.queues_of(pool, usable, bounded, problems.get(name))
         return found
 
     def admit(self) -> None:
-        """Take in nodes that came, went, or changed what they offer."""
-        version = self._handle.snapshot.nodes.node_version
-        if version != self._nodes_seen:
-            self._nodes_seen = version
+        """Take in nodes and devices that came, went, or changed what they offer."""
+        seen = self._handle.snapshot.nodes.node_version, self._devices.state
+        if seen != self._seen:
+            self._seen = seen
             self.ledger.restate()
+
+    def _total(self, tree: QueueTree) -> AmountRows:
+        """Return what the nodes offer; of devices in slices, what the pools may give."""
+        total = super()._total(tree)
+        for name, amount in self._of_slices.items():
+            if name in tree.column_of:
+                total[tree.column_of[name]] += amount
+        return total
 
     # Status ------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ class VolcanoPolicy:
             amounts=self._amounts,
             is_fixed=lambda pod: False,
             counts=lambda pod: not pod.terminating,
-            claim=devices_of,
+            claim=lambda claim, _: devices_of(claim),
         )
         return Ledger(self._handle.snapshot, define, (VolcanoQueue,), (VolcanoPodGroup,), rules)
 
