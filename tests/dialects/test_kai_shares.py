@@ -70,6 +70,10 @@ MEMORY = "annotation gpu-memory: expected a whole number of MiB, above 0, got"
             {"gpu_fraction": "0.5", "gpu_memory": "100"},
             "annotations gpu-fraction and gpu-memory: expected one of them",
         ),
+        (
+            {"gpu_fraction": "0.5", "mps": "yes"},
+            'annotation mps: expected "true" or "false", got "yes"',
+        ),
         ({"mps": "true"}, "annotation mps: expected gpu-fraction or gpu-memory beside it"),
         (
             {"gpu_fraction_num_devices": "2"},

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from damaged import damaged
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,20 +76,6 @@ ALLOCATIONS = json.dumps(
         }
     ]
 )
-PIECES = [",", ":", ";", "-1", "0", "99999999999", "1e3", "true", "null", "{", "}", "[", "]", '"']
-PIECES += ["\u0661", "1_0", " 7", "GPU-b", "\x00", "nan", "2147483648", '"size":', '"start": -1']
-
-
-@st.composite
-def damaged(draw: st.DrawFn, *valid: str) -> str:
-    """Return a valid text in which something was cut, exchanged, doubled or put in."""
-    text = draw(st.sampled_from(valid))
-    for _ in range(draw(st.integers(0, 4))):
-        start = draw(st.integers(0, len(text)))
-        end = draw(st.integers(start, min(len(text), start + 12)))
-        piece = draw(st.sampled_from(PIECES) | st.text(max_size=6) | st.just(text[start:end] * 2))
-        text = text[:start] + draw(st.sampled_from(["", piece])) + text[end:]
-    return text
 
 
 def value_of(read: Callable[[str], Any], text: str) -> Any:
@@ -243,6 +231,46 @@ def test_a_message_names_the_annotation_and_the_place() -> None:
     )
     twice = Node(ObjectMeta(name="n", annotations={REGISTER: '[{"id": "a"}, {"id": "a"}]'}))
     assert contract.cards(twice) == (f"annotation {REGISTER}: expected different ids, got a twice")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"health": "true"}, "[0].health: expected true or false"),
+        ({"mode": ["mig"]}, "[0].mode: expected a text"),
+        ({"type": 7}, "[0].type: expected a text"),
+        ({"numa": "0"}, "[0].numa: expected an integer of 32 bits"),
+        ({"index": 2**40}, "[0].index: expected an integer of 32 bits"),
+    ],
+)
+def test_a_register_with_a_value_of_another_type_is_refused(
+    damage: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_register(json.dumps([CARD | damage]))
+
+
+@pytest.mark.parametrize("number", ["\u0661", "1_0", " 1", "9" * 5000])
+def test_only_plain_digits_are_numbers_in_the_older_form(number: str) -> None:
+    with pytest.raises(ValueError, match="expected a NUMA node"):
+        read_register(f"GPU-a,10,32768,100,NVIDIA-A40,{number},true:")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("Reported_2000.01.01 00:00:00", False),
+        ("Deleted_2000.01.01 00:00:00", False),
+        ("Requesting_2000.01.01 00:00:00", False),
+        ("Requesting_soon", True),
+        ("yes", True),
+    ],
+)
+def test_a_handshake_that_cannot_be_read_is_told_on_the_node(text: str, is_told: bool) -> None:
+    snapshot = Snapshot(lambda: 0.0)
+    notes = {REGISTER: json.dumps([CARD]), HANDSHAKE: text}
+    assert hami_cards(snapshot).cards(Node(ObjectMeta(name="n", annotations=notes)))
+    assert (("n", f"annotation {HANDSHAKE}") in snapshot.problems) is is_told
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,19 @@ def test_a_shared_card_is_taken_for_pods_with_whole_gpus() -> None:
     assert group_of(cluster, "a") == group_of(cluster, "b")
 
 
+def test_a_pod_that_runs_with_an_unreadable_share_holds_its_whole_card() -> None:
+    running = sharer("a", "half", labels={GROUP_LABEL: "g"}, node="n")
+    held = reservation_pod("n", "g", running)
+    cluster = sharing(node(gpus=1), held, running, sharer("b", "0.1"))
+    assert TOO_LITTLE in cluster.message("b")
+    assert cluster.snapshot.problems["n", "shares of default/a"].startswith(
+        "annotation gpu-fraction"
+    )
+    cluster.remove("a")
+    cluster.schedule()
+    assert not cluster.snapshot.problems
+
+
 def test_the_last_pod_that_ends_gives_the_card_back() -> None:
     cluster = sharing(node(gpus=1), sharer("a", "0.5"), sharer("b", "0.5"), make_pod("c", gpu=1))
     cluster.remove("a")

@@ -58,6 +58,14 @@ def told(cluster: Cluster, name: str) -> dict[str, str]:
 # Shares ------------------------------------------------------------------------------------------
 
 
+def test_a_policy_that_is_not_known_is_told_on_the_node() -> None:
+    policy = {"node.koordinator.sh/gpu-partition-policy": "Hope"}
+    cluster = scheduled(*machine(node_labels=policy), pod("a", {"gpu": 50}))
+    assert cluster.snapshot.problems["n1", "cards"] == (
+        'label node.koordinator.sh/gpu-partition-policy: expected Honor or Prefer, got "Hope"'
+    )
+
+
 def test_half_a_card_is_written_with_the_memory_that_it_is() -> None:
     cluster = scheduled(*machine(), pod("a", {"gpu-core": 50, "gpu-memory-ratio": 50}))
     assert allocated(cluster, "a") == {

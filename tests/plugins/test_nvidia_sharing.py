@@ -291,6 +291,7 @@ def test_a_profile_is_read_from_its_resource() -> None:
         ("gpu.memory", "-1", 'expected a whole number up to 4194304, got "-1"'),
         ("mig.config.state", "on", 'expected one of pending, rebooting, success, failed, got "on"'),
         ("mig.strategy", "all", 'expected one of none, single, mixed, got "all"'),
+        ("mig-big.replicas", "2", "expected the name of a profile such as 1g.10gb"),
     ],
 )
 def test_a_wrong_label_is_told_on_the_node(label: str, text: str, problem: str) -> None:
@@ -298,6 +299,16 @@ def test_a_wrong_label_is_told_on_the_node(label: str, text: str, problem: str) 
     cluster = cluster_of(gpu_node("a", labels, gpu=8), gpu_pod("p", gpu=1))
     cluster.schedule()
     assert cluster.snapshot.problems["a", "cards"] == f"label nvidia.com/{label}: {problem}"
+
+
+def test_a_product_whose_profile_cannot_be_read_is_not_counted_as_whole_gpus() -> None:
+    labels = {"nvidia.com/mig.strategy": "single", "nvidia.com/gpu.product": "A100-MIG-1g.5"}
+    cluster = cluster_of(gpu_node("a", labels, gpu=56), gpu_pod("p", gpu=1))
+    cluster.schedule()
+    assert cluster.snapshot.problems["a", "cards"] == (
+        "label nvidia.com/gpu.product: expected a profile such as 1g.10gb after -MIG-, "
+        'got "A100-MIG-1g.5"'
+    )
 
 
 @given(

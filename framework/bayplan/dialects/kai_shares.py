@@ -116,6 +116,8 @@ def gpu_share_of(pod: Pod) -> GpuShareRequest | str | None:
     if fraction is not None and memory is not None:
         return f"annotations {_FRACTION} and {_MEMORY}: expected one of them"
     name = _FRACTION if fraction is not None else _MEMORY
+    if annotations.get(_MPS, "false") not in ("true", "false"):
+        return str(_unexpected(_MPS, '"true" or "false"', annotations[_MPS]))
     if any(GPU in one.resources.limits for one in _containers(pod)):
         return f"annotation {name}: expected no limit of {GPU} in a pod that shares cards"
     try:

@@ -55,6 +55,7 @@ _STATES = ("pending", "rebooting", "success", "failed")
 _TRUTH = ("", "true", "false")
 _PROFILE = re.compile(r"[1-8]g\.[1-9]\d{0,3}gb(\.[a-z]+)*")
 _PRODUCT_PROFILE = re.compile(r".*-MIG-([1-8]g\.[1-9]\d{0,3}gb(?:[.+][a-z.]+)?)(?:-SHARED)?")
+_DIVIDED = "-MIG-"
 _MOST_REPLICAS = 1024
 _MOST_CARDS = 1024
 _MOST_MEMORY = 1 << 22
@@ -149,6 +150,11 @@ def gpu_labels(labels: Mapping[str, str]) -> GpuLabels:
     state = _choice(labels, _MIG_STATE, ("", *_STATES), "")
     product = labels.get(_PRODUCT, "")
     divided = _PRODUCT_PROFILE.fullmatch(product)
+    if mig == "single" and _DIVIDED in product and not divided:
+        raise ValueError(
+            f"label {_PRODUCT}: expected a profile such as 1g.10gb after {_DIVIDED}, "
+            f'got "{product[:60]}"'
+        )
     profile = _with_plus(divided[1]) if mig == "single" and divided else ""
     return GpuLabels(
         strategy,  # type: ignore[arg-type]
@@ -169,6 +175,8 @@ def _replica_labels(labels: Mapping[str, str]) -> Iterator[tuple[str, int]]:
         resource = key.removesuffix(_REPLICAS)
         if resource != key and is_offer(resource):
             yield resource, _number(labels, key, _MOST_REPLICAS)
+        elif resource != key and resource.startswith(_MIG):
+            raise ValueError(f"label {key[:60]}: expected the name of a profile such as 1g.10gb")
 
 
 def _with_plus(profile: str) -> str:

@@ -35,6 +35,7 @@ __all__ = [
 
 _DOMAIN = "node.koordinator.sh/"
 _POLICY = f"{_DOMAIN}gpu-partition-policy"
+_POLICIES = ("", "Honor", "Prefer")
 _VENDOR = f"{_DOMAIN}gpu-vendor"
 _MODEL = f"{_DOMAIN}gpu-model"
 _WELL_PLANNED = f"{_DOMAIN}secondary-device-well-planned"
@@ -163,10 +164,12 @@ def _machine(found: KoordinatorDevice, node: Node) -> Machine:
         raise ValueError(f"Device {found.key}: {exc}") from None
     if groups is None and labels.get(_MODEL) in _HOPPER:
         groups = HOPPER_GROUPS
-    vendor = labels.get(_VENDOR, "")
+    vendor, policy = labels.get(_VENDOR, ""), labels.get(_POLICY, "")
+    if policy not in _POLICIES:
+        raise ValueError(f'label {_POLICY}: expected Honor or Prefer, got "{policy[:60]}"')
     return Machine(
         groups,
-        labels.get(_POLICY) == "Honor",
+        policy == "Honor",
         _topology([one for one in found.spec.devices if one.type == GPU]),
         vendor,
         f"{vendor}-{labels.get(_MODEL, '')}",

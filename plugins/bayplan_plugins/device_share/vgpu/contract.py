@@ -40,7 +40,7 @@ from bayplan.topology.machine.readers.hami_register import (
 from bayplan_plugins.device_share.vgpu.containers import ContainerKind, Wanted, allocate
 from bayplan_plugins.device_share.vgpu.device import MIG, PERCENT, Device, device_of
 from bayplan_plugins.device_share.vgpu.fit import Pick, takes
-from bayplan_plugins.device_share.vgpu.node_cards import registered_cards
+from bayplan_plugins.device_share.vgpu.node_cards import handshake_problem, registered_cards
 from bayplan_plugins.device_share.vgpu.order import FULLEST, node_score
 from bayplan_plugins.device_share.vgpu.quota import NO_LIMITS, QuotaLimits, within_quota
 from bayplan_plugins.device_share.vgpu.settings import HamiArgs
@@ -216,6 +216,10 @@ class VirtualGpus:
             runtime.handshake,
             self._snapshot.unix_time,
         )
+        problem = handshake_problem(node.metadata.annotations.get(runtime.handshake, ""))
+        if found is None:
+            problem = ""
+        self._snapshot.set_problem(node.metadata.name, f"annotation {runtime.handshake}", problem)
         if not self._args.mig_profile_allowlist or not isinstance(found, tuple):
             return found
         return tuple(

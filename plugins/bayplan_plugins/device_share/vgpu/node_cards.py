@@ -11,13 +11,14 @@ from bayplan.topology.machine.readers.hami import SCORE, read_scores
 from bayplan.topology.machine.readers.hami_register import CORDON, RegisteredGpu
 from bayplan_plugins.device_share.vgpu.device import MIG, PERCENT
 
-__all__ = ["HANDSHAKE_SECONDS", "registered_cards"]
+__all__ = ["HANDSHAKE_SECONDS", "handshake_problem", "registered_cards"]
 
 HANDSHAKE_SECONDS = 300.0
 """How long a device plugin may take to answer a scheduler's handshake."""
 _WHOLE = 100
 _ASKED = "Requesting_"
 _GONE = "Deleted_"
+_ALIVE = "Reported"
 _TIME = "%Y.%m.%d %H:%M:%S"
 
 
@@ -89,6 +90,24 @@ def _of_partitions(profiles: Sequence[PartitionProfile]) -> int:
     return max((-(-one.memory // one.size) * slices for one in placed), default=0)
 
 
+def handshake_problem(text: str) -> str:
+    """Return what is wrong with a node's handshake, "" if nothing is; then nobody is gone by it."""
+    if not text or text.startswith((_ALIVE, _GONE)) or _asked(text) is not None:
+        return ""
+    return f'expected "{_ALIVE}", "{_ASKED}" or "{_GONE}" with a time, got "{text[:60]}"'
+
+
+def _asked(handshake: str) -> datetime | None:
+    """Return when a scheduler asked; None if none did, or for a time that cannot be read."""
+    if not handshake.startswith(_ASKED):
+        return None
+    try:
+        found = datetime.strptime(handshake.removeprefix(_ASKED)[:40], _TIME)
+    except ValueError:
+        return None
+    return found.replace(tzinfo=UTC)
+
+
 def _twice(names: Sequence[str]) -> str:
     seen: set[str] = set()
     for name in names:
@@ -108,10 +127,5 @@ def _left(handshake: str, now: float) -> bool:
     """Tell whether a device plugin is gone, by its handshake with HAMi's scheduler."""
     if handshake.startswith(_GONE):
         return True
-    if not handshake.startswith(_ASKED):
-        return False
-    try:
-        asked = datetime.strptime(handshake.removeprefix(_ASKED)[:40], _TIME)
-    except ValueError:
-        return False
-    return now - asked.replace(tzinfo=UTC).timestamp() > HANDSHAKE_SECONDS
+    asked = _asked(handshake)
+    return asked is not None and now - asked.timestamp() > HANDSHAKE_SECONDS

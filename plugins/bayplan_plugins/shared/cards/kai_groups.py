@@ -215,12 +215,18 @@ class GpuGroups:
     def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         if is_reservation(pod.pod):
             self._reservation_moved(pod, node, placed)
-        elif placed:
-            request = known_share(pod)
-            if isinstance(request, GpuShareRequest):
-                self._enter(pod, node, request)
-        elif pod.key in self._held:
-            self._leave(pod)
+            return
+        request = known_share(pod)
+        if isinstance(request, str):
+            self._snapshot.set_problem(node, f"shares of {pod.key}", request if placed else "")
+        if not placed:
+            if pod.key in self._held:
+                self._leave(pod)
+        elif isinstance(request, GpuShareRequest):
+            self._enter(pod, node, request)
+        elif request is not None and groups_of(pod.pod):
+            # Nobody knows how much it uses of the cards that it shares.
+            self._enter(pod, node, GpuShareRequest(1.0, devices=len(groups_of(pod.pod))))
 
     def _enter(self, pod: PodInfo, node: str, request: GpuShareRequest) -> None:
         groups = self._restored.pop(pod.key, None)

@@ -6,6 +6,7 @@ volcano-sh/volcano, pkg/scheduler/api/devices/nvidia/vgpu).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -42,6 +43,7 @@ _PERCENT = 10
 """Thousandths of a card in a percent of it."""
 _HEALTH = {"true": True, "false": False}
 _SEPARATORS = frozenset(",:;")
+_INTEGER = re.compile(r"-?\d{1,9}", re.ASCII)
 
 _Forms: TypeAlias = Mapping[int, Callable[[Sequence[str]], "RegisteredGpu"]]
 """How to parse a device of the older form, by the number of its fields."""
@@ -98,19 +100,17 @@ def _read(text: str, forms: _Forms) -> list[RegisteredGpu]:
 def _device(entry: Any, where: str) -> RegisteredGpu:
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         raise ValueError(f"{where}: expected a device with an id")
-    index, numa = entry.get("index", 0), entry.get("numa", 0)
-    if type(index) is not int:
-        raise ValueError(f"{where}.index: expected an integer")
+    numa = _integer(entry, "numa", where)
     return RegisteredGpu(
         _uuid(entry["id"], where),
-        index,
-        str(entry.get("type", "")),
-        numa if type(numa) is int and numa >= 0 else None,
-        entry.get("health") is True,
+        _integer(entry, "index", where),
+        _text(entry, "type", where),
+        numa if numa >= 0 else None,
+        _truth(entry, "health", where),
         _whole(entry, "count", where),
         _whole(entry, "devmem", where),
         _whole(entry, "devcore", where),
-        str(entry.get("mode", "")),
+        _text(entry, "mode", where),
         _profiles(entry.get("migProfiles"), f"{where}.migProfiles"),
     )
 
@@ -126,6 +126,28 @@ def _whole(entry: Mapping[str, Any], name: str, where: str) -> int:
     value = entry.get(name, 0)
     if type(value) is not int or not 0 <= value <= MOST_AMOUNT:
         raise ValueError(f"{where}.{name}: expected a whole number from 0 to {MOST_AMOUNT}")
+    return value
+
+
+def _integer(entry: Mapping[str, Any], name: str, where: str) -> int:
+    """Return an integer that an object holds, 0 if it does not name it."""
+    value = entry.get(name, 0)
+    if type(value) is not int or abs(value) > MOST_AMOUNT:
+        raise ValueError(f"{where}.{name}: expected an integer of 32 bits")
+    return value
+
+
+def _text(entry: Mapping[str, Any], name: str, where: str) -> str:
+    value = entry.get(name, "")
+    if not isinstance(value, str):
+        raise ValueError(f"{where}.{name}: expected a text")
+    return value
+
+
+def _truth(entry: Mapping[str, Any], name: str, where: str) -> bool:
+    value = entry.get(name, False)
+    if not isinstance(value, bool):
+        raise ValueError(f"{where}.{name}: expected true or false")
     return value
 
 
@@ -191,19 +213,17 @@ def _older_form(text: str, forms: _Forms) -> list[RegisteredGpu]:
 def _hami(fields: Sequence[str]) -> RegisteredGpu:
     """Parse id, count, memory, cores, type, NUMA node, health, and maybe index and mode."""
     uuid, count, memory, cores, model, numa, health, *more = fields
-    try:
-        node, index = int(numa), int(more[0]) if more else 0
-        healthy = _HEALTH[health]
-    except (ValueError, KeyError):
+    index = more[0] if more else "0"
+    if health not in _HEALTH or not (_INTEGER.fullmatch(numa) and _INTEGER.fullmatch(index)):
         raise ValueError(
             f"{uuid[:40]!r}: expected a NUMA node, true or false for its health, and an index"
-        ) from None
+        )
     return RegisteredGpu(
         _uuid(uuid, "device"),
-        index,
+        int(index),
         model,
-        node if node >= 0 else None,
-        healthy,
+        int(numa) if int(numa) >= 0 else None,
+        _HEALTH[health],
         _field(count, "count", uuid),
         _field(memory, "memory", uuid),
         _field(cores, "cores", uuid),

@@ -1,0 +1,65 @@
+"""Texts that are nearly right: valid ones in which something was cut, doubled or put in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hypothesis import strategies as st
+
+__all__ = ["damaged", "has_shape_of", "numbers_in"]
+
+_PIECES = [",", ":", ";", "-1", "0", "99999999999", "1e3", "true", "null", "{", "}", "[", "]", '"']
+_PIECES += ["\u0661", "1_0", " 7", "GPU-b", "\x00", "nan", "2147483648", '"size":', '"start": -1']
+_PIECES += ["-", "", "9" * 30, "1e9", ".5", "{}", "[[", "\ud7ff", "=", "\n", "1e999", "0x10"]
+
+
+@st.composite
+def damaged(draw: st.DrawFn, *valid: str, most: int = 4) -> str:
+    """Return a valid text in which up to ``most`` parts were cut, exchanged, doubled or put in."""
+    text = draw(st.sampled_from(valid))
+    for _ in range(draw(st.integers(0, most))):
+        start = draw(st.integers(0, len(text)))
+        end = draw(st.integers(start, min(len(text), start + 12)))
+        piece = draw(st.sampled_from(_PIECES) | st.text(max_size=6) | st.just(text[start:end] * 2))
+        text = text[:start] + draw(st.sampled_from(["", piece])) + text[end:]
+    return text
+
+
+def has_shape_of(
+    valid: str, at_least: Mapping[str, Callable[[Any], bool]]
+) -> Callable[[str], bool]:
+    """Return what tells whether a JSON text has values of the types that ``valid`` has.
+
+    :param at_least: what else must hold of the value of a key, wherever the key is.
+    """
+    template = json.loads(valid)
+
+    def check(text: str) -> bool:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return False
+        return _same(value, template, at_least)
+
+    return check
+
+
+def _same(value: Any, template: Any, rules: Mapping[str, Callable[[Any], bool]]) -> bool:
+    if type(value) is not type(template):
+        return False
+    if isinstance(template, list):
+        return not template or all(_same(one, template[0], rules) for one in value)
+    if not isinstance(template, dict):
+        return True
+    for key in value.keys() & template.keys():
+        if not _same(value[key], template[key], rules):
+            return False
+    return all(rule(value[key]) for key, rule in rules.items() if key in value)
+
+
+def numbers_in(text: str) -> set[int]:
+    """Return the numbers that a text holds, as runs of digits."""
+    plain = "".join(char if char in "0123456789" else " " for char in text)
+    return {int(part) for part in plain.split()}
