@@ -178,11 +178,11 @@ def test_a_unit_that_is_not_ready_in_time_is_refused(desk: Desk) -> None:
     desk.begin(
         Preparation([], lambda: False, seconds=10), Preparation([], lambda: False, seconds=30)
     )
-    assert desk.preparations.next_times() == [130.0]
-    desk.cluster.now = 129.0
+    assert desk.preparations.next_times() == [110.0]
+    desk.cluster.now = 109.0
     desk.preparations.tick()
     assert desk.ends == []
-    desk.cluster.now = 130.0
+    desk.cluster.now = 110.0
     desk.preparations.tick()
     assert desk.ends == [("was not ready to be bound in time", "refusal")]
     assert desk.preparations.next_times() == []

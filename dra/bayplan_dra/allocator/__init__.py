@@ -21,6 +21,7 @@ from bayplan_dra.allocator.model import (
     allocated_ids,
 )
 from bayplan_dra.allocator.pools import Inventory, Pool, PoolKey
+from bayplan_dra.allocator.reach import Reach, reach_of
 from bayplan_dra.allocator.requests import ClaimToAllocate, SelectorError, prepare
 from bayplan_dra.allocator.results import Choice, allocation_of
 from bayplan_dra.allocator.shape import Shapes
@@ -45,6 +46,7 @@ __all__ = [
     "Pool",
     "PoolDevice",
     "PoolKey",
+    "Reach",
     "Score",
     "SelectorError",
     "Shapes",
@@ -54,4 +56,5 @@ __all__ = [
     "allocated_ids",
     "allocation_of",
     "prepare",
+    "reach_of",
 ]

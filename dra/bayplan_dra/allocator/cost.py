@@ -1,7 +1,7 @@
 """What a set of used devices costs: how much of the node's topology it breaks.
 
-Fewest pieces of hardware divided comes first, then the most room on those that are (see
-:mod:`.room`), then the fewest groups broken, level by level.
+The nearest devices come first (see :mod:`.reach`), then the fewest pieces of hardware divided, then
+the most room on those that are (see :mod:`.room`), then the fewest groups broken, level by level.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bayplan_dra.allocator.table import Group
 __all__ = ["WORST", "broken_groups", "cost_of", "group_cost", "room_cost"]
 
 _BASE = 1_000_000
-WORST: int = _BASE**10
+WORST: int = _BASE**16
 """More than any set of devices costs."""
 
 
@@ -35,6 +35,10 @@ def broken_groups(groups: Sequence[Group], used: int) -> int:
 
 def group_cost(group: Group, used: int) -> int:
     """Return what one group costs when ``used`` of its devices are in use."""
+    if group.reach:
+        # A device that has to be attached costs more than all that nearer ones can break.
+        price: int = _BASE ** (10 + group.reach)
+        return price * used
     broken = _is_broken(group, used)
     free = group.mask.bit_count() - used
     weight: int = _BASE ** (8 - min(group.level, 7) if group.level else 9)
@@ -48,4 +52,4 @@ def room_cost(room: int) -> int:
 
 
 def _is_broken(group: Group, used: int) -> bool:
-    return used > 0 and (group.partition or used < group.mask.bit_count())
+    return used > 0 and not group.reach and (group.partition or used < group.mask.bit_count())

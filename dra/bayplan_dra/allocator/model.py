@@ -117,22 +117,38 @@ class AllocatedState:
     :ivar devices: the devices that are held exclusively.
     :ivar shared: the devices of which shares are held, with the number of shares.
     :ivar capacity: what these shares consume, by device and capacity name.
+    :ivar nodes: the node to which the claim of a device binds it, for devices with conditions.
+    :ivar failures: how often a device failed to get ready since it last was; and by name, how
+        often devices failed on a node.
+    :ivar freed: the order in which devices became free; those not in it came first.
     """
 
     devices: set[DeviceId] = field(default_factory=set)
     shared: dict[DeviceId, int] = field(default_factory=dict)
     capacity: dict[DeviceId, dict[str, Amount]] = field(default_factory=dict)
+    nodes: dict[DeviceId, str] = field(default_factory=dict)
+    failures: dict[DeviceId | str, int] = field(default_factory=dict, compare=False)
+    freed: dict[DeviceId, int] = field(default_factory=dict, compare=False)
 
     def copy(self) -> AllocatedState:
         """Return an independent copy."""
         capacity = {key: dict(amounts) for key, amounts in self.capacity.items()}
-        return AllocatedState(set(self.devices), dict(self.shared), capacity)
+        return AllocatedState(
+            set(self.devices),
+            dict(self.shared),
+            capacity,
+            dict(self.nodes),
+            self.failures,
+            self.freed,
+        )
 
     def take(self, claim_devices: Iterable[HeldDevice]) -> None:
         """Add allocated devices."""
         for held in claim_devices:
             if held.consumed is None:
                 self.devices.add(held.id)
+                if held.node:
+                    self.nodes[held.id] = held.node
                 continue
             self.shared[held.id] = self.shared.get(held.id, 0) + 1
             amounts = self.capacity.setdefault(held.id, {})
@@ -144,6 +160,7 @@ class AllocatedState:
         for held in claim_devices:
             if held.consumed is None:
                 self.devices.discard(held.id)
+                self.nodes.pop(held.id, None)
                 continue
             self.shared[held.id] -= 1
             amounts = self.capacity[held.id]
@@ -158,10 +175,14 @@ class AllocatedState:
 
 
 class HeldDevice(NamedTuple):
-    """A device that a claim holds; exclusively, unless ``consumed`` says what its share takes."""
+    """A device that a claim holds; exclusively, unless ``consumed`` says what its share takes.
+
+    ``node`` is where a device with binding conditions will be used.
+    """
 
     id: DeviceId
     consumed: Mapping[str, Amount] | None = None
+    node: str = ""
 
 
 def allocated_ids(claim: ResourceClaim) -> list[HeldDevice]:
@@ -176,5 +197,6 @@ def allocated_ids(claim: ResourceClaim) -> list[HeldDevice]:
         consumed = None
         if one.share_id is not None:
             consumed = {name: q.number for name, q in one.consumed_capacity.items()}
-        held.append(HeldDevice(DeviceId(one.driver, one.pool, one.device), consumed))
+        bound = allocation.bound_node if one.binding_conditions else ""
+        held.append(HeldDevice(DeviceId(one.driver, one.pool, one.device), consumed, bound))
     return held

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from bayplan_dra.allocator.attributes import Value
 from bayplan_dra.allocator.model import Amount, Interrupt, TimedOut
 from bayplan_dra.allocator.requests import AttributeConstraint
-from bayplan_dra.allocator.table import DeviceTable, Group
+from bayplan_dra.allocator.table import DeviceTable, Group, Turn
 from bayplan_dra.allocator.usage import CounterKey
 
 __all__ = [
@@ -92,6 +92,7 @@ class AllocationProblem:
     :ivar shares: what is left of each shared device's capacity.
     :ivar counted: the shared devices in use, whose counters are already taken.
     :ivar used: all devices in use.
+    :ivar turns: when each device is tried; empty if that does not matter.
     """
 
     table: DeviceTable
@@ -101,6 +102,7 @@ class AllocationProblem:
     counted: int
     used: int
     groups: Sequence[Group]
+    turns: Sequence[Turn] = ()
 
     def covered(self, demands: Sequence[DeviceDemand]) -> list[list[int]]:
         """Return, for each constraint, the numbers of the demands that it covers."""

@@ -215,9 +215,10 @@ class DeviceSearch:
         return sum(one.value(left, used) for one in divided)
 
     def _order(self, state: PartialSolution, number: int) -> list[int]:
-        """Order candidates: those that divide nothing new and leave the most room come first.
+        """Order candidates: the nearest come first, then those that failed the least.
 
-        Then groups that can hold all that is missing, the fullest first.
+        Of these, those that divide nothing new and leave the most room; then groups that can hold
+        all that is missing, the fullest first.
         """
         mask, left = state.masks[number], state.left[number]
         used = state.used(self._problem.used)
@@ -231,7 +232,13 @@ class DeviceSearch:
             free = (group.mask & ~used).bit_count()
             for device in bits(here):
                 keys[device] += [int(here.bit_count() < left), free]
-        return sorted(keys, key=lambda device: (keys[device], device))
+        turns = self._problem.turns
+        if not turns:
+            return sorted(keys, key=lambda device: (keys[device], device))
+        return sorted(
+            keys,
+            key=lambda device: (turns[device][:2], keys[device], turns[device].freed, device),
+        )
 
     def _losses(self, state: PartialSolution, mask: int, used: int) -> dict[int, int]:
         """Return the room that each candidate would take from the hardware that it divides."""

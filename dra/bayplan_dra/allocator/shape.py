@@ -45,8 +45,14 @@ class Shapes:
             table.shapes[levels, wanted, constraints] = shape
         titles = tuple(claim.label for claim in claims)
         in_use, shared = table.in_use(state), table.shared_in_use(state)
+        turns = table.turns(state)
+        order: Hashable = ()
+        if turns:
+            # Which device comes next counts, not when it became free.
+            places = {freed: place for place, freed in enumerate(sorted({t.freed for t in turns}))}
+            order = tuple((*turn[:2], places[turn.freed]) for turn in turns)
         if not table.consumers and not table.shareable:
-            return shape, wanted, titles, in_use
+            return shape, wanted, titles, in_use, order
         usage = Usage.of(state, table.pools)
         counters = tuple(usage.counters.get(key) for key in table.consumers)
         shares = tuple(
@@ -54,7 +60,7 @@ class Shapes:
             for device in bits(table.shareable)
             for name in table.devices[device].spec.capacity
         )
-        return shape, wanted, titles, in_use, shared, counters, shares
+        return shape, wanted, titles, in_use, order, shared, counters, shares
 
     def _make(
         self,

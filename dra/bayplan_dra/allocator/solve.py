@@ -140,7 +140,7 @@ class _Solver:
         shared = table.shared_in_use(state)
         self._shares = self._shares_left(usage)
         self._counters: Mapping[CounterKey, Amount] = usage.counters
-        self._groups = table.groups(tuple(levels))
+        self._groups = (*table.groups(tuple(levels)), *table.doubtful(state))
         self._used = self._in_use | shared
         self._shared = shared
         self._constraints = [
@@ -278,6 +278,7 @@ class _Solver:
             self._shared,
             self._used,
             self._groups,
+            self._table.turns(self._state),
         )
         demands = [way.demand for way in chosen if way.demand is not None]
         demands += more

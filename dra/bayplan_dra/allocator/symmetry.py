@@ -62,7 +62,7 @@ class Symmetry:
         """Return all sets of devices that belong together, each with its kind."""
         found: dict[tuple[object, int], None] = {}
         for group in self._problem.groups:
-            found[(("level", group.level, group.partition), group.mask)] = None
+            found[(("level", group.level, group.partition, group.reach), group.mask)] = None
         for index, (_, constraint) in enumerate(self._problem.constraints):
             for mask in self._problem.table.attribute(constraint.attribute).masks.values():
                 found[(("constraint", index), mask)] = None

@@ -23,6 +23,7 @@ from bayplan_dra.allocator.model import (
     TimedOut,
 )
 from bayplan_dra.allocator.pools import Pool
+from bayplan_dra.allocator.reach import Reach, reach_of
 from bayplan_dra.allocator.requests import SelectorError, Wanted
 from bayplan_dra.allocator.room import DividedDevices, division_of
 from bayplan_dra.allocator.usage import CounterKey, counter_needs
@@ -33,6 +34,7 @@ __all__ = [
     "DeviceTable",
     "FilteredDevices",
     "Group",
+    "Turn",
     "bits",
 ]
 
@@ -62,16 +64,30 @@ class AttributeIndex(NamedTuple):
     present: int
 
 
+class Turn(NamedTuple):
+    """When a device is tried; smaller is earlier.
+
+    :ivar failures: how often it failed to get ready.
+    :ivar freed: the order in which devices became free: the first would be detached next.
+    """
+
+    reach: Reach
+    failures: int
+    freed: int
+
+
 class Group(NamedTuple):
     """Devices that belong together at one level of the topology; 0 is the most precious.
 
     A ``partition`` group is what one piece of hardware is divided into: using any of its devices
-    costs as much as breaking it.
+    costs as much as breaking it. A group with a ``reach`` holds the devices that are as near as
+    that; it is never whole or broken.
     """
 
     level: int
     mask: int
     partition: bool
+    reach: Reach = Reach.LOCAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +123,7 @@ class DeviceTable:
     :ivar consumers: the devices that take from each counter, with the amount.
     :ivar divided: the hardware that is divided into devices, one for each counter set.
     :ivar shareable: the devices that claims can share, one bit each.
+    :ivar reaches: how near each device is.
     :ivar shapes: a cache of :class:`.shape.Shapes`.
     """
 
@@ -130,6 +147,7 @@ class DeviceTable:
         for number, needs in enumerate(self.needs):
             for key, amount in needs.items():
                 self.consumers.setdefault(key, []).append((number, amount))
+        self.reaches = tuple(reach_of(device) for device in self.devices)
         self.divided = tuple(self._divided())
         self.shareable = 0
         if features.consumable_capacity:
@@ -164,6 +182,25 @@ class DeviceTable:
             if self.devices[number].id in state.shared:
                 mask |= 1 << number
         return mask
+
+    def turns(self, state: AllocatedState) -> Sequence[Turn]:
+        """Return whose turn it is among equal devices; empty where all devices are local."""
+        if not any(self.reaches):
+            return ()
+        turns = []
+        for reach, device in zip(self.reaches, self.devices, strict=True):
+            failures = state.failures.get(device.id, 0)
+            near = Reach.DOUBTFUL if failures else reach
+            turns.append(Turn(near, failures, state.freed.get(device.id, 0)))
+        return turns
+
+    def doubtful(self, state: AllocatedState) -> Iterable[Group]:
+        """Return the group of the devices that failed to get ready, if there are any."""
+        mask = 0
+        for number, device in enumerate(self.devices if state.failures else ()):
+            if device.id in state.failures:
+                mask |= 1 << number
+        return (Group(0, mask, partition=False, reach=Reach.DOUBTFUL),) if mask else ()
 
     def attribute(self, name: str) -> AttributeIndex:
         """Return one attribute over all devices, by its full name."""
@@ -209,6 +246,10 @@ class DeviceTable:
             yield Group(0, divided.mask, partition=True)
         for number in bits(self.shareable):
             yield Group(0, 1 << number, partition=True)
+        for reach in (Reach.ATTACHED, Reach.COMING, Reach.POOLED):
+            near = sum(1 << number for number, own in enumerate(self.reaches) if own is reach)
+            if near:
+                yield Group(0, near, partition=False, reach=reach)
         for level, name in enumerate(levels, start=1):
             by_value: dict[object, int] = {}
             for number, device in enumerate(self.devices):

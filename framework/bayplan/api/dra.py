@@ -315,6 +315,15 @@ class AllocationResult(ApiStruct, frozen=True):
     node_selector: NodeSelector | None = None
     allocation_timestamp: str | None = None
 
+    @property
+    def bound_node(self) -> str:
+        """The one node that can use the devices, "" if it is not named."""
+        terms = self.node_selector.node_selector_terms if self.node_selector is not None else ()
+        for field in terms[0].match_fields if len(terms) == 1 else ():
+            if field.key == "metadata.name" and len(field.values) == 1:
+                return field.values[0]
+        return ""
+
 
 class ConsumerReference(ApiStruct, frozen=True):
     """status.reservedFor[]: a pod, or a pod group, that may use the claim."""

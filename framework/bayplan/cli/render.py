@@ -150,6 +150,7 @@ class _ClusterTree:
     """
 
     def __init__(self, simulation: Simulation, placements: Mapping[str, str]) -> None:
+        self._scheduler = simulation.scheduler
         self._snapshot = simulation.scheduler.snapshot
         self._table = self._snapshot.nodes
         self._names = frozenset(self._table.names)
@@ -243,7 +244,12 @@ class _ClusterTree:
         name = escape(short_key(key))
         if key in self._nominated:
             return f"[yellow]{name} (nominated)[/yellow]"
-        return name if key in self._placements else f"[yellow]{name} (waits at Permit)[/yellow]"
+        if key in self._placements:
+            return name
+        at_permit = self._scheduler.waiting(key) is not None
+        return (
+            f"[yellow]{name} ({'waits at Permit' if at_permit else 'waits to be bound'})[/yellow]"
+        )
 
 
 def _use(snapshot: Snapshot, row: int) -> str:

@@ -51,9 +51,10 @@ class Explanation:
     """Everything that is known about one pod's placement.
 
     ``of`` is how many pods this one stands for. ``state`` is Running (it has a node), Waiting
-    (placed and held back at Permit), Pending or Ended. ``decided`` is None when this process did
-    not decide. ``now`` says that filters and finalists are those of a decision made now. Times are
-    in seconds of the cluster's clock. ``cost`` is what all the pods cost.
+    (placed, and held back at Permit or until what is ``awaited`` is ready), Pending or Ended.
+    ``decided`` is None when this process did not decide. ``now`` says that filters and finalists
+    are those of a decision made now. Times are in seconds of the cluster's clock. ``cost`` is what
+    all the pods cost.
     """
 
     pod: str
@@ -85,6 +86,7 @@ class Explanation:
     broken_plugin: str = ""
     waits_for: Sequence[str] = ()
     waits_until: float | None = None
+    awaited: Sequence[str] = ()
     line: LineReport | None = None
     cost: str = ""
 
@@ -130,6 +132,7 @@ class Explanation:
             "brokenPlugin": self.broken_plugin,
             "waitsFor": list(self.waits_for),
             "waitsUntil": self.waits_until,
+            "awaited": list(self.awaited),
             "line": self.line.as_json() if self.line is not None else None,
             "cost": self.cost,
         }
@@ -263,6 +266,9 @@ class _About:
             }
             self._choice()
             return self._made("Waiting")
+        if self._prepares():
+            self._choice()
+            return self._made("Waiting")
         if self.own is not None:
             self._refusals(self.own)
         if self.decision is not None:
@@ -278,6 +284,25 @@ class _About:
             change = Suggestion(f"would be admitted with {line.change}")
             self._fields["suggestions"] = (change,)
         return self._made("Pending")
+
+    def _prepares(self) -> bool:
+        """Add what has to be ready before the pod is bound; tell whether there is anything."""
+        try:
+            awaited = self.scheduler.awaited(self.unit)
+        except PluginError as exc:
+            self._fields["broken_plugin"] = str(exc)
+            return False
+        if not awaited or self.own is None:
+            return False
+        now = self.scheduler.now
+        self._fields |= {
+            "node": self.own.node or "",
+            "awaited": tuple(
+                f"{one.missing}, since {now - one.since:.0f} s, limit {one.limit:.0f} s"
+                for one in awaited
+            ),
+        }
+        return True
 
     def _line(self) -> None:
         """Add where the pod's unit stands in its queue."""

@@ -97,6 +97,10 @@ def _print_head(console: Console, about: Explanation) -> None:
         console.print(f"{pod} is on {where}")
         if not about.node_exists:
             _line(console, 2, "There is no such node.")
+    elif about.awaited:
+        console.print(f"{pod} is [yellow]waiting[/yellow] for its devices on {where}")
+        for text in about.awaited:
+            _line(console, 2, f"waits for {text}")
     elif about.state == "Waiting":
         plugins = " and ".join(about.waits_for) or "a plugin"
         console.print(f"{pod} is [yellow]waiting[/yellow] at Permit for {escape(plugins)}")

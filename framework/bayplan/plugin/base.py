@@ -170,7 +170,9 @@ class Preparation:
     ``ready`` is called, again after each change of an object, for at most ``seconds``: True lets
     the pod be bound, False waits, a text gives the nodes back. What ``then`` returns is written
     once it is ready, before the binding. ``lock`` is the lock of the node that the binding has to
-    take first; ``labels`` are set on the pod with it, None removes one.
+    take first; ``labels`` are set on the pod with it, None removes one. ``missing`` says what is
+    not ready yet, such as "card a to be attached to node b"; it continues "waits for". Of the time
+    that this takes, ``waited`` seconds are over already.
     """
 
     writes: Sequence[Write] = ()
@@ -179,6 +181,8 @@ class Preparation:
     lock: BindLock | None = None
     then: Callable[[], Sequence[Write]] | None = None
     labels: Mapping[str, str | None] = field(default_factory=dict)
+    missing: Callable[[], str] | None = None
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

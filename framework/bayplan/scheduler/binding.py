@@ -6,7 +6,7 @@ the nodes of the whole unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from bayplan.plugin.decision import Outcome
 from bayplan.profiles.runtime import HookCall, guard
 from bayplan.scheduler.active_profiles import ActiveProfile
 from bayplan.scheduler.permits import PermitWait
+from bayplan.scheduler.pre_bind import AwaitedPreparation
 from bayplan.scheduler.queue import Place, QueuedUnit
 from bayplan.scheduler.state import AssumedPod, SchedulerState
 from bayplan.snapshot import PodInfo
@@ -144,9 +145,17 @@ class BindingCycle:
                 work,
                 partial(self._prepared, placed),
                 partial(self._not_prepared, placed),
+                partial(self._report_missing, placed),
             )
         else:
             self._write(placed)
+
+    def _report_missing(self, placed: _Placed, awaited: Sequence[AwaitedPreparation]) -> None:
+        """Record what a unit waits for, and where it is assumed meanwhile."""
+        if awaited:
+            nodes = {one.pod.key: one.node for one in placed.result.reserved}
+            pods = [one.pod for one in placed.result.reserved]
+            self._state.recorder.waiting_on_preparation(pods, nodes, awaited)
 
     def _pre_bind(self, placed: _Placed, work: list[Preparation]) -> tuple[str, str] | None:
         """Collect what has to be done before the bindings; return a refusal with its plugin."""
@@ -309,10 +318,11 @@ class BindingCycle:
 
 
 def _guarded(preparation: Preparation, call: HookCall) -> Preparation:
-    """Return a preparation whose ``ready`` and ``then`` fail under the name of its plugin."""
-    ready, then = preparation.ready, preparation.then
+    """Return a preparation whose functions fail under the name of its plugin."""
+    ready, then, missing = preparation.ready, preparation.then, preparation.missing
     return replace(
         preparation,
         ready=ready and partial(guard, call, ready),
         then=then and partial(guard, call, then),
+        missing=missing and partial(guard, call, missing),
     )

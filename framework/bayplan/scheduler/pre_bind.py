@@ -9,9 +9,37 @@ from bayplan.cluster.protocol import Cluster, Write
 from bayplan.errors import ClusterError, PluginError
 from bayplan.plugin.base import Preparation
 
-__all__ = ["Preparations"]
+__all__ = ["AwaitedPreparation", "Preparations"]
 
 Failed = Callable[[str | PluginError, bool], None]
+
+
+@dataclass(frozen=True)
+class AwaitedPreparation:
+    """What a unit waits for before it is bound, since when and until when; times in seconds."""
+
+    missing: str
+    since: float
+    until: float
+
+    @property
+    def limit(self) -> float:
+        """How long it may take."""
+        return self.until - self.since
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """A preparation that is not ready; times in seconds."""
+
+    preparation: Preparation
+    since: float
+    until: float
+
+    def missing(self) -> str:
+        """Return what is not ready; "" if the plugin does not say."""
+        missing = self.preparation.missing
+        return missing() if missing is not None else ""
 
 
 @dataclass(eq=False)
@@ -19,11 +47,13 @@ class _Work:
     """One unit's preparations; ``writing`` counts those with unanswered writes."""
 
     pods: frozenset[str]
-    waiting: list[Preparation]
+    waiting: list[_Wait]
     writing: int
     until: float
     done: Callable[[], None]
     failed: Failed
+    reported: Callable[[Sequence[AwaitedPreparation]], None] | None = None
+    awaited: Sequence[AwaitedPreparation] = ()
     over: bool = field(default=False)
 
 
@@ -47,6 +77,7 @@ class Preparations:
         preparations: Sequence[Preparation],
         done: Callable[[], None],
         failed: Failed,
+        waiting: Callable[[Sequence[AwaitedPreparation]], None] | None = None,
     ) -> None:
         """Submit the writes of a unit's pods, each pod's in order, and wait until all are ready.
 
@@ -54,15 +85,22 @@ class Preparations:
         :param done: called when the unit may be bound.
         :param failed: called with the reason when it may not, and whether that is an error
             (rather than a refusal).
+        :param waiting: called with what the unit waits for, whenever that changes.
         """
         seconds = max(preparation.seconds for preparation in preparations)
+        now = self._cluster.now
         work = _Work(
             pods,
-            [one for one in preparations if one.ready is not None],
+            [
+                _Wait(one, now - one.waited, now + one.seconds)
+                for one in preparations
+                if one.ready is not None
+            ],
             len(preparations),
-            self._cluster.now + seconds,
+            now + seconds,
             done,
             failed,
+            waiting,
         )
         self._units[unit] = work
         self._unit_of |= dict.fromkeys(pods, unit)
@@ -92,7 +130,8 @@ class Preparations:
         if work.over or work.writing:
             return
         last: list[Callable[[], Sequence[Write]]] = []
-        for preparation in list(work.waiting):
+        for wait in list(work.waiting):
+            preparation = wait.preparation
             assert preparation.ready is not None
             try:
                 answer = preparation.ready()
@@ -103,7 +142,7 @@ class Preparations:
                 self._end(unit, work, answer, error=False)
                 return
             if answer:
-                work.waiting.remove(preparation)
+                work.waiting.remove(wait)
                 last += [preparation.then] if preparation.then is not None else []
         if last:
             self._write_last(unit, work, last)
@@ -112,6 +151,20 @@ class Preparations:
             work.done()
         else:
             self._written[unit] = work
+            self._report(unit, work)
+
+    def _report(self, unit: str, work: _Work) -> None:
+        """Tell what the unit waits for, if that changed."""
+        if work.reported is None:
+            return
+        try:
+            awaited = self.awaited(unit)
+        except PluginError as exc:
+            self._end(unit, work, exc, error=True)
+            return
+        if awaited != work.awaited:
+            work.awaited = awaited
+            work.reported(awaited)
 
     def _write_last(
         self, unit: str, work: _Work, last: Iterable[Callable[[], Sequence[Write]]]
@@ -163,13 +216,41 @@ class Preparations:
         self._end(unit, self._units[unit], why, error=True)
         return True
 
+    def awaited(self, unit: str) -> list[AwaitedPreparation]:
+        """Return what a unit's pods wait for, as far as plugins say what that is.
+
+        :raises PluginError: when a plugin raises.
+        """
+        work = self._written.get(unit)
+        return [
+            AwaitedPreparation(missing, wait.since, wait.until)
+            for wait in (work.waiting if work is not None else ())
+            if (missing := wait.missing())
+        ]
+
     def next_times(self) -> list[float]:
         """Return when ``tick`` has something to do, in seconds."""
-        return [work.until for work in self._written.values()]
+        return [
+            min([work.until, *(wait.until for wait in work.waiting)])
+            for work in self._written.values()
+        ]
 
     def tick(self) -> None:
         """End preparations that were not ready in time."""
         now = self._cluster.now
         for unit, work in list(self._written.items()):
-            if work.until <= now:
-                self._end(unit, work, "was not ready to be bound in time", error=False)
+            late = next((wait for wait in work.waiting if wait.until <= now), None)
+            if late is not None or work.until <= now:
+                try:
+                    why = _late(late)
+                except PluginError as exc:
+                    self._end(unit, work, exc, error=True)
+                else:
+                    self._end(unit, work, why, error=False)
+
+
+def _late(wait: _Wait | None) -> str:
+    missing = wait.missing() if wait is not None else ""
+    if wait is None or not missing:
+        return "was not ready to be bound in time"
+    return f"waited {wait.until - wait.since:.0f} s for {missing}"

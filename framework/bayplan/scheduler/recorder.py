@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from bayplan.api import PodCondition
 from bayplan.cluster.protocol import Cluster, Event, PatchPodStatus
@@ -15,6 +15,7 @@ from bayplan.errors import ClusterError, PluginError
 from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Decision
 from bayplan.scheduler.permits import PermitWait
+from bayplan.scheduler.pre_bind import AwaitedPreparation
 from bayplan.scheduler.queue import UnitQueue
 from bayplan.snapshot import PodInfo
 
@@ -159,6 +160,22 @@ class Recorder:
             message = f"{wait}; assumed on node {node}"
             if self._condition(pod, "WaitingOnPermit", message):
                 event = Event(pod.key, "Normal", "WaitingOnPermit", message, node, passing=True)
+                self._cluster.submit(event)
+
+    def waiting_on_preparation(
+        self,
+        pods: Iterable[PodInfo],
+        nodes: Mapping[str, str],
+        awaited: Sequence[AwaitedPreparation],
+    ) -> None:
+        """Record what has to be ready before pods are bound, and their assumed nodes by pod key."""
+        missing = "; ".join(f"{one.missing}, for at most {one.limit:.0f} s" for one in awaited)
+        for pod in pods:
+            node = nodes[pod.key]
+            message = f"waits for {missing}; assumed on node {node}"
+            if self._condition(pod, "BindingConditionsPending", message):
+                reason = "BindingConditionsPending"
+                event = Event(pod.key, "Normal", reason, message, node, passing=True)
                 self._cluster.submit(event)
 
     def _pending(

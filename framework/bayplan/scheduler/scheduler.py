@@ -41,6 +41,7 @@ from bayplan.scheduler.handle import PluginHandle
 from bayplan.scheduler.nominator import Nomination
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.permits import PermitWait
+from bayplan.scheduler.pre_bind import AwaitedPreparation
 from bayplan.scheduler.queue import Place, QueuedUnit
 from bayplan.scheduler.state import SchedulerState
 from bayplan.snapshot import PodInfo
@@ -272,6 +273,13 @@ class Scheduler:
         None where it does not wait there.
         """
         return self._state.permits.waiting(key)
+
+    def awaited(self, unit: str) -> Sequence[AwaitedPreparation]:
+        """Return what has to be ready before a placed unit is bound, as far as plugins say it.
+
+        :raises PluginError: when a plugin raises.
+        """
+        return self._state.preparations.awaited(unit)
 
     def allow(self, waiting: Unit | PodInfo | str, plugin: str | None = None) -> bool:
         """Let a unit or a pod that waits at Permit go on; return whether the plugin held it.

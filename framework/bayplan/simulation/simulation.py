@@ -195,6 +195,9 @@ class Simulation:
         time_.advance(self._horizon() if self._until is None else self._until, idle=False)
         while self._until is None and self._last_arrival and self.cluster.clock.next_time(False):
             time_.advance(self._horizon(), idle=False)
+        if self._until is not None and self.scheduler.backlog()["being prepared"]:
+            # What is waited for has been so until the end, not until the last event.
+            self.cluster.clock.advance(self._until)
         self._end_at(self._until or 0.0)
         self.wall_seconds += time.perf_counter() - started
 

@@ -9,6 +9,9 @@ from bayplan_dra.allocator import AllocatedState, HeldDevice
 
 __all__ = ["DeviceUsage"]
 
+_MOST_FREED = 10_000
+"""Devices of which it is remembered when they became free."""
+
 
 class DeviceUsage:
     """Counts the holders of each device; a device is free when it has none.
@@ -23,6 +26,7 @@ class DeviceUsage:
         self._on_change = on_change
         self._holders: dict[DeviceId, int] = {}
         self._unclaimed: dict[str, frozenset[DeviceId]] = {}
+        self._freed = 0
 
     def hold(self, held: Collection[HeldDevice]) -> None:
         """Count one more holder of each device, or of each share of one."""
@@ -33,7 +37,7 @@ class DeviceUsage:
             count = self._holders.get(one.id, 0) + 1
             self._holders[one.id] = count
             if count == 1:
-                self.state.devices.add(one.id)
+                self.state.take((one,))
         self._on_change(held)
 
     def release(self, held: Collection[HeldDevice]) -> None:
@@ -47,8 +51,27 @@ class DeviceUsage:
                 self._holders[one.id] = count
             else:
                 del self._holders[one.id]
-                self.state.devices.discard(one.id)
+                self.state.release((one,))
         self._on_change(held)
+
+    def note_freed(self, devices: Iterable[HeldDevice]) -> None:
+        """Record that claims gave devices back just now."""
+        for one in devices:
+            self._freed += 1
+            # The latest comes last.
+            self.state.freed.pop(one.id, None)
+            self.state.freed[one.id] = self._freed
+            if len(self.state.freed) > _MOST_FREED:
+                del self.state.freed[next(iter(self.state.freed))]
+
+    def note_readiness(self, device: HeldDevice, ready: bool) -> None:
+        """Record that a device got ready, or failed to."""
+        failures = self.state.failures
+        before = failures.pop(device.id, 0), failures.pop(device.node, 0)
+        if not ready:
+            failures[device.id], failures[device.node] = before[0] + 1, before[1] + 1
+        if not ready or any(before):
+            self._on_change((device,))
 
     def holders_of(self, device: DeviceId) -> int:
         """Return how many hold the whole of a device."""

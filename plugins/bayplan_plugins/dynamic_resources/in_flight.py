@@ -35,8 +35,13 @@ class InFlightAllocation:
     @property
     def held(self) -> list[HeldDevice]:
         """The devices that are held; those with admin access are not."""
+        node = self.allocation.bound_node
         return [
-            HeldDevice(choice.device.id, choice.consumed)
+            HeldDevice(
+                choice.device.id,
+                choice.consumed,
+                node if choice.device.spec.binding_conditions else "",
+            )
             for choice in self.choices
             if not choice.wanted.admin
         ]

@@ -98,6 +98,7 @@ class DeviceLedger:
                 self.usage.release(before)
             self.trial_holds.forget_freed(uid)
             self.allocated.set_held(uid, held)
+            self.usage.note_freed(one for one in before if one not in held)
             self.usage.hold(held)
 
     def _land_extended(self, claim: ResourceClaim) -> None:
@@ -110,6 +111,7 @@ class DeviceLedger:
         held = self.allocated.forget(uid)
         if not self.trial_holds.is_freed(uid):
             self.usage.release(held)
+            self.usage.note_freed(held)
         self.trial_holds.forget_freed(uid)
         self.in_flight.drop(uid)
         self.specs.forget(uid)

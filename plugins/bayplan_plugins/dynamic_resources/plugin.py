@@ -53,6 +53,7 @@ from bayplan_dra.allocator import (
 from bayplan_plugins.dynamic_resources.advice import advice, guarded_selectors
 from bayplan_plugins.dynamic_resources.device_score import DeviceScores
 from bayplan_plugins.dynamic_resources.gang_exchange import GangExchange
+from bayplan_plugins.dynamic_resources.handover import Handovers
 from bayplan_plugins.dynamic_resources.in_flight import InFlightAllocation
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocation, NodeAllocator
@@ -131,7 +132,12 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
             args.selector_failure_policy == "Ignore",
         )
         self._scores = DeviceScores(handle, ledger.devices)
-        self.writer = ClaimWriter(handle, ledger, parse_duration(args.binding_timeout))
+        self.writer = ClaimWriter(
+            handle,
+            ledger,
+            Handovers(ledger, self._allocator),
+            parse_duration(args.binding_timeout),
+        )
         self._gang = GangExchange(
             handle, ledger, self._allocator, self._scores, self.writer.is_written
         )
@@ -353,11 +359,11 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     # Binding ---------------------------------------------------------------------------------
 
     @hookimpl
-    def pre_bind(self, pod: PodInfo) -> Preparation | None:
+    def pre_bind(self, pod: PodInfo, node: NodeRow) -> Preparation | None:
         """Write the allocations and reserve the claims; wait until their devices are ready."""
         if not pod.facts.wants_devices:
             return None
-        return self.writer.prepare(pod, self._claims(pod))
+        return self.writer.prepare(pod, self._claims(pod), node)
 
     @hookimpl
     def post_bind(self, pod: PodInfo) -> None:

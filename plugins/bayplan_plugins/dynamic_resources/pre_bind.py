@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from bayplan import Handle, PodInfo, Preparation
+from msgspec.structs import replace
+
+from bayplan import Handle, NodeRow, PodInfo, Preparation
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import AllocatedDevice, AllocationResult
+from bayplan.api.times import rfc3339, seconds_of
 from bayplan.cluster.protocol import CreateClaim, ReleaseClaim, ReserveClaim, Write
 from bayplan.errors import ClusterError, NotFound
+from bayplan_dra.allocator import AllocationError, HeldDevice
+from bayplan_plugins.dynamic_resources.binding_conditions import (
+    HANDED_OVER,
+    failed_condition,
+    has_conditions,
+    id_of,
+    missing_text,
+    unready,
+)
+from bayplan_plugins.dynamic_resources.handover import Handovers
 from bayplan_plugins.dynamic_resources.in_flight import InFlightAllocation
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.pod_claims import PodClaims
@@ -26,12 +40,19 @@ class _Plan:
 
     ``claims`` are reserved, each with whether it is allocated by this pod's cycle.
     ``allocations`` are awaited, by the claim's key; "" stands for the claim that is created for
-    the pod's extended resources.
+    the pod's extended resources. ``replaced`` are the allocations that take the place of those, by
+    the claim's key. The devices have been getting ready for ``waited`` seconds, and fail at
+    ``deadline``, in seconds of the cluster's clock.
     """
 
+    node: NodeRow
     writes: list[Write] = field(default_factory=list)
     claims: list[tuple[ResourceClaim, bool]] = field(default_factory=list)
     allocations: list[tuple[str, AllocationResult]] = field(default_factory=list)
+    replaced: dict[str, ReserveClaim] = field(default_factory=dict)
+    waited: float = 0.0
+    deadline: float = math.inf
+    failed: bool = False
 
 
 class ClaimWriter:
@@ -40,11 +61,14 @@ class ClaimWriter:
     :param timeout: seconds that devices may take to become ready.
     """
 
-    def __init__(self, handle: Handle, ledger: DeviceLedger, timeout: float) -> None:
+    def __init__(
+        self, handle: Handle, ledger: DeviceLedger, handovers: Handovers, timeout: float
+    ) -> None:
         self._handle = handle
         self._ledger = ledger
+        self._handovers = handovers
         self._timeout = timeout
-        self._written: dict[str, list[tuple[ResourceClaim, bool]]] = {}
+        self._written: dict[str, _Plan] = {}
 
     def is_written(self, uid: str) -> bool:
         """Tell whether a pod's allocations, by uid, are on their way to the API."""
@@ -55,72 +79,175 @@ class ClaimWriter:
         """The uids of the pods whose allocations are on their way to the API."""
         return self._written.keys()
 
-    def prepare(self, pod: PodInfo, claims: PodClaims) -> Preparation | None:
+    def prepare(self, pod: PodInfo, claims: PodClaims, node: NodeRow) -> Preparation | None:
         """Return the writes for a pod and what to wait for; None if nothing is to be written."""
-        plan = self._plan(pod, claims)
+        plan = self._plan(pod, claims, node)
         if not plan.writes:
             return None
-        self._written[pod.uid] = plan.claims
+        self._written[pod.uid] = plan
+        seconds = max(0.0, self._timeout - plan.waited)
+        plan.deadline = self._handle.now + seconds
         return Preparation(
-            plan.writes, lambda: self._are_ready(pod, plan.allocations), self._timeout
+            plan.writes,
+            lambda: self._are_ready(pod, plan),
+            seconds,
+            then=lambda: self._replacements(pod, plan),
+            missing=lambda: self._missing(pod, plan),
+            waited=plan.waited,
         )
 
-    def _plan(self, pod: PodInfo, claims: PodClaims) -> _Plan:
+    def _plan(self, pod: PodInfo, claims: PodClaims, node: NodeRow) -> _Plan:
         in_flight = {one.uid: one for one in self._ledger.in_flight.of(pod)}
-        plan = _Plan()
+        plan = _Plan(node)
         for claim in [claim for claim, _ in claims.fixed] + [c.claim for c in claims.open]:
             uid = claim.metadata.uid
             decided = in_flight.get(uid)
-            allocation = decided.allocation if decided is not None else None
+            allocation = self._stamped(decided.allocation) if decided is not None else None
             known = allocation or claim.status.allocation
             if known is not None:
                 plan.allocations.append((claim.key, known))
+                if allocation is None and unready(claim, known):
+                    since = seconds_of(known.allocation_timestamp)
+                    passed = self._handle.unix_time - since if since else 0.0
+                    plan.waited = max(plan.waited, passed)
             plan.writes.append(ReserveClaim(claim.key, uid, pod.key, pod.uid, allocation))
             plan.claims.append((claim, decided is not None))
         extended = claims.extended
         decided = in_flight.get(extended.claim.claim.metadata.uid) if extended is not None else None
         if extended is not None and decided is not None:
             mappings = [m for m in extended.mappings if _is_used(m.request_name, decided)]
-            allocation = decided.allocation
+            allocation = self._stamped(decided.allocation)
             plan.writes.append(
                 CreateClaim(pod.key, pod.uid, decided.claim.claim, allocation, mappings)
             )
             plan.allocations.append(("", allocation))
         return plan
 
-    def _are_ready(
-        self, pod: PodInfo, allocations: Sequence[tuple[str, AllocationResult]]
-    ) -> bool | str:
+    def _stamped(self, allocation: AllocationResult) -> AllocationResult:
+        """Return an allocation with the time from which on its devices have to get ready."""
+        if not has_conditions(allocation):
+            return allocation
+        return replace(allocation, allocation_timestamp=rfc3339(self._handle.unix_time))
+
+    # Waiting ---------------------------------------------------------------------------------
+
+    def _are_ready(self, pod: PodInfo, plan: _Plan) -> bool | str:
         """Tell whether the API shows the allocations, and all binding conditions hold.
 
         A text says that a device failed, or that another claim holds it: the API server accepts
         any allocation, so the one that watchers saw first counts.
         """
-        for key, allocation in allocations:
-            if not key:
-                status = pod.pod.status.extended_resource_claim_status
-                if status is None:
-                    return False
-                key = f"{pod.namespace}/{status.resource_claim_name}"
-            claim = self._handle.snapshot.objects(ResourceClaim).get(key)
+        for key, allocation in plan.allocations:
+            claim = self._claim(pod, key)
             if claim is None:
-                return f"resource claim {key} is gone"
+                return False
+            if isinstance(claim, str):
+                return claim
+            if claim.key in plan.replaced:
+                continue
             known = claim.status.allocation
             if known is None or known.devices.results != allocation.devices.results:
                 return False
             rival = self._ledger.allocated.earlier_holder(claim)
             if rival:
                 return f"claim {key}: a device of it was given to claim {rival} just before"
-            ready = _conditions_hold(claim, allocation)
+            ready = self._is_ready(pod, plan, claim, allocation)
             if ready is not True:
                 return ready
         return True
 
+    def _claim(self, pod: PodInfo, key: str) -> ResourceClaim | str | None:
+        """Return a claim of a pod; None while it is not made, a text if it is gone."""
+        if not key:
+            status = pod.pod.status.extended_resource_claim_status
+            if status is None:
+                return None
+            key = f"{pod.namespace}/{status.resource_claim_name}"
+        claim = self._handle.snapshot.objects(ResourceClaim).get(key)
+        return claim if claim is not None else f"resource claim {key} is gone"
+
+    def _is_ready(
+        self, pod: PodInfo, plan: _Plan, claim: ResourceClaim, allocation: AllocationResult
+    ) -> bool | str:
+        """Tell whether the devices of one claim are ready; a text names one that failed."""
+        failure = failed_condition(claim, allocation)
+        if failure is None:
+            if unready(claim, allocation):
+                return False
+            for device in allocation.devices.results:
+                self._note(plan, device, ready=True)
+            return True
+        device, condition = failure
+        only_user = all(user.uid == pod.uid for user in claim.status.reserved_for)
+        if condition.endswith(HANDED_OVER) and only_user:
+            return self._hand_over(pod, plan, claim)
+        plan.failed = True
+        self._note(plan, device, ready=False)
+        return f"claim {claim.key}: device {device.device} failed: condition {condition} holds"
+
+    def _hand_over(self, pod: PodInfo, plan: _Plan, claim: ResourceClaim) -> bool | str:
+        """Give a claim the card that was attached for it, once the node's driver publishes it."""
+        try:
+            taken = self._handovers.take(pod, claim, plan.node)
+        except AllocationError as exc:
+            plan.failed = True
+            return str(exc)
+        if taken is None:
+            return False
+        uid = claim.metadata.uid
+        plan.replaced[claim.key] = ReserveClaim(
+            claim.key, uid, pod.key, pod.uid, self._stamped(taken.allocation)
+        )
+        plan.claims = [(one, here or one.metadata.uid == uid) for one, here in plan.claims]
+        return True
+
+    def _replacements(self, pod: PodInfo, plan: _Plan) -> list[Write]:
+        """Return the writes that give claims other devices."""
+        writes: list[Write] = []
+        for write in plan.replaced.values():
+            writes += [ReleaseClaim(write.claim, write.uid, pod.uid, deallocate=True), write]
+        return writes
+
+    def _missing(self, pod: PodInfo, plan: _Plan) -> str:
+        """Say which devices are not ready."""
+        devices = list(self._unready(pod, plan))
+        if not devices:
+            return ""
+        specs = self._ledger.devices.specs(plan.node.node)
+        return missing_text(devices, plan.node.name, specs)
+
+    def _unready(self, pod: PodInfo, plan: _Plan) -> Iterator[AllocatedDevice]:
+        for key, allocation in plan.allocations:
+            claim = self._claim(pod, key)
+            if isinstance(claim, ResourceClaim) and claim.key not in plan.replaced:
+                yield from unready(claim, allocation)
+
+    def _note(self, plan: _Plan, device: AllocatedDevice, ready: bool) -> None:
+        if device.binding_conditions:
+            held = HeldDevice(id_of(device), None, plan.node.name)
+            self._ledger.usage.note_readiness(held, ready)
+
+    # Undoing ---------------------------------------------------------------------------------
+
     def undo(self, pod: PodInfo) -> None:
-        """Release what was written for a pod, and deallocate what its cycle allocated."""
-        for claim, allocated_here in self._written.pop(pod.uid, ()):
+        """Release what was written for a pod, and deallocate what its cycle allocated.
+
+        Devices that failed, or were late, are deallocated whoever allocated them.
+        """
+        plan = self._written.pop(pod.uid, None)
+        if plan is None:
+            return
+        if self._handle.now >= plan.deadline:
+            for device in list(self._unready(pod, plan)):
+                plan.failed = True
+                self._note(plan, device, ready=False)
+        for claim, allocated_here in plan.claims:
+            known = claim.status.allocation
+            deallocate = allocated_here or (
+                plan.failed and known is not None and has_conditions(known)
+            )
             uid = claim.metadata.uid
-            self._release(ReleaseClaim(claim.key, uid, pod.uid, deallocate=allocated_here))
+            self._release(ReleaseClaim(claim.key, uid, pod.uid, deallocate=deallocate))
 
     def _release(self, write: ReleaseClaim, tries: int = _RELEASES) -> None:
         """Write a release, and retry if that fails: nothing else releases it."""
@@ -138,28 +265,3 @@ class ClaimWriter:
 
 def _is_used(request: str, allocation: InFlightAllocation) -> bool:
     return any(choice.wanted.name == request for choice in allocation.choices)
-
-
-def _conditions_hold(claim: ResourceClaim, allocation: AllocationResult) -> bool | str:
-    """Tell whether all binding conditions of the devices hold; a text names one that failed."""
-    for device in allocation.devices.results:
-        conditions = _conditions(claim, device)
-        for name in device.binding_failure_conditions:
-            if conditions.get(name) == "True":
-                return f"claim {claim.key}: device {device.device} failed: condition {name} holds"
-        if any(conditions.get(name) != "True" for name in device.binding_conditions):
-            return False
-    return True
-
-
-def _conditions(claim: ResourceClaim, device: AllocatedDevice) -> Mapping[str, str]:
-    """Return the status of each condition of a device, by its type."""
-    for status in claim.status.devices:
-        if (status.driver, status.pool, status.device, status.share_id) == (
-            device.driver,
-            device.pool,
-            device.device,
-            device.share_id,
-        ):
-            return {condition.type: condition.status for condition in status.conditions}
-    return {}

@@ -26,6 +26,7 @@ from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.cluster.embedded.controllers import WorkloadControllers
 from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.cluster.embedded.disruption import DisruptionController
+from bayplan.cluster.embedded.fabric import VirtualFabric
 from bayplan.cluster.embedded.gpu_reservations import GpuReservations
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.cluster.embedded.pod_gc import PodGarbageCollector
@@ -67,6 +68,7 @@ def start_controllers(cluster: MemoryCluster) -> None:
     VolcanoJobs(cluster)
     DisruptionController(cluster)
     ClaimController(cluster)
+    VirtualFabric(cluster)
     VolumeController(cluster)
     TaintEviction(cluster)
     PodGarbageCollector(cluster)

@@ -1,0 +1,398 @@
+"""A double of a fabric's controller: attaches cards to hosts and detaches them, in virtual time.
+
+It publishes the cards as ResourceSlices: those in the pool with binding conditions, for all hosts
+that the fabric reaches, and those on a host for that host alone. It attaches what is allocated,
+says so in the conditions of the claim's devices, and detaches what nobody has used for a while.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from msgspec.structs import replace
+
+from bayplan.api import Node, ResourceClaim, ResourceSlice
+from bayplan.api.configmap import ConfigMap
+from bayplan.api.dra import (
+    AllocatedDevice,
+    AllocatedDeviceStatus,
+    Condition,
+    Device,
+    DeviceAttribute,
+    DeviceTaint,
+    ResourcePool,
+    ResourceSliceSpec,
+)
+from bayplan.api.meta import ObjectMeta
+from bayplan.api.pod import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.dialects.fabric import (
+    DEVICE_INFO,
+    FAILED,
+    READY,
+    RESCHEDULE,
+    FabricDouble,
+    FabricModel,
+    FabricModels,
+    InjectedFailure,
+    limit_of,
+    read_double,
+    read_models,
+)
+from bayplan.errors import InputError
+from bayplan.inputs.durations import parse_duration
+
+__all__ = ["VirtualFabric"]
+
+_HOST = "/attached"
+"""The end of the names of pools with the cards of one host."""
+_DETACHING = "fabric.bayplan.dev/detaching"
+"""The taint of a card that is about to leave its host."""
+
+
+class _Place(Enum):
+    POOL = "pool"
+    ATTACHING = "attaching"
+    ATTACHED = "attached"
+    DETACHING = "detaching"
+
+
+@dataclass(eq=False)
+class _Card:
+    """A card of a fabric; ``step`` counts its moves, so that a timer knows that it is outdated.
+
+    ``claims`` are the keys of the claims that hold it; it is idle ``since`` then, in seconds.
+    """
+
+    name: str
+    fabric: int
+    model: FabricModel
+    place: _Place = _Place.POOL
+    node: str = ""
+    step: int = 0
+    claims: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def pool(self) -> str:
+        return f"{self.model.name}-fabric{self.fabric}"
+
+    def move(self, place: _Place, node: str) -> int:
+        self.place, self.node = place, node
+        self.step += 1
+        return self.step
+
+
+@dataclass
+class _Setup:
+    """What one ConfigMap describes, with the cards by driver, pool and device."""
+
+    models: FabricModels
+    double: FabricDouble
+    cards: dict[tuple[str, str, str], _Card]
+    failures: list[tuple[InjectedFailure, int]]
+    hosts: set[tuple[str, str]] = field(default_factory=set)
+    """The drivers and pools of cards that were handed over to their hosts."""
+
+    @property
+    def seconds(self) -> tuple[float, float, float]:
+        """The times to attach and to detach a card, and how long one may be idle."""
+        double = self.double
+        attach, detach = parse_duration(double.attach_time), parse_duration(double.detach_time)
+        return attach, detach, parse_duration(double.idle_time)
+
+
+class VirtualFabric:
+    """The fabrics that the ConfigMaps of an embedded cluster describe."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+        self._setups: dict[str, _Setup] = {}
+        cluster.watch(self.handle)
+
+    def handle(self, event: WatchEvent) -> None:
+        """React to a change of a ConfigMap, a node or a claim."""
+        obj, gone = event.obj, event.type is WatchType.DELETED
+        if event.type is WatchType.RESYNC:
+            for claim in self._cluster.list(ResourceClaim):
+                self._claim(claim, gone=False)
+        elif isinstance(obj, ConfigMap) and DEVICE_INFO in obj.data and not gone:
+            self._configure(obj)
+        elif isinstance(obj, Node) and not gone:
+            for setup in self._setups.values():
+                self._keep_minimum(setup, obj)
+        elif isinstance(obj, ResourceClaim) and self._setups:
+            self._claim(obj, gone)
+
+    # Setting up ------------------------------------------------------------------------------
+
+    def _configure(self, config_map: ConfigMap) -> None:
+        """Start the fabric that a ConfigMap describes; later changes of it do not count."""
+        if config_map.key in self._setups:
+            return
+        try:
+            models, double = read_models(config_map), read_double(config_map)
+            if double is None:
+                return
+            cards = {
+                (card.model.driver, card.pool, card.name): card for card in _cards(models, double)
+            }
+        except ValueError as exc:
+            self._cluster.report(config_map, InputError(str(exc), f"ConfigMap {config_map.key}"))
+            return
+        failures = [(failure, failure.times) for failure in double.failures]
+        setup = self._setups[config_map.key] = _Setup(models, double, cards, failures)
+        self._publish(setup)
+        for node in self._cluster.list(Node):
+            self._keep_minimum(setup, node)
+        for claim in self._cluster.list(ResourceClaim):
+            self._claim(claim, gone=False)
+
+    def _keep_minimum(self, setup: _Setup, node: Node) -> None:
+        """Attach cards to a host until it has its minimum of each model."""
+        labels, name = node.metadata.labels, node.metadata.name
+        for model in setup.models.models:
+            least = limit_of(labels, setup.models.prefix, model.name, "min") or 0
+            missing = least - self._count(setup, name, model)
+            for card in setup.cards.values():
+                free = card.place is _Place.POOL and not card.claims and card.model is model
+                reached = labels.get(f"{setup.models.prefix}/fabric") == str(card.fabric)
+                if missing > 0 and free and reached:
+                    self._attach(setup, card, name)
+                    missing -= 1
+
+    def _count(self, setup: _Setup, node: str, model: FabricModel) -> int:
+        cards = setup.cards.values()
+        return sum(card.node == node and card.model is model for card in cards)
+
+    # Claims ----------------------------------------------------------------------------------
+
+    def _claim(self, claim: ResourceClaim, gone: bool) -> None:
+        """Attach what a claim got, and look for what it gave back."""
+        current = None if gone else self._cluster.get(ResourceClaim, claim.key)
+        allocation = current.status.allocation if current is not None else None
+        results = allocation.devices.results if allocation is not None else ()
+        for setup in self._setups.values():
+            held = [card for one in results if (card := _card_of(setup, one)) is not None]
+            for card in setup.cards.values():
+                if claim.key in card.claims and card not in held:
+                    del card.claims[claim.key]
+                    self._freed(setup, card)
+            for card in held:
+                known = claim.key in card.claims
+                card.claims[claim.key] = None
+                assert allocation is not None, "there are results"
+                if not known:
+                    self._taken(setup, card, claim.key, allocation.bound_node)
+
+    def _taken(self, setup: _Setup, card: _Card, claim: str, node: str) -> None:
+        if card.place is _Place.POOL:
+            if node:
+                self._attach(setup, card, node)
+        elif card.place is _Place.DETACHING and card.node == node:
+            # It has not gone yet: the host keeps it.
+            card.move(_Place.ATTACHED, node)
+            self._publish(setup)
+        elif card.node != node:
+            self._tell(setup, card, FAILED, f"it is attached to {card.node}")
+        elif card.place is _Place.ATTACHED:
+            self._tell_attached(setup, card)
+
+    def _freed(self, setup: _Setup, card: _Card) -> None:
+        if card.place is _Place.ATTACHED and not card.claims:
+            step = card.move(_Place.ATTACHED, card.node)
+            _, _, idle = setup.seconds
+            self._later(idle, lambda: self._detach(setup, card, step))
+
+    # Moves -----------------------------------------------------------------------------------
+
+    def _attach(self, setup: _Setup, card: _Card, node: str) -> None:
+        step = card.move(_Place.ATTACHING, node)
+        attach, _, _ = setup.seconds
+        failure = self._failure(setup, card)
+        if failure is None:
+            self._later(attach, lambda: self._attached(setup, card, step))
+        elif failure.result == "Failed":
+            self._later(attach, lambda: self._failed(setup, card, step))
+        self._publish(setup)
+
+    def _failure(self, setup: _Setup, card: _Card) -> InjectedFailure | None:
+        """Return what is to go wrong with an attachment, None if nothing is."""
+        for index, (failure, left) in enumerate(setup.failures):
+            of_card = failure.card in ("", card.name)
+            if left and of_card and failure.node in ("", card.node):
+                setup.failures[index] = failure, left - 1
+                return failure
+        return None
+
+    def _attached(self, setup: _Setup, card: _Card, step: int) -> None:
+        if card.step != step:
+            return
+        card.move(_Place.ATTACHED, card.node)
+        self._publish(setup)
+        self._tell_attached(setup, card)
+        self._freed(setup, card)
+
+    def _tell_attached(self, setup: _Setup, card: _Card) -> None:
+        condition = RESCHEDULE if setup.double.hands_over else READY
+        self._tell(setup, card, condition, f"attached to {card.node}")
+
+    def _failed(self, setup: _Setup, card: _Card, step: int) -> None:
+        if card.step != step:
+            return
+        node = card.node
+        card.move(_Place.POOL, "")
+        self._tell(setup, card, FAILED, f"could not be attached to {node}")
+        self._publish(setup)
+
+    def _detach(self, setup: _Setup, card: _Card, step: int) -> None:
+        """Detach a card that nobody used for its idle time, unless its host needs it."""
+        if card.step != step or card.claims:
+            return
+        node = self._cluster.get(Node, card.node)
+        labels = node.metadata.labels if node is not None else {}
+        least = limit_of(labels, setup.models.prefix, card.model.name, "min") or 0
+        if self._count(setup, card.node, card.model) <= least:
+            return
+        mark = card.move(_Place.DETACHING, card.node)
+        _, detach, _ = setup.seconds
+        self._later(detach, lambda: self._detached(setup, card, mark))
+        self._publish(setup)
+
+    def _detached(self, setup: _Setup, card: _Card, step: int) -> None:
+        if card.step == step:
+            card.move(_Place.POOL, "")
+            self._publish(setup)
+
+    def _later(self, seconds: float, action: object) -> None:
+        assert callable(action)
+        self._cluster.clock.call_later(seconds, action)
+
+    # What others see -------------------------------------------------------------------------
+
+    def _tell(self, setup: _Setup, card: _Card, condition: str, message: str) -> None:
+        """Set a condition of a card in the claims that hold it and wait for it."""
+        for key in list(card.claims):
+            claim = self._cluster.get(ResourceClaim, key)
+            allocation = claim.status.allocation if claim is not None else None
+            if claim is None or allocation is None:
+                continue
+            for one in allocation.devices.results:
+                if _card_of(setup, one) is card and one.binding_conditions:
+                    stamp = self._cluster.timestamp()
+                    made = Condition(condition, "True", condition, message, stamp)
+                    claim = self._cluster.update(_with_condition(claim, one, made))
+
+    def _publish(self, setup: _Setup) -> None:
+        """Write the slices that say where the cards are; those that stay the same are not."""
+        hands_over = setup.double.hands_over
+        pools: dict[tuple[str, str], list[Device]] = {key: [] for key in setup.hosts}
+        for card in setup.cards.values():
+            driver = card.model.driver
+            there = card.place in (_Place.ATTACHED, _Place.DETACHING)
+            own = pools.setdefault((driver, card.pool), [])
+            if not (hands_over and there):
+                own.append(_fabric_device(card, setup.models.prefix, hands_over))
+                continue
+            key = driver, f"{card.node}{_HOST}"
+            setup.hosts.add(key)
+            pools.setdefault(key, []).append(_local_device(card))
+        for (driver, pool), devices in pools.items():
+            self._write(driver, pool, tuple(devices))
+
+    def _write(self, driver: str, pool: str, devices: tuple[Device, ...]) -> None:
+        node = pool.removesuffix(_HOST) if pool.endswith(_HOST) else ""
+        name = f"{driver}-{pool.replace('/', '-')}"
+        current = self._cluster.get(ResourceSlice, name)
+        generation = current.spec.pool.generation + 1 if current is not None else 1
+        spec = ResourceSliceSpec(
+            driver,
+            ResourcePool(pool, generation),
+            node_name=node,
+            per_device_node_selection=not node,
+            devices=devices,
+        )
+        if current is None:
+            self._cluster.create(ResourceSlice(spec, ObjectMeta(name=name)))
+        elif current.spec.devices != devices:
+            self._cluster.update(replace(current, spec=spec))
+
+
+def _cards(models: FabricModels, double: FabricDouble) -> Iterator[_Card]:
+    """Yield the cards of all fabrics.
+
+    :raises ValueError: for a model that is not described.
+    """
+    by_name = {model.name: model for model in models.models}
+    numbers: Counter[str] = Counter()
+    for fabric in double.fabrics:
+        for name, count in fabric.devices.items():
+            if name not in by_name:
+                known = ", ".join(by_name) or "none"
+                raise ValueError(
+                    f'data[double]: fabrics: model "{name}" is not in {DEVICE_INFO} ({known})'
+                )
+            for _ in range(count):
+                yield _Card(f"{name}-{numbers[name]}", fabric.id, by_name[name])
+                numbers[name] += 1
+
+
+def _card_of(setup: _Setup, device: AllocatedDevice) -> _Card | None:
+    """Return the card that a claim holds, under its name in the fabric or on its host."""
+    card = setup.cards.get((device.driver, device.pool, device.device))
+    if card is not None or not device.pool.endswith(_HOST):
+        return card
+    node = device.pool.removesuffix(_HOST)
+    cards = setup.cards.values()
+    return next((c for c in cards if c.name == device.device and c.node == node), None)
+
+
+def _with_condition(
+    claim: ResourceClaim, device: AllocatedDevice, condition: Condition
+) -> ResourceClaim:
+    made = AllocatedDeviceStatus(
+        device.driver, device.pool, device.device, device.share_id, (condition,)
+    )
+    others = tuple(one for one in claim.status.devices if _name(one) != _name(device))
+    return replace(claim, status=replace(claim.status, devices=(*others, made)))
+
+
+def _name(device: AllocatedDevice | AllocatedDeviceStatus) -> tuple[str, str, str, str | None]:
+    return device.driver, device.pool, device.device, device.share_id
+
+
+def _attributes(model: FabricModel) -> dict[str, DeviceAttribute]:
+    return {name: DeviceAttribute(string=value) for name, value in model.attributes.items()}
+
+
+def _local_device(card: _Card) -> Device:
+    return Device(card.name, _attributes(card.model), taints=_taints(card))
+
+
+def _taints(card: _Card) -> tuple[DeviceTaint, ...]:
+    leaves = card.place is _Place.DETACHING
+    return (DeviceTaint(_DETACHING, "NoSchedule"),) if leaves else ()
+
+
+def _fabric_device(card: _Card, prefix: str, hands_over: bool) -> Device:
+    """Return a card as its fabric publishes it: for the hosts that may have it."""
+    device = Device(card.name, _attributes(card.model), binds_to_node=True, taints=_taints(card))
+    if card.place not in (_Place.ATTACHED, _Place.DETACHING):
+        failures = (RESCHEDULE, FAILED) if hands_over else (FAILED,)
+        device = replace(device, binding_conditions=(READY,), binding_failure_conditions=failures)
+    if card.node:
+        return replace(device, node_name=card.node)
+    return replace(device, node_selector=_hosts(card, prefix))
+
+
+def _hosts(card: _Card, prefix: str) -> NodeSelector:
+    """Return the hosts that the fabric reaches and that take the model."""
+    labels: Iterable[tuple[str, str]] = (
+        (f"{prefix}/fabric", str(card.fabric)),
+        (f"{prefix}/{card.model.name}", "true"),
+    )
+    wanted = tuple(NodeSelectorRequirement(key, "In", (value,)) for key, value in labels)
+    return NodeSelector((NodeSelectorTerm(wanted),))

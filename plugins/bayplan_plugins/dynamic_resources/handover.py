@@ -1,0 +1,49 @@
+"""Cards that a fabric attached and handed over to the node's own driver.
+
+The claim still names the fabric's placeholder, and the card is a new device of the node. It is
+given to the claim at once, in place of the placeholder: otherwise another pod could take it first.
+"""
+
+from __future__ import annotations
+
+from bayplan import NodeRow, PodInfo
+from bayplan.api import ResourceClaim
+from bayplan_dra.allocator import AllocationError, Reach, allocation_of
+from bayplan_plugins.dynamic_resources.in_flight import InFlightAllocation
+from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
+from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocator
+
+__all__ = ["Handovers"]
+
+
+class Handovers:
+    """Finds what a claim gets in place of a placeholder."""
+
+    def __init__(self, ledger: DeviceLedger, allocator: NodeAllocator) -> None:
+        self._ledger = ledger
+        self._allocator = allocator
+
+    def take(self, pod: PodInfo, claim: ResourceClaim, node: NodeRow) -> InFlightAllocation | None:
+        """Hold devices of the node that serve a claim; None while there are none.
+
+        :raises AllocationError: when no node could serve the claim any more.
+        """
+        ledger = self._ledger
+        ready = ledger.specs.prepared(claim)
+        state = ledger.state.copy()
+        table = ledger.devices.table(node.node)
+        state.devices |= {
+            device.id
+            for device, reach in zip(table.devices, table.reaches, strict=True)
+            if reach > Reach.ATTACHED
+        }
+        found = self._allocator.with_state([ready], node.node, state)
+        if found.error is not None:
+            raise AllocationError(found.reason)
+        if found.choices is None:
+            return None
+        (choices,) = found.choices
+        allocation = allocation_of(ready, choices, node.node, ledger.devices.features)
+        taken = InFlightAllocation(ready, node.name, pod.gang or pod.key, choices, allocation)
+        ledger.decide(taken, pod)
+        return taken

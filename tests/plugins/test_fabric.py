@@ -1,0 +1,182 @@
+"""GPUs that a fabric attaches: which one a pod gets, waiting for it, and what goes wrong."""
+
+from __future__ import annotations
+
+from fabric_builders import (
+    card_of,
+    events,
+    fabric,
+    fabric_cluster,
+    finish,
+    host,
+    local_gpu,
+    places,
+)
+from gpu_builders import group, ledger, message, pod
+
+from bayplan.api import ResourceClaim
+
+
+def test_a_pod_is_bound_once_its_card_is_attached() -> None:
+    made = fabric_cluster(fabric({"a": 1}), host("n1", "a"), pod("p", "one"))
+    assert made.schedule() == {}
+    assert "waits for card a-0 to be attached to node n1, for at most 600 s" in message(made, "p")
+    made.advance(19)
+    assert made.placements() == {}
+    assert made.advance(1) == {"p": "n1"}
+    assert places(made) == {"a-0": "n1"}
+
+
+def test_a_fabric_does_not_reach_nodes_without_its_labels() -> None:
+    made = fabric_cluster(fabric({"a": 1, "b": 1}), host("n1", "b"), host("n2", "a"))
+    made.add(pod("p", "one", nodeSelector={"cohdi.io/b": "true"}))
+    made.schedule()
+    assert made.advance(20) == {"p": "n1"}
+    assert card_of(made, "p") == "n1: b-0"
+
+
+def test_a_local_card_comes_before_one_that_has_to_be_attached() -> None:
+    made = fabric_cluster(fabric({"a": 2}), host("n1", "a"), local_gpu("n1"))
+    made.add(pod("p", "one"))
+    assert made.schedule() == {"p": "n1"}
+    assert card_of(made, "p") == "n1: local"
+
+
+def test_an_attached_card_is_used_again_without_waiting_and_before_another_is_attached() -> None:
+    made = fabric_cluster(fabric({"a": 3}), host("n1", "a"), pod("p", "one"))
+    made.schedule()
+    made.advance(20)
+    finish(made, "p")
+    made.add(pod("q", "one"))
+    assert made.schedule()["q"] == "n1"
+    assert card_of(made, "q") == "n1: a-0"
+
+
+def test_the_card_that_would_be_detached_first_is_used_first() -> None:
+    made = fabric_cluster(fabric({"a": 3}), host("n1", "a"))
+    made.add(*(pod(name, "one") for name in "pqr"))
+    made.schedule()
+    made.advance(20)
+    cards = {name: card_of(made, name) for name in "pqr"}
+    for name in "rpq":
+        finish(made, name)
+        made.advance(60)
+    made.add(pod("s", "one"), pod("t", "one"))
+    made.schedule()
+    assert [card_of(made, name) for name in "st"] == [cards["r"], cards["p"]]
+
+
+def test_a_card_is_detached_only_after_its_idle_time() -> None:
+    made = fabric_cluster(
+        fabric({"a": 1}, idleTime="5m", detachTime="10s"), host("n1", "a"), host("n2", "a")
+    )
+    made.add(pod("p", "one"))
+    made.schedule()
+    made.advance(20)
+    where = made.placements()["p"]
+    finish(made, "p")
+    made.advance(299)
+    assert places(made) == {"a-0": where}
+    made.advance(12)
+    assert places(made) == {"a-0": ""}
+
+
+def test_an_idle_card_stays_where_the_host_has_its_minimum() -> None:
+    config = fabric({"a": 2}, idleTime="1m")
+    made = fabric_cluster(config, host("n1", "a", a_size_min="1"))
+    made.advance(1000)
+    assert sorted(places(made).values()) == ["", "n1"]
+
+
+def test_a_card_that_fails_gives_the_pod_back_and_the_next_try_takes_another() -> None:
+    config = fabric({"a": 2}, failures=[{"card": "a-0"}])
+    made = fabric_cluster(config, host("n1", "a"), pod("p", "one"))
+    made.schedule()
+    made.advance(20)
+    assert made.placements() == {}
+    assert any("card a-0" in text or "device a-0 failed" in text for text in events(made, "p"))
+    (claim,) = made.api.list(ResourceClaim)
+    assert claim.status.allocation is None
+    assert ledger(made).state.devices == set()
+    made.advance(5)
+    assert card_of(made, "p") == "n1: a-1"
+    made.advance(20)
+    assert made.placements() == {"p": "n1"}
+
+
+def test_a_card_that_never_gets_ready_is_given_back_at_the_limit() -> None:
+    config = fabric({"a": 2}, failures=[{"card": "a-0", "result": "Silent"}])
+    made = fabric_cluster(
+        config,
+        host("n1", "a"),
+        plugins={"DynamicResources": {"bindingTimeout": "60s"}},
+    )
+    made.add(pod("p", "one"))
+    made.schedule()
+    made.advance(59)
+    assert card_of(made, "p") == "n1: a-0"
+    made.advance(1)
+    assert "waited 60 s for card a-0 to be attached to node n1" in message(made, "p")
+    made.advance(30)
+    assert card_of(made, "p") == "n1: a-1"
+    assert made.placements() == {"p": "n1"}
+
+
+def test_members_of_a_gang_are_bound_once_all_their_cards_are_attached() -> None:
+    config = fabric({"a": 2}, failures=[])
+    made = fabric_cluster(config, host("n1", "a"), local_gpu("n1"), group("g", 3))
+    made.add(*(pod(f"g-{i}", "one", gang="g") for i in range(3)))
+    assert made.schedule() == {}
+    made.advance(19)
+    assert made.placements() == {}
+    made.advance(1)
+    assert set(made.placements()) == {"g-0", "g-1", "g-2"}
+
+
+def test_a_gang_gives_all_cards_back_when_one_fails_and_takes_them_again() -> None:
+    config = fabric({"a": 3}, failures=[{"card": "a-1"}])
+    made = fabric_cluster(config, host("n1", "a"), group("g", 2))
+    made.add(pod("g-0", "one", gang="g"), pod("g-1", "one", gang="g"))
+    made.schedule()
+    made.advance(20)
+    assert made.placements() == {}
+    made.advance(60)
+    assert set(made.placements()) == {"g-0", "g-1"}
+    assert {card_of(made, name) for name in ("g-0", "g-1")} == {"n1: a-0", "n1: a-2"}
+
+
+def test_the_card_that_was_handed_over_is_kept_for_its_pod() -> None:
+    made = fabric_cluster(fabric({"a": 1}, handsOver=True), host("n1", "a"), pod("p", "one"))
+    made.schedule()
+    made.advance(19)
+    # It would be tried first, and take the card, if p had to be scheduled again.
+    made.add(pod("thief", "one", priority=0))
+    made.advance(1)
+    assert made.placements() == {"p": "n1"}
+    (claim,) = [c for c in made.api.list(ResourceClaim) if c.status.allocation is not None]
+    assert claim.status.allocation is not None
+    assert claim.status.allocation.devices.results[0].pool == "n1/attached"
+    finish(made, "p")
+    made.advance(10)
+    assert made.placements()["thief"] == "n1"
+
+
+def test_a_gang_keeps_all_cards_that_were_handed_over() -> None:
+    made = fabric_cluster(fabric({"a": 2}, handsOver=True), host("n1", "a"), group("g", 2))
+    made.add(pod("g-0", "one", gang="g"), pod("g-1", "one", gang="g"))
+    made.schedule()
+    made.add(*(pod(f"thief-{i}", "one") for i in range(3)))
+    made.advance(20)
+    assert {"g-0", "g-1"} == set(made.placements())
+
+
+def test_a_pod_that_goes_while_its_card_is_attached_leaves_it_to_the_next() -> None:
+    made = fabric_cluster(fabric({"a": 1}), host("n1", "a"), pod("p", "one"))
+    made.schedule()
+    made.advance(10)
+    made.remove("p")
+    made.schedule()
+    made.add(pod("q", "one"))
+    made.schedule()
+    assert made.placements() == {}
+    assert made.advance(10) == {"q": "n1"}
