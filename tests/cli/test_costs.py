@@ -150,3 +150,54 @@ def test_what_is_about_one_run_needs_one_policy(tmp_path: Path) -> None:
         assert f"{option}: is about one run: give one --config" in (
             result.output + str(result.exception)
         )
+
+
+def test_a_comparison_says_which_jobs_wait_longer_and_what_is_lost(tmp_path: Path) -> None:
+    jobs = ("--arrivals", str(tmp_path / "jobs.csv"))
+    found = json.loads(compared(tmp_path, *jobs, "-o", "json").stdout)
+    fifo, priority = found["policies"]
+    # In order of arrival, 4 of 8 GPUs are free while the urgent job waits for 50 minutes.
+    assert fifo["idleWhileWaiting"][GPU] == 4 * 3000
+    assert fifo["lost"] == {}
+    # The early job had run for 10 minutes with 4 GPUs when it was told to go.
+    assert priority["lost"][GPU] == 4 * 600
+    (change,) = found["differences"]
+    assert change["against"] == fifo["policy"]
+    assert change["jobs"] == 2
+    early, urgent = change["changes"]
+    assert (early["job"], early["waitsLongerBy"]) == ("default/early", 1830)
+    assert (urgent["job"], urgent["waitsLongerBy"]) == ("default/urgent", 30 - 3000)
+    assert (early["before"]["evicted"], early["after"]["evicted"]) == (0, 1)
+    assert not early["moved"]
+
+
+def test_a_comparison_tells_where_jobs_run(tmp_path: Path) -> None:
+    (tmp_path / "all.yaml").write_text(
+        CLUSTER
+        + "---"
+        + CLUSTER.replace("name: n,", "name: m,")
+        + POD % ("small", "default", "", "1h", 4)
+        + POD % ("other", "default", "", "1h", 4)
+    )
+    strategy = "scoringStrategy: {type: MostAllocated, resources: [{name: nvidia.com/gpu}]}"
+    off = "{name: PodTopologySpread}, {name: NodeResourcesBalancedAllocation}"
+    (tmp_path / "pack.yaml").write_text(
+        "kind: KubeSchedulerConfiguration\nprofiles:\n"
+        f"- pluginConfig: [{{name: NodeResourcesFit, args: {{{strategy}}}}}]\n"
+        f"  plugins: {{multiPoint: {{disabled: [{off}, {{name: GPUFragmentation}}]}}}}\n"
+    )
+    given = ["simulate", "-f", str(tmp_path / "all.yaml"), "--compare", str(tmp_path / "pack.yaml")]
+    result = CliRunner().invoke(cli, given, catch_exceptions=False)
+    head, *rest = result.stdout.partition("pack.yaml  against default profile")
+    assert "default profile" in head
+    assert rest[1].splitlines()[1:] == ["  Run elsewhere: 1 of 2 jobs", "    other  n → m"]
+
+
+def test_the_same_policy_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "all.yaml").write_text(CLUSTER + POD % ("p", "default", "", "1h", 4))
+    (tmp_path / "same.yaml").write_text("kind: KubeSchedulerConfiguration\n")
+    given = ["simulate", "-f", str(tmp_path / "all.yaml")]
+    for _ in range(2):
+        given += ["--compare", str(tmp_path / "same.yaml")]
+    result = CliRunner().invoke(cli, given, catch_exceptions=False)
+    assert "No job waits longer or less, or runs elsewhere." in result.stdout

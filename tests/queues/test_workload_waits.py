@@ -67,4 +67,5 @@ def test_workloads_without_quota_wait_for_their_cluster_queue() -> None:
         workload(name="elsewhere", queueName="other"),
     ):
         snapshot.set_object(one.key, one)
-    assert sorted(waiting_workloads(snapshot, 60.0)) == [("q", 20), ("q", 60)]
+    found = [(one.queue, one.seconds) for one in waiting_workloads(snapshot, 60.0)]
+    assert sorted(found) == [("q", 20), ("q", 60)]

@@ -40,18 +40,23 @@ def stdout() -> Console:
 
 
 @contextmanager
-def progress() -> Iterator[Progress | None]:
-    """Show a progress bar on a terminal; yield its callback, or None in a pipe."""
+def progress(what: str = "pods placed") -> Iterator[Progress | None]:
+    """Show a progress bar with an estimate on a terminal; yield its callback, or None in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return
     # The import takes longer than a small simulation, and only a terminal needs it.
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("pods placed")
+        task = bar.add_task(what)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 

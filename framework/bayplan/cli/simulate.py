@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from bayplan.naming import counted
 
 if TYPE_CHECKING:
     from bayplan.cli.costs import Costs
+    from bayplan.cli.policy_runs import Work
     from bayplan.simulation import Simulation
 
 __all__ = ["command"]
@@ -26,6 +28,15 @@ _PENDING = 3
 
 @click.command(name="simulate")
 @compared_input_options
+@click.option(
+    "--compare",
+    "compared",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Compare this profile file with the one of --config, or else with the other --compare, "
+    "or else with the default profile. Repeatable.",
+)
 @output_option
 @click.option(
     "--report",
@@ -56,7 +67,8 @@ _PENDING = 3
 def command(watch: bool, **given: Any) -> None:
     """Place the pods of manifest files on an embedded cluster, in virtual time.
 
-    With several profile files, print what each of them would earn, leave idle, and let wait.
+    With several profile files, print what each of them would earn, leave idle, and let wait, and
+    which jobs would wait longer or run elsewhere.
     """
     if not watch:
         _simulate(**given)
@@ -64,7 +76,8 @@ def command(watch: bool, **given: Any) -> None:
     check_watchable(given["paths"])
     if given["fail_on_pending"]:
         raise InputError("ends with a status: leave out --watch", "--fail-on-pending")
-    more = [*given["configs"], *(given[name] for name in ("plugins_dir", "arrivals", "price_file"))]
+    single = (given[name] for name in ("plugins_dir", "arrivals", "price_file"))
+    more = [*given["configs"], *given["compared"], *single]
     files = [*map(Path, given["paths"]), *(path for path in more if path is not None)]
     again_and_again(lambda: _simulate(**given), files)
 
@@ -72,6 +85,7 @@ def command(watch: bool, **given: Any) -> None:
 def _simulate(
     paths: tuple[str, ...],
     configs: tuple[Path, ...],
+    compared: tuple[Path, ...],
     plugins_dir: Path | None,
     until: float | None,
     seed: int,
@@ -84,11 +98,13 @@ def _simulate(
 ) -> None:
     from bayplan.cli import render
 
-    if len(configs) > 1:
+    policies = _policies(configs, compared)
+    if len(policies) > 1:
+        from bayplan.cli.policy_runs import Work
+
         _refuse_details(report, trace)
-        _compare(
-            configs, paths, plugins_dir, until, seed, arrivals, price_file, output, fail_on_pending
-        )
+        work = Work(paths, plugins_dir, until, seed, arrivals)
+        _compare(policies, work, price_file, output, fail_on_pending)
         return
     page_only = report is not None and str(report) == "-"
     if page_only and output == "json":
@@ -97,7 +113,7 @@ def _simulate(
     with render.progress() as progress:
         simulation, manifests = simulate(
             paths,
-            next(iter(configs), None),
+            policies[0],
             plugins_dir,
             until,
             seed,
@@ -140,6 +156,14 @@ def _simulate(
         sys.exit(_PENDING)
 
 
+def _policies(configs: Sequence[Path], compared: Sequence[Path]) -> list[Path | None]:
+    """Return the profile files to run; None stands for the default profile."""
+    base: list[Path | None] = list(configs)
+    if not base and len(compared) < 2:
+        base = [None]
+    return base + list(compared)
+
+
 def _refuse_details(report: Path | None, trace: str | None) -> None:
     """Raise InputError for options that are about one run."""
     for option, value in (("--report", report), ("--trace", trace)):
@@ -148,38 +172,32 @@ def _refuse_details(report: Path | None, trace: str | None) -> None:
 
 
 def _compare(
-    configs: tuple[Path, ...],
-    paths: tuple[str, ...],
-    plugins_dir: Path | None,
-    until: float | None,
-    seed: int,
-    arrivals: Path | None,
+    configs: Sequence[Path | None],
+    work: Work,
     price_file: Path | None,
     output: str,
     fail_on_pending: bool,
 ) -> None:
     """Print what becomes of the same work with each profile file."""
     from bayplan.billing.prices import load_prices
-    from bayplan.cli.comparison import print_outcomes
-    from bayplan.metering.journal import Journal
-    from bayplan.simulation.comparison import Run, outcomes
+    from bayplan.cli import render
+    from bayplan.cli.comparison import print_comparison
+    from bayplan.cli.policy_runs import policy_name, run_policy
+    from bayplan.simulation.comparison import compare
 
-    if "-" in paths:
-        raise InputError("is read once: give a file to compare several --config", "-f -")
+    if "-" in work.paths:
+        raise InputError("is read once: give a file to compare several profiles", "-f -")
     prices = None if price_file is None else load_prices(price_file)
     runs = []
     for config in configs:
-        journal = Journal()
-        simulation, _ = simulate(
-            paths, config, plugins_dir, until, seed, arrivals=arrivals, journal=journal
-        )
-        runs.append(Run(str(config), simulation, journal))
-    found = outcomes(runs, prices)
+        with render.progress(policy_name(config)) as progress:
+            runs.append(run_policy(config, work, progress))
+    found = compare(runs, prices)
     if output == "json":
-        json.dump({"policies": [one.as_json() for one in found]}, sys.stdout, indent=2)
+        json.dump(found.as_json(), sys.stdout, indent=2)
         print()
     else:
-        print_outcomes(found)
+        print_comparison(found)
     unplaced = any(run.simulation.pending() or run.simulation.refused() for run in runs)
     if fail_on_pending and unplaced:
         sys.exit(_PENDING)

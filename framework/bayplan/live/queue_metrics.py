@@ -105,8 +105,9 @@ class QueueMetrics(Observer):
                 found[queue] = max(found.get(queue, 0.0), seconds)
         if self._scheduler is not None:
             now = self._scheduler.unix_time
-            for name, seconds in waiting_workloads(self._scheduler.snapshot, now):
-                found[_KUEUE, name] = max(found.get((_KUEUE, name), 0.0), seconds)
+            for one in waiting_workloads(self._scheduler.snapshot, now):
+                key = (_KUEUE, one.queue)
+                found[key] = max(found.get(key, 0.0), one.seconds)
         return found
 
     def _lane_of(self, pod: PodInfo) -> tuple[str, str] | None:

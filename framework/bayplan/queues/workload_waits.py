@@ -13,7 +13,15 @@ from bayplan.api.kueue import KueueCondition
 from bayplan.dialects.reading import timestamp
 from bayplan.snapshot import Snapshot
 
-__all__ = ["ADMITTED", "EVICTED", "QUOTA_RESERVED", "Reached", "reached", "waiting_workloads"]
+__all__ = [
+    "ADMITTED",
+    "EVICTED",
+    "QUOTA_RESERVED",
+    "Reached",
+    "WaitingWorkload",
+    "reached",
+    "waiting_workloads",
+]
 
 ADMITTED = "Admitted"
 EVICTED = "Evicted"
@@ -52,8 +60,17 @@ def reached(old: KueueWorkload | None, new: KueueWorkload | None) -> Iterator[Re
             yield Reached(kind, admission.cluster_queue, waited, one.reason)
 
 
-def waiting_workloads(snapshot: Snapshot, unix_time: float) -> Iterator[tuple[str, float]]:
-    """Yield the ClusterQueue of each workload without quota, and for how many seconds it waits."""
+@dataclass(frozen=True)
+class WaitingWorkload:
+    """A workload without quota, its ClusterQueue, and for how many seconds it has waited."""
+
+    workload: KueueWorkload
+    queue: str
+    seconds: float
+
+
+def waiting_workloads(snapshot: Snapshot, unix_time: float) -> Iterator[WaitingWorkload]:
+    """Yield the workloads that wait for quota."""
     queues = snapshot.objects(LocalQueue)
     for one in snapshot.objects(KueueWorkload).values():
         conditions = _true(one)
@@ -61,7 +78,8 @@ def waiting_workloads(snapshot: Snapshot, unix_time: float) -> Iterator[tuple[st
             continue
         queue = queues.get(f"{one.metadata.namespace}/{one.spec.queue_name}")
         if queue is not None:
-            yield queue.spec.cluster_queue, max(0.0, unix_time - _waits_since(one))
+            waits = max(0.0, unix_time - _waits_since(one))
+            yield WaitingWorkload(one, queue.spec.cluster_queue, waits)
 
 
 def _true(workload: KueueWorkload) -> dict[str, KueueCondition]:

@@ -1,11 +1,13 @@
-"""What several policies make of the same work: what they earn, leave idle, and let wait."""
+"""What several policies make of the same work: what moves, what waits longer, what is wasted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bayplan.queues.workload_waits import waiting_workloads
+from bayplan.simulation.job_courses import JobCourse
 from bayplan.simulation.queue_statistics import Waits
 from bayplan.simulation.simulation import Simulation
 
@@ -14,16 +16,55 @@ if TYPE_CHECKING:
     from bayplan.billing.prices import PriceList
     from bayplan.metering.journal import Journal
 
-__all__ = ["Outcome", "Run", "outcomes"]
+__all__ = ["Comparison", "Difference", "IdleHistory", "JobChange", "Outcome", "Run", "compare"]
+
+_SAME = 0.5
+"""Seconds by which waits may differ and count as equal."""
+
+
+@dataclass
+class IdleHistory:
+    """What was free while jobs waited, by resource, in amounts times seconds (CPU in milli-CPU)."""
+
+    total: dict[str, float] = field(default_factory=dict)
+    _free: dict[str, float] = field(default_factory=dict)
+    _since: float = 0.0
+
+    def look(self, simulation: Simulation) -> None:
+        """Take in an instant; what is free then stays so until the next one."""
+        self._pass_time(simulation.scheduler.now)
+        scheduler = simulation.scheduler
+        snapshot = scheduler.snapshot
+        self._free = {}
+        if not scheduler.queue.units and not any(waiting_workloads(snapshot, scheduler.unix_time)):
+            return
+        table = snapshot.nodes
+        usable = ~table.unschedulable
+        for name, offered in table.allocatable_columns.items():
+            if name == "pods":
+                continue
+            free = float((offered - table.used(name)).clip(min=0)[usable].sum())
+            if free:
+                self._free[name] = free
+
+    def ends(self, at: float) -> None:
+        """Count up to the end of the run."""
+        self._pass_time(at)
+
+    def _pass_time(self, until: float) -> None:
+        for name, free in self._free.items():
+            self.total[name] = self.total.get(name, 0.0) + free * (until - self._since)
+        self._since = until
 
 
 @dataclass(frozen=True)
 class Run:
-    """A simulation under a policy that has run, and the journal that it wrote."""
+    """A simulation under a policy that has run, the journal that it wrote, and what was free."""
 
     policy: str
     simulation: Simulation
     journal: Journal
+    idle: IdleHistory
 
 
 @dataclass(frozen=True)
@@ -35,6 +76,10 @@ class Outcome:
     :param utilisation: how much of each resource in service was used over that time, as a part
         of 1.
     :param evicted: how many pods, and workloads of Kueue, were evicted.
+    :param pending: how many pods have no node at the end.
+    :param idle: what was free while jobs waited, by resource, in amounts times seconds (CPU in
+        milli-CPU).
+    :param lost: what evicted pods had held, likewise.
     """
 
     policy: str
@@ -43,6 +88,9 @@ class Outcome:
     utilisation: Mapping[str, float]
     waits: Waits
     evicted: int
+    pending: int
+    idle: Mapping[str, float]
+    lost: Mapping[str, float]
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object; money is a decimal in text, times are seconds."""
@@ -54,10 +102,79 @@ class Outcome:
             "utilisation": {name: round(part, 6) for name, part in self.utilisation.items()},
             "wait": self.waits.as_json(),
             "evicted": self.evicted,
+            "pending": self.pending,
+            "idleWhileWaiting": {name: round(one, 3) for name, one in self.idle.items()},
+            "lost": {name: round(one, 3) for name, one in self.lost.items()},
         }
 
 
-def outcomes(runs: Sequence[Run], prices: PriceList | None = None) -> list[Outcome]:
+@dataclass(frozen=True)
+class JobChange:
+    """A job under the first policy and under another."""
+
+    job: str
+    before: JobCourse
+    after: JobCourse
+
+    @property
+    def moved(self) -> bool:
+        """Whether it has pods on other nodes, or has pods under one policy only."""
+        return self.before.nodes != self.after.nodes
+
+    @property
+    def waits_longer_by(self) -> float:
+        """For how many seconds longer it waited; below 0 for shorter."""
+        return self.after.waited - self.before.waited
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            "job": self.job,
+            "moved": self.moved,
+            "waitsLongerBy": round(self.waits_longer_by, 3),
+            "before": self.before.as_json(),
+            "after": self.after.as_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What another policy changes against the first: ``changes`` are the jobs that notice.
+
+    ``jobs`` counts all of them. The jobs are in the order of how much longer they wait.
+    """
+
+    policy: str
+    against: str
+    jobs: int
+    changes: Sequence[JobChange]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            "policy": self.policy,
+            "against": self.against,
+            "jobs": self.jobs,
+            "changes": [one.as_json() for one in self.changes],
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of each policy, and how all but the first differ from it."""
+
+    outcomes: Sequence[Outcome]
+    differences: Sequence[Difference]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return one JSON object."""
+        return {
+            "policies": [one.as_json() for one in self.outcomes],
+            "differences": [one.as_json() for one in self.differences],
+        }
+
+
+def compare(runs: Sequence[Run], prices: PriceList | None = None) -> Comparison:
     """Return what became of the same work under several policies.
 
     All runs are taken to the end of the longest, so that what is idle is idle for as long.
@@ -67,16 +184,49 @@ def outcomes(runs: Sequence[Run], prices: PriceList | None = None) -> list[Outco
     until = max((run.simulation.ended_at for run in runs), default=0.0)
     for run in runs:
         run.simulation.outlast(until)
-    return [_outcome(run, until, prices) for run in runs]
+        run.idle.ends(until)
+    courses = [run.simulation.courses() for run in runs]
+    outcomes = [
+        _outcome(run, found, until, prices) for run, found in zip(runs, courses, strict=True)
+    ]
+    differences = [
+        _difference(runs[0], courses[0], run, found)
+        for run, found in zip(runs[1:], courses[1:], strict=True)
+    ]
+    return Comparison(outcomes, differences)
 
 
-def _outcome(run: Run, until: float, prices: PriceList | None) -> Outcome:
+def _difference(
+    first: Run, before: Mapping[str, JobCourse], run: Run, after: Mapping[str, JobCourse]
+) -> Difference:
+    nothing = JobCourse()
+    jobs = sorted({*before, *after})
+    changes = [JobChange(job, before.get(job, nothing), after.get(job, nothing)) for job in jobs]
+    noticed = [
+        one
+        for one in changes
+        if one.moved
+        or abs(one.waits_longer_by) > _SAME
+        or one.before.waiting != one.after.waiting
+        or one.before.evicted != one.after.evicted
+    ]
+    noticed.sort(key=lambda one: -one.waits_longer_by)
+    return Difference(run.policy, first.policy, len(jobs), noticed)
+
+
+def _outcome(
+    run: Run, courses: Mapping[str, JobCourse], until: float, prices: PriceList | None
+) -> Outcome:
     # The database takes longer to import than a small simulation.
     from bayplan.billing.earnings import earnings
 
     simulation, journal = run.simulation, run.journal
     begin = round(simulation.cluster.start.timestamp() * 1000)
     end = journal.heartbeat
+    lost: dict[str, float] = {}
+    for course in courses.values():
+        for name, amount in course.lost.items():
+            lost[name] = lost.get(name, 0.0) + amount
     return Outcome(
         run.policy,
         until,
@@ -84,6 +234,9 @@ def _outcome(run: Run, until: float, prices: PriceList | None) -> Outcome:
         _utilisation(journal, begin, end),
         simulation.waits(),
         simulation.evictions,
+        len(simulation.pending()),
+        dict(sorted(run.idle.total.items())),
+        dict(sorted(lost.items())),
     )
 
 

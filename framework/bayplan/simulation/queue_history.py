@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from bayplan.queues.report import QueueReport, ResourceReport
 from bayplan.queues.workload_waits import ADMITTED, EVICTED, reached, waiting_workloads
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.scheduler import Scheduler
+from bayplan.simulation.job_courses import JobCourse, JobCourses, job_of, owner_of
 from bayplan.simulation.queue_statistics import QueueStatistics, Statistics, Waits, jain
 from bayplan.snapshot import PodInfo, Snapshot
 
@@ -99,6 +100,7 @@ class QueueHistory(Observer):
         self._scheduler: Scheduler | None = None
         self._waits: JobWaits | None = None
         self._waited_for: list[float] = []
+        self._courses = JobCourses(lambda: self._scheduler.now if self._scheduler else 0.0)
         self.evictions = 0
         """How many pods, and workloads of Kueue, were evicted."""
         self._tracks: dict[Key, _Track] = {}
@@ -125,12 +127,14 @@ class QueueHistory(Observer):
 
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
         """Note that a job may have started."""
+        self._courses.bound(pod, node)
         if self._waits is not None:
             self._waits.started(pod)
 
     def evicted(self, pod: PodInfo, reason: str) -> None:
         """Count an evicted pod, also in its queue and its ancestors."""
         self.evictions += 1
+        self._courses.evicted(pod)
         for track in self._path(pod):
             track.evictions += 1
 
@@ -138,6 +142,7 @@ class QueueHistory(Observer):
         if self._is_told_by_workload(pod):
             return
         self._waited_for.append(seconds)
+        self._courses.waited(job_of(pod), seconds)
         for track in self._path(pod):
             track.waits.append(seconds)
 
@@ -153,6 +158,7 @@ class QueueHistory(Observer):
         for one in reached(old, new):
             if one.condition == ADMITTED:
                 self._waited_for.append(one.waited)
+                self._courses.waited(_job_of(new), one.waited)
             elif one.condition == EVICTED:
                 self.evictions += 1
             for track in self._up_from((_KUEUE, one.queue)):
@@ -239,9 +245,9 @@ class QueueHistory(Observer):
                 key = (track.report.system, track.report.name)
                 waiting.setdefault(key, []).append(seconds)
         unix_time = self._scheduler.unix_time
-        for name, seconds in waiting_workloads(self._scheduler.snapshot, unix_time):
-            for track in self._up_from((_KUEUE, name)):
-                waiting.setdefault((_KUEUE, track.report.name), []).append(seconds)
+        for one in waiting_workloads(self._scheduler.snapshot, unix_time):
+            for track in self._up_from((_KUEUE, one.queue)):
+                waiting.setdefault((_KUEUE, track.report.name), []).append(one.seconds)
         queues = [
             _statistics(track, waiting.get(key, ()), until) for key, track in self._tracks.items()
         ]
@@ -250,12 +256,25 @@ class QueueHistory(Observer):
 
     def waits(self) -> Waits:
         """Return how long all jobs waited up to now, in queues or not."""
+        return Waits.of(self._waited_for, [seconds for _, seconds in self._waiting()])
+
+    def courses(self) -> dict[str, JobCourse]:
+        """Return what became of each job up to now, in queues or not."""
+        waiting: dict[str, float] = {}
+        for job, seconds in self._waiting():
+            waiting[job] = max(waiting.get(job, 0.0), seconds)
+        return self._courses.with_waiting(waiting)
+
+    def _waiting(self) -> Iterator[tuple[str, float]]:
+        """Yield the job of all that waits now, and for how many seconds it has waited."""
         if self._waits is None or self._scheduler is None:
-            return Waits.of((), ())
-        pods = self._waits.waiting()
-        waiting = [seconds for pod, seconds in pods if not self._is_told_by_workload(pod)]
-        workloads = waiting_workloads(self._scheduler.snapshot, self._scheduler.unix_time)
-        return Waits.of(self._waited_for, [*waiting, *(seconds for _, seconds in workloads)])
+            return
+        for pod, seconds in self._waits.waiting():
+            if not self._is_told_by_workload(pod):
+                yield job_of(pod), seconds
+        unix_time = self._scheduler.unix_time
+        for one in waiting_workloads(self._scheduler.snapshot, unix_time):
+            yield _job_of(one.workload), one.seconds
 
     def _utilisation(self, until: float) -> dict[str, float]:
         """Return how much of each resource the roots used, as a part of what the nodes offer."""
@@ -265,6 +284,13 @@ class QueueHistory(Observer):
             for name in self._capacity
         }
         return {name: total / until if until > 0 else 0.0 for name, total in used.items()}
+
+
+def _job_of(workload: KueueWorkload | None) -> str:
+    """Return the key of the job that a workload stands for."""
+    if workload is None:
+        return ""
+    return owner_of(workload.metadata) or workload.key
 
 
 def _statistics(track: _Track, waiting: Sequence[float], until: float) -> QueueStatistics:

@@ -27,6 +27,7 @@ from bayplan.naming import natural_key
 from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.scheduler.virtual_time import VirtualTime
+from bayplan.simulation.job_courses import JobCourse
 from bayplan.simulation.queue_history import QueueHistory
 from bayplan.simulation.queue_statistics import Statistics, Waits
 from bayplan.snapshot import NodeTable
@@ -140,6 +141,10 @@ class Simulation:
     def waits(self) -> Waits:
         """Return how long jobs waited up to now, in queues or not."""
         return self._queues.waits()
+
+    def courses(self) -> dict[str, JobCourse]:
+        """Return what became of each job up to now, by its key."""
+        return self._queues.courses()
 
     @property
     def evictions(self) -> int:

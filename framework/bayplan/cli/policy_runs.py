@@ -1,0 +1,55 @@
+"""Runs of one policy on given work, as comparisons and sweeps need them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bayplan.cli.options import simulate
+from bayplan.simulation.comparison import IdleHistory, Run
+
+if TYPE_CHECKING:
+    from bayplan.simulation import Progress
+
+__all__ = ["DEFAULT", "Work", "policy_name", "run_policy"]
+
+DEFAULT = "default profile"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be placed: manifests, jobs that arrive, the time to simulate, and the seed."""
+
+    paths: tuple[str, ...]
+    plugins_dir: Path | None = None
+    until: float | None = None
+    seed: int = 0
+    arrivals: Path | None = None
+
+
+def policy_name(config: Path | None) -> str:
+    """Return the name of a policy: its profile file."""
+    return DEFAULT if config is None else str(config)
+
+
+def run_policy(config: Path | None, work: Work, progress: Progress | None = None) -> Run:
+    """Run some work under a policy, with a journal of its usage.
+
+    :raises InputError: for input that cannot be used.
+    """
+    from bayplan.metering.journal import Journal
+
+    journal, idle = Journal(), IdleHistory()
+    simulation, _ = simulate(
+        work.paths,
+        config,
+        work.plugins_dir,
+        work.until,
+        work.seed,
+        arrivals=work.arrivals,
+        journal=journal,
+        settled=idle.look,
+        progress=progress,
+    )
+    return Run(policy_name(config), simulation, journal, idle)
