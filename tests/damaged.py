@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["damaged", "has_shape_of", "numbers_in"]
+__all__ = ["damaged", "damaged_by", "has_shape_of", "numbers_in"]
 
 _PIECES = [",", ":", ";", "-1", "0", "99999999999", "1e3", "true", "null", "{", "}", "[", "]", '"']
 _PIECES += ["\u0661", "1_0", " 7", "GPU-b", "\x00", "nan", "2147483648", '"size":', '"start": -1']
 _PIECES += ["-", "", "9" * 30, "1e9", ".5", "{}", "[[", "\ud7ff", "=", "\n", "1e999", "0x10"]
+_CHARACTERS = "ab017,:;{}[]\"'\\ \u00e9\u0661\n\x00=-+._/"
+_NONSENSE = 0.1
 
 
-@st.composite
-def damaged(draw: st.DrawFn, *valid: str, most: int = 4) -> str:
-    """Return a valid text in which up to ``most`` parts were cut, exchanged, doubled or put in."""
-    text = draw(st.sampled_from(valid))
-    for _ in range(draw(st.integers(0, most))):
-        start = draw(st.integers(0, len(text)))
-        end = draw(st.integers(start, min(len(text), start + 12)))
-        piece = draw(st.sampled_from(_PIECES) | st.text(max_size=6) | st.just(text[start:end] * 2))
-        text = text[:start] + draw(st.sampled_from(["", piece])) + text[end:]
+def damaged(*valid: str) -> st.SearchStrategy[str]:
+    """Return texts that were valid before something was cut, exchanged, doubled or put in."""
+    return st.randoms(use_true_random=False).map(lambda chance: damaged_by(chance, *valid))
+
+
+def damaged_by(chance: Random, *valid: str) -> str:
+    """Return one of the valid texts with up to four damages; sometimes one of nothing but chance.
+
+    Ten times as fast as drawing each damage from a strategy.
+    """
+    if chance.random() < _NONSENSE:
+        return "".join(chance.choices(_CHARACTERS, k=chance.randrange(20)))
+    text = chance.choice(valid)
+    for _ in range(chance.randrange(5)):
+        start = chance.randint(0, len(text))
+        end = chance.randint(start, min(len(text), start + 12))
+        piece = chance.choice((chance.choice(_PIECES), text[start:end] * 2, ""))
+        text = text[:start] + piece + text[end:]
     return text
 
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Node, Pod
+from bayplan.api.pod import Container, SecurityContext
 from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS
 from bayplan.errors import InputError
@@ -130,6 +131,43 @@ def restarted(cluster: Cluster) -> Cluster:
 
 
 # What a pod requests ------------------------------------------------------------------------------
+
+
+def privileged(name: str, **more: Any) -> Pod:
+    """Return a pod with an ordinary container with limits, and a privileged one."""
+    own = pod(name, **more)
+    other = Container("root", security_context=SecurityContext(True))
+    return replace(own, spec=replace(own.spec, containers=(*own.spec.containers, other)))
+
+
+def test_pods_with_privileged_containers_get_no_shares() -> None:
+    denied = 'container "root": HAMi gives no shares to pods with privileged ones'
+    cluster = started([node("n1", card(0)), privileged("p", gpumem=3000), privileged("w", gpu=1)])
+    for name in "pw":
+        assert_pending(cluster, name, denied)
+    cluster.add(make_node("plain", gpu=1))
+    cluster.advance(20)
+    assert_placed(cluster, w="plain")
+    assert_pending(cluster, "p", denied, "no cards for shares by HAMi")
+
+
+def test_a_privileged_pod_that_runs_keeps_its_card() -> None:
+    running = privileged("r", gpu=1)
+    running = replace(running, spec=replace(running.spec, node_name="n1"))
+    cluster = started([node("n1", card(0)), running, pod("p", gpu=1, gpumem=1)])
+    assert_pending(cluster, "p", "Insufficient shares of cards")
+
+
+@pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory"])
+def test_a_pod_in_the_words_of_two_systems_is_refused_with_both(annotation: str) -> None:
+    notes = {annotation: "0.5" if annotation == "gpu-fraction" else "4096"}
+    cluster = started([node("n1", card(0)), pod("p", notes, gpumem=3000)])
+    assert_pending(
+        cluster,
+        "p",
+        "expected shares of cards in the words of one system, "
+        f"got nvidia.com/gpumem (HAMi) and {annotation} (KAI)",
+    )
 
 
 def test_a_pod_that_names_only_memory_gets_one_card() -> None:

@@ -84,6 +84,19 @@ def test_half_a_card_is_written_with_the_memory_that_it_is() -> None:
     assert told(cluster, "a")["scheduling.koordinator.sh/gpu-minors"] == "0"
 
 
+@pytest.mark.parametrize(
+    ("requests", "word"),
+    [({"gpu": 50}, "koordinator.sh/gpu"), ({"rdma": 50}, "koordinator.sh/rdma")],
+)
+def test_a_pod_in_the_words_of_two_systems_is_refused_with_both(
+    requests: dict[str, int], word: str
+) -> None:
+    own = pod("a", requests)
+    own.metadata.annotations["gpu-fraction"] = "0.5"
+    cluster = scheduled(*machine(), own)
+    assert_pending(cluster, "a", f"got {word} (koordinator) and gpu-fraction (KAI)")
+
+
 def test_shares_do_not_exceed_a_card_in_either_compute_or_memory() -> None:
     cluster = scheduled(
         node("n1", gpus=1),

@@ -133,4 +133,6 @@ def test_a_pod_does_not_ask_in_the_words_of_two_systems() -> None:
         },
     }
     cluster = Cluster([node("n1", *TWO), make_object(content)])
-    assert_pending(cluster, "p", "in the words of HAMi and Volcano vGPU")
+    assert_pending(
+        cluster, "p", "words of one system, got nvidia.com/gpumem (HAMi) and volcano.sh/vgpu-"
+    )

@@ -35,6 +35,7 @@ __all__ = [
     "PreferredSchedulingTerm",
     "ResourceRequirements",
     "SchedulingGate",
+    "SecurityContext",
     "Toleration",
     "TopologySpreadConstraint",
     "WeightedPodAffinityTerm",
@@ -69,6 +70,12 @@ class ContainerPort(ApiStruct, frozen=True):
     protocol: Literal["", "TCP", "UDP", "SCTP"] = explicit("TCP")
 
 
+class SecurityContext(ApiStruct, frozen=True):
+    """containers[].securityContext."""
+
+    privileged: bool = False
+
+
 class Container(ApiStruct, frozen=True):
     """A container; an init container with restartPolicy Always is a sidecar."""
 
@@ -77,6 +84,7 @@ class Container(ApiStruct, frozen=True):
     resources: ResourceRequirements = ResourceRequirements()
     ports: tuple[ContainerPort, ...] = ()
     restart_policy: str = ""
+    security_context: SecurityContext | None = None
 
 
 class NodeSelectorRequirement(ApiStruct, frozen=True):

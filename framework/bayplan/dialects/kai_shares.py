@@ -21,6 +21,7 @@ from bayplan.api.pod import Container, PodSpec, ResourceRequirements
 from bayplan.dialects.reading import is_index
 
 __all__ = [
+    "ASKING_ANNOTATIONS",
     "GPU",
     "GROUP_LABEL",
     "INDEX_ANNOTATION",
@@ -63,8 +64,10 @@ CONFIG_MAP_ANNOTATION = "runai/shared-gpu-configmap"
 _FRACTION, _MEMORY = "gpu-fraction", "gpu-memory"
 _DEVICES, _CONTAINER, _MPS = "gpu-fraction-num-devices", "gpu-fraction-container-name", "mps"
 _GROUPS = f"{GROUP_LABEL}/"
+ASKING_ANNOTATIONS = (_FRACTION, _MEMORY)
+"""The annotations of pods that say how much of a card they ask for."""
 SHARE_ANNOTATIONS = (_FRACTION, _MEMORY, _DEVICES, _CONTAINER, _MPS)
-"""The annotations of pods that ask for shares."""
+"""All annotations of pods about shares."""
 _PREFIX = "gpu-reservation"
 _UNKNOWN_MEMORY = 100
 """MiB that KAI assumes for the cards of a node whose label says nothing."""

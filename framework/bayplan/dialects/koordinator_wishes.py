@@ -26,6 +26,7 @@ __all__ = [
     "NO_HINT",
     "NO_WISHES",
     "SCOPES",
+    "WISH_ANNOTATIONS",
     "DeviceHint",
     "GpuGroup",
     "GpuGroups",
@@ -41,6 +42,8 @@ _HINT = f"{_DOMAIN}device-allocate-hint"
 _JOINT = f"{_DOMAIN}device-joint-allocate"
 _GROUP_SPEC = f"{_DOMAIN}gpu-partition-spec"
 _GROUPS = f"{_DOMAIN}gpu-partitions"
+WISH_ANNOTATIONS = (_HINT, _JOINT, _GROUP_SPEC)
+"""The annotations of pods about the choice of their devices."""
 SCOPES: Mapping[str, int] = {"": 0, "Node": 1, "NUMANode": 2, "PCIe": 3, "Device": 4}
 """Topology scopes, the wider first."""
 _MOST_MINORS = 64
@@ -180,7 +183,7 @@ def wishes_of(annotations: Mapping[str, str]) -> Wishes | None:
 
     :raises ValueError: for an annotation that cannot be read, naming it.
     """
-    if not any(name in annotations for name in (_HINT, _JOINT, _GROUP_SPEC)):
+    if not any(name in annotations for name in WISH_ANNOTATIONS):
         return None
     return Wishes(_hints(annotations), _joint(annotations), _group_spec(annotations))
 

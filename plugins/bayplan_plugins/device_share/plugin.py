@@ -49,6 +49,7 @@ from bayplan_plugins.shared.cards.contract import (
     ScoringContract,
     Written,
 )
+from bayplan_plugins.shared.cards.kai_requests import word_of_kai
 
 __all__ = ["DeviceShare", "DeviceShareArgs"]
 
@@ -106,9 +107,13 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         for request in requests.values():
             if request.problem:
                 return request.problem
-        named = [name for name, request in requests.items() if not request.implicit]
-        if len(named) > 1:
-            return f"the pod asks for shares of cards in the words of {' and '.join(named)}"
+        words = {name: one.word for name, one in requests.items() if not one.implicit}
+        of_kai = word_of_kai(pod)
+        if of_kai:
+            words["KAI"] = of_kai
+        if len(words) > 1:
+            found = " and ".join(f"{word} ({name})" for name, word in words.items())
+            return f"expected shares of cards in the words of one system, got {found}"
         return None
 
     # Which nodes -----------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from bayplan.dialects.koordinator_requests import (
     with_memory,
 )
 from bayplan.dialects.koordinator_templates import Templates, templates_of
+from bayplan.dialects.koordinator_wishes import WISH_ANNOTATIONS
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.device_share.koordinator.allocation import allocate, per_device
 from bayplan_plugins.device_share.koordinator.devices import (
@@ -106,9 +107,12 @@ class KoordinatorCards:
         implicit = OWN_RESOURCES.isdisjoint(pod.requests) and request.wishes.empty
         if implicit and not self._snapshot.objects(KoordinatorDevice):
             return None
+        word = "" if implicit else _word(pod)
         if request.gpus is None:
             rated = self._args.rates_nodes
-            return CardRequest(self.name, 0, detail=request, implicit=implicit, rated=rated)
+            return CardRequest(
+                self.name, 0, detail=request, implicit=implicit, rated=rated, word=word
+            )
         amounts = dict(request.gpus.amounts)
         return CardRequest(
             self.name,
@@ -120,6 +124,7 @@ class KoordinatorCards:
             implicit=implicit,
             simple=not self._particular and _any_card_does(request),
             rated=self._args.rates_nodes,
+            word=word,
         )
 
     def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
@@ -261,6 +266,12 @@ def _read_cards(found: KoordinatorDevice, node: Node) -> _Cards:
 def _machine(cards: Sequence[Card]) -> Machine:
     devices = (one.detail for one in cards)
     return next((one.machine for one in devices if isinstance(one, Device)), Machine())
+
+
+def _word(pod: PodInfo) -> str:
+    """Return the first resource, or else annotation, of a pod that means Koordinator."""
+    own = sorted(OWN_RESOURCES.intersection(pod.requests))
+    return own[0] if own else next(name for name in WISH_ANNOTATIONS if name in pod.annotations)
 
 
 def _any_card_does(request: DeviceRequest) -> bool:

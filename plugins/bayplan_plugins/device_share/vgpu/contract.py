@@ -76,11 +76,13 @@ class _Wish:
     """What a pod wants: of each container, and which cards. The detail of its request.
 
     ``quota`` is what its namespace may have, and has, if there is a limit: it decides, too.
+    ``denied`` says why no node of this contract takes the pod.
     """
 
     wanted: tuple[Wanted, ...]
     options: CardOptions
     quota: Hashable = None
+    denied: str = ""
 
 
 def hami_cards(snapshot: Snapshot) -> VirtualGpus:
@@ -142,15 +144,17 @@ class VirtualGpus:
         several = shared and not _without_mig(options)
         limits = self._limits_of(pod.namespace)
         quota = (limits, self._taken(pod)) if limits != NO_LIMITS else None
+        word = self._word(pod)
         return CardRequest(
             self.name,
             1 if several else largest.count,
             min(largest.cores, 100) * PERCENT,
             largest.memory * MEBIBYTE,
             0.0 if shared else 1.0,
-            _Wish(wanted, options, quota),
-            implicit=not self._is_named(pod),
+            _Wish(wanted, options, quota, self._denied(pod)),
+            implicit=not word,
             rated=bool(options.node_policy),
+            word=word,
         )
 
     def _options(self, pod: PodInfo) -> CardOptions:
@@ -167,11 +171,20 @@ class VirtualGpus:
             return False
         return any(name in pod.requests for name in self._system.resources.names)
 
-    def _is_named(self, pod: PodInfo) -> bool:
-        """Tell whether a pod uses names that no other device plugin knows."""
+    def _word(self, pod: PodInfo) -> str:
+        """Return the first name that a pod uses which no other device plugin knows; "" for none."""
         names = self._system.resources.names
         own = names if self._system is VOLCANO else names[1:]
-        return any(name in pod.requests for name in own)
+        return next((name for name in own if name in pod.requests), "")
+
+    def _denied(self, pod: PodInfo) -> str:
+        """Return why HAMi denies a pod whose containers see all cards anyway; "" if it does not."""
+        if self._system is not HAMI:
+            return ""
+        for _, one in _containers(pod):
+            if one.security_context is not None and one.security_context.privileged:
+                return f'container "{one.name}": HAMi gives no shares to pods with privileged ones'
+        return ""
 
     def _wanted(self, pod: PodInfo) -> tuple[Wanted, ...]:
         known = self._known.get(pod.facts)
@@ -263,9 +276,14 @@ class VirtualGpus:
     # The choice --------------------------------------------------------------------------------
 
     def room(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
-        """Return a card for a pod that requests one; else the choice."""
+        """Return a card for a pod that requests one; else the choice.
+
+        None for a pod that HAMi denies; one that runs all the same keeps its cards.
+        """
         wish = request.detail
         assert isinstance(wish, _Wish), "the request is this contract's"
+        if wish.denied:
+            return Choice(reason=wish.denied, resolvable=False)
         stated = [one.request for one in wish.wanted if one.request is not None]
         if len(stated) == 1 and stated[0].count == 1 and wish.quota is None:
             for card, use in zip(node.cards, node.used, strict=True):

@@ -46,7 +46,8 @@ class CardRequest:
     left will do. Else they are a lower bound of what ``CardContract.choose`` decides. ``detail``
     holds whatever else the contract needs. ``implicit``
     says that the pod asks for whole cards in Kubernetes' own words, which mean this contract on its
-    nodes only. ``rated`` says that a contract that scores nodes may prefer some for this one. Equal
+    nodes only; otherwise ``word`` is the resource or annotation that means this contract.
+    ``rated`` says that a contract that scores nodes may prefer some for this one. Equal
     requests are placed alike.
     """
 
@@ -60,6 +61,7 @@ class CardRequest:
     rated: bool = True
     simple: bool = False
     problem: str = ""
+    word: str = ""
 
     @property
     def whole(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bayplan import PodInfo
 from bayplan.dialects.kai_shares import (
+    ASKING_ANNOTATIONS,
     MEMORY_LABEL,
     SHARE_ANNOTATIONS,
     GpuShareRequest,
@@ -12,7 +13,7 @@ from bayplan.dialects.kai_shares import (
 )
 from bayplan.snapshot import Snapshot
 
-__all__ = ["CardSizes", "known_share"]
+__all__ = ["CardSizes", "known_share", "word_of_kai"]
 
 _MOST_REQUESTS = 20_000
 _requests: dict[tuple[object, ...], GpuShareRequest | str | None] = {}
@@ -29,6 +30,12 @@ def known_share(pod: PodInfo) -> GpuShareRequest | str | None:
             _requests.clear()
         _requests[key] = gpu_share_of(pod.pod)
     return _requests[key]
+
+
+def word_of_kai(pod: PodInfo) -> str:
+    """Return the annotation by which a pod asks for shares in KAI's form; "" without one."""
+    annotations = pod.pod.metadata.annotations
+    return next((name for name in ASKING_ANNOTATIONS if name in annotations), "")
 
 
 class CardSizes:
