@@ -179,6 +179,7 @@ def simulate(
     trace: str | None = None,
     settled: Look | None = None,
     arrivals: Path | None = None,
+    order: int = 0,
     journal: Journal | None = None,
 ) -> tuple[Simulation, Manifests]:
     """Load profiles and manifests, and run the simulation.
@@ -187,6 +188,7 @@ def simulate(
     :param record: the keys of the pods for which the best nodes and their scores are kept.
     :param trace: the key of a pod whose hooks are printed.
     :param arrivals: a file of jobs that arrive over time.
+    :param order: the seed that shuffles which of these jobs arrives when, 0 for as they are.
     :param settled: called at each instant, when nothing is left to do at it.
     :param journal: where usage is recorded.
     :raises InputError: for input that cannot be used.
@@ -202,10 +204,10 @@ def simulate(
         saved = any(is_archive(Path(path)) for path in paths)
         start, later = (manifests.objects, []) if saved else split_by_arrival(manifests.objects)
         if arrivals is not None:
-            from bayplan.simulation.trace import read_trace
+            from bayplan.simulation.trace import read_trace, shuffled
             from bayplan.simulation.trace_objects import arrivals_of_trace
 
-            later += arrivals_of_trace(read_trace(arrivals), manifests.objects)
+            later += arrivals_of_trace(shuffled(read_trace(arrivals), order), manifests.objects)
         simulation.create(start)
         simulation.arrive(later)
         simulation.run(progress)

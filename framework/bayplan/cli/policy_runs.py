@@ -19,13 +19,17 @@ DEFAULT = "default profile"
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be placed: manifests, jobs that arrive, the time to simulate, and the seed."""
+    """What is to be placed: manifests, jobs that arrive, the time to simulate, and the seeds.
+
+    ``seed`` is for generated names; ``order`` shuffles which job arrives when, 0 does not.
+    """
 
     paths: tuple[str, ...]
     plugins_dir: Path | None = None
     until: float | None = None
     seed: int = 0
     arrivals: Path | None = None
+    order: int = 0
 
 
 def policy_name(config: Path | None) -> str:
@@ -48,6 +52,7 @@ def run_policy(config: Path | None, work: Work, progress: Progress | None = None
         work.until,
         work.seed,
         arrivals=work.arrivals,
+        order=work.order,
         journal=journal,
         settled=idle.look,
         progress=progress,
