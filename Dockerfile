@@ -5,6 +5,7 @@ COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY framework framework
 COPY plugins plugins
 COPY dra dra
+COPY remote remote
 COPY benchmarks benchmarks
 RUN python -m venv /opt/bayplan && /opt/bayplan/bin/pip install --no-cache-dir '.[driver,postgres]'
 

@@ -39,7 +39,7 @@ bench: $(READY)
 clean:
 	rm -rf $(VENV)
 
-$(READY): pyproject.toml hatch_build.py $(wildcard dra/bayplan_dra/driver/proto/*.proto)
+$(READY): pyproject.toml hatch_build.py $(wildcard dra/bayplan_dra/driver/proto/*.proto remote/bayplan_remote/proto/*.proto)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bayplan needs Python 3.11 or newer; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'

@@ -1,4 +1,4 @@
-"""Builds the messages of the kubelet's services from their .proto files."""
+"""Builds the messages of gRPC services from their .proto files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PROTO = Path("dra/bayplan_dra/driver/proto")
+PROTO = (Path("dra/bayplan_dra/driver/proto"), Path("remote/bayplan_remote/proto"))
 
 
 class ProtoBuildHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -17,9 +17,11 @@ class ProtoBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         """Run protoc, which comes with grpcio-tools."""
         from grpc_tools import protoc
 
-        folder = Path(self.root) / PROTO
-        out = f"{folder}"
-        files = [str(path) for path in sorted(folder.glob("*.proto"))]
-        if protoc.main(["protoc", f"-I{out}", f"--python_out={out}", f"--pyi_out={out}", *files]):
-            raise RuntimeError(f"protoc could not compile {', '.join(files)}")
-        build_data["artifacts"] += [f"{PROTO}/*_pb2.py", f"{PROTO}/*_pb2.pyi"]
+        for proto in PROTO:
+            folder = Path(self.root) / proto
+            out = f"{folder}"
+            files = [str(path) for path in sorted(folder.glob("*.proto"))]
+            options = [f"-I{out}", f"--python_out={out}", f"--pyi_out={out}"]
+            if protoc.main(["protoc", *options, *files]):
+                raise RuntimeError(f"protoc could not compile {', '.join(files)}")
+            build_data["artifacts"] += [f"{proto}/*_pb2.py", f"{proto}/*_pb2.pyi"]

@@ -13,11 +13,12 @@ __all__ = ["Benchmark", "BenchmarkResult", "ClusterTarget", "TraceRun"]
 class BenchmarkResult:
     """The size of the input, and the figures; ``podsPerSecond`` is one if pods are placed.
 
-    A figure may be several numbers by name.
+    A figure may be several numbers by name. ``note`` says what has to be known to read them.
     """
 
     input: dict[str, int]
     figures: Mapping[str, float | Mapping[str, float]]
+    note: str = ""
 
 
 @dataclass(frozen=True)

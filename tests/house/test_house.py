@@ -18,6 +18,7 @@ SOURCES = [
     ROOT / "framework" / "bayplan",
     ROOT / "plugins" / "bayplan_plugins",
     ROOT / "dra" / "bayplan_dra",
+    ROOT / "remote" / "bayplan_remote",
 ]
 PACKAGES = [source.name for source in SOURCES]
 

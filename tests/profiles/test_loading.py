@@ -52,12 +52,13 @@ def test_the_default_weights_are_those_of_kube_scheduler() -> None:
         "NodeResourcesFit": 1,
         "NodeResourcesBalancedAllocation": 1,
         "ImageLocality": 1,
-        # Bayplan's own; they score pods that ask for it, pods with GPUs or shares of GPUs, and
-        # elastic jobs.
+        # Bayplan's own; they score pods that ask for it, pods with GPUs, shares of GPUs or GPUs
+        # elsewhere, and elastic jobs.
         "Resizer": 20,
         "DeviceShare": 1,
         "GPUFragmentation": 10,
         "NetworkNear": 1,
+        "RemoteGPUs": 5,
         "GPUSharing": 1,
         "GPUTopology": 2,
     }

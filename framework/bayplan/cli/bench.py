@@ -91,10 +91,13 @@ def command(
     ):
         if output == "json":
             content = {"name": name, "input": result.input, "figures": result.figures}
-            json.dump({**content, "machine": _machine()}, sys.stdout)
+            note = {"note": result.note} if result.note else {}
+            json.dump({**content, **note, "machine": _machine()}, sys.stdout)
             print()
         else:
             _print(name, result.input, result.figures)
+            if result.note:
+                click.echo(f"  {result.note}")
     if output == "table":
         click.echo(_machine())
 

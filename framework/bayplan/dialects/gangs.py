@@ -14,6 +14,7 @@ from bayplan.dialects import (
     kubernetes,
     kueue,
     scheduler_plugins,
+    tensor_fusion,
     volcano,
 )
 from bayplan.dialects.elastic_job import PREEMPTIBLE_LABEL
@@ -48,7 +49,8 @@ def membership_of(pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> Membersh
         return Membership(claims[0][1].gang, problem=f"two systems claim it for a gang: {both}")
     if not claims:
         # A Job that says how its nodes are chosen is a gang, unless a pod group already is.
-        job = gpu_topology.membership_of(pod, inherited)
+        # So are a pod that uses GPUs over the network and the worker that serves it.
+        job = gpu_topology.membership_of(pod, inherited) or tensor_fusion.membership_of(pod)
         claims = [(gpu_topology.NAME, job)] if job is not None else []
     member = claims[0][1] if claims else found[0][1] if found else _NONE
     problem = member.problem or next((m.problem for _, m in found if m.problem), None)

@@ -60,6 +60,8 @@ POINTS = tuple(
 
 DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("PrioritySort", 1),
+    # Before Gang, as it knows what the gang of a client and its worker waits for.
+    ("RemoteGPUs", 5),
     ("Gang", 1),
     # Before those that evict: what jobs have beyond their minimum goes first.
     ("Resizer", 20),

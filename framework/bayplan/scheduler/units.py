@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bayplan.api.gang import Gang, SubGroup
+from bayplan.dialects.tensor_fusion import side_of, workload_of
 from bayplan.gangs.completeness import rank_order
 from bayplan.gangs.directory import GangDirectory
 from bayplan.plugin.base import Unit
@@ -53,6 +54,8 @@ def _of_gang(key: str, gang_key: str, pods: Iterable[PodInfo], gangs: GangDirect
     unit = Unit(key, ordered, members.gang, bound, satisfied=satisfied)
     if members.gang is not None and members.gang.sub_groups:
         unit.parts = _parts(members.gang, "", ordered, bound)
+    elif members.gang is not None and not members.gang.slices:
+        unit.parts = _pairs(members.gang, unit)
     return unit
 
 
@@ -104,6 +107,32 @@ def _parts(gang: Gang, parent: str, pods: Sequence[PodInfo], bound: Bound) -> li
         others = _plain(gang, f"{gang.key}/others", 0)
         ordered.append(Unit(others.key, rest, others, kind=others.key, needed=0))
     return ordered
+
+
+def _pairs(gang: Gang, unit: Unit) -> list[Unit]:
+    """Return a part for each workload with GPUs over the network, its workers before its clients.
+
+    The rest of the pods come last; there are no parts without workers to place.
+    """
+    if all(side_of(pod.pod) != "worker" for pod in unit.pods):
+        return []
+    groups: dict[str, list[PodInfo]] = {}
+    for pod in unit.pods:
+        groups.setdefault(workload_of(pod.pod) if side_of(pod.pod) else "", []).append(pod)
+    rest = groups.pop("", [])
+    counts = {len(own) for own in groups.values()}
+    # If all are alike, some of them will do for a gang that does not need all of its members.
+    spare = len(unit.pods) - max(unit.min_placed, len(rest)) if len(counts) == 1 else 0
+    needed = len(groups) - spare // max(counts, default=1)
+    parts = []
+    for name, pods in groups.items():
+        pods.sort(key=lambda pod: side_of(pod.pod) != "worker")
+        own_gang = _plain(gang, f"{gang.key}/{name}", len(pods))
+        parts.append(Unit(own_gang.key, pods, own_gang, kind="workload", needed=needed))
+    if rest:
+        others = _plain(gang, f"{gang.key}/others", 0)
+        parts.append(Unit(others.key, rest, others, kind=others.key, needed=0))
+    return parts
 
 
 def _plain(gang: Gang, key: str, least: int) -> Gang:

@@ -30,6 +30,7 @@ from bayplan.cluster.embedded.fabric import VirtualFabric
 from bayplan.cluster.embedded.gpu_reservations import GpuReservations
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.cluster.embedded.pod_gc import PodGarbageCollector
+from bayplan.cluster.embedded.remote_workers import RemoteWorkers
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.embedded.taint_eviction import TaintEviction
 from bayplan.cluster.embedded.volcano_jobs import VolcanoJobs
@@ -64,6 +65,7 @@ def start_controllers(cluster: MemoryCluster) -> None:
     VirtualDevicePlugins(cluster)
     VirtualKubelet(cluster)
     GpuReservations(cluster)
+    RemoteWorkers(cluster)
     WorkloadControllers(cluster)
     VolcanoJobs(cluster)
     DisruptionController(cluster)
