@@ -206,6 +206,10 @@ class RemoteGPUs(Plugin[RemoteGPUsArgs]):
             if found is not None:
                 state[NOTES] = (*(state.get(NOTES) or ()), self._note(*found))
 
+    @hookimpl
+    def unreserve(self, pod: PodInfo) -> None:
+        """Nothing is held here: a worker is a pod, and counts as one."""
+
     def _note(self, place: int, worker: PodInfo, node: str) -> str:
         distance = self.args.distances[place]
         text = f"its worker {worker.key} is on {node} ({distance.name}: {distance.figures})"
