@@ -32,8 +32,8 @@ NOT_INSTALLED = ("monitoring.coreos.com/v1",)
 EXAMPLES = CONFIGS / "examples"
 NO_CLUSTER = ("driver-gpu-nic", "koordinator-profile", "workloads")
 """Examples without nodes, or whose pods have no names of their own."""
-BY_AGENTS = ("gpu-fractions", "shared-gpus", "virtual-gpus")
-"""They wait for agents on the nodes, which only the embedded cluster plays, or name their files."""
+BY_AGENTS = ("fabric", "gpu-fractions", "shared-gpus", "virtual-gpus")
+"""They wait for agents, which only the embedded cluster plays, or name their files."""
 OVER_TIME = (
     "pooled-training",
     "queues-capacity",

@@ -10,11 +10,26 @@ from fabric_builders import (
     finish,
     host,
     local_gpu,
+    of_model,
     places,
 )
-from gpu_builders import group, ledger, message, pod
+from gpu_builders import (
+    GPU,
+    cluster,
+    device_class,
+    group,
+    ledger,
+    message,
+    node,
+    pod,
+    request,
+    slice_of,
+    template,
+)
+from msgspec.structs import replace
 
 from bayplan.api import ResourceClaim
+from bayplan.api.dra import AllocatedDeviceStatus, Condition
 
 
 def test_a_pod_is_bound_once_its_card_is_attached() -> None:
@@ -180,3 +195,175 @@ def test_a_pod_that_goes_while_its_card_is_attached_leaves_it_to_the_next() -> N
     made.schedule()
     assert made.placements() == {}
     assert made.advance(10) == {"q": "n1"}
+
+
+# Limits of hosts -----------------------------------------------------------------------------
+
+
+def test_a_host_gets_no_more_cards_than_its_maximum() -> None:
+    made = fabric_cluster(fabric({"a": 4}), host("n1", "a", a_size_max="2"))
+    made.add(*(pod(name, "one") for name in "pqr"))
+    made.schedule()
+    made.advance(60)
+    assert set(made.placements()) == {"p", "q"}
+    assert "2 in the fabric's pool, but the host may not have more than 2 of them" in message(
+        made, "r"
+    )
+    finish(made, "p")
+    made.advance(10)
+    assert made.placements()["r"] == "n1"
+
+
+def test_one_claim_gets_no_more_cards_than_the_maximum_of_its_host() -> None:
+    made = fabric_cluster(
+        fabric({"a": 4}),
+        template("three", request(count=3)),
+        host("n1", "a", a_size_max="2"),
+        host("n2", "a", a_size_max="3"),
+    )
+    made.add(pod("p", "three"))
+    made.schedule()
+    assert made.advance(20) == {"p": "n2"}
+
+
+def test_a_gang_respects_the_maximum_of_each_host() -> None:
+    made = fabric_cluster(
+        fabric({"a": 4}),
+        host("n1", "a", a_size_max="1"),
+        host("n2", "a", a_size_max="2"),
+        group("g", 3),
+    )
+    made.add(*(pod(f"g-{i}", "one", gang="g") for i in range(3)))
+    made.schedule()
+    placed = made.advance(20)
+    assert sorted(placed.values()) == ["n1", "n2", "n2"]
+
+
+def test_models_that_cannot_coexist_go_to_different_hosts() -> None:
+    made = fabric_cluster(
+        fabric({"a": 2, "b": 2}, apart=True),
+        template("of-a", request(**of_model("a"))),
+        template("of-b", request(**of_model("b"))),
+        host("n1", "a", "b"),
+    )
+    made.add(pod("p", "of-a"))
+    made.schedule()
+    made.add(pod("q", "of-b"))
+    made.schedule()
+    made.advance(20)
+    assert made.placements() == {"p": "n1"}
+    assert "the host may not have b beside a" in message(made, "q")
+    made.add(host("n2", "a", "b"))
+    made.schedule()
+    assert made.advance(30) == {"p": "n1", "q": "n2"}
+
+
+def test_a_local_card_keeps_models_away_that_cannot_coexist_with_it() -> None:
+    made = fabric_cluster(
+        fabric({"a": 1, "b": 1}, apart=True),
+        template("of-b", request(**of_model("b"))),
+        host("n1", "a", "b"),
+        local_gpu("n1", "a"),
+    )
+    made.add(pod("p", "of-b"))
+    made.schedule()
+    made.advance(20)
+    assert "the host may not have b beside a" in message(made, "p")
+
+
+def test_one_claim_does_not_mix_models_that_cannot_coexist() -> None:
+    made = fabric_cluster(
+        fabric({"a": 1, "b": 2}, apart=True),
+        template("two", request(count=2)),
+        template("three", request(count=3)),
+        host("n1", "a", "b"),
+    )
+    made.add(pod("p", "three"))
+    made.schedule()
+    made.add(pod("q", "two"))
+    made.schedule()
+    assert made.advance(20) == {"q": "n1"}
+    assert card_of(made, "q") == "n1: b-0, b-1"
+
+
+def test_a_profile_can_keep_models_apart() -> None:
+    made = fabric_cluster(
+        fabric({"a": 1, "b": 1}),
+        template("two", request(count=2)),
+        host("n1", "a", "b"),
+        plugins={"DynamicResources": {"cannotCoexist": [["a", "b"]]}},
+    )
+    made.add(pod("p", "two"))
+    assert made.schedule() == {}
+    made.advance(30)
+    assert made.placements() == {}
+
+
+def test_members_that_exchange_cards_respect_the_maximum_of_each_host() -> None:
+    made = fabric_cluster(
+        fabric({"a": 2}),
+        host("n1", "a", a_size_max="0"),
+        host("n2", "a"),
+        group("g", 2),
+    )
+    made.add(pod("g-0", "one", gang="g", nodeSelector={"cohdi.io/a-size-max": "0"}))
+    made.add(pod("g-1", "one", gang="g"))
+    made.schedule()
+    made.advance(30)
+    assert made.placements() == {}
+    assert "the host may not have more than 0 of them" in message(made, "g-0")
+
+
+# Which node ----------------------------------------------------------------------------------
+
+
+def test_a_node_with_a_free_card_comes_before_emptier_ones_without() -> None:
+    made = fabric_cluster(fabric({"a": 3}), host("n1", "a"), host("n2", "a"), local_gpu("n2"))
+    made.add(pod("busy", nodeName="n2", resources={"requests": {"cpu": "28"}}))
+    made.add(pod("p", "one"))
+    assert made.schedule()["p"] == "n2"
+    assert card_of(made, "p") == "n2: local"
+
+
+def test_a_node_with_an_attached_card_comes_before_emptier_ones_without() -> None:
+    made = fabric_cluster(fabric({"a": 3}), host("n1", "a"), host("n2", "a", a_size_min="1"))
+    made.add(pod("busy", nodeName="n2", resources={"requests": {"cpu": "28"}}))
+    made.advance(20)
+    made.add(pod("p", "one"))
+    assert made.schedule()["p"] == "n2"
+
+
+def test_after_a_failure_another_node_is_tried() -> None:
+    config = fabric({"a": 4}, failures=[{"node": "n1", "times": 100}])
+    made = fabric_cluster(config, host("n1", "a"), host("n2", "a"), pod("p", "one"))
+    made.schedule()
+    assert card_of(made, "p") == "n1: a-0"
+    made.advance(30)
+    assert card_of(made, "p") == "n2: a-1"
+    made.advance(20)
+    assert made.placements() == {"p": "n2"}
+
+
+def test_a_card_that_is_published_after_its_condition_is_taken_then() -> None:
+    device = {
+        "name": "any-0",
+        "bindsToNode": True,
+        "bindingConditions": ["FabricDeviceReady"],
+        "bindingFailureConditions": ["FabricDeviceReschedule", "FabricDeviceFailed"],
+    }
+    made = cluster(
+        device_class(),
+        node("n1"),
+        slice_of("net", [device], nodeName=None, allNodes=True),
+        template("one", request()),
+        pod("p", "one"),
+    )
+    made.schedule()
+    (claim,) = made.api.list(ResourceClaim)
+    condition = Condition("FabricDeviceReschedule", "True")
+    told = AllocatedDeviceStatus(GPU, "net", "any-0", conditions=(condition,))
+    made.api.update(replace(claim, status=replace(claim.status, devices=(told,))))
+    assert made.schedule() == {}
+    made.add(slice_of("n1", [{"name": "gpu-0"}]))
+    assert made.schedule() == {"p": "n1"}
+    assert card_of(made, "p") == "n1: gpu-0"

@@ -8,6 +8,7 @@ Kubernetes' order (:mod:`.reference`).
 from __future__ import annotations
 
 from bayplan_dra.allocator.allocator import Allocator
+from bayplan_dra.allocator.host import HostLimits
 from bayplan_dra.allocator.model import (
     AllocatedState,
     AllocationError,
@@ -40,6 +41,7 @@ __all__ = [
     "Failure",
     "Features",
     "HeldDevice",
+    "HostLimits",
     "Interrupt",
     "Inventory",
     "NodeError",

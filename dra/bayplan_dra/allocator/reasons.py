@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from bayplan.api.dra import CLAIM_LIMIT
 from bayplan_dra.allocator.attributes import Value
+from bayplan_dra.allocator.host import is_of_host
 from bayplan_dra.allocator.problem import DeviceDemand
 from bayplan_dra.allocator.requests import AttributeConstraint, Wanted
 from bayplan_dra.allocator.table import DeviceTable, FilteredDevices, bits
@@ -27,12 +29,14 @@ def too_few_for_request(
     visible: int,
     in_use: int,
     free: int,
+    blocked: int = 0,
 ) -> str:
     """Say how many devices each step took out, and how many more would be enough.
 
     :param visible: the devices that the node can use, one bit each; the others likewise.
     :param in_use: the devices that claims hold exclusively.
     :param free: the devices that are left for the request.
+    :param blocked: the devices that may not be attached to the host.
     """
     lost: list[str] = []
     unusable = visible & ~filtered.usable
@@ -52,6 +56,8 @@ def too_few_for_request(
     if not wanted.admin:
         lost += _lost(left & in_use, "in use")
         left &= ~in_use
+        lost += _blocked(table, left & blocked)
+        left &= ~blocked
     lost += _lost(left & ~free, "short of shared counters or capacity")
     count, have = wanted.count or 0, free.bit_count()
     kind = f"{_devices(count)} of class {wanted.device_class.metadata.name}"
@@ -152,7 +158,11 @@ def _best_value(masks: Mapping[Value, int], covered: Sequence[DeviceDemand]) -> 
 
 def counters_exceeded(counters: Iterable[CounterKey]) -> str:
     """Say that all requests together need more of the shared counters than is left."""
-    keys = sorted({f"{key[1]}/{key[2]}" for key in counters})
+    models = sorted(key[2] for key in counters if is_of_host(key))
+    keys = sorted({f"{key[1]}/{key[2]}" for key in counters if not is_of_host(key)})
+    if not keys:
+        limits = ", ".join(models[:4])
+        return f"the host may not have as many cards ({limits}) as all requests together need"
     return f"the shared counters ({', '.join(keys[:4])}) do not suffice for all requests together"
 
 
@@ -176,6 +186,23 @@ def _devices(count: int) -> str:
 
 def _lost(mask: int, why: str) -> list[str]:
     return [f"{mask.bit_count()} {why}"] if mask else []
+
+
+def _blocked(table: DeviceTable, mask: int) -> list[str]:
+    """Say how many devices of each model may not be attached, and why."""
+    host = table.host
+    counts = Counter(host.models[device] for device in bits(mask)) if host is not None else {}
+    found = []
+    for model, count in sorted(counts.items()):
+        assert host is not None, "it has blocked devices"
+        most = host.limits.most.get(model)
+        apart = " or ".join(sorted(host.limits.apart.get(model, ())))
+        limits = [f"more than {most} of them"] if most is not None else []
+        limits += [f"{model} beside {apart}"] if apart else []
+        found.append(
+            f"{count} in the fabric's pool, but the host may not have {', or '.join(limits)}"
+        )
+    return found
 
 
 def _named(table: DeviceTable, mask: int) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Hashable, Sequence
 from bayplan_dra.allocator.model import AllocatedState, Interrupt
 from bayplan_dra.allocator.requests import ClaimToAllocate
 from bayplan_dra.allocator.table import DeviceTable, bits
-from bayplan_dra.allocator.usage import Usage
 
 __all__ = ["Shapes"]
 
@@ -46,14 +45,14 @@ class Shapes:
         titles = tuple(claim.label for claim in claims)
         in_use, shared = table.in_use(state), table.shared_in_use(state)
         turns = table.turns(state)
-        order: Hashable = ()
+        order: Hashable = table.blocked(state)
         if turns:
             # Which device comes next counts, not when it became free.
             places = {freed: place for place, freed in enumerate(sorted({t.freed for t in turns}))}
-            order = tuple((*turn[:2], places[turn.freed]) for turn in turns)
+            order = order, tuple((*turn[:2], places[turn.freed]) for turn in turns)
         if not table.consumers and not table.shareable:
             return shape, wanted, titles, in_use, order
-        usage = Usage.of(state, table.pools)
+        usage = table.usage(state)
         counters = tuple(usage.counters.get(key) for key in table.consumers)
         shares = tuple(
             usage.share_left(table.devices[device], name)
@@ -111,4 +110,5 @@ class Shapes:
             groups,
             tuple(divided.division.totals for divided in table.divided),
             table.shareable,
+            table.host.shape if table.host is not None else None,
         )

@@ -99,7 +99,20 @@ def solve(
     :param score: rates complete choices; without it, the one that breaks the fewest groups wins.
     :raises AllocationError: for an expression that does not compile.
     """
-    return _Solver(table, tasks, state, levels, interrupt, score).run()
+    camps = list(table.host.camps()) if table.host is not None else [0]
+    found: Solved | Failure | None = None
+    for without in camps:
+        one = _Solver(table, tasks, state, levels, interrupt, score, without).run()
+        if found is None or _is_better(one, found):
+            found = one
+    assert found is not None, "there is always a camp"
+    return found
+
+
+def _is_better(one: Solved | Failure, other: Solved | Failure) -> bool:
+    if isinstance(one, Failure) or isinstance(other, Failure):
+        return isinstance(one, Solved)
+    return (one.preferences, one.cost) < (other.preferences, other.cost)
 
 
 @dataclass(slots=True)
@@ -129,13 +142,15 @@ class _Solver:
         levels: Sequence[str],
         interrupt: Interrupt | None,
         score: Score | None,
+        without: int = 0,
     ) -> None:
+        self._blocked = table.blocked(state) | without
         self._table = table
         self._tasks = tasks
         self._budget = StepBudget(interrupt)
         self._score = score
         self._state = state
-        usage = Usage.of(state, table.pools)
+        usage = table.usage(state)
         self._in_use = table.in_use(state)
         shared = table.shared_in_use(state)
         self._shares = self._shares_left(usage)
@@ -182,6 +197,9 @@ class _Solver:
 
     def _plainly(self, requests: Sequence[_RequestWays]) -> Solved | None:
         """Try the reference's order for a while: it may succeed where the search gave up."""
+        if self._table.host is not None:
+            # The reference knows no limits of hosts.
+            return None
         if self._score is not None or any(t.visible != self._table.all for t in self._tasks):
             return None
         claims = [task.claim for task in self._tasks]
@@ -337,11 +355,11 @@ class _Solver:
             return self._all(number, wanted, filtered)
         free = filtered.tolerated & filtered.capable & task.visible
         if not wanted.admin:
-            free &= ~self._in_use
+            free &= ~self._in_use & ~self._blocked
         free = self._affordable(free, filtered)
         if free.bit_count() < wanted.count:
             reason = too_few_for_request(
-                self._table, wanted, filtered, task.visible, self._in_use, free
+                self._table, wanted, filtered, task.visible, self._in_use, free, self._blocked
             )
             return _Way(None, wanted, filtered, reason)
         demand = DeviceDemand(
@@ -369,7 +387,7 @@ class _Solver:
         """Return the demand of a request for all devices that match, or why it cannot be met."""
         required = filtered.matching & filtered.capable & self._tasks[number].visible
         required = self._with_capacity(required, filtered)
-        affordable = self._affordable(required, filtered)
+        affordable = self._affordable(required, filtered) & ~self._blocked
         reason = too_few_for_all_requests(
             self._table, wanted, filtered, required, self._in_use, affordable
         )

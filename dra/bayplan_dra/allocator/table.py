@@ -7,12 +7,13 @@ devices), and stays valid until these change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from bayplan_dra.allocator.attributes import Value, attribute_values
 from bayplan_dra.allocator.capacity import consumption
+from bayplan_dra.allocator.host import Host, HostLimits
 from bayplan_dra.allocator.model import (
     AllocatedState,
     Amount,
@@ -26,7 +27,7 @@ from bayplan_dra.allocator.pools import Pool
 from bayplan_dra.allocator.reach import Reach, reach_of
 from bayplan_dra.allocator.requests import SelectorError, Wanted
 from bayplan_dra.allocator.room import DividedDevices, division_of
-from bayplan_dra.allocator.usage import CounterKey, counter_needs
+from bayplan_dra.allocator.usage import CounterKey, Usage, counter_needs
 
 __all__ = [
     "TOPOLOGY",
@@ -116,6 +117,9 @@ class FilteredDevices:
 class DeviceTable:
     """Devices of some pools in order, each once.
 
+    :param limits: what may be attached to the host whose table it is.
+    :param model_of: returns the model of a device, as the limits name it.
+    :ivar host: the host that has limits, if there is one.
     :ivar index: the number of each device.
     :ivar usable: the devices of pools that are complete and valid, one bit each.
     :ivar all: all devices, one bit each.
@@ -127,7 +131,13 @@ class DeviceTable:
     :ivar shapes: a cache of :class:`.shape.Shapes`.
     """
 
-    def __init__(self, pools: Iterable[Pool], features: Features) -> None:
+    def __init__(
+        self,
+        pools: Iterable[Pool],
+        features: Features,
+        limits: HostLimits | None = None,
+        model_of: Callable[[PoolDevice], str] = lambda _: "",
+    ) -> None:
         self.features = features
         self.pools = tuple(pools)
         self.devices: list[PoolDevice] = []
@@ -143,12 +153,18 @@ class DeviceTable:
                 self.devices.append(device)
         self.all = (1 << len(self.devices)) - 1
         self.needs: list[Mapping[CounterKey, Amount]] = [counter_needs(d) for d in self.devices]
+        self.reaches = tuple(reach_of(device) for device in self.devices)
+        self.divided = tuple(self._divided())
+        self.host: Host | None = None
+        if limits is not None:
+            ids = [device.id for device in self.devices]
+            models = [model_of(device) for device in self.devices]
+            self.host = Host(limits, ids, self.reaches, models)
+            self.needs = [{**own, **self.host.needs(n)} for n, own in enumerate(self.needs)]
         self.consumers: dict[CounterKey, list[tuple[int, Amount]]] = {}
         for number, needs in enumerate(self.needs):
             for key, amount in needs.items():
                 self.consumers.setdefault(key, []).append((number, amount))
-        self.reaches = tuple(reach_of(device) for device in self.devices)
-        self.divided = tuple(self._divided())
         self.shareable = 0
         if features.consumable_capacity:
             for number, device in enumerate(self.devices):
@@ -161,6 +177,17 @@ class DeviceTable:
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    def usage(self, state: AllocatedState) -> Usage:
+        """Return what is left of counters, capacity and the host's limits."""
+        usage = Usage.of(state, self.pools)
+        if self.host is not None:
+            usage.counters.update(self.host.left(state))
+        return usage
+
+    def blocked(self, state: AllocatedState) -> int:
+        """Return the devices that may not be attached to the host now, one bit each."""
+        return self.host.blocked(state) if self.host is not None else 0
 
     def in_use(self, state: AllocatedState) -> int:
         """Return the devices that are held exclusively, or by shares that are no longer allowed."""

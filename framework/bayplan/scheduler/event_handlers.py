@@ -14,6 +14,7 @@ from bayplan.api import (
     PersistentVolumeClaim,
     Pod,
     ResourceClaim,
+    ResourceSlice,
 )
 from bayplan.api.definition import same_definition
 from bayplan.api.gang import Gang
@@ -263,6 +264,9 @@ class EventHandlers:
         else:
             self._objects_changed = True
             state.broadcast(ClusterEvent.OBJECT_CHANGED)
+        if isinstance(obj, ResourceSlice):
+            # A device may have been attached that a pod waits for.
+            state.preparations.recheck()
 
     def _opens(self, key: str, before: Gang | None) -> bool:
         """Tell whether a gang's status changed only so that its members are held back less."""

@@ -9,9 +9,13 @@
 
 from __future__ import annotations
 
+import logging
+
 from bayplan import PodInfo
 from bayplan.api import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from bayplan.api.configmap import ConfigMap
 from bayplan.api.dra import EXTENDED_RESOURCE_CLAIM
+from bayplan.dialects.fabric import DEVICE_INFO, FabricModels, read_models
 from bayplan.snapshot import Snapshot
 from bayplan_dra.allocator import HeldDevice, allocated_ids
 from bayplan_plugins.dynamic_resources.allocated_devices import AllocatedDevices
@@ -24,6 +28,8 @@ from bayplan_plugins.dynamic_resources.node_devices import NodeDevices
 from bayplan_plugins.dynamic_resources.trial_holds import TrialHolds
 
 __all__ = ["DeviceLedger"]
+
+_log = logging.getLogger("bayplan.plugins")
 
 
 class DeviceLedger:
@@ -45,6 +51,7 @@ class DeviceLedger:
             (DeviceTaintRule, self.devices.on_rule),
             (DeviceClass, self._on_class),
             (ResourceClaim, self._on_claim),
+            (ConfigMap, self._on_config_map),
         ):
             snapshot.on_object(type_, listener)  # type: ignore[arg-type]
             for obj in snapshot.objects(type_).values():
@@ -74,6 +81,21 @@ class DeviceLedger:
         self.classes.on_class(old, new)
         self.specs.forget_prepared()
         self.devices.forget_tables()
+
+    def _on_config_map(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        """Read the models of a fabric; those of a text that cannot be read are not known."""
+        models: dict[str, FabricModels | None] = {}
+        for one in (old, new):
+            if one is not None and DEVICE_INFO in one.data:
+                models[one.key] = None
+        if new is not None and new.key in models and DEVICE_INFO in new.data:
+            try:
+                models[new.key] = read_models(new)
+            except ValueError as exc:
+                _log.warning("ConfigMap %s: %s", new.key, exc)
+        for key, own in models.items():
+            if self.devices.hosts.describe(key, own):
+                self.devices.forget_tables()
 
     def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):

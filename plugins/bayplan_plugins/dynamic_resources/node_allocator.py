@@ -184,6 +184,14 @@ class NodeAllocator:
             solved = self._allocator.allocate_across(made, joint, state, deadline, score)
         except AllocationError as exc:
             return NodeAllocation(None, str(exc), unresolvable=True)
+        if isinstance(solved, Solved):
+            for name, table in tables.items():
+                own = zip(tasks, solved.choices, strict=True)
+                mine = [
+                    c.device.id for task, got in own if task[1].metadata.name == name for c in got
+                ]
+                if table.host is not None and not table.host.allows(state, mine):
+                    return NodeAllocation(None, f"node {name} may not have so many cards")
         return _unless_forbidden(solved, score)
 
     def _solve(

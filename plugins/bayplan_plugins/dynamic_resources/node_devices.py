@@ -11,6 +11,7 @@ from bayplan.snapshot import Snapshot
 from bayplan_dra.allocator import DeviceTable, HeldDevice, Inventory
 from bayplan_dra.allocator.pools import Pool, PoolKey
 from bayplan_dra.allocator.shape import Shapes
+from bayplan_plugins.dynamic_resources.host_limits import FabricHosts
 
 __all__ = ["NodeDevices"]
 
@@ -27,7 +28,9 @@ class NodeDevices:
         self._snapshot = snapshot
         self._inventory = Inventory()
         self.features = self._inventory.features
+        self.hosts = FabricHosts()
         self.shapes = Shapes()
+        self._attaching: set[str] = set()
         self._tables: dict[str, tuple[object, DeviceTable]] = {}
         self._specs: dict[str, tuple[DeviceTable, Mapping[DeviceId, Device]]] = {}
         self._versions: dict[str, int] = {}
@@ -44,9 +47,14 @@ class NodeDevices:
         """Add, replace or delete a slice."""
         if new is not None:
             touched = self._inventory.set_slice(new)
+            if self.hosts.learn(new):
+                self.forget_tables()
+            far = any(one.binding_conditions or one.binds_to_node for one in new.spec.devices)
+            self._note_attaching(new.metadata.name, far)
         else:
             assert old is not None
             touched = self._inventory.delete_slice(old.metadata.name)
+            self._note_attaching(old.metadata.name, False)
         self.touch(touched)
 
     def on_rule(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
@@ -58,7 +66,7 @@ class NodeDevices:
         self.touch(None)
 
     def forget_tables(self) -> None:
-        """Drop all cached tables, because a device class changed."""
+        """Drop all cached tables, because a device class or the limits of hosts changed."""
         self._tables.clear()
         self.touch(None)
 
@@ -86,11 +94,23 @@ class NodeDevices:
         if nodes is None or nodes:
             self.touch(nodes)
 
+    def _note_attaching(self, name: str, attaches: bool) -> None:
+        """Record whether devices of a slice have to be attached."""
+        before = self.attaches
+        (self._attaching.add if attaches else self._attaching.discard)(name)
+        if self.attaches != before:
+            self.touch(None)
+
     # Questions -------------------------------------------------------------------------------
 
     def version(self, node: str) -> tuple[int, int]:
         """Return a value that changes whenever what the node can use changes."""
         return self._version, self._versions.get(node, 0)
+
+    @property
+    def attaches(self) -> bool:
+        """Whether any device has to be attached to a node, or made ready on it, before its use."""
+        return bool(self._attaching)
 
     @property
     def nodes(self) -> Container[str]:
@@ -112,7 +132,8 @@ class NodeDevices:
         if kept is None or kept[0] is not pools:
             if kept is None:
                 self._forget_nodes()
-            made = DeviceTable(pools, self.features)
+            limits = self.hosts.limits(node)
+            made = DeviceTable(pools, self.features, limits, self.hosts.model_of)
             kept = self._tables[node.metadata.name] = (pools, made)
         return kept[1]
 

@@ -49,6 +49,7 @@ from bayplan_dra.allocator import (
     SelectorError,
     TimedOut,
     allocation_of,
+    reach_of,
 )
 from bayplan_plugins.dynamic_resources.advice import advice, guarded_selectors
 from bayplan_plugins.dynamic_resources.device_score import DeviceScores
@@ -56,6 +57,7 @@ from bayplan_plugins.dynamic_resources.gang_exchange import GangExchange
 from bayplan_plugins.dynamic_resources.handover import Handovers
 from bayplan_plugins.dynamic_resources.in_flight import InFlightAllocation
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
+from bayplan_plugins.dynamic_resources.nearness import near_points
 from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocation, NodeAllocator
 from bayplan_plugins.dynamic_resources.pod_claims import (
     NO_CLAIMS,
@@ -71,6 +73,7 @@ _NOT_THERE = "resourceclaim not available on the node"
 _PREFERENCE = 8
 """Points of a request's first alternative; each further one scores a point less."""
 _MOST_BROKEN = 16
+_MOST_NEAR = 256
 _MOST_LOST = 8_000
 _LESS_THAN_ONE = 0.99
 """Room lost counts among nodes where as many groups break."""
@@ -84,7 +87,8 @@ class DynamicResourcesArgs(Args):
     most precious first (``*/name`` is that of any driver). ``strictReference`` takes the first
     devices that fit, in the order of Kubernetes' own allocator. ``selectorFailurePolicy`` says what
     becomes of a pod when a CEL selector fails on a device: ``Fail`` fails the attempt, as in
-    Kubernetes, ``Ignore`` only does not select that device.
+    Kubernetes, ``Ignore`` only does not select that device. ``cannotCoexist`` has groups of models
+    of a fabric's cards that may not be attached to the same host; of several profiles, all count.
     """
 
     filter_timeout: str = "10s"
@@ -92,6 +96,7 @@ class DynamicResourcesArgs(Args):
     topology_levels: tuple[str, ...] = Field(default=TOPOLOGY, max_length=6)
     strict_reference: bool = False
     selector_failure_policy: Literal["Fail", "Ignore"] = "Fail"
+    cannot_coexist: tuple[tuple[str, ...], ...] = Field(default=(), max_length=100)
 
     @field_validator("topology_levels")
     @classmethod
@@ -123,6 +128,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         super().__init__(args, handle)
         self._ledger = handle.snapshot.shared(DeviceLedger, DeviceLedger)
         ledger = self._ledger
+        if ledger.devices.hosts.keep_apart(args.cannot_coexist):
+            ledger.devices.forget_tables()
         self._allocator = NodeAllocator(
             ledger.devices,
             ledger.state,
@@ -296,10 +303,14 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         found = self._allocate(pod, claims, node, open_claims)
         if found.choices is None:
             return 0.0
-        if found.preferences:
-            return float(sum(_PREFERENCE - index for index in found.preferences))
+        preferred = float(sum(_PREFERENCE - index for index in found.preferences))
         lost = min(found.lost / _MOST_LOST, _LESS_THAN_ONE)
-        return float(max(0, _MOST_BROKEN - found.broken - lost))
+        whole = float(max(0, _MOST_BROKEN - found.broken - lost))
+        if not self._ledger.devices.attaches:
+            return preferred or whole
+        chosen = [reach_of(choice.device) for own in found.choices for choice in own]
+        failures = self._ledger.state.failures.get(node.name, 0)
+        return _MOST_NEAR * preferred + near_points(chosen, failures) + whole
 
     # On the node -----------------------------------------------------------------------------
 
