@@ -17,6 +17,7 @@ __all__ = [
     "NODE_POLICIES",
     "CardOptions",
     "Weights",
+    "card_option_names",
     "card_options_of",
     "gpu_request_of",
     "policy_words",
@@ -113,6 +114,14 @@ class CardOptions:
     policy: tuple[str, ...] = ()
     node_policy: str = ""
     weights: Weights = Weights()
+
+
+def card_option_names(system: System = HAMI) -> frozenset[str]:
+    """Return the names of the annotations that say which cards a pod may have shares of."""
+    keys = system.annotations
+    both = {keys.mode, keys.use_uuids, keys.not_uuids, _USE_TYPES, _NOT_TYPES}
+    own = {_GPU_POLICY, _NODE_POLICY, _NUMA_BIND, _WEIGHTS} if system is HAMI else set()
+    return frozenset(both | own)
 
 
 def card_options_of(annotations: Mapping[str, str], system: System = HAMI) -> CardOptions:

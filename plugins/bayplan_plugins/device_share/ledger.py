@@ -50,8 +50,9 @@ class CardLedger:
         self._sources: dict[str, Node] = {}
         self._pods: dict[str, dict[str, PodInfo]] = {}
         self._remembered: dict[tuple[str, str], tuple[tuple[Share, ...], tuple[Share, ...]]] = {}
+        self._reads = frozenset[str]().union(*(one.reads for one in self.contracts))
         self._of_pods: dict[int, Requests] = {}
-        self._plain: dict[tuple[SpecFacts, Hashable], Requests] = {}
+        self._of_kinds: dict[tuple[SpecFacts, str, Hashable], Requests] = {}
         self._read_at = (0, 0)
         self.columns = CardColumns(snapshot, self._fill)
         snapshot.on_pod(self._on_pod)
@@ -74,25 +75,35 @@ class CardLedger:
 
     def requests(self, pod: PodInfo) -> Requests:
         """Return what a pod requests, by contract; empty for a pod without cards."""
-        plain = not pod.pod.metadata.annotations and not pod.inherited
-        if plain and not pod.facts.wants_devices:
+        if not pod.facts.wants_devices:
             return NO_REQUESTS
         # Limits of namespaces are part of a request.
         version = (self._snapshot.objects_version, self._use.version)
-        most = max(len(self._plain), len(self._of_pods))
-        if self._read_at != version or most > _MOST_REMEMBERED:
+        if self._read_at != version:
             self._read_at = version
             self._of_pods.clear()
-            self._plain.clear()
+            self._of_kinds.clear()
         known = self._of_pods.get(pod.serial)
         if known is not None:
             return known
-        found = self._plain.get((pod.facts, pod.labels_id)) if plain else None
+        if len(self._of_pods) > _MOST_REMEMBERED:
+            self._of_pods.clear()
+        found = self._of_pods[pod.serial] = self._of_kind(pod)
+        return found
+
+    def _of_kind(self, pod: PodInfo) -> Requests:
+        """Return what a pod requests; read once for all that differ in nothing that is read."""
+        said = tuple((key, text) for key, text in pod.annotations.items() if key in self._reads)
+        kind = (pod.facts, pod.namespace, said)
+        found = self._of_kinds.get(kind)
         if found is None:
             found = self._asked(pod)
-            if plain:
-                self._plain[pod.facts, pod.labels_id] = found
-        self._of_pods[pod.serial] = found
+            if pod.namespace in self._use.limited:
+                # What it may have depends on what it holds itself.
+                return found
+            if len(self._of_kinds) > _MOST_REMEMBERED:
+                self._of_kinds.clear()
+            self._of_kinds[kind] = found
         return found
 
     def _asked(self, pod: PodInfo) -> Requests:
@@ -286,7 +297,7 @@ class CardLedger:
         if before is not None and before.contract is contract and before.cards == cards:
             return
         # How any card does for a pod may depend on the nodes that there are.
-        self._plain.clear()
+        self._of_kinds.clear()
         self._of_pods.clear()
         known = self._nodes[name] = HeldCards(contract, self.code_of[contract.name], cards)
         known.version = next(self._versions)

@@ -51,6 +51,7 @@ class DevicePluginCards:
     """The replicas and MIG devices that NVIDIA's device plugin counts."""
 
     name = "nvidia"
+    reads: frozenset[str] = frozenset()
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

@@ -23,6 +23,7 @@ class PlainCards:
     """The cards that a device plugin counts; it chooses among them by itself."""
 
     name = "plain"
+    reads: frozenset[str] = frozenset()
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

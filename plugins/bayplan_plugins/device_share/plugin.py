@@ -88,8 +88,9 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     @hookimpl
     def kind_in_queue(self, unit: Unit) -> Hashable:
         """Tell units apart by what their pods ask of cards, some of which is in annotations."""
-        requests = {tuple(self._ledger.requests(pod).values()) for pod in unit.pods}
-        return frozenset(requests) if any(requests) else None
+        found = {id(one): one for one in map(self._ledger.requests, unit.pods)}
+        requests = frozenset(tuple(one.values()) for one in found.values())
+        return requests if any(requests) else None
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:

@@ -60,6 +60,7 @@ class KoordinatorCards:
     """The devices of nodes that have a Device object."""
 
     name = "koordinator"
+    reads = frozenset(WISH_ANNOTATIONS)
 
     def __init__(self, snapshot: Snapshot, args: KoordinatorArgs | None = None) -> None:
         self._snapshot = snapshot

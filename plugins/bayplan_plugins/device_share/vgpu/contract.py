@@ -10,7 +10,7 @@ from bayplan.api import Node, ResourceQuota
 from bayplan.api.cards import MEBIBYTE, Card, Share
 from bayplan.api.pod import Container
 from bayplan.cluster.protocol import BindLock
-from bayplan.dialects.hami import CardOptions, card_options_of
+from bayplan.dialects.hami import CardOptions, card_option_names, card_options_of
 from bayplan.dialects.vgpu.assignments import (
     Assigned,
     assignments_text,
@@ -109,6 +109,7 @@ class VirtualGpus:
         self._runtime = runtime
         self._system = runtime.system
         self.name = runtime.system.name
+        self.reads = card_option_names(runtime.system)
         self._use = snapshot.shared(NamespaceUse, NamespaceUse)
         self._limits: dict[str, QuotaLimits] = {}
         self._limits_version = -1

@@ -97,11 +97,15 @@ class CardContract(Protocol):
     """How one system's pods ask for shares, its nodes offer them, and its runtime is told."""
 
     name: str
+    reads: frozenset[str]
+    """The annotations that ``request`` reads."""
 
     def request(self, pod: PodInfo) -> CardRequest | None:
         """Return what a pod requests by this contract; None if it does not use it.
 
-        What cannot be read becomes the ``problem`` of the request.
+        It follows from the pod's spec, its annotations in ``reads``, the objects of the cluster,
+        and what other pods hold if the pod's namespace has limits; a pod without extended resources
+        requests nothing. What cannot be read becomes the ``problem`` of the request.
         """
 
     def cards(self, node: Node) -> tuple[Card, ...] | str | None:
