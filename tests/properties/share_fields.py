@@ -16,7 +16,7 @@ from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import DecodeError, decode_part
 from bayplan.dialects.kai_shares import GROUP_LABEL, INDEX_ANNOTATION, reservation_pod
 from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS, VOLCANO, System
-from bayplan.testing import make_node, make_pod
+from bayplan.testing import make_node, make_object, make_pod
 from bayplan.topology.machine.readers.hami import SCORE
 from bayplan.topology.machine.readers.hami_register import (
     HANDSHAKE,
@@ -525,6 +525,74 @@ def _config_fields() -> list[Field]:
     return [Field(f"configuration {_CONFIG_LABEL}", (_CONFIG,), objects, _any)]
 
 
+# TensorFusion --------------------------------------------------------------------------------
+
+_TF = "tensor-fusion.ai/"
+_TF_ASKED = {f"{_TF}tflops-request": "10", f"{_TF}vram-request": "8Gi"}
+
+
+def _tf_node(i: int) -> Objects:
+    status = {
+        "phase": "Running",
+        "vendor": "NVIDIA",
+        "capacity": {"tflops": "312", "vram": "80Gi"},
+        "index": 0,
+        "nodeSelector": {"kubernetes.io/hostname": f"n{i}"},
+        "gpuModel": "A100",
+    }
+    meta = {"name": f"gpu-{i}"}
+    gpu = {"apiVersion": "tensor-fusion.ai/v1", "kind": "GPU", "metadata": meta, "status": status}
+    return [make_object(gpu), make_node(f"n{i}", cpu=64)]
+
+
+def _tf_pod(name: str, **others: str) -> Callable[[str, int], Objects]:
+    given = {f"{_TF}{key.replace('_', '-')}": text for key, text in others.items()}
+
+    def objects(text: str, i: int) -> Objects:
+        return [*_tf_node(i), _pod(i, annotations={**given, name: text})]
+
+    return objects
+
+
+def _tf_running(text: str, i: int) -> Objects:
+    notes = {**_TF_ASKED, f"{_TF}gpu-ids": text}
+    return [*_tf_node(i), _running(i, annotations=notes)]
+
+
+_QUANTITY = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3}|[KMGTPE]i|[numkMGTPE])?"
+
+
+def _tf_fields() -> list[Field]:
+    amount = _matches(_QUANTITY)
+    asking = [
+        (f"{_TF}{name}", texts)
+        for name, texts in (
+            ("tflops-request", ("10", "1500m")),
+            ("tflops-limit", ("20",)),
+            ("vram-request", ("8Gi", "1000000")),
+            ("vram-limit", ("16Gi",)),
+            ("compute-percent-request", ("50", "12.5")),
+            ("compute-percent-limit", ("50",)),
+        )
+    ]
+    others = [
+        ("gpu-count", ("1", "2"), _matches(r"\d+")),
+        ("gpu-indices", ("0", "0,1"), _matches(r"(\d+(,\d+)*)?")),
+        ("qos", ("low", "medium", "high", "critical"), _matches("|low|medium|high|critical")),
+        ("isolation", ("shared", "soft", "hard"), _matches("|shared|soft|hard")),
+        ("gpu-model", ("A100", "NVIDIA A10"), _any),
+        ("gpupool", ("main",), _any),
+    ]
+    return [
+        *(Field(name, texts, _tf_pod(name), amount) for name, texts in asking),
+        *(
+            Field(f"{_TF}{name}", texts, _tf_pod(f"{_TF}{name}", vram_request="1Gi"), sound)
+            for name, texts, sound in others
+        ),
+        Field(f"{_TF}gpu-ids", ("gpu-0", "gpu-0,gpu-1"), _tf_running, _any),
+    ]
+
+
 @dataclass(frozen=True)
 class Contract:
     """The texts of a contract, and what a pod asks for by it in sound words."""
@@ -546,6 +614,7 @@ CONTRACTS: Mapping[str, Contract] = {
     "koordinator": Contract(_koordinator_fields(), _SHARE),
     "kai": Contract(_kai_fields(), {}, {"gpu-fraction": "0.5"}, ("GPUSharing",)),
     "nvidia": Contract(_nvidia_fields(), {"gpu": 1}),
+    "tensor-fusion": Contract(_tf_fields(), {}, _TF_ASKED),
     "mig": Contract(_mig_fields(), {"nvidia.com/mig-1g.10gb": 1}),
     "device-plugin-config": Contract(_config_fields(), {"gpu": 1}),
 }

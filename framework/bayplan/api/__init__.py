@@ -58,6 +58,7 @@ from bayplan.api.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
+from bayplan.api.tensor_fusion import TensorFusionGpu
 from bayplan.api.workloads import (
     ControllerRevision,
     DaemonSet,
@@ -132,6 +133,7 @@ __all__ = [
     "StatefulSet",
     "StorageClass",
     "Taint",
+    "TensorFusionGpu",
     "Toleration",
     "Topology",
     "VolcanoCommand",

@@ -65,6 +65,7 @@ from bayplan.api.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
+from bayplan.api.tensor_fusion import TensorFusionGpu
 from bayplan.api.validation import validate
 from bayplan.api.workloads import (
     ControllerRevision,
@@ -129,6 +130,7 @@ ApiObject: TypeAlias = (
     | DeviceTaintRule
     | NodeResourceTopology
     | KoordinatorDevice
+    | TensorFusionGpu
     | PersistentVolumeClaim
     | PersistentVolume
     | StorageClass
@@ -253,6 +255,7 @@ _KINDS = (
         KoordinatorDevice,
         namespaced=False,
     ),
+    Kind("tensor-fusion.ai", "GPU", ("v1",), TensorFusionGpu, namespaced=False),
     Kind(
         "topology.node.k8s.io",
         "NodeResourceTopology",

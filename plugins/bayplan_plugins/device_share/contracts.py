@@ -8,6 +8,7 @@ from bayplan.snapshot import Snapshot
 from bayplan_plugins.device_share.koordinator.contract import KoordinatorCards
 from bayplan_plugins.device_share.nvidia import DevicePluginCards
 from bayplan_plugins.device_share.plain import PlainCards
+from bayplan_plugins.device_share.tensor_fusion import TensorFusionCards
 from bayplan_plugins.device_share.vgpu.contract import hami_cards, volcano_cards
 from bayplan_plugins.shared.cards.contract import CardContract
 
@@ -17,6 +18,7 @@ CONTRACTS: tuple[Callable[[Snapshot], CardContract], ...] = (
     KoordinatorCards,
     hami_cards,
     volcano_cards,
+    TensorFusionCards,
     DevicePluginCards,
     PlainCards,
 )

@@ -21,6 +21,7 @@ from bayplan.api import (
     ResourceClaimTemplate,
     ResourceSlice,
     StorageClass,
+    TensorFusionGpu,
 )
 from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.cluster.embedded.controllers import WorkloadControllers
@@ -48,6 +49,7 @@ _FIRST: tuple[type, ...] = (
     ResourceSlice,
     NodeResourceTopology,
     KoordinatorDevice,
+    TensorFusionGpu,
     ResourceClaimTemplate,
     ResourceClaim,
     StorageClass,
