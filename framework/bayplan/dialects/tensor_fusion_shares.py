@@ -16,7 +16,7 @@ from bayplan.api.quantity import Quantity
 from bayplan.dialects.reading import is_index
 from bayplan.dialects.tensor_fusion import PREFIX, side_of
 
-__all__ = ["GPU_IDS", "TensorFusionShare", "assigned_gpus", "share_of"]
+__all__ = ["ANNOTATIONS", "GPU_IDS", "TensorFusionShare", "assigned_gpus", "share_of"]
 
 GPU_IDS = f"{PREFIX}gpu-ids"
 """The annotation of a bound pod with the names of its GPU objects, separated by commas."""
@@ -26,6 +26,21 @@ _SHARES = (f"{_TFLOPS}-request", f"{_TFLOPS}-limit", f"{_VRAM}-request", f"{_VRA
 _PERCENTS = (f"{_PERCENT}-request", f"{_PERCENT}-limit")
 _DEDICATED = "dedicated-gpu"
 _ASKING = (*_SHARES, *_PERCENTS, _DEDICATED)
+ANNOTATIONS = frozenset(
+    f"{PREFIX}{name}"
+    for name in (
+        *_ASKING,
+        "gpu-count",
+        "gpu-indices",
+        "gpu-model",
+        "gpupool",
+        "is-local-gpu",
+        "isolation",
+        "qos",
+        "vendor",
+    )
+)
+"""The annotations that say what a pod asks for."""
 _QOS = ("low", "medium", "high", "critical")
 _ISOLATION = ("shared", "soft", "hard")
 _TEXT = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._/+-]{0,126}[A-Za-z0-9])?", re.ASCII)

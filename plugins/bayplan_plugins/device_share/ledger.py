@@ -75,7 +75,7 @@ class CardLedger:
 
     def requests(self, pod: PodInfo) -> Requests:
         """Return what a pod requests, by contract; empty for a pod without cards."""
-        if not pod.facts.wants_devices:
+        if not pod.facts.wants_devices and self._reads.isdisjoint(pod.annotations):
             return NO_REQUESTS
         # Limits of namespaces are part of a request.
         version = (self._snapshot.objects_version, self._use.version)

@@ -11,6 +11,7 @@ from bayplan.api import Node, TensorFusionGpu
 from bayplan.api.cards import WHOLE, Card, CardUse, Share
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.dialects.tensor_fusion_shares import (
+    ANNOTATIONS,
     GPU_IDS,
     TensorFusionShare,
     assigned_gpus,
@@ -49,6 +50,7 @@ class TensorFusionCards:
     """The cards of nodes that have GPU objects."""
 
     name = "tensor-fusion"
+    reads = ANNOTATIONS
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

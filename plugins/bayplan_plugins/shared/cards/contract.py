@@ -105,7 +105,8 @@ class CardContract(Protocol):
 
         It follows from the pod's spec, its annotations in ``reads``, the objects of the cluster,
         and what other pods hold if the pod's namespace has limits; a pod without extended resources
-        requests nothing. What cannot be read becomes the ``problem`` of the request.
+        and without these annotations requests nothing. What cannot be read becomes the ``problem``
+        of the request.
         """
 
     def cards(self, node: Node) -> tuple[Card, ...] | str | None:
