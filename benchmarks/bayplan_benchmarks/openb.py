@@ -9,16 +9,19 @@ profile with GPUFragmentation. Nothing ends, and a pod that does not fit is neve
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
 from bayplan.api import ApiObject, Container, ObjectMeta, Pod, PodSpec, Quantity
 from bayplan.api.cards import WHOLE
+from bayplan.api.meta import OwnerReference
 from bayplan.api.objects import decode_part
 from bayplan.api.pod import ResourceRequirements
 from bayplan.benchmark import Benchmark, BenchmarkResult, TraceRun
@@ -46,6 +49,7 @@ _CARD_MEMORY = 16 << 30
 _PODS = 1001
 _PER_PERCENT = 10
 _FULL = 100
+_DAY = 86_400.0
 _SLOTS = ("NodeAffinity", "NodeResourcesFit", "GPUFragmentation", "DeviceShare", "PrioritySort")
 
 
@@ -79,12 +83,19 @@ def _spec(pod: TracePod) -> PodSpec:
         spec["affinity"] = {"nodeAffinity": required}
     made = decode_part(PodSpec, spec | {"containers": [{"name": "main", "image": "trace"}]})
     own = Container("main", "trace", resources)
-    return PodSpec(containers=(own,), affinity=made.affinity, scheduler_name="openb")
+    return PodSpec(
+        containers=(own,),
+        affinity=made.affinity,
+        scheduler_name="openb",
+        termination_grace_period_seconds=0,
+    )
 
 
 def _profile(run: TraceRun, pods: Sequence[TracePod]) -> ProfileSet:
     """Return the profile: what a pod needs, and one policy."""
     args: dict[str, Any] = {"policy": run.policy}
+    if run.moves:
+        args["repack"] = {"movesPerHour": run.moves}
     if not run.learned:
         counted = Counter((one.cpu, one.cards, one.compute, one.models) for one in pods)
         args["workload"] = [
@@ -136,25 +147,80 @@ def _run_seed(trace: Trace, run: TraceRun) -> BenchmarkResult:
     scheduler.step()
     specs = [_spec(pod) for pod in trace.pods]
     started = time.perf_counter()
-    for number, place in enumerate(order["pods"]):
-        meta = ObjectMeta(name=f"pod-{number}", namespace="default")
-        cluster.create(Pod(meta, specs[place]))
-        cluster.deliver()
-        while scheduler.step():
-            cluster.deliver()
+    arrivals = _Arrivals(cluster, scheduler, [specs[place] for place in order["pods"]])
+    arrivals.run(over=_DAY if run.moves else 0.0)
     seconds = time.perf_counter() - started
-    bound = {pod.metadata.name for pod in cluster.list(Pod) if pod.spec.node_name}
-    return _result(trace, order["pods"], bound, seconds, run.seed)
+    result = _result(trace, order["pods"], arrivals.bound(), seconds, run.seed)
+    return replace(result, figures={**result.figures, **_moves(scheduler)}) if run.moves else result
+
+
+class _Arrivals:
+    """Pods that come one by one; one that is moved is made again at once."""
+
+    def __init__(
+        self, cluster: MemoryCluster, scheduler: Scheduler, specs: Sequence[PodSpec]
+    ) -> None:
+        self._cluster = cluster
+        self._scheduler = scheduler
+        self._specs = specs
+        self._made_again = 0
+
+    def run(self, over: float) -> None:
+        """Let all pods come.
+
+        :param over: within how many virtual seconds; with 0, time stands still.
+        """
+        clock = self._cluster.clock
+        for number in range(len(self._specs)):
+            if over:
+                clock.advance(over * number / len(self._specs))
+            self._create(number, 0)
+            self._settle()
+
+    def _create(self, number: int, made_again: int) -> None:
+        meta = ObjectMeta(
+            name=f"pod-{number}-{made_again}",
+            namespace="default",
+            owner_references=(OwnerReference("ReplicaSet", f"pod-{number}", controller=True),),
+        )
+        self._cluster.create(Pod(meta, self._specs[number]))
+
+    def _settle(self) -> None:
+        evicted = self._scheduler.evictor.evicted
+        while True:
+            self._cluster.deliver()
+            while self._scheduler.step():
+                self._cluster.deliver()
+            self._cluster.deliver()
+            if self._made_again == len(evicted):
+                return
+            for eviction in islice(evicted, self._made_again, None):
+                _, number, before = eviction.pod.rsplit("-", 2)
+                self._create(int(number), int(before) + 1)
+            self._made_again = len(evicted)
+
+    def bound(self) -> set[int]:
+        """Return which of the arrivals have a node."""
+        placed = (pod for pod in self._cluster.list(Pod) if pod.spec.node_name)
+        return {int(pod.metadata.name.rsplit("-", 2)[1]) for pod in placed}
+
+
+def _moves(scheduler: Scheduler) -> dict[str, float]:
+    """Return how many pods were moved, and how many cards each move freed, by its own measure."""
+    told = [one.reason for one in scheduler.evictor.evicted]
+    gains = [float(text.rsplit("it frees ", 1)[1].split()[0]) for text in told]
+    return {"moves": len(gains), "freedGpusPerMove": _mean(gains)}
 
 
 def _result(
-    trace: Trace, order: Sequence[int], bound: set[str], seconds: float, seed: int
+    trace: Trace, order: Sequence[int], bound: set[int], seconds: float, seed: int
 ) -> BenchmarkResult:
     """Return the figures: percent of all cards that are given out, and the cards refused to pods.
 
     ``At100`` is the mean over the arrivals at which 99.5 to 100.5 % of the cluster's cards have
     been asked for, ``At130`` over those from 129.5 % on. Losses are counted up to 100 % of
     arrivals, in cards (of pods without cards: in CPUs), by how many cards a pod asks for.
+    ``firstRefusedAt`` is the percent asked for when the first pod with cards found no node.
     """
     allocated = 0
     lost: dict[str, Counter[str]] = {
@@ -163,11 +229,13 @@ def _result(
     }
     at_100: list[float] = []
     at_130: list[float] = []
+    refused_at = math.inf
     for number, (place, percent) in enumerate(zip(order, trace.asked_for(order), strict=True)):
         pod = trace.pods[place]
-        if f"pod-{number}" in bound:
+        if number in bound:
             allocated += pod.total
         else:
+            refused_at = min(refused_at, percent) if pod.cards else refused_at
             for name, counts in lost.items():
                 if percent <= _FULL or name != "lostGpusByClass":
                     counts[pod.kind] += pod.total or pod.cpu
@@ -179,6 +247,7 @@ def _result(
     figures: dict[str, float | dict[str, float]] = {
         "allocationAt100": _mean(at_100),
         "allocationAt130": _mean(at_130),
+        **({"firstRefusedAt": round(refused_at, 3)} if refused_at < math.inf else {}),
         "seconds": round(seconds, 2),
         "podsPerSecond": round(len(order) / seconds, 1),
         **{

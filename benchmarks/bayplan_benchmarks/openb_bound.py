@@ -81,8 +81,9 @@ def _bound(run: TraceRun) -> BenchmarkResult:
     ``ifAllPlacedUntil``: at 130 %, where no pod is refused until so many percent are asked for.
     ``mostPlaced``: the percent asked for after which somebody has to be refused.
     """
-    if run.policy or run.learned:
-        raise InputError("a bound holds for every policy", "--policy and --learned")
+    if run.policy or run.learned or run.moves:
+        given_too = "--policy, --learned, --repack"
+        raise InputError("a bound holds for every policy", given_too)
     trace = read_trace(run.folder)
     order = trace.order(run.seed)["pods"]
     started = time.perf_counter()

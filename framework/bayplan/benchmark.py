@@ -36,13 +36,15 @@ class ClusterTarget:
 class TraceRun:
     """A recorded workload to run: its folder, a policy by name, and the seed of its order.
 
-    ``learned`` says that the policy is not told what will come.
+    ``learned`` says that the policy is not told what will come. ``moves`` is how many pods an hour
+    are moved on.
     """
 
     folder: Path
     policy: str
     seed: int
     learned: bool = False
+    moves: float = 0.0
 
 
 @dataclass(frozen=True)

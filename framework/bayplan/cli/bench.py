@@ -57,6 +57,14 @@ __all__ = ["command"]
     help="The seed of the trace's order. Repeatable.",
 )
 @click.option("--learned", is_flag=True, help="Do not tell the policy what the trace holds.")
+@click.option(
+    "--repack",
+    "moves",
+    default=0.0,
+    type=click.FloatRange(0, 3600),
+    metavar="MOVES",
+    help="Move up to so many pods an hour, where all of them arrive within a day (openb only).",
+)
 @output_option
 def command(
     name: str | None,
@@ -68,6 +76,7 @@ def command(
     policy: str,
     seeds: tuple[int, ...],
     learned: bool,
+    moves: float,
     output: str,
 ) -> None:
     """Run a benchmark on this machine; without NAME, list the benchmarks.
@@ -85,7 +94,7 @@ def command(
         raise InputError(f'there is no benchmark "{name}"{did_you_mean(name, found)}')
     benchmark: Benchmark = found[name].load()
     for result in (
-        _traced(name, benchmark, trace, policy, seeds, learned)
+        _traced(name, benchmark, trace, policy, seeds, learned, moves)
         if benchmark.run_trace is not None
         else _sized(name, benchmark, nodes, pods, kubeconfig, scheduler)
     ):
@@ -122,12 +131,13 @@ def _traced(
     policy: str,
     seeds: tuple[int, ...],
     learned: bool,
+    moves: float,
 ) -> Iterator[BenchmarkResult]:
     assert benchmark.run_trace is not None, "the benchmark runs a trace"
     if folder is None:
         raise InputError(f'the benchmark "{name}" needs the folder of its trace', "--trace")
     for seed in seeds or (benchmark.pods,):
-        yield benchmark.run_trace(TraceRun(folder, policy, seed, learned))
+        yield benchmark.run_trace(TraceRun(folder, policy, seed, learned, moves))
 
 
 def _runner(

@@ -351,12 +351,16 @@ class Overdue:
     """What ``overdue`` wants to evict, each pod with the reason that it is told.
 
     ``again`` is when to ask again even if nothing changes, in seconds; None for never. ``waited``
-    says that a time is over that kept units from making room: they are tried again.
+    says that a time is over that kept units from making room: they are tried again. ``moves`` are
+    the nodes where victims, by key, fit once they are created again; ``action`` is what records and
+    metrics call the evictions.
     """
 
     victims: Sequence[tuple[PodInfo, str]] = ()
     again: float | None = None
     waited: bool = False
+    moves: Mapping[str, str] = field(default_factory=dict)
+    action: str = "overdue"
 
 
 @dataclass(frozen=True)

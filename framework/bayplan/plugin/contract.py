@@ -179,6 +179,7 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "None, a text or a Preemption",
     ),
     "overdue": (lambda v: v is None or isinstance(v, Overdue), "None or an Overdue"),
+    "keep_in_place": (_text, "None or a text"),
     "pre_score": (lambda v: v is None or isinstance(v, Skip), "None or SKIP"),
     "score_node": (_number, "a finite number"),
     "placement_generate": (

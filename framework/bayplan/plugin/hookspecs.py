@@ -200,6 +200,14 @@ def overdue() -> Overdue | None:
 
 
 @hookspec
+def keep_in_place(pod: PodInfo) -> str | None:
+    """Return why a pod that runs may not be moved so that others fit better; None if it may.
+
+    Asked before a plugin evicts it through ``overdue`` though it has done nothing wrong.
+    """
+
+
+@hookspec
 def pre_score(pod: PodInfo, nodes: NodeView, state: CycleState) -> Skip | None:
     """Prepare for ``score``, or SKIP it for this pod. ``nodes`` are the feasible ones."""
 

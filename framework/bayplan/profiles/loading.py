@@ -44,6 +44,7 @@ _QUIET = {
     "actions_of",
     "kind_in_queue",
     "overdue",
+    "keep_in_place",
     "queue_reports",
     "queue_statuses",
     "unschedulable_reason",

@@ -14,7 +14,7 @@ from functools import partial
 
 from bayplan.cluster.protocol import Done, Evict
 from bayplan.errors import ClusterError, NotFound
-from bayplan.plugin.base import Preemption, Unit
+from bayplan.plugin.base import Overdue, Preemption, Unit
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.kai_groups import GroupEviction
 from bayplan.scheduler.nominator import Nomination
@@ -27,8 +27,6 @@ NOMINATION_SECONDS = 600.0
 """Seconds that nodes stay nominated for a unit that states no time of its own."""
 COOLDOWN_SECONDS = 60.0
 """Seconds for which a pod is not chosen again after its eviction was refused."""
-OVERDUE = "overdue"
-"""The action of an eviction for which no unit waits."""
 _AFTER_GRACE = 60.0
 _REMEMBERED = 100_000
 
@@ -38,7 +36,7 @@ class Eviction:
     """A pod (by key) that was evicted, when (seconds), the unit that preempted it, and why.
 
     ``moves_to`` is the node where it fits once it is created again, "" for none.
-    ``action`` is how room was made, such as "preempt", or "overdue" if no unit waited for it.
+    ``action`` is how room was made, such as "preempt", or as :class:`~bayplan.Overdue` has it.
     """
 
     pod: str
@@ -165,25 +163,35 @@ class Evictor:
         message = nomination.reason_for(victim.key)
         self._state.cluster.submit(Evict(victim.key, victim.pod.metadata.uid, message), done)
 
-    def evict(self, victim: PodInfo, reason: str, together: int = 1) -> None:
+    def evict(
+        self, victim: PodInfo, reason: str, together: int = 1, overdue: Overdue | None = None
+    ) -> None:
         """Evict a pod for which no unit waits, and tell it why.
 
         :param together: how many pods of its gang are evicted.
+        :param overdue: what it is a part of.
         """
         if victim.terminating or self.in_cooldown(victim.key) or self._cancel_placement(victim):
             return
         write = Evict(victim.key, victim.pod.metadata.uid, reason)
-        self._state.cluster.submit(write, partial(self._evicted, victim, reason, together))
+        of = overdue or Overdue()
+        self._state.cluster.submit(write, partial(self._evicted, victim, reason, together, of))
 
     def _evicted(
-        self, victim: PodInfo, reason: str, together: int, error: ClusterError | None
+        self,
+        victim: PodInfo,
+        reason: str,
+        together: int,
+        overdue: Overdue,
+        error: ClusterError | None,
     ) -> None:
-        now = self._state.now
+        now, action = self._state.now, overdue.action
         if error is None or isinstance(error, NotFound):
-            self.evicted.append(Eviction(victim.key, now, "", reason, action=OVERDUE))
-            self._state.observer.evicted(victim, OVERDUE)
+            node = overdue.moves.get(victim.key, "")
+            self.evicted.append(Eviction(victim.key, now, "", reason, node, action))
+            self._state.observer.evicted(victim, action)
             self._recorder.evicted(victim, reason)
-            self._tell_group(victim, GroupEviction(OVERDUE, together, reason))
+            self._tell_group(victim, GroupEviction(action, together, reason))
             return
         self._recorder.warn(victim, "EvictionRefused", str(error))
         self._cooldowns[victim.key] = now + COOLDOWN_SECONDS

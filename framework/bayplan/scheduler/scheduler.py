@@ -420,7 +420,7 @@ class Scheduler:
                     victims = found.victims if self._expectations is None else ()
                     together = Counter(victim.gang for victim, _ in victims)
                     for victim, reason in victims:
-                        self.evictor.evict(victim, reason, together[victim.gang])
+                        self.evictor.evict(victim, reason, together[victim.gang], found)
                     waited |= found.waited
         self._overdue_at = min((at for at in times if at is not None), default=None)
         if waited:

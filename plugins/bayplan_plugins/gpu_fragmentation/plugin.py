@@ -16,12 +16,15 @@ import pydantic
 from pydantic import Field
 
 from bayplan import (
+    NOTES,
     SKIP,
     Args,
+    CycleState,
     Handle,
     NodeRow,
     NodeView,
     Normalize,
+    Overdue,
     Plugin,
     PodInfo,
     Reads,
@@ -35,6 +38,7 @@ from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.gpu_fragmentation import simple
 from bayplan_plugins.gpu_fragmentation.fragments import FragmentationGradient
 from bayplan_plugins.gpu_fragmentation.policy import FIRST, Policy, Rated
+from bayplan_plugins.gpu_fragmentation.repacking import RepackArgs, Repacking, ToCome
 from bayplan_plugins.gpu_fragmentation.shapes import (
     LearnedWorkload,
     PodShape,
@@ -53,6 +57,7 @@ PolicyName = Literal[
     "LeastStranded", "FGD", "BestFit", "DotProd", "GpuPacking", "GpuClustering", "Random"
 ]
 _MOST_SHAPES = 512
+_MOVED_HERE = 1e6
 
 
 class TypicalPod(Args):
@@ -76,12 +81,20 @@ class GPUFragmentationArgs(Args):
 
     ``workload`` are the pods that will come; without it, it is learned from the pods that arrive.
     ``modelLabel`` is the node label that ``models`` are values of. ``seed`` is for Random.
+    ``repack`` moves pods that run, by the measure of LeastStranded.
     """
 
     policy: PolicyName = "LeastStranded"
     workload: tuple[TypicalPod, ...] = ()
     model_label: str = Field(default="nvidia.com/gpu.product", min_length=1)
     seed: Annotated[int, Field(ge=0)] = 0
+    repack: RepackArgs = RepackArgs()
+
+    @pydantic.model_validator(mode="after")
+    def _repacks_by_its_measure(self) -> GPUFragmentationArgs:
+        if self.repack.moves_per_hour and self.policy != "LeastStranded":
+            raise ValueError("repack needs the policy LeastStranded")
+        return self
 
 
 @dataclass
@@ -112,10 +125,25 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         self._version: object = None
         self._latest: list[WeightedShape] | None = None
         self._seen = 0
+        self._repacking = self._repacks()
         if self._learned is not None:
             snapshot.on_living(self._learn)
             for pod in snapshot.living.values():
                 self._learn(pod, True)
+
+    def _repacks(self) -> Repacking | None:
+        if not self.args.repack.moves_per_hour:
+            return None
+        assert isinstance(self._policy, LeastStranded), "checked with the arguments"
+        return Repacking(
+            self.args.repack,
+            self.handle,
+            self._ledger,
+            self._source,
+            self._policy,
+            self._shape,
+            self._rated,
+        )
 
     # Keeping up to date ----------------------------------------------------------------------
 
@@ -173,30 +201,72 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by what the pod asks of CPU and cards."""
-        return (pod.facts, tuple(self._ledger.requests(pod).values()))
+        """Sign by what the pod asks of CPU and cards, and by where it was moved."""
+        moved = self._moved(pod)
+        node = moved.node if moved is not None else ""
+        return (pod.facts, tuple(self._ledger.requests(pod).values()), node)
 
     @hookimpl
     def pre_score(self, pod: PodInfo) -> object:
         """Skip pods while nobody asks for shares."""
+        if self._moved(pod) is not None:
+            return None
         return None if any(_is_share(one.shape) for one in self._workload) else SKIP
 
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
-        """Rate every node by what would become useless with the pod on it."""
+        """Rate every node by what would become useless with the pod on it.
+
+        A pod that was moved goes where its move was found to help: the pod before it may still be
+        on its way out.
+        """
         shape = self._shape(pod)
-        return nodes.pick(self._policy.scores(shape, self._rated(shape)))
+        scores = self._policy.scores(shape, self._rated(shape))
+        moved = self._moved(pod)
+        if moved is not None and moved.node in nodes.table.row_of:
+            scores = np.zeros(len(nodes.table))
+            scores[nodes.table.row_of[moved.node]] = _MOVED_HERE
+        return nodes.pick(scores)
+
+    def _moved(self, pod: PodInfo) -> ToCome | None:
+        return self._repacking.to_come(pod) if self._repacking is not None else None
 
     @hookimpl
     def normalize(self, scores: FloatColumn) -> FloatColumn:
         """Bring the policy's scores to 0 to 100."""
         return self._policy.normalized(scores)
 
+    # Repacking -------------------------------------------------------------------------------
+
+    @hookimpl
+    def overdue(self) -> Overdue | None:
+        """Move pods so that cards become of use again, if the profile says so."""
+        if self._repacking is None:
+            return None
+        self._refresh()
+        return self._repacking.overdue()
+
+    @hookimpl
+    def post_bind(self, pod: PodInfo, node: NodeRow) -> None:
+        """Take note that a moved pod has arrived."""
+        if self._repacking is not None:
+            self._repacking.arrived(pod, node.name)
+
+    def declare_metrics(self) -> None:
+        """Create the ``bayplan_repack_*`` series."""
+        if self._repacking is not None:
+            from bayplan_plugins.gpu_fragmentation import metrics
+
+            self._repacking.moved = metrics.moved
+
     # On the node -----------------------------------------------------------------------------
 
     @hookimpl
-    def reserve(self, pod: PodInfo, node: NodeRow) -> str | None:
+    def reserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
         """Take the card that the policy names, if the contract lets anybody choose."""
+        moved = self._moved(pod)
+        if moved is not None and moved.node == node.name:
+            state[NOTES] = (*(state.get(NOTES) or ()), moved.told)
         contract = self._ledger.contract(node.name)
         request = self._ledger.requests(pod).get(contract.name) if contract is not None else None
         if contract is None or request is None or not request.simple or request.cards != 1:

@@ -81,6 +81,12 @@ class LeastStranded:
     def _slots_at(self, states: NodeStates) -> SlotTable:
         return self._slots.of(states, self._allowed[self._kind[states.rows]])
 
+    def stranded(self, states: NodeStates) -> FloatColumn:
+        """Return what nodes strand in some state, in thousandths of a card."""
+        if not len(self._stranded):
+            self._build(len(self._source.allowed(NodeChoice())))
+        return self._values(states)
+
     def _values(self, states: NodeStates) -> FloatColumn:
         """Return what nodes strand; each state is computed once."""
         if len(self._known) > _MOST_KNOWN:

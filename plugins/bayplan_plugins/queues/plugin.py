@@ -32,6 +32,7 @@ from bayplan_plugins.queues.policy import (
     AssignsNodes,
     KeepsOffNodes,
     Policy,
+    ProtectsNewJobs,
     Room,
     TellsReasons,
 )
@@ -233,6 +234,18 @@ class Queues(Plugin[QueuesArgs]):
         victims = [pair for one in found for pair in one.victims]
         again = min((one.again for one in found if one.again is not None), default=None)
         return Overdue(victims, again, any(one.waited for one in found))
+
+    @hookimpl
+    def keep_in_place(self, pod: PodInfo) -> str | None:
+        """Keep what queues may not take back, and jobs that their system protects for now."""
+        found = self._of(pod)
+        if found is None:
+            return None
+        policy, queue = found
+        if policy.ledger.is_fixed(pod):
+            return f'its queue "{queue}" does not take back what it has'
+        seconds = policy.safe_for(pod, queue) if isinstance(policy, ProtectsNewJobs) else 0.0
+        return f'queue "{queue}" protects it for {seconds:g} s more' if seconds > 0 else None
 
     @property
     def _active(self) -> Sequence[Policy]:

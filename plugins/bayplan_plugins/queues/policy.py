@@ -19,6 +19,7 @@ __all__ = [
     "AssignsNodes",
     "Moves",
     "Policy",
+    "ProtectsNewJobs",
     "QuotaRefusal",
     "Room",
     "RoomPlan",
@@ -198,6 +199,14 @@ class AdmitsJobs(Protocol):
 
     def until_admitted(self, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:
         """Return how many running jobs have to end, in order, for it to be admitted; 0 if never."""
+
+
+@runtime_checkable
+class ProtectsNewJobs(Protocol):
+    """A policy that protects jobs from eviction for a while after they started."""
+
+    def safe_for(self, pod: PodInfo, queue: str) -> float:
+        """Return for how many more seconds the job of a pod is safe; 0 if it is not."""
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.leaving import leaving_pods
 from bayplan_plugins.queues.policy import Moves, Room, RoomPlan, Step
+from bayplan_plugins.shared.moving import placed_again
 
 __all__ = ["RoomSearch"]
 
@@ -174,18 +175,6 @@ class RoomSearch:
 
     def _moved(self, steps: Sequence[Step]) -> dict[str, str]:
         """Place the victims again, job by job, the last victim first; return their nodes."""
-        moves: dict[str, str] = {}
         if self._plan.moves is Moves.NONE:
-            return moves
-        jobs: dict[str, list[PodInfo]] = {}
-        for step in reversed(steps):
-            for pod in step:
-                jobs.setdefault(pod.gang or pod.key, []).append(pod)
-        for pods in jobs.values():
-            unit = self._handle.unit(pods)
-            for candidate in self._handle.offers(unit).candidates:
-                found = self._handle.place(unit, candidate)
-                if found is not None:
-                    moves |= found
-                    break
-        return moves
+            return {}
+        return placed_again(self._handle, (pod for step in reversed(steps) for pod in step))

@@ -291,13 +291,24 @@ class Actions:
                     return False
         return True
 
+    def safe_for(self, pod: PodInfo, queue: str) -> float:
+        """Return for how many more seconds a pod's job is safe from others of its queue."""
+        row = self._ledger.tree.row_of.get(queue)
+        if row is None:
+            return 0.0
+        job = self._jobs.job([pod], queue)
+        return max(0.0, job.started + self._preempt_min_runtime(row) - self._now)
+
+    def _preempt_min_runtime(self, row: int) -> float:
+        default = parse_duration(self._args.default_preempt_min_runtime)
+        return preempt_min_runtime(self._ledger.tree, row, default)
+
     def _is_safe(self, job: Job, candidate: _Candidate) -> bool:
         """Tell whether a job has not run for as long as its queue grants it."""
         tree = self._ledger.tree
         row = tree.row_of[job.queue]
         if job.queue == candidate.job.queue:
-            default = parse_duration(self._args.default_preempt_min_runtime)
-            seconds = preempt_min_runtime(tree, row, default)
+            seconds = self._preempt_min_runtime(row)
         else:
             default = parse_duration(self._args.default_reclaim_min_runtime)
             seconds = reclaim_min_runtime(tree, row, candidate.row, self._resolution, default)

@@ -11,6 +11,7 @@ from bayplan.api.gang import Gang, SubGroup
 from bayplan.api.podgroup import LAST_START
 from bayplan.dialects.reading import timestamp
 from bayplan_plugins.queues.fair_share.capacity import is_preemptible
+from bayplan_plugins.shared.moving import started_at
 
 __all__ = ["Job", "Jobs", "Part", "has_surplus", "pod_order", "whole_of"]
 
@@ -154,7 +155,7 @@ class Jobs:
         else:
             whole, size = self._whole(first.gang, gone)
             active = [pod for one in whole.sets for pod in one.active]
-        starts = [_start(pod) for pod in active]
+        starts = [started_at(pod) for pod in active]
         return Job(
             first.gang or first.key,
             queue,
@@ -225,11 +226,3 @@ def _needed(gang: Gang, parent: str) -> int:
 
 def _members(group: SubGroup, pods: Iterable[PodInfo]) -> list[PodInfo]:
     return [pod for pod in pods if group.selector.matches(pod.labels)]
-
-
-def _start(pod: PodInfo) -> float:
-    """Return when a pod started, or else when it got its node, or when it was created."""
-    status = pod.pod.status
-    bound = next((c for c in status.conditions if c.type == "PodScheduled"), None)
-    since = status.start_time or (bound.last_transition_time if bound is not None else None)
-    return timestamp(since or pod.pod.metadata.creation_timestamp)

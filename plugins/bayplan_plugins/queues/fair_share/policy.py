@@ -271,6 +271,10 @@ class FairSharePolicy:
             return None
         return self._actions.run(unit, queue, action)
 
+    def safe_for(self, pod: PodInfo, queue: str) -> float:
+        """Return for how long the minimum runtime of a pod's queue goes on."""
+        return self._actions.safe_for(pod, queue)
+
     def overdue(self) -> Overdue | None:
         """Return the pods of gangs that have been below their minimum for too long.
 

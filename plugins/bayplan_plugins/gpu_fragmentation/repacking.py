@@ -1,0 +1,326 @@
+"""Repacking: now and then move pods so that cards become of use again.
+
+The measure is that of :mod:`.stranded`: a move is worth the thousandths of cards that are stranded
+no more. Columns estimate that for every pod, and for all shares of one card together; the best are
+then tried: in a trial the pods are taken off their node and placed again by the whole profile, as
+they will be once they are made again. Each move makes less stranded, so no pod goes back and forth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from bayplan import Args, Handle, Overdue, PodInfo
+from bayplan.api.cards import WHOLE
+from bayplan.dialects import may_be_evicted
+from bayplan.inputs.durations import parse_duration
+from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpu_fragmentation.policy import Rated
+from bayplan_plugins.gpu_fragmentation.shapes import PodShape
+from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
+from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
+from bayplan_plugins.preemption.victims import Evictable
+from bayplan_plugins.shared.moving import placed_again, started_at
+
+__all__ = ["Move", "RepackArgs", "Repacking", "ToCome"]
+
+_ACTION = "repack"
+_HOUR = 3600.0
+_TRIED = 8
+"""So many of the best moves are tried before the best of them is made."""
+_MOST_TOGETHER = 4
+_TO_COME = 600.0
+"""Seconds for which a node is kept in mind for a pod that was moved and is to be made again."""
+
+
+class RepackArgs(Args):
+    """How often pods may be moved, and for what.
+
+    ``movesPerHour`` is how many pods at most, 0 for none. A pod that has run for less than
+    ``minRuntime`` stays. ``leastGain`` is what each move has to free at least, in cards.
+    """
+
+    moves_per_hour: float = Field(default=0.0, ge=0.0, le=_HOUR)
+    min_runtime: str = "1h"
+    least_gain: float = Field(default=0.25, gt=0.0)
+
+    @field_validator("min_runtime")
+    @classmethod
+    def _is_duration(cls, text: str) -> str:
+        parse_duration(text)
+        return text
+
+
+@dataclass(frozen=True)
+class Move:
+    """Pods that are moved together, their new nodes by key, and the cards that this frees."""
+
+    pods: Sequence[PodInfo]
+    nodes: dict[str, str]
+    gain: float
+
+    @property
+    def each(self) -> float:
+        """The cards that one pod's move frees."""
+        return self.gain / len(self.pods)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A pod with cards on a node: the row of the node, and the places of its cards."""
+
+    pod: PodInfo
+    row: int
+    shape: PodShape
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ToCome:
+    """A pod that is to be made again: by whom, its new node, until when to expect it, and why."""
+
+    maker: str
+    node: str
+    until: float
+    told: str
+
+
+class Repacking:
+    """Finds the next pods to move.
+
+    :param shape: returns the shape of a pod.
+    :param rated: returns what the policy knows of a shape on all nodes.
+    """
+
+    def __init__(
+        self,
+        args: RepackArgs,
+        handle: Handle,
+        ledger: CardLedger,
+        source: StateSource,
+        policy: LeastStranded,
+        shape: Callable[[PodInfo], PodShape],
+        rated: Callable[[PodShape], Rated],
+    ) -> None:
+        self._handle = handle
+        self._ledger = ledger
+        self._source = source
+        self._policy = policy
+        self._shape = shape
+        self._rated = rated
+        self._interval = _HOUR / args.moves_per_hour
+        self._window = max(_HOUR, self._interval)
+        self._most = max(1, int(args.moves_per_hour))
+        self._made: list[float] = []
+        self._least = args.least_gain
+        self._min_runtime = parse_duration(args.min_runtime)
+        self._next = 0.0
+        self._young_until: list[float] = []
+        self._moving: dict[str, str] = {}
+        self._to_come: list[ToCome] = []
+        self.moved: Callable[[Move], None] = lambda move: None
+        """Called with every move."""
+
+    def overdue(self) -> Overdue | None:
+        """Return the pods to move now, and when to look again."""
+        now = self._handle.now
+        self._made = [at for at in self._made if at > now - self._window]
+        if len(self._made) == self._most:
+            self._next = max(self._next, self._made[0] + self._window)
+        if now < self._next:
+            return Overdue(again=self._next)
+        if self._under_way():
+            return Overdue(again=min((one.until for one in self._to_come), default=None))
+        self._next = now + self._interval
+        move = self.best()
+        if move is None:
+            # Nothing changes by itself but the age of pods.
+            later = [at - self._handle.unix_time + now for at in self._young_until]
+            return Overdue(again=max(min(later), self._next)) if later else None
+        self._made += [now] * len(move.pods)
+        self._moving = {pod.key: pod.uid for pod in move.pods}
+        for pod in move.pods:
+            until = now + pod.spec.termination_grace_period_seconds + _TO_COME
+            node, from_node = move.nodes[pod.key], self._handle.snapshot.placed[pod.key][1]
+            told = f"{_ACTION}: moved here from {from_node}; that frees {_gain_of(move)}"
+            self._to_come.append(ToCome(_maker(pod), node, until, told))
+        self.moved(move)
+        victims = [(pod, _told(pod, move)) for pod in move.pods]
+        return Overdue(victims, self._next, moves=move.nodes, action=_ACTION)
+
+    def best(self) -> Move | None:
+        """Return the move that frees most for each pod, of the few that look best."""
+        found: Move | None = None
+        self._young_until.clear()
+        tried = 0
+        for estimate, pods in self._candidates():
+            if estimate < self._least * WHOLE or tried >= _TRIED:
+                break
+            if len(self._made) + len(pods) > self._most or not self._may_move(pods):
+                continue
+            tried += 1
+            move = self._tried(pods)
+            if move is not None and move.each >= self._least:
+                if found is None or move.each > found.each:
+                    found = move
+        return found
+
+    # On their way ----------------------------------------------------------------------------
+
+    def _under_way(self) -> bool:
+        """Tell whether moved pods still leave, or are still to be placed again."""
+        placed = self._handle.snapshot.placed
+        now = self._handle.now
+        self._to_come = [one for one in self._to_come if one.until > now]
+        leaving = (k for k, uid in self._moving.items() if k in placed and placed[k][0].uid == uid)
+        return bool(self._to_come) or any(leaving)
+
+    def to_come(self, pod: PodInfo) -> ToCome | None:
+        """Return what is known of a pod that was moved and made again; None for any other."""
+        maker = _maker(pod) if self._to_come else ""
+        return next((one for one in self._to_come if maker and one.maker == maker), None)
+
+    def arrived(self, pod: PodInfo, node: str) -> None:
+        """Forget the node that was kept in mind for a pod, now that it has one."""
+        maker = _maker(pod) if self._to_come else ""
+        own = [one for one in self._to_come if maker and one.maker == maker]
+        if own:
+            there = (one for one in own if one.node == node)
+            self._to_come.remove(next(there, own[0]))
+
+    # Who may be moved ------------------------------------------------------------------------
+
+    def _may_move(self, pods: Sequence[PodInfo]) -> bool:
+        """Tell whether somebody makes these pods again, and nothing keeps any of them."""
+        handle = self._handle
+        for pod in pods:
+            if not _maker(pod) or not may_be_evicted(pod.pod) or handle.in_eviction_cooldown(pod):
+                return False
+            old = started_at(pod) + self._min_runtime
+            if old > handle.unix_time:
+                self._young_until.append(old)
+                return False
+            if any(call(pod) for call in handle.hook("keep_in_place")):
+                return False
+        return not Evictable(handle.unit(pods[:1]), handle).violations(pods)
+
+    # What it would be worth ------------------------------------------------------------------
+
+    def _held(self) -> list[_Held]:
+        """Return the pods with cards that do not belong to a gang."""
+        rows = self._handle.snapshot.nodes.row_of
+        position: dict[str, dict[int, int]] = {}
+        found = []
+        for pod, node in self._handle.snapshot.placed.values():
+            if pod.gang is not None or pod.terminating or not self._ledger.requests(pod):
+                continue
+            if self._handle.is_nominated(pod):
+                continue
+            if node not in position:
+                cards = self._ledger.cards(node)
+                position[node] = {card.index: place for place, card in enumerate(cards)}
+            own = [position[node].get(share.card) for share in self._ledger.shares(pod, node)]
+            places = tuple(place for place in own if place is not None)
+            if places:
+                found.append(_Held(pod, rows[node], self._shape(pod), places))
+        return found
+
+    def _candidates(self) -> Iterator[tuple[float, list[PodInfo]]]:
+        """Yield pods to move with what each move seems to be worth, the best first."""
+        held = self._held()
+        if not held:
+            return
+        groups = [[place] for place in range(len(held))] + _on_one_card(held)
+        worth = np.zeros(len(groups))
+        first = np.array([held[group[0]].row for group in groups], dtype=np.intp)
+        before = self._source.of(first)
+        without = self._without(held, groups, before)
+        freed = self._policy.stranded(before) - self._policy.stranded(without)
+        gained = self._elsewhere(held)
+        for number, group in enumerate(groups):
+            worth[number] = (freed[number] + gained[group].sum()) / len(group)
+        for number in np.argsort(-worth, kind="stable"):
+            yield float(worth[number]), [held[place].pod for place in groups[number]]
+
+    def _without(
+        self, held: Sequence[_Held], groups: Sequence[Sequence[int]], before: NodeStates
+    ) -> NodeStates:
+        """Return the states of nodes without the pods of each group."""
+        cpu, left = before.cpu.copy(), before.left.copy()
+        for number, group in enumerate(groups):
+            for place in group:
+                one = held[place]
+                cpu[number] += one.shape.cpu
+                left[number, list(one.places)] += one.shape.compute
+        left = np.minimum(left, self._source.all_cards(before.rows))
+        return NodeStates(before.rows, cpu, left)
+
+    def _elsewhere(self, held: Sequence[_Held]) -> FloatColumn:
+        """Return what each pod's best other node gains by it, minus infinity without any."""
+        by_shape: dict[PodShape, list[int]] = {}
+        for place, one in enumerate(held):
+            by_shape.setdefault(one.shape, []).append(place)
+        everywhere = self._source.of(np.arange(len(self._handle.snapshot.nodes)))
+        gained = np.full(len(held), -np.inf)
+        for shape, members in by_shape.items():
+            rated = self._rated(shape)
+            fits = everywhere.cpu >= shape.cpu
+            fits &= (everywhere.left >= shape.compute).sum(axis=1) >= shape.cards
+            fits &= self._source.allowed(shape.choice)
+            scores = np.where(fits, self._policy.scores(shape, rated), -np.inf)
+            rows = np.array([held[place].row for place in members])
+            best = int(scores.argmax())
+            second = scores.copy()
+            second[best] = -np.inf
+            target: IntColumn = np.where(rows == best, int(second.argmax()), best)
+            gained[members] = np.where(scores[target] > -np.inf, rated.scores[target], -np.inf)
+        return gained
+
+    def _tried(self, pods: Sequence[PodInfo]) -> Move | None:
+        """Place pods again in a trial; return the move, None unless all get other nodes."""
+        snapshot = self._handle.snapshot
+        rows = snapshot.nodes.row_of
+        source = {snapshot.placed[pod.key][1] for pod in pods}
+        everywhere = np.arange(len(snapshot.nodes))
+        before = self._policy.stranded(self._source.of(everywhere))
+        with snapshot.trial():
+            for pod in pods:
+                snapshot.remove_pod(pod.key)
+            nodes = placed_again(self._handle, pods)
+            if len(nodes) < len(pods) or source & set(nodes.values()):
+                return None
+            changed = np.array(sorted({rows[node] for node in (*source, *nodes.values())}))
+            after = self._policy.stranded(self._source.of(changed))
+        return Move(pods, nodes, float((before[changed] - after).sum()) / WHOLE)
+
+
+def _maker(pod: PodInfo) -> str:
+    """Return the controller that makes a pod again; "" for a pod without one."""
+    owners = (one for one in pod.pod.metadata.owner_references if one.controller)
+    return next((f"{pod.namespace}/{one.kind}/{one.name}/{one.uid}" for one in owners), "")
+
+
+def _on_one_card(held: Sequence[_Held]) -> list[list[int]]:
+    """Return the groups of a few shares that are alone on a card together."""
+    cards: dict[tuple[int, int], list[int]] = {}
+    for number, one in enumerate(held):
+        for place in one.places:
+            cards.setdefault((one.row, place), []).append(number)
+    few = (own for own in cards.values() if 1 < len(own) <= _MOST_TOGETHER)
+    return [own for own in few if all(len(held[number].places) == 1 for number in own)]
+
+
+def _told(pod: PodInfo, move: Move) -> str:
+    together = f" together with {len(move.pods) - 1} more" if len(move.pods) > 1 else ""
+    return (
+        f"{_ACTION}: it fits on {move.nodes[pod.key]}; moved{together}, it frees {_gain_of(move)}"
+    )
+
+
+def _gain_of(move: Move) -> str:
+    return f"{move.each:.2f} GPUs that would stay idle"

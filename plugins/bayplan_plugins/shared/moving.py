@@ -1,0 +1,41 @@
+"""Moving pods that run: when they started, and where they fit once they are off their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bayplan import Handle, PodInfo
+from bayplan.dialects.reading import timestamp
+
+__all__ = ["placed_again", "started_at"]
+
+
+def started_at(pod: PodInfo) -> float:
+    """Return when a pod started, or else when it got its node, or when it was created.
+
+    In seconds since 1970.
+    """
+    status = pod.pod.status
+    bound = next((c for c in status.conditions if c.type == "PodScheduled"), None)
+    since = status.start_time or (bound.last_transition_time if bound is not None else None)
+    return timestamp(since or pod.pod.metadata.creation_timestamp)
+
+
+def placed_again(handle: Handle, pods: Iterable[PodInfo]) -> dict[str, str]:
+    """Place pods again, job by job, within a trial in which they are off their nodes.
+
+    :returns: the new node of each pod, by key, that fits anywhere.
+    :raises PluginError: when a plugin of the profile fails.
+    """
+    nodes: dict[str, str] = {}
+    jobs: dict[str, list[PodInfo]] = {}
+    for pod in pods:
+        jobs.setdefault(pod.gang or pod.key, []).append(pod)
+    for own in jobs.values():
+        unit = handle.unit(own)
+        for candidate in handle.offers(unit).candidates:
+            found = handle.place(unit, candidate)
+            if found is not None:
+                nodes |= found
+                break
+    return nodes
