@@ -40,11 +40,11 @@ def damaged_by(chance: Random, *valid: str) -> str:
 
 
 def has_shape_of(
-    valid: str, at_least: Mapping[str, Callable[[Any], bool]]
+    valid: str, rules: Mapping[str, Callable[[Any], bool]]
 ) -> Callable[[str], bool]:
     """Return what tells whether a JSON text has values of the types that ``valid`` has.
 
-    :param at_least: what else must hold of the value of a key, wherever the key is.
+    :param rules: what must hold of the value of a key instead, wherever the key is.
     """
     template = json.loads(valid)
 
@@ -53,7 +53,7 @@ def has_shape_of(
             value = json.loads(text)
         except (ValueError, RecursionError):
             return False
-        return _same(value, template, at_least)
+        return _same(value, template, rules)
 
     return check
 
@@ -65,7 +65,7 @@ def _same(value: Any, template: Any, rules: Mapping[str, Callable[[Any], bool]])
         return not template or all(_same(one, template[0], rules) for one in value)
     if not isinstance(template, dict):
         return True
-    for key in value.keys() & template.keys():
+    for key in value.keys() & template.keys() - rules.keys():
         if not _same(value[key], template[key], rules):
             return False
     return all(rule(value[key]) for key, rule in rules.items() if key in value)

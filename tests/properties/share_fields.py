@@ -273,6 +273,10 @@ _JOINT = f"{_DOMAIN}device-joint-allocate"
 _SPEC = f"{_DOMAIN}gpu-partition-spec"
 _GROUPS = f"{_DOMAIN}gpu-partitions"
 _ALLOCATED = f"{_DOMAIN}device-allocated"
+_QUANTITIES: Mapping[str, Callable[[Any], bool]] = {
+    "resources": lambda value: isinstance(value, dict),
+    "ringBusBandwidth": lambda value: isinstance(value, str | int | float),
+}
 _POLICY = "node.koordinator.sh/gpu-partition-policy"
 _OWN = "koordinator.sh/"
 _GPU = {
@@ -350,7 +354,7 @@ def _koordinator_fields() -> list[Field]:
 
     return [
         *(
-            Field(name, (text,), _koordinator_pod_text(name), has_shape_of(text, {}))
+            Field(name, (text,), _koordinator_pod_text(name), has_shape_of(text, _QUANTITIES))
             for name, text in _KOORDINATOR_PODS.items()
         ),
         Field(_GROUPS, (_TABLE,), groups, _one_of(has_shape_of(_TABLE, {}), _matches(""))),
@@ -358,10 +362,10 @@ def _koordinator_fields() -> list[Field]:
             _ALLOCATED,
             (_ALLOCATION,),
             allocated,
-            _one_of(has_shape_of(_ALLOCATION, {}), _matches("")),
+            _one_of(has_shape_of(_ALLOCATION, _QUANTITIES), _matches("")),
         ),
         Field(_POLICY, ("Honor", "Prefer"), policy, _matches("|Honor|Prefer")),
-        Field("Device", (_MACHINE,), machine, has_shape_of(_MACHINE, {})),
+        Field("Device", (_MACHINE,), machine, has_shape_of(_MACHINE, _QUANTITIES)),
     ]
 
 

@@ -66,10 +66,15 @@ class BindLock(msgspec.Struct, frozen=True):
     The node's runtime serves the pod that the annotation names, and removes it. The value is the
     time and the pod's namespace and name, separated by commas. One that is older than ``seconds``
     was left behind, and is replaced.
+
+    Pods on the node with the annotation ``marks`` whose uids are not ``known`` were bound by another
+    scheduler, later than this binding was decided on: then it is refused, as there may be no room.
     """
 
     annotation: str
     seconds: float
+    marks: str = ""
+    known: frozenset[str] = frozenset()
 
 
 class Bind(msgspec.Struct, frozen=True):

@@ -334,6 +334,10 @@ class CardLedger:
         known = self._known(node)
         return known.cards if known is not None else ()
 
+    def uids(self, node: str) -> frozenset[str]:
+        """Return the pods on a node that ask for cards, by uid."""
+        return frozenset(self._pods.get(node, ()))
+
     def shares(self, pod: PodInfo, node: str) -> tuple[Share, ...]:
         """Return what a pod holds on its node."""
         known = self._known(node)

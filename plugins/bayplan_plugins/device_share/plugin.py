@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator
 from functools import partial
 
 import numpy as np
+from msgspec import structs
 
 from bayplan import (
     SKIP,
@@ -312,7 +313,10 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             return written.problem
         if not written.writes and not written.labels and written.lock is None:
             return None
-        return Preparation(tuple(written.writes), lock=written.lock, labels=dict(written.labels))
+        lock = written.lock
+        if lock is not None:
+            lock = structs.replace(lock, known=self._ledger.uids(node.name))
+        return Preparation(tuple(written.writes), lock=lock, labels=dict(written.labels))
 
     @hookimpl
     def bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.api import KINDS, Node, Pod, PodCondition
+from bayplan.api import KINDS, Node, ObjectMeta, Pod, PodCondition
 from bayplan.api.objects import decode_json
 from bayplan.cluster.kubernetes.transport import (
     JSON_PATCH,
@@ -48,6 +48,23 @@ def _node_path(name: str) -> str:
     return f"/api/v1/nodes/{name}"
 
 
+class _Status(msgspec.Struct, frozen=True):
+    phase: str = ""
+
+
+class _Bound(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    status: _Status = _Status()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+class _Pods(msgspec.Struct):
+    items: tuple[_Bound, ...] | None = ()
+
+
 class PodWrites:
     """Writes of pods; ``sent`` says that an earlier attempt may have been carried out.
 
@@ -60,18 +77,22 @@ class PodWrites:
         self._patched: OrderedDict[str, None] = OrderedDict()
         self._locks: dict[str, str] = {}
         """The latest lock that was taken of each node."""
+        self._locked: OrderedDict[str, None] = OrderedDict()
+        """The pods, by uid, whose bindings this process has sent under a lock."""
 
     async def bind(self, write: Bind, sent: bool) -> None:
         """Bind a pod to a node.
 
         A Conflict counts as success when the pod has this node: an earlier attempt succeeded.
 
-        :raises Conflict: when the pod has another node, is being deleted, or was recreated.
+        :raises Conflict: when the pod has another node, is being deleted, or was recreated, and when
+            another scheduler has bound pods to the node that this binding does not know.
         :raises Locked: while another pod has the lock that the binding needs.
         :raises ClusterError: when a request fails.
         """
         if write.lock is not None:
             await self._take_lock(write, write.lock)
+            await self._check_others(write, write.lock)
         namespace, _, name = write.pod.partition("/")
         body = {
             "apiVersion": "v1",
@@ -119,6 +140,26 @@ class PodWrites:
             # The node has changed; its watch will show how.
             raise Locked(f"Node {write.node} changed meanwhile", retry_after=_LOCK_WAIT) from None
         self._locks[write.node] = text
+
+    async def _check_others(self, write: Bind, lock: BindLock) -> None:
+        """Refuse a binding if the node has pods of other schedulers that it does not know.
+
+        Only who has the lock binds pods with the mark, so no more of them come meanwhile.
+        """
+        if lock.marks:
+            query = {"fieldSelector": f"spec.nodeName={write.node}"}
+            content = await self._transport.request("GET", "/api/v1/pods", query=query)
+            known = {write.uid, *lock.known, *self._locked}
+            for one in msgspec.json.decode(content, type=_Pods).items or ():
+                meta = one.metadata
+                if lock.marks in meta.annotations and meta.uid not in known and not one.has_ended:
+                    await self._release_lock(write)
+                    raise Conflict(
+                        f"Node {write.node} has got {meta.namespace}/{meta.name} as well"
+                    )
+        self._locked[write.uid] = None
+        if len(self._locked) > _REMEMBERED:
+            self._locked.popitem(last=False)
 
     def _exists(self, pod: str) -> bool:
         return self._lookup(Pod, pod) is not None

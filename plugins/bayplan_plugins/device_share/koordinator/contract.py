@@ -15,6 +15,7 @@ from bayplan.api.cards import Card, Share
 from bayplan.api.configmap import ConfigMap
 from bayplan.cluster.protocol import BindLock
 from bayplan.dialects.koordinator_allocations import (
+    ALLOCATED,
     LOCK_SECONDS,
     VENDOR_LOCKS,
     Allocation,
@@ -233,7 +234,7 @@ class KoordinatorCards:
         return Written(
             told.annotations,
             told.labels,
-            lock=BindLock(lock, LOCK_SECONDS) if lock is not None else None,
+            lock=BindLock(lock, LOCK_SECONDS, ALLOCATED) if lock is not None else None,
         )
 
     # Templates -------------------------------------------------------------------------------

@@ -375,7 +375,7 @@ class VirtualGpus:
         partitions = partitions_text(devices)
         if partitions:
             annotations[MIG_ALLOCATIONS] = partitions
-        lock = BindLock(names.lock, LOCK_SECONDS) if names.lock else None
+        lock = BindLock(names.lock, LOCK_SECONDS, names.allocated) if names.lock else None
         return Written(annotations, lock=lock)
 
 
