@@ -39,9 +39,7 @@ def damaged_by(chance: Random, *valid: str) -> str:
     return text
 
 
-def has_shape_of(
-    valid: str, rules: Mapping[str, Callable[[Any], bool]]
-) -> Callable[[str], bool]:
+def has_shape_of(valid: str, rules: Mapping[str, Callable[[Any], bool]]) -> Callable[[str], bool]:
     """Return what tells whether a JSON text has values of the types that ``valid`` has.
 
     :param rules: what must hold of the value of a key instead, wherever the key is.

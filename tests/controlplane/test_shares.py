@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
+from expected import Outcome
 from faces import Client, node
 from live_cluster import PODS, Content, LiveCluster
 from test_stories import asking, happens
 
+from bayplan.dialects.kai_shares import GROUP_LABEL, RESERVATIONS
+from bayplan.dialects.kai_shares import INDEX_ANNOTATION as INDEX
 from bayplan.dialects.vgpu.assignments import read_assignments
-from bayplan.dialects.vgpu.node_lock import read_lock
+from bayplan.dialects.vgpu.node_lock import lock_text, read_lock
 from bayplan.dialects.vgpu.systems import HAMI
 from bayplan.profiles.loading import load_profiles
 from bayplan.topology.machine.readers.hami_register import REGISTER
@@ -126,3 +130,65 @@ async def _stands_still(cluster: LiveCluster) -> None:
         await asyncio.sleep(0.1)
         now = len(cluster.placements())
         count, calm = now, calm + 1 if now == count else 0
+
+
+async def test_a_pod_that_a_dead_scheduler_left_in_the_middle_of_its_binding_keeps_its_share(
+    cluster: LiveCluster,
+) -> None:
+    node = hami_node("n0", 1)
+    left = sharing("left", "bayplan", 7000)
+    left["spec"]["nodeName"] = "n0"
+    devices = "n0-0,NVIDIA,7000,0:;"
+    notes = {KEYS.allocated: devices, KEYS.to_allocate: devices, KEYS.phase: "allocating"}
+    left["metadata"]["annotations"] = {**notes, KEYS.node: "n0"}
+    node["metadata"]["annotations"][KEYS.lock] = lock_text(time.time() - 301, "default", "left")
+    cluster.apply([node, left])
+    async with cluster.scheduler() as app:
+        cluster.apply([sharing("large", "default-scheduler", 5000)])
+        cluster.apply([sharing("small", "default-scheduler", 3000)])
+
+        def check(outcome: Outcome) -> None:
+            assert outcome.placements.keys() == {"left", "small"}
+            assert "Insufficient shares of cards" in outcome.pending["large"]
+
+        await cluster.ends(app, check)
+    (node,) = cluster.items(NODES)
+    lock = node["metadata"].get("annotations", {}).get(KEYS.lock, "")
+    assert read_lock(lock).pod != "default/left"
+
+
+async def test_a_scheduler_that_dies_between_a_reservation_pod_and_the_binding(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}}
+    cluster.client.post("/api/v1/namespaces", namespace)
+    made = node("n0", **{"kubernetes.io/hostname": "n0", "nvidia.com/gpu.memory": "80000"})
+    made["status"]["capacity"]["nvidia.com/gpu"] = "2"
+    pods = f"/api/v1/namespaces/{RESERVATIONS}/pods"
+    sharer = asking("sharer")
+    sharer["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+    cluster.apply([made, sharer])
+    cluster.used(reservation(pods))
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+        "profiles:\n- plugins: {multiPoint: {enabled: [{name: GPUSharing}]}}\n"
+    )
+    async with cluster.scheduler(load_profiles(profile)):
+        await happens(lambda: cluster.items(pods))
+        assert cluster.placements() == {}
+    (held,) = cluster.items(pods)
+    async with cluster.scheduler(load_profiles(profile)):
+        name = held["metadata"]["name"]
+        cluster.client.patch(f"{pods}/{name}", {"metadata": {"annotations": {INDEX: "1"}}})
+        await happens(lambda: cluster.placements() == {"sharer": "n0"})
+    assert [one["metadata"]["uid"] for one in cluster.items(pods)] == [held["metadata"]["uid"]]
+    (bound,) = cluster.items(PODS)
+    group = held["metadata"]["labels"][GROUP_LABEL]
+    assert bound["metadata"]["labels"][GROUP_LABEL] == group
+
+
+def reservation(pods: str) -> Content:
+    """Return what names the collection of reservation pods, so that it is emptied in the end."""
+    namespace = pods.split("/")[-2]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "any", "namespace": namespace}}
