@@ -67,8 +67,9 @@ class BindLock(msgspec.Struct, frozen=True):
     time and the pod's namespace and name, separated by commas. One that is older than ``seconds``
     was left behind, and is replaced.
 
-    Pods on the node with the annotation ``marks`` whose uids are not ``known`` were bound by another
-    scheduler, later than this binding was decided on: then it is refused, as there may be no room.
+    Pods on the node with the annotation ``marks`` whose uids are not ``known`` were bound by
+    another scheduler, later than this binding was decided on: then it is refused, as there may be
+    no room.
     """
 
     annotation: str

@@ -85,8 +85,8 @@ class PodWrites:
 
         A Conflict counts as success when the pod has this node: an earlier attempt succeeded.
 
-        :raises Conflict: when the pod has another node, is being deleted, or was recreated, and when
-            another scheduler has bound pods to the node that this binding does not know.
+        :raises Conflict: when the pod has another node, is being deleted, or was recreated, and
+            when another scheduler has bound pods to the node that this binding does not know.
         :raises Locked: while another pod has the lock that the binding needs.
         :raises ClusterError: when a request fails.
         """
