@@ -171,6 +171,7 @@ def test_the_card_that_was_handed_over_is_kept_for_its_pod() -> None:
     (claim,) = [c for c in made.api.list(ResourceClaim) if c.status.allocation is not None]
     assert claim.status.allocation is not None
     assert claim.status.allocation.devices.results[0].pool == "n1/attached"
+    assert {device.pool for device in ledger(made).state.devices} == {"n1/attached"}
     finish(made, "p")
     made.advance(10)
     assert made.placements()["thief"] == "n1"

@@ -154,6 +154,7 @@ class DeviceTable:
         self.all = (1 << len(self.devices)) - 1
         self.needs: list[Mapping[CounterKey, Amount]] = [counter_needs(d) for d in self.devices]
         self.reaches = tuple(reach_of(device) for device in self.devices)
+        self._all_local = not any(self.reaches)
         self.divided = tuple(self._divided())
         self.host: Host | None = None
         if limits is not None:
@@ -212,7 +213,7 @@ class DeviceTable:
 
     def turns(self, state: AllocatedState) -> Sequence[Turn]:
         """Return whose turn it is among equal devices; empty where all devices are local."""
-        if not any(self.reaches):
+        if self._all_local:
             return ()
         turns = []
         for reach, device in zip(self.reaches, self.devices, strict=True):

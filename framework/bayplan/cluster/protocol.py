@@ -157,7 +157,8 @@ class ReserveClaim(msgspec.Struct, frozen=True):
 
     The backend adds the finalizer first, then writes allocation and reservedFor in one update of
     the status, and retries when the claim changed meanwhile. Conflict: the claim has another
-    allocation, or was recreated (``uid``).
+    allocation, or was recreated (``uid``). With ``replaces``, the other allocation is cleared first
+    if only this pod may use it.
     """
 
     claim: str
@@ -165,6 +166,7 @@ class ReserveClaim(msgspec.Struct, frozen=True):
     pod: str
     pod_uid: str
     allocation: AllocationResult | None = None
+    replaces: bool = False
 
 
 class ReleaseClaim(msgspec.Struct, frozen=True):

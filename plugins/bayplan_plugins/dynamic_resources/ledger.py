@@ -111,17 +111,23 @@ class DeviceLedger:
             self.in_flight.land(uid)
             if allocation.held == held:
                 # The API shows what was decided: the devices are counted already.
+                self._give_back(uid)
                 self.allocated.set_held(uid, held)
                 return
             self.usage.release(allocation.held)
         before = self.allocated.held(uid)
         if held != before:
-            if not self.trial_holds.is_freed(uid):
-                self.usage.release(before)
-            self.trial_holds.forget_freed(uid)
+            self._give_back(uid)
             self.allocated.set_held(uid, held)
-            self.usage.note_freed(one for one in before if one not in held)
             self.usage.hold(held)
+
+    def _give_back(self, uid: str) -> None:
+        """Stop counting what a claim held."""
+        before = self.allocated.held(uid)
+        if not self.trial_holds.is_freed(uid):
+            self.usage.release(before)
+        self.trial_holds.forget_freed(uid)
+        self.usage.note_freed(before)
 
     def _land_extended(self, claim: ResourceClaim) -> None:
         """Drop the decision for a pod's extended resources once the API shows its claim."""

@@ -91,7 +91,7 @@ class ClaimWriter:
             plan.writes,
             lambda: self._are_ready(pod, plan),
             seconds,
-            then=lambda: self._replacements(pod, plan),
+            then=lambda: list(plan.replaced.values()),
             missing=lambda: self._missing(pod, plan),
             waited=plan.waited,
         )
@@ -196,17 +196,10 @@ class ClaimWriter:
             return False
         uid = claim.metadata.uid
         plan.replaced[claim.key] = ReserveClaim(
-            claim.key, uid, pod.key, pod.uid, self._stamped(taken.allocation)
+            claim.key, uid, pod.key, pod.uid, self._stamped(taken.allocation), replaces=True
         )
         plan.claims = [(one, here or one.metadata.uid == uid) for one, here in plan.claims]
         return True
-
-    def _replacements(self, pod: PodInfo, plan: _Plan) -> list[Write]:
-        """Return the writes that give claims other devices."""
-        writes: list[Write] = []
-        for write in plan.replaced.values():
-            writes += [ReleaseClaim(write.claim, write.uid, pod.uid, deallocate=True), write]
-        return writes
 
     def _missing(self, pod: PodInfo, plan: _Plan) -> str:
         """Say which devices are not ready."""

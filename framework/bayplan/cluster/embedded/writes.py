@@ -198,6 +198,9 @@ def _reserve_claim(store: ObjectStore, write: ReserveClaim) -> None:
     claim = _claim(store, write.claim, write.uid)
     if claim.metadata.deletion_timestamp is not None:
         raise Conflict(f"ResourceClaim {write.claim} is being deleted")
+    users = {reference.uid for reference in claim.status.reserved_for}
+    if write.replaces and users <= {write.pod_uid}:
+        claim = replace(claim, status=ResourceClaimStatus())
     allocation = claim.status.allocation
     if write.allocation is not None:
         if allocation is not None and allocation != write.allocation:

@@ -59,8 +59,10 @@ class ClaimWrites:
         :raises Conflict: when another allocation won, or the claim was recreated or keeps changing.
         :raises ClusterError: when the claim is reserved for too many pods, or a request fails.
         """
+        if write.replaces:
+            await self._clear(write)
         claim = self._lookup(ResourceClaim, write.claim)
-        if sent or not isinstance(claim, ResourceClaim):
+        if sent or write.replaces or not isinstance(claim, ResourceClaim):
             claim = await self._read(write.claim)
         for attempt in range(_ATTEMPTS):
             try:
@@ -71,6 +73,15 @@ class ClaimWrites:
                 claim = await self._read(write.claim)
             else:
                 return
+
+    async def _clear(self, write: ReserveClaim) -> None:
+        """Release a claim that has another allocation than the one to be written."""
+        assert write.allocation is not None, "it is replaced by this one"
+        claim = await self._read(write.claim)
+        known = claim.status.allocation
+        if known is not None and not _same_devices(known, write.allocation):
+            release = ReleaseClaim(write.claim, write.uid, write.pod_uid, deallocate=True)
+            await self.release(release, False)
 
     async def _reserve(self, claim: ResourceClaim, write: ReserveClaim) -> None:
         if write.uid and claim.metadata.uid != write.uid:
