@@ -37,6 +37,7 @@ __all__ = [
     "Transient",
     "Unauthorized",
     "did_you_mean",
+    "nearest",
 ]
 
 
@@ -130,6 +131,12 @@ class Locked(Transient):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``'; did you mean "X"?'`` for the known word nearest to ``word``, else ""."""
+    near = nearest(word, known)
+    return f'; did you mean "{near}"?' if near else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word nearest to ``word``, "" if none is similar."""
     candidates = sorted(known)
     near = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
     if not near:
@@ -138,4 +145,4 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
             lowered[match]
             for match in difflib.get_close_matches(word.lower(), sorted(lowered), n=1, cutoff=0.6)
         ]
-    return f'; did you mean "{near[0]}"?' if near else ""
+    return near[0] if near else ""

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
-import select
 import signal
-import struct
-import subprocess
-import sys
-import termios
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 from paths import ROOT
+from pseudo_terminal import SECONDS, on_a_terminal, read_until
 
 from bayplan.cli import cli
 from bayplan.errors import InputError
 from bayplan.explain.overview import Overview
 
 EXAMPLES = ROOT / "configs" / "examples"
-SECONDS = 120
 
 
 def top(*arguments: object) -> str:
@@ -110,34 +99,6 @@ def test_names_of_the_cluster_are_no_markup() -> None:
 def test_it_needs_one_source() -> None:
     with pytest.raises(InputError, match="exclude each other"):
         top("-f", EXAMPLES / "pending", "--kubeconfig", "x")
-
-
-@contextmanager
-def on_a_terminal(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run a command on a pseudo-terminal of 100 columns."""
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    environment.pop("NO_COLOR", None)
-    command = [sys.executable, "-m", "bayplan.cli", *arguments]
-    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
-    os.close(its)
-    try:
-        yield process, ours
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-
-
-def read_until(terminal: int, text: str) -> str:
-    deadline = time.monotonic() + SECONDS
-    seen = b""
-    while text.encode() not in seen:
-        assert time.monotonic() < deadline, seen.decode(errors="replace")
-        if select.select([terminal], [], [], 1.0)[0]:
-            seen += os.read(terminal, 65536)
-    return seen.decode(errors="replace")
 
 
 def test_on_a_terminal_it_shows_again_what_has_changed(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import click
 
 from bayplan.errors import BayplanError, InputError, did_you_mean
+from bayplan.inputs.choices import OneOf
 from bayplan.logs import set_up_logging
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.sysfs import Sysfs, cpu_set
@@ -72,7 +73,7 @@ class DriverService(Protocol):
 @click.option("--pod-uid", envvar="POD_UID", default="", help="For rolling updates.")
 @click.option(
     "--numa-node",
-    type=click.Choice(["int", "list"]),
+    type=OneOf(["int", "list"]),
     default="int",
     show_default=True,
     help="A list needs the API server's feature gate DRAListTypeAttributes.",
@@ -80,7 +81,7 @@ class DriverService(Protocol):
 @click.option("--cpus", is_flag=True, help="Also publish the CPUs of each NUMA node.")
 @click.option(
     "--taint-effect",
-    type=click.Choice(["NoSchedule", "NoExecute"]),
+    type=OneOf(["NoSchedule", "NoExecute"]),
     default="NoSchedule",
     show_default=True,
     help="Effect of the taint on unhealthy devices.",
@@ -111,7 +112,7 @@ class DriverService(Protocol):
 @click.option("--no-driver", is_flag=True, help="Only run the device plugin.")
 @click.option("--device-plugins-dir", type=_FOLDER, default=Path("/var/lib/kubelet/device-plugins"))
 @click.option("--listen", default="127.0.0.1:9450", show_default=True, help="Probes and metrics.")
-@click.option("--log-format", type=click.Choice(["console", "json"]), default="console")
+@click.option("--log-format", type=OneOf(["console", "json"]), default="console")
 def command(**given: Any) -> None:
     """Publish this node's GPUs and NICs, and prepare them when the kubelet asks."""
     _run(_Options(**given))

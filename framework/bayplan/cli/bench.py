@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import entry_points
@@ -16,6 +17,7 @@ import click
 from bayplan.benchmark import Benchmark, BenchmarkResult, ClusterTarget, TraceRun
 from bayplan.cli.options import output_option
 from bayplan.errors import InputError, did_you_mean
+from bayplan.inputs.durations import duration_text
 
 __all__ = ["command"]
 
@@ -93,11 +95,13 @@ def command(
     if name not in found:
         raise InputError(f'there is no benchmark "{name}"{did_you_mean(name, found)}')
     benchmark: Benchmark = found[name].load()
-    for result in (
+    results = (
         _traced(name, benchmark, trace, policy, seeds, learned, moves)
         if benchmark.run_trace is not None
         else _sized(name, benchmark, nodes, pods, kubeconfig, scheduler)
-    ):
+    )
+    count = len((seeds or (0,)) if benchmark.run_trace is not None else nodes or benchmark.nodes)
+    for result in _with_estimate(name, count, results):
         if output == "json":
             content = {"name": name, "input": result.input, "figures": result.figures}
             note = {"note": result.note} if result.note else {}
@@ -109,6 +113,29 @@ def command(
                 click.echo(f"  {result.note}")
     if output == "table":
         click.echo(_machine())
+
+
+def _with_estimate(
+    name: str, count: int, results: Iterator[BenchmarkResult]
+) -> Iterator[BenchmarkResult]:
+    """Yield results; tell a terminal how far it is while the next one is measured.
+
+    It is one line that stands still: a moving bar would take part in what is measured.
+    """
+    begin, done = time.monotonic(), 0
+    while True:
+        shown = done < count and sys.stderr.isatty()
+        if shown:
+            spent = time.monotonic() - begin
+            left = f", about {duration_text(spent / done * (count - done))} left" if done else ""
+            click.echo(f"{name}: run {done + 1} of {count}{left}", nl=False, err=True)
+        result = next(results, None)
+        if shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+        if result is None:
+            return
+        done += 1
+        yield result
 
 
 def _sized(

@@ -7,6 +7,7 @@ import os
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from bayplan.errors import BayplanError, InputError, did_you_mean
 
@@ -52,6 +53,12 @@ class _LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names of commands without importing them, and options."""
+        names = [name for name in _TEXTS if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=_TEXTS[name]) for name in names]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_TEXTS.items()))
@@ -79,8 +86,11 @@ def _loaded(name: str) -> click.Command:
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="bayplan")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Schedule AI jobs by hardware and network topology."""
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
 
 
 def main() -> None:

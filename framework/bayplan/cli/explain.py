@@ -19,6 +19,7 @@ from bayplan.cli.options import (
     simulate,
     simulate_objects,
 )
+from bayplan.cli.progress import progress_bars
 from bayplan.cli.watching import again_and_again, check_watchable, watch_option
 from bayplan.errors import InputError
 
@@ -90,7 +91,10 @@ def _explain(
         raise InputError("-f and --kubeconfig exclude each other")
     if paths:
         record = frozenset((wanted.key,))
-        simulation, manifests = simulate(paths, config, plugins_dir, until, seed, record)
+        with progress_bars() as bars:
+            simulation, manifests = simulate(
+                paths, config, plugins_dir, until, seed, record, bars=bars
+            )
         for note in manifests.notes():
             click.echo(f"note: {note}", err=True)
         _print(simulation, wanted, output, prices=prices)

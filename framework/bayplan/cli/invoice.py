@@ -12,6 +12,7 @@ import click
 from bayplan.billing.money import decimal_text
 from bayplan.cli.options import optional_input_options, simulate
 from bayplan.errors import InputError
+from bayplan.inputs.choices import OneOf
 
 if TYPE_CHECKING:
     from bayplan.billing.accounts import Budget
@@ -47,7 +48,7 @@ _PLACES = 12
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "json", "csv", "html"]),
+    type=OneOf(["table", "json", "csv", "html"]),
     default="table",
     show_default=True,
     help="The output format.",

@@ -14,13 +14,15 @@ from bayplan.api import ApiObject
 from bayplan.cluster.archive import is_archive
 from bayplan.cluster.manifests import Manifests, load_manifests
 from bayplan.errors import InputError
+from bayplan.inputs.choices import OneOf
 from bayplan.inputs.durations import parse_duration
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
-from bayplan.simulation import Progress, Simulation
+from bayplan.simulation import Simulation
 from bayplan.simulation.arrivals import split_by_arrival
 
 if TYPE_CHECKING:
+    from bayplan.cli.progress import Bars
     from bayplan.cycle.evaluator import Trace
     from bayplan.metering.journal import Journal
 
@@ -138,7 +140,7 @@ def output_option(function: F) -> F:
     return click.option(
         "-o",
         "--output",
-        type=click.Choice(["table", "json"]),
+        type=OneOf(["table", "json"]),
         default="table",
         show_default=True,
         help="The output format.",
@@ -175,7 +177,7 @@ def simulate(
     until: float | None,
     seed: int,
     record: frozenset[str] = frozenset(),
-    progress: Progress | None = None,
+    bars: Bars | None = None,
     trace: str | None = None,
     settled: Look | None = None,
     arrivals: Path | None = None,
@@ -186,6 +188,7 @@ def simulate(
 
     :param until: the virtual time to simulate, in seconds; None for the default.
     :param record: the keys of the pods for which the best nodes and their scores are kept.
+    :param bars: makes bars that show how far it is.
     :param trace: the key of a pod whose hooks are printed.
     :param arrivals: a file of jobs that arrive over time.
     :param order: the seed that shuffles which of these jobs arrives when, 0 for as they are.
@@ -196,7 +199,7 @@ def simulate(
     # Plugins may print; keep that out of the answer on standard output.
     with _plugins_print_to_stderr() as answers:
         loaded = profiles(config, plugins_dir)
-        manifests = load_manifests(paths)
+        manifests = load_manifests(paths, report=bars("loading") if bars is not None else None)
         simulation = Simulation(loaded, seed, until, record, _traced(trace), journal)
         if settled is not None:
             simulation.on_settled(answers(settled))
@@ -210,7 +213,7 @@ def simulate(
             later += arrivals_of_trace(shuffled(read_trace(arrivals), order), manifests.objects)
         simulation.create(start)
         simulation.arrive(later)
-        simulation.run(progress)
+        simulation.run(bars("pods placed") if bars is not None else None)
         _check_admitted(simulation, record)
     return simulation, manifests
 

@@ -10,7 +10,7 @@ from bayplan.cli.options import simulate
 from bayplan.simulation.comparison import IdleHistory, Run
 
 if TYPE_CHECKING:
-    from bayplan.simulation import Progress
+    from bayplan.cli.progress import Bars
 
 __all__ = ["DEFAULT", "Work", "policy_name", "run_policy"]
 
@@ -37,7 +37,7 @@ def policy_name(config: Path | None) -> str:
     return DEFAULT if config is None else str(config)
 
 
-def run_policy(config: Path | None, work: Work, progress: Progress | None = None) -> Run:
+def run_policy(config: Path | None, work: Work, bars: Bars | None = None) -> Run:
     """Run some work under a policy, with a journal of its usage.
 
     :raises InputError: for input that cannot be used.
@@ -55,6 +55,6 @@ def run_policy(config: Path | None, work: Work, progress: Progress | None = None
         order=work.order,
         journal=journal,
         settled=idle.look,
-        progress=progress,
+        bars=bars,
     )
     return Run(policy_name(config), simulation, journal, idle)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,12 +15,12 @@ from bayplan.explain.claims import claim_rows
 from bayplan.explain.explanation import domain_lines
 from bayplan.naming import counted, listed, short_key
 from bayplan.plugin.decision import Decision
-from bayplan.simulation import Progress, Simulation, resource_use
+from bayplan.simulation import Simulation, resource_use
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.networks import Networks
 from bayplan.topology.network.tree import Domain
 
-__all__ = ["print_simulation", "progress", "stdout"]
+__all__ = ["print_simulation", "stdout"]
 
 _MANY_NODES = 64
 """In a larger cluster, only nodes with pods are shown."""
@@ -37,27 +36,6 @@ _RELAXED = "gpu.topology/relaxed"
 def stdout() -> Console:
     """Return a console on standard output; in a pipe, its lines are not cut."""
     return Console(width=None if sys.stdout.isatty() else 4096, highlight=False, emoji=False)
-
-
-@contextmanager
-def progress(what: str = "pods placed") -> Iterator[Progress | None]:
-    """Show a progress bar with an estimate on a terminal; yield its callback, or None in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    # The import takes longer than a small simulation, and only a terminal needs it.
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 # simulate --------------------------------------------------------------------------------

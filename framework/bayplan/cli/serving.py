@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from bayplan.errors import InputError
+from bayplan.inputs.choices import OneOf
 
 if TYPE_CHECKING:
     from bayplan.live.bill_pages import Bills
@@ -96,7 +97,7 @@ _OPTIONS = (
     ),
     click.option(
         "--log-format",
-        type=click.Choice(["console", "json"]),
+        type=OneOf(["console", "json"]),
         default="console",
         show_default=True,
         help="The format of the log.",

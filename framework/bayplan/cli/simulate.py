@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bayplan.cli.options import compared_input_options, output_option, simulate
+from bayplan.cli.progress import progress_bars
 from bayplan.cli.watching import again_and_again, check_watchable, watch_option
 from bayplan.errors import InputError, did_you_mean
 from bayplan.naming import counted
@@ -110,14 +111,14 @@ def _simulate(
     if page_only and output == "json":
         raise InputError("--report - and -o json both write to standard output; give a file")
     costs = _costs(price_file)
-    with render.progress() as progress:
+    with progress_bars() as bars:
         simulation, manifests = simulate(
             paths,
             policies[0],
             plugins_dir,
             until,
             seed,
-            progress=progress,
+            bars=bars,
             trace=trace,
             arrivals=arrivals,
             journal=None if costs is None else costs.journal,
@@ -180,9 +181,8 @@ def _compare(
 ) -> None:
     """Print what becomes of the same work with each profile file."""
     from bayplan.billing.prices import load_prices
-    from bayplan.cli import render
     from bayplan.cli.comparison import print_comparison
-    from bayplan.cli.policy_runs import policy_name, run_policy
+    from bayplan.cli.policy_runs import run_policy
     from bayplan.simulation.comparison import compare
 
     if "-" in work.paths:
@@ -190,8 +190,8 @@ def _compare(
     prices = None if price_file is None else load_prices(price_file)
     runs = []
     for config in configs:
-        with render.progress(policy_name(config)) as progress:
-            runs.append(run_policy(config, work, progress))
+        with progress_bars() as bars:
+            runs.append(run_policy(config, work, bars))
     found = compare(runs, prices)
     if output == "json":
         json.dump(found.as_json(), sys.stdout, indent=2)

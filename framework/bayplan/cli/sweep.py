@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bayplan.cli.options import Duration, output_option
+from bayplan.cli.progress import progress_bars
 from bayplan.errors import BayplanError, InputError
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ def command(
         for trace in arrivals or (None,)
         for seed in seeds or (0,)
     ]
-    with render.progress("runs") as progress:
+    with progress_bars() as bars:
+        progress = bars("runs") if bars is not None else None
         if dask is not None:
             answers = on_dask(dask, run_one, runs, progress)
         else:

@@ -16,6 +16,7 @@ import click
 
 from bayplan.cli.options import optional_input_options, simulate
 from bayplan.errors import InputError
+from bayplan.inputs.choices import OneOf
 from bayplan.inputs.durations import parse_duration
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class _Window:
 @click.command(name="usage")
 @click.option(
     "--by",
-    type=click.Choice(_BY),
+    type=OneOf(_BY),
     default="tenant",
     show_default=True,
     help="What to add up by, besides resource and model.",
@@ -65,7 +66,7 @@ class _Window:
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "json", "csv"]),
+    type=OneOf(["table", "json", "csv"]),
     default="table",
     show_default=True,
     help="The output format.",

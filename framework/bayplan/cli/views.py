@@ -21,6 +21,7 @@ from bayplan.cli.options import (
     simulate,
     unscheduled,
 )
+from bayplan.cli.progress import progress_bars
 from bayplan.cli.watching import EVERY
 from bayplan.errors import BayplanError, InputError, NotFound
 
@@ -106,14 +107,16 @@ class ViewRequest:
 
     def _simulated(self, view: View) -> None:
         shown = _Changes(self, view)
-        simulation, manifests = simulate(
-            self.paths,
-            self.config,
-            self.plugins_dir,
-            self.until,
-            self.seed,
-            settled=shown.look if self.watch else None,
-        )
+        with progress_bars() as bars:
+            simulation, manifests = simulate(
+                self.paths,
+                self.config,
+                self.plugins_dir,
+                self.until,
+                self.seed,
+                bars=None if self.watch else bars,
+                settled=shown.look if self.watch else None,
+            )
         for note in manifests.notes():
             click.echo(f"note: {note}", err=True)
         if not shown.any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from bayplan.errors import BayplanError, InputError
 
 if TYPE_CHECKING:
-    from bayplan.simulation import Progress
+    from bayplan.cli.progress import Report
 
 __all__ = ["at_once", "on_dask"]
 
@@ -21,7 +21,7 @@ _SECONDS = "10s"
 
 
 def at_once(
-    processes: int, function: Callable[[T], R], inputs: Sequence[T], progress: Progress | None
+    processes: int, function: Callable[[T], R], inputs: Sequence[T], progress: Report | None
 ) -> list[R]:
     """Return what a function makes of each input, in their order.
 
@@ -46,7 +46,7 @@ def at_once(
 
 
 def on_dask(
-    address: str, function: Callable[[T], R], inputs: Sequence[T], progress: Progress | None
+    address: str, function: Callable[[T], R], inputs: Sequence[T], progress: Report | None
 ) -> list[R]:
     """Return what a function makes of each input, in their order, on a Dask cluster.
 
@@ -70,7 +70,7 @@ def on_dask(
 
 
 def _spread(
-    pool: Executor, function: Callable[[T], R], inputs: Sequence[T], progress: Progress | None
+    pool: Executor, function: Callable[[T], R], inputs: Sequence[T], progress: Report | None
 ) -> list[R]:
     futures = [pool.submit(function, one) for one in inputs]
     try:

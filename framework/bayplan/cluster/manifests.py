@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +24,12 @@ from bayplan.api.object_key import object_key
 from bayplan.api.objects import DecodeError, Kind, decode_text
 from bayplan.api.validation import validate
 from bayplan.cluster.archive import is_archive, read_archive
+from bayplan.cluster.load_progress import LoadProgress
 from bayplan.cluster.snapshot_changes import SnapshotChanges
 from bayplan.dialects.koordinator import layers_of
 from bayplan.dialects.topograph import cluster_of, is_model
 from bayplan.errors import InputError, did_you_mean
-from bayplan.inputs.documents import Document, iter_documents, read_stdin, read_text
+from bayplan.inputs.documents import Document, iter_documents, read_stdin, read_text, similar_path
 from bayplan.inputs.durations import DURATION_ANNOTATION, parse_duration
 from bayplan.inputs.limits import FILE
 from bayplan.schemas.fieldcheck import FieldNotes, check_fields
@@ -98,24 +99,32 @@ class FullObject:
         return self.entry.where()
 
 
-def load_manifests(paths: Sequence[str], in_full: bool = False) -> Manifests:
+def load_manifests(
+    paths: Sequence[str],
+    in_full: bool = False,
+    report: Callable[[int, int], None] | None = None,
+) -> Manifests:
     """Load files, folders, archives of ``bayplan snapshot`` and ``-`` (standard input).
 
     A file's object that an archive also holds is applied to the archive's.
 
     :param in_full: whether to keep fields and kinds that bayplan does not read.
+    :param report: called now and then with how many bytes are loaded, and how many there are.
     :raises InputError: for anything that cannot be read, and for duplicate objects.
     """
-    loader = _Loader(Manifests(contents=[] if in_full else None))
+    progress = LoadProgress(report, [Path(path) for path in paths]) if report else None
+    loader = _Loader(Manifests(contents=[] if in_full else None), progress)
     with _without_collections():
         for path in paths:
             if _is_archive(path):
                 for document in read_archive(Path(path)):
+                    loader.begin(document.text.content, 1)
                     loader.load(document)
                     del document
         loader.archives_end()
         for source, text in _texts(path for path in paths if not _is_archive(path)):
             found = False
+            loader.begin(text, text.count("\n---") + 1)
             for document in iter_documents(text, source, FILE):
                 found = True
                 loader.load(document)
@@ -153,7 +162,8 @@ def _texts(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
         except OSError as exc:
             raise InputError(exc.strerror or str(exc), name[:80]) from None
         if not exists:
-            raise InputError("there is no such file or folder", name or "-f")
+            text = f"there is no such file or folder{similar_path(path)}"
+            raise InputError(text, name or "-f")
         if not path.is_dir():
             yield name, read_text(path, FILE)
             continue
@@ -192,20 +202,29 @@ _read_head = msgspec.json.Decoder(_Head).decode
 class _Loader:
     """Turns entries into objects and finds duplicates."""
 
-    def __init__(self, result: Manifests) -> None:
+    def __init__(self, result: Manifests, progress: LoadProgress | None = None) -> None:
         self._result = result
+        self._progress = progress
         self._loading_archives = True
         self._seen: dict[tuple[type, str], str] = {}
         self._archived: dict[tuple[type, str], tuple[ManifestEntry, ApiObject]] = {}
         self._changes = SnapshotChanges(result.replaced)
         self._changed: dict[tuple[type, str] | None, FullObject] = {}
 
+    def begin(self, text: str, documents: int) -> None:
+        """Begin with a text of about so many documents."""
+        if self._progress is not None:
+            self._progress.file(len(text), documents)
+
     def load(self, document: Document) -> None:
         """Add the objects of a document.
 
         :raises InputError: for an object that cannot be used.
         """
-        for entry in _entries(document):
+        for number, entry in enumerate(_entries(document), 1):
+            if self._progress is not None:
+                items = len(document.content["items"]) if entry.path else 1
+                self._progress.entry(document.index, number, items)
             if isinstance(entry.content, dict) and is_model(entry.content):
                 self._load_model(entry)
             else:

@@ -10,12 +10,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bayplan.errors import InputError
+from bayplan.errors import InputError, nearest
 from bayplan.inputs.jsontext import duplicate_key, parse_json, parse_json_sequence
 from bayplan.inputs.limits import CONFIGURATION, FILE, LimitExceeded, Limits
 from bayplan.inputs.yamltext import Position, YamlProblem, parse_yaml, positions
 
-__all__ = ["Document", "Text", "iter_documents", "parse_documents", "read_stdin", "read_text"]
+__all__ = [
+    "Document",
+    "Text",
+    "iter_documents",
+    "parse_documents",
+    "read_stdin",
+    "read_text",
+    "similar_path",
+]
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,26 @@ def read_text(path: Path, limits: Limits = CONFIGURATION) -> str:
         limits.check_size(content)
     except LimitExceeded as exc:
         raise InputError(str(exc), str(path)) from None
+    except FileNotFoundError as exc:
+        raise InputError(f"{exc.strerror}{similar_path(path)}", str(path)) from None
     except OSError as exc:
         raise InputError(exc.strerror or str(exc), str(path)) from None
     return _decoded(content, str(path))
+
+
+def similar_path(path: Path) -> str:
+    """Return ``'; did you mean "PATH"?'`` for what is there under a similar name, else ""."""
+    for above in path.parents:
+        if not above.is_dir():
+            continue
+        missing, *below = path.relative_to(above).parts
+        try:
+            near = nearest(missing, (one.name for one in above.iterdir()))
+        except OSError:
+            return ""
+        found = above.joinpath(near, *below) if near else path
+        return f'; did you mean "{found}"?' if near and found.exists() else ""
+    return ""
 
 
 def read_stdin() -> str:

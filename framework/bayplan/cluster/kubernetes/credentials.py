@@ -22,8 +22,8 @@ import yaml
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
-from bayplan.errors import InputError
-from bayplan.inputs.documents import parse_documents, read_text
+from bayplan.errors import InputError, did_you_mean
+from bayplan.inputs.documents import parse_documents, read_text, similar_path
 
 __all__ = ["Credentials", "Endpoint", "Tls", "find_kubeconfig"]
 
@@ -158,10 +158,20 @@ class Credentials:
 
     def _reason(self, text: str) -> str:
         if self._context and f"with name {self._context} in" in text:
-            return f'there is no context "{self._context}"'
+            near = did_you_mean(self._context, self._contexts())
+            return f'there is no context "{self._context}"{near}'
         if self._path is None:
             return f"this process does not run in a cluster ({text}); give --kubeconfig FILE"
-        return text if self._path.exists() else "there is no such file"
+        return text if self._path.exists() else f"there is no such file{similar_path(self._path)}"
+
+    def _contexts(self) -> list[str]:
+        """Return the names of the contexts of the kubeconfig."""
+        assert self._path is not None, "only a file has contexts"
+        try:
+            (document, *_) = parse_documents(read_text(self._path), str(self._path))
+            return [str(one["name"]) for one in document.content["contexts"]]
+        except (InputError, LookupError, TypeError, ValueError):
+            return []
 
     async def _read(self, settings: Configuration) -> float:
         """Let the client fill its settings; return for how many seconds they are valid."""
