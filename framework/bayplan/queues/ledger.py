@@ -249,6 +249,10 @@ class Ledger:
         if entry is not None:
             self._asked[pod.key] = entry
             self._ask(entry.row, entry.amounts)
+            if self._used.get(pod.key, entry) != entry:
+                self._take_back(self._used, pod, self._tree.use)
+                self._used[pod.key] = entry
+                self._tree.use(entry.row, entry.amounts, 1, entry.fixed)
         self._charge_claims(pod)
 
     # Claims that pods name ---------------------------------------------------------------

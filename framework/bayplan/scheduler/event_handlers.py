@@ -170,10 +170,12 @@ class EventHandlers:
         state = self._state
         if same_needs(known.pod, pod):
             ending = not known.terminating and pod.metadata.deletion_timestamp is not None
+            claimed = _claims_made(known.pod) != _claims_made(pod)
             known.pod = pod
             if ending:
                 # Whoever follows the pods on nodes may count those that end differently.
                 state.snapshot.replace_pod(known)
+            if ending or claimed:
                 state.snapshot.set_living(known)
             if known.gang is not None:
                 state.group_status.changed(known.gang)
@@ -193,8 +195,9 @@ class EventHandlers:
             return
         known = self._known(pod)
         if known is not None and same_needs(known.pod, pod):
-            before, known.pod = known.pod.status.resource_claim_statuses, pod
-            if before != pod.status.resource_claim_statuses:
+            before, known.pod = known.pod, pod
+            if _claims_made(before) != _claims_made(pod):
+                state.snapshot.set_living(known)
                 self._recheck_pod(pod.key)
             state.preparations.recheck((pod.key,))
             return
@@ -389,3 +392,8 @@ class EventHandlers:
             for unit in sorted(units):
                 state.queue.recheck(unit, state.now)
                 state.recorder.gate_changed(unit)
+
+
+def _claims_made(pod: Pod) -> tuple[object, object]:
+    """Return which claims were made for a pod."""
+    return pod.status.resource_claim_statuses, pod.status.extended_resource_claim_status

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from examples import examples
 from hypothesis import given
@@ -24,6 +25,7 @@ from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.explain.pools import pool_reports
 from bayplan.live.pool_metrics import PoolMetrics
 from bayplan.testing import Cluster, make_node, make_object, make_pod
+from bayplan_plugins.queues.plain.pools import PoolPolicy
 
 DRIVER = "gpu.nvidia.com"
 GPU = "nvidia.com/gpu"
@@ -209,6 +211,25 @@ def test_partitions_count_as_parts_of_their_device() -> None:
     assert used(cluster) == 1.5
 
 
+def test_alternatives_count_as_the_largest_until_one_is_chosen() -> None:
+    classes = [device_class(), device_class("half", "half")]
+    either = [
+        {"name": "small", "deviceClassName": "half"},
+        {"name": "large", "deviceClassName": "gpu"},
+    ]
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    requests = [{"name": "r", "firstAvailable": either}]
+    made: list[ApiObject] = []
+    for name in ("x", "y"):
+        meta, spec = {"name": name, "namespace": "a"}, {"devices": {"requests": requests}}
+        made += [make_object({**kind, "metadata": meta, "spec": spec}), user(name, name)]
+    world = [with_slices("n"), *halves_of("n"), *classes, pool(quota("a", {DRIVER: 1}))]
+    cluster = run(*world, *made)
+    assert tenants(cluster) == {"a": 1}, "the second one might get a whole device"
+    assert used(cluster) == 0.5
+    as_counted_from_nothing(cluster)
+
+
 def test_a_shared_claim_is_charged_once_and_its_end_gives_back() -> None:
     shared = [claim("s", 2), *(user(f"s-{at}", "s") for at in range(3))]
     world = [with_slices("n"), slice_of("n"), device_class(), pool(quota("a", {DRIVER: 3}))]
@@ -331,6 +352,18 @@ def test_no_tenant_exceeds_its_limit_and_the_ledger_counts_what_claims_hold(
         assert held["a"] <= 3
         assert held["b"] <= 2
         assert {one: used(cluster, one) for one in "ab"} == held
+        as_counted_from_nothing(cluster)
+
+
+def as_counted_from_nothing(cluster: Cluster) -> None:
+    queues = cluster.profile.runtime.plugins["Queues"]
+    (policy,) = [one for one in queues.policies if isinstance(one, PoolPolicy)]  # type: ignore[attr-defined]
+    tree, plain = policy.ledger.tree, policy.ledger.recounted()
+    for column in ("used", "demand"):
+        followed, counted = getattr(tree, column), getattr(plain, column)
+        for name, at in plain.column_of.items():
+            own = followed[:, tree.column_of[name]]
+            assert np.allclose(own, counted[:, at]), f"{column} of {name}"
 
 
 def happen(cluster: Cluster, kind: str, space: str, count: int, name: str) -> None:
