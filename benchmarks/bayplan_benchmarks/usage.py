@@ -12,7 +12,7 @@ from bayplan.billing.invoice import invoice
 from bayplan.billing.month import Month
 from bayplan.billing.prices import PriceList, load_prices
 from bayplan.metering.journal import Journal
-from bayplan.metering.record import UsageRecord
+from bayplan.metering.record import CapacityRecord, CapacityState, UsageRecord
 from bayplan.metering.summary import Summary
 
 __all__ = ["usage"]
@@ -26,6 +26,10 @@ _BATCH = 20_000
 _HELD = (("cpu", "", 8000), ("memory", "", 64 * 2**30 * 1000), ("nvidia.com/gpu", "H100", 8000))
 """What each pod holds: a record for each."""
 _RECORDS_PER_POD = len(_HELD)
+_LEAST = 30 * 60_000
+_SHORT = 10
+"""One pod in so many ends before the minimum period of half an hour."""
+_CAPACITY = "  capacity: [{pool: pool, owner: tenant-7, idle: 0.25, reserved: 1}]\n"
 _PRICES = """
 apiVersion: bayplan.dev/v1alpha1
 kind: PriceList
@@ -50,7 +54,10 @@ def _records(first: int, last: int, pods: int, nodes: int) -> Iterator[UsageReco
     for pod in range(first, last):
         tenant = f"tenant-{pod % _TENANTS}"
         since = _START + pod * _MONTH // pods
-        until = since + _HOUR + pod * 7_777 % (4 * _HOUR)
+        length = _HOUR + pod * 7_777 % (4 * _HOUR)
+        if pod // _TENANTS % _SHORT == 0:
+            length = 1 + length % _LEAST
+        until = since + length
         for resource, model, amount in _HELD:
             yield UsageRecord(
                 tenant,
@@ -69,6 +76,17 @@ def _records(first: int, last: int, pods: int, nodes: int) -> Iterator[UsageReco
             )
 
 
+def _offers(pods: int, nodes: int) -> Iterator[CapacityRecord]:
+    """Yield what nodes offer, which all pods fit into."""
+    for node in range(nodes):
+        for resource, model, amount in _HELD:
+            whole = amount * (pods // nodes + 1)
+            parts = ((CapacityState.IN_SERVICE, whole), (CapacityState.RESERVED, amount))
+            for state, part in parts:
+                own = ("pool", f"node-{node}", resource, model, state, part, _START, None)
+                yield CapacityRecord(*own)
+
+
 def _measure(nodes: int, pods: int) -> BenchmarkResult:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.db"
@@ -79,10 +97,13 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
             last = min(pods, first + _BATCH // _RECORDS_PER_POD)
             journal.append(list(_records(first, last, pods, nodes)))
         ingest = time.perf_counter() - started
+        journal.append(list(_offers(pods, nodes)))
         month = Summary(journal, _START, _START + _MONTH)
         ragged = Summary(journal, _START + 12_345, _START + _MONTH - 54_321)
         by = ("tenant", "resource", "model")
-        prices = _prices(Path(folder))
+        prices = _prices(Path(folder), "")
+        least = _prices(Path(folder), "  minimumPeriod: 30m\n")
+        owned = _prices(Path(folder), _CAPACITY)
         figures = {
             "recordsPerSecond": pods * _RECORDS_PER_POD / ingest,
             "summarySeconds": _seconds(lambda: month.usage(by)),
@@ -93,6 +114,12 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
             "invoiceSeconds": _seconds(
                 lambda: invoice("tenant-7", _BILLED, prices, journal, _START + _MONTH)
             ),
+            "minimumInvoiceSeconds": _seconds(
+                lambda: invoice("tenant-7", _BILLED, least, journal, _START + _MONTH)
+            ),
+            "ownerInvoiceSeconds": _seconds(
+                lambda: invoice("tenant-7", _BILLED, owned, journal, _START + _MONTH)
+            ),
             "gigabytes": sum(file.stat().st_size for file in Path(folder).iterdir()) / 1e9,
         }
         journal.close()
@@ -100,10 +127,10 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
     return BenchmarkResult(given, figures)
 
 
-def _prices(folder: Path) -> PriceList:
-    """Return prices with bands that cut hours, and discounts."""
+def _prices(folder: Path, more: str) -> PriceList:
+    """Return prices with bands that cut hours, discounts, and more of a version."""
     path = folder / "prices.yaml"
-    path.write_text(_PRICES)
+    path.write_text(_PRICES + more)
     return load_prices(path)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bills import GPU, HOUR, MINUTE, Records, accounts, at, prices, used, version
+from bills import GPU, HOUR, MINUTE, Records, accounts, at, offered, prices, used, version
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from bayplan.billing.prices import PriceList
 from bayplan.errors import InputError
 from bayplan.metering.course import Course
 from bayplan.metering.journal import Batch, Journal
-from bayplan.metering.record import UsageRecord
+from bayplan.metering.record import CapacityRecord, CapacityState, UsageRecord
 
 MONTH = Month(2026, 3)
 BEGIN, END = at("2026-02-27"), at("2026-04-02")
@@ -46,7 +47,17 @@ PRICES: dict[str, list[dict[str, Any]]] = {
         version("2026-03-10", prices=[{"resource": GPU, "perHour": "4.44"}]),
     ],
     "minimum": [version("2020-01-01", prices=ENTRIES, minimumPeriod="2h")],
+    "minimums": [
+        version(
+            "2020-01-01",
+            prices=ENTRIES,
+            minimumPeriod="90m",
+            discounts=[{"resource": GPU, "tiers": TIERS}],
+        ),
+        version("2026-03-10", prices=ENTRIES[:2], minimumPeriod="23h"),
+    ],
 }
+OWNERS = [{"pool": "p", "owner": "lab", "idle": "0.25", "reserved": "1"}]
 
 
 def times() -> st.SearchStrategy[int]:
@@ -97,6 +108,12 @@ def price_list(versions: list[dict[str, Any]]) -> PriceList:
 
 
 LISTS = {name: price_list(versions) for name, versions in PRICES.items()}
+OWNED = price_list(
+    [
+        version("2020-01-01", prices=ENTRIES, capacity=OWNERS),
+        version("2026-03-10", prices=ENTRIES[:2], capacity=OWNERS, minimumPeriod="1h"),
+    ]
+)
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -137,10 +154,52 @@ def test_no_record_is_read_where_sums_tell_all(monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError("records are read")
 
     monkeypatch.setattr(journal, "records", read)
-    for name in ("bands", "discounts", "versions"):
-        assert invoice("lab", MONTH, LISTS[name], journal, END).lines
+    lists = [LISTS[name] for name in ("bands", "discounts", "versions", "minimum", "minimums")]
+    for one in (*lists, OWNED):
+        assert invoice("lab", MONTH, one, journal, END).lines
+    early = journal_of(
+        [used("2026-03-01", "2026-03-05 12:34"), used("2026-03-02", "2026-03-02 00:30")]
+    )
+    monkeypatch.setattr(early, "records", read)
     with pytest.raises(AssertionError, match="records are read"):
-        invoice("lab", MONTH, LISTS["minimum"], journal, END)
+        invoice("lab", MONTH, LISTS["minimum"], early, END)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[list[UsageRecord], list[CapacityRecord]]:
+    """Draw what is used on two nodes, and what they offer: never less is in service than used."""
+    usage = [replace(one, node=f"node-{one.pool}") for one in draw(st.lists(records(), max_size=8))]
+    offers = []
+    kinds = sorted({(one.resource, one.model, one.pool) for one in usage} | {(GPU, "", "p")})
+    for resource, model, pool in kinds:
+        own = {"resource": resource, "model": model, "pool": pool, "node": f"node-{pool}"}
+        most = sum(
+            one.amount / 1000
+            for one in usage
+            if (one.resource, one.model, one.pool) == (resource, model, pool)
+        )
+        cuts = [at("2026-01-01"), *sorted(draw(st.sets(times(), max_size=3))), None]
+        for since, until in itertools.pairwise(cuts):
+            assert since is not None
+            for state in CapacityState:
+                least = most if state is CapacityState.IN_SERVICE else 0
+                amount = least + draw(st.integers(0, 8))
+                if amount:
+                    offers.append(offered(since, until, amount, state=state, **own))
+    return usage, offers
+
+
+@given(worlds(), times())
+@examples(60)
+def test_an_owner_pays_for_unused_capacity_by_sums_as_by_records(
+    world: tuple[list[UsageRecord], list[CapacityRecord]], as_of: int
+) -> None:
+    usage, offers = world
+    journal = journal_of(usage)
+    journal.append(offers)
+    from_sums = invoice("lab", MONTH, OWNED, journal, as_of)
+    from_records = invoice("lab", MONTH, OWNED, Records(usage, offers), as_of)
+    assert from_sums == from_records
 
 
 def test_usage_from_before_the_prices_begin_is_refused_as_ever(tmp_path: Path) -> None:
@@ -155,7 +214,7 @@ def test_only_hours_that_are_cut_are_read_record_by_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     journal = journal_of([used("2026-03-01 00:20", "2026-03-30 12:34")])
-    course = Course(journal, "lab", MONTH.since, MONTH.until)
+    course = Course(journal, MONTH.since, MONTH.until, {"tenant": "lab"})
     [key] = course.keys
     transactions = []
     opened = journal.transaction

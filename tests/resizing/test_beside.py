@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 from elastic_builders import GPU, job
+from prometheus_client import CollectorRegistry
 
 from bayplan.api import ApiObject, ComputePool, Job, Pod, Quantity
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import Bind, Done, Evict, PatchPodStatus, Write
+from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.scheduler.expectations import EXPECTED_SECONDS
 from bayplan.scheduler.scheduler import Scheduler
@@ -197,3 +199,20 @@ def test_the_status_of_the_pool_is_written(both: Both) -> None:
     assert found.status.phase == "Ready"
     assert found.status.allocated[GPU] == Quantity(3)
     assert found.status.available[GPU] == Quantity(5)
+
+
+def test_how_long_jobs_wait_for_the_other_scheduler_is_a_metric(both: Both) -> None:
+    registry = CollectorRegistry()
+    metrics = QueueMetrics(registry)
+    metrics.watch(both.beside)
+    both.off = True
+    both.add(pool())
+    for at in range(2):
+        both.add(make_pod(f"x{at}", "1", None, **{GPU: 1}))
+    both.advance(90)
+    of = {"system": "pool", "queue": "p/t"}
+    assert registry.get_sample_value("bayplan_queue_oldest_wait_seconds", of) == 90
+    both.off = False
+    both.advance(30)
+    assert registry.get_sample_value("bayplan_queue_wait_seconds_count", of) == 2
+    assert registry.get_sample_value("bayplan_queue_wait_seconds_sum", of) == 180

@@ -9,11 +9,12 @@ without minimum and without discounts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from bayplan.billing.accounts import Account, Credit
@@ -21,9 +22,10 @@ from bayplan.billing.idle import Unused, unused
 from bayplan.billing.money import decimal_text, rounded
 from bayplan.billing.month import Month
 from bayplan.billing.prices import PriceList, thousandths_of, unit_of
+from bayplan.billing.spans import Key, Span, crossings_of, rests_of_minimum, spans_of
 from bayplan.billing.tariff import Rate, Tariff, Time, discounted, pieces
 from bayplan.billing.usage_source import UsageSource
-from bayplan.metering.record import UsageRecord
+from bayplan.metering.record import CapacityState, UsageRecord
 
 if TYPE_CHECKING:
     from bayplan.metering.journal import Journal
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Invoice", "LineItem", "invoice", "make_invoice"]
 
 _HOUR = 3_600_000
-Key = tuple[str, str, str]
-"""A resource, its model and its pool."""
+_STATES = {Unused.IDLE: CapacityState.IN_SERVICE, Unused.RESERVED: CapacityState.RESERVED}
+"""What unused capacity is a part of."""
 
 
 @dataclass(frozen=True)
@@ -155,112 +157,57 @@ def invoice(
     """
     end = min(max(as_of, month.since), month.until)
     lines = _Lines(Tariff(prices, month.since, month.until), prices.currency)
-    journal = _summed(prices, source, month.since, end)
+    journal = _summed(prices, source, month, end)
     if journal is not None:
-        lines.add_sums(journal, tenant, month.since, end)
+        _add_sums(lines, tenant, month, journal, end)
     else:
-        lookback = max(0, month.since - prices.longest_minimum)
-        records = source.records(lookback, end, tenant)
-        lines.add_usage(_billed(records, prices, month, end))
+        _add_records(lines, tenant, month, source, end)
     owned = {
         pool
         for version in prices.versions
         for pool, price in version.capacity.items()
         if price.owner == tenant
     }
-    if owned:
+    if owned and journal is not None:
+        lines.add_unused_sums(tenant, owned, journal, month.since, end)
+    elif owned:
         lines.add_unused(tenant, owned, source, month.since, end)
     return Invoice(tenant, month, prices.currency, end, lines.items())
 
 
-def _summed(prices: PriceList, source: UsageSource, since: int, until: int) -> Journal | None:
+def _add_sums(lines: _Lines, tenant: str, month: Month, journal: Journal, end: int) -> None:
+    prices = lines.tariff.prices
+    least = prices.longest_minimum
+    early: Iterable[UsageRecord] = ()
+    if least:
+        early = journal.records_of_short(max(0, month.since - least), end, tenant, least)
+    rests = list(rests_of_minimum(early, prices, month, end))
+    lines.add_sums(journal, tenant, month.since, end, rests)
+
+
+def _add_records(lines: _Lines, tenant: str, month: Month, source: UsageSource, end: int) -> None:
+    prices = lines.tariff.prices
+    least = prices.longest_minimum
+    records: Iterable[UsageRecord] = source.records(max(0, month.since - least), end, tenant)
+    rests: list[Span] = []
+    if least:
+        records = kept = list(records)
+        rests = list(rests_of_minimum(kept, prices, month, end))
+    lines.add_usage(chain(spans_of(records, month.since, end), rests))
+
+
+def _summed(prices: PriceList, source: UsageSource, month: Month, end: int) -> Journal | None:
     """Return the journal whose sums tell all that is billed; None if records have to be read.
 
-    That is where single pods pay a minimum, and where usage may be from a time without prices.
+    That is where usage may be from a time without prices.
     """
     # The database takes longer to import than a small simulation.
     from bayplan.metering.journal import Journal
 
     first, last = prices.versions[0].since, prices.versions[-1].until
-    priced = first <= since and (last is None or until <= last)
-    whole = isinstance(source, Journal) and priced and since < until and not prices.longest_minimum
-    return source if whole and isinstance(source, Journal) else None
-
-
-# Usage --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Span:
-    """What a line counts: an amount in thousandths from a time to a time."""
-
-    resource: str
-    model: str
-    pool: str
-    amount: int
-    since: int
-    until: int
-
-    @property
-    def key(self) -> Key:
-        """What is billed together."""
-        return self.resource, self.model, self.pool
-
-
-def _billed(
-    records: Iterable[UsageRecord], prices: PriceList, month: Month, end: int
-) -> Iterator[_Span]:
-    """Yield what is billed for records in a month: their time, and the rest of the minimum."""
-    if not prices.longest_minimum:
-        for record in records:
-            yield from _clipped(record, record.until, month, end)
-        return
-    holds: dict[tuple[str, str, str], list[UsageRecord]] = defaultdict(list)
-    for record in records:
-        holds[record.pod_uid, record.resource, record.model].append(record)
-    for hold in holds.values():
-        began = min(record.since for record in hold)
-        ended = _last_end(hold)
-        least = began
-        if ended is not None and ended <= end:
-            least += prices.version_at(max(began, prices.versions[0].since)).minimum
-        for record in hold:
-            short = record.until is not None and record.until == ended and ended < least
-            yield from _clipped(record, least if short else record.until, month, end, short)
-
-
-def _last_end(hold: list[UsageRecord]) -> int | None:
-    """Return when the last of a pod's records ends, None while one is open."""
-    ends = [record.until for record in hold if record.until is not None]
-    return max(ends) if len(ends) == len(hold) else None
-
-
-def _clipped(
-    record: UsageRecord, until: int | None, month: Month, end: int, extended: bool = False
-) -> Iterator[_Span]:
-    last = month.until if extended else end
-    since = max(record.since, month.since)
-    until = last if until is None else min(until, last)
-    if since < until:
-        yield _Span(record.resource, record.model, record.pool, record.amount, since, until)
-
-
-def _crossings(spans: list[_Span], thresholds: set[Fraction]) -> dict[Fraction, Time]:
-    """Return when the use of all spans together reached each threshold, as far as it did."""
-    changes: dict[int, int] = defaultdict(int)
-    for span in spans:
-        changes[span.since] += span.amount
-        changes[span.until] -= span.amount
-    found: dict[Fraction, Time] = {}
-    left = sorted(thresholds)
-    used, level, last = 0, 0, 0
-    for moment in sorted(changes):
-        then = used + level * (moment - last)
-        while left and left[0] <= then:
-            found[left[0]] = last + (left[0] - used) / level
-            del left[0]
-        used, level, last = then, level + changes[moment], moment
-    return found
+    until = month.until if prices.longest_minimum else end
+    priced = first <= month.since and (last is None or until <= last)
+    return source if isinstance(source, Journal) and priced and month.since < end else None
 
 
 # Lines --------------------------------------------------------------------------------------
@@ -277,16 +224,16 @@ class _Lines:
     currency: str
     _found: dict[_LineKey, Time] = field(default_factory=lambda: defaultdict(int))
 
-    def add_usage(self, billed: Iterable[_Span]) -> None:
+    def add_usage(self, billed: Iterable[Span]) -> None:
         """Add a tenant's use of a month, all of it at once, as discounts follow its sum."""
-        by_resource: dict[str, list[_Span]] = defaultdict(list)
+        by_resource: dict[str, list[Span]] = defaultdict(list)
         for span in billed:
             by_resource[span.resource].append(span)
         for resource, spans in by_resource.items():
             begin, end = min(one.since for one in spans), max(one.until for one in spans)
             self.tariff.prices.check(begin, end)
             thresholds = self._thresholds(resource)
-            crossings = _crossings(spans, thresholds) if thresholds else {}
+            crossings = crossings_of(spans, thresholds) if thresholds else {}
             known: dict[tuple[str, str], tuple[Rate, ...]] = {}
             for span in spans:
                 key = (span.model, span.pool)
@@ -295,11 +242,19 @@ class _Lines:
                 for rate, length in pieces(known[key], span.since, span.until):
                     self._add("used", span.key, rate, Decimal(1), span.amount * length)
 
-    def add_sums(self, journal: Journal, tenant: str, since: int, until: int) -> None:
-        """Add a tenant's use of a month, as ``add_usage`` does, from a journal's sums."""
-        from bayplan.metering.course import Course
+    def add_sums(
+        self, journal: Journal, tenant: str, since: int, until: int, rests: Sequence[Span]
+    ) -> None:
+        """Add a tenant's use of a month, as ``add_usage`` does, from a journal's sums.
 
-        course = Course(journal, tenant, since, until)
+        :param rests: what is billed beyond it.
+        """
+        from bayplan.metering.course import Course, Step
+
+        steps = [Step(one.key, one.since, one.amount) for one in rests]
+        steps += [Step(one.key, one.until, -one.amount) for one in rests]
+        course = Course(journal, since, until, {"tenant": tenant}, added=steps)
+        last = max((until, *(one.until for one in rests)))
         by_resource: dict[str, list[Key]] = defaultdict(list)
         for key in course.keys:
             by_resource[key[0]].append(key)
@@ -309,7 +264,7 @@ class _Lines:
             for key in keys:
                 rates = discounted(self.tariff.rates(*key), resource, crossings)
                 for rate in rates:
-                    begin, end = max(since, rate.since), min(until, rate.until)
+                    begin, end = max(since, rate.since), min(last, rate.until)
                     used = course.used(key, end) - course.used(key, begin) if begin < end else 0
                     if used:
                         self._add("used", key, rate, Decimal(1), used)
@@ -329,7 +284,7 @@ class _Lines:
         for record in unused(usage, capacity, since, until):
             if record.pool not in pools:
                 continue
-            span = _Span(
+            span = Span(
                 record.resource,
                 record.model,
                 record.pool,
@@ -340,12 +295,36 @@ class _Lines:
             self.tariff.prices.check(span.since, span.until)
             rates = self.tariff.rates(span.resource, span.model, span.pool)
             for rate, length in pieces(rates, span.since, span.until):
-                price = rate.version.capacity.get(record.pool)
-                if price is None or price.owner != tenant:
-                    continue
-                share = price.idle if record.kind is Unused.IDLE else price.reserved
+                share = _share(tenant, rate, record.pool, record.kind)
                 if share:
                     self._add(record.kind.value, span.key, rate, share, span.amount * length)
+
+    def add_unused_sums(
+        self, tenant: str, pools: set[str], journal: Journal, since: int, until: int
+    ) -> None:
+        """Add what a tenant pays for unused capacity, as ``add_unused`` does, from sums.
+
+        In a journal, what is in service on a node is never less than what is used there.
+        """
+        from bayplan.metering.course import Course
+        from bayplan.metering.tables import capacity
+
+        for pool in sorted(pools):
+            used = Course(journal, since, until, {"pool": pool})
+            for kind, state in _STATES.items():
+                of = {"pool": pool, "state": state.value}
+                offered = Course(journal, since, until, of, capacity)
+                for key in offered.keys:
+                    for rate in self.tariff.rates(*key):
+                        begin, end = max(since, rate.since), min(until, rate.until)
+                        share = _share(tenant, rate, pool, kind)
+                        if not share or begin >= end:
+                            continue
+                        rest = offered.used(key, end) - offered.used(key, begin)
+                        if kind is Unused.IDLE:
+                            rest -= used.used(key, end) - used.used(key, begin)
+                        if rest:
+                            self._add(kind.value, key, rate, share, rest)
 
     def _add(self, what: str, key: Key, rate: Rate, share: Decimal, more: Time) -> None:
         resource, model, pool = key
@@ -374,6 +353,14 @@ class _Lines:
             factor,
             rounded(exact, self.currency),
         )
+
+
+def _share(tenant: str, rate: Rate, pool: str, kind: Unused) -> Decimal:
+    """Return the part of the price that a tenant pays for what is unused of a pool."""
+    price = rate.version.capacity.get(pool)
+    if price is None or price.owner != tenant:
+        return Decimal(0)
+    return price.idle if kind is Unused.IDLE else price.reserved
 
 
 def _order(line: LineItem) -> tuple[object, ...]:

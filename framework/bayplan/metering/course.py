@@ -1,4 +1,4 @@
-"""What a tenant has used up to any time, from a journal's sums.
+"""What was used or offered up to any time, from a journal's sums.
 
 Whole hours come from the sums; only hours that are cut are read record by record.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from typing import NamedTuple
+
+from sqlalchemy import Table
 
 from bayplan.metering.changes import ROLLUPS, Changes
 from bayplan.metering.journal import Journal
 from bayplan.metering.tables import HOUR, usage
 
-__all__ = ["FIELDS", "Course", "Time"]
+__all__ = ["FIELDS", "Course", "Step", "Time"]
 
 FIELDS = ("resource", "model", "pool")
 """What a course is told apart by."""
@@ -22,6 +25,14 @@ Key = tuple[str, str, str]
 """The values of ``FIELDS``."""
 Time = int | Fraction
 """Milliseconds since 1970."""
+
+
+class Step(NamedTuple):
+    """From a time on, an amount more of a key is used, or less if it is negative."""
+
+    key: Key
+    at: int
+    amount: int
 
 
 class _Steps:
@@ -45,46 +56,75 @@ class _Steps:
 
 
 class Course:
-    """What a tenant uses between two times, in amount times milliseconds.
+    """What is used or offered between two times, in amount times milliseconds.
 
     What is open goes on to the end.
 
     :param since: the start, a whole hour in milliseconds since 1970.
-    :param until: the end.
+    :param until: the end of what the journal says.
+    :param equal: only what has these values, such as ``{"tenant": "red"}``.
+    :param table: ``usage`` or ``capacity``.
+    :param added: what is used as well, also beyond the end, but not before the start.
     """
 
-    def __init__(self, journal: Journal, tenant: str, since: int, until: int) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        since: int,
+        until: int,
+        equal: Mapping[str, str],
+        table: Table = usage,
+        added: Sequence[Step] = (),
+    ) -> None:
         assert since % HOUR == 0, "hours are summed up from a whole hour on"
         self._journal = journal
-        self._tenant = tenant
+        self._equal = dict(equal)
+        self._table = table
         self._since, self._until = since, until
-        self._steps = self._read()
+        self._last = max((until, *(one.at for one in added)))
+        self._added: dict[int, list[Step]] = defaultdict(list)
+        self._steps = self._read(added)
         self._cut: dict[tuple[int, str], dict[Key, list[tuple[int, int]]]] = {}
 
-    def _read(self) -> dict[Key, _Steps]:
-        last = self._until + -self._until % HOUR
-        changes = Changes(usage, FIELDS, {"tenant": self._tenant})
+    def _read(self, added: Iterable[Step]) -> dict[Key, _Steps]:
+        changes = Changes(self._table, FIELDS, self._equal)
+        levels: dict[Key, int] = defaultdict(int)
+        by_hour: dict[int, dict[Key, list[int]]] = defaultdict(dict)
+        ends: dict[Key, int] = defaultdict(int)
         with self._journal.transaction() as connection:
-            levels: dict[Key, int] = defaultdict(int)
             for one in changes.changes(connection, 0, self._since, ROLLUPS, dated=False):
                 levels[_named(one.key)] += one.level
-            found = sorted(
-                changes.changes(connection, self._since, last, ROLLUPS[1:]),
-                key=lambda one: one.start,
-            )
+            for one in changes.changes(connection, self._since, self._until, ROLLUPS[1:]):
+                hour = one.start // HOUR * HOUR
+                found = by_hour[hour].setdefault(_named(one.key), [0, 0])
+                found[0] += one.level
+                found[1] += one.until(hour + HOUR)
+                ends[_named(one.key)] += one.level
+        for key, level in levels.items():
+            ends[key] += level
+        # What the journal says ends there: only what is added goes on.
+        stops = (Step(key, self._until, -level) for key, level in ends.items() if level)
+        for step in (*added, *stops):
+            hour = step.at // HOUR * HOUR
+            self._added[hour].append(step)
+            found = by_hour[hour].setdefault(step.key, [0, 0])
+            found[0] += step.amount
+            found[1] += step.amount * (hour + HOUR - step.at)
         steps = {key: _Steps(self._since, level) for key, level in levels.items() if level}
-        for one in found:
-            own = steps.setdefault(_named(one.key), _Steps(self._since, 0))
-            own.add(one.start, one.level, one.moment)
+        for hour in sorted(by_hour):
+            for key, (level, moment) in by_hour[hour].items():
+                steps.setdefault(key, _Steps(self._since, 0)).add(hour, level, moment)
         return steps
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """Each (resource, model, pool) of which anything may have been used."""
+        """Each (resource, model, pool) of which there may be anything."""
         return tuple(self._steps)
 
     def used(self, key: Key, until: Time) -> Time:
         """Return what was used of a key from the start up to a time."""
+        if key not in self._steps:
+            return 0
         hour = until // HOUR * HOUR
         total, level = self._steps[key].until(hour)
         if hour == until:
@@ -99,19 +139,19 @@ class Course:
     def reached(self, keys: Iterable[Key], amount: Fraction) -> Time | None:
         """Return when the use of all keys together reached an amount; None if it did not."""
         own = list(keys)
-        if sum(self.used(key, self._until) for key in own) < amount:
+        if sum(self.used(key, self._last) for key in own) < amount:
             return None
 
         def total(hour: int) -> Fraction:
             return Fraction(sum(self._steps[key].until(hour)[0] for key in own))
 
-        hours = range(self._since + HOUR, self._until + HOUR, HOUR)
+        hours = range(self._since + HOUR, self._last + HOUR, HOUR)
         # The last hour may be cut; that it is reached by then is known.
         hour = hours[min(bisect_left(hours, amount, key=total), len(hours) - 1)] - HOUR
         used, last = total(hour), hour
         level = sum(self._steps[key].until(hour)[1] for key in own)
         changes = sorted(change for key in own for change in self._changes_of(hour, key))
-        for moment, more in [*changes, (self._until, 0)]:
+        for moment, more in [*changes, (self._last, 0)]:
             then = used + level * (moment - last)
             if amount <= then:
                 return last + (amount - used) / level
@@ -123,9 +163,12 @@ class Course:
         place = hour, key[0]
         if place not in self._cut:
             found: dict[Key, list[tuple[int, int]]] = defaultdict(list)
-            changes = Changes(usage, FIELDS, {"tenant": self._tenant, "resource": key[0]})
+            for step in self._added.get(hour, ()):
+                found[step.key].append((step.at, step.amount))
+            changes = Changes(self._table, FIELDS, {**self._equal, "resource": key[0]})
+            end = min(hour + HOUR, self._until)
             with self._journal.transaction() as connection:
-                for one in changes.changes(connection, hour, hour + HOUR, ()):
+                for one in changes.changes(connection, hour, end, ()):
                     found[_named(one.key)].append((one.start, one.level))
             self._cut[place] = found
         return self._cut[place].get(key, [])

@@ -264,6 +264,20 @@ class Journal:
             assert isinstance(record, UsageRecord)
             yield record
 
+    def records_of_short(
+        self, since: int, until: int, tenant: str, shorter: int
+    ) -> Iterator[UsageRecord]:
+        """Yield those of ``records`` whose pod has one that ended and is shorter than this."""
+        ended = (usage.c.until > since) & (usage.c.since + 0 < until)
+        short = ended & (usage.c.until - usage.c.since < shorter)
+        of_tenant = usage.c.series.in_(select(series.c.id).where(series.c.tenant == tenant))
+        with self.transaction() as connection:
+            pods = set(
+                connection.execute(select(usage.c.pod_uid).where(of_tenant, short)).scalars()
+            )
+        if pods:
+            yield from (one for one in self.records(since, until, tenant) if one.pod_uid in pods)
+
     def capacity(self, since: int, until: int) -> Iterator[CapacityRecord]:
         """Yield the records of capacity between two times, whole, in no given order."""
         for record in self._stream(capacity, since, until):
