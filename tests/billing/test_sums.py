@@ -224,4 +224,4 @@ def test_only_hours_that_are_cut_are_read_record_by_record(
     assert transactions == []
     assert course.used(key, at("2026-03-01 00:50")) == 30 * MINUTE * 1000
     assert course.used(key, at("2026-03-01 00:10")) == 0
-    assert len(transactions) == 1
+    assert len(transactions) == 2

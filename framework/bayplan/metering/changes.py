@@ -127,6 +127,19 @@ class Changes:
                 at = row[len(self._by)] if dated else since
                 yield Change(self._key(row), at, at, sign * row[-2] * row[-1])
 
+    def at_once(self, connection: Connection, since: int, until: int) -> Iterator[Change]:
+        """Yield what single records change in a window, without the times of each change."""
+        table = self._table
+        for time, sign in ((table.c.since, 1), (table.c.until, -1)):
+            group = [*self._by, table.c.amount]
+            found = self._select([*group, func.count(), func.sum(time)], table)
+            found = found.where(time >= since, time < until).group_by(*group)
+            for row in connection.execute(found):
+                # Products of amounts and times exceed what databases add up.
+                amount, count, times = (int(value) for value in row[-3:])
+                level, moment = sign * amount * count, sign * amount * (count * until - times)
+                yield Change(self._key(row), since, until, level, moment)
+
     def by_record(
         self, connection: Connection, since: int, until: int
     ) -> Iterator[tuple[Key, int]]:

@@ -5,6 +5,7 @@ Whole hours come from the sums; only hours that are cut are read record by recor
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Table
 
-from bayplan.metering.changes import ROLLUPS, Changes
+from bayplan.metering.changes import ROLLUPS, Change, Changes
 from bayplan.metering.journal import Journal
 from bayplan.metering.tables import HOUR, usage
 
@@ -84,7 +85,7 @@ class Course:
         self._last = max((until, *(one.at for one in added)))
         self._added: dict[int, list[Step]] = defaultdict(list)
         self._steps = self._read(added)
-        self._cut: dict[tuple[int, str], dict[Key, list[tuple[int, int]]]] = {}
+        self._before: dict[tuple[int, str], dict[Key, list[Change]]] = {}
 
     def _read(self, added: Iterable[Step]) -> dict[Key, _Steps]:
         changes = Changes(self._table, FIELDS, self._equal)
@@ -129,15 +130,31 @@ class Course:
         total, level = self._steps[key].until(hour)
         if hour == until:
             return total
-        changes = (change for change in self._changes_of(hour, key) if change[0] < until)
-        return (
-            total
-            + level * (until - hour)
-            + sum(amount * (until - moment) for moment, amount in changes)
+        changed = sum(
+            one.moment + one.level * (until - one.end) for one in self._changes_until(until, key)
         )
+        added = sum(
+            one.amount * (until - one.at)
+            for one in self._added.get(hour, ())
+            if one.key == key and one.at < until
+        )
+        return total + level * (until - hour) + changed + added
+
+    def _changes_until(self, until: Time, key: Key) -> list[Change]:
+        """Return what the journal says of the cut hour before a time."""
+        end = min(math.ceil(until), self._until)
+        place = end, key[0]
+        if place not in self._before:
+            found: dict[Key, list[Change]] = defaultdict(list)
+            changes = Changes(self._table, FIELDS, {**self._equal, "resource": key[0]})
+            with self._journal.transaction() as connection:
+                for one in changes.at_once(connection, until // HOUR * HOUR, end):
+                    found[_named(one.key)].append(one)
+            self._before[place] = found
+        return self._before[place].get(key, [])
 
     def reached(self, keys: Iterable[Key], amount: Fraction) -> Time | None:
-        """Return when the use of all keys together reached an amount; None if it did not."""
+        """Return when the use of all keys of a resource reached an amount; None if it did not."""
         own = list(keys)
         if sum(self.used(key, self._last) for key in own) < amount:
             return None
@@ -150,7 +167,7 @@ class Course:
         hour = hours[min(bisect_left(hours, amount, key=total), len(hours) - 1)] - HOUR
         used, last = total(hour), hour
         level = sum(self._steps[key].until(hour)[1] for key in own)
-        changes = sorted(change for key in own for change in self._changes_of(hour, key))
+        changes = sorted(self._changes_of(hour, own))
         for moment, more in [*changes, (self._last, 0)]:
             then = used + level * (moment - last)
             if amount <= then:
@@ -158,20 +175,16 @@ class Course:
             used, level, last = then, level + more, moment
         raise AssertionError("it is reached before the end")
 
-    def _changes_of(self, hour: int, key: Key) -> list[tuple[int, int]]:
+    def _changes_of(self, hour: int, keys: Sequence[Key]) -> list[tuple[int, int]]:
         """Return (time, amount) of what changes within an hour."""
-        place = hour, key[0]
-        if place not in self._cut:
-            found: dict[Key, list[tuple[int, int]]] = defaultdict(list)
-            for step in self._added.get(hour, ()):
-                found[step.key].append((step.at, step.amount))
-            changes = Changes(self._table, FIELDS, {**self._equal, "resource": key[0]})
-            end = min(hour + HOUR, self._until)
-            with self._journal.transaction() as connection:
-                for one in changes.changes(connection, hour, end, ()):
-                    found[_named(one.key)].append((one.start, one.level))
-            self._cut[place] = found
-        return self._cut[place].get(key, [])
+        found = [(one.at, one.amount) for one in self._added.get(hour, ()) if one.key in keys]
+        changes = Changes(self._table, FIELDS, {**self._equal, "resource": keys[0][0]})
+        end = min(hour + HOUR, self._until)
+        with self._journal.transaction() as connection:
+            for one in changes.changes(connection, hour, end, ()):
+                if _named(one.key) in keys:
+                    found.append((one.start, one.level))
+        return found
 
 
 def _named(values: Sequence[str]) -> Key:

@@ -83,8 +83,9 @@ capacity = Table(
     Column("until", BigInteger),
 )
 for _table in (usage, capacity):
-    Index(f"{_table.name}_since", _table.c.series, _table.c.since)
-    Index(f"{_table.name}_until", _table.c.series, _table.c.until)
+    # With the amount they tell all that sums of changes need.
+    Index(f"{_table.name}_since", _table.c.series, _table.c.since, _table.c.amount)
+    Index(f"{_table.name}_until", _table.c.series, _table.c.until, _table.c.amount)
     _open = _table.c.until.is_(None)
     Index(f"{_table.name}_open", _table.c.id, sqlite_where=_open, postgresql_where=_open)
 
