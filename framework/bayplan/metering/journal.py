@@ -27,6 +27,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.elements import ColumnElement
 
 from bayplan.errors import InputError, Stopped
 from bayplan.metering import tables
@@ -271,12 +272,10 @@ class Journal:
         ended = (usage.c.until > since) & (usage.c.since + 0 < until)
         short = ended & (usage.c.until - usage.c.since < shorter)
         of_tenant = usage.c.series.in_(select(series.c.id).where(series.c.tenant == tenant))
-        with self.transaction() as connection:
-            pods = set(
-                connection.execute(select(usage.c.pod_uid).where(of_tenant, short)).scalars()
-            )
-        if pods:
-            yield from (one for one in self.records(since, until, tenant) if one.pod_uid in pods)
+        pods = select(usage.c.pod_uid).where(of_tenant, short)
+        for record in self._stream(usage, since, until, tenant, usage.c.pod_uid.in_(pods)):
+            assert isinstance(record, UsageRecord)
+            yield record
 
     def capacity(self, since: int, until: int) -> Iterator[CapacityRecord]:
         """Yield the records of capacity between two times, whole, in no given order."""
@@ -285,7 +284,12 @@ class Journal:
             yield record
 
     def _stream(
-        self, table: Table, since: int, until: int, tenant: str | None = None
+        self,
+        table: Table,
+        since: int,
+        until: int,
+        tenant: str | None = None,
+        only: ColumnElement[bool] | None = None,
     ) -> Iterator[Record]:
         matching = select(series.c.id)
         if tenant is not None:
@@ -294,6 +298,8 @@ class Journal:
             streamed = connection.execution_options(yield_per=_ROWS)
             for lasting in tables.overlapping(table, since, until):
                 found = _joined(table).where(table.c.series.in_(matching), lasting)
+                if only is not None:
+                    found = found.where(only)
                 for row in streamed.execute(found):
                     yield _record_of(table, row)
 
