@@ -224,6 +224,7 @@ def test_a_unit_is_tried_in_the_queue_that_it_has_by_then() -> None:
     queue = UnitQueue(rules, lambda pod: pod.key)
     queue.add(PodInfo(make_pod("a-x-1-0-0")), 0.0)
     rules.gone = False
+    queue.on_event(ClusterEvent.OBJECT_CHANGED, None, 0.0)
     unit = queue.pop(0.0)
     assert unit is not None
     assert unit.lane == "a"

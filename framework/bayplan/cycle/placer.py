@@ -70,7 +70,7 @@ class Placer:
         if unit.gang is not None:
             view = self._snapshot.view()
             for call in self._runtime["placement_generate"]:
-                answer: Placements | None = call(unit, view, parent, state)
+                answer: Placements | None = call.call(unit, view, parent, state)
                 if answer is not None:
                     guard(call, _check_rows, answer, len(view))
                     return answer
@@ -322,7 +322,7 @@ class Placer:
         if self._runtime["reserve"]:
             node = NodeRow(snapshot.nodes, row)
             for call in self._runtime["reserve"]:
-                refusal = call(pod, node, state)
+                refusal = call.call(pod, node, state)
                 if refusal is not None:
                     attempt.refusal = (call.name, refusal)
                     self._unreserve([reserved])

@@ -218,7 +218,7 @@ class Cycle:
         for reserved in attempt.reserved:
             node = self._row(reserved.node)
             for call in calls:
-                answer = call(reserved.pod, node, unit, reserved.state)
+                answer = call.call(reserved.pod, node, unit, reserved.state)
                 if isinstance(answer, Wait):
                     waits.setdefault(call.name, {})[reserved.pod.key] = answer.seconds
                 elif answer is not None:

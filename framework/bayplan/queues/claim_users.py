@@ -13,6 +13,8 @@ __all__ = ["ClaimUsers", "named_claims"]
 
 def named_claims(pod: PodInfo) -> list[str]:
     """Return the keys of the claims that a pod names, which others may name, too."""
+    if not pod.spec.resource_claims:
+        return []
     names = (one.resource_claim_name for one in pod.spec.resource_claims)
     return [f"{pod.namespace}/{name}" for name in dict.fromkeys(names) if name is not None]
 

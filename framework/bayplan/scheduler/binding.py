@@ -164,7 +164,7 @@ class BindingCycle:
             node = self._state.snapshot.row(one.node)
             for call in calls:
                 try:
-                    refusal = call(one.pod, node, one.state)
+                    refusal = call.call(one.pod, node, one.state)
                 except PluginError as exc:
                     self._state.recorder.log_failure(exc)
                     refusal = str(exc)
@@ -227,7 +227,7 @@ class BindingCycle:
         annotations: dict[str, str] = {}
         node = self._state.snapshot.row(reserved.node)
         for call in placed.profile.runtime["bind"]:
-            for name, value in (call(reserved.pod, node, reserved.state) or {}).items():
+            for name, value in (call.call(reserved.pod, node, reserved.state) or {}).items():
                 annotations.setdefault(name, value)
         pod = reserved.pod
         lock, labels = placed.locks.get(pod.key), placed.labels.get(pod.key, {})
@@ -257,7 +257,7 @@ class BindingCycle:
         node = state.snapshot.row(reserved.node)
         for call in profile.runtime["post_bind"]:
             try:
-                call(reserved.pod, node, reserved.state)
+                call.call(reserved.pod, node, reserved.state)
             except PluginError as exc:
                 state.recorder.plugin_failed(reserved.pod, exc)
         state.recorder.bound(reserved.pod, reserved.node)

@@ -60,7 +60,7 @@ class QueuedUnit:
     profile, ``strict`` says that it holds back its lane. ``told`` says that its pods know why they
     wait. ``arrival`` counts the units that came before it, ``version`` the changes of its pods and
     their gates. ``offered_for`` is the lane and shape of the units on whose behalf it is tried; its
-    own shape may change meanwhile.
+    own shape may change meanwhile. ``seen`` tells what was known when its lane was looked up.
     Entries of the queue's heaps with another ``ticket`` are stale.
     """
 
@@ -83,6 +83,7 @@ class QueuedUnit:
     arrival: int = 0
     version: int = 0
     offered_for: _Group | None = None
+    seen: tuple[int, int] = (0, 0)
     ticket: int = 0
 
     @property
@@ -152,6 +153,8 @@ class UnitQueue:
         """The first units of lanes of which none was chosen."""
         self._moved = False
         """Whether a unit has come to another lane since the last choice."""
+        self._changes = 0
+        """How many events may have given units other lanes."""
         self._timed: list[tuple[float, int, str]] = []
         self._unschedulable: dict[frozenset[str], dict[str, QueuedUnit]] = {}
         """Units by the plugins that refused them, so that an event skips those it cannot help."""
@@ -293,12 +296,16 @@ class UnitQueue:
             if unit is None:
                 if not self._leave_old_lanes() and not self._moved:
                     return None
-            elif self._rules.lane(unit) != unit.lane:
+            elif unit.seen != self._seen(unit) and self._rules.lane(unit) != unit.lane:
                 self._activate(unit)
             else:
                 unit.attempts += unit.action == 0
                 self._move(unit, Place.IN_FLIGHT)
                 return unit
+
+    def _seen(self, unit: QueuedUnit) -> tuple[int, int]:
+        """Return what changes with all that a unit's lane may follow from."""
+        return self._changes, unit.version
 
     def _choose_unit(self) -> QueuedUnit | None:
         """Take the next unit from its lane: active ones first, then those that make room."""
@@ -497,6 +504,7 @@ class UnitQueue:
         :param event: one event, no union.
         :param subject: the pod that was placed, changed or removed, None for any other event.
         """
+        self._changes += event is not ClusterEvent.POD_PLACED
         if event is not ClusterEvent.POD_PLACED and self._refusals:
             # Also those of a unit that is between two of its actions, and in no line.
             self._refusals.help()
@@ -571,7 +579,7 @@ class UnitQueue:
         while len(self._lanes) <= unit.action:
             self._lanes.append(Lanes(self._ticket_of))
         unit.order = self._rules.sort_key(unit)
-        unit.lane = lane
+        unit.lane, unit.seen = lane, self._seen(unit)
         if lane:
             unit.order += (unit.arrival,)
             unit.shape, unit.size = self._rules.shape(unit)

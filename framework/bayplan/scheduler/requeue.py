@@ -68,10 +68,10 @@ class RequeueRules:
         unit = self._plain_unit(queued)
         try:
             for call in self._runtime_of(unit)["order_in_queue"]:
-                own: tuple[float, ...] | None = call(unit, queued.added)
+                own: tuple[float, ...] | None = call.call(unit, queued.added)
                 if own is not None:
                     return own
-            key: tuple[float, ...] = self._profiles.first.runtime["queue_sort"][0](
+            key: tuple[float, ...] = self._profiles.first.runtime["queue_sort"][0].call(
                 unit, queued.added
             )
         except PluginError as exc:
@@ -86,7 +86,7 @@ class RequeueRules:
         unit = self._plain_unit(queued)
         try:
             for call in self._runtime_of(unit)["queue_of"]:
-                queue: str | None = call(unit)
+                queue: str | None = call.call(unit)
                 if queue is not None:
                     return queue
         except PluginError as exc:
@@ -127,7 +127,7 @@ class RequeueRules:
     def _kind(self, unit: Unit) -> Hashable:
         """Return what the unit's queue tells units apart by, by ``kind_in_queue``."""
         try:
-            return tuple(call(unit) for call in self._runtime_of(unit)["kind_in_queue"])
+            return tuple(call.call(unit) for call in self._runtime_of(unit)["kind_in_queue"])
         except PluginError as exc:
             self._recorder.plugin_failed(unit.pods[0], exc)
         return None

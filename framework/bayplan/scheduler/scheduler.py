@@ -464,7 +464,7 @@ class Scheduler:
         profile = self._state.profiles.of(unit.pods[0].pod)
         for call in profile.runtime["turn"] if profile is not None else ():
             try:
-                chosen: Sequence[PodInfo] | None = call(unit)
+                chosen: Sequence[PodInfo] | None = call.call(unit)
             except PluginError as exc:
                 # It is placed as a whole, which is what happens without the plugin.
                 self._state.recorder.plugin_failed(unit.pods[0], exc)

@@ -275,8 +275,11 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
     def _own(self, pod: PodInfo, node: str) -> tuple[CardContract, CardRequest] | None:
         """Return by which contract a pod gets cards on a node; None if by none."""
+        requests = self._ledger.requests(pod)
+        if not requests:
+            return None
         contract = self._ledger.contract(node)
-        request = self._ledger.requests(pod).get(contract.name) if contract is not None else None
+        request = requests.get(contract.name) if contract is not None else None
         return (contract, request) if contract is not None and request is not None else None
 
     @hookimpl

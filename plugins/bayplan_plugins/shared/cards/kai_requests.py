@@ -16,13 +16,14 @@ from bayplan.snapshot import Snapshot
 __all__ = ["CardSizes", "known_share", "word_of_kai"]
 
 _MOST_REQUESTS = 20_000
+_SHARES = frozenset(SHARE_ANNOTATIONS)
 _requests: dict[tuple[object, ...], GpuShareRequest | str | None] = {}
 
 
 def known_share(pod: PodInfo) -> GpuShareRequest | str | None:
     """Return what a pod's annotations ask for, read once for equal pods; a text is wrong."""
     annotations = pod.pod.metadata.annotations
-    if not any(name in annotations for name in SHARE_ANNOTATIONS):
+    if not annotations or _SHARES.isdisjoint(annotations):
         return None
     key = (pod.facts, *map(annotations.get, SHARE_ANNOTATIONS))
     if key not in _requests:
