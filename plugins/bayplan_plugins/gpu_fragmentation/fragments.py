@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
+from bayplan.plugin.hookspecs import FloatColumn
+from bayplan_plugins.gpu_fragmentation.known_values import KnownValues, kinds_of
 from bayplan_plugins.gpu_fragmentation.policy import (
     FIRST,
     Rated,
+    best_of_each,
     different_cards,
     several_taken,
+    with_room,
 )
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape, weighted
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows, StateSource
@@ -48,8 +51,9 @@ class FragmentationGradient:
         self._cpu = np.array([[one.shape.cpu] for one in typical])
         self._compute = np.array([[one.shape.compute] for one in typical])
         self._cards = np.array([[one.shape.cards] for one in typical])
+        self._cpus = np.unique(self._cpu)
         self._fragments = _NOT_BUILT
-        self._allowed: BoolColumn = np.zeros((0, 0), dtype=np.bool_)
+        self._known = KnownValues(self.fragmentation)
 
     def learn(self, workload: list[WeightedShape]) -> None:
         """Do nothing: typical pods stay while they differ little."""
@@ -57,13 +61,29 @@ class FragmentationGradient:
     def changed(self, rows: Rows) -> None:
         """Compute the fragmentation of nodes again."""
         if len(self._fragments) and len(rows):
-            self._fragments[rows] = self.fragmentation(self._source.of(rows))
+            self._fragments[rows] = self._values(self._source.of(rows))
+
+    def _build(self, size: int) -> None:
+        """Compute everything about the nodes of the cluster."""
+        columns = [self._source.allowed(one.choice) for one in self._typical]
+        allowed = np.stack(columns, axis=1) if columns else np.ones((size, 1), dtype=np.bool_)
+        self._allowed, self._kind = kinds_of(allowed)
+        self._fragments = self._values(self._source.of(np.arange(size)))
+
+    def _values(self, states: NodeStates) -> FloatColumn:
+        """Return F for each node; each state is computed once."""
+        # Of the CPU that is left, only which of the typical pods it is enough for counts.
+        enough_for = np.searchsorted(self._cpus, states.cpu, side="right")
+        return self._known.of(states, enough_for, self._kind[states.rows])
 
     def fragmentation(self, states: NodeStates) -> FloatColumn:
         """Return F for each node, in thousandths of a card."""
         if not self._typical:
             return np.zeros(len(states))
-        allowed = self._allowed_at(states.rows)
+        if len(states) == 1:
+            # NumPy adds up a single column in another order, whose last bits differ.
+            return self.fragmentation(states.part(np.zeros(2, dtype=np.intp)))[:1]
+        allowed = self._allowed[self._kind[states.rows]].T
         left = states.left[None]
         need = self._compute[:, :, None]
         fits = left >= need
@@ -87,34 +107,33 @@ class FragmentationGradient:
             total = total + part.sum(axis=0)
         return total
 
-    def _allowed_at(self, rows: Rows) -> BoolColumn:
-        """Return, by typical pod and node, whether the node is allowed."""
-        if not len(self._allowed):
-            self._allowed = np.stack([self._source.allowed(one.choice) for one in self._typical])
-        return self._allowed[:, rows]
-
     def rate(self, shape: PodShape, states: NodeStates) -> Rated:
         """Rate nodes by how much more fragmented they would be."""
         if not len(self._fragments):
-            size = len(self._source.allowed(shape.choice))
-            self._fragments = self.fragmentation(self._source.of(np.arange(size)))
-        before = self._fragments[states.rows]
+            self._build(len(self._source.allowed(shape.choice)))
+        rated = Rated(np.zeros(len(states)), np.full(len(states), FIRST))
+        places = with_room(shape, states)
+        if not len(places):
+            return rated
+        own = states.part(places)
         if shape.cards != 1 or shape.whole:
-            after = self.fragmentation(states.without(shape.cpu, several_taken(shape, states.left)))
-            return Rated(_scores(before, after), np.full(len(states), FIRST))
-        return self._rate_share(shape, states, before)
+            after = own.without(shape.cpu, several_taken(shape, own.left))
+            rated.scores[places] = _scores(self._fragments[own.rows], self._values(after))
+        else:
+            self._rate_share(shape, own, places, rated)
+        return rated
 
-    def _rate_share(self, shape: PodShape, states: NodeStates, before: FloatColumn) -> Rated:
-        nodes, cards = different_cards(states.left, shape.compute)
-        tried = states.part(nodes)
+    def _rate_share(self, shape: PodShape, own: NodeStates, places: Rows, rated: Rated) -> None:
+        """Rate nodes for a share; of each one's cards take the best, of equal ones the first."""
+        nodes, cards = different_cards(own.left, shape.compute)
+        tried = own.part(nodes)
         left = tried.left.copy()
         left[np.arange(len(nodes)), cards] -= shape.compute
-        scores = _scores(before[nodes], self.fragmentation(tried.without(shape.cpu, left)))
-        rated = Rated(np.zeros(len(states)), np.zeros(len(states), dtype=np.int64))
-        order = np.lexsort((cards, -scores, nodes))
-        best = order[np.unique(nodes[order], return_index=True)[1]]
-        rated.scores[nodes[best]], rated.cards[nodes[best]] = scores[best], cards[best]
-        return rated
+        after = self._values(tried.without(shape.cpu, left))
+        scores = _scores(self._fragments[tried.rows], after)
+        chosen = best_of_each(nodes, cards, scores)
+        into = places[nodes[chosen]]
+        rated.scores[into], rated.cards[into] = scores[chosen], cards[chosen]
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
         """Return the scores as they are."""

@@ -312,7 +312,7 @@ def _only(state: NodeCards, place: int) -> NodeCards:
 
 
 def _rows(changes: Sequence[int]) -> Rows:
-    return np.unique(np.array(changes, dtype=np.intp))
+    return np.array(sorted(set(changes)), dtype=np.intp)
 
 
 def _is_share(shape: PodShape) -> bool:

@@ -14,7 +14,16 @@ from bayplan_plugins.device_share.columns import Cards
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows
 
-__all__ = ["FIRST", "Policy", "Rated", "best_fit", "different_cards", "several_taken"]
+__all__ = [
+    "FIRST",
+    "Policy",
+    "Rated",
+    "best_fit",
+    "best_of_each",
+    "different_cards",
+    "several_taken",
+    "with_room",
+]
 
 FIRST = -1
 """Instead of a card's place: the first free cards, as all free cards are alike."""
@@ -68,6 +77,14 @@ def best_fit(left: Cards, compute: int) -> IntColumn:
     return places
 
 
+def with_room(shape: PodShape, states: NodeStates) -> Rows:
+    """Return the places of the nodes whose CPU and cards are enough for a pod."""
+    fits = states.cpu >= shape.cpu
+    if shape.cards:
+        fits &= (states.left >= shape.compute).sum(axis=1) >= shape.cards
+    return np.flatnonzero(fits)
+
+
 def several_taken(shape: PodShape, left: Cards) -> Cards:
     """Return what is left of cards when each node gives a pod whole cards, or shares of several.
 
@@ -95,3 +112,14 @@ def different_cards(left: Cards, compute: int) -> tuple[Rows, Rows]:
     first[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
     nodes, places = np.nonzero(first)
     return nodes, order[nodes, places]
+
+
+def best_of_each(nodes: Rows, cards: IntColumn, scores: FloatColumn) -> Rows:
+    """Return, of pairs of a node and a card, the best of each node; of equal ones the first card.
+
+    :param nodes: the pairs' nodes, equal ones next to each other.
+    """
+    order = np.lexsort((cards, -scores, nodes))
+    first = np.ones(len(order), dtype=np.bool_)
+    first[1:] = nodes[order][1:] != nodes[order][:-1]
+    return order[first]

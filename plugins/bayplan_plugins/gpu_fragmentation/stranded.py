@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
+from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.gpu_fragmentation.known_values import KnownValues, kinds_of
 from bayplan_plugins.gpu_fragmentation.policy import (
     FIRST,
     Rated,
+    best_of_each,
     different_cards,
     several_taken,
+    with_room,
 )
 from bayplan_plugins.gpu_fragmentation.rollouts import Rollouts
 from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, PodShape, WeightedShape
@@ -26,7 +29,6 @@ __all__ = ["LeastStranded"]
 _SEQUENCES = 16
 _LENGTH = 16
 _ALIKE = 100.0
-_MOST_KNOWN = 400_000
 _NO_NODES = np.zeros(0)
 
 
@@ -42,7 +44,7 @@ class LeastStranded:
         self._choices: list[NodeChoice] = list(dict.fromkeys(one.shape.choice for one in workload))
         self._rollouts = Rollouts(workload, self._places(workload), _SEQUENCES, _LENGTH)
         self._slots = Slots(workload, self._places(workload))
-        self._known: dict[bytes, float] = {}
+        self._known = KnownValues(self._compute)
         self._stranded: FloatColumn = _NO_NODES
         self._slots_of: SlotTable = np.zeros((0, 0))
 
@@ -62,9 +64,7 @@ class LeastStranded:
         """Compute everything about the nodes of the cluster."""
         columns = [self._source.allowed(choice) for choice in self._choices]
         allowed = np.stack(columns, axis=1) if columns else np.ones((size, 1), dtype=np.bool_)
-        kinds, self._kind = np.unique(allowed, axis=0, return_inverse=True)
-        self._kind = self._kind.reshape(-1)
-        self._allowed: BoolColumn = kinds
+        self._allowed, self._kind = kinds_of(allowed)
         states = self._source.of(np.arange(size))
         self._stranded = self._values(states)
         self._slots_of = self._slots_at(states)
@@ -89,25 +89,12 @@ class LeastStranded:
 
     def _values(self, states: NodeStates) -> FloatColumn:
         """Return what nodes strand; each state is computed once."""
-        if len(self._known) > _MOST_KNOWN:
-            self._known.clear()
-        kind = self._kind[states.rows]
-        keys = np.empty((len(states), states.left.shape[1] + 2), dtype=np.int32)
-        keys[:, 0], keys[:, 1] = states.cpu, kind
-        keys[:, 2:] = np.sort(states.left, axis=1)
-        texts = keys.view(f"V{keys.itemsize * keys.shape[1]}").ravel().tolist()
-        missing: dict[bytes, int] = {}
-        known = self._known
-        for place, text in enumerate(texts):
-            if text not in known:
-                missing.setdefault(text, place)
-        if missing:
-            places = np.fromiter(missing.values(), dtype=np.intp, count=len(missing))
-            found = self._rollouts.idle(
-                states.cpu[places], states.left[places], self._allowed[kind[places]]
-            )
-            known.update(zip(missing, found.tolist(), strict=True))
-        return np.array([known[text] for text in texts])
+        return self._known.of(states, states.cpu, self._kind[states.rows])
+
+    def _compute(self, states: NodeStates) -> FloatColumn:
+        return self._rollouts.idle(
+            states.cpu, states.left, self._allowed[self._kind[states.rows]]
+        )
 
     # Pods ------------------------------------------------------------------------------------
 
@@ -119,10 +106,7 @@ class LeastStranded:
         result = Rated(
             np.zeros(size), np.full(size, FIRST), np.zeros((len(self._slots.cards), size))
         )
-        fits = states.cpu >= shape.cpu
-        if shape.cards:
-            fits &= (states.left >= shape.compute).sum(axis=1) >= shape.cards
-        places = np.flatnonzero(fits)
+        places = with_room(shape, states)
         if not len(places):
             return result
         own = states.part(places)
@@ -148,10 +132,7 @@ class LeastStranded:
         left[np.arange(len(nodes)), cards] -= shape.compute
         gain, lost = self._effect(tried, tried.without(shape.cpu, left))
         total = gain - self._prices() @ lost
-        order = np.lexsort((cards, -total, nodes))
-        first = np.ones(len(order), dtype=np.bool_)
-        first[1:] = nodes[order][1:] != nodes[order][:-1]
-        chosen = order[first]
+        chosen = best_of_each(nodes, cards, total)
         into = places[nodes[chosen]]
         result.scores[into] = gain[chosen]
         result.cards[into] = cards[chosen]
