@@ -27,6 +27,7 @@ from bayplan.api.pod import ResourceRequirements
 from bayplan.benchmark import Benchmark, BenchmarkResult, TraceRun
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import InputError, did_you_mean
+from bayplan.garbage import collect_rarely
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan_benchmarks.openb_trace import (
@@ -146,6 +147,7 @@ def _run_seed(trace: Trace, run: TraceRun) -> BenchmarkResult:
     cluster.deliver()
     scheduler.step()
     specs = [_spec(pod) for pod in trace.pods]
+    collect_rarely()
     started = time.perf_counter()
     arrivals = _Arrivals(cluster, scheduler, [specs[place] for place in order["pods"]])
     arrivals.run(over=_DAY if run.moves else 0.0)

@@ -10,6 +10,7 @@ from bayplan.api import ApiObject, Container, Node, ObjectMeta, Pod, PodSpec, Qu
 from bayplan.api.node import NodeStatus
 from bayplan.api.pod import ResourceRequirements
 from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.garbage import collect_rarely
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler
 
@@ -84,6 +85,7 @@ def run(
     cluster.deliver()
     scheduler.step()
     waiting = list(pods)
+    collect_rarely()
     started = time.perf_counter()
     for pod in waiting:
         cluster.create(pod)

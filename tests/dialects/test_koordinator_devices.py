@@ -151,8 +151,11 @@ _ALLOCATIONS = st.lists(
 @examples(50)
 @given(_ALLOCATIONS)
 def test_allocations_are_read_back_as_they_were_written(found: list[Allocation]) -> None:
-    read = allocations_of({ALLOCATED: allocated_text(found)})
-    assert sorted(read, key=repr) == sorted(found, key=repr)
+    text = allocated_text(found)
+    kept = allocations_of({ALLOCATED: text})
+    assert sorted(kept, key=repr) == sorted(found, key=repr)
+    # Another text of the same content is read anew.
+    assert allocations_of({ALLOCATED: f"{text} "}) == kept
 
 
 @examples(50)

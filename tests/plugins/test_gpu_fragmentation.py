@@ -15,6 +15,7 @@ from bayplan.api import ApiObject, Pod
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.gpu_fragmentation.fragments import FragmentationGradient
+from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTable
 from bayplan_plugins.gpu_fragmentation.policy import several_taken
 from bayplan_plugins.gpu_fragmentation.rollouts import Rollouts
 from bayplan_plugins.gpu_fragmentation.shapes import (
@@ -108,6 +109,30 @@ def test_fragmentation_is_what_typical_pods_could_not_use(
     kept = weighted(((one.shape, one.part) for one in workload), 0.95)
     expected = plain_fragmentation([(o.shape, o.part) for o in kept], 1000 * cpu, left)
     assert found[0] == pytest.approx(expected)
+
+
+@examples(50)
+@given(
+    st.lists(SHAPES, min_size=1, max_size=5, unique=True),
+    st.lists(st.tuples(st.integers(0, 16), LEFT), min_size=1, max_size=8),
+)
+def test_what_is_known_of_a_state_is_what_would_be_computed(
+    shapes: list[PodShape], nodes: list[tuple[int, list[int]]]
+) -> None:
+    cluster = Cluster([make_node(f"n{place}", cpu="64") for place in range(len(nodes))])
+    source = StateSource(cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger))
+    policy = FragmentationGradient(source)
+    policy.forget(weighted((one, 1.0) for one in shapes))
+    cpu, left = [1000 * one for one, _ in nodes], [cards for _, cards in nodes]
+    turned = states(cpu, [cards[::-1] for cards in left])
+    alone = [states([own], [cards]) for own, cards in zip(cpu, left, strict=True)]
+    expected = [policy.fragmentation(one)[0] for one in alone]
+    table = StateTable(lambda some: policy.fragmentation(some)[:, None])
+    known, kind = KnownStates(), np.zeros(len(nodes), dtype=np.int64)
+    for one in (states(cpu, left), turned, turned.part(np.arange(len(nodes))[::-1])):
+        found = table.of(known.of(one, one.cpu, kind), one)[:, 0]
+        assert sorted(found) == sorted(expected)
+        assert found[np.argsort(one.rows)].tolist() == expected
 
 
 # Rollouts ------------------------------------------------------------------------------------
@@ -214,6 +239,26 @@ def test_no_policy_gives_more_of_a_card_than_it_has(policy: str) -> None:
     assert (arrays.compute >= 0)[:, :4].all()
     assert total == 12 * WHOLE - arrays.compute.clip(min=0).sum()
     assert total > 0.8 * 12 * WHOLE, "the cluster is nearly full"
+
+
+@examples(10)
+@given(
+    st.sampled_from(("LeastStranded", "FGD", "BestFit")),
+    st.lists(st.sampled_from((30, 60, 100, 20, 200, 400)), min_size=20, max_size=60),
+)
+def test_the_cached_path_equals_the_plain_path(policy: str, percents: list[int]) -> None:
+    objects = [obj for node in range(12) for obj in gpu_objects(f"n{node}", 4)]
+    args = {"GPUFragmentation": {"policy": policy}}
+    found = []
+    for cached in (True, False):
+        cluster = Cluster(objects, plugins=args, cached=cached)
+        for number, percent in enumerate(percents):
+            cluster.add(share_pod(f"p{number}", percent))
+            cluster.schedule()
+            if number % 7 == 6:
+                cluster.remove(f"p{number - 3}")
+        found.append([cards_of(cluster, f"n{node}") for node in range(12)])
+    assert found[0] == found[1]
 
 
 def test_a_pod_for_a_whole_node_keeps_its_room() -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from bayplan.plugin.base import Normalize, Reads, Refusal
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
@@ -67,6 +68,14 @@ class FilterColumn:
         self.mask |= refused
         if error:
             self.errors.update(np.flatnonzero(refused).tolist())
+
+    def clear_rows(self, rows: npt.NDArray[np.intp]) -> None:
+        """Drop the answers for some rows."""
+        if self.errors:
+            self.errors.difference_update(rows.tolist())
+        self.mask[rows] = False
+        for mask in self.refusals.values():
+            mask[rows] = False
 
     def set_row(self, row: int, refusal: str | Refusal | None, size: int) -> None:
         """Set one row's answer."""

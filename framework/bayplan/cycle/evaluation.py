@@ -14,6 +14,8 @@ from bayplan.plugin.decision import Finalist, PodDecision, fit_message, not_sati
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
 from bayplan.snapshot import PodInfo
 
+Rows = npt.NDArray[np.intp]
+
 __all__ = ["NOWHERE", "Evaluation", "FilterFailure"]
 
 NOWHERE = -np.inf
@@ -40,6 +42,8 @@ class Evaluation:
     """
 
     __slots__ = (
+        "_refused",
+        "_sum",
         "epoch",
         "failure",
         "feasible",
@@ -67,9 +71,17 @@ class Evaluation:
         self.skipped: dict[str, set[str]] = {"pre_filter": set(), "pre_score": set()}
         self.feasible: BoolColumn = np.zeros(0, dtype=np.bool_)
         self.total: FloatColumn = np.zeros(0)
+        self._refused: BoolColumn | None = None
+        self._sum: tuple[ScoreColumn, FloatColumn] | None = None
         self.epoch = -1
         self.position = 0
         self.node_version = -1
+
+    @property
+    def over_columns(self) -> bool:
+        """Whether all of its filters and scores have a spelling over columns."""
+        columns: list[FilterColumn | ScoreColumn] = [*self.filters, *self.scores]
+        return all(column.vector is not None for column in columns)
 
     def best(self, rows: npt.NDArray[np.intp] | None = None) -> int | None:
         """Return the row of the best feasible node, the first among equals; None without one.
@@ -151,13 +163,59 @@ class Evaluation:
             left &= ~column.mask
         return [refusal for refusal in found if refusal.mask.any()]
 
+    def refused_for_good(self) -> BoolColumn:
+        """Return the nodes that are refused whatever pods they have; do not change it."""
+        if self._refused is None:
+            self._refused = self.outside(len(self.feasible))
+            for column in self.filters:
+                if not column.by_pods and not column.clusterwide:
+                    self._refused |= column.mask
+        return self._refused
+
     def sum_up(self) -> None:
         """Add up the weighted scores of all plugins for every node."""
+        self._sum = None
         total = np.zeros(len(self.feasible))
         for score in self.scores:
             total += score.weight * score.counted
         total[~self.feasible] = NOWHERE
         self.total = total
+
+    def sum_up_from(self, rows: Rows, first: ScoreColumn | None) -> None:
+        """Add up the scores again, of which those before ``first`` changed in some rows only.
+
+        The sum of those is kept; it is added up in the same order as all are.
+        """
+        if first is None:
+            self.sum_up()
+            return
+        place = next(place for place, score in enumerate(self.scores) if score is first)
+        if self._sum is not None and self._sum[0] is first:
+            part = self._sum[1]
+            some = np.zeros(len(rows))
+            for score in self.scores[:place]:
+                some += score.weight * score.counted[rows]
+            part[rows] = some
+        else:
+            part = np.zeros(len(self.feasible))
+            for score in self.scores[:place]:
+                part += score.weight * score.counted
+            self._sum = first, part
+        total = part
+        for score in self.scores[place:]:
+            total = total + score.weight * score.counted
+        if not self.feasible.all():
+            total[~self.feasible] = NOWHERE
+        self.total = total
+
+    def sum_up_rows(self, rows: Rows) -> None:
+        """Add up the scores of some nodes again."""
+        self._sum = None
+        total = np.zeros(len(rows))
+        for score in self.scores:
+            total += score.weight * score.counted[rows]
+        total[~self.feasible[rows]] = NOWHERE
+        self.total[rows] = total
 
     def describe(self, names: list[str], finalists: bool) -> PodDecision:
         """Return the evaluation as a record.

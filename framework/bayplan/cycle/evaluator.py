@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bayplan.cycle.columns import (
     MAX_SCORE,
@@ -34,7 +35,13 @@ from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 
 __all__ = ["Evaluator", "Trace"]
 
+Rows = npt.NDArray[np.intp]
+
 _KEPT_SIGNATURES = 256
+_FEW_CHANGES = 8
+_PART_BY_ROW = 64
+_PART = 4
+"""Which part of all nodes, 1 in so many, may have changed without starting from scratch."""
 _FEW_ROWS = 4
 """For up to so many rows, calls for single nodes are faster than one for columns."""
 _NOT_CONSIDERED = "not considered because the filter failed on another node"
@@ -212,7 +219,7 @@ class Evaluator:
     def _rejects(
         self, call: HookCall, pod: PodInfo, nodes: NodeView, state: CycleState
     ) -> list[Reject]:
-        found: list[Any] = guard(call, list, call(pod, nodes, state) or ())
+        found: list[Any] = guard(call, list, call.call(pod, nodes, state) or ())
         for reject in found:
             if not isinstance(reject, Reject) or not isinstance(reject.reason, str):
                 problem = TypeError(f"expected Reject(mask, reason), got {reject!r}")
@@ -253,7 +260,7 @@ class Evaluator:
     ) -> None:
         if score.vector is not None:
             call = score.vector
-            found = guard(call, as_scores, call(pod, view, result.state), len(view))
+            found = guard(call, as_scores, call.call(pod, view, result.state), len(view))
             score.raw, score.bounds = found.column.copy(), found.bounds
             return
         assert score.per_node is not None
@@ -285,15 +292,22 @@ class Evaluator:
     def _normalise_by_hook(
         self, score: ScoreColumn, pod: PodInfo, view: NodeView, result: Evaluation
     ) -> None:
-        score.counted = np.zeros(len(view))
-        rows = np.flatnonzero(result.feasible)
-        if len(rows):
-            hook = self._normalize[score.call.name]
-            part = hook(pod, score.raw[rows], NodeView(view.table, rows), result.state)
-            found = guard(hook, as_scores, part, len(rows))
+        everywhere = bool(result.feasible.all())
+        rows = None if everywhere else np.flatnonzero(result.feasible)
+        part = score.raw if rows is None else score.raw[rows]
+        if not len(part):
+            score.counted = np.zeros(len(view))
+            return
+        hook = self._normalize[score.call.name]
+        answer = hook.call(pod, part.copy(), NodeView(view.table, rows), result.state)
+        found = guard(hook, as_scores, answer, len(part))
+        if rows is None:
+            score.counted = found.column
+        else:
+            score.counted = np.zeros(len(view))
             score.counted[rows] = found.column
-            assert found.bounds is not None, "there are rows"
-            score.note(*found.bounds)
+        assert found.bounds is not None, "there are rows"
+        score.note(*found.bounds)
 
     def _normalise_by_maximum(self, score: ScoreColumn, feasible: BoolColumn) -> None:
         if score.flat:
@@ -332,17 +346,18 @@ class Evaluator:
         if kept.position == len(changes):
             return True
         rows = sorted(set(changes[kept.position :]))
-        if len(rows) > max(8, len(view) // 64):
+        part = _PART if kept.over_columns else _PART_BY_ROW
+        if len(rows) > max(_FEW_CHANGES, len(view) // part):
             return False
         kept.position = len(changes)
-        before = [bool(kept.feasible[row]) for row in rows]
-        if not self._refresh_filters(kept, pod, view, rows):
+        changed = np.array(rows, dtype=np.intp)
+        before = kept.feasible[changed]
+        if not self._refresh_filters(kept, pod, view, changed):
             return False
-        return self._refresh_scores(kept, pod, view, rows, before)
+        moved = bool((kept.feasible[changed] != before).any())
+        return self._refresh_scores(kept, pod, view, changed, moved)
 
-    def _refresh_filters(
-        self, kept: Evaluation, pod: PodInfo, view: NodeView, rows: list[int]
-    ) -> bool:
+    def _refresh_filters(self, kept: Evaluation, pod: PodInfo, view: NodeView, rows: Rows) -> bool:
         if not self._prepare("pre_filter", kept, pod, view):
             return False
         clusterwide = False
@@ -361,9 +376,11 @@ class Evaluator:
                 return False
             self._combine_filters(kept, len(view))
         else:
-            masks = [*kept.limits.values(), *(column.mask for column in kept.filters)]
-            for row in rows:
-                kept.feasible[row] = not any(mask.item(row) for mask in masks)
+            refused = kept.refused_for_good()[rows]
+            for column in kept.filters:
+                if column.by_pods:
+                    refused |= column.mask[rows]
+            kept.feasible[rows] = ~refused
         return kept.failing(_feasible_nodes_wanted(len(view))) is None
 
     def _prepare(self, hook: str, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
@@ -376,20 +393,20 @@ class Evaluator:
         return True
 
     def _update_filter(
-        self, column: FilterColumn, rows: list[int], pod: PodInfo, view: NodeView, kept: Evaluation
+        self, column: FilterColumn, rows: Rows, pod: PodInfo, view: NodeView, kept: Evaluation
     ) -> None:
         size = len(view)
         if column.per_node is not None and (column.vector is None or len(rows) <= _FEW_ROWS):
-            self._ask_rows(column, rows, pod, kept.state, size)
+            self._ask_rows(column, rows.tolist(), pod, kept.state, size)
             return
-        some = np.array(rows, dtype=np.intp)
         call = column.vector
         assert call is not None
-        for row in rows:
-            column.set_row(row, None, size)
-        part = NodeView(view.table, some)
+        column.clear_rows(rows)
+        part = NodeView(view.table, rows)
         for reject in self._rejects(call, pod, part, kept.state):
-            hit = some[guard(call, as_mask, reject.mask, len(some))]
+            hit = rows[guard(call, as_mask, reject.mask, len(rows))]
+            if not len(hit):
+                continue
             key = (reject.reason, reject.resolvable)
             if key not in column.refusals:
                 column.refusals[key] = np.zeros(size, dtype=np.bool_)
@@ -399,14 +416,15 @@ class Evaluator:
                 column.errors.update(hit.tolist())
 
     def _refresh_scores(
-        self, kept: Evaluation, pod: PodInfo, view: NodeView, rows: list[int], before: list[bool]
+        self, kept: Evaluation, pod: PodInfo, view: NodeView, rows: Rows, moved: bool
     ) -> bool:
         candidates = NodeView(view.table, mask=kept.feasible)
         if not self._prepare("pre_score", kept, pod, candidates):
             return False
-        moved = any(bool(kept.feasible[row]) != was for row, was in zip(rows, before, strict=True))
         clusterwide = any(column.clusterwide for column in kept.filters)
         everywhere = clusterwide
+        # The scores before this one have changed in these rows only.
+        first: ScoreColumn | None = None
         for score in kept.scores:
             renewed = score.clusterwide
             if renewed:
@@ -420,31 +438,24 @@ class Evaluator:
                 if unmoved and score.flat and score.kind is not Normalize.HOOK:
                     continue
                 self._normalise(score, pod, view, kept)
-                everywhere = True
+                first, everywhere = first or score, True
             elif renewed:
                 self._normalise(score, pod, view, kept)
-                everywhere = True
+                first, everywhere = first or score, True
             elif score.strays:
                 self._check_range(score, kept.feasible)
         if everywhere:
-            kept.sum_up()
-            return True
-        for row in rows:
-            if kept.feasible[row]:
-                total = 0.0
-                for score in kept.scores:
-                    total += score.weight * score.counted.item(row)
-                kept.total[row] = total
-            else:
-                kept.total[row] = NOWHERE
+            kept.sum_up_from(rows, first)
+        else:
+            kept.sum_up_rows(rows)
         return True
 
     def _update_score(
-        self, score: ScoreColumn, rows: list[int], pod: PodInfo, view: NodeView, kept: Evaluation
+        self, score: ScoreColumn, rows: Rows, pod: PodInfo, view: NodeView, kept: Evaluation
     ) -> None:
         score.bounds = None
         if score.per_node is not None and (score.vector is None or len(rows) <= _FEW_ROWS):
-            for row in rows:
+            for row in rows.tolist():
                 if score.vector is not None or kept.feasible[row]:
                     value = score.per_node.call(pod, NodeRow(view.table, row), kept.state)
                     score.raw[row] = value
@@ -452,10 +463,9 @@ class Evaluator:
                         score.note(value, value)
             return
         assert score.vector is not None
-        some = np.array(rows, dtype=np.intp)
-        part = score.vector(pod, NodeView(view.table, some), kept.state)
-        found = guard(score.vector, as_scores, part, len(some))
-        score.raw[some] = found.column
+        part = score.vector.call(pod, NodeView(view.table, rows), kept.state)
+        found = guard(score.vector, as_scores, part, len(rows))
+        score.raw[rows] = found.column
         if found.bounds is not None:
             score.note(*found.bounds)
 

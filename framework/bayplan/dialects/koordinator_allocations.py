@@ -21,12 +21,14 @@ from bayplan.api.meta import ApiStruct
 from bayplan.api.objects import DecodeError, decode_part
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import LARGEST_AMOUNT
-from bayplan.dialects.koordinator_requests import DEVICE_TYPES, GPU_MEMORY
+from bayplan.dialects.koordinator_requests import DEVICE_TYPES, GPU, GPU_MEMORY
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 
 __all__ = [
     "ALLOCATED",
+    "BIND_TIME",
+    "GPU_MINORS",
     "LOCK_SECONDS",
     "VENDOR_LOCKS",
     "Allocation",
@@ -37,6 +39,10 @@ __all__ = [
 
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 """The annotation of a pod that names its devices."""
+BIND_TIME = "scheduling.koordinator.sh/bind-timestamp"
+"""The annotation of a pod that says when it got them, in nanoseconds since 1970."""
+GPU_MINORS = "scheduling.koordinator.sh/gpu-minors"
+"""The annotation of a pod that lists the minors of its GPUs."""
 VENDOR_LOCKS: Mapping[str, str] = {
     "cambricon": "cambricon.com/dsmlu.lock",
     "metax": "hami.io/mutex.lock",
@@ -45,6 +51,8 @@ VENDOR_LOCKS: Mapping[str, str] = {
 LOCK_SECONDS = 300.0
 """How old a lock is that was left behind."""
 _MOST_MINOR = 2**31 - 1
+_LONGEST_KEPT = 4096
+_MOST_KEPT = 4096
 _UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
@@ -91,8 +99,11 @@ def allocations_of(annotations: Mapping[str, str]) -> tuple[Allocation, ...]:
     text = annotations.get(ALLOCATED, "")
     if not text:
         return ()
+    known = _recent.get(text)
+    if known is not None:
+        return known
     try:
-        return _read(parse_json(text, ANNOTATION))
+        return _remember(text, _read(parse_json(text, ANNOTATION)))
     except DecodeError as exc:
         raise ValueError(f"annotation {ALLOCATED}: {exc.path}: {exc.message}") from None
     except ValueError as exc:
@@ -102,7 +113,7 @@ def allocations_of(annotations: Mapping[str, str]) -> tuple[Allocation, ...]:
 def allocated_text(allocations: Iterable[Allocation]) -> str:
     """Return the annotation for devices, as Koordinator would write it."""
     content: dict[str, list[dict[str, Any]]] = {}
-    for one in allocations:
+    for one in (found := tuple(allocations)):
         entry: dict[str, Any] = {
             "minor": one.minor,
             "resources": {name: _quantity(name, amount) for name, amount in sorted(one.amounts)},
@@ -113,7 +124,37 @@ def allocated_text(allocations: Iterable[Allocation]) -> str:
         if extension:
             entry["extension"] = extension
         content.setdefault(one.kind, []).append(entry)
-    return json.dumps(dict(sorted(content.items())), separators=(",", ":"))
+    text = _encode(dict(sorted(content.items())))
+    if _reads_back(found):
+        # The pod comes back with the text at once.
+        _remember(text, found)
+    return text
+
+
+def _reads_back(found: tuple[Allocation, ...]) -> bool:
+    """Tell whether allocations are of GPUs, and in the order in which they would be read."""
+    minors = {one.minor for one in found}
+    return len(minors) == len(found) and all(
+        one.kind == GPU
+        and 0 <= one.minor <= _MOST_MINOR
+        and not one.functions
+        and list(one.amounts) == sorted(one.amounts)
+        and all(0 <= amount <= LARGEST_AMOUNT for _, amount in one.amounts)
+        for one in found
+    )
+
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_recent: dict[str, tuple[Allocation, ...]] = {}
+
+
+def _remember(text: str, found: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
+    """Keep what a text says: a pod is seen again with every change of its status."""
+    if len(text) <= _LONGEST_KEPT:
+        if len(_recent) >= _MOST_KEPT:
+            _recent.clear()
+        _recent[text] = found
+    return found
 
 
 def _extension(one: Allocation) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from bayplan.api.cards import Card
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.device_share.held import HeldCards
@@ -49,6 +50,10 @@ class CardColumns:
         self._epoch: object = None
         self._seen = 0
         self._dirty: set[str] = set()
+        self._filled: dict[int, HeldCards] = {}
+        """Of which cards each row shows what there is in all."""
+        self.totals_version = 0
+        """Changes with what there is in all, of any card."""
 
     def touch(self, name: str) -> None:
         """Mark a node's cards as changed."""
@@ -62,6 +67,8 @@ class CardColumns:
         if epoch != self._epoch:
             self._epoch = epoch
             self._arrays = _empty(len(table), self._arrays.compute.shape[1])
+            self._filled.clear()
+            self.totals_version += 1
             stale = table.names
         elif not self._dirty and self._seen == len(table.changes):
             return self._arrays
@@ -78,6 +85,7 @@ class CardColumns:
     def _fill(self, row: int, found: HeldCards | None) -> None:
         arrays = self._arrays
         if found is None:
+            self.totals_version += self._filled.pop(row, None) is not None
             arrays.contract[row] = NO_CARD
             for column in _columns(arrays):
                 column[row] = NO_CARD
@@ -85,25 +93,31 @@ class CardColumns:
         width = len(found.cards)
         if width > arrays.compute.shape[1]:
             arrays = self._arrays = _wider(arrays, width)
-        arrays.contract[row] = found.code
-        usable = [card.healthy and not card.cordoned for card in found.cards]
-        all_compute = [card.compute for card in found.cards]
-        all_memory = [card.memory for card in found.cards]
-        all_slots = [card.slots for card in found.cards]
-        arrays.compute[row, :width] = _left(all_compute, found.compute, usable)
-        arrays.memory[row, :width] = _left(all_memory, found.memory, usable)
-        arrays.slots[row, :width] = _left(all_slots, found.slots, usable)
-        arrays.all_compute[row, :width] = _left(all_compute, None, usable)
-        arrays.all_memory[row, :width] = _left(all_memory, None, usable)
-        for column in _columns(arrays):
-            column[row, width:] = NO_CARD
+        cards = found.cards
+        if self._filled.get(row) is not found:
+            self._filled[row] = found
+            self.totals_version += 1
+            arrays.contract[row] = found.code
+            for column in _columns(arrays):
+                column[row, width:] = NO_CARD
+            arrays.all_compute[row, :width] = [_usable(one, one.compute) for one in cards]
+            arrays.all_memory[row, :width] = [_usable(one, one.memory) for one in cards]
+        pairs = zip(cards, found.compute, found.memory, found.slots, strict=True)
+        left = [_left(card, compute, memory, slots) for card, compute, memory, slots in pairs]
+        columns = zip(*left, strict=True)
+        shown = (arrays.compute, arrays.memory, arrays.slots)
+        for column, values in zip(shown, columns, strict=True):
+            column[row, :width] = values
 
 
-def _left(offered: Sequence[int], taken: Sequence[int] | None, usable: Sequence[bool]) -> list[int]:
-    if taken is None:
-        return [one if may else NO_CARD for one, may in zip(offered, usable, strict=True)]
-    pairs = zip(offered, taken, usable, strict=True)
-    return [max(0, one - used) if may else NO_CARD for one, used, may in pairs]
+def _usable(card: Card, amount: int) -> int:
+    return amount if card.healthy and not card.cordoned else NO_CARD
+
+
+def _left(card: Card, compute: int, memory: int, slots: int) -> tuple[int, int, int]:
+    if not card.healthy or card.cordoned:
+        return NO_CARD, NO_CARD, NO_CARD
+    return max(0, card.compute - compute), max(0, card.memory - memory), max(0, card.slots - slots)
 
 
 def _columns(arrays: CardArrays) -> tuple[Cards, ...]:

@@ -6,39 +6,55 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
-from bayplan_plugins.device_share.columns import CardArrays, Cards
+from bayplan_plugins.device_share.columns import CardArrays, CardColumns, Cards
 from bayplan_plugins.shared.cards.contract import CardRequest
 
 BoolCards = npt.NDArray[np.bool_]
 
-__all__ = ["fitting", "fitting_cards", "slots_of"]
+__all__ = ["Fit", "slots_of"]
+
+_MOST_REQUESTS = 512
 
 
-def fitting(
-    request: CardRequest, arrays: CardArrays, rows: IntColumn
-) -> tuple[BoolColumn, BoolColumn]:
-    """Return, for rows of the table, whether the request fits now, and whether it ever could."""
-    ever = _enough(request, arrays.all_compute[rows], arrays.all_memory[rows], arrays, rows)
-    return (
-        fitting_cards(request, arrays, rows).sum(axis=1) >= request.cards,
-        ever.sum(axis=1) >= request.cards,
-    )
+class Fit:
+    """Tells which nodes have enough left for requests, and which would have if they were empty.
 
+    The latter is computed once for a request, until what nodes offer changes.
+    """
 
-def fitting_cards(request: CardRequest, arrays: CardArrays, rows: IntColumn) -> BoolCards:
-    """Return which cards of each row have enough left."""
-    enough = _enough(request, arrays.compute[rows], arrays.memory[rows], arrays, rows)
-    return enough & (arrays.slots[rows] > 0)
+    def __init__(self, columns: CardColumns) -> None:
+        self._columns = columns
+        self._version = -1
+        self._ever: dict[CardRequest, BoolColumn] = {}
+
+    def now(self, request: CardRequest, rows: IntColumn) -> BoolColumn:
+        """Return, for rows of the table, whether the request fits now."""
+        arrays = self._columns.arrays()
+        enough = _enough(request, arrays.compute[rows], arrays.memory[rows], arrays, rows)
+        enough &= arrays.slots[rows] > 0
+        found: BoolColumn = np.count_nonzero(enough, axis=1) >= request.cards
+        return found
+
+    def ever(self, request: CardRequest, rows: IntColumn) -> BoolColumn:
+        """Return, for rows of the table, whether the request would fit if nothing were taken."""
+        arrays = self._columns.arrays()
+        if self._version != self._columns.totals_version or len(self._ever) > _MOST_REQUESTS:
+            self._version = self._columns.totals_version
+            self._ever.clear()
+        known = self._ever.get(request)
+        if known is None:
+            enough = _enough(request, arrays.all_compute, arrays.all_memory, arrays, None)
+            known = self._ever[request] = np.count_nonzero(enough, axis=1) >= request.cards
+        return known[rows]
 
 
 def _enough(
-    request: CardRequest, compute: Cards, memory: Cards, arrays: CardArrays, rows: IntColumn
+    request: CardRequest, compute: Cards, memory: Cards, arrays: CardArrays, rows: IntColumn | None
 ) -> BoolCards:
-    enough = compute >= request.compute
-    if request.compute == 0:
-        enough &= compute >= 0
+    enough = compute >= max(0, request.compute)
     if request.share:
-        enough &= memory >= np.ceil(arrays.all_memory[rows] * request.share)
+        whole = arrays.all_memory if rows is None else arrays.all_memory[rows]
+        enough &= memory >= np.ceil(whole * request.share)
     elif request.memory:
         enough &= memory >= request.memory
     return enough

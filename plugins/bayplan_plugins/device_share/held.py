@@ -66,6 +66,28 @@ class HeldCards:
                     found[self.position[share.card]].append(share.detail)
         return found
 
+    def state_of(self, place: int, but: str = "") -> NodeCards:
+        """Return one card, by its place, and its use, without that of the pod ``but``, by uid."""
+        card = self.cards[place]
+        compute, memory, slots = self.compute[place], self.memory[place], self.slots[place]
+        parts: list[Partition] = []
+        details: list[Hashable] = []
+        for uid, shares in self.held.items():
+            for share in shares:
+                if share.card != card.index:
+                    continue
+                if uid == but:
+                    compute -= share.compute
+                    memory -= share.memory
+                    slots -= share.slots
+                    continue
+                if share.partition is not None:
+                    parts.append(share.partition)
+                if share.detail is not None:
+                    details.append(share.detail)
+        use = CardUse(compute, memory, slots, tuple(sorted(parts)), tuple(details))
+        return NodeCards((card,), (use,))
+
     def state(self, but: str = "") -> NodeCards:
         """Return the cards and their use, without that of the pod ``but``, by uid."""
         own = self.held.get(but, ())

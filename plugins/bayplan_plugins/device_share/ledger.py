@@ -53,6 +53,7 @@ class CardLedger:
         self._reads = frozenset[str]().union(*(one.reads for one in self.contracts))
         self._of_pods: dict[int, Requests] = {}
         self._of_kinds: dict[tuple[SpecFacts, str, Hashable], Requests] = {}
+        self._interned: dict[CardRequest, CardRequest] = {}
         self._read_at = (0, 0)
         self.columns = CardColumns(snapshot, self._fill)
         snapshot.on_pod(self._on_pod)
@@ -108,7 +109,11 @@ class CardLedger:
 
     def _asked(self, pod: PodInfo) -> Requests:
         asked = ((one.name, one.request(pod)) for one in self.contracts)
-        return {name: request for name, request in asked if request is not None}
+        found = {name: request for name, request in asked if request is not None}
+        # Equal requests are one object, which makes looking them up cheap.
+        if len(self._interned) > _MOST_REMEMBERED:
+            self._interned.clear()
+        return {name: self._interned.setdefault(one, one) for name, one in found.items()}
 
     # Pods ------------------------------------------------------------------------------------
 
@@ -356,8 +361,11 @@ class CardLedger:
         known = self._fill(node)
         return known.version if known is not None else 0
 
-    def state(self, node: str, but: str = "") -> NodeCards | None:
-        """Return a node's cards and their use, without that of the pod ``but``, by uid."""
+    def state(self, node: str, but: str = "", only: int | None = None) -> NodeCards | None:
+        """Return a node's cards and their use, without that of the pod ``but``, by uid.
+
+        :param only: the place of a card; the others are left out.
+        """
         known = self._known(node)
         if known is None:
             return None
@@ -365,7 +373,7 @@ class CardLedger:
         self._settle(node, known)
         if own is not None:
             known.unsettled[but] = own
-        return known.state(but)
+        return known.state(but) if only is None else known.state_of(only, but)
 
     def _fill(self, name: str) -> HeldCards | None:
         """Return a node's cards for the columns, with all pods settled."""

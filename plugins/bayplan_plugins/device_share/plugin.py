@@ -36,8 +36,7 @@ from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.plugin.base import Skip
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_plugins.device_share.advice import what_would_fit, whole_cards_that_would_fit
-from bayplan_plugins.device_share.columns import CardArrays
-from bayplan_plugins.device_share.fit import fitting, slots_of
+from bayplan_plugins.device_share.fit import Fit, slots_of
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
 from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.device_share.per_node import PerNode
@@ -83,6 +82,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         self._scoring = {
             one.name: one for one in self._ledger.contracts if isinstance(one, ScoringContract)
         }
+        self._fit = Fit(self._ledger.columns)
         self._rooms: PerNode[Choice] = PerNode(self._ledger)
         self._scores: PerNode[float] = PerNode(self._ledger)
 
@@ -129,7 +129,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         named = next((one.contract for one in requests.values() if not one.implicit), None)
         if named is not None:
             other = codes != self._ledger.code_of[named]
-            yield Reject(other, f"no cards for shares by {named}", resolvable=False)
+            if other.any():
+                yield Reject(other, f"no cards for shares by {named}", resolvable=False)
         for name, request in requests.items():
             own = codes == self._ledger.code_of[name]
             if request.implicit:
@@ -138,13 +139,12 @@ class DeviceShare(Plugin[DeviceShareArgs]):
                 continue
             rows = own.nonzero()[0]
             table_rows = rows if nodes.rows is None else nodes.rows[rows]
-            yield from self._refused(pod, request, arrays, rows, table_rows, len(nodes))
+            yield from self._refused(pod, request, rows, table_rows, len(nodes))
 
     def _refused(
         self,
         pod: PodInfo,
         request: CardRequest,
-        arrays: CardArrays,
         rows: IntColumn,
         table_rows: IntColumn,
         size: int,
@@ -153,10 +153,12 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
         ``rows`` are places in the masks, ``table_rows`` the same nodes' rows in the table.
         """
-        now, ever = fitting(request, arrays, table_rows)
-        reason = _too_little(request)
-        yield Reject(_mask(rows[~ever], size), reason, resolvable=False)
-        yield Reject(_mask(rows[ever & ~now], size), reason)
+        now = self._fit.now(request, table_rows)
+        if not now.all():
+            ever = self._fit.ever(request, table_rows)
+            reason = _too_little(request)
+            yield Reject(_mask(rows[~ever], size), reason, resolvable=False)
+            yield Reject(_mask(rows[ever & ~now], size), reason)
         if request.simple:
             return
         refused: dict[tuple[str, bool], list[int]] = {}

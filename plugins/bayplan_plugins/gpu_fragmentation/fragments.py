@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bayplan.plugin.hookspecs import FloatColumn
-from bayplan_plugins.gpu_fragmentation.known_values import KnownValues, kinds_of
+from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTable, kinds_of
 from bayplan_plugins.gpu_fragmentation.policy import (
     FIRST,
     Rated,
@@ -53,28 +53,36 @@ class FragmentationGradient:
         self._cards = np.array([[one.shape.cards] for one in typical])
         self._cpus = np.unique(self._cpu)
         self._fragments = _NOT_BUILT
-        self._known = KnownValues(self.fragmentation)
+        self._kind: IntColumn | None = None
+        self._forget_states()
+
+    def _forget_states(self) -> None:
+        self._states = KnownStates()
+        self._table = StateTable(lambda states: self.fragmentation(states)[:, None])
 
     def learn(self, workload: list[WeightedShape]) -> None:
         """Do nothing: typical pods stay while they differ little."""
 
     def changed(self, rows: Rows) -> None:
         """Compute the fragmentation of nodes again."""
+        if self._states.full:
+            self._forget_states()
         if len(self._fragments) and len(rows):
             self._fragments[rows] = self._values(self._source.of(rows))
 
-    def _build(self, size: int) -> None:
-        """Compute everything about the nodes of the cluster."""
-        columns = [self._source.allowed(one.choice) for one in self._typical]
-        allowed = np.stack(columns, axis=1) if columns else np.ones((size, 1), dtype=np.bool_)
-        self._allowed, self._kind = kinds_of(allowed)
-        self._fragments = self._values(self._source.of(np.arange(size)))
+    def _kinds(self, rows: Rows) -> IntColumn:
+        """Return which nodes allow the same of the typical pods."""
+        if self._kind is None:
+            columns = [self._source.allowed(one.choice) for one in self._typical]
+            self._allowed, self._kind = kinds_of(np.stack(columns, axis=1))
+        return self._kind[rows]
 
     def _values(self, states: NodeStates) -> FloatColumn:
         """Return F for each node; each state is computed once."""
         # Of the CPU that is left, only which of the typical pods it is enough for counts.
         enough_for = np.searchsorted(self._cpus, states.cpu, side="right")
-        return self._known.of(states, enough_for, self._kind[states.rows])
+        numbers = self._states.of(states, enough_for, self._kinds(states.rows))
+        return self._table.of(numbers, states)[:, 0]
 
     def fragmentation(self, states: NodeStates) -> FloatColumn:
         """Return F for each node, in thousandths of a card."""
@@ -83,7 +91,8 @@ class FragmentationGradient:
         if len(states) == 1:
             # NumPy adds up a single column in another order, whose last bits differ.
             return self.fragmentation(states.part(np.zeros(2, dtype=np.intp)))[:1]
-        allowed = self._allowed[self._kind[states.rows]].T
+        kinds = self._kinds(states.rows)
+        allowed = self._allowed[kinds].T
         left = states.left[None]
         need = self._compute[:, :, None]
         fits = left >= need
@@ -109,8 +118,11 @@ class FragmentationGradient:
 
     def rate(self, shape: PodShape, states: NodeStates) -> Rated:
         """Rate nodes by how much more fragmented they would be."""
+        if not self._typical:
+            return Rated(np.zeros(len(states)), np.full(len(states), FIRST))
         if not len(self._fragments):
-            self._build(len(self._source.allowed(shape.choice)))
+            size = len(self._source.allowed(shape.choice))
+            self._fragments = self._values(self._source.of(np.arange(size)))
         rated = Rated(np.zeros(len(states)), np.full(len(states), FIRST))
         places = with_room(shape, states)
         if not len(places):

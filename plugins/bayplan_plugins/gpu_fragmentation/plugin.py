@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -122,6 +122,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         self._workload = _given(args)
         self._policy.forget(self._workload)
         self._known: OrderedDict[PodShape, _Known] = OrderedDict()
+        self._shapes: dict[Hashable, PodShape] = {}
         self._version: object = None
         self._latest: list[WeightedShape] | None = None
         self._seen = 0
@@ -195,7 +196,15 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         return known.rated
 
     def _shape(self, pod: PodInfo) -> PodShape:
-        return shape_of(pod, self._ledger.requests(pod), self._source.card_memory())
+        memory = self._source.card_memory()
+        requests = self._ledger.requests(pod)
+        key = (pod.facts, tuple(requests.values()), memory)
+        found = self._shapes.get(key)
+        if found is None:
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+            found = self._shapes[key] = shape_of(pod, requests, memory)
+        return found
 
     # Which node is best ----------------------------------------------------------------------
 
@@ -271,14 +280,16 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         request = self._ledger.requests(pod).get(contract.name) if contract is not None else None
         if contract is None or request is None or not request.simple or request.cards != 1:
             return None
-        before = self._ledger.state(node.name, pod.uid)
-        assert before is not None, "the node has cards"
         place = self._card(self._shape(pod), node.row)
         if place == FIRST and request.whole:
+            before = self._ledger.state(node.name, pod.uid)
+            assert before is not None, "the node has cards"
             place = _first_idle(before)
-        if place == FIRST or place >= len(before.cards):
+        if place == FIRST or place >= len(self._ledger.cards(node.name)):
             return None
-        choice = contract.choose(pod, request, _only(before, place))
+        own = self._ledger.state(node.name, pod.uid, only=place)
+        assert own is not None, "the node has cards"
+        choice = contract.choose(pod, request, own)
         if choice.shares:
             self._ledger.hold(pod, node.name, choice.shares)
         return None
@@ -300,15 +311,6 @@ def _first_idle(state: NodeCards) -> int:
         if used.idle and card.healthy and not card.cordoned:
             return place
     return FIRST
-
-
-def _only(state: NodeCards, place: int) -> NodeCards:
-    """Return the cards as if all but one were cordoned."""
-    cards = tuple(
-        card if own == place else replace(card, cordoned=True)
-        for own, card in enumerate(state.cards)
-    )
-    return NodeCards(cards, state.used, state.labels)
 
 
 def _rows(changes: Sequence[int]) -> Rows:

@@ -28,6 +28,8 @@ __all__ = [
 FIRST = -1
 """Instead of a card's place: the first free cards, as all free cards are alike."""
 _NO_FIT = 1 << 40
+_PLACE_BITS = 32
+_PLACES = (1 << _PLACE_BITS) - 1
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,14 @@ def different_cards(left: Cards, compute: int) -> tuple[Rows, Rows]:
 
     Cards with too little left are left out.
     """
-    order = np.argsort(left, axis=1, kind="stable")
-    ordered = np.take_along_axis(left, order, axis=1)
+    # What is left and the place in one number, so that sorting keeps them together.
+    keys = (left << _PLACE_BITS) + np.arange(left.shape[1])
+    keys.sort(axis=1)
+    ordered = keys >> _PLACE_BITS
     first = ordered >= compute
     first[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
     nodes, places = np.nonzero(first)
-    return nodes, order[nodes, places]
+    return nodes, keys[nodes, places] & _PLACES
 
 
 def best_of_each(nodes: Rows, cards: IntColumn, scores: FloatColumn) -> Rows:

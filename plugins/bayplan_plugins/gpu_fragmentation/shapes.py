@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from bayplan import PodInfo
 from bayplan.api import PodSpec
@@ -64,6 +65,14 @@ class PodShape:
     cards: int
     compute: int
     choice: NodeChoice
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.cpu, self.cards, self.compute, self.choice))
+
+    def __hash__(self) -> int:
+        """Return the hash, computed once."""
+        return self._hash
 
     @property
     def whole(self) -> bool:

@@ -11,7 +11,7 @@ from bayplan import NodeView
 from bayplan.api.cards import WHOLE
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.device_share.columns import Cards
+from bayplan_plugins.device_share.columns import CardArrays, Cards
 from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, shape_of
 from bayplan_plugins.shared.node_selection import required_match
@@ -53,21 +53,41 @@ class StateSource:
         self._masks: dict[NodeChoice, BoolColumn] = {}
         self._masks_of: object = None
         self._card_memory: tuple[object, int] = (None, 0)
+        self._read_of: CardArrays | None = None
+        self._epoch = -1
+        self._seen = 0
+        self._cpu: IntColumn = np.zeros(0, dtype=np.int64)
+        self._left: Cards = np.zeros((0, 0), dtype=np.int64)
 
     def of(self, rows: Rows) -> NodeStates:
         """Return the states of nodes by row.
 
         A card's part that is left is the smaller of what is left of its compute and its memory.
         """
+        self._follow()
+        return NodeStates(rows, self._cpu[rows], self._left[rows])
+
+    def _follow(self) -> None:
+        """Read what is left of the nodes that changed since the last call."""
         arrays = self._ledger.columns.arrays()
         table = self._snapshot.nodes
-        cpu = table.allocatable("cpu")[rows] - table.used("cpu")[rows]
+        if self._read_of is not arrays or self._epoch != table.epoch:
+            rows = np.arange(len(table))
+            self._read_of, self._epoch = arrays, table.epoch
+            self._cpu = np.zeros(len(table), dtype=np.int64)
+            self._left = np.zeros(arrays.compute.shape, dtype=np.int64)
+        elif self._seen == len(table.changes):
+            return
+        else:
+            rows = np.array(sorted(set(table.changes[self._seen :])), dtype=np.intp)
+        self._seen = len(table.changes)
+        self._cpu[rows] = table.allocatable("cpu")[rows] - table.used("cpu")[rows]
         left = np.maximum(arrays.compute[rows], 0)
         whole = arrays.all_memory[rows]
         if (whole > 0).any():
             memory = arrays.memory[rows].clip(min=0) * WHOLE // np.maximum(whole, 1)
             left = np.where(whole > 0, np.minimum(left, memory), left)
-        return NodeStates(rows, cpu, left)
+        self._left[rows] = left
 
     def most(self) -> tuple[int, int]:
         """Return the CPU (milli) and the cards (thousandths) of the largest nodes."""

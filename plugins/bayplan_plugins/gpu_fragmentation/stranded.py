@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
-from bayplan_plugins.gpu_fragmentation.known_values import KnownValues, kinds_of
+from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTable, kinds_of
 from bayplan_plugins.gpu_fragmentation.policy import (
     FIRST,
     Rated,
@@ -44,16 +44,25 @@ class LeastStranded:
         self._choices: list[NodeChoice] = list(dict.fromkeys(one.shape.choice for one in workload))
         self._rollouts = Rollouts(workload, self._places(workload), _SEQUENCES, _LENGTH)
         self._slots = Slots(workload, self._places(workload))
-        self._known = KnownValues(self._compute)
+        self._forget_states()
         self._stranded: FloatColumn = _NO_NODES
         self._slots_of: SlotTable = np.zeros((0, 0))
+        self._known_prices: FloatColumn | None = None
+
+    def _forget_states(self) -> None:
+        self._states = KnownStates()
+        self._idle_after = StateTable(self._count_idle)
+        self._slot_table = StateTable(self._count_slots, len(self._slots.cards))
 
     def learn(self, workload: list[WeightedShape]) -> None:
         """Take over how many slots will be needed; what nodes strand still holds."""
         known = [one for one in workload if one.shape.choice in self._choices]
         self._slots = Slots(known, self._places(known))
+        self._slot_table = StateTable(self._count_slots, len(self._slots.cards))
+        self._known_prices = None
         if len(self._stranded):
-            self._slots_of = self._slots_at(self._source.of(np.arange(len(self._stranded))))
+            states = self._source.of(np.arange(len(self._stranded)))
+            self._slots_of = self._slot_table.of(self._numbers(states), states).T.copy()
 
     def _places(self, workload: list[WeightedShape]) -> list[int]:
         return [self._choices.index(one.shape.choice) for one in workload]
@@ -66,35 +75,38 @@ class LeastStranded:
         allowed = np.stack(columns, axis=1) if columns else np.ones((size, 1), dtype=np.bool_)
         self._allowed, self._kind = kinds_of(allowed)
         states = self._source.of(np.arange(size))
-        self._stranded = self._values(states)
-        self._slots_of = self._slots_at(states)
+        numbers = self._numbers(states)
+        self._stranded = self._idle_after.of(numbers, states)[:, 0]
+        self._slots_of = self._slot_table.of(numbers, states).T.copy()
         self._idle: IntColumn = states.left.sum(axis=1)
 
     def changed(self, rows: Rows) -> None:
         """Compute again what changed nodes strand."""
+        if self._states.full:
+            self._forget_states()
+        self._known_prices = None
         if len(self._stranded) and len(rows):
             states = self._source.of(rows)
-            self._stranded[rows] = self._values(states)
-            self._slots_of[:, rows] = self._slots_at(states)
+            numbers = self._numbers(states)
+            self._stranded[rows] = self._idle_after.of(numbers, states)[:, 0]
+            self._slots_of[:, rows] = self._slot_table.of(numbers, states).T
             self._idle[rows] = states.left.sum(axis=1)
 
-    def _slots_at(self, states: NodeStates) -> SlotTable:
-        return self._slots.of(states, self._allowed[self._kind[states.rows]])
+    def _numbers(self, states: NodeStates) -> Rows:
+        return self._states.of(states, states.cpu, self._kind[states.rows])
 
     def stranded(self, states: NodeStates) -> FloatColumn:
         """Return what nodes strand in some state, in thousandths of a card."""
         if not len(self._stranded):
             self._build(len(self._source.allowed(NodeChoice())))
-        return self._values(states)
+        return self._idle_after.of(self._numbers(states), states)[:, 0]
 
-    def _values(self, states: NodeStates) -> FloatColumn:
-        """Return what nodes strand; each state is computed once."""
-        return self._known.of(states, states.cpu, self._kind[states.rows])
+    def _count_slots(self, states: NodeStates) -> SlotTable:
+        return self._slots.of(states, self._allowed[self._kind[states.rows]]).T
 
-    def _compute(self, states: NodeStates) -> FloatColumn:
-        return self._rollouts.idle(
-            states.cpu, states.left, self._allowed[self._kind[states.rows]]
-        )
+    def _count_idle(self, states: NodeStates) -> SlotTable:
+        allowed = self._allowed[self._kind[states.rows]]
+        return self._rollouts.idle(states.cpu, states.left, allowed)[:, None]
 
     # Pods ------------------------------------------------------------------------------------
 
@@ -121,8 +133,9 @@ class LeastStranded:
     def _effect(self, before: NodeStates, after: NodeStates) -> tuple[FloatColumn, SlotTable]:
         """Return how much less nodes strand afterwards, and how many slots they lose."""
         rows = before.rows
-        gain: FloatColumn = self._stranded[rows] - self._values(after)
-        return gain, self._slots_of[:, rows] - self._slots_at(after)
+        numbers = self._numbers(after)
+        gain: FloatColumn = self._stranded[rows] - self._idle_after.of(numbers, after)[:, 0]
+        return gain, self._slots_of[:, rows] - self._slot_table.of(numbers, after).T
 
     def _rate_share(self, shape: PodShape, own: NodeStates, places: Rows, result: Rated) -> None:
         """Rate nodes for a share; of each one's cards take the best, of equal ones the first."""
@@ -139,7 +152,10 @@ class LeastStranded:
         result.used_up[:, into] = lost[:, chosen]
 
     def _prices(self) -> FloatColumn:
-        return self._slots.prices(self._slots_of.sum(axis=1), float(self._idle.sum()))
+        if self._known_prices is None:
+            slots = self._slots_of.sum(axis=1)
+            self._known_prices = self._slots.prices(slots, float(self._idle.sum()))
+        return self._known_prices
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
         """Return what each node gains, in thousandths of a card: less stranded, less dear room."""

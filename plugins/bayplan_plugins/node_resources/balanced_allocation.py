@@ -17,6 +17,8 @@ from bayplan_plugins.node_resources.resources import NATIVE, ResourceSpec
 
 __all__ = ["NodeResourcesBalancedAllocation", "NodeResourcesBalancedAllocationArgs"]
 
+_PAIR = 2
+
 
 class NodeResourcesBalancedAllocationArgs(Args):
     """Arguments of NodeResourcesBalancedAllocation."""
@@ -73,12 +75,32 @@ def _balances(resources: Sequence[tuple[IntColumn, IntColumn]], size: int) -> Fl
 
     :param resources: what the nodes offer of each resource, and what is used of it.
     """
+    if len(resources) == _PAIR:
+        return _balances_of_two(*resources)
     shares = [
         np.where(offered > 0, np.minimum(used / np.maximum(offered, 1), 1.0), 0.0)
         for offered, used in resources
     ]
     present = [(offered > 0).astype(np.int64) for offered, _ in resources]
     balances: FloatColumn = np.trunc((1 - _deviations(shares, present, size)) * 100)
+    return balances
+
+
+def _balances_of_two(
+    one: tuple[IntColumn, IntColumn], other: tuple[IntColumn, IntColumn]
+) -> FloatColumn:
+    """Return the balance of every node with respect to two resources.
+
+    With exactly two resources half of their difference is the deviation.
+    """
+    (offered, used), (other_offered, other_used) = one, other
+    share = np.minimum(used / np.maximum(offered, 1), 1.0)
+    other_share = np.minimum(other_used / np.maximum(other_offered, 1), 1.0)
+    deviation = np.abs((share - other_share) / 2)
+    lacking = np.minimum(offered, other_offered) <= 0
+    if lacking.any():
+        deviation[lacking] = 0.0
+    balances: FloatColumn = np.trunc((1 - deviation) * 100)
     return balances
 
 

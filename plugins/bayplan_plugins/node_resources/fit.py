@@ -18,6 +18,7 @@ from pydantic import Field
 from bayplan import (
     Args,
     ClusterEvent,
+    Handle,
     NodeRow,
     NodeView,
     Plugin,
@@ -30,11 +31,13 @@ from bayplan import (
 )
 from bayplan.errors import did_you_mean
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan.snapshot import SpecFacts
 from bayplan_plugins.node_resources.resources import NATIVE, ResourceSpec
 from bayplan_plugins.shared.extended_resources import served_as_shares, served_by_classes
 
 __all__ = ["NodeResourcesFit", "NodeResourcesFitArgs"]
 
+_MOST_KEPT = 4096
 _NO_RESOURCES: frozenset[str] = frozenset()
 _TOO_MANY = "Too many pods"
 
@@ -97,6 +100,11 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
     reads = Reads.NODE | Reads.PODS
     requeue_on = ClusterEvent.NODE_ADDED | ClusterEvent.NODE_ALLOCATABLE | ClusterEvent.POD_REMOVED
 
+    def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._served_at = -1
+        self._served_of: dict[SpecFacts, frozenset[str]] = {}
+
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by the spec and by the requests that others serve than device plugins."""
@@ -107,6 +115,16 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
         """Return the requests that other plugins serve on nodes that offer none of them."""
         if not pod.facts.wants_devices:
             return _NO_RESOURCES
+        version = self.handle.snapshot.objects_version
+        if version != self._served_at or len(self._served_of) >= _MOST_KEPT:
+            self._served_at = version
+            self._served_of.clear()
+        served = self._served_of.get(pod.facts)
+        if served is None:
+            served = self._served_of[pod.facts] = self._find_served(pod)
+        return served
+
+    def _find_served(self, pod: PodInfo) -> frozenset[str]:
         plugins = {getattr(call, "name", "") for call in self.handle.hook("pre_bind")}
         served = _NO_RESOURCES
         if "DynamicResources" in plugins:
@@ -123,9 +141,11 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
         for resource, need in self._needs(pod):
             offered = nodes.allocatable(resource)
             short = offered - nodes.used(resource) < need
-            too_small = offered < need
             if resource in served:
-                short, too_small = short & (offered > 0), too_small & (offered > 0)
+                short &= offered > 0
+            if not short.any():
+                continue
+            too_small = short & (offered < need)
             yield Reject(short & ~too_small, f"Insufficient {resource}")
             yield Reject(too_small, f"Insufficient {resource}", resolvable=False)
 
@@ -179,12 +199,16 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
                 continue
             offered = nodes.allocatable(resource.name)
             after = nodes.scoring_used(resource.name) + asked
-            points = self._points(after, offered)
+            points = self._points(after, offered) * resource.weight
             counts = offered > 0
             if strategy.type == "RequestedToCapacityRatio":
                 counts = counts & (points > 0)
-            total += np.where(counts, points * resource.weight, 0)
-            weights += np.where(counts, resource.weight, 0)
+            if counts.all():
+                total += points
+                weights += resource.weight
+            else:
+                total += np.where(counts, points, 0)
+                weights += np.where(counts, resource.weight, 0)
         average = total / np.maximum(weights, 1)
         if strategy.type == "RequestedToCapacityRatio":
             return np.floor(average + 0.5)

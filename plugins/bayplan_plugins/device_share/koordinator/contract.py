@@ -135,6 +135,8 @@ class KoordinatorCards:
             allocations = allocations_of(pod.pod.metadata.annotations)
         except ValueError as exc:
             return str(exc)
+        if not allocations:
+            return ()
         known = {
             (one.detail.kind, one.detail.minor): one.detail
             for one in cards

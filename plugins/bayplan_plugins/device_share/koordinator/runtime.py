@@ -10,14 +10,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bayplan.dialects.koordinator_allocations import ALLOCATED, Allocation, allocated_text
+from bayplan.dialects.koordinator_allocations import (
+    ALLOCATED,
+    BIND_TIME,
+    GPU_MINORS,
+    Allocation,
+    allocated_text,
+)
 from bayplan.dialects.koordinator_requests import GPU, GPU_CORE, GPU_MEMORY
 
 __all__ = ["PARTICULAR_VENDORS", "Told", "check", "gpu_minors", "tell"]
 
-_DOMAIN = "scheduling.koordinator.sh/"
-_BIND_TIME = f"{_DOMAIN}bind-timestamp"
-_MINORS = f"{_DOMAIN}gpu-minors"
 _ISOLATION = "koordinator.sh/gpu-isolation-provider"
 _HAMI_CORE = "HAMi-core"
 _HAMI_NODE = "hami.io/vgpu-node"
@@ -66,10 +69,10 @@ def tell(
     """
     gpus = [one for one in allocations if one.kind == GPU]
     binding = _Binding(now, gpus)
-    told = Told({ALLOCATED: allocated_text(allocations), _BIND_TIME: binding.nanoseconds})
+    told = Told({ALLOCATED: allocated_text(allocations), BIND_TIME: binding.nanoseconds})
     if not gpus:
         return told
-    told.annotations[_MINORS] = gpu_minors(gpus)
+    told.annotations[GPU_MINORS] = gpu_minors(gpus)
     if labels.get(_ISOLATION) == _HAMI_CORE:
         told.labels[_HAMI_NODE] = node
     adapter = _VENDORS.get(vendor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from bayplan import PodInfo
@@ -62,6 +63,14 @@ class CardRequest:
     simple: bool = False
     problem: str = ""
     word: str = ""
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.contract, self.cards, self.compute, self.memory, self.share, self.detail))
+
+    def __hash__(self) -> int:
+        """Return the hash, computed once: requests are looked up many times in each cycle."""
+        return self._hash
 
     @property
     def whole(self) -> bool:

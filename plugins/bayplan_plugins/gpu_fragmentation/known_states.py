@@ -1,0 +1,92 @@
+"""What follows from what is left of a node, computed once for all nodes that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.plugin.hookspecs import BoolColumn, IntColumn
+from bayplan_plugins.device_share.columns import Cards
+from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows
+
+__all__ = ["KnownStates", "StateTable", "kinds_of"]
+
+_MOST_KNOWN = 400_000
+_Table = npt.NDArray[np.float64]
+
+
+class KnownStates:
+    """Numbers the different states of nodes, whatever the order of their cards."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to start again, with tables that are empty."""
+        return len(self._numbers) > _MOST_KNOWN
+
+    def of(self, states: NodeStates, cpu: IntColumn, kind: IntColumn) -> Rows:
+        """Return the number of each state.
+
+        :param cpu: what counts of each state's CPU.
+        :param kind: tells nodes apart that differ in which pods they allow.
+        """
+        known = self._numbers
+        numbers = [known.setdefault(text, len(known)) for text in _texts(cpu, kind, states.left)]
+        return np.array(numbers, dtype=np.intp)
+
+
+class StateTable:
+    """A few numbers for each known state, computed when they are first asked for.
+
+    :param compute: returns the numbers of states, a row each.
+    :param width: how many they are.
+    """
+
+    def __init__(self, compute: Callable[[NodeStates], _Table], width: int = 1) -> None:
+        self._compute = compute
+        self._table = np.zeros((0, width))
+        self._known: BoolColumn = np.zeros(0, dtype=np.bool_)
+
+    def of(self, numbers: Rows, states: NodeStates) -> _Table:
+        """Return the numbers of some states, a row each.
+
+        :param numbers: those that ``KnownStates`` gave them.
+        """
+        if len(numbers) and int(numbers.max()) >= len(self._known):
+            self._grow(2 * int(numbers.max()) + 1)
+        known = self._known[numbers]
+        if not known.all():
+            missing = np.flatnonzero(~known)
+            new, first = np.unique(numbers[missing], return_index=True)
+            self._table[new] = self._compute(states.part(missing[first]))
+            self._known[new] = True
+        found: _Table = self._table[numbers]
+        return found
+
+    def _grow(self, size: int) -> None:
+        table, known = self._table, self._known
+        self._table = np.zeros((size, table.shape[1]))
+        self._known = np.zeros(size, dtype=np.bool_)
+        self._table[: len(table)], self._known[: len(known)] = table, known
+
+
+def _texts(cpu: IntColumn, kind: IntColumn, left: Cards) -> list[bytes]:
+    keys = np.empty((len(left), left.shape[1] + 2), dtype=np.int32)
+    keys[:, 0], keys[:, 1] = cpu, kind
+    keys[:, 2:] = left
+    keys[:, 2:].sort(axis=1)
+    texts: list[bytes] = keys.view(f"V{keys.itemsize * keys.shape[1]}").ravel().tolist()
+    return texts
+
+
+def kinds_of(allowed: BoolColumn) -> tuple[BoolColumn, IntColumn]:
+    """Return the different rows of a table, and the place among them of each row.
+
+    :param allowed: by node and choice, whether pods of the choice may use the node.
+    """
+    kinds, kind = np.unique(allowed, axis=0, return_inverse=True)
+    return kinds, kind.reshape(-1)
