@@ -87,8 +87,14 @@ def test_a_double_of_unknown_models_is_reported_and_does_nothing() -> None:
 
 
 def test_a_limit_is_a_number_or_none() -> None:
-    labels = {"p/a-size-max": "2", "p/b-size-max": "-1", "p/c-size-max": "many", "p/d-size-max": ""}
-    assert [limit_of(labels, "p", name, "max") for name in "abcde"] == [2, None, None, None, None]
+    assert limit_of({"p/a-size-max": "2"}, "p", "a", "max") == 2
+    assert limit_of({"p/a-size-max": "2"}, "p", "a", "min") is None
+
+
+@pytest.mark.parametrize("text", ["-1", "many", "", "٣", "1000000"])
+def test_a_limit_that_is_no_number_is_told_with_its_label(text: str) -> None:
+    with pytest.raises(ValueError, match="label p/a-size-max: expected a number"):
+        limit_of({"p/a-size-max": text}, "p", "a", "max")
 
 
 @examples(50)

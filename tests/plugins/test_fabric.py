@@ -215,6 +215,14 @@ def test_a_host_gets_no_more_cards_than_its_maximum() -> None:
     assert made.placements()["r"] == "n1"
 
 
+def test_a_host_whose_maximum_cannot_be_read_gets_no_card_and_says_why() -> None:
+    made = fabric_cluster(fabric({"a": 1}), host("n1", "a", a_size_max="few"), pod("p", "one"))
+    made.schedule()
+    assert 'label cohdi.io/a-size-max: expected a number from 0 to 99999, got "few"' in message(
+        made, "p"
+    )
+
+
 def test_one_claim_gets_no_more_cards_than_the_maximum_of_its_host() -> None:
     made = fabric_cluster(
         fabric({"a": 4}),

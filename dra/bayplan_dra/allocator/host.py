@@ -25,11 +25,13 @@ class HostLimits:
     :ivar most: how many cards of a model it may have, its own ones included; without a number,
         any.
     :ivar apart: the models that may not be on the same host as a model; symmetric.
+    :ivar problems: why the limit of a model cannot be read; it is 0 in ``most``.
     """
 
     name: str
     most: Mapping[str, int] = field(default_factory=dict)
     apart: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Host:
         named = set(self.models)
         most = tuple(sorted((m, n) for m, n in limits.most.items() if m in named))
         apart = tuple((m, tuple(sorted(limits.apart.get(m, ())))) for m in sorted(named))
-        return tuple(self.models), most, apart
+        return tuple(self.models), most, apart, tuple(sorted(limits.problems.items()))
 
     def needs(self, number: int) -> Mapping[CounterKey, int]:
         """Return what attaching a device takes from the host's counters."""

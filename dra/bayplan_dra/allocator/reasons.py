@@ -195,6 +195,10 @@ def _blocked(table: DeviceTable, mask: int) -> list[str]:
     found = []
     for model, count in sorted(counts.items()):
         assert host is not None, "it has blocked devices"
+        problem = host.limits.problems.get(model)
+        if problem is not None:
+            found.append(f"{count} in the fabric's pool, but {problem}")
+            continue
         most = host.limits.most.get(model)
         apart = " or ".join(sorted(host.limits.apart.get(model, ())))
         limits = [f"more than {most} of them"] if most is not None else []

@@ -176,9 +176,17 @@ def read_double(config_map: ConfigMap) -> FabricDouble | None:
 
 
 def limit_of(labels: Mapping[str, str], prefix: str, model: str, which: str) -> int | None:
-    """Return a host's ``max`` or ``min`` of a model, None without a label that is a number."""
-    text = labels.get(f"{prefix}/{model}-size-{which}", "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else None
+    """Return a host's ``max`` or ``min`` of a model, None without a label.
+
+    :raises ValueError: for a label that is not a number, naming it.
+    """
+    label = f"{prefix}/{model}-size-{which}"
+    text = labels.get(label)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 6):
+        raise ValueError(f'label {label}: expected a number from 0 to 99999, got "{text}"')
+    return int(text)
 
 
 def _yaml(config_map: ConfigMap, key: str) -> Any:

@@ -111,14 +111,19 @@ class FabricHosts:
             return None
         labels = node.metadata.labels
         most: dict[str, int] = {}
+        problems: dict[str, str] = {}
         for name, model in self._models.items():
-            limit = limit_of(labels, model.prefix, name, "max")
+            try:
+                limit = limit_of(labels, model.prefix, name, "max")
+            except ValueError as exc:
+                # What may be attached is unknown, so nothing is.
+                limit, problems[name] = 0, str(exc)
             if limit is not None:
                 most[name] = limit
         apart: Mapping[str, frozenset[str]] = {
             name: frozenset(others) for name, others in self._apart.items() if others
         }
-        return HostLimits(node.metadata.name, most, apart) if most or apart else None
+        return HostLimits(node.metadata.name, most, apart, problems) if most or apart else None
 
 
 def _model_of(device: Device, spec: ResourceSliceSpec) -> _Model | None:

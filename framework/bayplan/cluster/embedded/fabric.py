@@ -155,7 +155,7 @@ class VirtualFabric:
         """Attach cards to a host until it has its minimum of each model."""
         labels, name = node.metadata.labels, node.metadata.name
         for model in setup.models.models:
-            least = limit_of(labels, setup.models.prefix, model.name, "min") or 0
+            least = self._least(setup, node, model)
             missing = least - self._count(setup, name, model)
             for card in setup.cards.values():
                 free = card.place is _Place.POOL and not card.claims and card.model is model
@@ -163,6 +163,15 @@ class VirtualFabric:
                 if missing > 0 and free and reached:
                     self._attach(setup, card, name)
                     missing -= 1
+
+    def _least(self, setup: _Setup, node: Node, model: FabricModel) -> int:
+        """Return how many cards of a model a host keeps; 0 where its label cannot be read."""
+        try:
+            return limit_of(node.metadata.labels, setup.models.prefix, model.name, "min") or 0
+        except ValueError as exc:
+            where = f"Node {node.metadata.name}"
+            self._cluster.report(node, InputError(str(exc), where))
+            return 0
 
     def _count(self, setup: _Setup, node: str, model: FabricModel) -> int:
         cards = setup.cards.values()
@@ -253,8 +262,7 @@ class VirtualFabric:
         if card.step != step or card.claims:
             return
         node = self._cluster.get(Node, card.node)
-        labels = node.metadata.labels if node is not None else {}
-        least = limit_of(labels, setup.models.prefix, card.model.name, "min") or 0
+        least = self._least(setup, node, card.model) if node is not None else 0
         if self._count(setup, card.node, card.model) <= least:
             return
         mark = card.move(_Place.DETACHING, card.node)
