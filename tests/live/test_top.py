@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import msgspec
+import pytest
 from click.testing import CliRunner, Result
 from faces import serving
 from stage import stage
 
-from bayplan.api import Pod
-from bayplan.cli import cli
+from bayplan.api import ApiObject, Pod
+from bayplan.cli import cli, watching
 from bayplan.cluster.embedded.assembly import create_in_order
 from bayplan.explain.overview import Overview
 from bayplan.testing import make_node, make_pod
@@ -61,3 +64,31 @@ def test_without_a_scheduler_the_objects_tell(tmp_path: Path) -> None:
     assert (found.node_count, found.placed, found.waiting) == (1, 1, 1)
     assert found.pending[0].why == "not tried yet"
     assert before == after
+
+
+def test_explain_asks_a_cluster_again_until_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving() as face:
+        kubeconfig = tmp_path / "kubeconfig"
+        face.server.write_kubeconfig(kubeconfig)
+
+        def create(*objects: ApiObject) -> None:
+            face.do(lambda server: create_in_order(server.cluster, objects))
+
+        waits = iter([lambda: create(make_node("n", cpu=4)), None])
+
+        def sleep(seconds: float) -> None:
+            meanwhile = next(waits)
+            if meanwhile is None:
+                raise KeyboardInterrupt
+            meanwhile()
+
+        create(make_pod("p", cpu=1))
+        monkeypatch.setattr(watching, "time", SimpleNamespace(sleep=sleep, strftime=time.strftime))
+        given = ["explain", "p", "-w", "--kubeconfig", str(kubeconfig)]
+        result = CliRunner().invoke(cli, given, catch_exceptions=False)
+    assert result.exit_code == 0
+    first, second = result.stdout.split("Simulated:")[1:]
+    assert "default/p is pending" in first
+    assert "default/p is on n" in second
