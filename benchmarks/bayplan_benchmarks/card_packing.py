@@ -16,15 +16,18 @@ from dataclasses import dataclass, field
 from math import gcd
 
 import numpy as np
-import numpy.typing as npt
 
 from bayplan.api.cards import WHOLE
 from bayplan.errors import InputError
+from bayplan.plugin.hookspecs import FloatColumn
 from bayplan_benchmarks.openb_trace import TraceNode, TracePod
 
 __all__ = ["NodeKind", "most_allocated"]
 
 _TOLERANCE = 1e-6
+_PER_POD = 1e-8
+_FEW = 1e-3
+"""So small a part of a pod does not count."""
 _ROUNDS = 1000
 
 
@@ -100,6 +103,7 @@ class _Program:
         self._nodes = list(nodes.items())
         self._rows = _Rows()
         self._gains: list[float] = []
+        self._refused: list[int] = []
         self._sizes = sorted({pod.compute for pod in pods if 0 < pod.compute < WHOLE})
         self._made: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
         by_node: list[list[tuple[int, TracePod]]] = [[] for _ in self._nodes]
@@ -112,7 +116,10 @@ class _Program:
                     self._gains.append(pod.total)
             self._rows.add(((column, 1) for column in own), count)
             if placed.get(pod):
-                self._rows.add(((column, -1) for column in own), -placed[pod])
+                row = self._rows.add(((column, -1) for column in own), -placed[pod])
+                self._rows.put(row, len(self._gains), -1)
+                self._refused.append(len(self._gains))
+                self._gains.append(0)
         self._cards: list[int] = []
         self._slots: list[dict[int, int]] = []
         for (kind, count), own_pods in zip(self._nodes, by_node, strict=True):
@@ -155,17 +162,30 @@ class _Program:
         return True
 
     def bound(self) -> float | None:
-        """Return the bound.
+        """Return the bound, None if the pods that have to be placed do not fit.
+
+        That is tried first: patterns are made until as few of them as possible are refused.
+        """
+        if self._refused and self._best(refusing=True) < -_FEW:
+            return None
+        return self._best(refusing=False)
+
+    def _best(self, refusing: bool) -> float:
+        """Return a bound of what is gained; with ``refusing`` of how few are refused, negated.
 
         With the prices of a solution, each card of a kind of nodes can be worth no more than the
         best pattern; what that is above its price is added, so the answer is a bound even where
         the solution is a little off.
         """
+        value = missing = 0.0
         for _ in range(_ROUNDS):
-            found = _solved(self._gains, self._rows)
-            if found is None:
-                return None
-            value, prices = found
+            gains = np.zeros(len(self._gains)) if refusing else np.array(self._gains, dtype=float)
+            most = np.full(len(gains), np.inf)
+            if refusing:
+                gains[self._refused] = -1.0
+            else:
+                most[self._refused] = 2 * _FEW
+            value, prices = _solved(gains, most, self._rows)
             missing = 0.0
             new = False
             for number, (kind, count) in enumerate(self._nodes):
@@ -173,28 +193,33 @@ class _Program:
                 best, pattern = _best_pattern(worth)
                 above = best - prices[self._cards[number]]
                 missing += max(0.0, above) * count * kind.cards
-                if above > _TOLERANCE:
+                if above > (_PER_POD if refusing else _TOLERANCE):
                     new |= self._add_pattern(number, pattern)
             if not new:
                 break
         return value + missing
 
 
-def _solved(gains: Sequence[float], rows: _Rows) -> tuple[float, npt.NDArray[np.float64]] | None:
-    """Return the largest gain within the limits, and what one more of each limit is worth."""
+def _solved(gains: FloatColumn, most: FloatColumn, rows: _Rows) -> tuple[float, FloatColumn]:
+    """Return the largest gain within the limits, and what one more of each limit is worth.
+
+    :param most: the limit of each variable.
+    """
     try:
         from scipy.optimize import linprog
         from scipy.sparse import csr_array
     except ModuleNotFoundError as exc:
         raise InputError(f"{exc.name} is not installed: pip install 'bayplan[bench]'") from None
-    if not gains:
+    if not len(gains):
         # No pod fits any node.
-        return None if min(rows.limits, default=0) < 0 else (0.0, np.zeros(len(rows.limits)))
+        return 0.0, np.zeros(len(rows.limits))
     shape = (len(rows.limits), len(gains))
     matrix = csr_array((rows.factors, (rows.rows, rows.columns)), shape=shape)
-    found = linprog(-np.array(gains), A_ub=matrix, b_ub=np.array(rows.limits), method="highs")
+    limits = np.array(rows.limits)
+    bounds = np.stack([np.zeros(len(most)), most], axis=1)
+    found = linprog(-gains, A_ub=matrix, b_ub=limits, bounds=bounds, method="highs")
     if found.x is None:
-        return None
+        raise ArithmeticError(f"the linear program was not solved: {found.message}")
     return -float(found.fun), -np.asarray(found.ineqlin.marginals)
 
 

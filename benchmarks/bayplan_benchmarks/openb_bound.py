@@ -14,7 +14,7 @@ from bayplan_benchmarks.openb_trace import Trace, TracePod, is_at_100, is_at_130
 __all__ = ["openb_bound"]
 
 _LOOKS = 10
-_PREFIXES = (70, 80, 85, 90, 95)
+_PREFIXES = (80, 90, 95, 96)
 
 
 class _Bounds:

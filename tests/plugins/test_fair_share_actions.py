@@ -93,6 +93,26 @@ def test_lent_gpus_come_back_to_the_queue_that_deserves_them() -> None:
     assert placed["b0-0"] == "n0"
 
 
+@pytest.mark.parametrize(
+    ("priority", "args", "kept"),
+    [
+        (50, None, ""),
+        (100, None, 'its queue "a" does not take back what it has'),
+        (50, {"defaultPreemptMinRuntime": "5m"}, 'queue "a" protects it for 299 s more'),
+    ],
+    ids=["may be moved", "not preemptible", "within its minimum runtime"],
+)
+def test_what_a_queue_keeps_in_its_place(
+    priority: int, args: Mapping[str, Any] | None, kept: str
+) -> None:
+    cluster = world(1, 4, queue("a", 4), args=args)
+    add_job(cluster, "job", "a", priority=priority)
+    cluster.advance(1)
+    (pod,) = (pod for pod, _ in cluster.snapshot.placed.values())
+    answers = [call(pod) for call in cluster.profile.runtime["keep_in_place"]]
+    assert [text for text in answers if text] == ([kept] if kept else [])
+
+
 def test_a_queue_within_its_share_loses_nothing() -> None:
     cluster = world(1, 4, queue("a", 2), queue("b", 2))
     add_job(cluster, "a0", "a", gpus=2)

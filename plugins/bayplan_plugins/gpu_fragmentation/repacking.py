@@ -212,12 +212,12 @@ class Repacking:
     # What it would be worth ------------------------------------------------------------------
 
     def _held(self) -> list[_Held]:
-        """Return the pods with cards that do not belong to a gang."""
+        """Return the pods with cards that run for themselves."""
         rows = self._handle.snapshot.nodes.row_of
         position: dict[str, dict[int, int]] = {}
         found = []
         for pod, node in self._handle.snapshot.placed.values():
-            if pod.gang is not None or pod.terminating or not self._ledger.requests(pod):
+            if pod.terminating or not self._ledger.requests(pod) or not self._is_alone(pod):
                 continue
             if self._handle.is_nominated(pod):
                 continue
@@ -229,6 +229,13 @@ class Repacking:
             if places:
                 found.append(_Held(pod, rows[node], self._shape(pod), places))
         return found
+
+    def _is_alone(self, pod: PodInfo) -> bool:
+        """Tell whether no other pod needs this one."""
+        if pod.gang is None:
+            return True
+        members = self._handle.gang(pod.gang)
+        return len(members.bound) == 1 and not members.pending
 
     def _candidates(self) -> Iterator[tuple[float, list[PodInfo]]]:
         """Yield pods to move with what each move seems to be worth, the best first."""
