@@ -36,6 +36,9 @@ from bayplan.snapshot.job_annotations import NOTHING, inherited, is_of, passed_o
 
 __all__ = ["EventHandlers"]
 
+_CHANGED_THERE = ClusterEvent.POD_CHANGED | ClusterEvent.POD_REMOVED
+"""A pod on a node is another one now: it may need less, or attract others."""
+
 
 class EventHandlers:
     """Applies watch events to the snapshot, the gangs and the queue."""
@@ -184,7 +187,7 @@ class EventHandlers:
         state.snapshot.set_living(info)
         state.snapshot.replace_pod(info)
         self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))
-        state.broadcast(ClusterEvent.POD_CHANGED | ClusterEvent.POD_REMOVED, info)
+        state.broadcast(_CHANGED_THERE, info)
         state.preparations.recheck()
 
     def pod_pending(self, pod: Pod) -> None:
