@@ -17,6 +17,7 @@ from bayplan.dialects.tensor_fusion import (
     worker_of,
 )
 from bayplan.errors import InputError
+from bayplan.explain.explanation import explain
 from bayplan.testing import Cluster, make_gang, make_node, make_pod
 from bayplan.testing.cluster import checked_args
 from bayplan_plugins.remote_gpus import RemoteGPUs
@@ -192,6 +193,14 @@ def test_a_worker_from_elsewhere_is_used() -> None:
     own = replace(worker_of(client()).metadata, name="mine", owner_references=())
     cluster = remote(node("gpu", gpu=1), replace(worker_of(client()), metadata=own), client())
     assert cluster.placements() == {"mine": "gpu", "train": "gpu"}
+
+
+def test_explain_says_that_a_wider_limit_would_help() -> None:
+    cluster = remote(node("gpu", gpu=1, cpu=1), node("far", "r2", "b2"))
+    cluster.add(client(cpu=2, latency="20us"))
+    cluster.advance(1)
+    about = explain(cluster.scheduler, pod_of(cluster, "train"))
+    assert "would fit without bayplan.dev/gpu-max-latency" in str(about)
 
 
 # Restarts ----------------------------------------------------------------------------------

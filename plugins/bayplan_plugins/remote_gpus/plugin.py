@@ -7,9 +7,12 @@ otherwise: what it takes of its node, other plugins count.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from bayplan import (
     NOTES,
@@ -29,7 +32,15 @@ from bayplan import (
     Unit,
     hookimpl,
 )
-from bayplan.dialects.tensor_fusion import Link, client_problem, link_of, side_of, workload_of
+from bayplan.dialects.tensor_fusion import (
+    MAX_LATENCY,
+    MIN_BANDWIDTH,
+    Link,
+    client_problem,
+    link_of,
+    side_of,
+    workload_of,
+)
 from bayplan.plugin.base import Skip
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_plugins.remote_gpus.counterparts import Counterparts, workload_key
@@ -196,6 +207,21 @@ class RemoteGPUs(Plugin[RemoteGPUsArgs]):
             slots[~inside] = 0
         return slots
 
+    # Why not ---------------------------------------------------------------------------------
+
+    @hookimpl
+    def relax(self, unit: Unit) -> Iterator[tuple[str, Unit]]:
+        """Yield the unit with clients that accept any latency, any bandwidth, and both."""
+        links = [link for link in map(_link, unit.pods) if link is not None]
+        late = any(math.isfinite(link.max_latency) for link in links)
+        wide = any(link.min_bandwidth for link in links)
+        for names in ((MAX_LATENCY,) if late else (), (MIN_BANDWIDTH,) if wide else ()):
+            if names:
+                yield f"without {names[0]}", _without(unit, names)
+        if late and wide:
+            both = (MAX_LATENCY, MIN_BANDWIDTH)
+            yield f"without {' and '.join(both)}", _without(unit, both)
+
     # On the node -----------------------------------------------------------------------------
 
     @hookimpl
@@ -236,6 +262,19 @@ class RemoteGPUs(Plugin[RemoteGPUsArgs]):
             return None
         found = self._farthest_worker(pod, node)
         return {DISTANCE_ANNOTATION: self.args.distances[found[0]].name} if found else None
+
+
+def _without(unit: Unit, names: Sequence[str]) -> Unit:
+    """Return a unit whose clients do not say this of the way to their workers."""
+    pods = []
+    for pod in unit.pods:
+        meta = pod.pod.metadata
+        if side_of(pod.pod) == "client":
+            others = {key: text for key, text in meta.annotations.items() if key not in names}
+            weaker = structs.replace(pod.pod, metadata=structs.replace(meta, annotations=others))
+            pod = PodInfo(weaker, pod.inherited)
+        pods.append(pod)
+    return replace(unit, pods=pods, parts=[_without(part, names) for part in unit.parts])
 
 
 def _offered(
