@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from reading import data_of
 
 from bayplan.cli import main
 
@@ -181,8 +182,9 @@ def test_a_report_goes_to_standard_output(bayplan):
     status, out, err = bayplan("simulate", "-f", file(NODE, PENDING, POD), "--report", "-")
     assert (status, err) == (0, "")
     assert out.startswith("<!doctype html>")
-    assert "default/large" in out
-    assert "Pod default/bad" in out
+    data = data_of(out)
+    assert "default/large" in data["pods"]
+    assert "Pod default/bad" in data["refused"]
     assert "pods have a node;" not in out
     assert not Path("-").exists()
 

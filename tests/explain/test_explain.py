@@ -107,7 +107,11 @@ def test_the_json_holds_what_the_text_says() -> None:
         "reason": "offers 4 of 5 slots",
     }
     assert about["suggestions"] == [
-        {"text": "would fit without MustGather at RackLayer", "changes": 1},
+        {
+            "text": "would fit without MustGather at RackLayer",
+            "changes": 1,
+            "places": {f"default/p{i}": f"r0n{i}" for i in range(4)} | {"default/p4": "r1n0"},
+        },
         {"text": "would fit if RackLayer/r0 had 1 more node like r0n0", "changes": 1},
     ]
 

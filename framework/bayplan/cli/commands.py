@@ -20,6 +20,7 @@ _COMMANDS = {
     "top": ("top", "Show a cluster at one look: nodes, GPUs, queues, and who waits and why."),
     "pool": ("pool", "Show pools of accelerators: what is free, and who has the rest."),
     "queue": ("queue", "Show queues: who has what, who borrows, who waits."),
+    "ui": ("ui", "Serve a page that shows a cluster, and why jobs wait."),
     "invoice": ("invoice", "Bill a tenant for a month."),
     "price": ("price", "Check price lists."),
     "usage": ("usage", "Show what was used, and what was idle."),

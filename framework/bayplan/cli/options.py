@@ -183,6 +183,7 @@ def simulate(
     arrivals: Path | None = None,
     order: int = 0,
     journal: Journal | None = None,
+    begun: Look | None = None,
 ) -> tuple[Simulation, Manifests]:
     """Load profiles and manifests, and run the simulation.
 
@@ -194,6 +195,7 @@ def simulate(
     :param order: the seed that shuffles which of these jobs arrives when, 0 for as they are.
     :param settled: called at each instant, when nothing is left to do at it.
     :param journal: where usage is recorded.
+    :param begun: called before anything is created.
     :raises InputError: for input that cannot be used.
     """
     # Plugins may print; keep that out of the answer on standard output.
@@ -201,6 +203,8 @@ def simulate(
         loaded = profiles(config, plugins_dir)
         manifests = load_manifests(paths, report=bars("loading") if bars is not None else None)
         simulation = Simulation(loaded, seed, until, record, _traced(trace), journal)
+        if begun is not None:
+            begun(simulation)
         if settled is not None:
             simulation.on_settled(answers(settled))
         # A snapshot shows the work of one moment, whenever it was created.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bayplan.cli.options import simulate
+from bayplan.cli.options import Look, simulate
 from bayplan.simulation.comparison import IdleHistory, Run
 
 if TYPE_CHECKING:
@@ -37,9 +37,12 @@ def policy_name(config: Path | None) -> str:
     return DEFAULT if config is None else str(config)
 
 
-def run_policy(config: Path | None, work: Work, bars: Bars | None = None) -> Run:
+def run_policy(
+    config: Path | None, work: Work, bars: Bars | None = None, begun: Look | None = None
+) -> Run:
     """Run some work under a policy, with a journal of its usage.
 
+    :param begun: called before anything is created.
     :raises InputError: for input that cannot be used.
     """
     from bayplan.metering.journal import Journal
@@ -56,5 +59,6 @@ def run_policy(config: Path | None, work: Work, bars: Bars | None = None) -> Run
         journal=journal,
         settled=idle.look,
         bars=bars,
+        begun=begun,
     )
     return Run(policy_name(config), simulation, journal, idle)

@@ -19,6 +19,7 @@ from bayplan.naming import counted
 if TYPE_CHECKING:
     from bayplan.cli.costs import Costs
     from bayplan.cli.policy_runs import Work
+    from bayplan.cli.report import Recording
     from bayplan.simulation import Simulation
 
 __all__ = ["command"]
@@ -103,14 +104,18 @@ def _simulate(
     if len(policies) > 1:
         from bayplan.cli.policy_runs import Work
 
-        _refuse_details(report, trace)
+        if trace is not None:
+            raise InputError("is about one run: give one --config", "--trace")
+        if report is not None and str(report) == "-":
+            raise InputError("prints a table, too: give a file", "--report -")
         work = Work(paths, plugins_dir, until, seed, arrivals)
-        _compare(policies, work, price_file, output, fail_on_pending)
+        _compare(policies, work, price_file, output, report, fail_on_pending)
         return
     page_only = report is not None and str(report) == "-"
     if page_only and output == "json":
         raise InputError("--report - and -o json both write to standard output; give a file")
     costs = _costs(price_file)
+    recording = _recording(report, paths)
     with progress_bars() as bars:
         simulation, manifests = simulate(
             paths,
@@ -122,12 +127,14 @@ def _simulate(
             trace=trace,
             arrivals=arrivals,
             journal=None if costs is None else costs.journal,
+            begun=recording,
         )
     if trace is not None:
         _check_traced(simulation, trace)
     unwritten = None
+    page = "" if recording is None else _page(recording, simulation, costs)
     if report is not None and not page_only:
-        unwritten = _written(simulation, report)
+        unwritten = _written(page, report)
     for active in simulation.scheduler.profiles.values():
         for note in active.profile.notes:
             click.echo(f"note: {note}", err=True)
@@ -138,9 +145,7 @@ def _simulate(
     for kind, count in sorted(manifests.ignored.items()):
         click.echo(f"note: {counted(count, 'object')} of kind {kind} ignored", err=True)
     if page_only:
-        from bayplan.cli.report import report_page
-
-        sys.stdout.write(report_page(simulation))
+        sys.stdout.write(page)
     elif output == "json":
         result = simulation.result()
         if costs is not None:
@@ -165,21 +170,15 @@ def _policies(configs: Sequence[Path], compared: Sequence[Path]) -> list[Path | 
     return base + list(compared)
 
 
-def _refuse_details(report: Path | None, trace: str | None) -> None:
-    """Raise InputError for options that are about one run."""
-    for option, value in (("--report", report), ("--trace", trace)):
-        if value is not None:
-            raise InputError("is about one run: give one --config", option)
-
-
 def _compare(
     configs: Sequence[Path | None],
     work: Work,
     price_file: Path | None,
     output: str,
+    report: Path | None,
     fail_on_pending: bool,
 ) -> None:
-    """Print what becomes of the same work with each profile file."""
+    """Print what becomes of the same work with each profile file; the page shows the first."""
     from bayplan.billing.prices import load_prices
     from bayplan.cli.comparison import print_comparison
     from bayplan.cli.policy_runs import run_policy
@@ -188,16 +187,24 @@ def _compare(
     if "-" in work.paths:
         raise InputError("is read once: give a file to compare several profiles", "-f -")
     prices = None if price_file is None else load_prices(price_file)
+    recording = _recording(report, work.paths)
     runs = []
     for config in configs:
         with progress_bars() as bars:
-            runs.append(run_policy(config, work, bars))
+            begun = recording if not runs else None
+            runs.append(run_policy(config, work, bars, begun))
     found = compare(runs, prices)
+    unwritten = None
+    if report is not None and recording is not None:
+        page = recording.page(runs[0].simulation, {"comparison": found.as_json()})
+        unwritten = _written(page, report)
     if output == "json":
         json.dump(found.as_json(), sys.stdout, indent=2)
         print()
     else:
         print_comparison(found)
+    if unwritten is not None:
+        raise unwritten
     unplaced = any(run.simulation.pending() or run.simulation.refused() for run in runs)
     if fail_on_pending and unplaced:
         sys.exit(_PENDING)
@@ -211,12 +218,25 @@ def _costs(price_file: Path | None) -> Costs | None:
     return Costs(price_file)
 
 
-def _written(simulation: Simulation, report: Path) -> InputError | None:
+def _recording(report: Path | None, paths: Sequence[str]) -> Recording | None:
+    if report is None:
+        return None
+    from bayplan.cli.report import Recording
+
+    return Recording(", ".join(paths))
+
+
+def _page(recording: Recording, simulation: Simulation, costs: Costs | None) -> str:
+    more = {} if costs is None else {"costs": costs.earnings(simulation).as_json()}
+    return recording.page(simulation, more)
+
+
+def _written(page: str, report: Path) -> InputError | None:
     """Write the report; return the error, if any, to raise after the result is printed."""
     from bayplan.cli.report import write_report
 
     try:
-        write_report(simulation, report)
+        write_report(report, page)
     except InputError as exc:
         return exc
     return None

@@ -125,10 +125,7 @@ class Explanation:
                 {"node": one.node, "total": one.total, "scores": dict(one.scores)}
                 for one in self.finalists
             ],
-            "suggestions": [
-                _filled({"text": one.text, "changes": one.changes, "ends": list(one.ends)})
-                for one in self.suggestions
-            ],
+            "suggestions": [_suggestion_json(one) for one in self.suggestions],
             "brokenPlugin": self.broken_plugin,
             "waitsFor": list(self.waits_for),
             "waitsUntil": self.waits_until,
@@ -141,6 +138,12 @@ class Explanation:
 
 def _refusal_json(refusal: tuple[str, str] | None) -> dict[str, str]:
     return {"plugin": refusal[0], "reason": refusal[1]} if refusal is not None else {}
+
+
+def _suggestion_json(one: Suggestion) -> dict[str, Any]:
+    places = dict(one.places)
+    ends = list(one.ends)
+    return _filled({"text": one.text, "changes": one.changes, "ends": ends, "places": places})
 
 
 def _domain_json(trial: DomainTrial) -> dict[str, Any]:
@@ -178,15 +181,17 @@ def why_pending(scheduler: Scheduler, pod: Pod) -> str:
 # What is known ----------------------------------------------------------------------------
 
 
-def explain(scheduler: Scheduler, pod: Pod, of: int = 1) -> Explanation:
+def explain(scheduler: Scheduler, pod: Pod, of: int = 1, search: bool = True) -> Explanation:
     """Return why a pod has its node, or why it has none and what would help.
 
     :param of: how many pods the pod stands for, such as those of its Deployment.
+    :param search: look for what would help, and for what would be decided now where it is not
+        recorded; both take time.
     """
     unit = _unit_of(scheduler, pod)
     decision = scheduler.decisions.get(unit)
     own = decision.pods.get(pod.key) if decision is not None else None
-    about = _About(scheduler, pod, unit, decision, own, {"of": of})
+    about = _About(scheduler, pod, unit, decision, own, search, {"of": of})
     if pod.status.phase in ("Succeeded", "Failed"):
         return about.ended()
     if pod.spec.node_name:
@@ -237,6 +242,7 @@ class _About:
     unit: str
     decision: Decision | None
     own: PodDecision | None
+    search: bool = True
     _fields: dict[str, Any] = field(default_factory=dict)
 
     def ended(self) -> Explanation:
@@ -275,8 +281,11 @@ class _About:
             self._fields["domains"] = self.decision.domains
             self._fields["preemption"] = self.decision.preemption
             self._fields["bottleneck"] = _bottleneck(self.decision)
-        self._line()
+        if self.search:
+            self._line()
         line: LineReport | None = self._fields.get("line")
+        if not self.search:
+            return self._made("Pending")
         if line is None or not line.refusal:
             # No change of a node helps a pod that its queue holds back.
             self._suggest()
@@ -351,7 +360,7 @@ class _About:
     def _as_of_now(self) -> None:
         """Add what would be decided if the pod were placed again now."""
         profile = self.scheduler.profile_of(self.pod)
-        if profile is None:
+        if profile is None or not self.search:
             return
         snapshot = self.scheduler.snapshot
         with snapshot.trial():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bayplan.naming import natural_key, short_key
 from bayplan.plugin.base import Remedy
@@ -19,12 +19,14 @@ class Suggestion:
     """A change that would help; ``text`` continues "it" or "the gang".
 
     ``ends`` are the pods, by key, that would have to end. ``changes`` is how many things would have
-    to change at once.
+    to change at once. ``places`` are the nodes that the pods would then have, by key, as far as
+    they were tried.
     """
 
     text: str
     ends: tuple[str, ...] = ()
     changes: int = 1
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,15 @@ class Option:
         cost = sum({r.text: r.cost for _, r in self.parts if r.text in texts}.values())
         return (len(texts), costly, cost, natural_key(texts[0]))
 
-    def suggestion(self) -> Suggestion:
-        """Return the option in words."""
+    def suggestion(self, pod: str, node: str) -> Suggestion:
+        """Return the option in words.
+
+        :param pod: the key of the pod that the option is for.
+        :param node: the name of its node.
+        """
         first, *others = self.texts
         text = " and ".join([first, *(change_only(other) for other in others)])
-        return Suggestion(text, self.ends, len(self.texts))
+        return Suggestion(text, self.ends, len(self.texts), {pod: node})
 
 
 _HEAD = re.compile(r"would fit (?:on \S+ )?")
@@ -72,12 +78,16 @@ def change_only(text: str) -> str:
 
 
 def joined(
-    found: Sequence[Option], used: Mapping[int, int], names: Sequence[str], where: str
+    found: Sequence[Option],
+    used: Mapping[int, int],
+    names: Sequence[str],
+    where: str,
+    places: Mapping[str, str],
 ) -> list[Suggestion]:
     """Join the changes that the members of a gang need.
 
-    When several members need capacity on one node, no single amount is right; the text names the
-    pods that have to end instead.
+    ``places`` are the nodes of all of them, by key. When several members need capacity on one node,
+    no single amount is right; the text names the pods that have to end instead.
     """
     if not found:
         return []
@@ -106,4 +116,4 @@ def joined(
         if all(tail.startswith("if ") for tail in (first.removeprefix("would fit "), *tails)):
             tails = [tail.removeprefix("if ") for tail in tails]
         text = f"{' and '.join([first, *tails])}{where}"
-    return [Suggestion(text, ends, max(1, len(texts)))]
+    return [Suggestion(text, ends, max(1, len(texts)), places)]

@@ -60,12 +60,18 @@ class Diagnosis:
             return self._changes(unit, now)
 
     def _changes(self, unit: Unit, now: float) -> list[Suggestion]:
-        if self._fits(unit, now):
-            return [Suggestion("would fit now, and will be tried again after its delay")]
+        places = self._places(unit, now)
+        if places is not None:
+            text = "would fit now, and will be tried again after its delay"
+            return [Suggestion(text, places=places)]
         if not len(self.snapshot.nodes):
             return [Suggestion("cannot fit: the cluster has no nodes")]
         relaxed = list(self._relaxations(unit))
-        found = [Suggestion(f"would fit {t}") for t, weaker in relaxed if self._fits(weaker, now)]
+        found = [
+            Suggestion(f"would fit {text}", places=places)
+            for text, weaker in relaxed
+            if (places := self._places(weaker, now)) is not None
+        ]
         if unit.gang is None:
             found += self._remedies(unit.pods[0], None, frozenset((unit.pods[0].key,)))
         else:
@@ -112,11 +118,14 @@ class Diagnosis:
                 return refusal
         return None
 
-    def _fits(self, unit: Unit, now: float) -> bool:
+    def _places(self, unit: Unit, now: float) -> dict[str, str] | None:
+        """Return the nodes that a unit would get, by pod; None if it does not fit."""
         with self.snapshot.trial():
             result = self.cycle.run(unit, 0, now, preempt=False)
             self.cycle.unreserve(result.reserved)
-            return result.decision.outcome in (Outcome.PLACED, Outcome.WAITING)
+            if result.decision.outcome not in (Outcome.PLACED, Outcome.WAITING):
+                return None
+            return {one.pod.key: one.node for one in result.reserved}
 
     def _relaxations(self, unit: Unit) -> Iterator[tuple[str, Unit]]:
         for call in self.runtime["relax"]:
@@ -147,7 +156,8 @@ class Diagnosis:
         ``unit`` are the keys of the pods that have to stay.
         """
         anywhere, options = self._options(pod, rows, unit)
-        found = [option.suggestion() for option in options]
+        names = self.snapshot.nodes.names
+        found = [option.suggestion(pod.key, names[option.row]) for option in options]
         return found + [Suggestion(text) for text in anywhere]
 
     def _options(
@@ -319,7 +329,7 @@ class Diagnosis:
             for more in self._gang_remedies(weaker)[:1]:
                 if more.text.startswith("would fit"):
                     both = f"would fit {text} and {change_only(more.text)}"
-                    found.append(Suggestion(both, more.ends, more.changes + 1))
+                    found.append(Suggestion(both, more.ends, more.changes + 1, more.places))
         return found
 
     def _gang_remedies(self, unit: Unit) -> list[Suggestion]:
@@ -330,6 +340,7 @@ class Diagnosis:
         name, rows = self._most_promising(unit)
         where = f" (in {name})" if name and name != "cluster" else ""
         found: list[Option] = []
+        places: dict[str, str] = {}
         # Comparing nodes for every member of a large gang would take seconds.
         compared = _COMPARED if len(unit.pods) <= _SMALL else 1
         keys = frozenset(pod.key for pod in (*unit.pods, *(bound for bound, _ in unit.bound)))
@@ -348,10 +359,11 @@ class Diagnosis:
                     row = options[0].row
                     for key in options[0].ends:
                         self.snapshot.remove_pod(key)
-                self.snapshot.add_pod(pod, self.snapshot.nodes.names[row])
+                places[pod.key] = self.snapshot.nodes.names[row]
+                self.snapshot.add_pod(pod, places[pod.key])
             on_row = self.snapshot.nodes.pods
             used = {one.row: len(keys & on_row[one.row].keys()) for one in found}
-        return joined(found, used, self.snapshot.nodes.names, where)
+        return joined(found, used, self.snapshot.nodes.names, where, places)
 
     def _more_nodes(
         self, members: Sequence[PodInfo], rows: Rows | None, name: str
@@ -363,7 +375,7 @@ class Diagnosis:
         if not members or any(one.facts is not members[0].facts for one in members):
             return []
         pod = members[0]
-        candidates = range(len(self.snapshot.nodes)) if rows is None else rows.tolist()
+        candidates = self._unlike(pod, rows)
         with self.snapshot.trial():
             for row in candidates:
                 for key in list(self.snapshot.nodes.pods[row]):
@@ -378,6 +390,25 @@ class Diagnosis:
         nodes = f"{count} more node{'s'[: count > 1]}"
         text = f"would fit if {whose} had {nodes} like {like}"
         return [Suggestion(text, changes=count)]
+
+    def _unlike(self, pod: PodInfo, rows: Rows | None) -> list[int]:
+        """Return the first few nodes of each kind: of equal amounts, refused by the same plugins.
+
+        Emptying every node of a large cluster would take seconds.
+        """
+        table = self.snapshot.nodes
+        found = self.evaluator.evaluate(pod)
+        amounts = [*table.allocatable_columns.values(), table.taint_codes]
+        masks = [column.mask for column in found.filters]
+        kinds: dict[tuple[int, ...], int] = {}
+        chosen = []
+        for row in range(len(table)) if rows is None else rows.tolist():
+            refused = (bool(mask[row]) for mask in masks)
+            kind = (*(int(column[row]) for column in amounts), *refused)
+            kinds[kind] = kinds.get(kind, 0) + 1
+            if kinds[kind] <= _MOST_ROWS_TRIED:
+                chosen.append(row)
+        return chosen
 
     def _most_promising(self, unit: Unit) -> tuple[str, Rows | None]:
         """Return the domain that offers the most; the cluster for a unit without gathering."""

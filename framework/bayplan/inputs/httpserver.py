@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import logging
 import resource
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ __all__ = [
     "Connection",
     "ConnectionLimits",
     "allow_many_connections",
+    "asks_loopback",
+    "is_loopback",
     "request_log",
 ]
 
@@ -53,6 +56,25 @@ def request_log() -> logging.Logger:
     if not log.filters:
         log.addFilter(_ClientErrors())
     return log
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches a host, given by name or address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def asks_loopback(request: web.Request) -> bool:
+    """Tell whether a request names this machine.
+
+    Another host name comes from a web page in a browser (DNS rebinding), not from an operator.
+    """
+    name = request.host.rpartition(":")[0] or request.host
+    return is_loopback(name.removeprefix("[").removesuffix("]"))
 
 
 def allow_many_connections(loop: asyncio.AbstractEventLoop) -> None:

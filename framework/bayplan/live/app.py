@@ -43,6 +43,8 @@ from bayplan.live.usage_metrics import UsageMetrics
 from bayplan.live.usage_writer import UsageWriter
 from bayplan.live.web import Address, WebPage
 from bayplan.metering.journal import Journal
+from bayplan.page.feed import Feed
+from bayplan.page.site import Site
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.settings import ClientConnection
 from bayplan.scheduler.scheduler import Scheduler
@@ -122,6 +124,7 @@ class LiveApp:
             on_unreadable=self._unreadable,
             parts=queue_config_maps(self._profiles.leader_election),
         )
+        self._feed = Feed("bayplan run")
         reviews = TokenReviews(self.transport)
         self.page = WebPage(
             options.address,
@@ -132,6 +135,7 @@ class LiveApp:
             reviews.allows,
             reviews.allows_tenant,
             options.bills,
+            Site(self._feed),
         )
         self._election = self._make_election()
         self.writer = None if options.dry_run else self._make_writer()
@@ -250,12 +254,13 @@ class LiveApp:
             self._watch,
             Observers((self._metrics, self._queue_metrics, CycleLog(self._options.dry_run))),
             self._usage,
+            self._feed,
             self._options.binds,
         )
         if self._stopping.is_set():
             return
         collect_rarely()
-        tasks = [asyncio.create_task(live.run())]
+        tasks = [asyncio.create_task(live.run()), asyncio.create_task(self._feed.run())]
         if self._elastic_jobs is not None:
             tasks.append(asyncio.create_task(self._elastic_jobs.run()))
         if self._election is not None:

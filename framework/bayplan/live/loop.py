@@ -17,6 +17,7 @@ from bayplan.cluster.protocol import Cluster, Done, WatchEvent, WatchHandler, Wr
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.errors import BayplanError
 from bayplan.live.usage_writer import UsageWriter
+from bayplan.page.feed import Feed
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.runtime import Runtime
 from bayplan.scheduler.observer import Observer
@@ -44,6 +45,7 @@ class LiveScheduler:
     :param on_built: called with every scheduler that is made, after a reload too.
     :param observer: called for every cycle and binding.
     :param usage: follows the watch, to record usage.
+    :param feed: follows the watch, for the page.
     :param binds: whether it binds pods; otherwise another scheduler does.
     """
 
@@ -56,10 +58,12 @@ class LiveScheduler:
         on_built: Callable[[Scheduler], None] | None = None,
         observer: Observer | None = None,
         usage: UsageWriter | None = None,
+        feed: Feed | None = None,
         binds: bool = True,
     ) -> None:
         self._cluster = cluster
         self._usage = usage
+        self._feed = feed
         self._binds = binds
         self._cache = cluster.cache
         self.leads = leads
@@ -73,7 +77,7 @@ class LiveScheduler:
         """Whether the loop waits for an event."""
         self._loop_time = asyncio.get_running_loop().time
         self._looked = 0.0
-        self._connection = _Connection(cluster, usage)
+        self._connection = _Connection(cluster, usage, feed)
         self.scheduler = self._build(profiles)
 
     def _build(self, profiles: ProfileSet) -> Scheduler:
@@ -85,6 +89,8 @@ class LiveScheduler:
             observer=self._observer,
             binds=self._binds,
         )
+        if self._feed is not None:
+            self._feed.follow(scheduler)
         if self._on_built is not None:
             self._on_built(scheduler)
         return scheduler
@@ -178,7 +184,7 @@ class LiveScheduler:
         # The cache may lack the last writes: a new scheduler would place those pods again.
         if not await self._relist():
             return
-        self._connection = _Connection(self._cluster, self._usage)
+        self._connection = _Connection(self._cluster, self._usage, self._feed)
         self.scheduler = self._build(profiles)
         _log.info("profiles reloaded: %s", ", ".join(self.scheduler.profiles))
 
@@ -216,12 +222,13 @@ class _EmptyCluster:
 class _Connection:
     """One scheduler's access to the cluster; once closed, its writes are dropped.
 
-    :param usage: gets all watch events that the scheduler gets.
+    :param usage: gets all watch events that the scheduler gets, as the ``feed`` does.
     """
 
-    def __init__(self, cluster: Cluster, usage: UsageWriter | None) -> None:
+    def __init__(self, cluster: Cluster, usage: UsageWriter | None, feed: Feed | None) -> None:
         self._cluster = cluster
         self._usage = usage
+        self._feed = feed
         self._open = True
 
     @property
@@ -233,19 +240,21 @@ class _Connection:
         return self._cluster.now
 
     def watch(self, handler: WatchHandler) -> None:
-        usage = self._usage
-        if usage is None:
+        followers = [one.handle for one in (self._usage, self._feed) if one is not None]
+        if not followers:
             self._cluster.watch(handler)
             return
 
-        def both(event: WatchEvent) -> None:
+        def every(event: WatchEvent) -> None:
             try:
                 handler(event)
             finally:
-                usage.handle(event)
+                for follow in followers:
+                    follow(event)
 
-        usage.restart()
-        self._cluster.watch(both)
+        if self._usage is not None:
+            self._usage.restart()
+        self._cluster.watch(every)
 
     def submit(self, write: Write, done: Done | None = None) -> None:
         if self._open:

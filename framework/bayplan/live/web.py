@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hmac
 import io
-import ipaddress
 import json
 import os
 import ssl
@@ -32,9 +31,15 @@ from bayplan.explain.queue_view import QueueView, ViewKind
 from bayplan.explain.target import pods_of, target_of
 from bayplan.explain.text import print_explanation, print_job
 from bayplan.explain.top_view import TopView
-from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
+from bayplan.inputs.httpserver import (
+    SHUTDOWN_SECONDS,
+    asks_loopback,
+    is_loopback,
+    request_log,
+)
 from bayplan.live.bill_pages import BillPages, Bills, bearer_token
 from bayplan.live.loop import LiveScheduler
+from bayplan.page.site import Site
 from bayplan.plugin.decision import Decision
 from bayplan.scheduler.scheduler import Scheduler
 
@@ -61,16 +66,7 @@ class Address:
     @property
     def on_loopback(self) -> bool:
         """Whether only this machine reaches it."""
-        return _is_loopback(self.host)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        return is_loopback(self.host)
 
 
 def _token_of(path: Path) -> bytes:
@@ -102,6 +98,7 @@ class WebPage:
     :param authorize: returns whether a token may get a path.
     :param authorize_tenant: returns whether a token may see a tenant's costs.
     :param bills: what costs are computed from, None to show none.
+    :param site: the page that shows the cluster, None for none.
     """
 
     def __init__(
@@ -114,7 +111,9 @@ class WebPage:
         authorize: Authorize,
         authorize_tenant: Authorize,
         bills: Bills | None = None,
+        site: Site | None = None,
     ) -> None:
+        self._site = site
         self._address = address
         self._registry = registry
         self._ready = ready
@@ -143,6 +142,8 @@ class WebPage:
         app.router.add_get("/debug/pools", self._pools)
         app.router.add_get("/debug/queues", self._queues)
         app.router.add_get(TopView.page, self._top)
+        if self._site is not None:
+            app.router.add_routes(self._site.routes())
         if self._bills is not None:
             app.router.add_routes(self._bills.routes())
         self._runner = web.AppRunner(
@@ -206,11 +207,9 @@ class WebPage:
         if request.path in _PROBES:
             return await handler(request)
         if self._address.on_loopback:
-            # Another host name comes from a web page in a browser (DNS rebinding), not an operator.
-            name = request.host.rpartition(":")[0] or request.host
-            if not _is_loopback(name.removeprefix("[").removesuffix("]")):
+            if not asks_loopback(request):
                 return web.Response(status=403, text="ask for localhost or 127.0.0.1\n")
-        elif request.path not in BillPages.PATHS:
+        elif request.path not in (*BillPages.PATHS, *Site.OPEN):
             token = bearer_token(request)
             if not token:
                 return web.Response(status=401, text="a bearer token is needed\n")

@@ -31,8 +31,10 @@ from bayplan.plugin.base import (
     Skip,
     Wait,
 )
+from bayplan.plugin.devices import NodeDevices
 from bayplan.plugin.events import ClusterEvent
 from bayplan.queues.report import JobInLine, LineReport, QueueReport
+from bayplan.topology.network.tree import NetworkTree
 
 __all__ = ["ANSWERS", "check_class", "hook_names", "hooks_of"]
 
@@ -209,6 +211,11 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
             v is None or (isinstance(v, Sequence) and all(isinstance(one, JobInLine) for one in v))
         ),
         "None or a sequence of JobsInLine",
+    ),
+    "network_tree": (lambda v: v is None or isinstance(v, NetworkTree), "None or a NetworkTree"),
+    "node_devices": (
+        lambda v: v is None or isinstance(v, NodeDevices),
+        "None or NodeDevices",
     ),
     "pre_bind": (
         lambda v: isinstance(v, Preparation) or _text(v),

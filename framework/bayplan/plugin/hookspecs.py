@@ -37,9 +37,11 @@ if TYPE_CHECKING:
         Wait,
     )
     from bayplan.plugin.decision import Decision
+    from bayplan.plugin.devices import NodeDevices
     from bayplan.plugin.events import ClusterEvent
     from bayplan.queues.report import JobInLine, LineReport, QueueReport
     from bayplan.snapshot import NodeRow, NodeView, PodInfo
+    from bayplan.topology.network.tree import NetworkTree
 
 __all__ = ["BoolColumn", "FloatColumn", "IntColumn", "hookimpl", "hookspec"]
 
@@ -379,6 +381,22 @@ def queue_jobs(queue: str) -> Sequence[JobInLine] | None:
 
     None where they wait in the scheduler's own line.
     """
+
+
+# What there is -----------------------------------------------------------------------------
+
+
+@hookspec
+def node_devices(node: str) -> NodeDevices | None:
+    """Return what is known of a node's cards and of who has them; None where nothing is.
+
+    Called for the page, when something on the node has changed.
+    """
+
+
+@hookspec(firstresult=True)
+def network_tree() -> NetworkTree | None:
+    """Return the network that this plugin places jobs in; None where none is described."""
 
 
 # Why not -----------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ _QUIET = {
     "queue_line",
     "queue_line_of",
     "queue_jobs",
+    "network_tree",
+    "node_devices",
 }
 """Hooks that are not extension points of their own: they follow the plugin."""
 

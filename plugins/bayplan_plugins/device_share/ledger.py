@@ -14,6 +14,7 @@ from functools import partial
 from bayplan import PodInfo
 from bayplan.api import Node
 from bayplan.api.cards import Card, Share
+from bayplan.plugin.devices import CardHolder, NodeDevices
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot, SpecFacts
 from bayplan_plugins.device_share.columns import CardColumns
@@ -374,6 +375,27 @@ class CardLedger:
         if own is not None:
             known.unsettled[but] = own
         return known.state(but) if only is None else known.state_of(only, but)
+
+    def describe(self, name: str) -> NodeDevices | None:
+        """Return a node's cards, and what its pods have of them; None where it has none."""
+        known = self._fill(name)
+        if known is None or not known.cards:
+            return None
+        pods = self._pods.get(name, {})
+        holders = [
+            CardHolder(
+                share.card,
+                pods[uid].key,
+                share.compute,
+                share.memory,
+                share.partition.profile if share.partition is not None else "",
+                uid in known.guessed,
+            )
+            for uid, shares in known.held.items()
+            if uid in pods
+            for share in shares
+        ]
+        return NodeDevices(None, known.cards, holders)
 
     def _fill(self, name: str) -> HeldCards | None:
         """Return a node's cards for the columns, with all pods settled."""

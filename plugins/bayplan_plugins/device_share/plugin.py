@@ -34,6 +34,7 @@ from bayplan import (
 )
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.plugin.base import Skip
+from bayplan.plugin.devices import NodeDevices
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_plugins.device_share.advice import what_would_fit, whole_cards_that_would_fit
 from bayplan_plugins.device_share.fit import Fit, slots_of
@@ -328,6 +329,13 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         """Write the pod's shares into its annotations, in its contract's words."""
         written = state.get(_WRITTEN) or self._written(pod, node)
         return dict(written.annotations) or None
+
+    # What there is ---------------------------------------------------------------------------
+
+    @hookimpl
+    def node_devices(self, node: str) -> NodeDevices | None:
+        """Tell the cards of a node, and what its pods have of them."""
+        return self._ledger.describe(node)
 
 
 def _counted_out(pod: PodInfo, nodes: NodeView) -> BoolColumn:

@@ -30,6 +30,7 @@ from bayplan import (
     Unit,
     hookimpl,
 )
+from bayplan.api.cards import WHOLE
 from bayplan.cluster.protocol import CreateObject, PutConfigMap
 from bayplan.dialects.kai_shares import (
     GPU,
@@ -43,6 +44,7 @@ from bayplan.dialects.kai_shares import (
     reserved_index,
 )
 from bayplan.plugin.base import Skip
+from bayplan.plugin.devices import CardHolder, NodeDevices
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.gpu_sharing.columns import CardColumns
 from bayplan_plugins.shared.cards.kai_groups import GpuGroups
@@ -243,6 +245,24 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         for key in unused:
             self._groups.give_up(key)
         return Overdue([(placed[key][0], _UNUSED) for key in unused]) if unused else None
+
+    # What there is ---------------------------------------------------------------------------
+
+    @hookimpl
+    def node_devices(self, node: str) -> NodeDevices | None:
+        """Tell which pods share the cards of a node."""
+        groups = self._groups.on_node(node)
+        if not groups:
+            return None
+        size = max(1, self._groups.card_memory(node))
+        cards = self._cards(node, list(groups))
+        holders = [
+            CardHolder(card, key, round(WHOLE * request.memory_of(size) / size))
+            for card, group in zip(cards, groups.values(), strict=True)
+            if isinstance(card, int)
+            for key, request in group.pods.items()
+        ]
+        return NodeDevices(holders=holders)
 
 
 def _request(pod: PodInfo) -> GpuShareRequest:

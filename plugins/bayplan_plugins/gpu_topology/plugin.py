@@ -36,6 +36,7 @@ from bayplan import (
 from bayplan.api.dra import Device, DeviceId
 from bayplan.cluster.protocol import PutConfigMap
 from bayplan.naming import counted
+from bayplan.plugin.devices import NodeDevices
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.topology.machine.gpu_search import NO_CONSTRAINTS
 from bayplan.topology.machine.model import Machine
@@ -330,6 +331,13 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         metrics.gpus_chosen(
             satisfied=not state.get(_GIVEN_UP), same_numa=same_numa, known=found is not None
         )
+
+    # What there is ---------------------------------------------------------------------------
+
+    @hookimpl
+    def node_devices(self, node: str) -> NodeDevices | None:
+        """Tell the machine, and which GPUs its pods have."""
+        return self._ledger.describe(node)
 
     # When no node is left --------------------------------------------------------------------
 

@@ -139,6 +139,12 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
         inner = order.index(found) if found in order else 0
         return order[1:inner][::-1]
 
+    @hookimpl
+    def network_tree(self) -> NetworkTree | None:
+        """Tell the profile's network, or the first that an object describes."""
+        trees = self.networks().trees()
+        return trees.get(self.args.topology) or next(iter(trees.values()), None)
+
     def networks(self) -> Networks:
         """Return the networks of the cluster and of the profile."""
         if self._networks is None:

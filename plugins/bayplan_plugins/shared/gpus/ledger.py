@@ -17,6 +17,7 @@ from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.dra import DeviceId
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.naming import counted
+from bayplan.plugin.devices import CardHolder, NodeDevices
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
@@ -328,6 +329,27 @@ class GpuLedger:
         self._nodes[name] = NodeGpus(machine, _plugin_gpus(node))
         self._refresh_devices(name)
         self._settle_all(name, self._nodes[name], known)
+
+    def describe(self, name: str) -> NodeDevices | None:
+        """Return a node's machine, the GPUs of its pods, and the GPU behind each of its devices."""
+        row = self._snapshot.nodes.row_of.get(name)
+        if row is None:
+            return None
+        node = self._snapshot.nodes.nodes[row]
+        machine = self.machines.of(node)
+        if isinstance(machine, str):
+            return None
+        gpus = self.node(name)
+        pods = self._pods.get(name, {})
+        guessed = gpus.guessed if gpus is not None else ()
+        holders = [
+            CardHolder(gpu, pods[uid].key, guessed=uid in guessed)
+            for uid, held in (gpus.held.items() if gpus is not None else ())
+            if uid in pods
+            for gpu in held
+        ]
+        pools = self._devices.devices.pools(node)
+        return NodeDevices(machine, (), holders, gpus_of_devices(pools, machine) if pools else {})
 
     def problem(self, name: str) -> str:
         """Return what is wrong with a node's description of its machine; "" for nothing."""

@@ -1,0 +1,70 @@
+// Queues: who may have what, who has it, who borrows, who waits.
+
+import { bar, facts, h, link, show, table } from "../dom.js";
+import { place } from "../route.js";
+import { amount, byName, counted, duration } from "../text.js";
+
+export const view = { name: "queues", title: "Queues", open, hidden: (model) => !(model.data.queues || []).length };
+
+function open(root, context) {
+  const update = () => show(root, context.route.subject ? one(context) : all(context));
+  update();
+  return { update };
+}
+
+const keyOf = (queue) => `${queue.system}/${queue.name}`;
+
+function all(context) {
+  const queues = context.model.data.queues || [];
+  if (!queues.length) return [h("h1", {}, "Queues"), h("p", {}, "There is no queue.")];
+  const systems = new Map();
+  for (const queue of queues) {
+    if (!systems.has(queue.system)) systems.set(queue.system, []);
+    systems.get(queue.system).push(queue);
+  }
+  return [h("h1", {}, "Queues"), [...systems].map(([system, own]) => tree(system, own))];
+}
+
+function tree(system, queues) {
+  const names = new Set(queues.map((queue) => queue.name));
+  const rows = [];
+  const add = (queue, depth) => {
+    for (const [index, resource] of Object.keys(queue.resources).sort(byName).entries()) rows.push(row(queue, resource, depth, index === 0));
+    if (!Object.keys(queue.resources).length) rows.push([name(queue, depth), "", "", "", "", "", String(queue.waiting), String(queue.running)]);
+    for (const child of queues.filter((one) => one.parent === queue.name).sort((a, b) => byName(a.name, b.name))) add(child, depth + 1);
+  };
+  for (const queue of queues.filter((one) => !names.has(one.parent)).sort((a, b) => byName(a.name, b.name))) add(queue, 0);
+  return table(`${system}: ${counted(queues.length, "queue")}`, ["queue", "resource", "used", "deserved", "limit", "borrowed", "waiting", "running"], rows, [3, 4, 5, 6, 7]);
+}
+
+function name(queue, depth) {
+  return h("span", { style: { "padding-left": `${depth * 1.2}em` } }, link(place("queues", keyOf(queue)), queue.name), queue.problem ? h("span", { class: "warn" }, ` ${queue.problem}`) : null);
+}
+
+function row(queue, resource, depth, first) {
+  const found = queue.resources[resource];
+  const most = found.limit ?? found.fair ?? found.deserved ?? found.used;
+  const say = (value) => amount(resource, value);
+  return [first ? name(queue, depth) : "", resource, [bar(most ? found.used / most : 0, `${say(found.used)} used`, found.borrowed ? "borrows" : ""), ` ${say(found.used)}`], say(found.deserved), say(found.limit), found.borrowed ? say(found.borrowed) : "",
+    first ? String(queue.waiting) : "", first ? String(queue.running) : ""];
+}
+
+function one(context) {
+  const wanted = context.route.subject;
+  const queue = (context.model.data.queues || []).find((candidate) => keyOf(candidate) === wanted || candidate.name === wanted);
+  if (!queue) return [h("h1", {}, wanted), h("p", {}, "There is no such queue."), link(place("queues"), "All queues")];
+  const rows = Object.keys(queue.resources).sort(byName).map((resource) => {
+    const found = queue.resources[resource];
+    return [resource, ...["used", "guaranteed", "deserved", "limit", "fair", "demand", "borrowed", "lent"].map((field) => (found[field] || found[field] === null ? amount(resource, found[field]) : "0"))];
+  });
+  const jobs = context.model.jobs().filter((job) => job.unit.queue === keyOf(queue) && job.state !== "ended");
+  return [
+    h("p", { class: "crumbs" }, link(place("queues"), "Queues"), queue.parent ? [" / ", link(place("queues", `${queue.system}/${queue.parent}`), queue.parent)] : null),
+    h("h1", {}, queue.name),
+    queue.problem ? h("p", { class: "warn" }, queue.problem) : null,
+    facts([["System", queue.system], ["Policy", queue.policy], ["State", queue.state], ["Weight", queue.weight === null ? "" : String(queue.weight)], ["Priority", String(queue.priority)], ["Waiting", counted(queue.waiting, "job")], ["Running", counted(queue.running, "job")]]),
+    (queue.notes || []).map((note) => h("p", { class: "dim" }, note)),
+    table("Resources", ["resource", "used", "guaranteed", "deserved", "limit", "may have now", "demand", "borrowed", "lent"], rows, [1, 2, 3, 4, 5, 6, 7, 8]),
+    table("Jobs", ["job", "state", "pods", "waits"], jobs.slice(0, 200).map((job) => [link(place("jobs", job.key), job.key), job.state, `${job.bound}/${job.bound + job.pending}`, job.pending ? duration(context.model.at - job.created) : ""]), [2, 3]),
+  ];
+}

@@ -1,0 +1,56 @@
+"""All that the page shows of a scheduler, as one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bayplan.errors import BayplanError
+from bayplan.explain.pools import pool_reports
+from bayplan.page.picture import Picture
+from bayplan.scheduler.scheduler import Scheduler
+
+__all__ = ["content", "organisation"]
+
+FORMAT = 1
+"""Grows when the script could not read what was written before."""
+
+
+def content(
+    picture: Picture,
+    title: str,
+    details: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
+    refused: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return everything.
+
+    :param details: the explanations by unit; None where the page asks for them.
+    :param notes: what could not be read or had to be assumed.
+    :param refused: what an API server would refuse, and why.
+    """
+    scheduler = picture.scheduler
+    picture.history.sample(picture, last=True)
+    return {
+        "format": FORMAT,
+        "title": title,
+        "now": round(scheduler.now, 3),
+        "unixTime": round(scheduler.unix_time, 3),
+        **picture.as_json(),
+        **organisation(scheduler),
+        "events": list(picture.history.events),
+        "samples": [one.as_json() for one in picture.history.samples],
+        "details": details,
+        "notes": list(notes),
+        "refused": dict(refused or {}),
+    }
+
+
+def organisation(scheduler: Scheduler) -> dict[str, Any]:
+    """Return the queues and the pools."""
+    try:
+        queues = [one.as_json() for one in scheduler.queue_reports()]
+        pools = [one.as_json() for one in pool_reports(scheduler)]
+    except BayplanError as exc:
+        return {"queues": [], "pools": [], "problem": str(exc)}
+    return {"queues": queues, "pools": pools}

@@ -1,0 +1,180 @@
+"""The page's rows of a cluster that goes on: a look now and then, and what changed for viewers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from typing import Any
+
+from bayplan.api import Pod
+from bayplan.cluster.protocol import WatchEvent
+from bayplan.errors import BayplanError
+from bayplan.page.content import content, organisation
+from bayplan.page.picture import Picture
+from bayplan.scheduler.scheduler import Scheduler
+
+__all__ = ["MOST_VIEWERS", "Feed", "TooManyViewers"]
+
+MOST_VIEWERS = 64
+_EVERY = 0.5
+"""Seconds between two looks while somebody looks on."""
+_UNSEEN = 5.0
+"""Seconds between two looks otherwise: what happened is to be seen later."""
+_ORGANISATION = 2.0
+"""Seconds between two looks at the queues and pools."""
+_KEPT = 200
+_BEHIND = 50
+
+_log = logging.getLogger("bayplan.page")
+
+
+class TooManyViewers(BayplanError):
+    """More pages follow the feed than it serves."""
+
+
+class Feed:
+    """Follows a scheduler and its watch; numbers each change, so that viewers miss none.
+
+    :param title: the page's title.
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.picture: Picture | None = None
+        self.version = 0
+        self._viewers: set[asyncio.Queue[str | None]] = set()
+        self._sent: deque[tuple[int, str]] = deque(maxlen=_KEPT)
+        self._events = 0
+        self._samples: tuple[float, int] = (-1.0, 0)
+        self._machines = 0
+        self._organisation: dict[str, Any] = {}
+        self._organised = -_ORGANISATION
+
+    # What it follows -------------------------------------------------------------------------
+
+    def follow(self, scheduler: Scheduler) -> None:
+        """Follow a scheduler, and another one once its profiles were read again."""
+        if self.picture is None:
+            self.picture = Picture(scheduler)
+        else:
+            self.picture.follow(scheduler)
+
+    def handle(self, event: WatchEvent) -> None:
+        """Note an event of the watch, after the scheduler has seen it."""
+        if self.picture is not None:
+            self.picture.handle(event)
+
+    async def run(self) -> None:
+        """Look at the cluster until cancelled."""
+        loop = asyncio.get_running_loop()
+        looked = 0.0
+        while True:
+            await asyncio.sleep(_EVERY)
+            if not self._viewers and loop.time() - looked < _UNSEEN:
+                continue
+            looked = loop.time()
+            try:
+                self.look(looked)
+            except BayplanError as exc:
+                _log.warning("the page is not up to date: %s", exc)
+
+    def look(self, at: float) -> None:
+        """Look once, and send what has changed.
+
+        :param at: the time in seconds, by which queues and pools are looked at less often.
+        :raises BayplanError: when a plugin raises.
+        """
+        picture = self.picture
+        if picture is None:
+            return
+        changes = picture.look()
+        patch: dict[str, Any] = changes.as_json() if changes else {}
+        patch |= self._rest(picture, at)
+        if not patch:
+            return
+        self.version += 1
+        patch |= {"now": round(picture.scheduler.now, 3), "version": self.version}
+        text = json.dumps(patch, separators=(",", ":"), ensure_ascii=False)
+        self._sent.append((self.version, text))
+        for viewer in list(self._viewers):
+            if viewer.qsize() >= _BEHIND:
+                # A viewer that does not read starts again with everything.
+                self._viewers.discard(viewer)
+                viewer.put_nowait(None)
+            else:
+                viewer.put_nowait(text)
+
+    def _rest(self, picture: Picture, at: float) -> dict[str, Any]:
+        """Return what is new of the history, the machines, the queues and the pools."""
+        found: dict[str, Any] = {}
+        history = picture.history
+        if history.added > self._events:
+            found["events"] = history.since(self._events)
+            self._events = history.added
+        if history.samples:
+            last = history.samples[-1]
+            figures = (last.cards, last.used, last.pending, last.running, last.evictions)
+            mark = (0.0, hash(figures))
+            if mark != self._samples:
+                self._samples = mark
+                found["samples"] = [last.as_json()]
+        if len(picture.machines.rows) > self._machines:
+            self._machines = len(picture.machines.rows)
+            found["machines"] = picture.machines.rows
+        if at >= self._organised + _ORGANISATION:
+            self._organised = at
+            fresh = organisation(picture.scheduler)
+            if fresh != self._organisation:
+                self._organisation = fresh
+                found |= fresh
+        return found
+
+    # Viewers ---------------------------------------------------------------------------------
+
+    def everything(self) -> str:
+        """Return all rows as JSON text; later changes have higher versions.
+
+        :raises BayplanError: before there is a scheduler, or when a plugin raises.
+        """
+        picture = self.picture
+        if picture is None:
+            raise BayplanError("the cluster is not listed yet")
+        self.look(self._organised)
+        found = content(picture, self.title, notes=self._notes())
+        found["version"] = self.version
+        return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+
+    def _notes(self) -> list[str]:
+        picture = self.picture
+        problems = picture.scheduler.snapshot.problems if picture is not None else {}
+        found = sorted(
+            {f"{subject} of node {node}: {text}" for (node, subject), text in problems.items()}
+        )
+        return found[:100]
+
+    def join(self, since: int) -> asyncio.Queue[str | None]:
+        """Return a queue of changes after a version; None in it means: get everything again.
+
+        :raises TooManyViewers: when there are as many as are served.
+        """
+        if len(self._viewers) >= MOST_VIEWERS:
+            raise TooManyViewers(f"{MOST_VIEWERS} pages follow the cluster already")
+        viewer: asyncio.Queue[str | None] = asyncio.Queue()
+        missed = [text for version, text in self._sent if version > since]
+        if since > self.version or len(missed) < self.version - since:
+            viewer.put_nowait(None)
+            return viewer
+        for text in missed:
+            viewer.put_nowait(text)
+        self._viewers.add(viewer)
+        return viewer
+
+    def leave(self, viewer: asyncio.Queue[str | None]) -> None:
+        """Send a viewer nothing more."""
+        self._viewers.discard(viewer)
+
+    def pod_of(self, unit: str) -> Pod | None:
+        """Return a pod that stands for a unit, a pending one if there is any."""
+        return self.picture.pod_of(unit) if self.picture is not None else None

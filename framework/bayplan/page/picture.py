@@ -1,0 +1,412 @@
+"""What the page shows of a cluster, kept current by its watch.
+
+Rows are made only for what has changed since the last look, so that a look costs what happened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bayplan.api import Node, Pod, ResourceClaim, ResourceSlice
+from bayplan.api.node_state import NodeState, model_of, state_of
+from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.naming import natural_key
+from bayplan.page.cards import MOST_CARDS, NodeCards, PodCard, card_count, cards_of
+from bayplan.page.floor import Floor, floor_of
+from bayplan.page.history import History
+from bayplan.page.machines import Machines
+from bayplan.page.rows import NodeTile, PodRow, Stint, UnitRow
+from bayplan.plugin.base import Unit
+from bayplan.plugin.decision import Decision
+from bayplan.scheduler.scheduler import Scheduler
+from bayplan.snapshot import PodInfo
+from bayplan.snapshot.nvlink import NvlinkDomains
+
+__all__ = ["Changes", "Picture"]
+
+_ENDED = ("Succeeded", "Failed")
+_CLAIMS = "resource.kubernetes.io/pod-claim-name"
+MOST_ENDED = 20_000
+"""How many pods that are gone are kept for looking back."""
+_MOST_STINTS = 50
+_WHOLE = 1000
+
+
+@dataclass
+class Changes:
+    """What is not as it was at the last look; ``floor`` is None if that is as it was."""
+
+    nodes: dict[str, NodeTile | None] = field(default_factory=dict)
+    pods: dict[str, PodRow | None] = field(default_factory=dict)
+    units: dict[str, UnitRow | None] = field(default_factory=dict)
+    floor: Floor | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.pods or self.units or self.floor is not None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object; null for a row that is gone."""
+        plain: dict[str, Any] = {
+            name: {key: row.as_json() if row is not None else None for key, row in rows.items()}
+            for name, rows in (("nodes", self.nodes), ("pods", self.pods), ("units", self.units))
+        }
+        if self.floor is not None:
+            plain["floor"] = self.floor.as_json()
+        return plain
+
+
+class Picture:
+    """The rows of one cluster, as one scheduler sees them.
+
+    Call ``handle`` with every event of the watch, and ``look`` when there is nothing left to do.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.nodes: dict[str, NodeTile] = {}
+        self.pods: dict[str, PodRow] = {}
+        self.units: dict[str, UnitRow] = {}
+        self.floor = Floor()
+        self.machines = Machines()
+        self.history = History()
+        self._alive: dict[str, Pod] = {}
+        self._on_node: dict[str, set[str]] = {}
+        self._claims: dict[str, dict[str, ResourceClaim]] = {}
+        self._of_unit: dict[str, set[str]] = {}
+        self._gone: deque[str] = deque()
+        self._waiting: set[str] = set()
+        self._running: set[str] = set()
+        self._changed_nodes: set[str] = set()
+        self._changed_pods: set[str] = set()
+        self._changed_units: set[str] = set()
+        self._every_node = True
+        self._tree: object = None
+        self._decided = -1
+        self._evicted: tuple[str, float] | None = None
+
+    def follow(self, scheduler: Scheduler) -> None:
+        """Follow another scheduler of the same cluster, after its profiles were read again."""
+        self.scheduler = scheduler
+        self._decided = -1
+        self._every_node = True
+
+    # The watch -------------------------------------------------------------------------------
+
+    def handle(self, event: WatchEvent) -> None:
+        """Note what an event changes."""
+        if event.type is WatchType.RESYNC:
+            self._resync(event.objects)
+            return
+        obj, deleted = event.obj, event.type is WatchType.DELETED
+        if isinstance(obj, Pod):
+            self._on_pod(obj, deleted)
+        elif isinstance(obj, Node):
+            self._changed_nodes.add(obj.metadata.name)
+        elif isinstance(obj, ResourceClaim):
+            self._on_claim(obj, deleted)
+        elif isinstance(obj, ResourceSlice):
+            if obj.spec.node_name:
+                self._changed_nodes.add(obj.spec.node_name)
+            else:
+                self._every_node = True
+
+    def _resync(self, objects: Iterable[object]) -> None:
+        there = list(objects)
+        keys = {one.key for one in there if isinstance(one, Pod)}
+        for key in [key for key in self._alive if key not in keys]:
+            self._on_pod(self._alive[key], deleted=True)
+        self._claims.clear()
+        for one in there:
+            if isinstance(one, Pod):
+                self._on_pod(one, deleted=False)
+            elif isinstance(one, ResourceClaim):
+                self._on_claim(one, deleted=False)
+        self._every_node = True
+
+    def _on_pod(self, pod: Pod, deleted: bool) -> None:
+        key, now = pod.key, self.scheduler.now
+        row = self.pods.get(key)
+        old = self._alive.get(key)
+        if row is None or (old is None and not deleted):
+            # A pod of the same name that was made again is another one.
+            row = self._new_row(pod, row)
+        gone = deleted or pod.status.phase in _ENDED
+        node = pod.spec.node_name
+        if node and not row.node and (not gone or old is None):
+            row.node = node
+            row.stints.append(Stint(node, now))
+            self.history.add(now, "Bound", key, node)
+        if gone and row.ended is None:
+            row.ended = now
+            if row.stints and row.stints[-1].until is None:
+                row.stints[-1].until = now
+            self.history.add(now, "Deleted" if deleted else pod.status.phase, key, row.node)
+        if deleted:
+            self._alive.pop(key, None)
+            self._claims.pop(key, None)
+            self._forget_oldest(key)
+        else:
+            self._alive[key] = pod
+        nominated = "" if node else pod.status.nominated_node_name
+        if nominated and nominated != row.nominated:
+            self.history.add(now, "Nominated", key, nominated)
+        row.nominated = nominated
+        if row.node:
+            self._changed_nodes.add(row.node)
+            there = self._on_node.setdefault(row.node, set())
+            (there.discard if gone else there.add)(key)
+        (self._waiting.discard if gone or node else self._waiting.add)(key)
+        (self._running.add if node and not gone else self._running.discard)(key)
+        self._changed_pods.add(key)
+        self._changed_units.add(row.unit)
+
+    def _new_row(self, pod: Pod, before: PodRow | None) -> PodRow:
+        info = self.scheduler.snapshot.living.get(pod.key) or PodInfo(pod)
+        unit = info.gang or pod.key
+        requests = info.requests
+        row = PodRow(unit, self.scheduler.now, requests.get("cpu", 0), card_count(requests))
+        if before is not None:
+            row.stints = before.stints[-_MOST_STINTS:]
+            self._of_unit.get(before.unit, set()).discard(pod.key)
+        self.pods[pod.key] = row
+        self._of_unit.setdefault(unit, set()).add(pod.key)
+        self.history.add(self.scheduler.now, "Created", pod.key, "")
+        return row
+
+    def _forget_oldest(self, key: str) -> None:
+        """Count a pod that is gone; forget the oldest of them when they are too many."""
+        self._gone.append(key)
+        if len(self._gone) <= MOST_ENDED:
+            return
+        oldest = self._gone.popleft()
+        if oldest in self._alive or oldest not in self.pods:
+            return
+        unit = self.pods.pop(oldest).unit
+        self._of_unit.get(unit, set()).discard(oldest)
+        self._changed_pods.add(oldest)
+        self._changed_units.add(unit)
+
+    def _on_claim(self, claim: ResourceClaim, deleted: bool) -> None:
+        space = claim.metadata.namespace
+        users = {f"{space}/{one.name}" for one in claim.status.reserved_for}
+        gone = deleted or claim.status.allocation is None
+        for key, own in list(self._claims.items()):
+            if claim.key in own and (gone or key not in users):
+                del own[claim.key]
+                self._touch(key)
+        if not gone:
+            for key in users:
+                self._claims.setdefault(key, {})[claim.key] = claim
+                self._touch(key)
+
+    def _touch(self, key: str) -> None:
+        row = self.pods.get(key)
+        if row is not None and row.node:
+            self._changed_nodes.add(row.node)
+
+    # Looking ---------------------------------------------------------------------------------
+
+    def look(self) -> Changes:
+        """Make the rows of what has changed since the last look, and take a sample of the whole.
+
+        :raises PluginError: when a plugin raises.
+        """
+        changes = Changes()
+        snapshot = self.scheduler.snapshot
+        snapshot.sync()
+        tree = self._network()
+        if tree is not self._tree:
+            self._tree = tree
+            self.floor = changes.floor = floor_of(tree, snapshot.nodes)
+            self._every_node = True
+        if self._every_node:
+            self._changed_nodes |= self.nodes.keys() | set(snapshot.nodes.names)
+            self._every_node = False
+        for name in sorted(self._changed_nodes, key=natural_key):
+            self._look_at_node(name, changes)
+        self._look_at_decisions()
+        for key in self._changed_pods:
+            changes.pods[key] = self.pods.get(key)
+        for key in self._changed_units:
+            unit = self._unit(key)
+            if unit is None:
+                self.units.pop(key, None)
+            else:
+                self.units[key] = unit
+            changes.units[key] = unit
+        self._changed_nodes, self._changed_pods, self._changed_units = set(), set(), set()
+        self.history.sample(self)
+        return changes
+
+    def _network(self) -> Any:
+        for profile in self.scheduler.profiles.values():
+            for call in profile.runtime["network_tree"]:
+                tree = call()
+                if tree is not None:
+                    return tree
+        return None
+
+    def _look_at_node(self, name: str, changes: Changes) -> None:
+        table = self.scheduler.snapshot.nodes
+        row = table.row_of.get(name)
+        before = self.nodes.pop(name, None)
+        if row is None:
+            changes.nodes[name] = None
+            self.history.count(before, None)
+            return
+        node = table.nodes[row]
+        pods = {
+            key: placed[0]
+            for key in self._on_node.get(name, ())
+            if (placed := self.scheduler.snapshot.placed.get(key)) is not None
+        }
+        offered = {
+            resource: int(column[row]) for resource, column in table.allocatable_columns.items()
+        }
+        claims = {key: own.values() for key in pods if (own := self._claims.get(key))}
+        cards = cards_of(self.scheduler, name, min(MOST_CARDS, card_count(offered)), pods, claims)
+        self._keep_cards(cards, pods)
+        tile = self._tile(node, row, cards)
+        self.nodes[name] = tile
+        self.history.count(before, tile)
+        if tile != before:
+            changes.nodes[name] = tile
+
+    def _keep_cards(self, cards: NodeCards, pods: Iterable[str]) -> None:
+        for key in pods:
+            own = self._in_ring(cards, cards.of_pod.get(key, ()))
+            stints = self.pods[key].stints
+            if stints and stints[-1].until is None and tuple(stints[-1].cards) != own:
+                stints[-1].cards = own
+                self._changed_pods.add(key)
+
+    def _in_ring(self, cards: NodeCards, own: Sequence[PodCard]) -> tuple[PodCard, ...]:
+        """Return a pod's cards in the order of their ring, whole GPUs of a known machine."""
+        machine = cards.machine
+        gpus = tuple(sorted({one.card for one in own}))
+        if machine is None or len(gpus) < 2 or len(gpus) < len(own) or gpus[-1] >= len(machine):
+            return tuple(own)
+        by_card = {one.card: one for one in own}
+        return tuple(by_card[gpu] for gpu in self.machines.ring(machine, gpus))
+
+    def _tile(self, node: Node, row: int, cards: NodeCards) -> NodeTile:
+        table = self.scheduler.snapshot.nodes
+        name = node.metadata.name
+        taken: dict[int, int] = {}
+        for own in cards.of_pod.values():
+            for one in own:
+                taken[one.card] = min(_WHOLE, taken.get(one.card, 0) + (one.compute or _WHOLE))
+        used = [amount for card, amount in taken.items() if card < cards.count]
+        model = model_of(node, "nvidia.com/gpu") or model_of(node, "amd.com/gpu")
+        models = cards.models if any(cards.models) else [model] if model else []
+        if cards.machine is not None:
+            models = []
+        nvlink = self.scheduler.snapshot.shared(NvlinkDomains, NvlinkDomains).of(node)
+        state = state_of(node)
+        return NodeTile(
+            self.floor.domain_of.get(name),
+            None if cards.machine is None else self.machines.number(cards.machine),
+            cards.count,
+            sum(used),
+            cards.count - len(used) if state is NodeState.IN_SERVICE else 0,
+            models,
+            (int(table.used("cpu")[row]), int(table.allocatable("cpu")[row])),
+            (int(table.used("memory")[row]), int(table.allocatable("memory")[row])),
+            state.value,
+            nvlink or "",
+        )
+
+    # Units -----------------------------------------------------------------------------------
+
+    def _look_at_decisions(self) -> None:
+        """Take in the decisions since the last look; the latest are the last."""
+        latest = self._decided
+        fresh: list[Decision] = []
+        for decision in reversed(self.scheduler.decisions.values()):
+            if decision.cycle <= self._decided:
+                break
+            fresh.append(decision)
+            latest = max(latest, decision.cycle)
+        self._decided = latest
+        for decision in reversed(fresh):
+            self._changed_units.add(decision.unit)
+            known = self.units.get(decision.unit)
+            message = decision.message or next(
+                (own.message for own in decision.pods.values() if own.message), ""
+            )
+            if known is None or known.message != message or known.outcome != decision.outcome.value:
+                self.history.add(decision.at, decision.outcome.value, decision.unit, "", message)
+        for eviction in self._new_evictions():
+            for_whom = f"for {eviction.unit}" if eviction.unit else eviction.reason
+            row = self.pods.get(eviction.pod)
+            node = row.stints[-1].node if row is not None and row.stints else ""
+            self.history.add(eviction.at, "Evicted", eviction.pod, node, for_whom)
+            self.history.evictions += 1
+
+    def _new_evictions(self) -> list[Any]:
+        found: list[Any] = []
+        for one in reversed(self.scheduler.evictor.evicted):
+            if (one.pod, one.at) == self._evicted:
+                break
+            found.append(one)
+        if found:
+            self._evicted = (found[0].pod, found[0].at)
+        return found[::-1]
+
+    def _unit(self, key: str) -> UnitRow | None:
+        members = self._of_unit.get(key)
+        if not members:
+            self._of_unit.pop(key, None)
+            return None
+        known = self.units.get(key, UnitRow())
+        alive = next((self._alive[one] for one in sorted(members) if one in self._alive), None)
+        row = replace(
+            known,
+            gang=key in self.scheduler.gangs.all() or len(members) > 1,
+            members=len(members),
+        )
+        if alive is not None:
+            queue = self._queue_of(alive) or known.queue
+            row = replace(row, priority=alive.spec.priority or 0, queue=queue)
+        decision = self.scheduler.decisions.get(key)
+        if decision is None:
+            return row
+        own = next((one.message for one in decision.pods.values() if one.message), "")
+        return replace(
+            row,
+            outcome=decision.outcome.value,
+            message=decision.message or own,
+            domain=decision.domain or "",
+            decided=decision.at,
+        )
+
+    def _queue_of(self, pod: Pod) -> str:
+        info = self.scheduler.snapshot.living.get(pod.key)
+        if info is None:
+            return ""
+        return self.scheduler.queue_of(Unit(info.gang or info.key, [info])) or ""
+
+    def pod_of(self, unit: str) -> Pod | None:
+        """Return a pod that stands for a unit: one that waits, if any, and not one that ended."""
+        members = sorted(self._of_unit.get(unit, ()))
+        alive = [self._alive[key] for key in members if key in self._alive]
+        alive.sort(key=lambda pod: (pod.status.phase in _ENDED, bool(pod.spec.node_name)))
+        return alive[0] if alive else None
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many pods wait for a node, and how many have one."""
+        return len(self._waiting), len(self._running)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all rows as one JSON object."""
+        everything = Changes(
+            {name: self.nodes[name] for name in sorted(self.nodes, key=natural_key)},
+            {key: self.pods[key] for key in sorted(self.pods, key=natural_key)},
+            {key: self.units[key] for key in sorted(self.units, key=natural_key)},
+            self.floor,
+        )
+        return {**everything.as_json(), "machines": self.machines.rows}

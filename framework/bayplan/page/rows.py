@@ -1,0 +1,125 @@
+"""The rows of the page: one for each node, pod and unit, as they are sent to the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayplan.page.cards import PodCard
+
+__all__ = ["NodeTile", "PodRow", "Stint", "UnitRow"]
+
+
+@dataclass(frozen=True)
+class NodeTile:
+    """A node: where it stands, what it has, and how much of it is taken.
+
+    ``domain`` and ``machine`` are numbers, None for none. ``cpu`` and ``memory`` are (used,
+    offered), in milli-CPU and bytes; ``used`` are thousandths of its ``cards`` taken, ``free`` how
+    many cards nobody has a part of. ``state`` is "in-service", "maintenance" or "failed".
+    """
+
+    domain: int | None
+    machine: int | None
+    cards: int
+    used: int
+    free: int
+    models: Sequence[str]
+    cpu: tuple[int, int]
+    memory: tuple[int, int]
+    state: str
+    nvlink: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object without empty fields."""
+        plain = {
+            "cards": self.cards,
+            "models": list(self.models),
+            "cpu": list(self.cpu),
+            "memory": list(self.memory),
+            "state": "" if self.state == "in-service" else self.state,
+            "nvlink": self.nvlink,
+        }
+        numbers = {"domain": self.domain, "machine": self.machine}
+        return {key: value for key, value in numbers.items() if value is not None} | {
+            key: value for key, value in plain.items() if value not in ("", [], 0)
+        }
+
+
+@dataclass
+class Stint:
+    """A pod's time on a node, in seconds of the cluster; ``until`` is None while it lasts."""
+
+    node: str
+    since: float
+    until: float | None = None
+    cards: Sequence[PodCard] = ()
+
+    def as_json(self) -> list[Any]:
+        """Return ``[node, since, until, cards]``."""
+        cards = [card.as_json() for card in self.cards]
+        return [self.node, round(self.since, 3), _rounded(self.until), cards]
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+@dataclass
+class PodRow:
+    """A pod: its unit, its requests, and its stints on nodes, the last one last."""
+
+    unit: str
+    created: float
+    cpu: int = 0
+    gpus: int = 0
+    node: str = ""
+    ended: float | None = None
+    nominated: str = ""
+    stints: list[Stint] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object without empty fields."""
+        plain = {
+            "unit": self.unit,
+            "created": round(self.created, 3),
+            "cpu": self.cpu,
+            "gpus": self.gpus,
+            "ended": _rounded(self.ended),
+            "nominated": self.nominated,
+            "stints": [one.as_json() for one in self.stints],
+        }
+        return {key: value for key, value in plain.items() if value not in (None, "", [], 0)}
+
+
+@dataclass(frozen=True)
+class UnitRow:
+    """A job as the scheduler places it: a gang, or a pod of its own.
+
+    ``outcome`` and ``message`` are those of its latest cycle, ``decided`` its time; ``cycles`` how
+    many it had.
+    """
+
+    queue: str = ""
+    gang: bool = False
+    priority: int = 0
+    members: int = 1
+    outcome: str = ""
+    message: str = ""
+    domain: str = ""
+    decided: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object without empty fields."""
+        plain = {
+            "queue": self.queue,
+            "gang": self.gang,
+            "priority": self.priority,
+            "members": self.members,
+            "outcome": self.outcome,
+            "message": self.message,
+            "domain": self.domain,
+            "decided": _rounded(self.decided),
+        }
+        return {key: value for key, value in plain.items() if value not in (None, "", False, 0)}

@@ -1,0 +1,163 @@
+"""What the page shows of a simulation: nodes, cards, jobs, and what happened when."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from paths import ROOT
+from reading import data_of, shown, simulated
+
+from bayplan.api import ApiObject, Node, Pod, ResourceClaim
+from bayplan.cli.report import Recording
+from bayplan.cluster.manifests import load_manifests
+from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.page.history import MOST_SAMPLES
+from bayplan.page.picture import Picture
+from bayplan.profiles.loading import default_profiles
+from bayplan.simulation import Simulation
+from bayplan.testing import make_node, make_pod
+
+EXAMPLES = ROOT / "configs" / "examples"
+
+
+def example(name: str) -> dict[str, object]:
+    return shown(load_manifests((str(EXAMPLES / name),)).objects)
+
+
+def gpu_node(name: str, gpus: int = 4):
+    return make_node(name, cpu=8, **{"nvidia.com/gpu": gpus})
+
+
+def gpu_pod(name: str, gpus: int = 1, **more):
+    return make_pod(name, cpu=1, **{"nvidia.com/gpu": gpus}, **more)
+
+
+def everything(simulation: Simulation) -> list[ApiObject]:
+    found: list[ApiObject] = []
+    for kind in (Node, Pod, ResourceClaim):
+        found += simulation.cluster.list(kind)
+    return found
+
+
+def test_cards_of_unknown_machines_are_drawn_by_their_number() -> None:
+    page = shown([gpu_node("n"), gpu_pod("a", 2), gpu_pod("b", 1)])
+    assert page["nodes"]["n"]["cards"] == 4
+    held = {key: page["pods"][key]["stints"][-1][3] for key in ("default/a", "default/b")}
+    cards = [card[0] for own in held.values() for card in own]
+    assert sorted(cards) == [0, 1, 2]
+
+
+def test_a_pods_time_on_a_node_begins_with_its_binding_and_ends_with_it() -> None:
+    short = gpu_pod("short", annotations={"bayplan.dev/duration": "90s"})
+    page = shown([gpu_node("n"), short], [(30.0, gpu_pod("later"))])
+    ((node, since, until, _),) = page["pods"]["default/short"]["stints"]
+    assert (node, since, until) == ("n", 0.0, 90.0)
+    ((_, since, until, _),) = page["pods"]["default/later"]["stints"]
+    assert (since, until) == (30.0, None)
+    kinds = [(at, kind) for at, kind, about, *_ in page["events"] if about == "default/short"]
+    assert (90.0, "Succeeded") in kinds
+    assert (0.0, "Bound") in kinds
+
+
+def test_the_network_and_the_jobs_of_an_example_are_there() -> None:
+    page = example("must-gather-preempt")
+    assert page["floor"]["layers"] == ["SpineLayer", "BlockLayer"]
+    domains = page["floor"]["domains"]
+    node = page["nodes"]["node-5"]
+    block = domains[node["domain"]]
+    assert domains[block["parent"]]["name"] == "spine-1"
+    job = page["units"]["default/high-priority-training"]
+    assert (job["gang"], job["members"], job["outcome"]) == (True, 4, "Placed")
+    assert page["samples"][-1][7] == 1, "one eviction"
+
+
+def test_what_pods_hold_never_exceeds_a_card() -> None:
+    page = example("shared-gpus")
+    taken: dict[tuple[str, int], int] = {}
+    for pod in page["pods"].values():
+        for node, _, until, cards in pod.get("stints", ()):
+            for card, compute, *_ in cards if until is None else ():
+                taken[node, card] = taken.get((node, card), 0) + compute
+    assert taken
+    assert max(taken.values()) <= 1000
+
+
+def test_a_pending_job_says_what_would_help_and_which_nodes_it_would_get() -> None:
+    page = example("pending")
+    about = page["details"]["default/training"]
+    assert about["state"] == "Pending"
+    first = about["suggestions"][0]
+    assert first["text"] == "would fit without MustGather at RackLayer"
+    assert set(first["places"]) == {f"default/training-{i}" for i in range(3)}
+
+
+def test_the_same_simulation_makes_the_same_page() -> None:
+    assert json.dumps(example("pending")) == json.dumps(example("pending"))
+
+
+def test_samples_get_sparser_instead_of_more() -> None:
+    pods = [(float(10 * i), gpu_pod(f"p{i}", 0)) for i in range(3 * MOST_SAMPLES)]
+    page = shown([make_node("n", cpu=10_000, pods=10_000)], pods)
+    times = [sample[0] for sample in page["samples"]]
+    assert len(times) <= MOST_SAMPLES + 1
+    assert times == sorted(times)
+    assert times[-1] == page["now"]
+
+
+def test_a_broken_watch_loses_nothing() -> None:
+    recording, simulation = simulated([gpu_node("n"), gpu_pod("a"), gpu_pod("b")])
+    picture = recording.picture
+    before = picture.as_json()
+    objects = [obj for obj in everything(simulation) if getattr(obj, "key", "") != "default/b"]
+    picture.handle(WatchEvent(WatchType.RESYNC, objects=objects))
+    picture.look()
+    after = picture.as_json()
+    assert after["pods"]["default/a"] == before["pods"]["default/a"]
+    assert after["pods"]["default/b"]["stints"][-1][2] is not None, "it has gone meanwhile"
+
+
+def test_a_look_without_events_finds_no_change() -> None:
+    recording, _ = simulated([gpu_node("n"), gpu_pod("a")])
+    recording.picture.look()
+    assert not recording.picture.look()
+
+
+def test_rows_by_changes_equal_rows_made_at_once() -> None:
+    """The incremental path against the plain one, at every instant."""
+    objects = load_manifests((str(EXAMPLES / "must-gather-preempt"),)).objects
+
+    def check(simulation) -> None:
+        recording.picture.look()
+        fresh = Picture(simulation.scheduler)
+        for obj in everything(simulation):
+            fresh.handle(WatchEvent(WatchType.ADDED, obj))
+        fresh.look()
+        mine, plain = recording.picture.as_json(), fresh.as_json()
+        assert mine["nodes"] == plain["nodes"]
+        for key, pod in plain["pods"].items():
+            now = [stint for stint in pod.get("stints", ()) if stint[2] is None]
+            own = [stint for stint in mine["pods"][key].get("stints", ()) if stint[2] is None]
+            assert [one[0] for one in own] == [one[0] for one in now]
+            assert [one[3] for one in own] == [one[3] for one in now]
+
+    simulation = Simulation(default_profiles())
+    recording = Recording("test")
+    recording(simulation)
+    simulation.on_settled(check)
+    simulation.create(objects)
+    simulation.run()
+
+
+def test_the_page_without_a_script_says_what_came_out() -> None:
+    recording, simulation = simulated([gpu_node("n"), gpu_pod("a"), gpu_pod("b", 9)])
+    page = recording.page(simulation)
+    assert "<noscript><h1>bayplan: test</h1><p>1 of 2 pods have a node, 1 pending" in page
+    assert data_of(page)["details"]["default/b"]["state"] == "Pending"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir()))
+def test_every_example_has_a_page(name: str) -> None:
+    page = example(name)
+    assert page["format"] == 1
+    assert len(json.dumps(page)) < 2_000_000
