@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bills import GPU, H100, price_file, version
 from click.testing import CliRunner, Result
+from reading import data_of
 
 from bayplan.cli import cli
 from bayplan.errors import InputError
@@ -142,14 +143,18 @@ def test_policies_are_compared_without_prices(tmp_path: Path) -> None:
 
 
 def test_what_is_about_one_run_needs_one_policy(tmp_path: Path) -> None:
-    for option, value in (("--report", "page.html"), ("--trace", "default/p")):
-        result = CliRunner().invoke(
-            cli, ["simulate", "-f", ".", "--config", "a", "--config", "b", option, value]
-        )
-        assert isinstance(result.exception, InputError | SystemExit)
-        assert f"{option}: is about one run: give one --config" in (
-            result.output + str(result.exception)
-        )
+    given = ["simulate", "-f", ".", "--config", "a", "--config", "b", "--trace", "default/p"]
+    result = CliRunner().invoke(cli, given)
+    assert isinstance(result.exception, InputError | SystemExit)
+    assert "--trace: is about one run: give one --config" in result.output + str(result.exception)
+
+
+def test_a_comparison_has_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    compared(tmp_path, "--arrivals", str(tmp_path / "jobs.csv"), "--report", str(page))
+    found = data_of(page.read_text())["comparison"]
+    assert len(found["policies"]) == 2
+    assert found["differences"][0]["changes"]
 
 
 def test_a_comparison_says_which_jobs_wait_longer_and_what_is_lost(tmp_path: Path) -> None:

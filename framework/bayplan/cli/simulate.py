@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bayplan.cli.policy_runs import Work
     from bayplan.cli.report import Recording
     from bayplan.simulation import Simulation
+    from bayplan.simulation.comparison import Run
 
 __all__ = ["command"]
 
@@ -188,7 +189,7 @@ def _compare(
         raise InputError("is read once: give a file to compare several profiles", "-f -")
     prices = None if price_file is None else load_prices(price_file)
     recording = _recording(report, work.paths)
-    runs = []
+    runs: list[Run] = []
     for config in configs:
         with progress_bars() as bars:
             begun = recording if not runs else None

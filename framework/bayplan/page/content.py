@@ -30,7 +30,7 @@ def content(
     :param refused: what an API server would refuse, and why.
     """
     scheduler = picture.scheduler
-    picture.history.sample(picture, last=True)
+    picture.sample(last=True)
     return {
         "format": FORMAT,
         "title": title,

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bayplan.page.rows import NodeTile
-from bayplan.queues.report import QueueReport
-
-if TYPE_CHECKING:
-    from bayplan.page.picture import Picture
 
 __all__ = ["MOST_EVENTS", "MOST_SAMPLES", "History", "Sample"]
 
@@ -95,52 +91,29 @@ class History:
             used, offered = self._cpu
             self._cpu = (used + sign * tile.cpu[0], offered + sign * tile.cpu[1])
 
-    def sample(self, picture: Picture, last: bool = False) -> None:
+    def sample(
+        self,
+        at: float,
+        counts: tuple[int, int],
+        queues: Callable[[], Mapping[str, float]],
+        last: bool = False,
+    ) -> None:
         """Take a sample, unless the one before is too recent for how many there are.
 
+        :param at: the time in seconds.
+        :param counts: how many pods wait for a node, and how many have one.
+        :param queues: returns what each queue uses as a part of the cluster.
         :param last: take it in any case.
         """
-        at = picture.scheduler.now
         if self.samples and self.samples[-1].at == at:
             self.samples.pop()
         if self.samples and at < self.samples[-1].at + self._every and not last:
             return
         used, offered = self._cpu
-        pending, running = picture.counts
-        self.samples.append(
-            Sample(
-                at,
-                self._cards,
-                self._used / _WHOLE,
-                self._partly,
-                used / offered if offered else 0.0,
-                pending,
-                running,
-                self.evictions,
-                _shares(picture),
-            )
-        )
+        cpu = used / offered if offered else 0.0
+        cards = (self._cards, self._used / _WHOLE, self._partly)
+        self.samples.append(Sample(at, *cards, cpu, *counts, self.evictions, queues()))
         if len(self.samples) > MOST_SAMPLES:
             span = self.samples[-1].at - self.samples[0].at
             self._every = max(2 * self._every, 2 * span / MOST_SAMPLES)
             self.samples = [*self.samples[:-1:2], self.samples[-1]]
-
-
-def _shares(picture: Picture) -> dict[str, float]:
-    """Return what each queue uses as a part of the cluster, of the resource it has most of."""
-    table = picture.scheduler.snapshot.nodes
-    offered: dict[str, float] = {}
-    found = {}
-    for report in picture.scheduler.queue_reports():
-        share = 0.0
-        for name, one in report.resources.items():
-            if name not in offered:
-                offered[name] = float(table.allocatable(name).sum())
-            if offered[name]:
-                share = max(share, one.used / offered[name])
-        found[_name(report)] = share
-    return found
-
-
-def _name(report: QueueReport) -> str:
-    return f"{report.system}/{report.name}"

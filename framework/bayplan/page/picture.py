@@ -238,8 +238,27 @@ class Picture:
                 self.units[key] = unit
             changes.units[key] = unit
         self._changed_nodes, self._changed_pods, self._changed_units = set(), set(), set()
-        self.history.sample(self)
+        self.sample()
         return changes
+
+    def sample(self, last: bool = False) -> None:
+        """Take a sample of the whole cluster; as the last one, in any case."""
+        self.history.sample(self.scheduler.now, self.counts, self._shares, last)
+
+    def _shares(self) -> dict[str, float]:
+        """Return what each queue uses as a part of the cluster, of the resource it has most of."""
+        table = self.scheduler.snapshot.nodes
+        offered: dict[str, float] = {}
+        found = {}
+        for report in self.scheduler.queue_reports():
+            share = 0.0
+            for name, one in report.resources.items():
+                if name not in offered:
+                    offered[name] = float(table.allocatable(name).sum())
+                if offered[name]:
+                    share = max(share, one.used / offered[name])
+            found[f"{report.system}/{report.name}"] = share
+        return found
 
     def _network(self) -> Any:
         for profile in self.scheduler.profiles.values():
