@@ -82,15 +82,13 @@ def _simulated(
     seed: int,
     port: int,
 ) -> None:
-    from bayplan.cli import render
+    from bayplan.cli.progress import progress_bars
     from bayplan.cli.report import Recording
     from bayplan.page.feed import Feed
 
     recording = Recording(", ".join(paths))
-    with render.progress() as progress:
-        _, manifests = simulate(
-            paths, config, plugins_dir, until, seed, progress=progress, begun=recording
-        )
+    with progress_bars() as bars:
+        _, manifests = simulate(paths, config, plugins_dir, until, seed, bars=bars, begun=recording)
     for note in manifests.notes():
         click.echo(f"note: {note}", err=True)
     feed = Feed(recording.title)
