@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,14 @@ def test_a_bad_trace_is_told(
     found = run(tmp_path, nodes, pods, arrivals, policy)
     assert message in found
     assert bool(message) == bool(found)
+
+
+def test_a_trace_is_repacked(tmp_path: Path) -> None:
+    assert run(tmp_path, NODES, PODS, ARRIVALS) == ""
+    args = ["--trace", str(tmp_path), "--repack", "4", "-o", "json"]
+    result = CliRunner().invoke(command, ["openb", *args])
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.output)["figures"]
+    assert (figures["moves"], figures["freedGpusPerMove"]) == (0, 0.0)
+    refused = CliRunner().invoke(command, ["openb-bound", *args]).exception
+    assert "a bound holds for every policy" in str(refused)
