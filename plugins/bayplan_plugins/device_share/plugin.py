@@ -55,6 +55,7 @@ from bayplan_plugins.shared.cards.kai_requests import word_of_kai
 __all__ = ["DeviceShare", "DeviceShareArgs"]
 
 
+_MOST_KINDS = 4096
 _WRITTEN: StateKey[Written] = StateKey("device-share.written")
 
 
@@ -84,6 +85,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             one.name: one for one in self._ledger.contracts if isinstance(one, ScoringContract)
         }
         self._fit = Fit(self._ledger.columns)
+        self._kinds: dict[frozenset[tuple[CardRequest, ...]], Hashable] = {}
         self._rooms: PerNode[Choice] = PerNode(self._ledger)
         self._scores: PerNode[float] = PerNode(self._ledger)
 
@@ -92,7 +94,12 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         """Tell units apart by what their pods ask of cards, some of which is in annotations."""
         found = {id(one): one for one in map(self._ledger.requests, unit.pods)}
         requests = frozenset(tuple(one.values()) for one in found.values())
-        return requests if any(requests) else None
+        if not any(requests):
+            return None
+        if len(self._kinds) > _MOST_KINDS:
+            self._kinds.clear()
+        # Equal kinds are one object, which makes comparing them cheap.
+        return self._kinds.setdefault(requests, requests)
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
