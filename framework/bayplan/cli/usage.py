@@ -233,11 +233,12 @@ def _cell(text: str) -> str:
 
 
 def _print_table(by: str, rows: Sequence[_Row], window: _Window) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(soft_wrap=True)
+    from bayplan.cli.render import stdout
+
+    console = stdout()
     console.print(f"{_text(window.since)} to {_text(window.until)}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in _columns(by):
