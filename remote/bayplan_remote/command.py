@@ -28,8 +28,8 @@ def command(listen: str, authority: Path, certificate: Path, key: Path) -> None:
     try:
         from bayplan_remote.certificates import Certificates
         from bayplan_remote.server import RemoteGpuServer
-    except ImportError as exc:
-        raise InputError(f"{exc}: install bayplan[remote]") from None
+    except ModuleNotFoundError as exc:
+        raise InputError(f"{exc.name} is not installed: pip install 'bayplan[remote]'") from None
     server = RemoteGpuServer(listen, Certificates(authority, certificate, key))
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -322,3 +324,25 @@ def test_whatever_a_client_sends_it_gets_a_result_or_a_reason(
         assert eventually(lambda: len(server.sessions) == 0)
 
     check()
+
+
+# The command -------------------------------------------------------------------------------
+
+
+def test_the_command_serves_until_it_is_told_to_stop(folder: Path) -> None:
+    own = files(folder, "server")
+    paths = ("--authority", own.authority, "--certificate", own.certificate, "--key", own.key)
+    program = "from bayplan.cli import main; main()"
+    command = [sys.executable, "-c", program, "remote-gpu-server", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen([*command, *paths], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().rpartition(":")[2])
+        with RemoteGpu(f"127.0.0.1:{port}", files(folder, "client"), timeout=30) as gpu:
+            assert gpu.to_host(gpu.tensor(np.ones(3))).tolist() == [1, 1, 1]
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

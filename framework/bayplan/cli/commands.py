@@ -33,8 +33,13 @@ _COMMANDS = {
     "cluster": ("cluster", "Run an embedded cluster that kubectl can talk to."),
     "bench": ("bench", "Measure performance on this machine."),
 }
-_ELSEWHERE = {"dra-driver": "Publish a node's devices, and prepare them for the kubelet."}
+_ELSEWHERE = {
+    "dra-driver": "Publish a node's devices, and prepare them for the kubelet.",
+    "remote-gpu-server": "Serve tensors to clients on other machines (a reference).",
+}
 """Commands of other packages: entry points of the group bayplan.commands."""
+_EXTRAS = {"dra-driver": "driver", "remote-gpu-server": "remote"}
+"""The optional dependencies that these commands need."""
 _TEXTS = {name: text for name, (_, text) in _COMMANDS.items()} | _ELSEWHERE
 
 
@@ -80,7 +85,8 @@ def _loaded(name: str) -> click.Command:
     try:
         command = found.load()
     except ModuleNotFoundError as exc:
-        raise InputError(f"{exc.name} is not installed: pip install 'bayplan[driver]'") from None
+        extra = _EXTRAS[name]
+        raise InputError(f"{exc.name} is not installed: pip install 'bayplan[{extra}]'") from None
     assert isinstance(command, click.Command)
     return command
 
