@@ -105,6 +105,17 @@ def test_a_gang_goes_on_after_a_restart_between_its_writes() -> None:
     assert len(made.advance(8)) == 3
 
 
+def test_a_gang_that_cannot_go_on_after_a_restart_keeps_its_card_from_others() -> None:
+    made = fabric_cluster(fabric({"a": 2}), host("n1", "a", a_size_max="1"), host("n2", "a"))
+    made.add(group("g", 2), *(pod(f"g-{i}", "one", gang="g") for i in range(2)))
+    made.schedule()
+    made.api.vanish_node("n2")
+    made.add(pod("other", "one"))
+    restart(made)
+    held = [card_of(made, name) for name in ("g-0", "g-1", "other")]
+    assert len([card for card in held if card]) == len({card for card in held if card})
+
+
 def test_two_schedulers_never_give_a_card_to_two_claims() -> None:
     made = fabric_cluster(fabric({"a": 2}), host("n1", "a"), host("n2", "a"))
     made.add(*(pod(name, "one") for name in "pqr"))

@@ -46,6 +46,8 @@ class DeviceLedger:
         self.allocated = AllocatedDevices(self.usage)
         self.in_flight = InFlightAllocations(self.usage)
         self.trial_holds = TrialHolds(self.usage)
+        self._taken_back: dict[str, list[str]] = {}
+        """The claims whose freed devices pods, by uid, took back in a trial."""
         for type_, listener in (
             (ResourceSlice, self.devices.on_slice),
             (DeviceTaintRule, self.devices.on_rule),
@@ -152,13 +154,20 @@ class DeviceLedger:
         uid = pod.uid
         if placed:
             claims = self.allocated.claims_of(uid)
+            taken_back = [claim for claim in claims if self.trial_holds.is_freed(claim)]
+            if taken_back and not self._snapshot.undoing:
+                self._taken_back[uid] = taken_back
             for claim in claims:
                 self.trial_holds.undo_free(claim, self.allocated.held(claim))
             if not pod.spec.node_name and not claims and not self.in_flight.concern(uid):
                 self.trial_holds.nominate(uid, node)
             return
         self.trial_holds.withdraw(uid)
-        if self._snapshot.in_trial:
+        if self._snapshot.undoing:
+            # A claim that is allocated keeps its devices, wherever its pod was tried.
+            for claim in self._taken_back.pop(uid, ()):
+                self.trial_holds.free(claim, self.allocated.held(claim))
+        elif self._snapshot.in_trial:
             for claim in self.allocated.freed_without(uid):
                 self.trial_holds.free(claim, self.allocated.held(claim))
         else:
