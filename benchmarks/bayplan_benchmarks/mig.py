@@ -141,7 +141,7 @@ def _run(cards: int, count: int) -> BenchmarkResult:
     found: dict[str, float] = {}
     for name in _CARDS:
         geometry = geometry_of(next(one for one in mig_cards() if one.name == name).partitions)
-        rng = random.Random(name)  # noqa: S311
+        rng = random.Random(name)  # noqa: S311 - test data
         key = name.partition("-")[0].lower()
         found |= {key + what: share for what, share in _small_instances(geometry, rng).items()}
         requests = demand(geometry, count, _STAY_PER_SLICE * cards * geometry.compute_slices, rng)

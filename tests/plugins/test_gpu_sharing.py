@@ -122,7 +122,7 @@ def test_a_remedy_says_how_much_is_missing_on_which_gpu() -> None:
     (remedy,) = call(PodInfo(pod_of(cluster, "c")), view, None)
     assert remedy.text == (
         "would fit if 8000 MiB more were free on one GPU of n; "
-        "its shared GPUs have 32000 MiB, 24000 MiB left"
+        "its shared GPUs have 32000 MiB, 24000 MiB left: fragmented"
     )
 
 

@@ -16,6 +16,7 @@ from bayplan.api.meta import ObjectMeta
 from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler
+from bayplan.snapshot import PodInfo
 from bayplan.testing import (
     Cluster,
     assert_pending,
@@ -95,6 +96,24 @@ def test_a_pod_in_the_words_of_two_systems_is_refused_with_both(
     own.metadata.annotations["gpu-fraction"] = "0.5"
     cluster = scheduled(*machine(), own)
     assert_pending(cluster, "a", f"got {word} (koordinator) and gpu-fraction (KAI)")
+
+
+def test_what_would_have_to_be_free_is_told() -> None:
+    cluster = scheduled(
+        node("n1", gpus=3),
+        devices("n1", *(gpu(n, memory="80Gi") for n in range(3))),
+        *(pod(f"p{n}", {"gpu-core": 10, "gpu-memory": "48Gi"}) for n in range(3)),
+        pod("a", {"gpu-core": 10, "gpu-memory": "40Gi"}),
+    )
+    assert_pending(cluster, "a", "Insufficient shares of cards")
+    own = cluster.api.get(Pod, "default/a")
+    assert own is not None
+    (suggest,) = (
+        call for call in cluster.profile.runtime["remedies"] if call.name == "DeviceShare"
+    )
+    assert [one.text for one in suggest(PodInfo(own), cluster.snapshot.view())] == [
+        "would fit on n1 if 8 GiB on one card were freed; 3 cards have 32 GiB each: fragmented"
+    ]
 
 
 def test_shares_do_not_exceed_a_card_in_either_compute_or_memory() -> None:

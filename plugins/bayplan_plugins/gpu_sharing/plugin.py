@@ -162,6 +162,8 @@ class GPUSharing(Plugin[GPUSharingArgs]):
                 missing = request.memory_of(card) - decides
                 told = ", ".join(f"{one} MiB" for one in free[:_MOST_TOLD])
                 here = f"; its shared GPUs have {told} left" if sum(free) else ""
+                if sum(free) >= request.memory_of(card) * request.devices:
+                    here += ": fragmented"
                 text = f"would fit if {missing} MiB more were free on one GPU of {node.name}{here}"
                 yield Remedy(text, node.row, missing / card, frees=True)
 

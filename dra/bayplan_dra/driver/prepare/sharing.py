@@ -16,7 +16,7 @@ from bayplan_dra.driver.publish.devices import NodeDevice
 __all__ = ["GpuShare", "TimeSlices", "mps_edits"]
 
 _PIPE = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks in the container
-_SHM = "/dev/shm"  # noqa: S108
+_SHM = "/dev/shm"  # noqa: S108 - where MPS has its segments
 _MEBIBYTE = 1 << 20
 _INTERVALS = {"Default": 0, "Short": 1, "Medium": 2, "Long": 3}
 _SECONDS = 20.0

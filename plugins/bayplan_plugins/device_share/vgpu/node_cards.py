@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -19,6 +20,7 @@ _WHOLE = 100
 _ASKED = "Requesting_"
 _GONE = "Deleted_"
 _ALIVE = "Reported"
+_REQUEST = re.compile(r"Requesting_(\d{4}(?:\.\d\d?){2} \d\d?(?::\d\d?){2})", re.ASCII)
 _TIME = "%Y.%m.%d %H:%M:%S"
 
 
@@ -99,13 +101,13 @@ def handshake_problem(text: str) -> str:
 
 def _asked(handshake: str) -> datetime | None:
     """Return when a scheduler asked; None if none did, or for a time that cannot be read."""
-    if not handshake.startswith(_ASKED):
+    found = _REQUEST.fullmatch(handshake)
+    if found is None:
         return None
     try:
-        found = datetime.strptime(handshake.removeprefix(_ASKED)[:40], _TIME)
+        return datetime.strptime(found[1], _TIME).replace(tzinfo=UTC)
     except ValueError:
         return None
-    return found.replace(tzinfo=UTC)
 
 
 def _twice(names: Sequence[str]) -> str:
