@@ -23,7 +23,16 @@ BUILT_IN = (
     "storage.k8s.io",
 )
 """Groups of kinds that every API server serves."""
-_RIGHTS = ("namespace.yaml", "rbac.yaml", "kueue-jobs.yaml", "resizer.yaml", "gpu-sharing.yaml")
+_RIGHTS = (
+    "namespace.yaml",
+    "rbac.yaml",
+    "kueue-jobs.yaml",
+    "resizer.yaml",
+    "gpu-sharing.yaml",
+    "device-configs.yaml",
+)
+_OTHERS = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-operator"}}
+"""The namespace of another system, in which bayplan has a right."""
 _RBAC = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 POOLS = "pools.yaml"
 _OWN_STATUS = ("scheduling.sigs.k8s.io", "scheduling.volcano.sh")
@@ -51,7 +60,7 @@ def install(client: Client) -> None:
     others = [one for one in _definitions() if one["metadata"]["name"] not in named]
     rights = documents(*(DEPLOY / name for name in _RIGHTS))
     rights += [one for one in documents(DEPLOY / POOLS) if one["kind"] in _RBAC]
-    for content in (*own, *others, *rights):
+    for content in (_OTHERS, *own, *others, *rights):
         answer = client.post(path_of(content, name=False), content)
         assert answer.code == 201, answer
     for content in (*own, *others):

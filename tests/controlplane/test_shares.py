@@ -13,6 +13,7 @@ from pathlib import Path
 
 from expected import Outcome
 from faces import Client, node
+from installation import path_of
 from live_cluster import PODS, Content, LiveCluster
 from test_stories import asking, happens
 
@@ -192,3 +193,71 @@ def reservation(pods: str) -> Content:
     """Return what names the collection of reservation pods, so that it is emptied in the end."""
     namespace = pods.split("/")[-2]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "any", "namespace": namespace}}
+
+
+HAMI_CONFIG = "nvidia: {{memoryFactor: {factor}}}"
+PLUGIN_CONFIG = """
+version: v1
+sharing:
+  timeSlicing:
+    failRequestsGreaterThanOne: {only_one}
+    resources: [{{name: nvidia.com/gpu, replicas: 10}}]
+"""
+PROFILE = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- pluginConfig:
+  - name: DeviceShare
+    args:
+      hami: {deviceConfigMap: kube-system/hami-scheduler-device}
+      devicePluginConfigMap: gpu-operator/device-plugin-config
+"""
+
+
+def config_map(key: str, **data: str) -> Content:
+    namespace, _, name = key.partition("/")
+    meta = {"namespace": namespace, "name": name}
+    named = {key.replace("_", "-"): text for key, text in data.items()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": named}
+
+
+async def test_the_settings_of_device_plugins_are_followed(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
+    hami, plugin = "kube-system/hami-scheduler-device", "gpu-operator/device-plugin-config"
+    sliced = node("sliced", **{"kubernetes.io/hostname": "sliced", "nvidia.com/gpu.replicas": "10"})
+    sliced["metadata"]["labels"]["nvidia.com/device-plugin.config"] = "sliced"
+    sliced["status"]["capacity"]["nvidia.com/gpu"] = "20"
+    greedy = asking("greedy", nodeSelector={"kubernetes.io/hostname": "sliced"})
+    greedy["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "2"}}
+    configs = [
+        config_map(hami, **{"device-config.yaml": HAMI_CONFIG.format(factor=10)}),
+        config_map(plugin, sliced=PLUGIN_CONFIG.format(only_one="true")),
+    ]
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-operator"}}
+    cluster.client.post("/api/v1/namespaces", space)
+    for one in configs:
+        assert cluster.client.post(path_of(one, name=False), one).code == 201
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(PROFILE)
+    try:
+        cluster.apply([hami_node("n0", 1), sliced, greedy])
+        cluster.apply(sharing(f"p{n}", "default-scheduler", 900) for n in range(2))
+        plugins = DevicePlugin(cluster.client)
+        async with cluster.scheduler(load_profiles(profile)) as app:
+
+            def before(outcome: Outcome) -> None:
+                assert len(outcome.placements) == 1
+                assert "too large" in outcome.pending["greedy"]
+
+            await cluster.ends(app, before)
+            configs[0]["data"]["device-config.yaml"] = HAMI_CONFIG.format(factor=1)
+            configs[1]["data"]["sliced"] = PLUGIN_CONFIG.format(only_one="false")
+            for one in configs:
+                cluster.client.patch(path_of(one), {"data": one["data"]})
+            with plugins.running():
+                await happens(lambda: len(cluster.placements()) == 3)
+    finally:
+        for one in configs:
+            cluster.client.delete(path_of(one))

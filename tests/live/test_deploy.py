@@ -88,7 +88,11 @@ def options() -> dict[str, Any]:
 
 
 MORE_ROLES = ("nccl-configmaps.yaml", "kueue-jobs.yaml", "resizer.yaml", "gpu-sharing.yaml")
-APART = {DEPLOY: {"dra-driver.yaml", "pools.yaml", *MORE_ROLES}, CRDS: set(), MONITORING: set()}
+APART = {
+    DEPLOY: {"dra-driver.yaml", "pools.yaml", "device-configs.yaml", *MORE_ROLES},
+    CRDS: set(),
+    MONITORING: set(),
+}
 """Manifests that only some clusters want; the kustomization beside them says so."""
 
 
@@ -137,6 +141,22 @@ def test_roles_are_bound_to_the_service_account_of_the_deployment() -> None:
         assert binding["metadata"].get("namespace") == role["metadata"].get("namespace")
         subject = {"kind": "ServiceAccount", "name": account["name"]}
         assert binding["subjects"] == [{**subject, "namespace": account["namespace"]}]
+
+
+def test_a_right_to_a_config_map_of_a_device_plugin_is_to_read_that_one_only() -> None:
+    found = documents(DEPLOY / "device-configs.yaml")
+    account = only("ServiceAccount")["metadata"]
+    roles = {one["metadata"]["namespace"]: one for one in found if one["kind"] == "Role"}
+    for binding in (one for one in found if one["kind"] == "RoleBinding"):
+        role = roles.pop(binding["metadata"]["namespace"])
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        (subject,) = binding["subjects"]
+        assert subject["name"] == account["name"]
+        assert subject["namespace"] == account["namespace"]
+        (rule,) = role["rules"]
+        assert len(rule["resourceNames"]) == 1
+        assert rule["verbs"] == ["list", "watch"]
+    assert not roles
 
 
 def test_everything_is_in_the_same_namespace() -> None:

@@ -10,6 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Node, Pod
+from bayplan.api.configmap import ConfigMap
+from bayplan.api.meta import ObjectMeta
 from bayplan.api.pod import Container, SecurityContext
 from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS
@@ -363,6 +365,37 @@ def test_settings_that_hami_does_not_have_are_named(settings: dict[str, Any], me
 
 
 # Containers ---------------------------------------------------------------------------------------
+
+
+def configured(text: str, **stated: Any) -> Cluster:
+    """Return a cluster whose profile names HAMi's ConfigMap, with a card and a pod."""
+    found = ConfigMap(ObjectMeta("c", namespace="hami"), {"device-config.yaml": text})
+    hami = {"deviceConfigMap": "hami/c", **stated}
+    cluster = Cluster(
+        [found, node("n1", card(0)), pod("p", gpumem=30)], plugins={"DeviceShare": {"hami": hami}}
+    )
+    cluster.schedule()
+    return cluster
+
+
+def test_settings_of_hamis_config_map_count_where_the_profile_states_none() -> None:
+    text = "nvidia: {memoryFactor: 100, defaultCores: 20, deviceSplitCount: 10}"
+    assert used(configured(text), "n1") == [(20, 3000, 1)]
+    assert used(configured(text, defaultCores=30), "n1") == [(30, 3000, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nvidia: {memoryFactor: many}", "nvidia.memoryFactor: Input should be a valid integer"),
+        ("nvidia: [", "device-config.yaml: "),
+        ("[]", "device-config.yaml: expected one mapping with a mapping nvidia"),
+    ],
+)
+def test_a_config_map_that_cannot_be_read_is_told_on_the_nodes(text: str, message: str) -> None:
+    cluster = configured(text)
+    assert cluster.snapshot.problems["n1", "ConfigMap hami/c"].startswith(message)
+    assert used(cluster, "n1") == [(0, 30, 1)]
 
 
 def test_init_containers_take_what_the_others_leave_of_a_peak() -> None:

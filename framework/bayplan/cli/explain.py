@@ -152,8 +152,7 @@ def _explain_simulated(
 ) -> None:
     from bayplan.live.client import read_cluster
 
-    lease = profiles(config, plugins_dir).leader_election
-    view = asyncio.run(read_cluster(kubeconfig, context, lease))
+    view = asyncio.run(read_cluster(kubeconfig, context, profiles(config, plugins_dir)))
     for note in view.left_out:
         click.echo(f"note: left out: {note}", err=True)
     objects = [obj for found in view.objects.values() for obj in found]

@@ -46,8 +46,7 @@ def command(kubeconfig: Path | None, context: str, config: Path | None, output: 
     if not output.parent.is_dir():
         # Checked first, because reading a large cluster takes long.
         raise InputError("there is no such folder", str(output.parent))
-    lease = profiles(config, None).leader_election
-    view = asyncio.run(read_cluster(kubeconfig, context, lease))
+    view = asyncio.run(read_cluster(kubeconfig, context, profiles(config, None)))
     about = {
         "bayplan": version("bayplan"),
         "taken": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

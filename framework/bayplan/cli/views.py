@@ -191,8 +191,8 @@ def read_unscheduled(request: ViewRequest) -> tuple[Simulation, Sequence[str]]:
     """
     from bayplan.live.client import read_cluster
 
-    lease = profiles(request.config, request.plugins_dir).leader_election
-    found = asyncio.run(read_cluster(request.kubeconfig, request.context, lease))
+    read = profiles(request.config, request.plugins_dir)
+    found = asyncio.run(read_cluster(request.kubeconfig, request.context, read))
     objects = [obj for several in found.objects.values() for obj in several]
     return unscheduled(objects, request.config, request.plugins_dir), found.left_out
 

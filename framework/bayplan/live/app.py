@@ -31,12 +31,12 @@ from bayplan.inputs.httpserver import allow_many_connections
 from bayplan.live.bill_pages import Bills
 from bayplan.live.bill_reload import BillReload
 from bayplan.live.budget_metrics import BudgetMetrics
+from bayplan.live.config_maps import config_maps
 from bayplan.live.elastic_jobs import ElasticJobs
 from bayplan.live.election import Election
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
-from bayplan.live.queue_config_maps import queue_config_maps
 from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.usage_metrics import UsageMetrics
@@ -122,7 +122,7 @@ class LiveApp:
         self.cache = ObjectCache(
             self.transport,
             on_unreadable=self._unreadable,
-            parts=queue_config_maps(self._profiles.leader_election),
+            parts=config_maps(self._profiles),
         )
         self._feed = Feed("bayplan run")
         reviews = TokenReviews(self.transport)

@@ -20,7 +20,8 @@ from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.resources import SNAPSHOT
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
-from bayplan.live.queue_config_maps import queue_config_maps
+from bayplan.live.config_maps import config_maps
+from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.settings import LeaderElection
 
 __all__ = ["ClusterView", "Question", "ask_scheduler", "read_cluster"]
@@ -57,16 +58,16 @@ class ClusterView:
         self.left_out = left_out
 
 
-async def read_cluster(kubeconfig: Path | None, context: str, lease: LeaderElection) -> ClusterView:
+async def read_cluster(kubeconfig: Path | None, context: str, profiles: ProfileSet) -> ClusterView:
     """Read a cluster once.
 
-    :param lease: beside which the ConfigMaps are that define queues.
+    :param profiles: say which ConfigMaps are read.
     :raises BayplanError: when it cannot be reached, or its pods or nodes cannot be read.
     """
     credentials = Credentials(kubeconfig, context)
     await credentials.endpoint()
     transport = Transport(credentials)
-    cache = ObjectCache(transport, SNAPSHOT, parts=queue_config_maps(lease))
+    cache = ObjectCache(transport, SNAPSHOT, parts=config_maps(profiles))
     # Problems are reported once, at the end, instead of in the log.
     logging.getLogger("bayplan.cluster").addHandler(logging.NullHandler())
     try:

@@ -85,6 +85,11 @@ class Args(pydantic.BaseModel):
         populate_by_name=True,
     )
 
+    @property
+    def config_maps(self) -> Sequence[str]:
+        """The ConfigMaps ("namespace/name") that the plugin reads and a live scheduler follows."""
+        return ()
+
 
 class Reads(Flag):
     """What a plugin's Filter and Score depend on, so that the framework knows what goes stale."""

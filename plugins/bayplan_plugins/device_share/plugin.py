@@ -7,10 +7,11 @@ chosen, and what tells the runtime.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
+import pydantic
 from msgspec import structs
 
 from bayplan import (
@@ -41,7 +42,7 @@ from bayplan_plugins.device_share.fit import Fit, slots_of
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
 from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.device_share.per_node import PerNode
-from bayplan_plugins.device_share.vgpu.settings import HamiArgs
+from bayplan_plugins.device_share.vgpu.settings import ConfigMapKey, HamiArgs
 from bayplan_plugins.shared.cards.contract import (
     CardContract,
     CardRequest,
@@ -62,10 +63,20 @@ _WRITTEN: StateKey[Written] = StateKey("device-share.written")
 class DeviceShareArgs(KoordinatorArgs):
     """Arguments of DeviceShare: Koordinator's, and ``hami`` with the settings of HAMi.
 
-    Of several profiles, the last one's count.
+    ``devicePluginConfigMap`` is that of NVIDIA's device plugin ("namespace/name"). Of several
+    profiles, the last one's count.
     """
 
     hami: HamiArgs = HamiArgs()
+    device_plugin_config_map: ConfigMapKey = pydantic.Field(
+        default="", alias="devicePluginConfigMap"
+    )
+
+    @property
+    def config_maps(self) -> Sequence[str]:
+        """The ConfigMaps that the profile names."""
+        named = (self.hami.device_config_map, self.device_plugin_config_map)
+        return [key for key in named if key]
 
 
 class DeviceShare(Plugin[DeviceShareArgs]):

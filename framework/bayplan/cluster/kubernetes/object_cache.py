@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from bayplan.api import ApiObject, Kind
@@ -19,7 +19,8 @@ __all__ = ["ObjectCache"]
 
 Obj = TypeVar("Obj", bound=ApiObject)
 
-_NONE: Mapping[Kind, Part] = {}
+_NONE: Mapping[Kind, Sequence[Part]] = {}
+_WHOLE = (Part(),)
 
 _log = logging.getLogger("bayplan.cluster")
 
@@ -32,7 +33,7 @@ class ObjectCache:
 
     :param kinds: the kinds to watch.
     :param on_unreadable: called with (kind, key, problem) of an object that cannot be decoded.
-    :param parts: more kinds to watch, of which only some objects matter.
+    :param parts: more kinds to watch, of which only some objects matter; no object is in two parts.
 
     ``changed`` is set when there are watch events to deliver.
     """
@@ -42,7 +43,7 @@ class ObjectCache:
         reader: Reader,
         kinds: Iterable[Kind] = WATCHED,
         on_unreadable: Callable[[Kind, str, str], None] | None = None,
-        parts: Mapping[Kind, Part] = _NONE,
+        parts: Mapping[Kind, Sequence[Part]] = _NONE,
     ) -> None:
         self._handler: WatchHandler | None = None
         self._events: deque[WatchEvent] = deque()
@@ -51,9 +52,12 @@ class ObjectCache:
         self._outages = Outages()
         self.reflectors = tuple(
             Reflector(reader, kind, self._received, on_unreadable, self._outages, part)
-            for kind, part in {**parts, **dict.fromkeys(kinds, Part())}.items()
+            for kind, found in {**parts, **dict.fromkeys(kinds, _WHOLE)}.items()
+            for part in found
         )
-        self._by_type: dict[type, Reflector] = {r.kind.type: r for r in self.reflectors}
+        self._by_type: dict[type, list[Reflector]] = {}
+        for reflector in self.reflectors:
+            self._by_type.setdefault(reflector.kind.type, []).append(reflector)
 
     # Following --------------------------------------------------------------------------------
 
@@ -164,24 +168,30 @@ class ObjectCache:
 
     def get(self, type_: type[Obj], key: str) -> Obj | None:
         """Return an object as it was last seen."""
-        reflector = self._by_type.get(type_)
-        found = reflector.objects.get(key) if reflector is not None else None
-        return found if isinstance(found, type_) else None
+        for reflector in self._by_type.get(type_, ()):
+            found = reflector.objects.get(key)
+            if isinstance(found, type_):
+                return found
+        return None
 
     def all(self, type_: type[Obj]) -> list[Obj]:
         """Return all objects of a type as they were last seen."""
-        reflector = self._by_type.get(type_)
-        found = reflector.objects.values() if reflector is not None else ()
+        found = (one for r in self._by_type.get(type_, ()) for one in r.objects.values())
         return [one for one in found if isinstance(one, type_)]
 
     def objects(self) -> Mapping[Kind, Mapping[str, ApiObject]]:
         """Return all objects as they were last seen, by kind and key."""
-        return {r.kind: r.objects for r in self.reflectors}
+        return {
+            group[0].kind: group[0].objects
+            if len(group) == 1
+            else {key: one for r in group for key, one in r.objects.items()}
+            for group in self._by_type.values()
+        }
 
     def resource_of(self, type_: type[ApiObject]) -> WatchedResource | None:
         """Return where objects of a type are in the API, None for a type that is not watched."""
-        reflector = self._by_type.get(type_)
-        return reflector.resource if reflector is not None else None
+        found = self._by_type.get(type_)
+        return found[0].resource if found else None
 
     def _received(self, event: WatchEvent) -> None:
         assert event.obj is not None, "reflectors deliver objects"

@@ -52,10 +52,14 @@ def is_required(kind: Kind) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """Those objects of a kind that are watched: of a namespace, and with labels; "" for all."""
+    """Those objects of a kind that are watched: of a namespace, with labels, of a name; "" for all.
+
+    A right to one name is enough to watch that object.
+    """
 
     namespace: str = ""
     selector: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,10 @@ class WatchedResource:
     @property
     def query(self) -> dict[str, str]:
         """What a list or a watch of them asks for."""
-        return {"labelSelector": self.part.selector} if self.part.selector else {}
+        found = {"labelSelector": self.part.selector} if self.part.selector else {}
+        if self.part.name:
+            found["fieldSelector"] = f"metadata.name={self.part.name}"
+        return found
 
     @property
     def name(self) -> str:

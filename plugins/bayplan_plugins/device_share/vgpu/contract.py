@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from bayplan import PodInfo
 from bayplan.api import Node, ResourceQuota
 from bayplan.api.cards import MEBIBYTE, Card, Share
+from bayplan.api.configmap import ConfigMap
 from bayplan.api.pod import Container
 from bayplan.cluster.protocol import BindLock
 from bayplan.dialects.hami import CardOptions, card_option_names, card_options_of
@@ -19,6 +20,7 @@ from bayplan.dialects.vgpu.assignments import (
     read_partitions,
     with_partitions,
 )
+from bayplan.dialects.vgpu.device_config import device_config_of
 from bayplan.dialects.vgpu.node_lock import LOCK_SECONDS
 from bayplan.dialects.vgpu.requests import (
     ContainerRequest,
@@ -114,13 +116,36 @@ class VirtualGpus:
         self._limits: dict[str, QuotaLimits] = {}
         self._limits_version = -1
         self._known: dict[SpecFacts, tuple[Wanted, ...]] = {}
-        self._args = HamiArgs()
+        self._args = self._stated = HamiArgs()
+        self._config_problem = ""
 
     def use(self, args: HamiArgs) -> None:
         """Use other settings than the default ones."""
-        self._args = args
+        self._stated = args
+        key = args.device_config_map
+        self._configure(self._snapshot.objects(ConfigMap).get(key) if key else None)
+
+    def follow(self, changed: Callable[[str | None], None]) -> None:
+        """Call ``changed`` when HAMi's configuration of devices changes."""
+
+        def report(old: ConfigMap | None, new: ConfigMap | None) -> None:
+            found = new or old
+            if found is not None and found.key == self._stated.device_config_map:
+                self._configure(new)
+                changed(None)
+
+        self._snapshot.on_object(ConfigMap, report)
+
+    def _configure(self, found: ConfigMap | None) -> None:
+        """Take the settings of HAMi's ConfigMap where the profile states none."""
+        self._args, self._config_problem = self._stated, ""
+        try:
+            if found is not None:
+                self._args = self._stated.with_config(device_config_of(found.data))
+        except ValueError as exc:
+            self._config_problem = str(exc)
         if self._system is HAMI:
-            self._runtime = replace(self._runtime, rules=args.rules)
+            self._runtime = replace(self._runtime, rules=self._args.rules)
         self._known.clear()
 
     # What pods request -------------------------------------------------------------------------
@@ -234,6 +259,9 @@ class VirtualGpus:
         if found is None:
             problem = ""
         self._snapshot.set_problem(node.metadata.name, f"annotation {runtime.handshake}", problem)
+        if self._stated.device_config_map and found is not None:
+            subject = f"ConfigMap {self._stated.device_config_map}"
+            self._snapshot.set_problem(node.metadata.name, subject, self._config_problem)
         if not self._args.mig_profile_allowlist or not isinstance(found, tuple):
             return found
         return tuple(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, Any
+
 import pydantic
 import pydantic.alias_generators
 from pydantic import Field
@@ -11,7 +14,7 @@ from bayplan.dialects.hami import GPU_POLICIES, NODE_POLICIES, policy_words
 from bayplan.dialects.vgpu.requests import RequestRules
 from bayplan_plugins.device_share.vgpu.mig import allowed_profiles
 
-__all__ = ["AllowedProfiles", "HamiArgs"]
+__all__ = ["AllowedProfiles", "ConfigMapKey", "HamiArgs"]
 
 _MOST = 2**31 - 1
 
@@ -32,13 +35,18 @@ class AllowedProfiles(_Part):
     profiles: tuple[str, ...] = Field(min_length=1)
 
 
+ConfigMapKey = Annotated[str, Field(pattern=r"^([a-z0-9.-]{1,63}/[a-z0-9.-]{1,253})?$")]
+"""``namespace/name``, or "" for none."""
+
+
 class HamiArgs(_Part):
     """Settings of HAMi (charts/hami: device-config.yaml, and flags of its scheduler).
 
     ``memoryFactor`` is how many MiB one unit of ``nvidia.com/gpumem`` stands for. Defaults of 0
     are none. The policies are those of pods that name none; without one for nodes, another plugin
     decides which node is best. Models that ``migProfileAllowlist`` does not name may be divided
-    into all that their device plugin registers.
+    into all that their device plugin registers. ``deviceConfigMap`` is HAMi's ConfigMap with the
+    same settings: it counts for those that are not stated here.
     """
 
     memory_factor: int = Field(default=1, ge=1, le=1024)
@@ -48,6 +56,7 @@ class HamiArgs(_Part):
     gpu_scheduler_policy: str = "spread"
     node_scheduler_policy: str = ""
     mig_profile_allowlist: tuple[AllowedProfiles, ...] = ()
+    device_config_map: ConfigMapKey = ""
 
     @pydantic.field_validator("gpu_scheduler_policy")
     @classmethod
@@ -61,6 +70,20 @@ class HamiArgs(_Part):
         if value not in ("", *NODE_POLICIES):
             raise ValueError(f"expected {' or '.join(NODE_POLICIES)}")
         return value
+
+    def with_config(self, found: Mapping[str, Any]) -> HamiArgs:
+        """Return the settings with those of HAMi's configuration where none is stated.
+
+        :raises ValueError: for a value that cannot be used, naming the setting.
+        """
+        aliases = {name: field.alias or name for name, field in HamiArgs.model_fields.items()}
+        stated = {aliases[name]: getattr(self, name) for name in self.model_fields_set}
+        try:
+            return HamiArgs.model_validate({**found, **stated})
+        except pydantic.ValidationError as exc:
+            first = exc.errors()[0]
+            where = ".".join(str(step) for step in first["loc"])
+            raise ValueError(f"nvidia.{where}: {first['msg']}") from None
 
     @property
     def rules(self) -> RequestRules:
