@@ -66,7 +66,8 @@ def _same(value: Any, template: Any, rules: Mapping[str, Callable[[Any], bool]])
     for key in value.keys() & template.keys() - rules.keys():
         if not _same(value[key], template[key], rules):
             return False
-    return all(rule(value[key]) for key, rule in rules.items() if key in value)
+    known = value.keys() & template.keys() & rules.keys()
+    return all(rules[key](value[key]) for key in known)
 
 
 def numbers_in(text: str) -> set[int]:
