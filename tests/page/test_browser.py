@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,9 @@ from reading import simulated
 
 from bayplan.cli.report import Recording
 from bayplan.cluster.manifests import load_manifests
+from bayplan.page import bundle
+from bayplan.page import document as document_module
+from bayplan.page.bundle import script
 from bayplan.page.feed import Feed
 from bayplan.page.serving import page_server
 from bayplan.profiles.loading import default_profiles
@@ -276,6 +281,67 @@ def test_nothing_is_wider_than_the_window(window: Browser, example: str, width: 
             assert wide <= 0, place
     finally:
         window.driver.set_window_size(1400, 900)
+
+
+@on("must-gather-preempt")
+def test_the_page_looks_like_the_picture_in_the_documents(
+    window: Browser, example: str, tmp_path: Path
+) -> None:
+    """Blocks of 20 by 20 pixels are compared, so that another font makes no difference.
+
+    ``BAYPLAN_PICTURES=1 pytest tests/page`` takes a new picture.
+    """
+    window.driver.set_window_size(1200, 800)
+    try:
+        window.open(example)
+        window.run("document.documentElement.dataset.theme = 'light'; bayplanFloor.fit()")
+        window.run("document.querySelector('.title').textContent = 'bayplan: example'")
+        window.settle()
+        own = tmp_path / "page.png"
+        window.picture(own)
+        known = ROOT / "docs" / "page.png"
+        if os.environ.get("BAYPLAN_PICTURES"):
+            known.write_bytes(own.read_bytes())
+        pictures = [base64.b64encode(path.read_bytes()).decode() for path in (known, own)]
+        # A picture inside a page is forbidden by its policy; another page compares them.
+        window.driver.get("data:text/html,<h1>pictures</h1>")
+        assert window.driver.execute_async_script(DIFFERENCE, *pictures) < 12
+    finally:
+        window.driver.set_window_size(1400, 900)
+
+
+DIFFERENCE = """
+const [first, second, done] = arguments;
+const read = async (data) => {
+  const picture = new Image();
+  picture.src = `data:image/png;base64,${data}`;
+  await picture.decode();
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [60, 40];
+  const context = canvas.getContext("2d");
+  context.imageSmoothingQuality = "high";
+  context.drawImage(picture, 0, 0, 60, 40);
+  return context.getImageData(0, 0, 60, 40).data;
+};
+Promise.all([read(first), read(second)]).then(([a, b]) => {
+  let sum = 0;
+  for (let i = 0; i < a.length; i += 1) sum += Math.abs(a[i] - b[i]);
+  done(sum / a.length);
+});
+"""
+
+
+def test_the_view_of_the_documents_works(
+    window: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / "page.md").read_text().partition("```js\n")[2].partition("```")[0]
+    modules = {**bundle._modules(), "views/z_models.js": text}
+    monkeypatch.setattr(bundle, "_modules", lambda: modules)
+    monkeypatch.setattr(document_module, "script", script.__wrapped__)
+    node = make_node("m", cpu=16, gpu=8, labels={"bayplan.dev/machine": "dgx-h100"})
+    window.open(page_of(*simulated([node]), tmp_path) + "#/models")
+    window.until(lambda: window.texts("main h1") == ["Models"])
+    assert window.texts("main td") == ["NVIDIA H100 80GB HBM3", "8"]
 
 
 # Live -------------------------------------------------------------------------------------------
