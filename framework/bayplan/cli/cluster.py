@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,6 +14,7 @@ from bayplan.naming import counted
 
 if TYPE_CHECKING:
     from bayplan.cluster.apiserver.cluster_up import Served
+    from bayplan.cluster.apiserver.store import ServedCluster
 
 __all__ = ["command"]
 
@@ -61,7 +63,8 @@ def command() -> None:
     is_flag=True,
     help="Return once it serves, and run in the background until bayplan cluster down.",
 )
-def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool) -> None:
+@click.option("--page", is_flag=True, help="Also serve a page that shows it, on a free port.")
+def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool, page: bool) -> None:
     """Serve an embedded cluster on 127.0.0.1 until interrupted.
 
     Pods wait for a scheduler: bayplan run, or any other.
@@ -70,7 +73,7 @@ def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool) -> Non
         from bayplan.cli.background import start
 
         files = [part for path in paths for part in ("-f", path)]
-        own = ["--port", str(port), "--kubeconfig", str(kubeconfig)]
+        own = ["--port", str(port), "--kubeconfig", str(kubeconfig), *(["--page"] * page)]
         start([*files, *own], kubeconfig, reads_input="-" in paths)
         return
     from bayplan.cluster.apiserver.cluster_up import serve
@@ -81,12 +84,35 @@ def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool) -> Non
             click.echo(f"note: {counted(count, 'object')} of kind {kind} ignored", err=True)
         counts = ", ".join(f"{count} {plural}" for plural, count in served.objects.items())
         click.echo(f"# serving at {served.url}: {counts or 'no objects yet'}")
+        if served.page:
+            click.echo(f"# the page: {served.page}")
         click.echo(f"export KUBECONFIG={shlex.quote(str(kubeconfig.absolute()))}")
 
     manifests = load_manifests(paths, in_full=True)
     for note in manifests.notes():
         click.echo(f"note: {note}", err=True)
-    serve(manifests, port, kubeconfig, ready)
+    serve(manifests, port, kubeconfig, ready, _page if page else None)
+
+
+@contextlib.asynccontextmanager
+async def _page(cluster: ServedCluster) -> AsyncIterator[str]:
+    """Serve the page of a cluster, as a scheduler sees it that decides nothing."""
+    from bayplan.page.feed import Feed
+    from bayplan.page.serving import page_server
+    from bayplan.profiles.loading import default_profiles
+    from bayplan.scheduler.scheduler import Scheduler
+
+    scheduler = Scheduler(cluster, default_profiles())
+
+    def see() -> None:
+        cluster.deliver()
+        scheduler.stand_by()
+
+    feed = Feed("bayplan cluster", before=see)
+    feed.follow(scheduler)
+    cluster.watch(feed.handle)
+    async with page_server(feed, 0) as url:
+        yield url
 
 
 @command.command()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from bayplan.api import Pod
@@ -38,10 +39,12 @@ class Feed:
     """Follows a scheduler and its watch; numbers each change, so that viewers miss none.
 
     :param title: the page's title.
+    :param before: called before each look, to let a scheduler see what has happened.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, before: Callable[[], None] | None = None) -> None:
         self.title = title
+        self._before = before
         self.picture: Picture | None = None
         self.version = 0
         self._viewers: set[asyncio.Queue[str | None]] = set()
@@ -89,6 +92,8 @@ class Feed:
         picture = self.picture
         if picture is None:
             return
+        if self._before is not None:
+            self._before()
         changes = picture.look()
         patch: dict[str, Any] = changes.as_json() if changes else {}
         patch |= self._rest(picture, at)

@@ -10,6 +10,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,25 +31,35 @@ __all__ = ["Served", "serve"]
 
 @dataclass(frozen=True)
 class Served:
-    """A summary of the served cluster, for the terminal."""
+    """A summary of the served cluster, for the terminal; ``page`` is the URL of its page, or ""."""
 
     url: str
     objects: dict[str, int]
     ignored: dict[str, int]
+    page: str = ""
+
+
+Show = Callable[[ServedCluster], AbstractAsyncContextManager[str]]
+"""Serves a page of the cluster, and yields its URL."""
 
 
 def serve(
-    manifests: Manifests, port: int, kubeconfig: Path, ready: Callable[[Served], None]
+    manifests: Manifests,
+    port: int,
+    kubeconfig: Path,
+    ready: Callable[[Served], None],
+    show: Show | None = None,
 ) -> None:
     """Serve a cluster with these objects until SIGINT or SIGTERM.
 
     :param ready: called once the server listens and all objects exist.
+    :param show: runs as long as the server does.
     :raises InputError: when the port is taken, the kubeconfig cannot be written, or an object is
         refused.
     """
     check_free(kubeconfig)
     with held_pid(beside(kubeconfig, "pid")):
-        asyncio.run(_serve(manifests, port, kubeconfig, ready))
+        asyncio.run(_serve(manifests, port, kubeconfig, ready, show))
         _remove_own_log(beside(kubeconfig, "log"))
 
 
@@ -60,7 +71,11 @@ def _remove_own_log(path: Path) -> None:
 
 
 async def _serve(
-    manifests: Manifests, port: int, kubeconfig: Path, ready: Callable[[Served], None]
+    manifests: Manifests,
+    port: int,
+    kubeconfig: Path,
+    ready: Callable[[Served], None],
+    show: Show | None,
 ) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -83,8 +98,9 @@ async def _serve(
         except OSError as exc:
             raise InputError(exc.strerror or str(exc), str(kubeconfig)) from None
         try:
-            ready(Served(server.url, _counts(cluster), ignored))
-            await ended.wait()
+            async with contextlib.nullcontext("") if show is None else show(cluster) as page:
+                ready(Served(server.url, _counts(cluster), ignored, page))
+                await ended.wait()
         finally:
             with contextlib.suppress(OSError):
                 remove_kubeconfig(kubeconfig, token)

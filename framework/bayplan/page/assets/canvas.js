@@ -4,7 +4,7 @@ import { step, theme } from "./colours.js";
 import { TileIndex, cellOf, layOut } from "./layout.js";
 
 const MOST_SCALE = 8;
-const TEXT_FROM = 34;
+const TEXT_FROM = 52;
 
 export class FloorCanvas {
   /** `pick(node)` is called for a click, `point(node, card, event)` while the mouse moves. */
@@ -193,7 +193,11 @@ export class FloorCanvas {
   paintNames(context, tiles, colours) {
     context.fillStyle = colours.ink;
     context.font = "6px system-ui, sans-serif";
-    for (const tile of tiles) context.fillText(fitText(context, tile.node, tile.width - 2), tile.x + 2, tile.y + 6.5);
+    for (const tile of tiles) {
+      // The font grows with the drawing: what fits into a tile stays the same.
+      if (tile.name === undefined) tile.name = fitText(context, tile.node, tile.width - 2);
+      context.fillText(tile.name, tile.x + 2, tile.y + 6.5);
+    }
   }
 
   paintMarks(context, tiles, colours) {
