@@ -17,7 +17,13 @@ from bayplan.cluster.apiserver import Role, Rule
 from bayplan.live.web import Address, parse_address
 from bayplan.testing import make_node, make_pod
 
-PAGES = ("/metrics", "/debug/decisions", "/debug/explain?pod=default/p")
+PAGES = (
+    "/metrics",
+    "/debug/decisions",
+    "/debug/explain?pod=default/p",
+    "/page/data",
+    "/page/explain?unit=default/p",
+)
 
 
 async def get(url: str, token: str = "", **more: Any) -> tuple[int, str]:
@@ -48,6 +54,9 @@ async def test_beyond_loopback_all_but_the_probes_needs_the_token_of_the_file(
         await made.run_out(1)
         for probe in ("/healthz", "/livez", "/readyz"):
             assert (await get(url + probe))[0] == 200
+        code, document = await get(f"{url}/")
+        assert code == 200, "the document holds nothing of the cluster, and asks for the token"
+        assert "default/p" not in document
         for page in PAGES:
             assert (await get(url + page))[0] == 401
             assert (await get(url + page, "wrong"))[0] == 403

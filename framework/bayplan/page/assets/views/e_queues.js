@@ -29,12 +29,18 @@ function tree(system, queues) {
   const names = new Set(queues.map((queue) => queue.name));
   const rows = [];
   const add = (queue, depth) => {
-    for (const [index, resource] of Object.keys(queue.resources).sort(byName).entries()) rows.push(row(queue, resource, depth, index === 0));
-    if (!Object.keys(queue.resources).length) rows.push([name(queue, depth), "", "", "", "", "", String(queue.waiting), String(queue.running)]);
+    const told = Object.keys(queue.resources).sort(byName).filter((name) => says(queue.resources[name]));
+    for (const [index, resource] of told.entries()) rows.push(row(queue, resource, depth, index === 0));
+    if (!told.length) rows.push([name(queue, depth), "", "", "", "", "", String(queue.waiting), String(queue.running)]);
     for (const child of queues.filter((one) => one.parent === queue.name).sort((a, b) => byName(a.name, b.name))) add(child, depth + 1);
   };
   for (const queue of queues.filter((one) => !names.has(one.parent)).sort((a, b) => byName(a.name, b.name))) add(queue, 0);
   return table(`${system}: ${counted(queues.length, "queue")}`, ["queue", "resource", "used", "deserved", "limit", "borrowed", "waiting", "running"], rows, [3, 4, 5, 6, 7]);
+}
+
+/** Whether a resource is used in a queue, wanted, or meant for it. */
+function says(found) {
+  return found.used || found.demand || found.deserved || found.guaranteed || (found.limit !== null && found.limit > 0);
 }
 
 function name(queue, depth) {

@@ -13,9 +13,13 @@ function open(root, context) {
   return { update };
 }
 
-/** Devices of slices are counted in thousandths. */
+/** Devices of slices, which their driver names, are counted in thousandths. */
 function say(resource, value) {
-  return resource.includes("/") || ["cpu", "memory", "ephemeral-storage"].includes(resource) ? amount(resource, value) : amount(resource, value / 1000);
+  return resource.includes(".") && !resource.includes("/") ? amount(resource, value / 1000) : amount(resource, value);
+}
+
+function says(found) {
+  return found.used || found.guaranteed || found.limit !== null;
 }
 
 function pool(one) {
@@ -25,9 +29,9 @@ function pool(one) {
       PARTS.map((part) => (found[part] ? h("i", { class: part, title: `${part} ${say(name, found[part])}`, style: { width: `${(100 * found[part]) / found.total}%` } }) : null))),
       say(name, found.total), ...PARTS.map((part) => (found[part] ? say(name, found[part]) : ""))];
   });
-  const tenants = one.tenants.flatMap((queue) => Object.keys(queue.resources).sort(byName).map((name) => {
+  const tenants = one.tenants.flatMap((queue) => Object.keys(queue.resources).sort(byName).filter((name) => says(queue.resources[name])).map((name) => {
     const found = queue.resources[name];
-    return [queue.name, name, amount(name, found.used), amount(name, found.guaranteed), amount(name, found.limit)];
+    return [queue.name, name, say(name, found.used), say(name, found.guaranteed), found.limit === null ? "no limit" : say(name, found.limit)];
   }));
   return h("section", {}, h("h2", {}, one.name), one.problem ? h("p", { class: "warn" }, `It takes no jobs: ${one.problem}`) : null,
     facts([["Kind", one.type], ["Nodes", counted(one.nodes.length, "node")]]),

@@ -1,0 +1,101 @@
+"""What viewers of a live page get: every change, once, and not more than they can read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bayplan.page import feed as module
+from bayplan.page.feed import MOST_VIEWERS, Feed, TooManyViewers
+from bayplan.profiles.loading import default_profiles
+from bayplan.simulation import Simulation
+from bayplan.testing import make_node, make_pod
+
+
+def live() -> tuple[Feed, Simulation]:
+    simulation = Simulation(default_profiles())
+    feed = Feed("test")
+    feed.follow(simulation.scheduler)
+    simulation.cluster.watch(feed.handle)
+    simulation.create([make_node("n", cpu=1000, pods=1000)])
+    simulation.run()
+    feed.look(0.0)
+    return feed, simulation
+
+
+def happens(feed: Feed, simulation: Simulation, name: str) -> None:
+    simulation.create([make_pod(name, cpu=1)])
+    simulation.run()
+    feed.look(0.0)
+
+
+def received(viewer) -> list[dict]:
+    found = []
+    while not viewer.empty():
+        text = viewer.get_nowait()
+        assert text is not None
+        found.append(json.loads(text))
+    return found
+
+
+def test_ten_viewers_get_every_change_once() -> None:
+    feed, simulation = live()
+    start = json.loads(feed.everything())["version"]
+    viewers = [feed.join(start) for _ in range(10)]
+    for index in range(5):
+        happens(feed, simulation, f"p{index}")
+    for viewer in viewers:
+        patches = received(viewer)
+        assert [list(one["pods"]) for one in patches] == [[f"default/p{i}"] for i in range(5)]
+        assert [one["version"] for one in patches] == [start + i + 1 for i in range(5)]
+
+
+def test_a_viewer_that_comes_later_gets_what_it_missed() -> None:
+    feed, simulation = live()
+    start = json.loads(feed.everything())["version"]
+    happens(feed, simulation, "between")
+    (patch,) = received(feed.join(start))
+    assert "default/between" in patch["pods"]
+
+
+def test_a_viewer_that_missed_too_much_starts_again() -> None:
+    feed, simulation = live()
+    start = json.loads(feed.everything())["version"]
+    for index in range(module._KEPT + 1):
+        happens(feed, simulation, f"p{index}")
+    assert feed.join(start).get_nowait() is None
+    assert feed.join(10**9).get_nowait() is None, "that of an earlier process"
+
+
+def test_a_viewer_that_does_not_read_is_left_behind_without_limitless_memory() -> None:
+    feed, simulation = live()
+    viewer = feed.join(feed.version)
+    for index in range(2 * module._BEHIND):
+        happens(feed, simulation, f"p{index}")
+    assert viewer.qsize() == module._BEHIND + 1
+    last = [viewer.get_nowait() for _ in range(viewer.qsize())][-1]
+    assert last is None
+
+
+def test_more_viewers_than_are_served_are_refused() -> None:
+    feed, _ = live()
+    viewers = [feed.join(feed.version) for _ in range(MOST_VIEWERS)]
+    with pytest.raises(TooManyViewers):
+        feed.join(feed.version)
+    feed.leave(viewers[0])
+    feed.join(feed.version)
+
+
+def test_everything_and_the_changes_since_make_the_same_rows() -> None:
+    feed, simulation = live()
+    rows = json.loads(feed.everything())
+    viewer = feed.join(rows["version"])
+    for index in range(8):
+        happens(feed, simulation, f"p{index}")
+    for patch in received(viewer):
+        for kind in ("nodes", "pods", "units"):
+            rows[kind].update(patch.get(kind, {}))
+    fresh = json.loads(feed.everything())
+    for kind in ("nodes", "pods", "units"):
+        assert rows[kind] == fresh[kind]
