@@ -109,7 +109,7 @@ def test_on_a_terminal_it_shows_again_what_has_changed(tmp_path: Path) -> None:
         assert "\x1b[" in text
         extra = "apiVersion: v1\nkind: Node\nmetadata: {name: one-more-node}\n"
         (tmp_path / "more.yaml").write_text(extra)
-        assert "6 nodes" in read_until(terminal, "one-more-node")
+        read_until(terminal, "6 nodes")
         process.send_signal(signal.SIGINT)
         # It leaves the other screen before it ends.
         read_until(terminal, "\x1b[?1049l")

@@ -32,7 +32,14 @@ NOT_INSTALLED = ("monitoring.coreos.com/v1",)
 EXAMPLES = CONFIGS / "examples"
 NO_CLUSTER = ("driver-gpu-nic", "koordinator-profile", "workloads")
 """Examples without nodes, or whose pods have no names of their own."""
-BY_AGENTS = ("fabric", "gpu-fractions", "shared-gpus", "virtual-gpus")
+BY_AGENTS = (
+    "fabric",
+    "gpu-fractions",
+    "remote-gpus",
+    "shared-gpus",
+    "tensor-fusion-shares",
+    "virtual-gpus",
+)
 """They wait for agents, which only the embedded cluster plays, or name their files."""
 OVER_TIME = (
     "pooled-training",

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from reading import data_of
 
 from bayplan.api import ApiObject
 from bayplan.cli import cli
@@ -252,13 +253,19 @@ def test_what_is_added_up_by_changes_is_what_is_added_up_at_each_instant(
 def test_the_report_shows_shares_over_time_waits_and_fairness(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     simulated(tmp_path, "--report", page)
-    section = page.read_text().partition("<h2>Queues</h2>")[2].partition("<h2>")[0]
+    data = data_of(page.read_text())
+    shares = [(sample[0], [*sample[8].values()]) for sample in data["samples"]]
     # Half of the cluster, the highest share of all, for the first 200 of 400 seconds.
-    assert "<path d='M0 100L0.0 100.0L0.0 0.0L500.0 0.0L500.0 100.0" in section
-    assert "<td>25%</td><td>50%</td><td>2</td><td>0</td><td>50s</td>" in section
-    assert "fairness 1.00 (Jain)" in section
-    assert "Cluster used: cpu 31%" in section
+    assert max(max(own) for at, own in shares if at < 200) == 0.5
+    found = data["statistics"]["queues"]
+    assert any(
+        (one["meanShare"], one["utilisation"], one["wait"]["started"]) == (0.25, 0.5, 2)
+        for one in found.values()
+    )
+    assert data["statistics"]["fairness"]["jain"] == 1
+    assert round(data["statistics"]["fairness"]["utilisation"]["cpu"], 2) == 0.31
     # Without queues, nothing is said of them.
     nodes = CLUSTER.partition("---")[0]
     simulated(tmp_path, "--report", page, cluster=nodes, jobs="")
-    assert "<h2>Queues</h2>" not in page.read_text()
+    data = data_of(page.read_text())
+    assert (data["queues"], data.get("statistics")) == ([], None)

@@ -53,6 +53,10 @@ class Recording:
             simulation.problems(),
             simulation.refused(),
         )
+        statistics = simulation.queue_statistics()
+        if statistics is not None:
+            figures = {"queues": statistics.queues_json(), "fairness": statistics.cluster_json()}
+            found["statistics"] = figures
         return {**found, **(more or {})}
 
     def page(self, simulation: Simulation, more: Mapping[str, Any] | None = None) -> str:

@@ -92,10 +92,15 @@ def test_devices_without_an_index_keep_their_order() -> None:
     assert machine.usable == (0, 1)
 
 
-@pytest.mark.parametrize("numa", [-1, "1", 1.5, True])
-def test_a_malformed_numa_node_is_unknown(numa: object) -> None:
-    (gpu,) = read_register(json.dumps([device(0, numa=numa)]))
+def test_a_negative_numa_node_is_unknown() -> None:
+    (gpu,) = read_register(json.dumps([device(0, numa=-1)]))
     assert gpu.numa is None
+
+
+@pytest.mark.parametrize("numa", ["1", 1.5, True])
+def test_a_numa_node_that_is_no_integer_is_told(numa: object) -> None:
+    with pytest.raises(ValueError, match="numa: expected an integer"):
+        read_register(json.dumps([device(0, numa=numa)]))
 
 
 def test_the_older_list_of_fields_is_read() -> None:

@@ -2,7 +2,7 @@
 
 import { bar, facts, h, link, show, table } from "../dom.js";
 import { place } from "../route.js";
-import { amount, byName, counted, duration } from "../text.js";
+import { amount, byName, counted, duration, percent } from "../text.js";
 
 export const view = { name: "queues", title: "Queues", open, hidden: (model) => !(model.data.queues || []).length };
 
@@ -10,6 +10,16 @@ function open(root, context) {
   const update = () => show(root, context.route.subject ? one(context) : all(context));
   update();
   return { update };
+}
+
+/** What happened to the queues over a whole simulation. */
+function statistics(found) {
+  if (!found) return null;
+  const say = (seconds) => (seconds === null ? "" : duration(seconds));
+  const rows = Object.entries(found.queues).map(([name, one]) => [name, percent(one.meanShare), one.utilisation === null ? "" : percent(one.utilisation), one.wait.started, one.wait.waiting, say(one.wait.p50), say(one.wait.p95), say(one.wait.max), one.evictions]);
+  const used = Object.entries(found.fairness.utilisation).map(([name, part]) => `${name} ${percent(part)}`).join(", ");
+  return h("section", {}, table(`Over ${duration(found.fairness.until)}`, ["queue", "mean share", "of deserved", "started", "waiting", "wait p50", "p95", "max", "evicted"], rows, [1, 2, 3, 4, 5, 6, 7, 8]),
+    h("p", { class: "dim" }, `Cluster used: ${used}${found.fairness.jain === null ? "" : `; fairness ${found.fairness.jain.toFixed(2)} (Jain)`}`));
 }
 
 const keyOf = (queue) => `${queue.system}/${queue.name}`;
@@ -22,7 +32,7 @@ function all(context) {
     if (!systems.has(queue.system)) systems.set(queue.system, []);
     systems.get(queue.system).push(queue);
   }
-  return [h("h1", {}, "Queues"), [...systems].map(([system, own]) => tree(system, own))];
+  return [h("h1", {}, "Queues"), [...systems].map(([system, own]) => tree(system, own)), statistics(context.model.data.statistics)];
 }
 
 function tree(system, queues) {
