@@ -82,6 +82,9 @@ class Feed:
                 self.look(looked)
             except BayplanError as exc:
                 _log.warning("the page is not up to date: %s", exc)
+            except Exception:
+                # A fault of the page must not end the scheduler that it shows.
+                _log.exception("the page is not up to date")
 
     def look(self, at: float) -> None:
         """Look once, and send what has changed.
