@@ -141,7 +141,7 @@ def test_the_url_keeps_the_view(window: Browser, example: str) -> None:
     from selenium.webdriver.support.ui import Select
 
     Select(window.find("#mode")).select_by_value("tenant")
-    window.settle()
+    window.until(lambda: "at=" in window.driver.current_url)
     url, view = window.driver.current_url, window.run("return bayplanFloor.view")
     assert "by=tenant" in url
     window.driver.get("about:blank")

@@ -5,6 +5,8 @@ import { TileIndex, cellOf, layOut } from "./layout.js";
 
 const MOST_SCALE = 8;
 const TEXT_FROM = 52;
+const SLOW_MILLISECONDS = 12;
+const STILL_MILLISECONDS = 120;
 
 export class FloorCanvas {
   /** `pick(node)` is called for a click, `point(node, card, event)` while the mouse moves. */
@@ -75,8 +77,47 @@ export class FloorCanvas {
     });
   }
 
+  /** The view moves: a floor that is slow to draw is shifted as a picture, and drawn once it rests. */
+  move() {
+    if (!this.cost || this.cost < SLOW_MILLISECONDS) {
+      this.draw();
+      return;
+    }
+    clearTimeout(this.resting);
+    this.resting = setTimeout(() => this.draw(), STILL_MILLISECONDS);
+    if (this.shifting) return;
+    this.shifting = requestAnimationFrame(() => {
+      this.shifting = null;
+      this.shift();
+    });
+  }
+
+  shift() {
+    this.frames += 1;
+    const { kept, view } = this;
+    const context = this.canvas.getContext("2d", { alpha: false });
+    const factor = view.scale / kept.view.scale;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.fillStyle = theme("--paper");
+    context.fillRect(0, 0, this.canvas.width, this.canvas.height);
+    const [x, y] = [view.x - kept.view.x * factor, view.y - kept.view.y * factor];
+    context.drawImage(kept.picture, x * this.ratio, y * this.ratio, kept.picture.width * factor, kept.picture.height * factor);
+  }
+
+  /** Draw everything that is seen, and keep it as a picture if that takes long. */
   paint() {
     if (!this.view) return;
+    const begin = performance.now();
+    this.paintAll();
+    this.cost = performance.now() - begin;
+    if (this.cost < SLOW_MILLISECONDS) return;
+    const picture = this.kept ? this.kept.picture : document.createElement("canvas");
+    [picture.width, picture.height] = [this.canvas.width, this.canvas.height];
+    picture.getContext("2d", { alpha: false }).drawImage(this.canvas, 0, 0);
+    this.kept = { view: { ...this.view }, picture };
+  }
+
+  paintAll() {
     if (this.planned !== this.model.root) this.lay();
     this.frames += 1;
     const context = this.canvas.getContext("2d", { alpha: false });
@@ -239,7 +280,7 @@ export class FloorCanvas {
       if (Math.abs(dx) + Math.abs(dy) > 4) start.far = true;
       this.view = { ...start.view, x: start.view.x + dx, y: start.view.y + dy };
       this.fitted = false;
-      this.draw();
+      this.move();
     });
     canvas.addEventListener("pointerup", (event) => {
       const clicked = start && !start.far;
@@ -265,7 +306,7 @@ export class FloorCanvas {
     const next = Math.max(this.least, Math.min(MOST_SCALE, scale * factor));
     this.view = { x: px - ((px - x) * next) / scale, y: py - ((py - y) * next) / scale, scale: next };
     this.fitted = false;
-    this.draw();
+    this.move();
     this.moved(this.view);
   }
 

@@ -15,10 +15,15 @@ function openFloor(root, context) {
   const tip = h("div", { class: "tip", hidden: true });
   const said = h("p", { class: "sr", "aria-live": "polite" });
   const legend = h("p", { class: "legend" });
+  let keeping = null;
   const floor = new FloorCanvas(canvas, model, {
     pick: (node) => context.go(place("floor", node)),
     point: (node, card, event) => point(tip, context, node, card, event),
-    moved: (where) => context.replace(changed(context.route, { at: [where.x, where.y, where.scale].map((one) => one.toFixed(3)).join(" ") })),
+    moved: (where) => {
+      // The URL follows once the floor rests: it is not cheap to change.
+      clearTimeout(keeping);
+      keeping = setTimeout(() => context.replace(changed(context.route, { at: [where.x, where.y, where.scale].map((one) => one.toFixed(3)).join(" ") })), 150);
+    },
   });
   floor.colours = context.colours;
   const select = h("select", { id: "mode", on: { change: () => context.replace(changed(context.route, { by: select.value })) } },
@@ -50,7 +55,11 @@ function openFloor(root, context) {
   resized.observe(canvas);
   update();
   window.bayplanFloor = floor;
-  return { update, close: () => resized.disconnect() };
+  const close = () => {
+    clearTimeout(keeping);
+    resized.disconnect();
+  };
+  return { update, close };
 }
 
 /** The nodes of the job that the URL names. */
