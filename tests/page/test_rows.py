@@ -92,6 +92,28 @@ def test_a_pending_job_says_what_would_help_and_which_nodes_it_would_get() -> No
     assert set(first["places"]) == {f"default/training-{i}" for i in range(3)}
 
 
+def test_devices_of_claims_are_cards_where_no_machine_is_described() -> None:
+    page = example("gpu-nic-pcie-root")
+    assert page["nodes"]["dgx-1"]["cards"] == 8
+    cards = [
+        card[0]
+        for pod in page["pods"].values()
+        for node, _, _, own in pod["stints"]
+        for card in own
+        if node == "dgx-1"
+    ]
+    assert sorted(cards) == list(range(8))
+    parts = example("partitionable-gpus")["pods"]["default/small-0"]["stints"][0][3]
+    assert parts[0][1] == 0, "a partition of a size that is not known"
+
+
+def test_a_job_that_a_gate_holds_back_says_so() -> None:
+    pod = make_pod("p", spec={"schedulingGates": [{"name": "example.com/wait"}]})
+    page = shown([make_node("n"), pod])
+    assert "example.com/wait" in page["units"]["default/p"]["message"]
+    assert [event[1] for event in page["events"]] == ["Created", "Gated"]
+
+
 def test_the_same_simulation_makes_the_same_page() -> None:
     assert json.dumps(example("pending")) == json.dumps(example("pending"))
 

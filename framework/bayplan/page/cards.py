@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ MOST_CARDS = 64
 """The most cards of one node that are drawn."""
 _CARDS = ("gpu", "npu", "mlu", "dcu", "gcu", "xpu")
 _ASCEND = "huawei.com/Ascend"
+_WHOLE_GPU = re.compile(r"gpu-?\d+")
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def cards_of(
     gpus = [card for card in shared if card.kind == "gpu"]
     # A device plugin that shares cards counts each of them several times.
     count = max((card.index + 1 for card in gpus), default=0) or offered
+    count = max([count, *(card + 1 for one in told for card in one.devices.values())])
     found.count = min(MOST_CARDS, len(found.machine) if found.machine is not None else count)
     models = {card.index: card.model for card in gpus}
     if found.machine is None and models:
@@ -138,7 +141,7 @@ def _claimed(
             index = devices.get(DeviceId(one.driver, one.pool, one.device))
             if index is None:
                 continue
-            whole = parts[index] == 1 or one.device.rpartition("-")[2] == str(index)
+            whole = parts[index] == 1 or _WHOLE_GPU.fullmatch(one.device) is not None
             own = found.of_pod.setdefault(pod, [])
             own.append(PodCard(index, WHOLE if whole else 0, one.device))
 

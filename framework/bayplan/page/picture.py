@@ -391,8 +391,11 @@ class Picture:
             queue = self._queue_of(alive) or known.queue
             row = replace(row, priority=alive.spec.priority or 0, queue=queue)
         decision = self.scheduler.decisions.get(key)
+        gated = self._gated(key)
+        if gated and gated != known.message:
+            self.history.add(self.scheduler.now, "Gated", key, "", gated)
         if decision is None:
-            return row
+            return replace(row, message=gated) if gated else row
         own = next((one.message for one in decision.pods.values() if one.message), "")
         return replace(
             row,
@@ -401,6 +404,13 @@ class Picture:
             domain=decision.domain or "",
             decided=decision.at,
         )
+
+    def _gated(self, key: str) -> str:
+        """Return what holds back a unit that has no pod to try, "" for nothing."""
+        queued = self.scheduler.queue.units.get(key)
+        if queued is None or queued.ready:
+            return ""
+        return next((reason for _, reason in queued.gated.values()), "")
 
     def _queue_of(self, pod: Pod) -> str:
         info = self.scheduler.snapshot.living.get(pod.key)

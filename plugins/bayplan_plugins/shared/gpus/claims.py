@@ -9,7 +9,7 @@ from bayplan.api.dra import Device, DeviceAttribute, DeviceId
 from bayplan.topology.machine.model import Machine
 from bayplan_dra.allocator.pools import Pool
 
-__all__ = ["gpu_of_device", "gpus_of_devices"]
+__all__ = ["gpu_of_device", "gpus_by_name", "gpus_of_devices"]
 
 _BUS_ID = "resource.kubernetes.io/pciBusID"
 
@@ -22,6 +22,20 @@ def gpus_of_devices(pools: Iterable[Pool], machine: Machine) -> dict[DeviceId, i
             gpu = gpu_of_device(device.spec, device.id.driver, machine)
             if gpu is not None:
                 found[device.id] = gpu
+    return found
+
+
+def gpus_by_name(pools: Iterable[Pool]) -> dict[DeviceId, int]:
+    """Return the same where no machine is described: by index, or by the number in the name.
+
+    Drivers name GPUs ``gpu-0`` and their partitions ``gpu-0-...``.
+    """
+    found: dict[DeviceId, int] = {}
+    for pool in pools:
+        for device in pool.devices:
+            match = re.match(r"gpu-?(\d{1,4})(?:\D|$)", device.spec.name)
+            if match:
+                found[device.id] = int(match[1])
     return found
 
 

@@ -22,7 +22,7 @@ from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
-from bayplan_plugins.shared.gpus.claims import gpus_of_devices
+from bayplan_plugins.shared.gpus.claims import gpus_by_name, gpus_of_devices
 from bayplan_plugins.shared.gpus.jobs import JobShares, PodShare, job_of
 from bayplan_plugins.shared.gpus.machines import NodeMachines, numa_nodes
 from bayplan_plugins.shared.gpus.resources import gpu_count, shares_gpus
@@ -337,8 +337,9 @@ class GpuLedger:
             return None
         node = self._snapshot.nodes.nodes[row]
         machine = self.machines.of(node)
+        listed = self._devices.devices.pools(node)
         if isinstance(machine, str):
-            return None
+            return NodeDevices(devices=gpus_by_name(listed)) if listed else None
         gpus = self.node(name)
         pods = self._pods.get(name, {})
         guessed = gpus.guessed if gpus is not None else ()
@@ -348,8 +349,8 @@ class GpuLedger:
             if uid in pods
             for gpu in held
         ]
-        pools = self._devices.devices.pools(node)
-        return NodeDevices(machine, (), holders, gpus_of_devices(pools, machine) if pools else {})
+        devices = gpus_of_devices(listed, machine) if listed else {}
+        return NodeDevices(machine, (), holders, devices)
 
     def problem(self, name: str) -> str:
         """Return what is wrong with a node's description of its machine; "" for nothing."""
