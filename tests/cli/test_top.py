@@ -110,6 +110,7 @@ def test_on_a_terminal_it_shows_again_what_has_changed(tmp_path: Path) -> None:
         extra = "apiVersion: v1\nkind: Node\nmetadata: {name: one-more-node}\n"
         (tmp_path / "more.yaml").write_text(extra)
         read_until(terminal, "6 nodes")
+        read_until(terminal, "end, at 600 s")
         process.send_signal(signal.SIGINT)
         # It leaves the other screen before it ends.
         read_until(terminal, "\x1b[?1049l")
