@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
+import pytest
 from expected import Outcome
 from faces import Client, node
 from installation import path_of
