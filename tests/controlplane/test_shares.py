@@ -97,9 +97,7 @@ def given(cluster: LiveCluster) -> Counter[str]:
     return found
 
 
-@pytest.mark.xfail(
-    strict=False, reason="with much load two schedulers overfill a card now and then"
-)
+@pytest.mark.xfail(strict=False, reason="on the real API server two schedulers overfill a card")
 async def test_two_schedulers_at_once_never_overfill_a_card(
     cluster: LiveCluster, tmp_path: Path
 ) -> None:

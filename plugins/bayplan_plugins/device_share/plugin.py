@@ -58,6 +58,8 @@ __all__ = ["DeviceShare", "DeviceShareArgs"]
 
 _MOST_KINDS = 4096
 _WRITTEN: StateKey[Written] = StateKey("device-share.written")
+_NEIGHBOURS: StateKey[frozenset[str]] = StateKey("device-share.neighbours")
+"""The pods with cards that were on the node, by uid, when the pod's shares were chosen."""
 
 
 class DeviceShareArgs(KoordinatorArgs):
@@ -304,10 +306,13 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         return (contract, request) if contract is not None and request is not None else None
 
     @hookimpl
-    def reserve(self, pod: PodInfo, node: NodeRow) -> str | None:
+    def reserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
         """Give the pod its shares, unless another plugin has chosen them."""
         own = self._own(pod, node.name)
-        if own is None or self._ledger.is_reserved(pod, node.name):
+        if own is None:
+            return None
+        state[_NEIGHBOURS] = self._ledger.uids(node.name)
+        if self._ledger.is_reserved(pod, node.name):
             return None
         choice = self._choice(pod, own[1], node.name)
         if not choice.shares:
@@ -339,7 +344,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             return None
         lock = written.lock
         if lock is not None:
-            lock = structs.replace(lock, known=self._ledger.uids(node.name))
+            # Whoever came after the choice was not counted in it, even if it is known by now.
+            lock = structs.replace(lock, known=state.get(_NEIGHBOURS) or frozenset())
         return Preparation(tuple(written.writes), lock=lock, labels=dict(written.labels))
 
     @hookimpl

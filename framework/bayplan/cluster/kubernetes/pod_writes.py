@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from bayplan.cluster.kubernetes.transport import (
 )
 from bayplan.cluster.node_lock import lock_for
 from bayplan.cluster.protocol import Bind, BindLock, Evict, PatchPodStatus
+from bayplan.dialects.vgpu.node_lock import read_lock
 from bayplan.errors import Conflict, Invalid, Locked, NotFound, Transient
 
 __all__ = ["PodWrites", "pod_path", "rfc3339"]
@@ -29,6 +31,9 @@ __all__ = ["PodWrites", "pod_path", "rfc3339"]
 _REMEMBERED = 50_000
 _LOCK_WAIT = 0.5
 """Seconds until a node is looked at again that is locked for another pod."""
+
+_POD_KEY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
+"""Anything may be written into a lock, and the key becomes a path."""
 
 Lookup = Callable[[type[Any], str], Any]
 
@@ -129,7 +134,8 @@ class PodWrites:
             raise NotFound(f"Node {write.node} does not exist")
         meta = node.metadata
         try:
-            text = lock_for(write, meta.annotations, time.time(), self._exists)
+            there = await self._holder_exists(meta.annotations.get(lock.annotation, ""))
+            text = lock_for(write, meta.annotations, time.time(), lambda _: there)
         except Locked as exc:
             raise Locked(str(exc), retry_after=_LOCK_WAIT) from None
         change = {"resourceVersion": meta.resource_version, "annotations": {lock.annotation: text}}
@@ -161,8 +167,22 @@ class PodWrites:
         if len(self._locked) > _REMEMBERED:
             self._locked.popitem(last=False)
 
-    def _exists(self, pod: str) -> bool:
-        return self._lookup(Pod, pod) is not None
+    async def _holder_exists(self, lock: str) -> bool:
+        """Tell whether there is the pod that a lock names.
+
+        The watch of nodes may be ahead of that of pods, so a pod that is not known is asked for: a
+        lock must not be broken whose pod has only just come.
+        """
+        key = read_lock(lock).pod if lock else ""
+        if not _POD_KEY.fullmatch(key):
+            return False
+        if self._lookup(Pod, key) is not None:
+            return True
+        try:
+            await self._transport.request("GET", pod_path(key))
+        except NotFound:
+            return False
+        return True
 
     async def _release_lock(self, write: Bind) -> None:
         """Give back the lock of a pod that is not bound, if it still has it."""
