@@ -29,6 +29,11 @@ class NetworkNear(Plugin[Args]):
     _networks: Networks | None = None
 
     @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods with a selector."""
+        return SELECTOR_ANNOTATION in pod.annotations
+
+    @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by the selector."""
         return pod.annotations.get(SELECTOR_ANNOTATION)

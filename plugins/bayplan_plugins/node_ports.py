@@ -48,6 +48,11 @@ class NodePorts(Plugin[Args]):
     requeue_on = ClusterEvent.NODE_ADDED | ClusterEvent.POD_REMOVED
 
     @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods with host ports."""
+        return bool(pod.facts.host_ports)
+
+    @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by the spec, which holds the host ports."""
         return pod.facts

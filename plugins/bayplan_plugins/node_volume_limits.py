@@ -43,6 +43,11 @@ class NodeVolumeLimits(Plugin[Args]):
         self._attachments = handle.snapshot.shared(Attachments, Attachments)
 
     @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods with volumes that are claims."""
+        return pod.facts.uses_claims
+
+    @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by the number of new volumes per driver, and by the volumes in use somewhere."""
         if not pod.facts.uses_claims:

@@ -13,6 +13,11 @@ class SchedulingGates(Plugin[Args]):
     requeue_on = ClusterEvent.POD_CHANGED
 
     @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods with gates."""
+        return bool(pod.spec.scheduling_gates)
+
+    @hookimpl
     def pre_enqueue(self, pod: PodInfo) -> str | None:
         """Refuse while any gate is left, and name the gates."""
         gates = [gate.name for gate in pod.spec.scheduling_gates]

@@ -48,6 +48,11 @@ class VolumeRestrictions(Plugin[Args]):
         self._users = handle.snapshot.shared(ClaimUsers, ClaimUsers)
 
     @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods with volumes that are claims."""
+        return pod.facts.uses_claims
+
+    @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by whether a claim is missing, in use, or exclusive."""
         if not pod.facts.uses_claims:

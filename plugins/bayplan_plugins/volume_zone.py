@@ -58,6 +58,11 @@ class VolumeZone(Plugin[Args]):
     requeue_on = ClusterEvent.NODE_ADDED | ClusterEvent.NODE_LABELS | ClusterEvent.OBJECT_CHANGED
 
     @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods with volumes that are claims."""
+        return pod.facts.uses_claims
+
+    @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by where the volumes are."""
         if not pod.facts.uses_claims:

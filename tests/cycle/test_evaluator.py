@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -82,6 +82,48 @@ def answers(found: Evaluation) -> dict[str, object]:
             if mask.any()
         },
     }
+
+
+# Pods that do not concern a plugin ----------------------------------------------------------
+
+
+class ForPorts(Plugin[Args]):
+    """Has to do with pods that want a port, and refuses them everywhere."""
+
+    reads = Reads.NODE
+    asked: ClassVar[list[str]] = []
+
+    @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        self.asked.append(f"concerns {pod.name}")
+        return "port" in pod.labels
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> str:
+        self.asked.append(f"sign {pod.name}")
+        return pod.labels["port"]
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView) -> list[Reject]:
+        assert "port" in pod.labels
+        return [Reject(np.full(len(nodes), pod.labels["port"] == "taken"), "port is taken")]
+
+
+def test_a_plugin_is_asked_once_for_each_kind_of_pod_whether_it_is_concerned() -> None:
+    ForPorts.asked.clear()
+    world = World(ForPorts)
+    for name, labels in (("a", {}), ("b", {}), ("c", {"port": "taken"}), ("d", {"port": "free"})):
+        taken = labels.get("port") == "taken"
+        assert world.evaluate(pod(name, **labels)).feasible.tolist() == [not taken] * 2
+    assert ForPorts.asked == ["concerns a", "concerns c", "sign c", "sign d"]
+
+
+def test_pods_of_other_specs_and_names_of_labels_are_of_another_kind() -> None:
+    kinds = [pod("a"), pod("b"), pod("c", cpu="2"), pod("d", app="x"), pod("e", app="y")]
+    a, b, c, d, e = (one.kind for one in kinds)
+    assert a == b
+    assert d == e
+    assert len({a, c, d}) == 3
 
 
 # A filter that cannot tell -----------------------------------------------------------------

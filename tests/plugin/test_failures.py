@@ -29,6 +29,7 @@ from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan.testing import (
     Cluster,
     PluginCheckError,
+    assert_pending,
     assert_placed,
     check_plugin,
     make_gang,
@@ -315,3 +316,24 @@ def test_a_wait_is_not_taken_for_an_event() -> None:
     cluster = run(quiet)
     assert "Waiting on permit" in cluster.message("bad-0")
     assert told(cluster) == set()
+
+
+def test_what_is_raised_in_concerns_holds_the_pods_of_that_kind_back() -> None:
+    cluster = Cluster([make_node("a")], plugins=[plugin(concerns=method("concerns", "pod: True"))])
+    cluster.add(make_pod("bad", "2"), make_pod("good", "1"))
+    assert_placed(cluster, good="a")
+    assert_pending(cluster, "bad", 'plugin "Breaks" failed in concerns: ValueError: boo')
+
+
+def test_concerns_answers_yes_or_no() -> None:
+    class Vague(Plugin[Args]):
+        """Answers neither."""
+
+        @hookimpl
+        def concerns(self, pod: PodInfo) -> None:
+            """Say nothing."""
+
+    cluster = Cluster([make_node("a")], plugins=[Vague])
+    cluster.add(make_pod("p"))
+    cluster.schedule()
+    assert_pending(cluster, "p", 'plugin "Vague" failed in concerns: TypeError: expected True or')

@@ -87,6 +87,7 @@ __all__ = [
     "decode_object",
     "decode_part",
     "decode_text",
+    "is_known",
     "kind_of",
 ]
 
@@ -298,6 +299,11 @@ class DecodeError(ValueError):
 def kind_of(obj: ApiObject) -> Kind:
     """Return the kind of an object."""
     return _BY_TYPE[type(obj)]
+
+
+def is_known(obj: ApiObject) -> bool:
+    """Tell whether an object is of a kind that bayplan reads or writes."""
+    return type(obj) in _BY_TYPE
 
 
 def decode_object(kind: Kind, content: dict[str, Any]) -> ApiObject:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,8 @@ __all__ = ["NOWHERE", "Evaluation", "FilterFailure"]
 NOWHERE = -np.inf
 """The total of a node that cannot take the pod."""
 _FINALISTS = 5
+_FEW_ROWS = 4
+"""For up to so many rows, plain numbers are faster than columns."""
 
 
 class FilterFailure(NamedTuple):
@@ -59,7 +61,7 @@ class Evaluation:
         "total",
     )
 
-    def __init__(self, pod: PodInfo) -> None:
+    def __init__(self, pod: PodInfo, unconcerned: Collection[str] = ()) -> None:
         self.pod = pod
         self.state = CycleState()
         self.limits: dict[str, BoolColumn] = {}
@@ -68,7 +70,7 @@ class Evaluation:
         self.scores: list[ScoreColumn] = []
         self.refusal: tuple[str, str] | None = None
         self.failure: FilterFailure | None = None
-        self.skipped: dict[str, set[str]] = {"pre_filter": set(), "pre_score": set()}
+        self.skipped = {hook: set(unconcerned) for hook in ("pre_filter", "pre_score")}
         self.feasible: BoolColumn = np.zeros(0, dtype=np.bool_)
         self.total: FloatColumn = np.zeros(0)
         self._refused: BoolColumn | None = None
@@ -208,9 +210,24 @@ class Evaluation:
             total[~self.feasible] = NOWHERE
         self.total = total
 
+    def combine_rows(self, rows: Rows) -> None:
+        """Combine what the filters say of some nodes again; the others have not changed."""
+        masks = [column.mask for column in self.filters if column.by_pods]
+        masks.append(self.refused_for_good())
+        if len(rows) <= _FEW_ROWS:
+            for row in rows.tolist():
+                self.feasible[row] = not any(mask.item(row) for mask in masks)
+        else:
+            self.feasible[rows] = ~np.logical_or.reduce([mask[rows] for mask in masks])
+
     def sum_up_rows(self, rows: Rows) -> None:
         """Add up the scores of some nodes again."""
         self._sum = None
+        if len(rows) <= _FEW_ROWS:
+            for row in rows.tolist():
+                points = [score.weight * score.counted.item(row) for score in self.scores]
+                self.total[row] = sum(points) if self.feasible.item(row) else NOWHERE
+            return
         total = np.zeros(len(rows))
         for score in self.scores:
             total += score.weight * score.counted[rows]

@@ -30,7 +30,7 @@ from bayplan.cycle.evaluation import NOWHERE, Evaluation
 from bayplan.plugin.base import SKIP, CycleState, Normalize, PreFilterResult, Reads, Reject
 from bayplan.plugin.decision import nothing_left
 from bayplan.plugin.hookspecs import BoolColumn
-from bayplan.profiles.runtime import HookCall, Runtime, guard
+from bayplan.profiles.runtime import Hook, HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 
 __all__ = ["Evaluator", "Trace"]
@@ -45,6 +45,27 @@ _PART = 4
 _FEW_ROWS = 4
 """For up to so many rows, calls for single nodes are faster than one for columns."""
 _NOT_CONSIDERED = "not considered because the filter failed on another node"
+
+
+class _Compiled:
+    """What an evaluation asks of the plugins of a runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.signs = tuple(call.call for call in runtime["sign"])
+        signing = {call.name for call in runtime["sign"]}
+        asked = {
+            call.name
+            for hook in ("pre_filter", "filter", "filter_node", "pre_score", "score", "score_node")
+            for call in runtime[hook]
+        }
+        self.all_sign = asked <= signing
+        self.filters = runtime.spellings("filter", "filter_node")
+        self.scores = runtime.spellings("score", "score_node")
+        self.clusterwide = {
+            hook: tuple(c for c in runtime[hook] if Reads.CLUSTER in c.plugin.reads)
+            for hook in ("pre_filter", "pre_score")
+        }
 
 
 @dataclass(frozen=True)
@@ -74,21 +95,8 @@ class Evaluator:
         self._cached = cached
         self._trace = trace
         self._kept: OrderedDict[Hashable, Evaluation] = OrderedDict()
-        self._signs = tuple(call.call for call in runtime["sign"])
-        signing = {call.name for call in runtime["sign"]}
-        asked = {
-            call.name
-            for hook in ("pre_filter", "filter", "filter_node", "pre_score", "score", "score_node")
-            for call in runtime[hook]
-        }
-        self._all_sign = asked <= signing
-        self._filters = runtime.spellings("filter", "filter_node")
-        self._scores = runtime.spellings("score", "score_node")
+        self._compiled: dict[Runtime, _Compiled] = {}
         self._normalize = runtime.by_plugin("normalize")
-        self._clusterwide = {
-            hook: tuple(c for c in runtime[hook] if Reads.CLUSTER in c.plugin.reads)
-            for hook in ("pre_filter", "pre_score")
-        }
 
     def evaluate(self, pod: PodInfo) -> Evaluation:
         """Return the evaluation of a pod, up to date with the snapshot.
@@ -98,16 +106,21 @@ class Evaluator:
         view = self._snapshot.view()
         if self._trace is not None and self._trace.pod == pod.key:
             return self._traced(pod, self._trace)
-        if not (self._cached and self._all_sign):
-            return self._fresh(pod, view)
-        signature = tuple([sign(pod, view) for sign in self._signs])
+        # The plain path asks every plugin about every pod.
+        runtime = self._runtime.of(pod) if self._cached else self._runtime
+        compiled = self._compiled.get(runtime)
+        if compiled is None:
+            compiled = self._compiled[runtime] = _Compiled(runtime)
+        if not (self._cached and compiled.all_sign):
+            return self._fresh(compiled, pod, view)
+        signature = (compiled, *[sign(pod, view) for sign in compiled.signs])
         try:
             # Popped, so that nothing half done is cached when a plugin raises.
             kept = self._kept.pop(signature, None)
         except TypeError:
             raise self._unhashable(pod, view) from None
-        if kept is None or not self._refresh(kept, pod, view):
-            kept = self._fresh(pod, view)
+        if kept is None or not self._refresh(compiled, kept, pod, view):
+            kept = self._fresh(compiled, pod, view)
         self._kept[signature] = kept
         if len(self._kept) > _KEPT_SIGNATURES:
             self._kept.popitem(last=False)
@@ -145,19 +158,19 @@ class Evaluator:
 
     # From scratch -----------------------------------------------------------------------------
 
-    def _fresh(self, pod: PodInfo, view: NodeView) -> Evaluation:
+    def _fresh(self, compiled: _Compiled, pod: PodInfo, view: NodeView) -> Evaluation:
         table = self._snapshot.nodes
-        result = Evaluation(pod)
+        result = Evaluation(pod, compiled.runtime.unconcerned)
         result.epoch, result.position = table.epoch, len(table.changes)
         result.node_version = table.node_version
         skipped = result.skipped["pre_filter"]
-        if not self._pre_filter(pod, view, result):
+        if not self._pre_filter(compiled, pod, view, result):
             result.feasible = np.zeros(len(view), dtype=np.bool_)
             result.total = np.full(len(view), NOWHERE)
             return result
         result.filters = [
             FilterColumn(spellings)
-            for spellings in self._filters
+            for spellings in compiled.filters
             if spellings.call.name not in skipped
         ]
         for column in result.filters:
@@ -170,12 +183,12 @@ class Evaluator:
             self._combine_filters(result, len(view))
         skipped = result.skipped["pre_score"]
         candidates = NodeView(table, mask=result.feasible)
-        for call in self._runtime["pre_score"]:
+        for call in compiled.runtime["pre_score"]:
             if call(pod, candidates, result.state) is SKIP:
                 skipped.add(call.name)
         result.scores = [
             ScoreColumn(spellings)
-            for spellings in self._scores
+            for spellings in compiled.scores
             if spellings.call.name not in skipped
         ]
         for score in result.scores:
@@ -184,10 +197,12 @@ class Evaluator:
         result.sum_up()
         return result
 
-    def _pre_filter(self, pod: PodInfo, view: NodeView, result: Evaluation) -> bool:
+    def _pre_filter(
+        self, compiled: _Compiled, pod: PodInfo, view: NodeView, result: Evaluation
+    ) -> bool:
         """Ask PreFilter; return False when it refuses every node."""
         left: dict[str, frozenset[str]] = {}
-        for call in self._runtime["pre_filter"]:
+        for call in compiled.runtime["pre_filter"]:
             answer = call(pod, view, result.state)
             if answer is SKIP:
                 result.skipped["pre_filter"].add(call.name)
@@ -334,7 +349,7 @@ class Evaluator:
 
     # By changed rows ---------------------------------------------------------------------
 
-    def _refresh(self, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
+    def _refresh(self, compiled: _Compiled, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
         """Bring a cached evaluation up to date; return False to compute it from scratch instead."""
         table = self._snapshot.nodes
         changes = table.changes
@@ -351,15 +366,19 @@ class Evaluator:
             return False
         kept.position = len(changes)
         changed = np.array(rows, dtype=np.intp)
-        before = kept.feasible[changed]
+        before = kept.feasible[changed].tolist()
+        if not self._prepare(compiled.clusterwide["pre_filter"], "pre_filter", kept, view):
+            return False
         if not self._refresh_filters(kept, pod, view, changed):
             return False
-        moved = bool((kept.feasible[changed] != before).any())
-        return self._refresh_scores(kept, pod, view, changed, moved)
+        moved = kept.feasible[changed].tolist() != before
+        candidates = NodeView(table, mask=kept.feasible)
+        if not self._prepare(compiled.clusterwide["pre_score"], "pre_score", kept, candidates):
+            return False
+        self._refresh_scores(kept, pod, view, changed, moved)
+        return True
 
     def _refresh_filters(self, kept: Evaluation, pod: PodInfo, view: NodeView, rows: Rows) -> bool:
-        if not self._prepare("pre_filter", kept, pod, view):
-            return False
         clusterwide = False
         for column in kept.filters:
             if column.clusterwide:
@@ -376,18 +395,15 @@ class Evaluator:
                 return False
             self._combine_filters(kept, len(view))
         else:
-            refused = kept.refused_for_good()[rows]
-            for column in kept.filters:
-                if column.by_pods:
-                    refused |= column.mask[rows]
-            kept.feasible[rows] = ~refused
+            kept.combine_rows(rows)
         return kept.failing(_feasible_nodes_wanted(len(view))) is None
 
-    def _prepare(self, hook: str, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
+    def _prepare(self, calls: Hook, hook: str, kept: Evaluation, view: NodeView) -> bool:
         """Run a hook again for plugins that read beyond a row; False if an answer changed."""
-        for call in self._clusterwide[hook]:
-            answer = call.call(pod, view, kept.state)
-            was_skipped = call.name in kept.skipped[hook]
+        skipped = kept.skipped[hook]
+        for call in calls:
+            answer = call.call(kept.pod, view, kept.state)
+            was_skipped = call.name in skipped
             if (answer is SKIP) != was_skipped or not (answer is None or answer is SKIP):
                 return False
         return True
@@ -417,10 +433,7 @@ class Evaluator:
 
     def _refresh_scores(
         self, kept: Evaluation, pod: PodInfo, view: NodeView, rows: Rows, moved: bool
-    ) -> bool:
-        candidates = NodeView(view.table, mask=kept.feasible)
-        if not self._prepare("pre_score", kept, pod, candidates):
-            return False
+    ) -> None:
         clusterwide = any(column.clusterwide for column in kept.filters)
         everywhere = clusterwide
         # The scores before this one have changed in these rows only.
@@ -448,7 +461,6 @@ class Evaluator:
             kept.sum_up_from(rows, first)
         else:
             kept.sum_up_rows(rows)
-        return True
 
     def _update_score(
         self, score: ScoreColumn, rows: Rows, pod: PodInfo, view: NodeView, kept: Evaluation

@@ -319,9 +319,10 @@ class Placer:
         state = CycleState(found.state)
         snapshot.add_pod(pod, name)
         reserved = Reserved(pod, name, state)
-        if self._runtime["reserve"]:
+        calls = self._runtime.of(pod)["reserve"]
+        if calls:
             node = NodeRow(snapshot.nodes, row)
-            for call in self._runtime["reserve"]:
+            for call in calls:
                 refusal = call.call(pod, node, state)
                 if refusal is not None:
                     attempt.refusal = (call.name, refusal)
@@ -352,7 +353,7 @@ class Placer:
         view = self._snapshot.view()
         unbounded = np.iinfo(np.int64).max
         bound = np.where(evaluation.feasible, unbounded, 0).astype(np.int64)
-        for call in self._runtime["slots"]:
+        for call in self._runtime.of(pod)["slots"]:
             if call.name not in evaluation.skipped["pre_filter"]:
                 limit = call(pod, view, evaluation.state)
                 bound = guard(call, _lower, bound, limit)

@@ -32,19 +32,18 @@ class Unreserve:
     """
 
     def __init__(self, runtime: Runtime, snapshot: Snapshot, failed: PluginFailed) -> None:
-        self._calls = tuple(reversed(runtime["unreserve"]))
+        self._runtime = runtime
         self._snapshot = snapshot
         self._failed = failed
 
     def __call__(self, reserved: Sequence[Reserved]) -> None:
         """Unreserve pods in reverse order: last pod first, last plugin first."""
-        if self._calls:
-            for one in reversed(reserved):
-                self._unreserve_pod(one)
+        for one in reversed(reserved):
+            self._unreserve_pod(one)
 
     def _unreserve_pod(self, reserved: Reserved) -> None:
         node = self._snapshot.row(reserved.node)
-        for call in self._calls:
+        for call in reversed(self._runtime.of(reserved.pod)["unreserve"]):
             try:
                 call(reserved.pod, node, reserved.state)
             except PluginError as exc:

@@ -211,13 +211,12 @@ class Cycle:
         return False
 
     def _permit(self, unit: Unit, attempt: Attempt) -> bool:
-        calls = self._runtime["permit"]
-        if not calls:
+        if not self._runtime["permit"]:
             return True
         waits = attempt.waits = {}
         for reserved in attempt.reserved:
             node = self._row(reserved.node)
-            for call in calls:
+            for call in self._runtime.of(reserved.pod)["permit"]:
                 answer = call.call(reserved.pod, node, unit, reserved.state)
                 if isinstance(answer, Wait):
                     waits.setdefault(call.name, {})[reserved.pod.key] = answer.seconds

@@ -34,6 +34,7 @@ from bayplan.plugin.base import (
 from bayplan.plugin.devices import NodeDevices
 from bayplan.plugin.events import ClusterEvent
 from bayplan.queues.report import JobInLine, LineReport, QueueReport
+from bayplan.snapshot import PodInfo
 from bayplan.topology.network.tree import NetworkTree
 
 __all__ = ["ANSWERS", "check_class", "hook_names", "hooks_of"]
@@ -154,6 +155,7 @@ def _annotations(value: Any) -> bool:
 
 
 ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "concerns": (lambda v: isinstance(v, bool), "True or False"),
     "pre_enqueue": (_text, "None or a text"),
     "queue_sort": (_key, "a tuple of numbers"),
     "queue_of": (_text, "None or a text"),
@@ -212,6 +214,11 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
         ),
         "None or a sequence of JobsInLine",
     ),
+    "may_give_up": (
+        lambda v: isinstance(v, Sequence) and all(isinstance(one, PodInfo) for one in v),
+        "a sequence of PodInfos",
+    ),
+    "admitted_without": (lambda v: v is None or isinstance(v, str), "None or a name"),
     "network_tree": (lambda v: v is None or isinstance(v, NetworkTree), "None or a NetworkTree"),
     "node_devices": (
         lambda v: v is None or isinstance(v, NodeDevices),

@@ -54,6 +54,21 @@ IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]
 
 
+# Which pods --------------------------------------------------------------------------------
+
+
+@hookspec
+def concerns(pod: PodInfo) -> bool:
+    """Tell whether the plugin has anything to do with pods of this kind.
+
+    Pods are of one kind if their specs are equal and their labels and annotations have the same
+    names; nothing else may count. A plugin is asked once for each kind. About pods that do not
+    concern it, it is asked in no hook that takes a pod alone or with nodes, from ``pre_enqueue``
+    to ``post_bind``. Without this hook every pod concerns it, which is always correct.
+    """
+    raise AssertionError
+
+
 # In the queue ------------------------------------------------------------------------------
 
 
@@ -380,6 +395,24 @@ def queue_jobs(queue: str) -> Sequence[JobInLine] | None:
     """Return the jobs that wait in a queue (``SYSTEM/NAME``), the next one first.
 
     None where they wait in the scheduler's own line.
+    """
+
+
+@hookspec
+def may_give_up() -> Sequence[PodInfo]:
+    """Return the pods on nodes that queued jobs would give up before anybody is evicted.
+
+    Those that they give up already are among them. Called by queues before they evict.
+    """
+    raise AssertionError
+
+
+@hookspec(firstresult=True)
+def admitted_without(pods: Sequence[PodInfo], job: str) -> str | None:
+    """Return the first job that waits for quota and would be admitted without some pods.
+
+    They are pods that elastic jobs would give up, which have no node in the running trial. ``job``
+    is the only one to ask for, as it was returned before; "" for any.
     """
 
 

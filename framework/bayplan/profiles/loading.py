@@ -33,6 +33,7 @@ _QUIET = {
     "sign",
     "admit",
     "requeue_hint",
+    "concerns",
     "remedies",
     "relax",
     "queue_of",
@@ -51,6 +52,8 @@ _QUIET = {
     "queue_line",
     "queue_line_of",
     "queue_jobs",
+    "may_give_up",
+    "admitted_without",
     "network_tree",
     "node_devices",
 }

@@ -20,12 +20,14 @@ from bayplan.plugin import hookspecs
 from bayplan.plugin.base import Args, Plugin
 from bayplan.plugin.contract import ANSWERS, hook_names
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
+from bayplan.snapshot import PodInfo
 
 __all__ = ["Hook", "HookCall", "Runtime", "Spellings", "guard"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
 AnyPlugin = Plugin[Args]
+_MOST_KINDS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,10 @@ class Runtime:
     def __init__(self, plugins: Mapping[str, AnyPlugin], hooks: Mapping[str, Hook]) -> None:
         self.plugins = plugins
         self.hooks = hooks
+        self.unconcerned: frozenset[str] = frozenset()
+        """The plugins that were left out."""
+        self._of_kind: dict[int, Runtime] = {}
+        self._parts: dict[frozenset[str], Runtime] = {frozenset(): self}
 
     @classmethod
     def compiled(
@@ -148,6 +154,36 @@ class Runtime:
 
     def __getitem__(self, hook: str) -> Hook:
         return self.hooks[hook]
+
+    def of(self, pod: PodInfo) -> Runtime:
+        """Return the runtime of those plugins that a pod concerns.
+
+        :raises PluginError: when a plugin fails in ``concerns``.
+        """
+        found = self._of_kind.get(pod.kind)
+        return found if found is not None else self._asked(pod)
+
+    def _asked(self, pod: PodInfo) -> Runtime:
+        """Ask the plugins, once for each kind of pod; equal answers are one runtime."""
+        left_out = frozenset(one.name for one in self.hooks["concerns"] if not one.call(pod))
+        part = self._parts.get(left_out)
+        if part is None:
+            part = self._parts[left_out] = self._without(left_out)
+        if len(self._of_kind) >= _MOST_KINDS:
+            self._of_kind.clear()
+        self._of_kind[pod.kind] = part
+        return part
+
+    def _without(self, names: frozenset[str]) -> Runtime:
+        part = Runtime(
+            self.plugins,
+            {
+                hook: tuple(one for one in calls if one.name not in names)
+                for hook, calls in self.hooks.items()
+            },
+        )
+        part.unconcerned = names
+        return part
 
     def with_calls(self, change: Callable[[HookCall], HookCall]) -> Runtime:
         """Return the same runtime with every call replaced, as tracing does."""

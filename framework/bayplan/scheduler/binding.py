@@ -159,10 +159,10 @@ class BindingCycle:
 
     def _pre_bind(self, placed: _Placed, work: list[Preparation]) -> tuple[str, str] | None:
         """Collect what has to be done before the bindings; return a refusal with its plugin."""
-        calls = placed.profile.runtime["pre_bind"]
-        for one in placed.result.reserved if calls else ():
+        runtime = placed.profile.runtime
+        for one in placed.result.reserved:
             node = self._state.snapshot.row(one.node)
-            for call in calls:
+            for call in runtime.of(one.pod)["pre_bind"]:
                 try:
                     refusal = call.call(one.pod, node, one.state)
                 except PluginError as exc:
@@ -209,11 +209,11 @@ class BindingCycle:
             self._fail(placed, exc)
             return
         origin = _Origin(result.decision.cycle, queued.attempts, queued.added)
-        for reserved in result.reserved:
+        for reserved, write in zip(result.reserved, writes, strict=True):
             state.queue.remove(reserved.pod.key)
             state.claims.remove(reserved.pod.key)
             state.gangs.set_bound(reserved.pod, reserved.node)
-            state.assumed[reserved.pod.key] = AssumedPod(reserved, profile)
+            state.assumed[reserved.pod.key] = AssumedPod(reserved, profile, write)
         if queued.ready and queued.ready.keys() <= result.decision.pods.keys():
             # Members beyond the gang's minimum that found no node.
             self.report_refused(queued, result)
@@ -226,7 +226,7 @@ class BindingCycle:
     def _binding(self, placed: _Placed, reserved: Reserved) -> Bind:
         annotations: dict[str, str] = {}
         node = self._state.snapshot.row(reserved.node)
-        for call in placed.profile.runtime["bind"]:
+        for call in placed.profile.runtime.of(reserved.pod)["bind"]:
             for name, value in (call.call(reserved.pod, node, reserved.state) or {}).items():
                 annotations.setdefault(name, value)
         pod = reserved.pod
@@ -255,7 +255,7 @@ class BindingCycle:
         seconds = state.now - origin.added
         state.observer.bound(reserved.pod, reserved.node, origin.cycle, origin.attempts, seconds)
         node = state.snapshot.row(reserved.node)
-        for call in profile.runtime["post_bind"]:
+        for call in profile.runtime.of(reserved.pod)["post_bind"]:
             try:
                 call.call(reserved.pod, node, reserved.state)
             except PluginError as exc:

@@ -19,6 +19,7 @@ from bayplan.api import (
 from bayplan.api.definition import same_definition
 from bayplan.api.gang import Gang
 from bayplan.api.object_key import object_key
+from bayplan.api.objects import is_known
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.gangs.definitions import GangDefinitions
 from bayplan.plugin.events import ClusterEvent
@@ -27,10 +28,11 @@ from bayplan.scheduler.evictor import Evictor
 from bayplan.scheduler.gang_timeouts import GangTimeouts
 from bayplan.scheduler.object_changes import (
     claim_freed,
+    is_as_bound,
     node_difference,
     same_needs,
 )
-from bayplan.scheduler.state import SchedulerState
+from bayplan.scheduler.state import AssumedPod, SchedulerState
 from bayplan.snapshot import PodInfo
 from bayplan.snapshot.job_annotations import NOTHING, inherited, is_of, passed_on
 
@@ -72,7 +74,8 @@ class EventHandlers:
             self._claim(event.type, event.obj)
         elif isinstance(event.obj, PersistentVolumeClaim | PersistentVolume):
             self._volume(event.type, event.obj)
-        elif event.obj is not None:
+        elif event.obj is not None and is_known(event.obj):
+            # An embedded cluster that is served tells of leases, secrets and more.
             self._object(event.type, event.obj)
 
     def _resync(self, listed: Sequence[ApiObject]) -> None:
@@ -86,7 +89,7 @@ class EventHandlers:
         for name in list(state.snapshot.nodes.row_of):
             if name not in nodes:
                 state.snapshot.delete_node(name)
-        present = {(type(obj), object_key(obj)) for obj in listed}
+        present = {(type(obj), object_key(obj)) for obj in listed if is_known(obj)}
         for type_ in {kind.type for kind in KINDS.values()} - {Pod, Node}:
             for key, old in list(state.snapshot.objects(type_).items()):
                 if (type_, key) not in present:
@@ -141,6 +144,9 @@ class EventHandlers:
         self._recheck_gates(unit_key, info)
         if removed is not None:
             state.broadcast(ClusterEvent.POD_REMOVED, removed)
+        else:
+            # It helps nobody, but its queue asks for less.
+            state.events += 1
 
     def _pod_on_node(self, pod: Pod) -> None:
         """A pod is on a node: bound by this scheduler or another one, or changed there."""
@@ -157,7 +163,7 @@ class EventHandlers:
             assumed.profile.cycle.unreserve([assumed.reserved])
         placed = state.snapshot.placed.get(pod.key)
         if known is not None and placed is not None and placed[1] == pod.spec.node_name:
-            self._pod_stays(known, pod)
+            self._pod_stays(known, pod, assumed)
             return
         state.queue.remove(pod.key)
         state.snapshot.remove_pod(pod.key)
@@ -168,10 +174,12 @@ class EventHandlers:
         self._recheck_gates(state.gangs.unit_of(info), info)
         state.broadcast(ClusterEvent.POD_PLACED, info)
 
-    def _pod_stays(self, known: PodInfo, pod: Pod) -> None:
+    def _pod_stays(self, known: PodInfo, pod: Pod, assumed: AssumedPod | None) -> None:
         """Update a pod that is where the snapshot has it."""
         state = self._state
-        if same_needs(known.pod, pod):
+        if same_needs(known.pod, pod) or (
+            assumed is not None and is_as_bound(known.pod, pod, assumed.write)
+        ):
             ending = not known.terminating and pod.metadata.deletion_timestamp is not None
             claimed = _claims_made(known.pod) != _claims_made(pod)
             known.pod = pod

@@ -5,10 +5,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, ResourceClaim
+from bayplan.cluster.protocol import Bind
 from bayplan.dialects.vgpu.heartbeats import without_heartbeats
 from bayplan.plugin.events import ClusterEvent
 
-__all__ = ["claim_freed", "node_difference", "same_needs"]
+__all__ = ["claim_freed", "is_as_bound", "node_difference", "same_needs"]
 
 
 def same_needs(old: Pod, new: Pod) -> bool:
@@ -23,6 +24,13 @@ def same_needs(old: Pod, new: Pod) -> bool:
     if old.spec is new.spec:
         return True
     return replace(old.spec, node_name="") == replace(new.spec, node_name="")
+
+
+def is_as_bound(old: Pod, new: Pod, write: Bind) -> bool:
+    """Tell whether a pod is as its binding made it, so that scheduling knows all of it already."""
+    annotations = {**old.metadata.annotations, **write.annotations}
+    bound = replace(old, metadata=replace(old.metadata, annotations=annotations))
+    return not write.labels and same_needs(bound, new)
 
 
 def claim_freed(old: ResourceClaim | None, new: ResourceClaim) -> bool:

@@ -61,6 +61,7 @@ class QueuedUnit:
     wait. ``arrival`` counts the units that came before it, ``version`` the changes of its pods and
     their gates. ``offered_for`` is the lane and shape of the units on whose behalf it is tried; its
     own shape may change meanwhile. ``seen`` tells what was known when its lane was looked up.
+    ``stand_in`` is the unit whose refusal counted for its own last.
     Entries of the queue's heaps with another ``ticket`` are stale.
     """
 
@@ -85,6 +86,7 @@ class QueuedUnit:
     offered_for: _Group | None = None
     seen: tuple[int, int] = (0, 0)
     ticket: int = 0
+    stand_in: str = ""
 
     @property
     def pods(self) -> dict[str, PodInfo]:
@@ -337,6 +339,7 @@ class UnitQueue:
         if unit.strict:
             self._blocked[lane] = key
         unit.action = action
+        unit.stand_in = known.unit
         if self.make_room(unit):
             return Skip.YES
         self._wait_in_line(unit)

@@ -53,7 +53,12 @@ class RequeueRules:
         """Return why ``pre_enqueue`` of a plugin holds a pod back, or None."""
         profile = self._profiles.of(pod.pod)
         assert profile is not None, "only pods of a profile are queued"
-        for call in profile.runtime["pre_enqueue"]:
+        try:
+            calls = profile.runtime.of(pod)["pre_enqueue"]
+        except PluginError as exc:
+            self._recorder.log_failure(exc)
+            return str(exc)
+        for call in calls:
             try:
                 refusal: str | None = call.call(pod)
             except PluginError as exc:

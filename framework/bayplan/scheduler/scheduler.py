@@ -484,7 +484,11 @@ class Scheduler:
             if before is None or before.outcome is not Outcome.UNSCHEDULABLE:
                 # It was not tried since; what is known of it is from before it lost its nodes.
                 before = Decision(unit.key, number, state.now)
-            return profile.cycle.make_room(unit, before, number, state.now, action)
+            result = profile.cycle.make_room(unit, before, number, state.now, action)
+            if queued.stand_in and not result.decision.message:
+                why = f"not tried, as {queued.stand_in}, which needs no more, did not fit."
+                result.decision.message = why
+            return result
         if nomination is None:
             # Room for a unit of a queue is made once nothing else can be placed.
             return run(unit, number, state.now, preempt=not queued.lane)

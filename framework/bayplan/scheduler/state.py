@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan.api import Pod
-from bayplan.cluster.protocol import Cluster
+from bayplan.cluster.protocol import Bind, Cluster
 from bayplan.cycle.reservations import Reserved
 from bayplan.gangs.directory import GangDirectory
 from bayplan.plugin.base import Unit
@@ -34,11 +34,13 @@ __all__ = ["AssumedPod", "SchedulerState", "Statistics"]
 class AssumedPod:
     """A pod whose binding was submitted and that the watch has not shown on its node yet.
 
-    ``newer`` is a version of the pod that came meanwhile, still without a node.
+    ``write`` is the binding. ``newer`` is a version of the pod that came meanwhile, still without
+    a node.
     """
 
     reserved: Reserved
     profile: ActiveProfile
+    write: Bind
     newer: Pod | None = None
 
 

@@ -5,6 +5,7 @@ undo log, so that a trial leaves no trace.
 """
 
 from bayplan.snapshot.affinity import AffinityTerm, compile_affinity_term
+from bayplan.snapshot.node_problems import NodeProblem, problem_lines
 from bayplan.snapshot.nodes import LabelColumn, NodeRow, NodeTable, NodeView
 from bayplan.snapshot.podindex import PodIndex, PodQuery
 from bayplan.snapshot.pods import PodInfo, SpecFacts
@@ -13,6 +14,7 @@ from bayplan.snapshot.snapshot import Snapshot, Trial
 __all__ = [
     "AffinityTerm",
     "LabelColumn",
+    "NodeProblem",
     "NodeRow",
     "NodeTable",
     "NodeView",
@@ -23,4 +25,5 @@ __all__ = [
     "SpecFacts",
     "Trial",
     "compile_affinity_term",
+    "problem_lines",
 ]

@@ -55,6 +55,8 @@ class PodInfo:
     ``definition`` is the gang when the pod's own annotations define it. ``problem`` says what is
     wrong with its annotations and keeps it pending. ``inherited`` are annotations of its
     controller that apply to it. ``serial`` orders pods by when this version of each was seen.
+    ``kind`` is a number that pods share whose specs are equal, and whose labels and annotations
+    have the same names.
     """
 
     __slots__ = (
@@ -63,6 +65,7 @@ class PodInfo:
         "gang",
         "inherited",
         "key",
+        "kind",
         "labels",
         "labels_id",
         "name",
@@ -90,6 +93,7 @@ class PodInfo:
         self.labels_id = (meta.namespace, frozenset(meta.labels.items()))
         self.priority = pod.spec.priority or 0
         self.facts = _facts(pod.spec)
+        self.kind = _kind((self.facts, *meta.labels, None, *meta.annotations, None, *inherited))
         self.terms: HeldTerms = held_terms(pod)
         member = membership_of(pod, inherited)
         self.gang = member.gang
@@ -122,6 +126,19 @@ class PodInfo:
 
     def __repr__(self) -> str:
         return f"PodInfo({self.key})"
+
+
+_kinds: dict[tuple[SpecFacts | str | None, ...], int] = {}
+_kind_numbers = itertools.count()
+
+
+def _kind(key: tuple[SpecFacts | str | None, ...]) -> int:
+    number = _kinds.get(key)
+    if number is None:
+        if len(_kinds) >= _SHARED_LIMIT:
+            _kinds.clear()
+        number = _kinds[key] = next(_kind_numbers)
+    return number
 
 
 _encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode

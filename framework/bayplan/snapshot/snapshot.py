@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TypeVar
 
 from bayplan.api import ApiObject, Namespace, Node, ObjectMeta
+from bayplan.snapshot.node_problems import NodeProblem
 from bayplan.snapshot.nodes import NodeRow, NodeTable, NodeView
 from bayplan.snapshot.podindex import PodIndex
 from bayplan.snapshot.pods import PodInfo
@@ -70,7 +71,11 @@ class Snapshot:
         self._undo: list[Callable[[], None]] = []
         self._depth = 0
         self._undoing = False
-        self.problems: dict[tuple[str, str], str] = {}
+        self.problems: dict[NodeProblem, str] = {}
+        self.assumed: set[NodeProblem] = set()
+        """The problems that only say what had to be assumed."""
+        self.problems_version = 0
+        """Changes with the problems."""
         self._object_listeners: dict[type, list[ObjectListener]] = {}
         self._pod_listeners: list[PodListener] = []
         self._living: dict[str, PodInfo] = {}
@@ -155,12 +160,31 @@ class Snapshot:
             if row is not None:
                 self.nodes.changes.append(row)
 
-    def set_problem(self, node: str, subject: str, text: str) -> None:
-        """Record what could not be read of a node or had to be assumed; "" clears it."""
+    def set_problem(self, node: str, subject: str, text: str, assumed: bool = False) -> None:
+        """Record what could not be read of a node; "" clears it.
+
+        :param assumed: all could be read, and this had to be assumed beside it.
+        """
+        key = (node, subject)
+        if self.problems.get(key, "") == text:
+            return
+        self.problems_version += 1
+        self.assumed.discard(key)
         if text:
-            self.problems[node, subject] = text
+            self.problems[key] = text
+            if assumed:
+                self.assumed.add(key)
         else:
-            self.problems.pop((node, subject), None)
+            del self.problems[key]
+
+    def unread(self) -> dict[NodeProblem, str]:
+        """Return the problems without what had to be assumed."""
+        return {key: text for key, text in self.problems.items() if key not in self.assumed}
+
+    def _forget_problems(self, nodes: Set[str]) -> None:
+        """Forget the problems of nodes that are gone."""
+        for node, subject in [key for key in self.problems if key[0] in nodes]:
+            self.set_problem(node, subject, "")
 
     def _namespaces_changed(self, obj: ApiObject) -> None:
         if isinstance(obj, Namespace):
@@ -197,6 +221,7 @@ class Snapshot:
         if self.nodes.epoch == epoch:
             return
         new = {name for name, node in waiting.items() if node is not None}
+        self._forget_problems(waiting.keys() - new)
         for pod, node_name in self._placed.values():
             if node_name in new:
                 row = self.nodes.row_of[node_name]

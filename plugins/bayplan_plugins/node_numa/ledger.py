@@ -87,6 +87,11 @@ class NumaLedger:
             self._states.append((node, free))
         return code
 
+    def aligns(self) -> bool:
+        """Tell whether the kubelet of any node aligns something, or has since the start."""
+        self._codes.column()
+        return bool(self._states)
+
     def placement(self, code: int, pod: PodInfo) -> NumaPlacement | None:
         """Return what a pod would get on nodes of a code; None if the kubelet would refuse it."""
         key = (code, pod.facts)

@@ -52,6 +52,11 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
         self._ledger = handle.snapshot.shared(NumaLedger, NumaLedger)
 
     @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods that have something to align."""
+        return bool(aligned_requests_of(pod).pod)
+
+    @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by the spec, which says what is aligned."""
         return pod.facts if aligned_requests_of(pod).pod else None

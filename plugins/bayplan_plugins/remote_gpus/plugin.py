@@ -38,6 +38,7 @@ from bayplan.dialects.tensor_fusion import (
     Link,
     client_problem,
     link_of,
+    says_side,
     side_of,
     workload_of,
 )
@@ -70,6 +71,11 @@ class RemoteGPUs(Plugin[RemoteGPUsArgs]):
         self._distances = Distances(handle.snapshot, args.distances)
 
     # What clients ask for --------------------------------------------------------------------
+
+    @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods that say something of GPUs over the network."""
+        return says_side(pod.pod)
 
     @hookimpl
     def pre_enqueue(self, pod: PodInfo) -> str | None:

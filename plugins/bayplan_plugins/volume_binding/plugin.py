@@ -60,6 +60,11 @@ class VolumeBinding(Plugin[VolumeBindingArgs]):
         self._finder = VolumeFinder(handle.snapshot, self._ledger)
 
     @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods with volumes that are claims."""
+        return pod.facts.uses_claims
+
+    @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by where the bound volumes are, and by what the other claims need."""
         if not pod.facts.uses_claims:
