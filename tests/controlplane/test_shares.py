@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
-import pytest
 from expected import Outcome
 from faces import Client, node
 from installation import path_of
@@ -97,7 +96,6 @@ def given(cluster: LiveCluster) -> Counter[str]:
     return found
 
 
-@pytest.mark.xfail(strict=False, reason="on the real API server two schedulers overfill a card")
 async def test_two_schedulers_at_once_never_overfill_a_card(
     cluster: LiveCluster, tmp_path: Path
 ) -> None:

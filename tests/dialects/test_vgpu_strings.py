@@ -240,7 +240,7 @@ def test_a_message_names_the_annotation_and_the_place() -> None:
         ({"mode": ["mig"]}, "[0].mode: expected a text"),
         ({"type": 7}, "[0].type: expected a text"),
         ({"numa": "0"}, "[0].numa: expected an integer of 32 bits"),
-        ({"index": 2**40}, "[0].index: expected an integer of 32 bits"),
+        ({"index": 2**40}, "[0].index: expected a whole number from 0 to 2147483647"),
     ],
 )
 def test_a_register_with_a_value_of_another_type_is_refused(

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.api import ApiObject, Pod
+from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpu_fragmentation import stranded
 from bayplan_plugins.gpu_fragmentation.fragments import FragmentationGradient
 from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTable
 from bayplan_plugins.gpu_fragmentation.policy import several_taken
@@ -261,6 +263,31 @@ def test_the_cached_path_equals_the_plain_path(policy: str, percents: list[int])
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_few_nodes_are_rated_as_many_are(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if full:
+        # The numbers of states start again with every change.
+        monkeypatch.setattr(KnownStates, "full", property(lambda self: True))
+    cluster = Cluster([obj for node in range(12) for obj in gpu_objects(f"n{node}", 4)])
+    source = StateSource(cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger))
+    policy = LeastStranded(source)
+    kinds = [shape(1000, 1, 300), shape(1000, 1, 600), shape(4000, 2), shape(8000, 4)]
+    policy.forget(weighted((one, 1.0) for one in kinds))
+    everywhere = np.arange(12)
+    for number, percent in enumerate((30, 60, 20, 30, 100, 60, 20, 30, 60, 200, 30, 60, 20)):
+        cluster.add(share_pod(f"p{number}", percent))
+        node = cluster.schedule()[f"p{number}"]
+        policy.changed(np.array([cluster.snapshot.nodes.row_of[node]]))
+        for one in kinds[:2]:
+            found = []
+            for few in (64, 0):
+                monkeypatch.setattr(stranded, "_FEW", few)
+                found.append(policy.rate(one, source.of(everywhere)))
+            for column in ("scores", "cards", "used_up"):
+                mine, theirs = (getattr(rated, column).tolist() for rated in found)
+                assert mine == theirs, column
+
+
 def test_a_pod_for_a_whole_node_keeps_its_room() -> None:
     objects = [obj for node in "abcd" for obj in gpu_objects(node, 8)]
     workload = [
@@ -274,3 +301,84 @@ def test_a_pod_for_a_whole_node_keeps_its_room() -> None:
     assert len(set(cluster.placements().values())) <= 2
     cluster.add(share_pod("large", 800, cpu="8"))
     assert cluster.schedule()["large"]
+
+
+# Shares in KAI's words -----------------------------------------------------------------------
+
+KAI_TYPICAL = [{"cpu": "1", "gpus": 1, "gpuMilli": 500, "count": 1}]
+
+
+def kai_cluster(
+    policy: str, *nodes: str, gpus: int = 1, cached: bool = True, **args: Any
+) -> Cluster:
+    """Return a cluster whose kubelet runs pods, with nodes whose cards are 80,000 MiB."""
+    given = {"GPUFragmentation": {"policy": policy, **args}}
+    cluster = Cluster(plugins=given, cached=cached)
+    start_controllers(cluster.api)
+    labels = {"nvidia.com/gpu.memory": "80000"}
+    cluster.add(*(make_node(name, cpu=64, gpu=gpus, labels=labels) for name in nodes))
+    return cluster
+
+
+def kai_pod(name: str, fraction: str = "", memory: str = "", node: str = "") -> Pod:
+    asked = {"gpu-fraction": fraction} if fraction else {"gpu-memory": memory}
+    spec = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
+    return make_pod(name, annotations=asked, spec=spec)
+
+
+def left_of(cluster: Cluster, node: str) -> list[int]:
+    """Return the thousandths left of each card of a node, as the policies see them."""
+    ledger = cluster.snapshot.shared(CardLedger, CardLedger)
+    row = cluster.snapshot.nodes.row_of[node]
+    found: list[int] = StateSource(cluster.snapshot, ledger).of(np.array([row])).left[0].tolist()
+    return sorted(one for one in found if one)
+
+
+@pytest.mark.parametrize("policy", ["LeastStranded", "FGD"])
+@pytest.mark.parametrize("asked", [{"fraction": "0.4"}, {"memory": "32000"}])
+def test_a_pod_with_a_fraction_goes_where_it_leaves_nothing_useless(
+    policy: str, asked: dict[str, str]
+) -> None:
+    cluster = kai_cluster(policy, "a", "b", workload=KAI_TYPICAL)
+    cluster.add(kai_pod("half", "0.5", node="a"), kai_pod("more", "0.6", node="b"))
+    cluster.schedule()
+    assert (left_of(cluster, "a"), left_of(cluster, "b")) == ([500], [400])
+    cluster.add(kai_pod("p", **asked))
+    assert cluster.schedule()["p"] == "b"
+    assert left_of(cluster, "b") == []
+
+
+def test_a_fraction_leaves_room_for_a_pod_that_takes_a_whole_node() -> None:
+    typical = [*KAI_TYPICAL, {"cpu": "4", "gpus": 4, "count": 1}]
+    cluster = kai_cluster("LeastStranded", "a", "b", gpus=4, workload=typical)
+    cluster.add(kai_pod("first", "0.7", node="b"))
+    cluster.schedule()
+    # There it shares no card, but the four cards of the other node stay free together.
+    cluster.add(kai_pod("second", "0.7"))
+    assert cluster.schedule()["second"] == "b"
+
+
+def test_the_workload_is_learned_from_fractions_and_not_from_what_holds_their_cards() -> None:
+    cluster = kai_cluster("LeastStranded", "a", "b", gpus=4)
+    cluster.add(*(kai_pod(f"p{number}", "0.4") for number in range(12)))
+    cluster.schedule()
+    (call,) = (one for one in cluster.profile.runtime["score"] if one.name == "GPUFragmentation")
+    learned = call.plugin._learned.in_use
+    assert [(one.shape.cards, one.shape.compute) for one in learned] == [(1, 400)]
+
+
+@examples(5)
+@given(st.lists(st.sampled_from(("0.3", "0.6", "0.2", "0.5", "")), min_size=10, max_size=30))
+def test_fractions_get_the_same_nodes_with_and_without_the_cache(asked: list[str]) -> None:
+    found = []
+    for cached in (True, False):
+        cluster = kai_cluster("LeastStranded", *"abcd", gpus=2, cached=cached)
+        for number, fraction in enumerate(asked):
+            one = kai_pod(f"p{number}", fraction) if fraction else make_pod(f"p{number}", gpu=1)
+            cluster.add(one)
+            cluster.schedule()
+            if number % 7 == 6:
+                cluster.remove(f"p{number - 3}")
+                cluster.advance(2)
+        found.append(cluster.placements())
+    assert found[0] == found[1]

@@ -13,7 +13,7 @@ from bayplan import PodInfo
 from bayplan.api import KaiQueue, Node, Pod
 from bayplan.api.configmap import ConfigMap
 from bayplan.cluster.embedded.assembly import start_controllers
-from bayplan.dialects.kai_shares import GROUP_LABEL, RESERVATIONS, reservation_pod
+from bayplan.dialects.kai_shares import GROUP_LABEL, INDEX_ANNOTATION, RESERVATIONS, reservation_pod
 from bayplan.profiles.loading import load_profiles
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 from bayplan_plugins.shared.cards.kai_groups import GpuGroups
@@ -192,6 +192,20 @@ def test_a_restart_reads_the_groups_back() -> None:
     assert group_of(again, "b") == group_of(cluster, "a")
     assert len(reservations(again)) == 1
     assert "Insufficient shares of GPUs" in again.message("c")
+
+
+def test_a_card_that_another_scheduler_filled_meanwhile_is_not_shared() -> None:
+    cluster = Cluster([node(gpus=1), sharer("ours", "0.6")], plugins=["GPUSharing"])
+    cluster.schedule()
+    (reservation,) = reservations(cluster)
+    group = reservation.metadata.labels[GROUP_LABEL]
+    cluster.add(sharer("theirs", "0.6", labels={GROUP_LABEL: group}, node="n"))
+    # Only now does the reservation say which card it got.
+    meta = replace(reservation.metadata, annotations={INDEX_ANNOTATION: "0"})
+    cluster.api.update(replace(reservation, metadata=meta))
+    cluster.schedule()
+    assert "ours" not in cluster.placements()
+    assert "Insufficient shares of GPUs" in cluster.message("ours")
 
 
 def test_a_reservation_that_nobody_uses_is_removed() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from permit_waits import held_at_permit, let_go
 
 from bayplan.api import ApiObject, Node, Pod, ResourceClaim
 from bayplan.api.gpus import GPUS, named_gpus
@@ -347,6 +348,40 @@ def test_who_names_its_gpus_late_gets_them_from_who_names_none() -> None:
     cluster.add(gpu_pod("named", 1, node="a", notes={GPUS: "0"}))
     cluster.remove("silent")
     assert free_gpus(cluster, "a") == (1, 2, 3, 4, 5, 6, 7)
+
+
+# Several schedulers --------------------------------------------------------------------------
+
+
+def test_what_a_bound_pod_states_wins_over_what_was_chosen_for_a_pod_that_is_not_bound() -> None:
+    cluster = held_at_permit(gpu_node("a"), gpu_pod("ours", 2))
+    assert free_gpus(cluster, "a") == (0, 1, 4, 5, 6, 7)
+    cluster.add(gpu_pod("theirs", 2, node="a", notes={GPUS: "3,4"}))
+    ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
+    placed = {pod.name: pod.uid for pod, _ in cluster.snapshot.placed.values()}
+    gpus = ledger.node("a")
+    assert gpus is not None
+    assert gpus.held[placed["theirs"]] == (3, 4)
+    assert gpus.held[placed["ours"]] == (0, 1)
+    assert gpus.guessed == {placed["ours"]}
+
+
+def test_a_pod_that_lost_its_gpus_before_it_was_bound_gets_others() -> None:
+    cluster = held_at_permit(gpu_node("a"), gpu_pod("ours", 2))
+    cluster.add(gpu_pod("theirs", 2, node="a", notes={GPUS: "3,4"}))
+    let_go(cluster, "ours")
+    assert "GPUs 2, 3 of a, chosen for it, are no longer its own" in cluster.message("ours")
+    cluster.advance(30)
+    let_go(cluster, "ours")
+    assert_placed(cluster, ours="a", theirs="a")
+    assert set(gpus_of(cluster, "ours")).isdisjoint({3, 4})
+
+
+def test_gpus_that_a_pod_without_a_node_names_are_nobodys() -> None:
+    cluster = Cluster([gpu_node("a"), gpu_pod("silent", 1, node="a")])
+    cluster.add(gpu_pod("copy", 1, notes={GPUS: "0"}))
+    assert_placed(cluster, copy="a")
+    assert gpus_of(cluster, "copy") != (0,)
 
 
 def test_a_mig_device_of_a_claim_takes_its_gpu_from_the_device_plugin() -> None:

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Node, Pod
+from bayplan.api.cards import Share
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.pod import Container, SecurityContext
@@ -567,6 +568,55 @@ def test_shares_of_a_card_that_vanished_come_back_with_it() -> None:
     for one in (cluster, again):
         one.api.update(node("n1", card(0), card(1)))
         assert used(one, "n1") == [(0, 3000, 1), (0, 3000, 1)]
+
+
+def test_a_card_in_mig_mode_without_profiles_is_given_to_nobody_and_told() -> None:
+    # As HAMi up to 2.9 registers it: the geometries are in a file of its device plugin.
+    cluster = Cluster([node("n1", card(0, mode="mig"), card(1))])
+    cluster.add(pod("a", gpu=1, gpumem=4000), pod("b", gpu=2, gpumem=4000))
+    assert_placed(cluster, a="n1")
+    assert used(cluster, "n1") == [(0, 0, 0), (0, 4000, 1)]
+    assert_pending(cluster, "b", "1/2 CardMigTopologyInfeasible")
+    assert cluster.snapshot.problems["n1", f"annotation {REGISTER}"].startswith(
+        "card GPU-0 is in MIG mode"
+    )
+
+
+# Several schedulers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("came", "keeps"), [(30000, True), (60000, False)])
+def test_a_pod_whose_placement_was_taken_back_chooses_again_if_others_took_its_card(
+    came: int, keeps: bool
+) -> None:
+    cluster = Cluster([node("n1", card(0))])
+    snapshot, ledger = cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger)
+    ours = PodInfo(pod("ours", gpu=1, gpumem=50000))
+    snapshot.add_pod(ours, "n1")
+    ledger.hold(ours, "n1", [Share(0, 0, 50000 * MIB, 1)])
+    snapshot.remove_pod(ours.key)
+    snapshot.add_pod(PodInfo(bound_elsewhere("other", came)), "n1")
+    snapshot.add_pod(ours, "n1")
+    assert ledger.is_reserved(ours, "n1") is keeps
+
+
+def test_a_bound_pod_keeps_the_card_that_it_states_whatever_was_assumed_there_before() -> None:
+    cluster = Cluster([node("n1", card(0), card(1))])
+    snapshot, ledger = cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger)
+    ours, other = PodInfo(pod("ours", gpu=1, gpumem=50000)), bound_elsewhere("other", 60000)
+    snapshot.add_pod(ours, "n1")
+    ledger.hold(ours, "n1", [Share(0, 0, 50000 * MIB, 1)])
+    snapshot.add_pod(PodInfo(other), "n1")
+    snapshot.replace_pod(PodInfo(replace(other)))
+    assert used(cluster, "n1") == [(0, 110000, 2), (0, 0, 0)]
+    snapshot.remove_pod(ours.key)
+    assert used(cluster, "n1") == [(0, 60000, 1), (0, 0, 0)]
+
+
+def bound_elsewhere(name: str, memory: int) -> Pod:
+    """Return a pod that another scheduler has given memory of card 0, in MiB."""
+    notes = {KEYS.allocated: f"GPU-0,NVIDIA,{memory},0:;", KEYS.node: "n1"}
+    return on_node(pod(name, notes, gpu=1, gpumem=memory), "n1")
 
 
 # Heartbeats ---------------------------------------------------------------------------------------

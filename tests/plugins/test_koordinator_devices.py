@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 from koordinator_builders import allocated, device, devices, gpu, machine, minors, nic, node, pod
+from msgspec.structs import replace
+from permit_waits import held_at_permit, let_go
 
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.api.configmap import ConfigMap
@@ -200,6 +202,15 @@ def test_an_allocation_that_cannot_be_read_is_reported_with_its_place() -> None:
     ]
 
 
+def test_an_unreadable_allocation_is_forgotten_with_its_pod() -> None:
+    lost = pod("a", {"gpu": 50}, device_allocated="{")
+    cluster = scheduled(*machine(), replace(lost, spec=replace(lost.spec, node_name="n1")))
+    cluster.snapshot.shared(CardLedger, CardLedger).state("n1")
+    assert ("n1", "default/a") in cluster.snapshot.problems
+    cluster.remove("a")
+    assert ("n1", "default/a") not in cluster.snapshot.problems
+
+
 def test_a_card_that_is_no_longer_healthy_takes_no_pod() -> None:
     cluster = Cluster([node("n1", gpus=2), devices("n1", gpu(0), gpu(1))])
     change(cluster, devices("n1", gpu(0, health=False), gpu(1)))
@@ -207,6 +218,19 @@ def test_a_card_that_is_no_longer_healthy_takes_no_pod() -> None:
     cluster.schedule()
     assert minors(cluster, "a") == [1]
     assert_pending(cluster, "b", "Insufficient free cards")
+
+
+def test_a_pod_whose_share_went_to_another_before_it_was_bound_gets_another() -> None:
+    asked = {"gpu-core": 60, "gpu-memory-ratio": 60}
+    cluster = held_at_permit(*machine(), pod("ours", asked))
+    share = {"minor": 0, "resources": {f"koordinator.sh/{key}": "60" for key in asked}}
+    theirs = pod("theirs", asked, device_allocated={"gpu": [share]})
+    cluster.add(replace(theirs, spec=replace(theirs.spec, node_name="n1")))
+    let_go(cluster, "ours")
+    assert cluster.message("ours") == "its shares of cards of n1 went to another pod"
+    cluster.advance(30)
+    let_go(cluster, "ours")
+    assert minors(cluster, "ours") == [1]
 
 
 def test_a_card_that_vanishes_with_shares_on_it_gives_its_pods_no_room_elsewhere() -> None:

@@ -17,6 +17,7 @@ from bayplan.api.gpus import GPUS
 from bayplan.api.meta import ObjectMeta
 from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.dialects.nvidia import GpuLabels, gpu_labels, mig_profile, replication_of
+from bayplan.explain.explanation import explain
 from bayplan.testing import Cluster, assert_pending, assert_placed, make_node, make_pod
 from bayplan_plugins.device_share.ledger import CardLedger
 
@@ -100,6 +101,15 @@ def test_several_replicas_are_refused_before_binding_where_the_plugin_would() ->
     assert_pending(cluster, "p", TOO_LARGE)
 
 
+def test_explain_says_how_many_replicas_a_container_may_have() -> None:
+    cluster = cluster_of(config_map(CONFIG), gpu_node("a", SLICED, gpu=80), gpu_pod("p", gpu=2))
+    cluster.schedule()
+    pod = cluster.api.get(Pod, "default/p")
+    assert pod is not None
+    (one,) = explain(cluster.scheduler, pod).suggestions
+    assert one.text == "would fit on a with one nvidia.com/gpu a container"
+
+
 def test_several_replicas_are_allowed_where_nothing_says_otherwise() -> None:
     cluster = cluster_of(gpu_node("a", SLICED, gpu=80), gpu_pod("p", gpu=2))
     assert cluster.schedule()
@@ -163,6 +173,29 @@ def test_renamed_replicas_are_known_by_their_name() -> None:
     assert_pending(cluster, "p2", "request for 'nvidia.com/gpu.shared: 2' too large")
 
 
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_configuration_says_that_gpus_are_shared_where_no_label_does(labelled: bool) -> None:
+    # The device plugin without GPU feature discovery.
+    machine = {"bayplan.dev/machine": "dgx-1v"}
+    labels = {"nvidia.com/device-plugin.config": "sliced"} if labelled else {}
+    named = {"DeviceShare": {"devicePluginConfigMap": "" if labelled else "gpu-operator/plugin"}}
+    objects = [config_map(CONFIG), gpu_node("a", {**labels, **machine}, gpu=80)]
+    cluster = Cluster(objects, plugins=named)
+    cluster.add(gpu_pod("one", gpu=1), gpu_pod("two", gpu=2))
+    assert_placed(cluster, one="a")
+    assert_pending(cluster, "two", TOO_LARGE)
+    pod = cluster.api.get(Pod, "default/one")
+    assert pod is not None
+    assert GPUS not in pod.metadata.annotations
+    assert sum(slots for _, _, slots in use(cluster, "a")) == 1
+
+
+def test_a_configuration_that_may_be_of_other_nodes_says_nothing_of_a_node() -> None:
+    cluster = cluster_of(config_map(CONFIG), gpu_node("a", {}, gpu=8), gpu_pod("p", gpu=2))
+    cluster.schedule()
+    assert_placed(cluster, p="a")
+
+
 def test_a_configuration_that_cannot_be_read_is_told_on_its_nodes() -> None:
     text = CONFIG.replace("replicas: 10", "replicas: many")
     cluster = cluster_of(config_map(text), gpu_node("a", SLICED, gpu=80), gpu_pod("p", gpu=1))
@@ -170,6 +203,29 @@ def test_a_configuration_that_cannot_be_read_is_told_on_its_nodes() -> None:
     assert_placed(cluster, p="a")
     problem = cluster.snapshot.problems["a", "nvidia.com/device-plugin.config"]
     assert problem.startswith("configuration sliced: sharing.timeSlicing.resources.0.replicas: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (CONFIG.replace("version: v1", ""), "configuration sliced: version: Field required"),
+        ("", "configuration sliced: expected one mapping with version and sharing"),
+        (None, "expected the key sliced in ConfigMap gpu-operator/plugin"),
+    ],
+)
+def test_a_configuration_that_the_profile_names_has_to_be_there(
+    text: str | None, problem: str
+) -> None:
+    named = {"DeviceShare": {"devicePluginConfigMap": "gpu-operator/plugin"}}
+    cluster = Cluster([config_map(CONFIG), gpu_node("a", SLICED, gpu=80)], plugins=named)
+    other = ConfigMap(ObjectMeta(name="other", namespace="default"), {"sliced": CONFIG})
+    cluster.add(other, gpu_pod("p", gpu=1))
+    assert_placed(cluster, p="a")
+    assert not cluster.snapshot.problems
+    change(cluster, config_map(text, "sliced") if text is not None else config_map(CONFIG, "b"))
+    cluster.add(gpu_pod("q", gpu=1))
+    assert_placed(cluster, q="a")
+    assert cluster.snapshot.problems["a", "nvidia.com/device-plugin.config"] == problem
 
 
 def test_replicas_promise_no_topology() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
 from damaged import has_shape_of
 
 from bayplan.api import ApiObject, KoordinatorDevice, Node, Pod
@@ -526,7 +527,51 @@ def _config_fields() -> list[Field]:
         labels = {_CONFIG_LABEL: f"key{i}"}
         return [own, make_node(f"n{i}", cpu=64, labels=labels, gpu=80)]
 
-    return [Field(f"configuration {_CONFIG_LABEL}", (_CONFIG,), objects, _any)]
+    return [Field(f"{_CONFIG_LABEL}: configuration", (_CONFIG,), objects, _sound_config)]
+
+
+class _Loader(yaml.SafeLoader):
+    """Takes a lone = for a text, as everybody else does."""
+
+
+_Loader.add_constructor("tag:yaml.org,2002:value", lambda loader, node: node.value)
+
+
+def _sound_config(text: str) -> bool:
+    """Tell whether a text is a configuration of the plugin, or looks like none at all."""
+    if "version:" not in text or "sharing:" not in text:
+        return True
+    try:
+        content = yaml.load(text, Loader=_Loader)  # noqa: S506 - it is a safe one
+    except (yaml.YAMLError, ValueError):
+        return False
+    if not isinstance(content, dict) or content.get("version") != "v1":
+        return False
+    sharing = content.get("sharing", {})
+    if not isinstance(sharing, dict):
+        return False
+    return all(_sound_sharing(sharing.get(way)) for way in ("timeSlicing", "mps"))
+
+
+def _sound_sharing(way: Any) -> bool:
+    if way is None:
+        return True
+    if not isinstance(way, dict):
+        return False
+    flag, resources = way.get("failRequestsGreaterThanOne"), way.get("resources", [])
+    return (flag is None or isinstance(flag, bool)) and (
+        isinstance(resources, list)
+        and all(isinstance(one, dict) for one in resources)
+        and all(isinstance(one.get("name"), str) for one in resources)
+        and all(_replicas(one.get("replicas")) for one in resources)
+    )
+
+
+def _replicas(count: Any) -> bool:
+    # What Go's YAML takes for a number, and Python's for a text: 1e3.
+    text = str(count)
+    number = float(text) if re.fullmatch(r"\d+(\.\d*)?([eE]\+?\d+)?", text) else 0.0
+    return type(count) is not bool and number > 1 and number.is_integer()
 
 
 # TensorFusion --------------------------------------------------------------------------------

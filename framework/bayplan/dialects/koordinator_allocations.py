@@ -9,7 +9,6 @@ Format as in koordinator-sh/koordinator v1.8 (apis/extension/device_share.go)::
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from bayplan.api.meta import ApiStruct
 from bayplan.api.objects import DecodeError, decode_part
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import LARGEST_AMOUNT
-from bayplan.dialects.koordinator_requests import DEVICE_TYPES, GPU, GPU_MEMORY
+from bayplan.dialects.koordinator_requests import DEVICE_TYPES, GPU_MEMORY
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 
@@ -113,7 +112,7 @@ def allocations_of(annotations: Mapping[str, str]) -> tuple[Allocation, ...]:
 def allocated_text(allocations: Iterable[Allocation]) -> str:
     """Return the annotation for devices, as Koordinator would write it."""
     content: dict[str, list[dict[str, Any]]] = {}
-    for one in (found := tuple(allocations)):
+    for one in allocations:
         entry: dict[str, Any] = {
             "minor": one.minor,
             "resources": {name: _quantity(name, amount) for name, amount in sorted(one.amounts)},
@@ -124,27 +123,10 @@ def allocated_text(allocations: Iterable[Allocation]) -> str:
         if extension:
             entry["extension"] = extension
         content.setdefault(one.kind, []).append(entry)
-    text = _encode(dict(sorted(content.items())))
-    if _reads_back(found):
-        # The pod comes back with the text at once.
-        _remember(text, found)
-    return text
+    return _encode(dict(sorted(content.items()))).decode()
 
 
-def _reads_back(found: tuple[Allocation, ...]) -> bool:
-    """Tell whether allocations are of GPUs, and in the order in which they would be read."""
-    minors = {one.minor for one in found}
-    return len(minors) == len(found) and all(
-        one.kind == GPU
-        and 0 <= one.minor <= _MOST_MINOR
-        and not one.functions
-        and list(one.amounts) == sorted(one.amounts)
-        and all(0 <= amount <= LARGEST_AMOUNT for _, amount in one.amounts)
-        for one in found
-    )
-
-
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode = msgspec.json.Encoder().encode
 _recent: dict[str, tuple[Allocation, ...]] = {}
 
 

@@ -216,8 +216,8 @@ class _Replicated(_Part):
 class ReplicaSettings(_Part):
     """One way to share: which resources, by how many replicas, and whether they are renamed."""
 
-    rename_by_default: bool = False
-    fail_requests_greater_than_one: bool | None = None
+    rename_by_default: pydantic.StrictBool = False
+    fail_requests_greater_than_one: pydantic.StrictBool | None = None
     resources: tuple[_Replicated, ...] = ()
 
 

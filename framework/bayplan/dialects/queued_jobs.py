@@ -7,7 +7,7 @@ pod templates. Each kind has its own fields for it; this is what they have in co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bayplan.api import ApiObject, Job, JobSet, PyTorchJob, RayCluster, RayJob
@@ -20,16 +20,20 @@ __all__ = [
     "ELASTIC_ANNOTATION",
     "QUEUED_KINDS",
     "QUEUE_LABEL",
+    "SCALE_UP_ANNOTATION",
     "JobPods",
     "JobState",
     "QueuedJob",
     "can_be_sliced",
     "queued_job",
+    "sized_by",
 ]
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 """Of jobs, with the value "true", that may grow and shrink while they run."""
+SCALE_UP_ANNOTATION = "kueue.x-k8s.io/elastic-job-scale-up"
+"""Of elastic jobs: "partial" if they may grow by fewer pods than they want."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class JobPods:
     :param labels: labels that its pods have, beyond the template's.
     :param count_pointers: where the number of pods stands, if the job may run with fewer.
     :param least: the number of pods that it can run with.
+    :param whole: the number of pods that come together; more of them come in multiples of it.
     """
 
     name: str
@@ -49,6 +54,7 @@ class JobPods:
     labels: Mapping[str, str] = field(default_factory=dict)
     count_pointers: tuple[str, ...] = ()
     least: int | None = None
+    whole: int = 1
 
 
 @dataclass(frozen=True)
@@ -92,8 +98,17 @@ class QueuedJob:
 
     @property
     def elastic(self) -> bool:
-        """Whether its size may change while it runs."""
+        """Whether its size may change while it runs: a Ray job's, by Ray's autoscaler alone."""
+        if isinstance(self.obj, RayJob):
+            cluster = self.obj.spec.ray_cluster_spec
+            if cluster is None or not cluster.enable_in_tree_autoscaling:
+                return False
         return can_be_sliced(type(self.obj)) and _is_elastic(self.obj)
+
+    @property
+    def grows_in_parts(self) -> bool:
+        """Whether it may grow by fewer pods than it wants, and wait for the others."""
+        return self.elastic and self.obj.metadata.annotations.get(SCALE_UP_ANNOTATION) == "partial"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -117,7 +132,7 @@ def _is_elastic(obj: ApiObject) -> bool:
 
 def can_be_sliced(type_: type[ApiObject]) -> bool:
     """Tell whether jobs of a type may grow while they run; others wait anew with another size."""
-    return type_ in (Job, RayCluster)
+    return type_ in (Job, RayCluster, RayJob)
 
 
 def _batch_job(obj: ApiObject) -> QueuedJob:
@@ -239,7 +254,7 @@ def _ray_job(obj: ApiObject) -> QueuedJob:
 def _ray_pods(spec: RayClusterSpec, pointer: str) -> tuple[JobPods, ...]:
     head = JobPods(
         "head",
-        spec.head_group_spec.template,
+        spec.head,
         1,
         f"{pointer}/headGroupSpec/template",
         {"ray.io/node-type": "head"},
@@ -251,6 +266,7 @@ def _ray_pods(spec: RayClusterSpec, pointer: str) -> tuple[JobPods, ...]:
             group.wanted * group.num_of_hosts,
             f"{pointer}/workerGroupSpecs/{index}/template",
             {"ray.io/node-type": "worker", "ray.io/group": group.group_name},
+            whole=group.num_of_hosts,
         )
         for index, group in enumerate(spec.worker_group_specs)
     )
@@ -288,3 +304,13 @@ def queued_job(obj: ApiObject) -> QueuedJob:
     The pod sets have the names that Kueue gives them.
     """
     return _READERS[type(obj)](obj)
+
+
+def sized_by(job: QueuedJob, cluster: RayCluster) -> QueuedJob:
+    """Return an elastic Ray job with the size that Ray's autoscaler gave its cluster."""
+    counts = {
+        group.group_name.lower(): group.wanted * group.num_of_hosts
+        for group in cluster.spec.worker_group_specs
+    }
+    pods = tuple(replace(one, count=counts.get(one.name, one.count)) for one in job.pods)
+    return replace(job, pods=pods)

@@ -36,6 +36,7 @@ __all__ = [
     "client_problem",
     "link_of",
     "membership_of",
+    "says_side",
     "side_of",
     "worker_of",
     "workload_of",
@@ -106,6 +107,12 @@ class Link:
 
     max_latency: float = math.inf
     min_bandwidth: float = 0.0
+
+
+def says_side(pod: Pod) -> bool:
+    """Tell whether a pod has what ``side_of`` reads."""
+    meta = pod.metadata
+    return _LOCAL in meta.annotations or _COMPONENT in meta.labels
 
 
 def side_of(pod: Pod) -> Side | None:

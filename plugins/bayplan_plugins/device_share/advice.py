@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from bayplan.plugin.hookspecs import IntColumn
 from bayplan_plugins.device_share.columns import CardArrays
 from bayplan_plugins.shared.cards.contract import CardRequest
 
-__all__ = ["what_would_fit", "whole_cards_that_would_fit"]
+__all__ = ["counted_that_would_fit", "what_would_fit", "whole_cards_that_would_fit"]
 
 _GIBIBYTE = 1024 * MEBIBYTE
 _MOST_LISTED = 8
@@ -70,6 +70,31 @@ def whole_cards_that_would_fit(
         name, verb = nodes.table.names[row], "was" if count == 1 else "were"
         text = f"would fit if {count} {resource} {verb} freed on {name}"
         yield Remedy(text, row, count / len(cards), frees=True)
+
+
+def counted_that_would_fit(
+    asked: Mapping[str, int], nodes: NodeView, own: IntColumn
+) -> Iterator[Remedy]:
+    """Suggest, for each node, how many replicas or partitions of a resource would have to be free.
+
+    In the words of NodeResourcesFit, which asks for the same.
+
+    :param asked: the amounts of extended resources.
+    :param own: the places in ``nodes`` of those that offer cards by the request's contract.
+    """
+    offered = {name: nodes.allocatable(name) for name in asked}
+    free = {name: nodes.free(name) for name in asked}
+    for place in own.tolist():
+        short = {name: need - int(free[name][place]) for name, need in asked.items()}
+        lacking = {name: count for name, count in short.items() if count > 0}
+        if not lacking or any(offered[name][place] < need for name, need in asked.items()):
+            continue
+        row = place if nodes.rows is None else int(nodes.rows[place])
+        amounts = " and ".join(f"{count} {name}" for name, count in lacking.items())
+        verb = "was" if list(lacking.values()) == [1] else "were"
+        cost = sum(count / int(offered[name][place]) for name, count in lacking.items())
+        text = f"would fit if {amounts} {verb} freed on {nodes.table.names[row]}"
+        yield Remedy(text, row, cost, frees=True)
 
 
 def _cards(request: CardRequest, arrays: CardArrays, row: int) -> Iterator[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from bayplan import PodInfo
 from bayplan.api.cards import Card, CardUse, Partition, Share
@@ -47,6 +48,59 @@ class HeldCards:
                 self.compute[place] += sign * share.compute
                 self.memory[place] += sign * share.memory
                 self.slots[place] += sign * share.slots
+
+    def has_room(self, shares: Sequence[Share]) -> bool:
+        """Tell whether the cards have these shares left, all of them together."""
+        wanted: dict[int, CardUse] = {}
+        for share in shares:
+            wanted[share.card] = wanted.get(share.card, CardUse()).plus(share)
+        taken = self.partitions() if any(use.partitions for use in wanted.values()) else None
+        for index, use in wanted.items():
+            place = self.position.get(index)
+            if place is None:
+                return False
+            card = self.cards[place]
+            if (
+                self.compute[place] + use.compute > card.compute
+                or (card.memory and self.memory[place] + use.memory > card.memory)
+                or self.slots[place] + use.slots > card.slots
+            ):
+                return False
+            if taken is not None and _overlap([*taken[place], *use.partitions]):
+                return False
+        return True
+
+    def first_idle(self) -> int:
+        """Return the place of the first usable card that nobody uses, -1 if there is none."""
+        sums = zip(self.cards, self.compute, self.memory, self.slots, strict=True)
+        for place, (card, *taken) in enumerate(sums):
+            if not any(taken) and card.healthy and not card.cordoned:
+                return place
+        return -1
+
+    def is_overfull(self, uid: str) -> bool:
+        """Tell whether a card of a pod, by uid, has more taken than it has, of what the pod takes.
+
+        No choice does that: somebody else has been given as much since then.
+        """
+        own = self.held.get(uid, ())
+        others = self.partitions(uid) if any(share.partition for share in own) else None
+        for share in own:
+            place = self.position.get(share.card)
+            if place is None:
+                continue
+            card = self.cards[place]
+            if (
+                (share.compute and self.compute[place] > card.compute)
+                or (share.memory and card.memory and self.memory[place] > card.memory)
+                or (share.slots and self.slots[place] > card.slots)
+            ):
+                return True
+            if others is not None and share.partition is not None:
+                mine = share.partition
+                if any(_overlap((mine, one)) for one in others[place]):
+                    return True
+        return False
 
     def partitions(self, but: str = "") -> list[list[Partition]]:
         """Return the partitions of each card that pods hold, except those of a pod by uid."""
@@ -100,3 +154,9 @@ class HeldCards:
         )
         self.count(own, 1)
         return NodeCards(self.cards, used)
+
+
+def _overlap(partitions: Sequence[Partition]) -> bool:
+    """Tell whether any two partitions of a card share a memory slice."""
+    spans = sorted((one.start, one.start + one.size) for one in partitions)
+    return any(before > start for (_, before), (start, _) in pairwise(spans))

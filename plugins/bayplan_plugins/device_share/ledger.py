@@ -17,11 +17,12 @@ from bayplan.api.cards import Card, Share
 from bayplan.plugin.devices import CardHolder, NodeDevices
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot, SpecFacts
-from bayplan_plugins.device_share.columns import CardColumns
+from bayplan_plugins.device_share.columns import NO_CARD, CardColumns
 from bayplan_plugins.device_share.contracts import CONTRACTS
 from bayplan_plugins.device_share.held import HeldCards
 from bayplan_plugins.device_share.koordinator.contract import KoordinatorCards
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
+from bayplan_plugins.device_share.nvidia import DevicePluginCards
 from bayplan_plugins.device_share.vgpu.contract import VirtualGpus
 from bayplan_plugins.device_share.vgpu.settings import HamiArgs
 from bayplan_plugins.shared.cards.contract import CardContract, CardRequest, CardSource, NodeCards
@@ -65,19 +66,27 @@ class CardLedger:
         for pod, node in snapshot.placed.values():
             self._on_pod(pod, node, True)
 
-    def configure(self, koordinator: KoordinatorArgs, hami: HamiArgs) -> None:
+    def configure(
+        self, koordinator: KoordinatorArgs, hami: HamiArgs, device_plugin_config_map: str
+    ) -> None:
         """Set the arguments of contracts that have some."""
         for contract in self.contracts:
             if isinstance(contract, KoordinatorCards):
                 contract.use(koordinator)
             elif isinstance(contract, VirtualGpus):
                 contract.use(hami)
+            elif isinstance(contract, DevicePluginCards):
+                contract.use(device_plugin_config_map)
 
     # What pods request -----------------------------------------------------------------------
 
+    def concerns(self, pod: PodInfo) -> bool:
+        """Tell whether a pod may ask for cards, by its spec and the names of its annotations."""
+        return pod.facts.wants_devices or not self._reads.isdisjoint(pod.annotations)
+
     def requests(self, pod: PodInfo) -> Requests:
         """Return what a pod requests, by contract; empty for a pod without cards."""
-        if not pod.facts.wants_devices and self._reads.isdisjoint(pod.annotations):
+        if not self.concerns(pod):
             return NO_REQUESTS
         # Limits of namespaces are part of a request.
         version = (self._snapshot.objects_version, self._use.version)
@@ -132,6 +141,8 @@ class CardLedger:
             if known is not None:
                 self.release(pod, node)
                 known.unsettled.pop(pod.uid, None)
+            if not self._snapshot.in_trial:
+                self._snapshot.set_problem(node, pod.key, "")
 
     def _enter(self, pod: PodInfo, node: str, known: HeldCards, lasting: bool = False) -> None:
         """Find out what a pod on a node holds; leave it unsettled where nothing says so.
@@ -143,11 +154,18 @@ class CardLedger:
         # What another scheduler or device plugin wrote since then wins.
         if stated and (not shares or stated != said):
             shares = stated
+        elif shares and not self._keeps_what_it_had(pod) and not known.has_room(shares):
+            # Others came while the pod was away: it has to choose again.
+            shares = ()
         if shares:
             self._assign(pod, node, known, shares, lasting=lasting)
         else:
             known.unsettled[pod.uid] = pod
             self.columns.touch(node)
+
+    def _keeps_what_it_had(self, pod: PodInfo) -> bool:
+        """Tell whether a pod has what it had on a node, whatever others have: it is bound."""
+        return bool(pod.spec.node_name) or self._snapshot.undoing
 
     def _stated(self, pod: PodInfo, node: str, known: HeldCards) -> tuple[Share, ...]:
         """Return what a pod's annotations say that it holds; nothing if they cannot be read."""
@@ -190,7 +208,7 @@ class CardLedger:
             self._snapshot.touch((node,))
 
     def release(self, pod: PodInfo, node: str) -> None:
-        """Release a pod's shares; it gets them again if it comes back to the node."""
+        """Release a pod's shares; it gets them again if it comes back while they are free."""
         known = self._nodes.get(node)
         if known is None or pod.uid not in known.held:
             return
@@ -296,7 +314,7 @@ class CardLedger:
         """Read which cards a node has; what pods hold of those that stay is kept."""
         before = self._nodes.get(name)
         contract, cards = self._offer(name, node)
-        self._gpus.leave(name, isinstance(contract, KoordinatorCards))
+        self._gpus.leave(name, _chooses_itself(contract, cards))
         if contract is None or not cards:
             self._nodes.pop(name, None)
             return
@@ -357,6 +375,11 @@ class CardLedger:
         known = self._known(node)
         return known is not None and pod.uid in known.held and pod.uid not in known.guessed
 
+    def is_overfull(self, pod: PodInfo, node: str) -> bool:
+        """Tell whether somebody else has been given what was chosen for a pod."""
+        known = self._known(node)
+        return known is not None and known.is_overfull(pod.uid)
+
     def version(self, node: str) -> int:
         """Return a number that changes with whatever ``state`` returns for a node."""
         known = self._fill(node)
@@ -367,14 +390,34 @@ class CardLedger:
 
         :param only: the place of a card; the others are left out.
         """
-        known = self._known(node)
+        known = self._settled(node, but)
         if known is None:
             return None
-        own = known.unsettled.pop(but, None)
-        self._settle(node, known)
-        if own is not None:
-            known.unsettled[but] = own
         return known.state(but) if only is None else known.state_of(only, but)
+
+    def _settled(self, node: str, but: str) -> HeldCards | None:
+        """Return a node's cards with all pods settled; ``but`` stays as it is."""
+        known = self._known(node)
+        if known is not None and known.unsettled:
+            own = known.unsettled.pop(but, None)
+            self._settle(node, known)
+            if own is not None:
+                known.unsettled[but] = own
+        return known
+
+    def first_idle(self, node: str, but: str) -> int:
+        """Return the place of a node's first usable card that only the pod ``but`` may use.
+
+        -1 if there is none.
+        """
+        known = self._settled(node, but)
+        if known is None:
+            return NO_CARD
+        own = known.held.get(but, ())
+        known.count(own, -1)
+        place = known.first_idle()
+        known.count(own, 1)
+        return place
 
     def describe(self, name: str) -> NodeDevices | None:
         """Return a node's cards, and what its pods have of them; None where it has none."""
@@ -407,3 +450,13 @@ class CardLedger:
     def codes(self) -> IntColumn:
         """Return, per node row, the place of its contract in ``contracts``; -1 without cards."""
         return self.columns.arrays().contract
+
+
+def _chooses_itself(contract: CardContract | None, cards: Sequence[Card]) -> bool:
+    """Tell whether whole GPUs of a node are not the ledger of GPUs' to give out.
+
+    Koordinator's rules choose them, or what the device plugin counts are replicas.
+    """
+    if isinstance(contract, DevicePluginCards):
+        return any(card.slots > 1 for card in cards)
+    return isinstance(contract, KoordinatorCards)

@@ -55,6 +55,7 @@ class DevicePluginCards:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
+        self._config_map = ""
         self._configs: dict[str, str] | None = None
         self._listeners: list[Callable[[str | None], None]] = []
         snapshot.on_object(ConfigMap, self._on_config_map)
@@ -88,9 +89,10 @@ class DevicePluginCards:
         except ValueError as exc:
             return str(exc)
         whole = set(offered) == {nvidia.GPU} and not labels.counts_parts
-        if whole and not labels.in_change:
+        replication = self._replication(node, whole)
+        configured = replication is not None and replication.replicas.get(nvidia.GPU, 0) > 1
+        if whole and not labels.in_change and not configured:
             return None
-        replication = self._replication(node)
         found = tuple(_cards(offered, labels, replication))
         if len(found) > _MOST_CARDS:
             return f"expected {_MOST_CARDS} cards or fewer, got {len(found)}"
@@ -98,39 +100,54 @@ class DevicePluginCards:
 
     # The configuration of the device plugin --------------------------------------------------
 
+    def use(self, config_map: str) -> None:
+        """Take configurations from this ConfigMap only ("namespace/name"); "" from any."""
+        self._config_map, self._configs = config_map, None
+
     def follow(self, changed: Callable[[str | None], None]) -> None:
         """Call ``changed`` when the plugin's configuration changes."""
         self._listeners.append(changed)
 
     def _on_config_map(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
-        texts = [text for one in (old, new) if one is not None for text in one.data.values()]
-        if any(map(nvidia.looks_like_config, texts)):
+        known = [one for one in (old, new) if one is not None]
+        if any(map(self._configs_in, known)):
             self._configs = None
             for changed in self._listeners:
                 changed(None)
 
-    def _config(self, key: str) -> str:
-        """Return the configuration by its key, "" if it is not known.
+    def _configs_in(self, found: ConfigMap) -> Mapping[str, str]:
+        """Return the configurations in a ConfigMap: all, or those that look like one."""
+        if self._config_map:
+            return found.data if found.key == self._config_map else {}
+        return {name: text for name, text in found.data.items() if nvidia.looks_like_config(text)}
+
+    def _config(self, key: str) -> str | None:
+        """Return the configuration by its key, None if it is not known.
 
         Without a key it is the only one that there is.
         """
         if self._configs is None:
             found: dict[str, str] = {}
             for _, one in sorted(self._snapshot.objects(ConfigMap).items()):
-                for name, text in one.data.items():
-                    if nvidia.looks_like_config(text):
-                        found.setdefault(name, text)
+                for name, text in self._configs_in(one).items():
+                    found.setdefault(name, text)
             self._configs = found
         if key:
-            return self._configs.get(key, "")
-        return next(iter(self._configs.values())) if len(self._configs) == 1 else ""
+            return self._configs.get(key)
+        return next(iter(self._configs.values())) if len(self._configs) == 1 else None
 
-    def _replication(self, node: Node) -> Replication | None:
-        """Return the configuration of a node's plugin; None if it is not known."""
+    def _replication(self, node: Node, whole: bool) -> Replication | None:
+        """Return the configuration of a node's plugin; None if it is not known.
+
+        :param whole: no label says that the node's GPUs are shared; then a configuration that may
+            be that of other nodes says nothing of this one.
+        """
         key = node.metadata.labels.get(nvidia.PLUGIN_CONFIG, "")
-        text = self._config(key)
-        found = nvidia.replication_of(text) if text else None
+        text = self._config(key) if key or self._config_map or not whole else None
+        found = nvidia.replication_of(text) if text is not None else None
         problem = f"configuration {key}: {found}" if isinstance(found, str) else ""
+        if text is None and key and self._config_map:
+            problem = f"expected the key {key} in ConfigMap {self._config_map}"
         self._snapshot.set_problem(node.metadata.name, nvidia.PLUGIN_CONFIG, problem)
         return None if isinstance(found, str) else found
 
@@ -155,7 +172,8 @@ class DevicePluginCards:
                 continue
             reason = self._refusal(asked, own)
             if reason:
-                return Choice(reason=reason, resolvable=False)
+                advice = "" if _offer_of(own).problem else f"with one {asked.resource} a container"
+                return Choice(reason=reason, resolvable=False, advice=advice)
             found = _spread(asked.count, own)
             if not found:
                 return Choice(reason=f"Insufficient {asked.resource}")
@@ -165,8 +183,7 @@ class DevicePluginCards:
     @staticmethod
     def _refusal(asked: _Asked, own: Sequence[tuple[Card, CardUse]]) -> str:
         """Return why these cards never serve a request; "" if they may."""
-        offer = own[0][0].detail
-        assert isinstance(offer, _Offer)
+        offer = _offer_of(own)
         if offer.problem:
             return offer.problem
         if asked.most > 1 and offer.only_one:
@@ -178,6 +195,13 @@ class DevicePluginCards:
     ) -> Written:
         """Return nothing to write: the device plugin decides on the node."""
         return Written()
+
+
+def _offer_of(own: Sequence[tuple[Card, CardUse]]) -> _Offer:
+    """Return how cards of one resource are offered."""
+    offer = own[0][0].detail
+    assert isinstance(offer, _Offer), "the cards are this contract's"
+    return offer
 
 
 def _most(pod: PodInfo, resource: str) -> int:

@@ -37,7 +37,11 @@ from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.plugin.base import Skip
 from bayplan.plugin.devices import NodeDevices
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
-from bayplan_plugins.device_share.advice import what_would_fit, whole_cards_that_would_fit
+from bayplan_plugins.device_share.advice import (
+    counted_that_would_fit,
+    what_would_fit,
+    whole_cards_that_would_fit,
+)
 from bayplan_plugins.device_share.fit import Fit, slots_of
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
 from bayplan_plugins.device_share.ledger import CardLedger
@@ -57,6 +61,7 @@ __all__ = ["DeviceShare", "DeviceShareArgs"]
 
 
 _MOST_KINDS = 4096
+_LOST = "went to another pod"
 _WRITTEN: StateKey[Written] = StateKey("device-share.written")
 _NEIGHBOURS: StateKey[frozenset[str]] = StateKey("device-share.neighbours")
 """The pods with cards that were on the node, by uid, when the pod's shares were chosen."""
@@ -93,7 +98,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         super().__init__(args, handle)
         self._ledger = handle.snapshot.shared(CardLedger, CardLedger)
         if args.model_fields_set:
-            self._ledger.configure(args, args.hami)
+            self._ledger.configure(args, args.hami, args.device_plugin_config_map)
         self._scoring = {
             one.name: one for one in self._ledger.contracts if isinstance(one, ScoringContract)
         }
@@ -101,6 +106,11 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         self._kinds: dict[frozenset[tuple[CardRequest, ...]], Hashable] = {}
         self._rooms: PerNode[Choice] = PerNode(self._ledger)
         self._scores: PerNode[float] = PerNode(self._ledger)
+
+    @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods that ask for devices, or say something of cards in annotations."""
+        return self._ledger.concerns(pod)
 
     @hookimpl
     def kind_in_queue(self, unit: Unit) -> Hashable:
@@ -195,9 +205,10 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
         """Say why one node is refused."""
         requests = self._ledger.requests(pod)
-        if len(requests) == 1:
-            request = next(iter(requests.values()))
-            if request.simple and self._fits_now(request, node):
+        if len(requests) == 1 or all(one.implicit for one in requests.values()):
+            contract = self._ledger.contract(node.name)
+            request = requests.get(contract.name) if contract is not None else None
+            if request is not None and request.simple and self._fits_now(request, node):
                 return None
         view = NodeView(node.table, np.array([node.row], dtype=np.intp))
         for reject in self.filter(pod, view):
@@ -248,8 +259,30 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             if request.whole and not request.problem:
                 resource = next((one for one in GPU_RESOURCES if one in pod.requests), "cards")
                 yield from whole_cards_that_would_fit(request, arrays, nodes, own, resource)
+            elif request.counted_elsewhere:
+                asked = {name: count for name, count in pod.requests.items() if "/" in name}
+                yield from counted_that_would_fit(asked, nodes, own)
+                yield from self._what_would_be_chosen(pod, request, nodes, own)
             elif not request.problem:
                 yield from what_would_fit(request, arrays, nodes, own)
+                if not request.simple:
+                    yield from self._what_would_be_chosen(pod, request, nodes, own)
+
+    def _what_would_be_chosen(
+        self, pod: PodInfo, request: CardRequest, nodes: NodeView, own: IntColumn
+    ) -> Iterator[Remedy]:
+        """Suggest nodes whose cards have enough left, but not in the form that the pod needs."""
+        rows = own if nodes.rows is None else nodes.rows[own]
+        for row in rows[self._fit.now(request, rows)].tolist():
+            node = nodes.table.names[row]
+            choice = self._rooms.get(request, node, partial(self._room, pod, request, node))
+            if choice.shares:
+                continue
+            if choice.advice:
+                yield Remedy(f"would fit on {node} {choice.advice}", row, 0.5)
+            elif choice.resolvable and not request.counted_elsewhere:
+                text = f"would fit on {node} if pods left its cards ({choice.reason})"
+                yield Remedy(text, row, 1.0, frees=True)
 
     # Which is best ---------------------------------------------------------------------------
 
@@ -336,7 +369,13 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
     @hookimpl
     def pre_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> Preparation | str | None:
-        """Write the objects that the runtime needs before the pod starts."""
+        """Write the objects that the runtime needs before the pod starts.
+
+        A pod whose shares went to another one meanwhile is placed again.
+        """
+        if self._ledger.requests(pod) and self._ledger.is_overfull(pod, node.name):
+            # A pod whose preparation fails is tried again without waiting for an event.
+            return Preparation(ready=lambda: f"its shares of cards of {node.name} {_LOST}")
         written = state[_WRITTEN] = self._written(pod, node)
         if written.problem:
             return written.problem

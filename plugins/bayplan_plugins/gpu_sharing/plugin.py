@@ -48,7 +48,7 @@ from bayplan.plugin.devices import CardHolder, NodeDevices
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.gpu_sharing.columns import CardColumns
 from bayplan_plugins.shared.cards.kai_groups import GpuGroups
-from bayplan_plugins.shared.cards.kai_requests import known_share
+from bayplan_plugins.shared.cards.kai_requests import known_share, says_shares
 
 __all__ = ["GPUSharing", "GPUSharingArgs"]
 
@@ -92,6 +92,11 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         self._groups.spreads = args.gpus == "spread"
         self._columns = CardColumns(self._groups)
         self._prepared: set[str] = set()
+
+    @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods that ask for shares by annotations."""
+        return says_shares(pod)
 
     @hookimpl
     def pre_enqueue(self, pod: PodInfo) -> str | None:
@@ -219,6 +224,9 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         return found
 
     def _is_ready(self, node: str, groups: Sequence[str]) -> bool | str:
+        if self._groups.is_overfull(node, groups):
+            # Another scheduler put pods on the card while it was prepared.
+            return _TOO_LITTLE
         cards = self._cards(node, groups)
         wrong = next((one for one in cards if isinstance(one, str)), None)
         return wrong if wrong is not None else None not in cards

@@ -35,7 +35,7 @@ from bayplan import (
 )
 from bayplan.api.dra import Device, DeviceId
 from bayplan.cluster.protocol import PutConfigMap
-from bayplan.naming import counted
+from bayplan.naming import counted, listed
 from bayplan.plugin.devices import NodeDevices
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.topology.machine.gpu_search import NO_CONSTRAINTS
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 __all__ = ["GPUTopology", "GPUTopologyArgs"]
 
 _CHOSEN: StateKey[Selection] = StateKey("gpu-topology.chosen")
+_MOST_REQUESTS = 8192
+_MOST_LISTED = 8
 _GIVEN_UP: StateKey[str] = StateKey("gpu-topology.given-up")
 
 
@@ -89,13 +91,20 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         self._selector = GpuSelector(self._ledger, numa)
         self._limits = JobLimits(self._ledger)
         self._advice = GpuAdvice(self._ledger, self._selector, self._limits)
-        self._latest: tuple[PodInfo | None, PodGpuRequest | None] = (None, None)
+        self._requests: dict[int, PodGpuRequest | None] = {}
 
     def _request_of(self, pod: PodInfo) -> PodGpuRequest | None:
-        """Return what a pod requests; cached, as the hooks of one cycle ask for the same pod."""
-        if self._latest[0] is not pod:
-            self._latest = (pod, pod_request_of(pod))
-        return self._latest[1]
+        """Return what a pod requests; kept, as most hooks ask for it."""
+        if pod.serial not in self._requests:
+            if len(self._requests) >= _MOST_REQUESTS:
+                self._requests.clear()
+            self._requests[pod.serial] = pod_request_of(pod)
+        return self._requests[pod.serial]
+
+    @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods with devices."""
+        return pod.facts.wants_devices
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
@@ -276,6 +285,9 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         relaxed = {RELAXED: given_up} if given_up else {}
         if found is None or gpus is None:
             return relaxed or None
+        if not self._ledger.is_held(pod, node.name, found.gpus):
+            # They went to another pod while this one waited for its binding.
+            return relaxed or None
         written = gpu_annotations(gpus.machine, found) | relaxed
         if self.args.nccl == "annotations":
             # Loaded late: few profiles need it, and it takes time.
@@ -286,10 +298,17 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
 
     @hookimpl
     def pre_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> Preparation | None:
-        """Write NCCL's environment into a ConfigMap, if the profile says so."""
+        """Place the pod again if it lost its GPUs; write NCCL's environment into a ConfigMap."""
         found = state.get(_CHOSEN)
         gpus = self._ledger.node(node.name)
-        if self.args.nccl != "configMap" or found is None or gpus is None:
+        if found is None or gpus is None:
+            return None
+        if not self._ledger.is_held(pod, node.name, found.gpus):
+            chosen = listed(map(str, found.gpus), _MOST_LISTED)
+            lost = f"the GPUs {chosen} of {node.name}, chosen for it, are no longer its own"
+            # A pod whose preparation fails is tried again without waiting for an event.
+            return Preparation(ready=lambda: lost)
+        if self.args.nccl != "configMap":
             return None
         from bayplan_plugins.gpu_topology.nccl import config_map_of
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from bayplan import NodeRow, NodeView, PodInfo, Refusal
+from bayplan.api.gpus import GpuRequest
 from bayplan.naming import counted
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.topology.machine.gpu_search import Constraints
@@ -27,6 +29,7 @@ from bayplan_plugins.shared.gpus.ledger import UNKNOWN, GpuLedger, GpuState
 __all__ = ["GpuSelector", "SelectionResult"]
 
 _MOST_CACHED = 50_000
+_MOST_REQUESTS = 4096
 _NO_MACHINE = "node(s) whose GPU topology is not known"
 _SINGLE = 1.0
 """The bandwidth in GB/s that a single GPU scores with: it has no ring."""
@@ -44,6 +47,22 @@ class SelectionResult:
     unresolvable: bool = False
 
 
+@lru_cache(_MOST_REQUESTS)
+def _attempts(
+    count: int, asked: GpuRequest, multi_node: bool, rails: frozenset[int]
+) -> tuple[SelectionRequest, ...]:
+    hard = Constraints(asked.require_numa, asked.require_nvlink, asked.min_bandwidth)
+    last = SelectionRequest(
+        count, constraints=hard, policy=asked.policy, rails=rails, multi_node=multi_node
+    )
+    strict = replace(
+        hard,
+        same_numa=hard.same_numa or asked.prefer_numa,
+        nvlink=hard.nvlink or asked.prefer_nvlink,
+    )
+    return (last,) if strict == hard else (replace(last, constraints=strict), last)
+
+
 class GpuSelector:
     """Selects GPUs for pods; nodes in equal states share one cached result."""
 
@@ -54,30 +73,16 @@ class GpuSelector:
 
     def attempts(self, pod: PodInfo, request: PodGpuRequest) -> tuple[SelectionRequest, ...]:
         """Return the selections to try, the strictest first."""
-        asked = request.options
-        hard = Constraints(asked.require_numa, asked.require_nvlink, asked.min_bandwidth)
         rails: frozenset[int] = frozenset()
         if request.multi_node and request.job:
             rails = self._gpus.job_rails(request.job, pod.uid)
-        last = SelectionRequest(
-            request.count,
-            constraints=hard,
-            policy=asked.policy,
-            rails=rails,
-            multi_node=request.multi_node,
-        )
-        strict = replace(
-            hard,
-            same_numa=hard.same_numa or asked.prefer_numa,
-            nvlink=hard.nvlink or asked.prefer_nvlink,
-        )
-        return (last,) if strict == hard else (replace(last, constraints=strict), last)
+        return _attempts(request.count, request.options, request.multi_node, rails)
 
     # Node states -----------------------------------------------------------------------------
 
     def is_aligned(self) -> bool:
-        """Tell whether any node's kubelet aligns GPUs with other resources."""
-        return bool((self._numa.codes() != UNALIGNED).any())
+        """Tell whether the kubelet of any node aligns GPUs with other resources."""
+        return self._numa.aligns()
 
     def states(
         self, pod: PodInfo, request: PodGpuRequest, nodes: NodeView

@@ -40,6 +40,8 @@ class NodeCodes:
             self._epoch = epoch
             self._codes = np.full(len(table), NO_CODE, dtype=np.int64)
             stale: Iterable[str] = table.names
+        elif not self._dirty and self._seen == len(table.changes):
+            return self._codes
         else:
             stale = self._dirty.union(table.names[row] for row in table.changes[self._seen :])
         self._seen = len(table.changes)

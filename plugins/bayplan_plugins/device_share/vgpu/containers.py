@@ -16,7 +16,7 @@ from enum import Enum
 from bayplan.dialects.hami import CardOptions
 from bayplan.dialects.vgpu.requests import NVIDIA, ContainerRequest
 from bayplan_plugins.device_share.vgpu.device import MIG, Device
-from bayplan_plugins.device_share.vgpu.fit import NO_QUOTA, Pick, QuotaCheck, fit, take
+from bayplan_plugins.device_share.vgpu.fit import Pick, QuotaCheck, fit, no_quota, take
 from bayplan_plugins.device_share.vgpu.order import Rank, device_rank, in_order
 
 __all__ = ["ContainerKind", "Held", "Wanted", "allocate", "fit_container", "held_together"]
@@ -132,7 +132,7 @@ def _while_it_runs(devices: Sequence[Device]) -> list[Device]:
 
 def _beside(found: Sequence[Sequence[Pick]], quota: Quota | None) -> QuotaCheck:
     if quota is None:
-        return NO_QUOTA
+        return no_quota
     earlier = tuple(found)
     return lambda picks, more: quota(earlier, picks, more)
 
@@ -141,7 +141,7 @@ def fit_container(
     devices: Sequence[Device],
     request: ContainerRequest,
     options: CardOptions,
-    quota: QuotaCheck = NO_QUOTA,
+    quota: QuotaCheck = no_quota,
     rank: Rank | None = None,
 ) -> tuple[Pick, ...] | str:
     """Take the cards that one container gets, and return them, or why it does not get them."""

@@ -262,6 +262,9 @@ class VirtualGpus:
         if self._stated.device_config_map and found is not None:
             subject = f"ConfigMap {self._stated.device_config_map}"
             self._snapshot.set_problem(node.metadata.name, subject, self._config_problem)
+        undivided = _without_profiles(found) if isinstance(found, tuple) else ""
+        subject = f"annotation {runtime.register}"
+        self._snapshot.set_problem(node.metadata.name, subject, undivided)
         if not self._args.mig_profile_allowlist or not isinstance(found, tuple):
             return found
         return tuple(
@@ -405,6 +408,20 @@ class VirtualGpus:
             annotations[MIG_ALLOCATIONS] = partitions
         lock = BindLock(names.lock, LOCK_SECONDS, names.allocated) if names.lock else None
         return Written(annotations, lock=lock)
+
+
+def _without_profiles(cards: Sequence[Card]) -> str:
+    """Say which card cannot be divided though it is in MIG mode; "" if all can.
+
+    Such device plugins follow whole-card geometries in a file of theirs (HAMi up to 2.9, Volcano).
+    """
+    found = next((card for card in cards if card.mode == MIG and not card.profiles), None)
+    if found is None:
+        return ""
+    return (
+        f"card {found.uuid} is in MIG mode, and its device plugin registers no migProfiles for it: "
+        "nobody gets a part of it (knownMigGeometries are not supported)"
+    )
 
 
 def _by_index(device: Device, _: float) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ from bayplan.dialects.vgpu.requests import NVIDIA, ContainerRequest
 from bayplan_plugins.device_share.vgpu.device import MIG, PERCENT, Device
 from bayplan_plugins.device_share.vgpu.mig import choose_partition
 
-__all__ = ["NO_QUOTA", "Fit", "Pick", "QuotaCheck", "fit", "reason_text", "take", "takes"]
+__all__ = ["Fit", "Pick", "QuotaCheck", "fit", "no_quota", "reason_text", "take", "takes"]
 
 _EXCLUSIVE = 100
 _REASONS = (
@@ -62,7 +62,11 @@ class Fit:
 
 QuotaCheck = Callable[[Sequence[Pick], Pick], bool]
 """Whether a namespace may have one pick more, beside those of the same container."""
-NO_QUOTA: QuotaCheck = lambda picks, more: True  # noqa: E731
+
+
+def no_quota(picks: Sequence[Pick], more: Pick) -> bool:
+    """Limit nothing."""
+    return True
 
 
 def reason_text(lacking: Mapping[str, int], cards: int) -> str:
@@ -75,7 +79,7 @@ def fit(
     devices: Sequence[Device],
     request: ContainerRequest,
     options: CardOptions,
-    quota: QuotaCheck = NO_QUOTA,
+    quota: QuotaCheck = no_quota,
 ) -> Fit:
     """Find the cards that one container gets; nothing is taken of them yet.
 
@@ -118,7 +122,7 @@ def takes(device: Device, request: ContainerRequest, options: CardOptions) -> bo
         return False
     cores = min(request.cores, _EXCLUSIVE)
     pick = Pick(device, request.memory_of(device.memory), cores)
-    return not _refusal(pick, options, (), NO_QUOTA)
+    return not _refusal(pick, options, (), no_quota)
 
 
 def _unusable(device: Device, request: ContainerRequest, options: CardOptions) -> str:

@@ -57,7 +57,7 @@ def registered_cards(
     alive = _serves(node, count) and not _left(annotations.get(handshake, ""), now)
     cordoned = {uuid.strip() for uuid in annotations.get(CORDON, "").split(",")}
     indices = [gpu.index for gpu in gpus]
-    if len(set(indices)) < len(indices) or min(indices, default=0) < 0:
+    if len(set(indices)) < len(indices):
         indices = list(range(len(gpus)))
     cards = [
         _card(gpu, index, alive, gpu.uuid in cordoned, scores.get(gpu.uuid, {}))

@@ -73,6 +73,11 @@ class CardRequest:
         return self._hash
 
     @property
+    def counted_elsewhere(self) -> bool:
+        """Whether it is only a number of a resource, which NodeResourcesFit counts."""
+        return self.implicit and not (self.compute or self.memory or self.share)
+
+    @property
     def whole(self) -> bool:
         """Whether the request is for whole cards."""
         return self.compute >= WHOLE
@@ -80,11 +85,15 @@ class CardRequest:
 
 @dataclass(frozen=True)
 class Choice:
-    """The shares that a pod would get on a node, or the reason why it gets none."""
+    """The shares that a pod would get on a node, or the reason why it gets none.
+
+    ``advice`` is what the pod could ask for instead; it continues "would fit on n1".
+    """
 
     shares: tuple[Share, ...] = ()
     reason: str = ""
     resolvable: bool = True
+    advice: str = ""
 
 
 @dataclass(frozen=True)

@@ -146,16 +146,21 @@ class GpuGroups:
 
         :param node: the pod's node.
         """
-        card, own = self.card_memory(node), self.on_node(node)
-        groups = [own[name] for name in self.of_pod(key)]
-        if any(group.memory(card) > card for group in groups):
+        own = self.on_node(node)
+        if self.is_overfull(node, self.of_pod(key)):
             return True
+        groups = [own[name] for name in self.of_pod(key)]
         opens = any(len(one.pods) == 1 and not self.is_reserved(one) for one in groups)
         row = self._snapshot.nodes.row_of.get(node)
         if not opens or row is None:
             return False
         table = self._snapshot.nodes
         return bool(table.used(GPU)[row] > table.allocatable(GPU)[row])
+
+    def is_overfull(self, node: str, groups: Sequence[str]) -> bool:
+        """Tell whether pods take more of the card of any of the groups than it has."""
+        card, own = self.card_memory(node), self.on_node(node)
+        return any(own[name].memory(card) > card for name in groups if name in own)
 
     def room(self, request: GpuShareRequest, node: str) -> int:
         """Return how many such pods a node takes at most; 0 where not even one fits."""

@@ -13,18 +13,23 @@ from bayplan.dialects.kai_shares import (
 )
 from bayplan.snapshot import Snapshot
 
-__all__ = ["CardSizes", "known_share", "word_of_kai"]
+__all__ = ["CardSizes", "known_share", "says_shares", "word_of_kai"]
 
 _MOST_REQUESTS = 20_000
 _SHARES = frozenset(SHARE_ANNOTATIONS)
 _requests: dict[tuple[object, ...], GpuShareRequest | str | None] = {}
 
 
+def says_shares(pod: PodInfo) -> bool:
+    """Tell whether a pod has any annotation about shares in KAI's form."""
+    return not _SHARES.isdisjoint(pod.pod.metadata.annotations)
+
+
 def known_share(pod: PodInfo) -> GpuShareRequest | str | None:
     """Return what a pod's annotations ask for, read once for equal pods; a text is wrong."""
-    annotations = pod.pod.metadata.annotations
-    if not annotations or _SHARES.isdisjoint(annotations):
+    if not says_shares(pod):
         return None
+    annotations = pod.pod.metadata.annotations
     key = (pod.facts, *map(annotations.get, SHARE_ANNOTATIONS))
     if key not in _requests:
         if len(_requests) >= _MOST_REQUESTS:

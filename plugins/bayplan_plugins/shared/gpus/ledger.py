@@ -2,8 +2,9 @@
 
 Every pod with GPUs on a node holds certain ones: those that were reserved for it, those that its
 annotation names, or else the first free ones, on the NUMA nodes that a NodeResourceTopology has as
-used. Such a guess gives way to a pod that names its GPUs later. The ledger follows pods as they
-come and go, and rolls back with trials.
+used. Such a guess gives way to a pod that names its GPUs later, and so does what was chosen for a
+pod that is not bound yet: it is given other GPUs, and is not bound with those that it lost. The
+ledger follows pods as they come and go, and rolls back with trials.
 """
 
 from __future__ import annotations
@@ -21,10 +22,16 @@ from bayplan.plugin.devices import CardHolder, NodeDevices
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
+from bayplan_dra.allocator.pools import Pool
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 from bayplan_plugins.shared.gpus.claims import gpus_by_name, gpus_of_devices
 from bayplan_plugins.shared.gpus.jobs import JobShares, PodShare, job_of
-from bayplan_plugins.shared.gpus.machines import NodeMachines, numa_nodes
+from bayplan_plugins.shared.gpus.machines import NOT_PROMISED, NodeMachines, numa_nodes
+from bayplan_plugins.shared.gpus.published import (
+    nics_by_name,
+    nics_of_devices,
+    published_devices,
+)
 from bayplan_plugins.shared.gpus.resources import gpu_count, shares_gpus
 from bayplan_plugins.shared.node_codes import NO_CODE, NodeCodes
 
@@ -108,6 +115,7 @@ class GpuLedger:
         self._code_of: dict[tuple[bytes, tuple[int, ...]], int] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._left: set[str] = set()
+        self._published: dict[str, tuple[Sequence[Pool], NodeDevices]] = {}
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
         self._devices.devices.on_change(self._on_devices)
@@ -139,25 +147,44 @@ class GpuLedger:
     def _settle(self, pod: PodInfo, node: str, gpus: NodeGpus) -> None:
         """Find out which GPUs a pod on a node holds, and guess where that is not stated."""
         before, said = self._remembered.pop((pod.uid, node), ((), ()))
-        annotated = _annotated(pod, gpus.machine)
+        stated = _stated(pod, gpus.machine)
         if shares_gpus(pod.requests):
-            self._assign(pod, node, gpus, annotated)
-            self._move_guessed(node, gpus, annotated)
+            self._assign(pod, node, gpus, stated)
+            self._move_yielding(pod, node, gpus, stated)
             return
         # What another scheduler or device plugin wrote since then wins.
-        known = before if before and annotated == said else annotated
-        others = {uid for uid in gpus.held if uid != pod.uid and uid not in gpus.guessed}
-        taken = {gpu for uid in others for gpu in gpus.held[uid]}
-        count = gpu_count(pod.requests)
-        if len(known) == count and taken.isdisjoint(known):
+        known = before if before and stated == said else stated
+        taken = {
+            gpu
+            for uid, held in gpus.held.items()
+            if uid != pod.uid and not self._yields(uid, pod, node, gpus)
+            for gpu in held
+        }
+        if len(known) == gpu_count(pod.requests) and taken.isdisjoint(known):
             self._assign(pod, node, gpus, known)
-            self._move_guessed(node, gpus, known)
+            self._move_yielding(pod, node, gpus, known)
         else:
             self._assign(pod, node, gpus, self._guess(pod, node, gpus), guessed=True)
 
-    def _move_guessed(self, node: str, gpus: NodeGpus, known: Sequence[int]) -> None:
-        """Guess again for pods whose guessed GPUs turn out to be another pod's."""
-        for uid in [uid for uid in gpus.guessed if not set(known).isdisjoint(gpus.held[uid])]:
+    def _yields(self, uid: str, to: PodInfo, node: str, gpus: NodeGpus) -> bool:
+        """Tell whether a holder gives way to a pod whose GPUs are known: it has none for certain.
+
+        What is only assumed gives way to what is bound.
+        """
+        if uid in gpus.guessed:
+            return True
+        holder = self._pods[node].get(uid)
+        return holder is not None and bool(to.spec.node_name) and not holder.spec.node_name
+
+    def _move_yielding(self, to: PodInfo, node: str, gpus: NodeGpus, known: Sequence[int]) -> None:
+        """Guess again for the pods that give way to a pod that turns out to hold their GPUs."""
+        lost = set(known)
+        found = [
+            uid
+            for uid, held in gpus.held.items()
+            if uid != to.uid and not lost.isdisjoint(held) and self._yields(uid, to, node, gpus)
+        ]
+        for uid in found:
             pod = self._pods[node].get(uid)
             if pod is not None:
                 self._assign(pod, node, gpus, self._guess(pod, node, gpus), guessed=True)
@@ -193,6 +220,11 @@ class GpuLedger:
         """Give a pod certain GPUs of its node, instead of those it held."""
         self._assign(pod, node, self._nodes[node], tuple(chosen))
 
+    def is_held(self, pod: PodInfo, node: str, chosen: Sequence[int]) -> bool:
+        """Tell whether a pod still holds the GPUs that were chosen for it."""
+        gpus = self._nodes.get(node)
+        return gpus is not None and gpus.held.get(pod.uid) == tuple(chosen)
+
     def release(self, pod: PodInfo, node: str) -> None:
         """Release a pod's GPUs; it gets them again if it comes back to the node."""
         gpus = self._nodes.get(node)
@@ -203,7 +235,7 @@ class GpuLedger:
         if pod.uid not in gpus.held:
             return
         if pod.uid not in gpus.guessed:
-            self._remembered[pod.uid, node] = gpus.held[pod.uid], _annotated(pod, gpus.machine)
+            self._remembered[pod.uid, node] = gpus.held[pod.uid], _stated(pod, gpus.machine)
             if len(self._remembered) > _MOST_REMEMBERED:
                 del self._remembered[next(iter(self._remembered))]
         self._assign(pod, node, gpus, None)
@@ -316,7 +348,8 @@ class GpuLedger:
 
     def _read_node(self, name: str, node: Node) -> None:
         machine = self.machines.of(node)
-        self._snapshot.set_problem(name, _TOPOLOGY, _problem(node, machine))
+        is_read = not isinstance(machine, str) or machine == NOT_PROMISED
+        self._snapshot.set_problem(name, _TOPOLOGY, _problem(node, machine), assumed=is_read)
         known = self._nodes.get(name)
         if isinstance(machine, str) or not _plugin_gpus(node) or name in self._left:
             if self._nodes.pop(name, None) is not None:
@@ -339,7 +372,7 @@ class GpuLedger:
         machine = self.machines.of(node)
         listed = self._devices.devices.pools(node)
         if isinstance(machine, str):
-            return NodeDevices(devices=gpus_by_name(listed)) if listed else None
+            return self._published_of(name, listed) if listed else None
         gpus = self.node(name)
         pods = self._pods.get(name, {})
         guessed = gpus.guessed if gpus is not None else ()
@@ -350,7 +383,17 @@ class GpuLedger:
             for gpu in held
         ]
         devices = gpus_of_devices(listed, machine) if listed else {}
-        return NodeDevices(machine, (), holders, devices)
+        nics = nics_of_devices(listed, machine) if listed else {}
+        return NodeDevices(machine, (), holders, devices, nics)
+
+    def _published_of(self, name: str, pools: Sequence[Pool]) -> NodeDevices:
+        """Return what drivers publish of a node, read once for the same pools."""
+        known = self._published.get(name)
+        if known is None or known[0] is not pools:
+            if len(self._published) > 2 * len(self._snapshot.nodes.names):
+                self._published.clear()
+            known = self._published[name] = (pools, _as_published(pools))
+        return known[1]
 
     def problem(self, name: str) -> str:
         """Return what is wrong with a node's description of its machine; "" for nothing."""
@@ -369,7 +412,7 @@ class GpuLedger:
                 continue
             self._assign(pod, name, gpus, held)
         # Pods that name their GPUs come first; the others get what is left.
-        for pod in sorted(pods.values(), key=lambda pod: not _annotated(pod, gpus.machine)):
+        for pod in sorted(pods.values(), key=lambda pod: not _stated(pod, gpus.machine)):
             if pod.uid not in gpus.held:
                 self._settle(pod, name, gpus)
 
@@ -433,6 +476,12 @@ def _rails(machine: Machine, gpus: Iterable[int]) -> frozenset[int]:
     return frozenset(nic.rail for nic in nics if nic.rail is not None)
 
 
+def _as_published(pools: Sequence[Pool]) -> NodeDevices:
+    """Return what drivers publish of a node whose machine nobody describes."""
+    published, nics = published_devices(pools), nics_by_name(pools)
+    return NodeDevices(devices=gpus_by_name(pools), nics=nics, published=published)
+
+
 def _problem(node: Node, machine: Machine | str) -> str:
     """Return what could not be read, or was assumed, of a node's machine."""
     if isinstance(machine, str):
@@ -461,8 +510,13 @@ def _plugin_gpus(node: Node) -> int:
     return max((amounts[name].units for name in GPU_RESOURCES if name in amounts), default=0)
 
 
-def _annotated(pod: PodInfo, machine: Machine) -> tuple[int, ...]:
-    """Return the GPUs of the machine that a pod's annotations name; none if any is not on it."""
+def _stated(pod: PodInfo, machine: Machine) -> tuple[int, ...]:
+    """Return the GPUs of the machine that a bound pod's annotations name.
+
+    None if any is not on it, and none for a pod without a node: nobody can have given it GPUs.
+    """
+    if not pod.spec.node_name:
+        return ()
     found = named_gpus(pod.annotations)
     if found:
         return found if found[-1] < len(machine) else ()

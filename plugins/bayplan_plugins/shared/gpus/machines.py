@@ -21,8 +21,9 @@ from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers import hami, hami_register
 
-__all__ = ["MACHINE", "TOPOLOGY", "NodeMachines", "numa_nodes", "read_machine"]
+__all__ = ["MACHINE", "NOT_PROMISED", "TOPOLOGY", "NodeMachines", "numa_nodes", "read_machine"]
 
+NOT_PROMISED = "its GPUs are replicated or divided: no topology is promised"
 MACHINE = "bayplan.dev/machine"
 TOPOLOGY = "bayplan.dev/topology"
 _PRODUCT = "nvidia.com/gpu.product"
@@ -49,7 +50,7 @@ class NodeMachines:
         if source is None:
             return ""
         if _counts_parts(node):
-            return "its GPUs are replicated or divided: no topology is promised"
+            return NOT_PROMISED
         found = self._known.get(source)
         if found is None:
             found = self._known[source] = read_machine(source)

@@ -103,7 +103,7 @@ def _device(entry: Any, where: str) -> RegisteredGpu:
     numa = _integer(entry, "numa", where)
     return RegisteredGpu(
         _uuid(entry["id"], where),
-        _integer(entry, "index", where),
+        _whole(entry, "index", where),
         _text(entry, "type", where),
         numa if numa >= 0 else None,
         _truth(entry, "health", where),
@@ -214,13 +214,11 @@ def _hami(fields: Sequence[str]) -> RegisteredGpu:
     """Parse id, count, memory, cores, type, NUMA node, health, and maybe index and mode."""
     uuid, count, memory, cores, model, numa, health, *more = fields
     index = more[0] if more else "0"
-    if health not in _HEALTH or not (_INTEGER.fullmatch(numa) and _INTEGER.fullmatch(index)):
-        raise ValueError(
-            f"{uuid[:40]!r}: expected a NUMA node, true or false for its health, and an index"
-        )
+    if health not in _HEALTH or not _INTEGER.fullmatch(numa):
+        raise ValueError(f"{uuid[:40]!r}: expected a NUMA node, and true or false for its health")
     return RegisteredGpu(
         _uuid(uuid, "device"),
-        int(index),
+        _field(index, "index", uuid),
         model,
         int(numa) if int(numa) >= 0 else None,
         _HEALTH[health],
