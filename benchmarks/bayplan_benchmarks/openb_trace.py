@@ -13,6 +13,8 @@ import msgspec
 
 from bayplan.api.cards import WHOLE
 from bayplan.errors import InputError
+from bayplan.inputs.documents import read_text
+from bayplan.inputs.limits import FILE
 
 __all__ = ["Trace", "TraceNode", "TracePod", "is_at_100", "is_at_130", "read_trace"]
 
@@ -132,6 +134,8 @@ def _arrivals(path: Path, pods: int, nodes: int) -> dict[str, dict[str, list[int
     try:
         with gzip.open(path, "rb") as content:
             found = msgspec.json.decode(content.read(), type=dict[str, dict[str, list[int]]])
+    except FileNotFoundError as exc:
+        raise InputError(str(exc.strerror), str(path)) from None
     except (OSError, EOFError, msgspec.MsgspecError) as exc:
         raise InputError(f"{path}: expected lists of whole numbers by seed: {exc}") from None
     for seed, order in found.items():
@@ -143,11 +147,11 @@ def _arrivals(path: Path, pods: int, nodes: int) -> dict[str, dict[str, list[int
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    text = read_text(path, FILE)
     try:
-        with path.open(encoding="utf-8", newline="") as text:
-            rows = list(csv.DictReader(text))
-    except (OSError, csv.Error, UnicodeDecodeError) as exc:
-        raise InputError(f"{path}: {exc}") from None
+        rows = list(csv.DictReader(text.splitlines()))
+    except csv.Error as exc:
+        raise InputError(str(exc), str(path)) from None
     missing = [name for name in columns if not rows or name not in rows[0]]
     if missing:
         raise InputError(f"{path}: expected the columns {', '.join(columns)}")

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.api import ApiObject
+from bayplan.dialects.kai_shares import GROUP_LABEL, RESERVATIONS, reservation_pod
 from bayplan.errors import InputError
 from bayplan.profiles.loading import load_profiles
 from bayplan.scheduler.evictor import Eviction
@@ -198,6 +199,27 @@ def test_a_pod_that_nobody_makes_again_stays(tmp_path: Path, owner: str, moves: 
     pods = [make_pod(f"p{n}", node=f"node-{n}", owner=owner, **parts) for n in range(2)]
     story = Story(tmp_path, [*nodes(2, 1), *pods], [], 3, **REPACK)
     assert len(story.moves) == moves
+
+
+def test_a_fraction_in_kais_words_is_moved_and_its_card_becomes_free(tmp_path: Path) -> None:
+    objects: list[ApiObject] = []
+    for number in range(2):
+        name, labels = f"node-{number}", {"nvidia.com/gpu.memory": "80000"}
+        objects.append(make_node(name, cpu="32", memory="64Gi", labels=labels, gpu=1))
+        pod = make_pod(
+            f"p{number}",
+            node=name,
+            owner="ReplicaSet/notebook",
+            annotations={"gpu-fraction": "0.3"},
+            labels={GROUP_LABEL: f"g{number}"},
+        )
+        objects += [pod, reservation_pod(name, f"g{number}", pod)]
+    story = Story(tmp_path, objects, [], 3, **REPACK)
+    (move,) = [one for one in story.simulation.scheduler.evictor.evicted if one.action == "repack"]
+    assert move.pod in ("default/p0", "default/p1")
+    placed = story.simulation.scheduler.snapshot.placed
+    held = [node for pod, node in placed.values() if pod.namespace == RESERVATIONS]
+    assert held == [move.moves_to]
 
 
 def test_repacking_needs_its_measure(tmp_path: Path) -> None:

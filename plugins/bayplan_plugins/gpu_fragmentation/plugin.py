@@ -33,6 +33,7 @@ from bayplan import (
 from bayplan.api import Quantity
 from bayplan.api.cards import WHOLE
 from bayplan.api.resources import amount_of
+from bayplan.dialects.kai_shares import is_reservation
 from bayplan.plugin.hookspecs import FloatColumn
 from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.gpu_fragmentation import simple
@@ -49,7 +50,6 @@ from bayplan_plugins.gpu_fragmentation.shapes import (
 )
 from bayplan_plugins.gpu_fragmentation.states import Rows, StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
-from bayplan_plugins.shared.cards.contract import NodeCards
 
 __all__ = ["GPUFragmentation", "GPUFragmentationArgs"]
 
@@ -117,6 +117,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         snapshot = handle.snapshot
         self._ledger = snapshot.shared(CardLedger, CardLedger)
         self._source = StateSource(snapshot, self._ledger)
+        self._shared = self._source.shared
         self._policy = _policy(args, self._source)
         self._learned = None if args.workload else LearnedWorkload(self._source.most)
         self._workload = _given(args)
@@ -139,7 +140,6 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         return Repacking(
             self.args.repack,
             self.handle,
-            self._ledger,
             self._source,
             self._policy,
             self._shape,
@@ -150,9 +150,9 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
 
     def _learn(self, pod: PodInfo, added: bool) -> None:
         assert self._learned is not None, "the workload is not given"
-        if not added:
+        if not added or is_reservation(pod.pod):
             return
-        requests = self._ledger.requests(pod)
+        requests = self._shared.requests(pod)
         if self._learned.see(pod, requests, self._source.card_memory()):
             if self._workload is not self._learned.in_use:
                 self._workload = self._learned.in_use
@@ -197,7 +197,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
 
     def _shape(self, pod: PodInfo) -> PodShape:
         memory = self._source.card_memory()
-        requests = self._ledger.requests(pod)
+        requests = self._shared.requests(pod)
         key = (pod.facts, tuple(requests.values()), memory)
         found = self._shapes.get(key)
         if found is None:
@@ -282,9 +282,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
             return None
         place = self._card(self._shape(pod), node.row)
         if place == FIRST and request.whole:
-            before = self._ledger.state(node.name, pod.uid)
-            assert before is not None, "the node has cards"
-            place = _first_idle(before)
+            place = self._ledger.first_idle(node.name, pod.uid)
         if place == FIRST or place >= len(self._ledger.cards(node.name)):
             return None
         own = self._ledger.state(node.name, pod.uid, only=place)
@@ -303,14 +301,6 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         """Return the card that was the best one when the node was rated."""
         known = self._known.get(shape)
         return int(known.rated.cards[row]) if known is not None else FIRST
-
-
-def _first_idle(state: NodeCards) -> int:
-    """Return the place of the first card that nobody uses, FIRST if all are used."""
-    for place, (card, used) in enumerate(zip(state.cards, state.used, strict=True)):
-        if used.idle and card.healthy and not card.cordoned:
-            return place
-    return FIRST
 
 
 def _rows(changes: Sequence[int]) -> Rows:

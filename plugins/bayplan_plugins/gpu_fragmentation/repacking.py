@@ -19,7 +19,6 @@ from bayplan.api.cards import WHOLE
 from bayplan.dialects import may_be_evicted
 from bayplan.inputs.durations import parse_duration
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
-from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.gpu_fragmentation.policy import Rated
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
@@ -101,14 +100,12 @@ class Repacking:
         self,
         args: RepackArgs,
         handle: Handle,
-        ledger: CardLedger,
         source: StateSource,
         policy: LeastStranded,
         shape: Callable[[PodInfo], PodShape],
         rated: Callable[[PodShape], Rated],
     ) -> None:
         self._handle = handle
-        self._ledger = ledger
         self._source = source
         self._policy = policy
         self._shape = shape
@@ -214,18 +211,13 @@ class Repacking:
     def _held(self) -> list[_Held]:
         """Return the pods with cards that run for themselves."""
         rows = self._handle.snapshot.nodes.row_of
-        position: dict[str, dict[int, int]] = {}
         found = []
         for pod, node in self._handle.snapshot.placed.values():
-            if pod.terminating or not self._ledger.requests(pod) or not self._is_alone(pod):
+            if pod.terminating or not self._source.shared.requests(pod) or not self._is_alone(pod):
                 continue
             if self._handle.is_nominated(pod):
                 continue
-            if node not in position:
-                cards = self._ledger.cards(node)
-                position[node] = {card.index: place for place, card in enumerate(cards)}
-            own = [position[node].get(share.card) for share in self._ledger.shares(pod, node)]
-            places = tuple(place for place in own if place is not None)
+            places = self._source.shared.places(pod, node)
             if places:
                 found.append(_Held(pod, rows[node], self._shape(pod), places))
         return found

@@ -13,6 +13,7 @@ from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.device_share.columns import CardArrays, Cards
 from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpu_fragmentation.groups import SharedCards
 from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, shape_of
 from bayplan_plugins.shared.node_selection import required_match
 
@@ -50,6 +51,7 @@ class StateSource:
     def __init__(self, snapshot: Snapshot, ledger: CardLedger) -> None:
         self._snapshot = snapshot
         self._ledger = ledger
+        self.shared = SharedCards(snapshot, ledger)
         self._masks: dict[NodeChoice, BoolColumn] = {}
         self._masks_of: object = None
         self._card_memory: tuple[object, int] = (None, 0)
@@ -88,6 +90,9 @@ class StateSource:
             memory = arrays.memory[rows].clip(min=0) * WHOLE // np.maximum(whole, 1)
             left = np.where(whole > 0, np.minimum(left, memory), left)
         self._left[rows] = left
+        for row in rows.tolist() if self.shared.any_groups else ():
+            for place, rest in self.shared.left(table.names[row]):
+                self._left[row, place] = rest
 
     def most(self) -> tuple[int, int]:
         """Return the CPU (milli) and the cards (thousandths) of the largest nodes."""
@@ -114,7 +119,7 @@ class StateSource:
         """Return of which sizes the pods with cards on a node are, 0 standing for shares."""
         pods = self._snapshot.nodes.pods[row].values()
         memory = self.card_memory()
-        asked = ((pod, self._ledger.requests(pod)) for pod in pods)
+        asked = ((pod, self.shared.requests(pod)) for pod in pods)
         shapes = [shape_of(pod, found, memory) for pod, found in asked if found]
         return {shape.cluster for shape in shapes}
 

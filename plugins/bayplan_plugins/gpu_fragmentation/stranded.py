@@ -7,6 +7,9 @@ the room for pods of several cards that it would use up (:mod:`.slots`).
 
 from __future__ import annotations
 
+from operator import mul
+from typing import NamedTuple
+
 import numpy as np
 
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
@@ -29,7 +32,19 @@ __all__ = ["LeastStranded"]
 _SEQUENCES = 16
 _LENGTH = 16
 _ALIKE = 100.0
+_FEW = 64
+"""For up to so many nodes, looking up what is known of each is faster than columns."""
+_MOST_TRIED = 20_000
+_MOST_SHAPES = 512
 _NO_NODES = np.zeros(0)
+
+
+class _Tried(NamedTuple):
+    """What a share would do on a card of a node with so much left, by the slots of each size."""
+
+    left: int
+    gain: float
+    lost: tuple[float, ...]
 
 
 class LeastStranded:
@@ -53,6 +68,7 @@ class LeastStranded:
         self._states = KnownStates()
         self._idle_after = StateTable(self._count_idle)
         self._slot_table = StateTable(self._count_slots, len(self._slots.cards))
+        self._tried: dict[PodShape, dict[int, tuple[_Tried, ...]]] = {}
 
     def learn(self, workload: list[WeightedShape]) -> None:
         """Take over how many slots will be needed; what nodes strand still holds."""
@@ -60,6 +76,7 @@ class LeastStranded:
         self._slots = Slots(known, self._places(known))
         self._slot_table = StateTable(self._count_slots, len(self._slots.cards))
         self._known_prices = None
+        self._tried.clear()
         if len(self._stranded):
             states = self._source.of(np.arange(len(self._stranded)))
             self._slots_of = self._slot_table.of(self._numbers(states), states).T.copy()
@@ -75,7 +92,7 @@ class LeastStranded:
         allowed = np.stack(columns, axis=1) if columns else np.ones((size, 1), dtype=np.bool_)
         self._allowed, self._kind = kinds_of(allowed)
         states = self._source.of(np.arange(size))
-        numbers = self._numbers(states)
+        numbers = self._number = self._numbers(states)
         self._stranded = self._idle_after.of(numbers, states)[:, 0]
         self._slots_of = self._slot_table.of(numbers, states).T.copy()
         self._idle: IntColumn = states.left.sum(axis=1)
@@ -84,10 +101,12 @@ class LeastStranded:
         """Compute again what changed nodes strand."""
         if self._states.full:
             self._forget_states()
+            if len(self._stranded):
+                self._number = self._numbers(self._source.of(np.arange(len(self._stranded))))
         self._known_prices = None
         if len(self._stranded) and len(rows):
             states = self._source.of(rows)
-            numbers = self._numbers(states)
+            numbers = self._number[rows] = self._numbers(states)
             self._stranded[rows] = self._idle_after.of(numbers, states)[:, 0]
             self._slots_of[:, rows] = self._slot_table.of(numbers, states).T
             self._idle[rows] = states.left.sum(axis=1)
@@ -118,6 +137,9 @@ class LeastStranded:
         result = Rated(
             np.zeros(size), np.full(size, FIRST), np.zeros((len(self._slots.cards), size))
         )
+        if size <= _FEW and shape.cards == 1 and not shape.whole:
+            self._rate_few(shape, states, result)
+            return result
         places = with_room(shape, states)
         if not len(places):
             return result
@@ -140,16 +162,62 @@ class LeastStranded:
     def _rate_share(self, shape: PodShape, own: NodeStates, places: Rows, result: Rated) -> None:
         """Rate nodes for a share; of each one's cards take the best, of equal ones the first."""
         nodes, cards = different_cards(own.left, shape.compute)
-        tried = own.part(nodes)
-        left = tried.left.copy()
-        left[np.arange(len(nodes)), cards] -= shape.compute
-        gain, lost = self._effect(tried, tried.without(shape.cpu, left))
+        gain, lost = self._share_effect(shape, own, nodes, cards)
         total = gain - self._prices() @ lost
         chosen = best_of_each(nodes, cards, total)
         into = places[nodes[chosen]]
         result.scores[into] = gain[chosen]
         result.cards[into] = cards[chosen]
         result.used_up[:, into] = lost[:, chosen]
+
+    def _rate_few(self, shape: PodShape, states: NodeStates, result: Rated) -> None:
+        """Rate a few nodes for a share, each by what is known of nodes that are alike."""
+        known = self._tried.setdefault(shape, {})
+        if len(known) > _MOST_TRIED or len(self._tried) > _MOST_SHAPES:
+            self._tried.clear()
+            known = self._tried[shape] = {}
+        numbers = self._number[states.rows].tolist()
+        missing = [place for place, number in enumerate(numbers) if number not in known]
+        if missing:
+            self._try(shape, states.part(np.array(missing, dtype=np.intp)), known)
+        prices = self._prices().tolist()
+        for place, number in enumerate(numbers):
+            tried = known[number]
+            if not tried:
+                continue
+            left = states.left[place].tolist()
+            _, card, best = min(
+                (sum(map(mul, prices, one.lost)) - one.gain, left.index(one.left), one)
+                for one in tried
+            )
+            result.scores[place], result.cards[place] = best.gain, card
+            result.used_up[:, place] = best.lost
+
+    def _try(
+        self, shape: PodShape, states: NodeStates, known: dict[int, tuple[_Tried, ...]]
+    ) -> None:
+        """Find out what a share would do on the different cards of nodes."""
+        numbers = self._number[states.rows].tolist()
+        found: dict[int, list[_Tried]] = {number: [] for number in numbers}
+        places = with_room(shape, states)
+        if len(places):
+            own = states.part(places)
+            nodes, cards = different_cards(own.left, shape.compute)
+            gain, lost = self._share_effect(shape, own, nodes, cards)
+            left = own.left[nodes, cards].tolist()
+            owners = places[nodes].tolist()
+            for owner, *tried in zip(owners, left, gain.tolist(), lost.T.tolist(), strict=True):
+                found[numbers[owner]].append(_Tried(tried[0], tried[1], tuple(tried[2])))
+        known.update((number, tuple(dict.fromkeys(tried))) for number, tried in found.items())
+
+    def _share_effect(
+        self, shape: PodShape, own: NodeStates, nodes: Rows, cards: IntColumn
+    ) -> tuple[FloatColumn, SlotTable]:
+        """Return the effect of a share on pairs of a node and a card, by their places."""
+        tried = own.part(nodes)
+        left = tried.left.copy()
+        left[np.arange(len(nodes)), cards] -= shape.compute
+        return self._effect(tried, tried.without(shape.cpu, left))
 
     def _prices(self) -> FloatColumn:
         if self._known_prices is None:

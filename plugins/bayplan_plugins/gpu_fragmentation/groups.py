@@ -1,0 +1,75 @@
+"""KAI's shares as the policies see them: what pods ask for, and what is left of shared cards.
+
+A reservation pod holds a shared card, so the ledger of cards has the card as given out whole. What
+the pods of its group leave of it is known by :class:`~bayplan_plugins.shared.cards.kai_groups`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from bayplan import PodInfo
+from bayplan.api.cards import MEBIBYTE, WHOLE
+from bayplan.dialects.kai_shares import GpuShareRequest, is_reservation
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.device_share.ledger import NO_REQUESTS, CardLedger, Requests
+from bayplan_plugins.shared.cards.contract import CardRequest
+from bayplan_plugins.shared.cards.kai_groups import GpuGroups
+from bayplan_plugins.shared.cards.kai_requests import known_share
+
+__all__ = ["SharedCards"]
+
+_KAI = "KAI"
+
+
+class SharedCards:
+    """What pods ask of cards in any words, and which cards KAI's groups share."""
+
+    def __init__(self, snapshot: Snapshot, ledger: CardLedger) -> None:
+        self._snapshot = snapshot
+        self._ledger = ledger
+        self._groups = snapshot.shared(GpuGroups, GpuGroups)
+
+    def requests(self, pod: PodInfo) -> Requests:
+        """Return what a pod requests; nothing for one that holds a card for others."""
+        found = self._ledger.requests(pod)
+        if found:
+            return NO_REQUESTS if is_reservation(pod.pod) else found
+        share = known_share(pod)
+        return _of_kai(share) if isinstance(share, GpuShareRequest) else NO_REQUESTS
+
+    def places(self, pod: PodInfo, node: str) -> tuple[int, ...]:
+        """Return the places of a pod's cards among those of its node."""
+        position = {card.index: place for place, card in enumerate(self._ledger.cards(node))}
+        holders = [pod]
+        groups = self._groups.on_node(node)
+        for name in self._groups.of_pod(pod.key):
+            placed = self._snapshot.placed.get(groups[name].reservation)
+            holders += [placed[0]] if placed is not None else []
+        shares = (share for one in holders for share in self._ledger.shares(one, node))
+        return tuple(position[share.card] for share in shares if share.card in position)
+
+    @property
+    def any_groups(self) -> bool:
+        """Whether any node has cards that groups share."""
+        return next(self._groups.nodes(), None) is not None
+
+    def left(self, node: str) -> Iterator[tuple[int, int]]:
+        """Yield the place of each shared card of a node, and the thousandths left of it."""
+        groups = self._groups.on_node(node)
+        if not groups:
+            return
+        size = self._groups.card_memory(node)
+        for group in groups.values():
+            placed = self._snapshot.placed.get(group.reservation)
+            # A group that its last pod has left gives its card back whole.
+            rest = max(0, size - group.memory(size)) * WHOLE // size if group.pods else WHOLE
+            for place in self.places(placed[0], node) if placed is not None else ():
+                yield place, rest
+
+
+@lru_cache(4096)
+def _of_kai(share: GpuShareRequest) -> Mapping[str, CardRequest]:
+    part, memory = round(share.fraction * WHOLE), share.memory * MEBIBYTE
+    return {_KAI: CardRequest(_KAI, share.devices, max(1, part), memory)}
