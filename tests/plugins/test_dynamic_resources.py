@@ -533,6 +533,19 @@ def test_a_device_whose_shares_are_held_is_not_given_whole() -> None:
     assert made.schedule() == {"p": "a"}
 
 
+def test_explain_finds_the_pods_whose_claims_are_in_the_way_together() -> None:
+    made = gpu_cluster({"a": 3}, template("one", request()), template("two", request(count=2)))
+    made.add(*(pod(name, "one", priority=1) for name in "pqr"))
+    made.schedule()
+    made.add(pod("wide", "two", priority=0))
+    made.schedule()
+    wide = made.api.get(Pod, "default/wide")
+    assert wide is not None
+    (one,) = explain(made.scheduler, wide).suggestions
+    assert one.text == "would fit on a if devices of several claims were freed"
+    assert len(one.ends) == 2
+
+
 def test_a_misspelt_attribute_is_reported_with_the_likely_one() -> None:
     typo = request(selectors=[{"cel": {"expression": f'device.attributes["{GPU}"].modle == "x"'}}])
     nodes = [node(f"n{i}") for i in range(3)]

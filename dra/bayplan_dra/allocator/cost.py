@@ -2,17 +2,20 @@
 
 The nearest devices come first (see :mod:`.reach`), then the fewest pieces of hardware divided, then
 the most room on those that are (see :mod:`.room`), then the fewest groups broken, level by level.
+Of devices that are shared, those are filled up first that have the least left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from bayplan_dra.allocator.model import Amount
 from bayplan_dra.allocator.table import Group
 
-__all__ = ["WORST", "broken_groups", "cost_of", "group_cost", "room_cost"]
+__all__ = ["WORST", "broken_groups", "cost_of", "group_cost", "large_rests", "room_cost"]
 
 _BASE = 1_000_000
+_REST = 1000
 WORST: int = _BASE**16
 """More than any set of devices costs."""
 
@@ -49,6 +52,16 @@ def room_cost(room: int) -> int:
     """Return what it costs that no more than ``room`` is left; see ``Division.value``."""
     weight: int = _BASE**8
     return -room * weight
+
+
+def large_rests(left: Iterable[tuple[tuple[int, str], Amount]], most: Mapping[str, Amount]) -> int:
+    """Return what the rests of shared devices are worth; a large one more than two small ones.
+
+    :param left: what is left of each device's capacities.
+    :param most: the largest amount of each capacity that a device has.
+    """
+    parts = ((amount / most[name]) if most[name] else 0 for (_, name), amount in left)
+    return sum(int(_REST * part * part) for part in parts)
 
 
 def _is_broken(group: Group, used: int) -> bool:

@@ -93,6 +93,7 @@ class AllocationProblem:
     :ivar counted: the shared devices in use, whose counters are already taken.
     :ivar used: all devices in use.
     :ivar turns: when each device is tried; empty if that does not matter.
+    :ivar most: the largest amount of each capacity that a shared device has.
     """
 
     table: DeviceTable
@@ -103,6 +104,7 @@ class AllocationProblem:
     used: int
     groups: Sequence[Group]
     turns: Sequence[Turn] = ()
+    most: Mapping[str, Amount] = field(default_factory=dict)
 
     def covered(self, demands: Sequence[DeviceDemand]) -> list[list[int]]:
         """Return, for each constraint, the numbers of the demands that it covers."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bayplan_dra.allocator.cost import WORST, group_cost, room_cost
+from bayplan_dra.allocator.cost import WORST, group_cost, large_rests, room_cost
 from bayplan_dra.allocator.problem import (
     AllocationProblem,
     DeviceDemand,
@@ -184,6 +184,7 @@ class DeviceSearch:
             costs[(used & group.mask).bit_count()]
             for group, costs in zip(self._problem.groups, self._costs, strict=True)
         )
+        cost -= self._rests(state)
         if self._best is None:
             self._limit = self.steps + (_EXACT_STEPS if self._exact else _MORE_STEPS)
         if self._best is None or cost < self._best.cost:
@@ -198,13 +199,17 @@ class DeviceSearch:
                 may |= mask
         may &= ~used
         total = sum(state.left)
-        # The more is used, the less room is left.
-        bound = room_cost(self._room(state, used))
+        # The more is used, the less room is left, and the smaller are the rests.
+        bound = room_cost(self._room(state, used)) - self._rests(state)
         for group, costs in zip(self._problem.groups, self._costs, strict=True):
             now = (used & group.mask).bit_count()
             most = now + min(total, (may & group.mask).bit_count())
             bound += costs[now] if most == now else min(costs[now : most + 1])
         return bound
+
+    def _rests(self, state: PartialSolution) -> int:
+        """Return what the rests of shared devices are worth."""
+        return large_rests(state.shares, self._problem.most) if state.shares else 0
 
     def _room(self, state: PartialSolution, used: int) -> int:
         """Return what is left of all divided hardware."""
@@ -218,7 +223,7 @@ class DeviceSearch:
         """Order candidates: the nearest come first, then those that failed the least.
 
         Of these, those that divide nothing new and leave the most room; then groups that can hold
-        all that is missing, the fullest first.
+        all that is missing, the fullest first; then shared devices with the least left.
         """
         mask, left = state.masks[number], state.left[number]
         used = state.used(self._problem.used)
@@ -232,6 +237,13 @@ class DeviceSearch:
             free = (group.mask & ~used).bit_count()
             for device in bits(here):
                 keys[device] += [int(here.bit_count() < left), free]
+        if state.shares:
+            rests = dict.fromkeys(keys, 0)
+            for (device, name), amount in state.shares:
+                if device in rests:
+                    rests[device] += large_rests((((device, name), amount),), self._problem.most)
+            for device, rest in rests.items():
+                keys[device] += [rest]
         turns = self._problem.turns
         if not turns:
             return sorted(keys, key=lambda device: (keys[device], device))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bayplan.api.dra import CLAIM_LIMIT
-from bayplan_dra.allocator.cost import broken_groups
+from bayplan_dra.allocator.cost import broken_groups, large_rests
 from bayplan_dra.allocator.model import (
     AllocatedState,
     AllocationError,
@@ -74,7 +74,8 @@ class Solved:
     :ivar cost: of all devices that are then in use, see ``cost_of``.
     :ivar preferences: the index of the alternative that each request with ``firstAvailable`` got.
     :ivar broken: the number of groups of devices that were whole and are now used in part.
-    :ivar lost: the room that divided hardware lost, see ``Division.value``.
+    :ivar lost: the room that divided hardware lost, see ``Division.value``, and what the rests of
+        shared devices did, see ``large_rests``.
     """
 
     choices: Sequence[Sequence[Choice]]
@@ -154,6 +155,7 @@ class _Solver:
         self._in_use = table.in_use(state)
         shared = table.shared_in_use(state)
         self._shares = self._shares_left(usage)
+        self._most = self._largest()
         self._counters: Mapping[CounterKey, Amount] = usage.counters
         self._groups = (*table.groups(tuple(levels)), *table.doubtful(state))
         self._used = self._in_use | shared
@@ -170,6 +172,14 @@ class _Solver:
             for number in bits(self._table.shareable)
             for name in self._table.devices[number].spec.capacity
         }
+
+    def _largest(self) -> dict[str, Amount]:
+        """Return the largest amount of each capacity that a shared device has."""
+        most: dict[str, Amount] = {}
+        for number, name in self._shares:
+            offered = self._table.devices[number].spec.capacity[name].value.number
+            most[name] = max(most.get(name, 0), offered)
+        return most
 
     # All requests ----------------------------------------------------------------------------
 
@@ -297,6 +307,7 @@ class _Solver:
             self._used,
             self._groups,
             self._table.turns(self._state),
+            self._most,
         )
         demands = [way.demand for way in chosen if way.demand is not None]
         demands += more
@@ -333,9 +344,21 @@ class _Solver:
         for mask in solution.chosen:
             used |= mask
         broken = broken_groups(self._groups, used) - broken_groups(self._groups, self._used)
-        lost = self._room(self._used) - self._room(used)
+        lost = self._room(self._used) - self._room(used) + self._rests_lost(chosen, solution)
         steps = self._budget.steps
         return Solved(choices, solution.cost, steps, preferences, max(0, broken), lost)
+
+    def _rests_lost(self, chosen: Sequence[_Way], solution: DeviceSolution) -> int:
+        """Return how much less the rests of shared devices are worth with a solution."""
+        if not self._shares:
+            return 0
+        left = dict(self._shares)
+        for way, mask in zip(chosen, solution.chosen, strict=True):
+            assert way.demand is not None
+            for device in bits(mask):
+                for name, amount in way.demand.consumed.get(device, {}).items():
+                    left[device, name] -= amount
+        return large_rests(self._shares.items(), self._most) - large_rests(left.items(), self._most)
 
     def _room(self, used: int) -> int:
         """Return what divided hardware still has, once these devices are in use."""

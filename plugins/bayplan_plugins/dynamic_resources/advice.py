@@ -89,7 +89,14 @@ def advice(
         state.release(held)
         if allocator.with_state(claims, node.node, state).choices is not None:
             count = len(held)
-            devices = f"{count} device{'s'[: count > 1]}"
-            text = f"would fit on {node.name} if the {devices} of claim {holder} were freed"
+            devices = f"the {count} devices" if count > 1 else "the device"
+            verb = "were" if count > 1 else "was"
+            text = f"would fit on {node.name} if {devices} of claim {holder} {verb} freed"
             yield Remedy(text, node.row, float(count), frees=False)
             return
+    state = ledger.state.copy()
+    for _, held in holders:
+        state.release(held)
+    if len(holders) > 1 and allocator.with_state(claims, node.node, state).choices is not None:
+        text = f"would fit on {node.name} if devices of several claims were freed"
+        yield Remedy(text, node.row, float(len(holders)), frees=True)

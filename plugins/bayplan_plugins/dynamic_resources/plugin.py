@@ -157,6 +157,11 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     # Before the cycle ------------------------------------------------------------------------
 
     @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods with claims or extended resources, which claims may stand for."""
+        return pod.facts.wants_devices
+
+    @hookimpl
     def pre_enqueue(self, pod: PodInfo) -> str | None:
         """Wait until all claims of the pod exist."""
         if not pod.spec.resource_claims:
