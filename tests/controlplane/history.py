@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import threading
 import time
-from collections.abc import Callable
 
 from faces import Client
 from live_cluster import CLAIMS, PODS, Content
@@ -30,11 +29,12 @@ class History:
         self.ended: dict[str, float] = {}
         """When the containers of each pod had ended, as it says itself, by its UID."""
         self._devices: dict[str, set[Device]] = {}
+        self._there: dict[str, dict[str, Content]] = {PODS: {}, CLAIMS: {}}
+        """The objects of each collection as they were last seen, by UID."""
         self._client = client
         self._ending = threading.Event()
         self._threads = [
-            threading.Thread(target=self._follow, args=given, daemon=True)
-            for given in ((PODS, self._pod), (CLAIMS, self._claim))
+            threading.Thread(target=self._follow, args=(path,), daemon=True) for path in self._there
         ]
 
     def __enter__(self) -> History:
@@ -45,16 +45,34 @@ class History:
     def __exit__(self, *exc: object) -> None:
         self._ending.set()
 
-    def _follow(self, path: str, see: Callable[[str, Content], None]) -> None:
+    def look(self, path: str) -> str:
+        """See what is there now, and what has gone since the last time; return the list's version.
+
+        A watch ends after a while, and what is deleted before the next list is told by no event.
+        """
+        found = self._client.get(path).json
+        uids = {one["metadata"]["uid"] for one in found["items"]}
+        for gone in [one for uid, one in self._there[path].items() if uid not in uids]:
+            self._see(path, "DELETED", gone)
+        for one in found["items"]:
+            self._see(path, "LISTED", one)
+        return str(found["metadata"]["resourceVersion"])
+
+    def _see(self, path: str, event: str, content: Content) -> None:
+        uid = content["metadata"]["uid"]
+        if event == "DELETED":
+            self._there[path].pop(uid, None)
+        else:
+            self._there[path][uid] = content
+        (self._pod if path == PODS else self._claim)(event, content)
+
+    def _follow(self, path: str) -> None:
         while not self._ending.is_set():
             try:
-                found = self._client.get(path).json
-                for one in found["items"]:
-                    see("LISTED", one)
-                version = found["metadata"]["resourceVersion"]
+                version = self.look(path)
                 with self._client.watch(path, resourceVersion=version) as events:
                     while not self._ending.is_set():
-                        see(*events.next())
+                        self._see(path, *events.next())
             except (OSError, EOFError, http.client.HTTPException, ValueError, KeyError):
                 # The server is away, or has forgotten: the next list has what was missed.
                 time.sleep(0.05)

@@ -197,6 +197,22 @@ class QueueHistory(History):
             self.problems.append(f"{queue} uses {len(holding)} of {MOST} cores")
 
 
+@pytest.mark.parametrize(("bound", "problems"), [(MOST, []), (MOST + 1, ["q0 uses 7 of 6 cores"])])
+def test_a_pod_that_is_deleted_between_two_watches_has_given_its_core_back(
+    embedded: LiveCluster, bound: int, problems: list[str]
+) -> None:
+    history = QueueHistory(embedded.client)
+    names = [f"q0-{number}-0" for number in range(bound + 2)]
+    for name in names[:2]:
+        embedded.apply([asking(name, nodeName="n0")])
+    history.look(PODS)
+    for name in names[:2]:
+        embedded.client.delete(f"{PODS}/{name}", gracePeriodSeconds=0)
+    embedded.apply([asking(name, nodeName="n0") for name in names[2:]])
+    history.look(PODS)
+    assert history.problems == problems
+
+
 def jobs(system: System) -> Iterator[list[Content]]:
     """Yield the objects of each job, those of all queues in turn."""
     for number in range(JOBS):
@@ -351,15 +367,20 @@ def statuses_say(cluster: LiveCluster, system: System, asked: int, **others: int
     """Wait until every queue says what it has and what its jobs ask for."""
     path = path_of(system.queue("q0")[-1], name=False)
 
-    def is_said() -> bool:
+    def wrong() -> list[Content]:
+        found = []
         for queue in cluster.items(path):
             has, asks = system.said(queue)
             wanted = others.get(queue["metadata"]["name"], asked)
             if has != str(MOST) or asks not in (None, str(wanted)):
-                return False
-        return True
+                found.append(queue)
+        return found
 
-    wait_until(is_said, f"the statuses of {path}", 30)
+    try:
+        wait_until(lambda: not wrong(), f"the statuses of {path}", 30)
+    except TimeoutError:
+        said = {one["metadata"]["name"]: system.said(one) for one in wrong()}
+        raise AssertionError(f"expected {MOST} and {asked} ({others}), got {said}") from None
 
 
 def bindings_told(cluster: LiveCluster) -> Counter[Any]:

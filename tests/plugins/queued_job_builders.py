@@ -61,11 +61,11 @@ def running(cluster: Cluster) -> set[str]:
 
 
 def on_nodes(cluster: Cluster) -> dict[str, int]:
-    """Return the number of pods that each job has on nodes."""
+    """Return the number of pods that each Job has on nodes."""
     found: dict[str, int] = {}
     for pod in cluster.api.list(Pod):
-        if pod.spec.node_name:
-            name = pod.metadata.labels["job-name"]
+        name = pod.metadata.labels.get("job-name")
+        if pod.spec.node_name and name is not None:
             found[name] = found.get(name, 0) + 1
     return found
 

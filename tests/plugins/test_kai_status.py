@@ -450,3 +450,20 @@ def test_the_rest_of_a_stale_group_is_told_how_many_pods_it_lacks() -> None:
         "num-evicted-pods": "1",
         "evictor-action-type": "stalegangeviction",
     }
+
+
+def asked_of(cluster: Cluster, name: str) -> str:
+    found = cluster.api.get(KaiQueue, name)
+    assert found is not None
+    return found.status.requested[GPU].text
+
+
+def test_a_queue_asks_for_less_once_a_pod_that_waited_is_gone() -> None:
+    cluster = Cluster([make_node("n", gpu=1), queue("a")])
+    labels = {"kai.scheduler/queue": "a"}
+    cluster.add(*(make_pod(name, None, None, labels=labels, gpu=1) for name in ("g", "h")))
+    cluster.schedule()
+    assert asked_of(cluster, "a") == "2"
+    cluster.remove(next(name for name in ("g", "h") if name not in cluster.placements()))
+    cluster.schedule()
+    assert asked_of(cluster, "a") == "1"

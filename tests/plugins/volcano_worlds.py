@@ -80,11 +80,16 @@ def pods(
 
 
 def cluster_of(
-    objects: Sequence[ApiObject], configuration: Mapping[str, Any] | None = None
+    objects: Sequence[ApiObject],
+    configuration: Mapping[str, Any] | None = None,
+    **plugins: Mapping[str, Any],
 ) -> Cluster:
-    """Return a cluster with these objects whose queues follow a configuration of Volcano's."""
+    """Return a cluster with these objects whose queues follow a configuration of Volcano's.
+
+    :param plugins: further plugins with their arguments.
+    """
     args = {"volcano": configuration or {"policy": "capacity"}}
-    return Cluster(objects, plugins={"Queues": args})
+    return Cluster(objects, plugins={"Queues": args, **plugins})
 
 
 def evictions(cluster: Cluster) -> list[str]:

@@ -7,6 +7,7 @@ from collections import Counter
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 from paths import ROOT
 
@@ -116,14 +117,14 @@ def test_suspended_jobs_wait_for_their_queue_and_are_suspended_again() -> None:
     assert answer["queues"]["vision"]["wait"]["max"] == 1680.0
 
 
-def test_an_elastic_job_grows_into_what_is_lent_and_comes_back_at_its_minimum() -> None:
+def test_an_elastic_job_grows_into_what_is_lent_and_gives_it_back() -> None:
     before = simulate("queues-elastic-jobs", until="5m")
     assert len(before["placements"]) == 8
     after = simulate("queues-elastic-jobs")
     names = Counter(pod.removeprefix("default/").split("-")[0] for pod in after["placements"])
     assert names == {"train": 4, "serve": 4}
-    assert after["queues"]["research"]["evictions"] == 1
-    assert after["queues"]["product"]["wait"]["max"] == 30.0
+    assert after["queues"]["research"]["evictions"] == 0
+    assert after["queues"]["product"]["wait"]["max"] == 60.0, "a notice, then the end of the pods"
 
 
 def explain(target: str, until: str) -> str:
@@ -171,3 +172,12 @@ def test_an_elastic_job_grows_makes_way_and_is_billed_to_the_second() -> None:
     }
     result = CliRunner().invoke(cli, ["simulate", "-f", story, "-o", "json"])
     assert json.loads(result.stdout)["evicted"] == []
+
+
+@pytest.mark.parametrize("until", ["5m", "10m", "20m"])
+@pytest.mark.parametrize(
+    "story", sorted(path.name for path in (CONFIGS / "examples").glob("queues-*"))
+)
+def test_whatever_waits_in_a_queue_is_told_why(story: str, until: str) -> None:
+    pending = simulate(story, until=until)["pending"]
+    assert [pod for pod, answer in pending.items() if not answer["message"].strip()] == []

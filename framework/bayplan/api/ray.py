@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec.structs import replace
+
 from bayplan.api.meta import ApiStruct, Condition, ObjectMeta, explicit
 from bayplan.api.pod import Container, PodSpec, PodTemplate, ResourceRequirements
 from bayplan.api.quantity import Quantity
 
 __all__ = [
+    "AutoscalerOptions",
     "HeadGroup",
     "RayCluster",
     "RayClusterSpec",
@@ -21,6 +24,7 @@ __all__ = [
 ]
 
 NO_MAXIMUM = 2**31 - 1
+_AUTOSCALER = "autoscaler"
 
 
 class HeadGroup(ApiStruct, frozen=True):
@@ -55,6 +59,12 @@ class WorkerGroup(ApiStruct, frozen=True):
         return min(max(self.replicas or 0, self.min_replicas), self.max_replicas)
 
 
+class AutoscalerOptions(ApiStruct, frozen=True):
+    """autoscalerOptions: what the container asks for that sizes a Ray cluster."""
+
+    resources: ResourceRequirements | None = None
+
+
 class RayClusterSpec(ApiStruct, frozen=True):
     """spec of a Ray cluster."""
 
@@ -62,7 +72,32 @@ class RayClusterSpec(ApiStruct, frozen=True):
     worker_group_specs: tuple[WorkerGroup, ...] = ()
     suspend: bool = False
     enable_in_tree_autoscaling: bool = False
+    autoscaler_options: AutoscalerOptions = AutoscalerOptions()
     managed_by: str | None = None
+
+    @property
+    def autoscaler(self) -> Container | None:
+        """The container that KubeRay adds to the head to size the cluster; None where it does not.
+
+        Its requests and limits are KubeRay's, unless the cluster states others.
+        """
+        head = self.head_group_spec.template.spec.containers
+        if not self.enable_in_tree_autoscaling or any(one.name == _AUTOSCALER for one in head):
+            return None
+        amounts = {"cpu": Quantity("500m"), "memory": Quantity("512Mi")}
+        resources = self.autoscaler_options.resources
+        if resources is None:
+            resources = ResourceRequirements(requests=amounts, limits=amounts)
+        return Container(name=_AUTOSCALER, image=head[0].image if head else "", resources=resources)
+
+    @property
+    def head(self) -> PodTemplate:
+        """The template of the head as KubeRay makes it."""
+        template, autoscaler = self.head_group_spec.template, self.autoscaler
+        if autoscaler is None:
+            return template
+        spec = replace(template.spec, containers=(*template.spec.containers, autoscaler))
+        return replace(template, spec=spec)
 
 
 class RayClusterStatus(ApiStruct, frozen=True):

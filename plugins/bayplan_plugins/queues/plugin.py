@@ -31,6 +31,7 @@ from bayplan_plugins.queues.policy import (
     AdmitsJobs,
     AssignsNodes,
     KeepsOffNodes,
+    LendsToElasticJobs,
     Policy,
     ProtectsNewJobs,
     Room,
@@ -327,6 +328,16 @@ class Queues(Plugin[QueuesArgs]):
         for policy in self._active:
             if policy.system == system and isinstance(policy, AdmitsJobs):
                 return policy.jobs_in_line(name)
+        return None
+
+    @hookimpl
+    def admitted_without(self, pods: Sequence[PodInfo], job: str) -> str | None:
+        """Return the first job that waits for quota and would be admitted without some pods."""
+        for policy in self._active:
+            if isinstance(policy, LendsToElasticJobs):
+                found = policy.admitted_without(pods, job)
+                if found is not None:
+                    return found
         return None
 
     # Which queue -------------------------------------------------------------------------

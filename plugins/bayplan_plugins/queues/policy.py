@@ -17,6 +17,7 @@ from bayplan.queues.tree import AmountRows
 __all__ = [
     "AdmitsJobs",
     "AssignsNodes",
+    "LendsToElasticJobs",
     "Moves",
     "Policy",
     "ProtectsNewJobs",
@@ -199,6 +200,18 @@ class AdmitsJobs(Protocol):
 
     def until_admitted(self, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:
         """Return how many running jobs have to end, in order, for it to be admitted; 0 if never."""
+
+
+@runtime_checkable
+class LendsToElasticJobs(Protocol):
+    """A policy whose jobs wait for quota that elastic jobs may have beyond their minimum."""
+
+    def admitted_without(self, pods: Sequence[PodInfo], job: str) -> str | None:
+        """Return the first job that would be admitted without some pods; None for none.
+
+        :param pods: pods of elastic jobs, which have no node in the running trial.
+        :param job: the only job to ask for; "" for any.
+        """
 
 
 @runtime_checkable

@@ -11,7 +11,8 @@ All that has to survive a restart is in annotations: when a job was resized, whe
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import Field
@@ -32,13 +33,14 @@ from bayplan import (
 )
 from bayplan.api.times import seconds_of
 from bayplan.dialects.elastic import RESIZED_ANNOTATION, Mark, Replicas, index_of
+from bayplan.dialects.queued_jobs import QUEUE_LABEL
 from bayplan.naming import counted
 from bayplan.plugin.hookspecs import FloatColumn
 from bayplan_plugins.resizer.growth import Growing, grow
-from bayplan_plugins.resizer.jobs import ElasticJobs, State
+from bayplan_plugins.resizer.jobs import ElasticJobs, Replica, State
 from bayplan_plugins.resizer.moving import gain_of_moving
 from bayplan_plugins.resizer.nearness import Nearness
-from bayplan_plugins.resizer.shrinking import Shrinking, shrink_for
+from bayplan_plugins.resizer.shrinking import Shrinking, shrink_for, shrink_for_quota
 from bayplan_plugins.resizer.writes import Writes
 
 __all__ = ["SHRINK", "Resizer", "ResizerArgs"]
@@ -64,6 +66,9 @@ class _Round:
 
     growing: list[Growing] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    settled: list[State] = field(default_factory=list)
+    shrinks: bool = False
+    """Whether any job gives up replicas now, or is about to."""
 
 
 class Resizer(Plugin[ResizerArgs]):
@@ -82,6 +87,8 @@ class Resizer(Plugin[ResizerArgs]):
         self._nearness = Nearness(handle, self._jobs)
         self._compared: dict[Mark, frozenset[tuple[str, str]]] = {}
         """Where the pods of each job were when it was last found out what moving would gain."""
+        self._asked_for_quota = -math.inf
+        """When it was last found out what shrinking would do for jobs that wait for quota."""
 
     # The start ---------------------------------------------------------------------------
 
@@ -123,6 +130,7 @@ class Resizer(Plugin[ResizerArgs]):
                 self._writes.tell(part, "Warning", "NotResized", part.problem)
             elif part.active and not self._writes.is_pending(part):
                 self._look_at(self._jobs.state(part), now, found)
+        self._give_up_quota(now, found)
         for job in grow(self.handle, found.growing) if found.growing else ():
             part = job.state.part
             self._writes.resize(part, part.size.now + job.added, "there is idle capacity")
@@ -135,10 +143,12 @@ class Resizer(Plugin[ResizerArgs]):
         due = state.due(now)
         if due and size.now > size.least:
             left = max(size.least, due[0].index)
+            found.shrinks = True
             self._writes.resize(part, left, "others wait for its nodes", due)
             return
         found.times += state.going_at
         if state.going:
+            found.shrinks = True
             return
         if size.now > size.most:
             gone = state.replicas[size.most :]
@@ -146,6 +156,7 @@ class Resizer(Plugin[ResizerArgs]):
         elif state.placed < len(state.replicas) and size.now > size.least:
             self._give_up_unplaced(state, now, found)
         elif state.is_settled:
+            found.settled.append(state)
             self._compare(state)
             self._may_grow(state, now, found)
 
@@ -217,6 +228,39 @@ class Resizer(Plugin[ResizerArgs]):
             return None
         return self._carry_out(unit, found)
 
+    @hookimpl
+    def may_give_up(self) -> list[PodInfo]:
+        """Return the pods beyond the minimum of jobs in queues, and those that go already."""
+        if not self._jobs:
+            return []
+        found = list(self._jobs.leaving())
+        for part in self._jobs.all():
+            if part.problem or not part.active or not _is_queued(part):
+                continue
+            state = self._jobs.state(part)
+            if state.going or (state.is_settled and self._may_shrink(state)):
+                found += [pod for one in state.surplus for pod in one.pods]
+            kept = {pod.key for one in state.replicas for pod in one.pods}
+            # Its controller removes what is beyond its size.
+            found += [pod for pod in self._jobs.pods_of(part) if pod.key not in kept]
+        return found
+
+    def _give_up_quota(self, now: float, found: _Round) -> None:
+        """Let jobs shrink for one that waits for quota which they have beyond their minimum."""
+        states = [one for one in found.settled if _is_queued(one.part) and self._may_shrink(one)]
+        if not states or found.shrinks:
+            return
+        next_time = self._asked_for_quota + self.args.shrink_after
+        if now < next_time:
+            found.times.append(next_time)
+            return
+        self._asked_for_quota = now
+        states = sorted(states, key=_last_to_keep)[:_MOST_SHRUNK]
+        search = shrink_for_quota(self.handle, states, self._jobs.leaving())
+        if search is not None:
+            job, gone = search
+            found.times += self._announce(gone, job)
+
     def _may_shrink(self, state: State) -> bool:
         snapshot, handle = self.handle.snapshot, self.handle
         pods = [pod for one in state.surplus for pod in one.pods]
@@ -226,13 +270,7 @@ class Resizer(Plugin[ResizerArgs]):
         )
 
     def _carry_out(self, unit: Unit, found: Shrinking) -> Preemption:
-        now = self.handle.unix_time
-        for state, replicas in found.gone:
-            at = max(now + self.args.notice, (state.changed or 0.0) + self.args.shrink_after)
-            pods = [pod for one in replicas for pod in one.pods]
-            self._writes.give_notice(pods, at)
-            text = f"{counted(len(replicas), 'replica')} will go for {unit.key}"
-            self._writes.tell(state.part, "Normal", "Shrinking", text)
+        self._announce(found.gone, unit.key)
         jobs = [f"{state.part.key} by {len(replicas)}" for state, replicas in found.gone]
         names = ", ".join(jobs[:_NAMED])
         if len(jobs) > _NAMED:
@@ -243,6 +281,18 @@ class Resizer(Plugin[ResizerArgs]):
         leaving = frozenset(pod.key for pod in pods)
         reason = f"its job gives up replicas beyond its minimum for {unit.key}"
         return Preemption(pods, found.nodes, message, leaving=leaving, reason=reason)
+
+    def _announce(self, gone: Sequence[tuple[State, Sequence[Replica]]], who: str) -> list[float]:
+        """Tell pods when they go, and jobs for whom; return these times, in seconds since 1970."""
+        times = []
+        for state, replicas in gone:
+            now, changed = self.handle.unix_time, state.changed or 0.0
+            at = max(now + self.args.notice, changed + self.args.shrink_after)
+            self._writes.give_notice([pod for one in replicas for pod in one.pods], at)
+            text = f"{counted(len(replicas), 'replica')} will go for {who}"
+            self._writes.tell(state.part, "Normal", "Shrinking", text)
+            times.append(at)
+        return times
 
     def _is_surplus(self, unit: Unit) -> bool:
         """Tell whether all pods of a unit are beyond the minimum of their jobs."""
@@ -276,6 +326,10 @@ class Resizer(Plugin[ResizerArgs]):
     def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
         """Score nodes by how near they are, in the network, to the other pods of the job."""
         return nodes.pick(self._nearness.scores(pod))
+
+
+def _is_queued(part: Replicas) -> bool:
+    return QUEUE_LABEL in part.obj.metadata.labels
 
 
 def _last_to_keep(state: State) -> tuple[object, ...]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan_plugins.resizer.jobs import Replica, State
 
-__all__ = ["Shrinking", "shrink_for"]
+__all__ = ["Shrinking", "shrink_for", "shrink_for_quota"]
 
-_MOST_PLACEMENTS = 200
-"""Tentative placements of the unit in one search."""
+_MOST_TRIALS = 200
+"""Trials in which replicas are spared, in one search."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Shrinking:
     @property
     def pods(self) -> list[PodInfo]:
         """The pods that go now."""
-        return [pod for _, replicas in self.gone for one in replicas for pod in one.pods]
+        return _pods(self.gone)
 
 
 def shrink_for(
@@ -50,62 +50,25 @@ class _Search:
         self._leaving = leaving
         self._unit = unit
         self._states = states
-        self._placements = 0
 
     def run(self) -> Shrinking | None:
-        counts = self._enough()
-        if counts is None:
+        counts = _fewest(self._states, lambda tried: self._fits(tried) is not None)
+        nodes = self._fits(counts) if counts is not None else None
+        if counts is None or nodes is None:
             return None
-        # The replicas of the jobs that come last are the first to be spared.
-        for at in reversed(range(len(counts))):
-            low, high = 0, counts[at]
-            while low < high and self._placements < _MOST_PLACEMENTS:
-                middle = (low + high) // 2
-                if self._fits([*counts[:at], middle, *counts[at + 1 :]]) is not None:
-                    high = middle
-                else:
-                    low = middle + 1
-            counts[at] = high
-        nodes = self._fits(counts)
-        if nodes is None:
-            return None
-        gone = [
-            (state, self._last(state, count))
-            for state, count in zip(self._states, counts, strict=False)
-            if count
-        ]
-        return Shrinking(gone, nodes, self._in_the_way(nodes))
+        return Shrinking(_gone(self._states, counts), nodes, self._in_the_way(nodes))
 
     def _in_the_way(self, nodes: Mapping[str, str]) -> list[PodInfo]:
         """Return the pods that leave the unit's nodes anyway."""
         placed, used = self._handle.snapshot.placed, set(nodes.values())
         return [pod for pod in self._leaving if placed[pod.key][1] in used]
 
-    def _enough(self) -> list[int] | None:
-        """Return how much of the first jobs' surplus is enough."""
-        most = [len(state.surplus) for state in self._states]
-        if self._fits(most) is None:
-            return None
-        low, high = 0, len(most)
-        while low < high:
-            middle = (low + high) // 2
-            if self._fits(most[:middle]) is not None:
-                high = middle
-            else:
-                low = middle + 1
-        return most[:high]
-
     def _fits(self, counts: Sequence[int]) -> Mapping[str, str] | None:
         """Return the unit's nodes when each job has so many replicas less."""
         snapshot = self._handle.snapshot
-        self._placements += 1
         with snapshot.trial():
-            for pod in self._leaving:
+            for pod in (*self._leaving, *_pods(_gone(self._states, counts))):
                 snapshot.remove_pod(pod.key)
-            for state, count in zip(self._states, counts, strict=False):
-                for replica in self._last(state, count):
-                    for pod in replica.pods:
-                        snapshot.remove_pod(pod.key)
             for candidate in self._handle.offers(self._unit).candidates:
                 with snapshot.trial():
                     nodes = self._handle.place(self._unit, candidate)
@@ -113,7 +76,84 @@ class _Search:
                     return nodes
         return None
 
-    @staticmethod
-    def _last(state: State, count: int) -> Sequence[Replica]:
-        surplus = state.surplus
-        return surplus[len(surplus) - count :]
+
+# How much is enough ------------------------------------------------------------------------
+
+
+def _fewest(states: Sequence[State], enough: Callable[[Sequence[int]], bool]) -> list[int] | None:
+    """Return how many replicas of each job go, the first job first; None if all are too few."""
+    counts = _first_jobs(states, enough)
+    if counts is None:
+        return None
+    left = _MOST_TRIALS
+    # The replicas of the jobs that come last are the first to be spared.
+    for at in reversed(range(len(counts))):
+        low, high = 0, counts[at]
+        while low < high and left > 0:
+            left -= 1
+            middle = (low + high) // 2
+            if enough([*counts[:at], middle, *counts[at + 1 :]]):
+                high = middle
+            else:
+                low = middle + 1
+        counts[at] = high
+    return counts
+
+
+def _first_jobs(
+    states: Sequence[State], enough: Callable[[Sequence[int]], bool]
+) -> list[int] | None:
+    """Return the surplus of as many of the first jobs as are enough."""
+    most = [len(state.surplus) for state in states]
+    if not enough(most):
+        return None
+    low, high = 0, len(most)
+    while low < high:
+        middle = (low + high) // 2
+        if enough(most[:middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return most[:high]
+
+
+def _gone(states: Sequence[State], counts: Sequence[int]) -> list[tuple[State, Sequence[Replica]]]:
+    """Return the last replicas of each job, as many as go."""
+    return [
+        (state, state.surplus[len(state.surplus) - count :])
+        for state, count in zip(states, counts, strict=False)
+        if count
+    ]
+
+
+def _pods(gone: Sequence[tuple[State, Sequence[Replica]]]) -> list[PodInfo]:
+    return [pod for _, replicas in gone for one in replicas for pod in one.pods]
+
+
+# Jobs that wait for quota ------------------------------------------------------------------
+
+
+def shrink_for_quota(
+    handle: Handle, states: Sequence[State], leaving: Sequence[PodInfo]
+) -> tuple[str, Sequence[tuple[State, Sequence[Replica]]]] | None:
+    """Return the job that waits for quota and would get it, and the replicas that go for that.
+
+    None if none would, or if one gets it without, once others have left.
+
+    :param states: the jobs that may shrink, the first one first.
+    :param leaving: pods whose quota is free already, but not their nodes.
+    """
+
+    def admitted(counts: Sequence[int], job: str) -> str | None:
+        pods = _pods(_gone(states, counts))
+        with handle.snapshot.trial():
+            for pod in (*leaving, *pods):
+                handle.snapshot.remove_pod(pod.key)
+            names = (call(pods, job) for call in handle.hook("admitted_without"))
+            return next((name for name in names if name is not None), None)
+
+    job = admitted([len(state.surplus) for state in states], "")
+    if job is None:
+        return None
+    counts = _fewest(states, lambda tried: admitted(tried, job) is not None)
+    return (job, _gone(states, counts)) if counts is not None and any(counts) else None

@@ -6,13 +6,20 @@ that its duration stands for is done.
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Pod, RayCluster
 from bayplan.api.meta import Condition
 from bayplan.api.pod import PodTemplate
 from bayplan.api.ray import NO_MAXIMUM, RayClusterStatus, WorkerGroup
-from bayplan.cluster.embedded.children import Children, PodOverrides, is_ready, template_at
+from bayplan.cluster.embedded.children import (
+    Children,
+    PodOverrides,
+    Template,
+    is_ready,
+    template_at,
+)
 from bayplan.cluster.embedded.store import MemoryCluster
 
 __all__ = ["CLUSTER_LABEL", "OPERATOR", "TYPE_LABEL", "RayClusterController"]
@@ -66,7 +73,9 @@ class RayClusterController:
             marks = PodOverrides(
                 name=f"{owner.metadata.name}-head", labels=_labels(owner, "head", _HEAD)
             )
-            self._make(owner, owner.spec.head_group_spec.template, marks, "headGroupSpec")
+            typed = owner.spec.head_group_spec.template
+            found = template_at(self._cluster, owner, typed, "headGroupSpec", "template")
+            self._children.make(owner, _with_autoscaler(owner, found), marks)
 
     def _scale(self, owner: RayCluster, group: WorkerGroup, place: int) -> None:
         """Create or delete workers of a group; its scale strategy names those that go first."""
@@ -154,6 +163,19 @@ class RayClusterController:
             now = self._cluster.timestamp()
             known[kind] = Condition(kind, value, reason, last_transition_time=now)
         return replace(status, conditions=tuple(known.values()))
+
+
+def _with_autoscaler(owner: RayCluster, template: Template) -> Template:
+    """Return the template of a head with the container that sizes the cluster, if it has one."""
+    autoscaler = owner.spec.autoscaler
+    if autoscaler is None:
+        return template
+    content = template.content
+    if content is not None:
+        made = msgspec.to_builtins(autoscaler, enc_hook=lambda quantity: quantity.text)
+        spec = content.get("spec") or {}
+        content = {**content, "spec": {**spec, "containers": [*spec["containers"], made]}}
+    return Template(owner.spec.head, content)
 
 
 def _has(status: RayClusterStatus, kind: str) -> bool:

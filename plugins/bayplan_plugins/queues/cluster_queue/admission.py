@@ -20,7 +20,7 @@ from bayplan_plugins.queues.cluster_queue.conditions import (
 )
 from bayplan_plugins.queues.cluster_queue.cycle import Cycle, Outcome
 from bayplan_plugins.queues.cluster_queue.entry import Entry, State
-from bayplan_plugins.queues.cluster_queue.flavor_assignment import Mode
+from bayplan_plugins.queues.cluster_queue.flavor_assignment import Assignment, Mode
 from bayplan_plugins.queues.cluster_queue.flavor_search import FlavorSearch
 from bayplan_plugins.queues.cluster_queue.lifecycle import (
     after_backoff,
@@ -39,7 +39,9 @@ from bayplan_plugins.queues.cluster_queue.snapshot import (
     Assumed,
     Placement,
     Snapshot,
+    Waits,
     anywhere,
+    never,
     unnoticed,
 )
 from bayplan_plugins.queues.cluster_queue.store import KueueObject, Store
@@ -94,6 +96,7 @@ class Admission:
 
     :param placement: whether the pods of an assignment would really get nodes.
     :param assumed: told of each workload that a cycle admits.
+    :param waits: whether a workload gets what it lacks without a preemption, if it waits.
     """
 
     def __init__(
@@ -101,8 +104,10 @@ class Admission:
         settings: Settings | None = None,
         placement: Placement = anywhere,
         assumed: Assumed = unnoticed,
+        waits: Waits = never,
     ) -> None:
         self._assumed = assumed
+        self._waits = waits
         self.settings = settings if settings is not None else Settings()
         self.store = Store(self.settings)
         self._placement = placement
@@ -211,12 +216,38 @@ class Admission:
         """
         snapshot = self.store.snapshot()
         held = {one.key: one for by in self.store.reserving.values() for one in by.values()}
+        with snapshot.without([held[key] for key in gone if key in held]):
+            return self._fitting(info, snapshot, now) is not None
+
+    def would_fit_beside(
+        self, info: WorkloadInfo, smaller: Iterable[tuple[WorkloadInfo, WorkloadInfo]], now: float
+    ) -> bool:
+        """Tell whether a workload would be admitted if others that have quota were smaller.
+
+        Those of its own queue make room for it even if it borrows, those of other queues do not.
+
+        :param smaller: such workloads as they are, and as they would be; their pods are gone.
+        """
+        pairs = list(smaller)
+        own = [pair for pair in pairs if pair[0].queue == info.queue]
+        for some in (own, pairs):
+            snapshot = self.store.snapshot()
+            for old, new in some:
+                snapshot.remove(old)
+                snapshot.add_usage(new.queue, new.usage)
+            found = self._fitting(info, snapshot, now) if some or not pairs else None
+            if found is not None and (some is own or not found.borrow):
+                return True
+        return False
+
+    def _fitting(self, info: WorkloadInfo, snapshot: Snapshot, now: float) -> Assignment | None:
+        """Return how a workload would be admitted at once; None if it would not."""
         tried = copy(info)
         tried.last_tried = None
-        with snapshot.without([held[key] for key in gone if key in held]):
-            preemptor = Preemptor(snapshot, self.settings, self._placement, now)
-            found = FlavorSearch(tried, snapshot, self.settings, preemptor.way, None).assign()
-            return found.mode is Mode.FIT and self._placement(tried, found, ()) is None
+        preemptor = Preemptor(snapshot, self.settings, self._placement, now)
+        found = FlavorSearch(tried, snapshot, self.settings, preemptor.way, None).assign()
+        fits = found.mode is Mode.FIT and self._placement(tried, found, ()) is None
+        return found if fits else None
 
     # Cycle -------------------------------------------------------------------------------
 
@@ -229,7 +260,9 @@ class Admission:
         for entry in self._heads(snapshot):
             (refused if self._refuse(entry) else entries).append(entry)
         ready = self._pods_ready()
-        run = Cycle(snapshot, self.settings, self._placement, now, ready, self._assumed)
+        run = Cycle(
+            snapshot, self.settings, self._placement, now, ready, self._assumed, self._waits
+        )
         result.outcome = outcome = run.run(entries)
         for victim, preemptor in outcome.evicted:
             self._evict(victim.workload, preemptor, victim.why, now, result)

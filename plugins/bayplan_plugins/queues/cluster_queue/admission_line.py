@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api.queue import Amounts
@@ -19,10 +21,19 @@ from bayplan_plugins.queues.cluster_queue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.cluster_queue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest
 from bayplan_plugins.queues.cluster_queue.rehearsal import Rehearsal
-from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo, creation, priority_of
+from bayplan_plugins.queues.cluster_queue.slices import replaced_key
+from bayplan_plugins.queues.cluster_queue.workloads import (
+    PodSetRequests,
+    WorkloadInfo,
+    creation,
+    priority_of,
+)
 from bayplan_plugins.queues.policy import QuotaRefusal
 
 __all__ = ["AdmissionLine"]
+
+_MOST_TRIED = 8
+"""Of those that wait, how many elastic jobs may shrink for at a time."""
 
 
 class AdmissionLine:
@@ -187,14 +198,98 @@ class AdmissionLine:
                     return count
         return 0
 
+    # What elastic jobs could give up ----------------------------------------------------------
+
+    def admitted_without(self, pods: Iterable[PodInfo], job: str, admitted: Iterable[str]) -> str:
+        """Return the first that would be admitted if elastic jobs had some pods less; "" for none.
+
+        :param pods: these pods; they are gone from the snapshot.
+        :param job: the only one to ask for, as it was returned before; "" for any.
+        :param admitted: the keys of workloads whose pods without nodes get theirs first.
+        """
+        smaller = self._smaller(pods)
+        queues = {old.queue for old, _ in smaller} or self._admission.store.cluster_queues.keys()
+        waiting = self._first_in_line(queues)
+        # The pods that are gone from the snapshot would get nodes again.
+        shrinking = {old.key for old, _ in smaller}
+        with self._rehearsal.running(key for key in admitted if key not in shrinking):
+            for one in waiting:
+                name = self._name(one.key)
+                if job not in ("", name):
+                    continue
+                if self._admission.would_fit_beside(one, smaller, self._handle.unix_time):
+                    return name
+        return ""
+
+    def needs_no_victims(self, one: WorkloadInfo, pods: Sequence[PodInfo]) -> bool:
+        """Tell whether a workload is the next for which elastic jobs would give up enough pods.
+
+        :param pods: all that they would give up, or give up already.
+        """
+        smaller = self._smaller(pods)
+        first = self._first_in_line({one.queue, *(old.queue for old, _ in smaller)}, one)
+        if all(other.key != one.key for other in first):
+            return False
+        with self._rehearsal.without(pods):
+            return self._admission.would_fit_beside(one, smaller, self._handle.unix_time)
+
+    def _smaller(self, pods: Iterable[PodInfo]) -> list[tuple[WorkloadInfo, WorkloadInfo]]:
+        """Return the workloads of some pods as they are, and as they would be without these.
+
+        Pods that a workload was not admitted with, or is no longer, have no quota of it.
+        """
+        by_key: dict[str, list[PodInfo]] = {}
+        for pod in pods:
+            by_key.setdefault(self._pods.key_of(pod), []).append(pod)
+        found: list[tuple[WorkloadInfo, WorkloadInfo]] = []
+        for reserving in self._admission.store.reserving.values():
+            for key in reserving.keys() & by_key.keys():
+                old = reserving[key]
+                counts = {one.name: one.count for one in old.pod_sets}
+                within = {pod.key for pod in self._pods.within(key, counts)}
+                own = (pod for pod in by_key[key] if pod.key in within)
+                gone = Counter(map(self._pods.pod_set_of, own))
+                found.append((old, replace(old, pod_sets=_without(old.pod_sets, gone))))
+        return found
+
+    def _first_in_line(
+        self, queues: Iterable[str], tried: WorkloadInfo | None = None
+    ) -> list[WorkloadInfo]:
+        """Return the first that wait in some queues, and in those that share their quota.
+
+        What a job that runs already would grow by waits for idle quota.
+
+        :param tried: one that is being tried, and so in no line.
+        """
+        store, settings = self._admission.store, self._admission.settings
+        found = [tried] if tried is not None and replaced_key(tried.workload) is None else []
+        for name in sorted({other for queue in queues for other in store.cohort_of(queue)}):
+            if store.inactive_reason(name) is None:
+                line = store.pending[name]
+                first = [one for one in line if replaced_key(one.workload) is None]
+                found += first[: 1 if line.strict else _MOST_TRIED]
+        found = [one for one in found if _may_be_admitted(one) and not _has_victims(one)]
+        found.sort(key=lambda one: (-priority_of(one.workload, settings), creation(one.workload)))
+        return found[:_MOST_TRIED]
+
     def _living(self, key: str) -> int:
         return len(self._pods.members(key))
+
+
+def _without(sets: Sequence[PodSetRequests], gone: Mapping[str, int]) -> tuple[PodSetRequests, ...]:
+    return tuple(one.scaled_to(max(0, one.count - gone.get(one.name, 0))) for one in sets)
 
 
 def _may_be_admitted(one: WorkloadInfo) -> bool:
     stated = condition(one.workload, "QuotaReserved")
     never = (Reason.EXCEEDS_QUOTA, Reason.NO_FLAVOR, Reason.MISCONFIGURED)
     return stated is None or stated.reason not in never
+
+
+def _has_victims(one: WorkloadInfo) -> bool:
+    """Tell whether room is being made for a workload already."""
+    stated = condition(one.workload, "QuotaReserved")
+    return stated is not None and stated.reason == Reason.WAITING_FOR_VICTIMS
 
 
 def _lack(forest: QuotaForest, row: int, queue: str, resource: str, asked: float) -> QuotaRefusal:

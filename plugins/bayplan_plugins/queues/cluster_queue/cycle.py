@@ -17,13 +17,15 @@ from bayplan_plugins.queues.cluster_queue.flavor_search import FlavorSearch
 from bayplan_plugins.queues.cluster_queue.order import FairOrder, classical_order
 from bayplan_plugins.queues.cluster_queue.pending import Requeue
 from bayplan_plugins.queues.cluster_queue.preemption import Preemptor, can_always_reclaim
-from bayplan_plugins.queues.cluster_queue.reduction import largest_counts
+from bayplan_plugins.queues.cluster_queue.reduction import largest_counts, largest_in_order
 from bayplan_plugins.queues.cluster_queue.settings import Settings
 from bayplan_plugins.queues.cluster_queue.slices import replaced_slice
 from bayplan_plugins.queues.cluster_queue.snapshot import (
     Assumed,
     Placement,
     Snapshot,
+    Waits,
+    never,
     unnoticed,
 )
 from bayplan_plugins.queues.cluster_queue.variants import (
@@ -67,6 +69,7 @@ class Cycle:
     :param pods_ready: whether all admitted workloads have their pods ready, where that matters.
     :param now: seconds since 1970.
     :param assumed: told of each workload that is admitted.
+    :param waits: whether a workload gets what it lacks without a preemption, if it waits.
     """
 
     def __init__(
@@ -77,8 +80,10 @@ class Cycle:
         now: float,
         pods_ready: bool = True,
         assumed: Assumed = unnoticed,
+        waits: Waits = never,
     ) -> None:
         self._assumed = assumed
+        self._waits = waits
         self._snapshot = snapshot
         self._settings = settings
         self._placement = placement
@@ -123,11 +128,15 @@ class Cycle:
         whole = self._placed(workload, search.assign(), first)
         if whole.mode is Mode.FIT:
             return whole, first
+        if whole.mode is Mode.PREEMPT and self._waits(workload):
+            return whole, []
         found = self._victims(workload, whole)
         if found:
             return whole, first + found
         if self._settings.partial_admission and workload.can_shrink():
-            smaller = largest_counts(
+            # What grows loses its least important pods first.
+            largest = largest_counts if replaced is None else largest_in_order
+            smaller = largest(
                 workload.workload.spec.pod_sets,
                 lambda counts: self._accepted(workload, search.assign(counts), first),
             )

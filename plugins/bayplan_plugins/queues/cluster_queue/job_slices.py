@@ -8,7 +8,7 @@ any more when that changes: it is stopped, and waits for its new size.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -121,7 +121,7 @@ def _elastic(
 ) -> list[KueueWorkload]:
     holder = latest_with_quota(living)
     ended: list[KueueWorkload] = []
-    if holder is not None and len(living) > 1 and _covers(_asked(holder), job.counts):
+    if holder is not None and len(living) > 1 and _covers(_given(holder), job.counts):
         # It shrinks at once instead of waiting for a smaller slice.
         ended = [out_of_sync(one, now) for one in living if one is not holder]
         living = [holder]
@@ -132,13 +132,18 @@ def _elastic(
         return [*ended, *_other_sets(living, ended, spec, now)]
     if choice.workload is None:
         made = _made(job, known, spec(), now)
-        return [*ended, _replacing(made, holder, job.counts) if holder is not None else made]
+        return [*ended, _replacing(made, holder, job) if holder is not None else made]
     chosen = choice.workload
     if has_quota(chosen):
-        return [*ended, with_lowered_admission(chosen)]
+        chosen = with_lowered_admission(chosen)
+        if not job.grows_in_parts or _covers(_given(chosen), job.counts):
+            return [*ended, chosen]
+        # It was admitted with a part of what it grows by, and waits for the rest.
+        rest = _replacing(_made(job, known, spec(), now), chosen, job)
+        return [*ended, chosen, rest]
     if holder is None:
         return [*ended, _as_job(chosen, spec())]
-    return [*ended, _replacing(chosen, holder, job.counts)]
+    return [*ended, _replacing(chosen, holder, job)]
 
 
 def _other_sets(
@@ -179,10 +184,8 @@ def _as_job(workload: KueueWorkload, spec: KueueWorkloadSpec) -> KueueWorkload:
     return msgspec.structs.replace(workload, spec=spec)
 
 
-def _replacing(
-    workload: KueueWorkload, old: KueueWorkload, counts: Mapping[str, int]
-) -> KueueWorkload:
-    """Return a slice that replaces another one.
+def _replacing(workload: KueueWorkload, old: KueueWorkload, job: QueuedJob) -> KueueWorkload:
+    """Return a slice with the size of its job, which replaces another one.
 
     The templates are those that the job came with; by now it has those of the old slice's flavors.
     """
@@ -192,10 +195,20 @@ def _replacing(
     meta = msgspec.structs.replace(meta, annotations=marks)
     spec = msgspec.structs.replace(
         workload.spec,
-        pod_sets=with_counts(old, counts).spec.pod_sets,
+        pod_sets=tuple(_growing(job, old)),
         queue_name=old.spec.queue_name,
     )
     return msgspec.structs.replace(workload, metadata=meta, spec=spec)
+
+
+def _growing(job: QueuedJob, old: KueueWorkload) -> Iterator[PodSet]:
+    """Yield the pod sets of a slice; those that grow in parts get one pod more at least."""
+    given = _given(old)
+    parts = {one.name for one in job.pods if one.whole == 1} if job.grows_in_parts else set()
+    for one in with_counts(old, job.counts).spec.pod_sets:
+        has = given.get(one.name, one.count)
+        least = has + 1 if one.name in parts and has < one.count else None
+        yield msgspec.structs.replace(one, min_count=least)
 
 
 # Names -------------------------------------------------------------------------------------

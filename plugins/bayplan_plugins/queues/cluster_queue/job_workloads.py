@@ -14,6 +14,8 @@ from bayplan.api import (
     ObjectMeta,
     Pod,
     PriorityClass,
+    RayCluster,
+    RayJob,
     WorkloadPriorityClass,
 )
 from bayplan.api.kueue import (
@@ -33,6 +35,7 @@ from bayplan.dialects.queued_jobs import (
     JobPods,
     QueuedJob,
     queued_job,
+    sized_by,
 )
 from bayplan.snapshot.job_annotations import passed_on
 from bayplan_plugins.queues.cluster_queue.conditions import is_true
@@ -103,11 +106,32 @@ class JobWorkloads:
         if after is not None:
             self._home_at[place] = after
             self._of_owner[obj.metadata.uid] = after
-            self.jobs[after] = queued_job(obj)
+            self.jobs[after] = self._read(obj)
             self.changed[after] = None
             self._uids[after] = obj.metadata.uid
             for key in self._slices.setdefault(obj.metadata.uid, {}):
                 self._home_of[key] = after
+        if isinstance(obj, RayCluster):
+            self._cluster_changed(obj)
+
+    def _cluster_changed(self, cluster: RayCluster) -> None:
+        """Look at the Ray job again whose cluster changed, because Ray's autoscaler sizes it."""
+        home = self._of_owner.get(cluster.metadata.uid) or self._home_of_owner(cluster.metadata)
+        job = self.jobs.get(home) if home is not None else None
+        if home is not None and job is not None and isinstance(job.obj, RayJob) and job.elastic:
+            self.jobs[home] = self._read(job.obj)
+            self.changed[home] = None
+
+    def _read(self, obj: ApiObject) -> QueuedJob:
+        """Return what there is to know of a job: a Ray job that runs is as large as its cluster."""
+        job = queued_job(obj)
+        if not isinstance(obj, RayJob) or not job.elastic or job.suspended:
+            return job
+        key = f"{obj.metadata.namespace}/{obj.status.ray_cluster_name}"
+        cluster = self._handle.snapshot.objects(RayCluster).get(key)
+        if cluster is None or cluster.metadata.deletion_timestamp is not None:
+            return job
+        return sized_by(job, cluster)
 
     def _waits(self, obj: ApiObject) -> bool:
         """Tell whether a job waits for a queue itself, and no job that it is a part of does."""

@@ -69,7 +69,9 @@ class ClusterQueuePolicy:
         self._written = Written(handle, self._pods.changed)
         self._writes = JobWrites(handle, self._jobs, self._written)
         self._rehearsal = Rehearsal(handle, self._pods, lambda: self._admission.store)
-        self._admission = Admission(args.settings(), self._rehearsal.fits, self._rehearsal.assume)
+        self._admission = Admission(
+            args.settings(), self._rehearsal.fits, self._rehearsal.assume, self._waits
+        )
         self._line = AdmissionLine(handle, self._admission, self._pods, self._jobs, self._rehearsal)
         self._room: tuple[int, bool] = (-1, False)
         self._redefined = True
@@ -79,6 +81,8 @@ class ClusterQueuePolicy:
         self._admitted = 0
         self._growth: dict[str, PodInfo] = {}
         """Pods on nodes in a trial by which elastic jobs would grow."""
+        self._offered: list[PodInfo] | None = None
+        """What elastic jobs would give up, once that was asked for in the present cycles."""
         self._places: dict[str, int] = {}
         """The order in which workloads were admitted; they get their nodes in the same one."""
         self._follow(handle.snapshot)
@@ -293,6 +297,7 @@ class ClusterQueuePolicy:
         if not any(queue.waits for queue in store.pending.values()):
             return
         tried: set[str] = set()
+        self._offered = None
         with self._rehearsal.running(self._without_nodes()):
             while True:
                 result = self._admission.cycle(now)
@@ -306,6 +311,14 @@ class ClusterQueuePolicy:
                 elif tried.issuperset(result.waiting):
                     return
                 tried |= set(result.waiting)
+
+    def _waits(self, one: WorkloadInfo) -> bool:
+        """Tell whether elastic jobs will give up what a workload would otherwise preempt for."""
+        if self._offered is None:
+            offered = {pod.key: pod for call in self._handle.hook("may_give_up") for pod in call()}
+            placed = self._handle.snapshot.placed
+            self._offered = [pod for key, pod in offered.items() if key in placed]
+        return bool(self._offered) and self._line.needs_no_victims(one, self._offered)
 
     def _without_nodes(self) -> Iterator[str]:
         """Yield the workloads that are admitted, and have pods without nodes, in their order."""
@@ -409,6 +422,12 @@ class ClusterQueuePolicy:
     def name_in_line(self, pod: PodInfo) -> str:
         """Return what a pod's workload is called in the line."""
         return self._line.name_of(pod)
+
+    def admitted_without(self, pods: Sequence[PodInfo], job: str) -> str | None:
+        """Return the first job that waits and would be admitted without some pods."""
+        if not any(map(len, self._admission.store.pending.values())):
+            return None
+        return self._line.admitted_without(pods, job, self._without_nodes()) or None
 
     def job_counts(self) -> Mapping[str, tuple[int, int]]:
         """Return how many workloads wait for each ClusterQueue, and how many have its quota."""

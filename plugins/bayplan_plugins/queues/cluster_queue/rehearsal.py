@@ -68,6 +68,20 @@ class Rehearsal:
                 self._trial = self._held = None
                 self._tried.clear()
 
+    @contextmanager
+    def without(self, pods: Iterable[PodInfo]) -> Iterator[None]:
+        """Try admissions without some pods while the context is open."""
+        self._let_go()
+        outer, sizes = self._trial, self._sizes
+        with self._handle.snapshot.trial() as trial:
+            for pod in pods:
+                self._handle.snapshot.remove_pod(pod.key)
+            self._trial, self._sizes = trial, TriedSizes()
+            try:
+                yield
+            finally:
+                self._trial, self._sizes, self._held = outer, sizes, None
+
     def fits(
         self, workload: WorkloadInfo, assignment: Assignment, removed: Iterable[WorkloadInfo]
     ) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,7 +19,16 @@ from bayplan_plugins.queues.cluster_queue.flavor_assignment import Assignment
 from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest
 from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
 
-__all__ = ["Assumed", "Placement", "QueueView", "Snapshot", "anywhere", "unnoticed"]
+__all__ = [
+    "Assumed",
+    "Placement",
+    "QueueView",
+    "Snapshot",
+    "Waits",
+    "anywhere",
+    "never",
+    "unnoticed",
+]
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,15 @@ class Assumed(Protocol):
     def __call__(self, workload: WorkloadInfo, assignment: Assignment) -> None:
         """Count a workload as placed."""
         ...
+
+
+Waits = Callable[[WorkloadInfo], bool]
+"""Tells whether a workload gets what it lacks without a preemption, if it waits."""
+
+
+def never(workload: WorkloadInfo) -> bool:
+    """Let nobody wait who may preempt."""
+    return False
 
 
 def unnoticed(workload: WorkloadInfo, assignment: Assignment) -> None:

@@ -79,6 +79,8 @@ class PoolPolicy(PlainPolicy):
 
     def _pool_of_pod(self, pod: PodInfo) -> ComputePool | None:
         pools = self._pools()
+        if not pools:
+            return None
         name = compute_pool.pool_of(pod.labels, pod.namespace, pools.values())
         return pools.get(name) if name is not None else None
 

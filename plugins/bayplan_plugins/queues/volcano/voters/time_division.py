@@ -10,12 +10,13 @@ from typing import Any
 from bayplan import NodeView, Overdue, PodInfo, Reject
 from bayplan.inputs.durations import parse_duration
 from bayplan_plugins.queues.volcano.jobs import Job
-from bayplan_plugins.queues.volcano.session import Session
+from bayplan_plugins.queues.volcano.session import Claimant, Session, Victim
 from bayplan_plugins.queues.volcano.voters.base import Voter
 
-__all__ = ["TimeDivision"]
+__all__ = ["ZONE_LABEL", "TimeDivision", "may_use_lent_nodes", "merged"]
 
-_ZONE_LABEL = "volcano.sh/revocable-zone"
+ZONE_LABEL = "volcano.sh/revocable-zone"
+"""Of nodes that are lent; as an annotation of pods it says whether they may use such nodes."""
 _ZONE_ARGUMENT = "tdm.revocable-zone."
 _PERIOD_ARGUMENT = "tdm.evict.period"
 _PREEMPTABLE = "volcano.sh/preemptable"
@@ -50,21 +51,42 @@ class TimeDivision(Voter):
 
     def node_kind(self, pod: PodInfo) -> Hashable:
         """Tell apart the pods that may use revocable nodes, and which of these."""
-        return tuple(zone for zone in self._zones if self._is_open(zone)), _is_revocable(pod)
+        return tuple(zone for zone in self._zones if self._is_open(zone)), may_use_lent_nodes(pod)
 
     def refused_nodes(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse revocable nodes outside of their zone's hours, and to pods that did not opt in."""
-        zones = nodes.label(_ZONE_LABEL)
+        zones = nodes.label(ZONE_LABEL)
         lent = zones.where(bool(zone) for zone in zones.values)
         is_open = zones.where(self._is_open(zone) for zone in zones.values)
         yield Reject(lent & ~is_open, _CLOSED, resolvable=False)
-        if not _is_revocable(pod):
+        if not may_use_lent_nodes(pod):
             yield Reject(lent, _KEPT, resolvable=False)
 
     def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
         """Put jobs that did not opt in first."""
         some = (*job.placed.values(), *pods)
         return (float(any(_opted_in(pod) for pod in some)),)
+
+    def starving(self, job: Job, pending: int) -> bool:
+        """Tell whether a job that did not opt in has pods that wait; others ask for no room."""
+        group = self.session.jobs.group(job.key)
+        meta = group.metadata if group is not None else None
+        if meta is not None and _is_true(_either(_PREEMPTABLE, meta.annotations, meta.labels)):
+            return False
+        return pending > 0 and not any(_opted_in(pod) for pod in job.placed.values())
+
+    def preemptable(self, claimant: Claimant, victim: Victim) -> bool:
+        """Take pods that opted in from nodes that are not lent, as many as their job's budget says.
+
+        Pods that opted in themselves, or may use lent nodes, take nobody's place.
+        """
+        if any(_opted_in(pod) or may_use_lent_nodes(pod) for pod in claimant.pods):
+            return False
+        placed = self.session.handle.snapshot.placed
+        return all(
+            _opted_in(pod) and pod.key in placed and not self._zone(placed[pod.key][1])
+            for pod in victim.pods
+        ) and len(victim.pods) <= self._budget(victim.job)
 
     def victims(self) -> Overdue | None:
         """Return the pods that have to leave, once in each period, and when hours start or end.
@@ -121,7 +143,7 @@ class TimeDivision(Voter):
 
     def _zones_of_nodes(self) -> list[str]:
         """Return the zones with hours that any node is in."""
-        values = self.session.handle.snapshot.nodes.label(_ZONE_LABEL).values
+        values = self.session.handle.snapshot.nodes.label(ZONE_LABEL).values
         return [zone for zone in values if self._zones.get(zone) is not None]
 
     def _next_change(self, zone: str) -> float:
@@ -133,7 +155,7 @@ class TimeDivision(Voter):
 
     def _zone(self, node: str) -> str:
         found = self.session.handle.snapshot.node(node)
-        return found.metadata.labels.get(_ZONE_LABEL, "") if found is not None else ""
+        return found.metadata.labels.get(ZONE_LABEL, "") if found is not None else ""
 
     def _budget(self, job: Job) -> int:
         """Return how many pods of a job may go at once: by its disruption budget, else one."""
@@ -151,12 +173,16 @@ class TimeDivision(Voter):
 
 def _opted_in(pod: PodInfo) -> bool:
     """Tell whether a pod may be evicted: as its annotation says, or else its label."""
-    return _is_true(pod.annotations.get(_PREEMPTABLE, pod.labels.get(_PREEMPTABLE)))
+    return _is_true(_either(_PREEMPTABLE, pod.annotations, pod.labels))
 
 
-def _is_revocable(pod: PodInfo) -> bool:
+def _either(key: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> str | None:
+    return annotations.get(key, labels.get(key))
+
+
+def may_use_lent_nodes(pod: PodInfo) -> bool:
     """Tell whether a pod may use revocable nodes: it says so, or its annotation that it may go."""
-    zones = pod.annotations.get(_ZONE_LABEL)
+    zones = pod.annotations.get(ZONE_LABEL)
     return _is_true(pod.annotations.get(_PREEMPTABLE)) if zones is None else zones == "*"
 
 
