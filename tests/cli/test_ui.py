@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from paths import ROOT
 
@@ -89,6 +90,21 @@ def test_an_embedded_cluster_has_a_page(tmp_path: Path) -> None:
         rows = json.loads(get(f"{url}page/data")[1])
         assert len(rows["nodes"]) == 5
         assert rows["units"]["default/training"]["members"] == 3
+
+
+def test_a_cluster_with_a_page_takes_objects_that_the_page_does_not_show(tmp_path: Path) -> None:
+    """Schedulers write leases: a page that stumbled over one would keep them from leading."""
+    path = tmp_path / "kubeconfig"
+    with served("cluster", "up", "-f", PENDING, "--page", "--kubeconfig", str(path)) as url:
+        config = yaml.safe_load(path.read_text())
+        server = config["clusters"][0]["cluster"]["server"]
+        token = config["users"][0]["user"]["token"]
+        leases = f"{server}/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+        lease = {"metadata": {"name": "bayplan"}, "spec": {"holderIdentity": "one"}}
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        code, text = ask("POST", leases, json.dumps(lease), **headers)
+        assert code == 201, text
+        assert get(f"{url}page/data")[0] == 200
 
 
 @pytest.mark.parametrize(

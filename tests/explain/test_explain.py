@@ -154,3 +154,25 @@ def test_a_long_reason_keeps_its_indent_on_a_narrow_terminal() -> None:
     assert len(lines) > 10
     assert all(line in headings or line.startswith("  ") for line in lines)
     assert all(len(line) <= 40 and line == line.rstrip() for line in lines)
+
+
+# What could not be read ---------------------------------------------------------------------------
+
+
+def test_what_could_not_be_read_of_nodes_is_said_of_pods_that_it_may_concern() -> None:
+    wrong = {"hami.io/node-nvidia-register": "[1]"}
+    nodes = [make_node(name, annotations=wrong, gpu=10) for name in ("n1", "n2")]
+    cluster = Cluster([*nodes, make_pod("share", gpu=1, **{"nvidia.com/gpumem": 1000})])
+    cluster.add(make_pod("plain", cpu=900), make_pod("there", gpu=1, node="n2"))
+    cluster.schedule()
+    text = "[0]: expected a device with an id"
+    told = f"cards of nodes n1, n2: annotation hami.io/node-nvidia-register: {text}"
+    about = {pod.metadata.name: explain(cluster.scheduler, pod) for pod in cluster.api.list(Pod)}
+    assert told in about["share"].unread
+    assert about["share"].as_json()["unread"] == list(about["share"].unread)
+    assert about["plain"].unread == ()
+    assert told.replace("nodes n1, n2", "node n2") in about["there"].unread
+    out = io.StringIO()
+    print_explanation(Console(file=out, width=200), about["share"])
+    assert "\nCould not be read\n" in out.getvalue()
+    assert f"\n  {told}\n" in out.getvalue()

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
-import threading
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from browser import MISSING, Browser, browser
+from click.testing import CliRunner
 from paths import ROOT
-from reading import simulated
+from reading import data_of, simulated
+from watched import watched
 
+from bayplan.cli import cli
 from bayplan.cli.report import Recording
 from bayplan.cluster.manifests import load_manifests
 from bayplan.page import bundle
 from bayplan.page import document as document_module
 from bayplan.page.bundle import script
-from bayplan.page.feed import Feed
-from bayplan.page.serving import page_server
-from bayplan.profiles.loading import default_profiles
 from bayplan.simulation import Simulation
 from bayplan.simulation.arrivals import split_by_arrival
 from bayplan.testing import make_node, make_pod
@@ -135,6 +135,89 @@ def test_the_floor_opens_a_node_by_mouse_and_by_keyboard(window: Browser, exampl
 
 
 @on("must-gather-preempt")
+def test_a_url_shows_the_same_place_in_a_window_of_another_size(
+    window: Browser, example: str
+) -> None:
+    window.driver.set_window_size(600, 900)
+    try:
+        window.open(example + "#/floor?at=node-5+20+15+4")
+        window.settle()
+        middle = window.run(
+            "const {width, height} = bayplanFloor.box, {x, y, scale} = bayplanFloor.view;"
+            "return bayplanFloor.index.at((width / 2 - x) / scale, (height / 2 - y) / scale).node"
+        )
+        assert middle == "node-5"
+        window.driver.set_window_size(1300, 700)
+        window.until(lambda: window.run("return bayplanFloor.where()") == "node-5 20 15 4.000")
+    finally:
+        window.driver.set_window_size(1400, 900)
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+def test_the_floor_takes_the_form_of_the_window(
+    window: Browser, tmp_path: Path, width: int
+) -> None:
+    nodes = [make_node(f"n{i}", cpu=8, gpu=8) for i in range(200)]
+    window.driver.set_window_size(width, 900)
+    try:
+        window.open(page_of(*simulated(nodes), tmp_path))
+        window.settle()
+        used = window.run(
+            "const {box, plan, view} = bayplanFloor; "
+            "return plan.width * plan.height * view.scale ** 2 / (box.width * box.height)"
+        )
+        assert used > 0.75
+    finally:
+        window.driver.set_window_size(1400, 900)
+
+
+@on("gpu-nic-pcie-root")
+def test_the_mouse_over_a_cell_tells_whose_it_is(window: Browser, example: str) -> None:
+    window.open(example)
+    window.settle()
+    from selenium.webdriver import ActionChains
+
+    canvas = window.find("canvas")
+    size = canvas.size
+    for x, y, told in ((5, 15, "card 0: default/train-0"), (4, 36, "NIC mlx5_0: default/train-0")):
+        place = window.run(
+            "const {x, y, scale} = bayplanFloor.view, tile = bayplanFloor.tileOf.get('dgx-1');"
+            "return [x + (tile.x + arguments[0]) * scale, y + (tile.y + arguments[1]) * scale];",
+            x,
+            y,
+        )
+        ActionChains(window.driver).move_to_element_with_offset(
+            canvas, place[0] - size["width"] / 2, place[1] - size["height"] / 2
+        ).perform()
+        window.until(lambda told=told: told in window.text(".tip"))
+
+
+def test_a_live_page_waits_while_text_is_selected(window: Browser) -> None:
+    with watched([make_node("n", cpu=4), make_pod("first", cpu=1)]) as (url, act):
+        window.open(f"{url}#/jobs")
+        window.until(lambda: window.text(".state") == "live")
+        window.run("getSelection().selectAllChildren(document.querySelector('main td a'))")
+        act(lambda simulation: simulation.create([make_pod("second", cpu=1)]))
+        window.until(lambda: window.text(".state") == "paused")
+        assert window.run("return String(getSelection())") == "default/first"
+        window.run("getSelection().removeAllRanges()")
+        window.until(lambda: "default/second" in window.text("main"))
+        assert window.text(".state") == "live"
+        window.driver.get("about:blank")
+
+
+@on("gang-in-nvlink-domain")
+def test_nodes_that_share_an_nvlink_domain_stand_together(window: Browser, example: str) -> None:
+    window.open(example)
+    boxes = window.run(
+        "return bayplanFloor.plan.boxes.filter((one) => one.domain.title)"
+        ".map((one) => [one.domain.title.slice(0, 9), one.domain.nodes])"
+    )
+    assert [title for title, _ in boxes] == ["NVLink 6e"] * 3
+    assert boxes[2][1] == ["tray-08", "tray-09", "tray-10", "tray-11"]
+
+
+@on("must-gather-preempt")
 def test_the_url_keeps_the_view(window: Browser, example: str) -> None:
     window.open(example)
     window.run("bayplanFloor.zoom(2)")
@@ -171,6 +254,66 @@ def test_time_goes_back_and_forth(window: Browser, example: str) -> None:
     assert "t=" in window.driver.current_url
 
 
+@on("queues-kueue")
+def test_links_stay_at_the_time_shown_and_going_back_returns_to_it(
+    window: Browser, example: str
+) -> None:
+    window.open(example)
+    window.find("button[aria-label='one step back']").click()
+    window.settle()
+    shown = window.text(".clock")
+    assert "of" in shown
+    window.go("#/jobs" + window.run("return location.hash.replace(/^[^?]*/, '')"))
+    window.find("main td a").click()
+    window.until(lambda: "#/jobs/" in window.driver.current_url)
+    assert "t=" in window.driver.current_url, "a copied URL shows the same time"
+    assert window.text(".clock") == shown
+    window.find(".times > button:last-child").click()
+    window.settle()
+    assert window.text(".clock") != shown
+    assert "t=" not in window.driver.current_url
+    window.driver.back()
+    window.until(lambda: window.text(".clock") == shown)
+
+
+@on("must-gather-preempt")
+def test_a_job_that_has_ended_needs_no_explanation(window: Browser, example: str) -> None:
+    window.open(example)
+    window.go("#/jobs/default%2Flow-priority-pod-5")
+    assert "1 ended" in window.text(".facts")
+    assert "was on node-5" in window.text("main table")
+    assert window.texts("main h2") == ["What happened"]
+
+
+@on("pending")
+def test_what_only_the_kubelet_knows_is_not_stated(window: Browser, example: str) -> None:
+    window.open(example)
+    window.go("#/floor/node-4")
+    assert "2 (the kubelet chooses which)" in window.text("main table")
+
+
+def test_charts_of_counts_have_whole_numbers(window: Browser, tmp_path: Path) -> None:
+    pods = [make_pod(f"p{i}", cpu=1) for i in range(3)]
+    window.open(page_of(*simulated([make_node("n", cpu=8), *pods]), tmp_path))
+    window.go("#/time")
+    axis = window.run(
+        "return [...document.querySelectorAll('.chart')].map((one) => "
+        "[...one.querySelectorAll('.axis.end')].slice(0, 3).map((text) => text.textContent))"
+    )
+    assert ["0", "2", "4"] in axis
+    assert axis[-1] == ["0", "1", "2"], "evictions"
+
+
+def test_times_are_read_as_people_read_them(window: Browser, tmp_path: Path) -> None:
+    later = [(at, make_pod(f"at-{at:g}", cpu=1)) for at in (630.0, 100_805.0)]
+    window.open(page_of(*simulated([make_node("n", cpu=8)], later), tmp_path))
+    window.go("#/time")
+    times = window.texts(".timeline .time")
+    assert "10m 30s" in times
+    assert "1d 4h" in times
+    assert window.text(".clock") == "the end, 1d 4h"
+
+
 def test_a_machine_is_drawn_with_its_links_and_a_ring(window: Browser, tmp_path: Path) -> None:
     node = make_node("m", cpu=16, gpu=8, annotations={"bayplan.dev/machine": "dgx-1v"})
     pod = make_pod("ring", cpu=1, gpu=4)
@@ -183,6 +326,23 @@ def test_a_machine_is_drawn_with_its_links_and_a_ring(window: Browser, tmp_path:
         "return [...document.querySelectorAll('.machine > g > title')].map((t) => t.textContent)"
     )
     assert [text[:22] for text in rings if "ring" in text] == ["ring of default/ring: "]
+
+
+@on("gpu-nic-pcie-root")
+def test_a_machine_is_drawn_from_what_drivers_publish(window: Browser, example: str) -> None:
+    window.open(example + "#/floor/dgx-1")
+    window.until(lambda: window.all("svg.machine"))
+    assert len(window.all("svg.machine g.gpu")) == 8
+    assert len(window.all("svg.machine rect.numa")) == 2
+    assert len(window.all("svg.machine rect.root")) == 8
+    titles = window.run("return [...document.querySelectorAll('title')].map((t) => t.textContent)")
+    assert "NVLink domain dgx-1: 8 GPUs" in titles
+    assert any(re.match(r"mlx5_0: default/train-0-", title) for title in titles)
+    assert "which NVLinks there are" in window.text("main")
+    assert window.all("svg.machine .ring") == [], "no ring where no link is known"
+    window.go("#/floor")
+    nics = window.run("return bayplanFloor.model.on('dgx-1').nics.map((one) => one[0].unit)")
+    assert len(nics) == 8
 
 
 def test_jobs_are_searched_and_sorted(window: Browser, tmp_path: Path) -> None:
@@ -199,6 +359,112 @@ def test_jobs_are_searched_and_sorted(window: Browser, tmp_path: Path) -> None:
         "default/p10",
         "default/p11",
     ]
+
+
+@pytest.mark.parametrize(
+    "example", ["queues-plain-fair-share", "queues-elastic-jobs", "queues-kueue"], indirect=True
+)
+def test_figures_of_queues_up_to_a_time_are_those_of_the_simulation(
+    window: Browser, example: str
+) -> None:
+    """The page sums up what happened itself where nobody else does: live, and at earlier times."""
+    data = data_of(Path(urlsplit(example).path).read_text())
+    window.open(example)
+    window.go(f"#/queues?t={data['now'] - 0.001}")
+    rows = window.run(
+        "return [...document.querySelectorAll('main section tbody tr')]"
+        ".map((row) => [...row.children].map((cell) => cell.innerText))"
+    )
+    shown = {name: (share, started, evicted) for name, share, started, *_, evicted in rows}
+    told = {
+        name: (
+            f"{round(100 * one['meanShare'])} %",
+            str(one["wait"]["started"]),
+            str(one["evictions"]),
+        )
+        for name, one in data["statistics"]["queues"].items()
+    }
+    assert shown == told
+    for name, *_, longest, _ in rows:
+        waited = data["statistics"]["queues"][name]["wait"]["max"]
+        assert _seconds(longest) == waited - waited % (60 if waited >= 3600 else 1), name
+    assert window.all("main .chart svg path.line"), "shares over time"
+
+
+@on("queues-plain-fair-share")
+def test_an_evicted_job_is_there_before_and_after_and_says_why_it_waited(
+    window: Browser, example: str
+) -> None:
+    data = data_of(Path(urlsplit(example).path).read_text())
+    window.open(example)
+    sample = next(one for one in data["samples"] if one[5] and one[0] > 630)
+    window.go(f"#/waiting?t={sample[0] + 1}")
+    summary = window.text("main p")
+    assert f"with {sample[5]} pods without a node" in summary
+    reasons = window.texts("main h2.message")
+    assert reasons
+    assert "Placed" not in reasons, "the reasons are those of the time"
+    assert "not tried yet" not in reasons
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds of a time such as "1h 50m"."""
+    sizes = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    return sum(float(n) * sizes[unit] for n, unit in re.findall(r"([\d.]+) ?([smhd])", text))
+
+
+# Paper ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@on("pending")
+def test_paper_has_the_content_without_the_controls(
+    window: Browser, example: str, theme: str
+) -> None:
+    """In dark letters on white, whatever the theme is."""
+    window.open(example)
+    window.run("document.documentElement.dataset.theme = arguments[0]", theme)
+    window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        for place, content in (
+            ("#/jobs/default%2Ftraining", "Would fit without MustGather at RackLayer"),
+            ("#/jobs", "default/notebook"),
+            ("#/waiting", "no candidate topology nodes"),
+            ("#/floor/node-4", "2 of 8 in use"),
+            ("#/time", "Evictions"),
+        ):
+            window.go(place)
+            window.until(lambda content=content: content in window.text("main"))
+            seen = window.run(
+                "return [...document.querySelectorAll(arguments[0])]"
+                ".filter((one) => one.getClientRects().length).map((one) => one.outerHTML)",
+                "nav, button:not(.time), input, select, .tools, .state",
+            )
+            assert seen == [], place
+            assert _luminance(window.run("return getComputedStyle(document.body).color")) < 0.2
+            colours = window.run(
+                "return [...document.querySelectorAll('main *')]"
+                ".map((one) => getComputedStyle(one).color)"
+            )
+            assert max(_luminance(colour) for colour in set(colours)) < 0.55, place
+        window.go("#/floor")
+        window.until(lambda: window.all("canvas"))
+        window.settle()
+        corner = window.run(
+            "const canvas = document.querySelector('canvas');"
+            "return [...canvas.getContext('2d').getImageData(2, 2, 1, 1).data]"
+        )
+        assert min(corner[:3]) > 230, "white paper under the floor"
+        printed = window.driver.execute_cdp_cmd("Page.printToPDF", {})
+        assert base64.b64decode(printed["data"])[:5] == b"%PDF-"
+    finally:
+        window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def _luminance(colour: str) -> float:
+    """Return how light a CSS colour is, between 0 and 1."""
+    red, green, blue = (float(part) / 255 for part in re.findall(r"[\d.]+", colour)[:3])
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 # Hostile names, accessibility, layout ----------------------------------------------------------
@@ -269,7 +535,7 @@ def test_a_screen_reader_and_the_colour_blind_find_nothing_serious(
         assert serious == []
 
 
-@pytest.mark.parametrize("width", [1400, 420])
+@pytest.mark.parametrize("width", [1400, 1000, 700, 420])
 @on("queues-kueue")
 def test_nothing_is_wider_than_the_window(window: Browser, example: str, width: int) -> None:
     window.driver.set_window_size(width, 900)
@@ -279,6 +545,8 @@ def test_nothing_is_wider_than_the_window(window: Browser, example: str, width: 
             window.go(f"#/{place}")
             wide = window.run("return document.documentElement.scrollWidth - innerWidth")
             assert wide <= 0, place
+            tall = window.run("return document.querySelector('header').offsetHeight")
+            assert tall < 140, "what stays at the top leaves room for the rest"
     finally:
         window.driver.set_window_size(1400, 900)
 
@@ -344,44 +612,65 @@ def test_the_view_of_the_documents_works(
     assert window.texts("main td") == ["NVIDIA H100 80GB HBM3", "8"]
 
 
+# The lab ----------------------------------------------------------------------------------------
+
+
+def test_the_lab_shows_what_another_profile_changes(window: Browser, tmp_path: Path) -> None:
+    profiles, page = ROOT / "configs" / "profiles", tmp_path / "page.html"
+    arguments = ["-f", str(EXAMPLES / "queues-plain-fifo"), "--until", "30m"]
+    arguments += ["--config", str(profiles / "plain-fifo.yaml")]
+    arguments += ["--compare", str(profiles / "plain-priority.yaml"), "--report", str(page)]
+    result = CliRunner().invoke(cli, ["simulate", *arguments])
+    assert result.exit_code == 0, result.output
+    window.open(page.as_uri() + "#/lab")
+    window.until(lambda: window.texts("main h1") == ["Policy lab"])
+    assert "plain-priority.yaml against" in window.text("main h2")
+    outcomes, jobs = window.all("main table")
+    assert "pods evicted 0 4" in outcomes.text
+    rows = [row for row in jobs.text.splitlines() if row.startswith("default/urgent")]
+    assert len(rows) == 1
+    assert "no node" in rows[0], "it waited with the first profile"
+    assert "n0" in rows[0], "and runs with the other"
+
+
 # Live -------------------------------------------------------------------------------------------
 
 
 def test_a_page_that_is_served_shows_a_binding_at_once(window: Browser) -> None:
-    simulation = Simulation(default_profiles())
-    feed = Feed("test")
-    feed.follow(simulation.scheduler)
-    simulation.cluster.watch(feed.handle)
-    simulation.create([make_node("n", cpu=4), make_pod("first", cpu=1)])
-    simulation.run()
-    loop = asyncio.new_event_loop()
-    started, ended = threading.Event(), asyncio.Event()
-    url = ""
-
-    async def serve() -> None:
-        nonlocal url
-        async with page_server(feed, 0) as url:
-            started.set()
-            await ended.wait()
-
-    def come() -> None:
-        simulation.create([make_pod("second", cpu=1)])
-        simulation.run()
-
-    server = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    server.start()
-    try:
-        assert started.wait(30)
+    with watched([make_node("n", cpu=4), make_pod("first", cpu=1)]) as (url, act):
         window.open(url)
         window.go("#/jobs")
         window.until(lambda: window.text(".state") == "live")
         assert window.texts("main td:first-child") == ["default/first"]
-        loop.call_soon_threadsafe(come)
+        act(lambda simulation: simulation.create([make_pod("second", cpu=1)]))
         window.until(lambda: "default/second" in window.texts("main td:first-child"))
         assert "running" in window.text("main table")
         assert all(address.startswith(url) for address in window.requests())
         window.driver.get("about:blank")
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        server.join(30)
-        loop.close()
+
+
+def test_what_changes_leaves_what_is_looked_at(window: Browser) -> None:
+    """A remedy that is shown, and what has the focus, outlast what comes from the server."""
+    objects = load_manifests((str(EXAMPLES / "pending"),)).objects
+    with watched(objects) as (url, act):
+        window.open(f"{url}#/jobs/default%2Ftraining")
+        window.until(lambda: window.all(".remedies button"))
+        window.find(".remedies button").click()
+        window.until(lambda: window.texts(".plus"))
+        window.run("document.querySelector('.timeline li:nth-child(2) button').focus()")
+        act(lambda simulation: simulation.create([make_pod("huge", cpu=1000)]))
+        window.until(lambda: window.texts(".badge") == ["2"])
+        assert window.texts(".plus") == [f"training-{i} → node-{i + 1}" for i in range(3)]
+        focus = "return document.activeElement === document.querySelectorAll('.time')[1]"
+        assert window.run(focus)
+        window.driver.get("about:blank")
+
+
+def test_a_page_of_a_cluster_shows_the_time_of_clocks(window: Browser) -> None:
+    with watched([make_node("n", cpu=4), make_pod("first", cpu=1)], wall=True) as (url, _):
+        window.open(f"{url}#/jobs/default%2Ffirst")
+        moment = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+        assert re.fullmatch(f"now, {moment}", window.text(".clock"))
+        created = window.texts(".timeline .time")
+        assert re.fullmatch(moment, created[0])
+        window.driver.get("about:blank")

@@ -8,7 +8,8 @@ import pytest
 from paths import ROOT
 from reading import data_of, shown, simulated
 
-from bayplan.api import ApiObject, Node, Pod, ResourceClaim
+from bayplan.api import ApiObject, Node, ObjectMeta, Pod, ResourceClaim, ResourceSlice
+from bayplan.api.dra import Device, DeviceAttribute, ResourcePool, ResourceSliceSpec
 from bayplan.cli.report import Recording
 from bayplan.cluster.manifests import load_manifests
 from bayplan.cluster.protocol import WatchEvent, WatchType
@@ -102,7 +103,7 @@ def test_devices_of_claims_are_cards_where_no_machine_is_described() -> None:
         for card in own
         if node == "dgx-1"
     ]
-    assert sorted(cards) == list(range(8))
+    assert sorted(cards) == list(range(-8, 8)), "GPUs from 0, NICs down from -1"
     parts = example("partitionable-gpus")["pods"]["default/small-0"]["stints"][0][3]
     assert parts[0][1] == 0, "a partition of a size that is not known"
 
@@ -183,3 +184,70 @@ def test_every_example_has_a_page(name: str) -> None:
     page = example(name)
     assert page["format"] == 1
     assert len(json.dumps(page)) < 2_000_000
+
+
+def test_what_slices_state_of_a_node_is_drawn_without_a_description_of_its_machine() -> None:
+    page = example("gpu-nic-pcie-root")
+    (machine,) = page["machines"]
+    assert page["nodes"]["dgx-1"]["machine"] == page["nodes"]["dgx-2"]["machine"] == 0
+    assert page["nodes"]["dgx-1"]["nvlink"] == ["dgx-1"]
+    assert [(gpu["numa"], gpu["root"]) for gpu in machine["gpus"][:2]] == [
+        (0, "pci0000:15"),
+        (0, "pci0000:37"),
+    ]
+    assert {gpu["domain"] for gpu in machine["gpus"]} == {0}
+    assert machine["gpus"][0]["model"] == "NVIDIA H100 80GB HBM3"
+    assert machine["links"] == [], "slices do not say which NVLinks there are"
+    assert machine["nics"][0]["name"] == "mlx5_0"
+    job = next(pod for key, pod in page["pods"].items() if key.startswith("default/train-0"))
+    assert job["stints"][-1][3] == [[0, 1000, "gpu-0"], [-1, 1000, "nic-0"]]
+    assert page["nodes"]["dgx-1"]["cards"] == 8
+    assert page["samples"][-1][2] == 8, "NICs are no cards in use"
+
+
+def published(name: str, driver: str = "gpu.example.com", **attributes: object) -> Device:
+    found = {}
+    for key, value in attributes.items():
+        domain = "resource.kubernetes.io/" if key in ("pcieRoot", "numaNode") else ""
+        kind = {"integer": value} if isinstance(value, int) else {"string": value}
+        found[domain + key] = DeviceAttribute(**kind)
+    return Device(name, found)
+
+
+def slice_of(*devices: Device) -> ResourceSlice:
+    spec = ResourceSliceSpec("gpu.example.com", ResourcePool("n", 1, 1), "n", devices=devices)
+    return ResourceSlice(metadata=ObjectMeta(name="n-gpu"), spec=spec)
+
+
+def test_gpus_of_several_nvlink_domains_are_told_apart() -> None:
+    devices = [published(f"gpu-{i}", numaNode=i, nvlinkDomain=f"clique-{i // 2}") for i in range(4)]
+    page = shown([make_node("n", cpu=8), slice_of(*devices)])
+    assert [gpu["domain"] for gpu in page["machines"][0]["gpus"]] == [0, 0, 1, 1]
+    assert page["nodes"]["n"]["nvlink"] == ["clique-0", "clique-1"]
+
+
+def test_a_gpu_that_is_published_in_parts_is_drawn_once() -> None:
+    parts = [published(f"gpu-0-mig-1g-{i}", numaNode=0, pcieRoot="pci0000:15") for i in range(2)]
+    page = shown([make_node("n", cpu=8), slice_of(*parts, published("gpu-1", numaNode=1))])
+    assert [gpu["numa"] for gpu in page["machines"][0]["gpus"]] == [0, 1]
+    assert page["nodes"]["n"]["cards"] == 2
+
+
+def test_slices_that_state_no_place_are_cards_alone() -> None:
+    page = shown([make_node("n", cpu=8), slice_of(published("gpu-0"), published("gpu-1"))])
+    assert page["machines"] == []
+    assert page["nodes"]["n"]["cards"] == 2
+
+
+@pytest.mark.parametrize(("again", "created"), [(40.0, 0.0), (3600.0, 3600.0)])
+def test_a_pod_that_is_made_again_at_once_is_the_one_that_was_there(
+    again: float, created: float
+) -> None:
+    recording, simulation = simulated([make_node("n", cpu=4), make_pod("p", cpu=1)])
+    simulation.cluster.delete(Pod, "default/p")
+    simulation.outlast(again)
+    simulation.create([make_pod("p", cpu=1)])
+    simulation.run()
+    row = recording.picture.pods["default/p"]
+    assert row.created == created
+    assert [(stint.since, stint.until) for stint in row.stints] == [(0.0, 30.0), (again, None)]

@@ -98,19 +98,21 @@ def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool, page: 
 async def _page(cluster: ServedCluster) -> AsyncIterator[str]:
     """Serve the page of a cluster, as a scheduler sees it that decides nothing."""
     from bayplan.page.feed import Feed
+    from bayplan.page.onlooker import Onlooker
     from bayplan.page.serving import page_server
     from bayplan.profiles.loading import default_profiles
     from bayplan.scheduler.scheduler import Scheduler
 
-    scheduler = Scheduler(cluster, default_profiles())
+    onlooker = Onlooker(cluster)
+    scheduler = Scheduler(onlooker, default_profiles())
 
     def see() -> None:
         cluster.deliver()
         scheduler.stand_by()
 
-    feed = Feed("bayplan cluster", before=see)
+    feed = Feed("bayplan cluster", before=see, wall=True)
     feed.follow(scheduler)
-    cluster.watch(feed.handle)
+    onlooker.watch(feed.handle)
     async with page_server(feed, 0) as url:
         yield url
 

@@ -202,7 +202,8 @@ def _print(
     if prices is not None:
         about = replace(about, cost=_cost(found, simulation, prices))
     for note in simulation.problems():
-        click.echo(f"note: {note}", err=True)
+        if note not in about.unread:
+            click.echo(f"note: {note}", err=True)
     if output == "json":
         click.echo(json.dumps(about.as_json(), indent=2))
         return

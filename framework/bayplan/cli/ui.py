@@ -70,6 +70,7 @@ def command(
         dry_run=True,
         leader_elect=False,
         address=Address(port=port),
+        title="bayplan ui",
     )
     raise SystemExit(asyncio.run(run(options)))
 

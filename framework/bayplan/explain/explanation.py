@@ -19,7 +19,7 @@ from bayplan.plugin.decision import Decision, Finalist, PodDecision
 from bayplan.queues.report import LineReport
 from bayplan.scheduler.active_profiles import ActiveProfile
 from bayplan.scheduler.scheduler import Scheduler
-from bayplan.snapshot import PodInfo
+from bayplan.snapshot import PodInfo, problem_lines
 
 __all__ = [
     "Explanation",
@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _MANY_DOMAINS = 12
+_MOST_PROBLEMS = 8
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Explanation:
     (placed, and held back at Permit or until what is ``awaited`` is ready), Pending or Ended.
     ``decided`` is None when this process did not decide. ``now`` says that filters and finalists
     are those of a decision made now. Times are in seconds of the cluster's clock. ``cost`` is what
-    all the pods cost.
+    all the pods cost. ``unread`` is what could not be read of the pod's node, or of any node that
+    a pending pod might have.
     """
 
     pod: str
@@ -89,6 +91,7 @@ class Explanation:
     awaited: Sequence[str] = ()
     line: LineReport | None = None
     cost: str = ""
+    unread: Sequence[str] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object without empty fields."""
@@ -132,6 +135,7 @@ class Explanation:
             "awaited": list(self.awaited),
             "line": self.line.as_json() if self.line is not None else None,
             "cost": self.cost,
+            "unread": list(self.unread),
         }
         return _filled(plain)
 
@@ -256,6 +260,7 @@ class _About:
         name = self.pod.spec.node_name
         self._fields["node_exists"] = name in self.scheduler.snapshot.nodes.row_of
         self._choice()
+        self._unread([name])
         return self._made("Running")
 
     def pending(self) -> Explanation:
@@ -281,6 +286,7 @@ class _About:
             self._fields["domains"] = self.decision.domains
             self._fields["preemption"] = self.decision.preemption
             self._fields["bottleneck"] = _bottleneck(self.decision)
+        self._unread()
         if self.search:
             self._line()
         line: LineReport | None = self._fields.get("line")
@@ -293,6 +299,15 @@ class _About:
             change = Suggestion(f"would be admitted with {line.change}")
             self._fields["suggestions"] = (change,)
         return self._made("Pending")
+
+    def _unread(self, nodes: Sequence[str] | None = None) -> None:
+        """Add what could not be read of nodes (None: of all), for a pod that it may concern."""
+        if not self.search:
+            return
+        info = PodInfo(self.pod)
+        if info.facts.wants_devices or self.pod.metadata.annotations:
+            lines = problem_lines(self.scheduler.snapshot.unread(), nodes)
+            self._fields["unread"] = tuple(lines[:_MOST_PROBLEMS])
 
     def _prepares(self) -> bool:
         """Add what has to be ready before the pod is bound; tell whether there is anything."""

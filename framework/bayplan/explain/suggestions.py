@@ -112,7 +112,7 @@ class Diagnosis:
         )
 
     def _gate(self, pod: PodInfo) -> str | None:
-        for call in self.runtime["pre_enqueue"]:
+        for call in self.runtime.of(pod)["pre_enqueue"]:
             refusal: str | None = call(pod)
             if refusal is not None:
                 return refusal

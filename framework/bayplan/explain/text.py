@@ -53,6 +53,10 @@ def print_explanation(console: Console, about: Explanation) -> None:
                 _line(console, 2, line)
         if about.bottleneck:
             _heading(console, "Bottleneck", about.bottleneck)
+    if about.unread:
+        _heading(console, "Could not be read")
+        for text in about.unread:
+            _line(console, 2, text)
     _print_preemption(console, about)
     for note in about.notes:
         _line(console, 2, note)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from bayplan.api import ResourceClaim
 from bayplan.api.cards import WHOLE
 from bayplan.api.dra import DeviceId
-from bayplan.plugin.devices import CardHolder, NodeDevices
+from bayplan.plugin.devices import CardHolder, NodeDevices, PublishedDevice
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 from bayplan.topology.machine.model import Machine
@@ -28,7 +28,7 @@ class PodCard:
     """What a pod has of a card: its index, thousandths of it (0: a part of unknown size), a name.
 
     ``label`` names the partition or the device; ``guessed`` says that nothing states which card it
-    is, as when the kubelet chooses.
+    is, as when the kubelet chooses. A NIC counts down from -1: -1 is the first.
     """
 
     card: int
@@ -46,10 +46,14 @@ class PodCard:
 
 @dataclass
 class NodeCards:
-    """The cards of a node: how many, their machine, and what pods have, by key."""
+    """The cards of a node: how many, their machine, and what pods have, by key.
+
+    ``published`` is what drivers say of its GPUs and NICs, where the machine is None.
+    """
 
     count: int = 0
     machine: Machine | None = None
+    published: tuple[PublishedDevice, ...] = ()
     models: Sequence[str] = ()
     of_pod: dict[str, list[PodCard]] = field(default_factory=dict)
 
@@ -82,6 +86,8 @@ def cards_of(
     """
     told = _told(scheduler, node)
     found = NodeCards(machine=next((one.machine for one in told if one.machine), None))
+    if found.machine is None:
+        found.published = _drawn(next((one.published for one in told if one.published), ()))
     shared = next((one.cards for one in told if one.cards), ())
     gpus = [card for card in shared if card.kind == "gpu"]
     # A device plugin that shares cards counts each of them several times.
@@ -93,10 +99,18 @@ def cards_of(
         found.models = [models.get(index, "") for index in range(found.count)]
     _hold(found, (holder for one in told for holder in one.holders))
     devices = {key: gpu for one in told for key, gpu in one.devices.items()}
+    nics = {key: nic for one in told for key, nic in one.nics.items()}
     for key, own in claims.items():
-        _claimed(found, key, own, devices)
+        _claimed(found, key, own, devices, nics)
     _place_uncounted(found, pods)
     return found
+
+
+def _drawn(published: Sequence[PublishedDevice]) -> tuple[PublishedDevice, ...]:
+    """Return devices to draw: numbered from 0 without a gap, and at a place that is stated."""
+    gpus = [one.gpu for one in published if one.gpu is not None]
+    placed = any(one.pcie_root or one.numa is not None for one in published)
+    return tuple(published) if placed and gpus == list(range(len(gpus))) else ()
 
 
 def _told(scheduler: Scheduler, node: str) -> list[NodeDevices]:
@@ -129,6 +143,7 @@ def _claimed(
     pod: str,
     claims: Iterable[ResourceClaim],
     devices: Mapping[DeviceId, int],
+    nics: Mapping[DeviceId, int],
 ) -> None:
     parts: dict[int, int] = {}
     for card in devices.values():
@@ -138,7 +153,10 @@ def _claimed(
         if allocation is None:
             continue
         for one in allocation.devices.results:
-            index = devices.get(DeviceId(one.driver, one.pool, one.device))
+            device = DeviceId(one.driver, one.pool, one.device)
+            index, nic = devices.get(device), nics.get(device)
+            if nic is not None:
+                found.of_pod.setdefault(pod, []).append(PodCard(-1 - nic, WHOLE, one.device))
             if index is None:
                 continue
             whole = parts[index] == 1 or _WHOLE_GPU.fullmatch(one.device) is not None
@@ -151,9 +169,10 @@ def _place_uncounted(found: NodeCards, pods: Mapping[str, PodInfo]) -> None:
     taken = {one.card for own in found.of_pod.values() for one in own}
     free = [card for card in range(found.count) if card not in taken]
     for key, pod in pods.items():
-        if key in found.of_pod:
+        if any(one.card >= 0 for one in found.of_pod.get(key, ())):
             continue
         wanted = card_count(pod.requests)
         if wanted:
             own, free = free[:wanted], free[wanted:]
-            found.of_pod[key] = [PodCard(card, guessed=True) for card in own]
+            cards = found.of_pod.setdefault(key, [])
+            cards += [PodCard(card, guessed=True) for card in own]

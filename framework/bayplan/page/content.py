@@ -22,12 +22,14 @@ def content(
     details: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
     refused: Mapping[str, str] | None = None,
+    wall: bool = False,
 ) -> dict[str, Any]:
     """Return everything.
 
     :param details: the explanations by unit; None where the page asks for them.
     :param notes: what could not be read or had to be assumed.
     :param refused: what an API server would refuse, and why.
+    :param wall: the cluster's time is that of clocks, so the page shows hours and minutes.
     """
     scheduler = picture.scheduler
     picture.sample(last=True)
@@ -36,10 +38,12 @@ def content(
         "title": title,
         "now": round(scheduler.now, 3),
         "unixTime": round(scheduler.unix_time, 3),
+        "wall": wall,
         **picture.as_json(),
         **organisation(scheduler),
         "events": list(picture.history.events),
         "samples": [one.as_json() for one in picture.history.samples],
+        "waits": list(picture.queue_log.waits),
         "details": details,
         "notes": list(notes),
         "refused": dict(refused or {}),

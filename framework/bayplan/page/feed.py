@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bayplan.api import Pod
@@ -15,6 +15,7 @@ from bayplan.errors import BayplanError
 from bayplan.page.content import content, organisation
 from bayplan.page.picture import Picture
 from bayplan.scheduler.scheduler import Scheduler
+from bayplan.snapshot import problem_lines
 
 __all__ = ["MOST_VIEWERS", "Feed", "TooManyViewers"]
 
@@ -40,16 +41,27 @@ class Feed:
 
     :param title: the page's title.
     :param before: called before each look, to let a scheduler see what has happened.
+    :param wall: the cluster's time is that of clocks.
+    :param more: further parts of the content, which stay.
     """
 
-    def __init__(self, title: str, before: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        before: Callable[[], None] | None = None,
+        wall: bool = False,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
         self.title = title
+        self._wall = wall
+        self._more = more or {}
         self._before = before
         self.picture: Picture | None = None
         self.version = 0
         self._viewers: set[asyncio.Queue[str | None]] = set()
         self._sent: deque[tuple[int, str]] = deque(maxlen=_KEPT)
         self._events = 0
+        self._waits = 0
         self._samples: tuple[float, int] = (-1.0, 0)
         self._machines = 0
         self._organisation: dict[str, Any] = {}
@@ -66,8 +78,13 @@ class Feed:
 
     def handle(self, event: WatchEvent) -> None:
         """Note an event of the watch, after the scheduler has seen it."""
-        if self.picture is not None:
+        if self.picture is None:
+            return
+        try:
             self.picture.handle(event)
+        except Exception:
+            # A fault of the page must not end the watch that it shares.
+            _log.exception("the page is not up to date")
 
     async def run(self) -> None:
         """Look at the cluster until cancelled."""
@@ -83,7 +100,6 @@ class Feed:
             except BayplanError as exc:
                 _log.warning("the page is not up to date: %s", exc)
             except Exception:
-                # A fault of the page must not end the scheduler that it shows.
                 _log.exception("the page is not up to date")
 
     def look(self, at: float) -> None:
@@ -121,6 +137,10 @@ class Feed:
         if history.added > self._events:
             found["events"] = history.since(self._events)
             self._events = history.added
+        log = picture.queue_log
+        if log.added > self._waits:
+            found["waits"] = log.since(self._waits)
+            self._waits = log.added
         if history.samples:
             last = history.samples[-1]
             figures = (last.cards, last.used, last.pending, last.running, last.evictions)
@@ -150,17 +170,14 @@ class Feed:
         if picture is None:
             raise BayplanError("the cluster is not listed yet")
         self.look(self._organised)
-        found = content(picture, self.title, notes=self._notes())
-        found["version"] = self.version
+        found = content(picture, self.title, notes=self._notes(), wall=self._wall)
+        found |= {**self._more, "version": self.version}
         return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
 
     def _notes(self) -> list[str]:
         picture = self.picture
         problems = picture.scheduler.snapshot.problems if picture is not None else {}
-        found = sorted(
-            {f"{subject} of node {node}: {text}" for (node, subject), text in problems.items()}
-        )
-        return found[:100]
+        return problem_lines(problems)[:100]
 
     def join(self, since: int) -> asyncio.Queue[str | None]:
         """Return a queue of changes after a version; None in it means: get everything again.

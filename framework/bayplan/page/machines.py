@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
+from bayplan.plugin.devices import PublishedDevice
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.rings import ring_order
 
-__all__ = ["Machines", "machine_json"]
+__all__ = ["Machines", "machine_json", "nvlink_domains"]
 
 
 def machine_json(machine: Machine) -> dict[str, Any]:
@@ -52,6 +55,43 @@ def machine_json(machine: Machine) -> dict[str, Any]:
     }
 
 
+def published_json(devices: Sequence[PublishedDevice]) -> dict[str, Any]:
+    """Return what a drawing of a node's published devices needs: places, but no NVLinks.
+
+    ``domain`` of a GPU counts the NVLink domains of the node in the order of their names.
+    """
+    domains = nvlink_domains(devices)
+    gpus = [one for one in devices if one.gpu is not None]
+    nics = [one for one in devices if one.gpu is None]
+    return {
+        "name": "",
+        "published": True,
+        "gpus": [
+            {
+                "name": one.name,
+                "model": one.model,
+                "memory": one.memory,
+                "numa": one.numa,
+                "root": one.pcie_root,
+                "lost": "",
+                "domain": domains.index(one.nvlink) if one.nvlink else None,
+            }
+            for one in gpus
+        ],
+        "nics": [
+            {"name": one.name, "numa": one.numa, "root": one.pcie_root, "active": True}
+            for one in nics
+        ],
+        "near": [],
+        "links": [],
+    }
+
+
+def nvlink_domains(devices: Sequence[PublishedDevice]) -> list[str]:
+    """Return the names of the NVLink domains of devices."""
+    return sorted({one.nvlink for one in devices} - {""})
+
+
 class Machines:
     """Numbers the kinds of machines in the order in which they are first seen."""
 
@@ -75,6 +115,16 @@ class Machines:
             number = self._number[key] = len(self.rows)
             self.rows.append(machine_json(machine))
         self._known[id(machine)] = (machine, number)
+        return number
+
+    def number_published(self, devices: tuple[PublishedDevice, ...]) -> int:
+        """Return the number of what drivers publish, whatever its NVLink domains are called."""
+        row = published_json(devices)
+        key = ("published", json.dumps(row))
+        number = self._number.get(key)
+        if number is None:
+            number = self._number[key] = len(self.rows)
+            self.rows.append(row)
         return number
 
     def ring(self, machine: Machine, gpus: tuple[int, ...]) -> tuple[int, ...]:

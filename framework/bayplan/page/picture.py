@@ -17,10 +17,13 @@ from bayplan.naming import natural_key
 from bayplan.page.cards import MOST_CARDS, NodeCards, PodCard, card_count, cards_of
 from bayplan.page.floor import Floor, floor_of
 from bayplan.page.history import History
-from bayplan.page.machines import Machines
+from bayplan.page.machines import Machines, nvlink_domains
+from bayplan.page.pod_times import PodTimes
+from bayplan.page.queue_log import QueueLog
 from bayplan.page.rows import NodeTile, PodRow, Stint, UnitRow
 from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Decision
+from bayplan.queues.amounts import base_resource
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 from bayplan.snapshot.nvlink import NvlinkDomains
@@ -32,6 +35,8 @@ _CLAIMS = "resource.kubernetes.io/pod-claim-name"
 MOST_ENDED = 20_000
 """How many pods that are gone are kept for looking back."""
 _MOST_STINTS = 50
+_MADE_AGAIN = 60.0
+"""Within how many seconds after its end a pod of the same name is the same one, made again."""
 _WHOLE = 1000
 
 
@@ -72,6 +77,7 @@ class Picture:
         self.floor = Floor()
         self.machines = Machines()
         self.history = History()
+        self.queue_log = QueueLog(scheduler)
         self._alive: dict[str, Pod] = {}
         self._on_node: dict[str, set[str]] = {}
         self._claims: dict[str, dict[str, ResourceClaim]] = {}
@@ -90,6 +96,7 @@ class Picture:
     def follow(self, scheduler: Scheduler) -> None:
         """Follow another scheduler of the same cluster, after its profiles were read again."""
         self.scheduler = scheduler
+        self.queue_log.follow(scheduler)
         self._decided = -1
         self._every_node = True
 
@@ -135,15 +142,20 @@ class Picture:
             row = self._new_row(pod, row)
         gone = deleted or pod.status.phase in _ENDED
         node = pod.spec.node_name
+        # What was seen to change changes now; what is seen for the first time says when it did.
+        times = PodTimes(now, self.scheduler.unix_time) if old is None else None
         if node and not row.node and (not gone or old is None):
             row.node = node
-            row.stints.append(Stint(node, now))
-            self.history.add(now, "Bound", key, node)
+            since = now if times is None else times.bound(pod)
+            row.stints.append(Stint(node, since))
+            self.history.add(since, "Bound", key, node)
+            if times is None:
+                self.queue_log.started(pod)
         if gone and row.ended is None:
-            row.ended = now
+            row.ended = now if times is None else times.ended(pod)
             if row.stints and row.stints[-1].until is None:
-                row.stints[-1].until = now
-            self.history.add(now, "Deleted" if deleted else pod.status.phase, key, row.node)
+                row.stints[-1].until = row.ended
+            self.history.add(row.ended, "Deleted" if deleted else pod.status.phase, key, row.node)
         if deleted:
             self._alive.pop(key, None)
             self._claims.pop(key, None)
@@ -167,13 +179,17 @@ class Picture:
         info = self.scheduler.snapshot.living.get(pod.key) or PodInfo(pod)
         unit = info.gang or pod.key
         requests = info.requests
-        row = PodRow(unit, self.scheduler.now, requests.get("cpu", 0), card_count(requests))
+        created = PodTimes(self.scheduler.now, self.scheduler.unix_time).created(pod)
+        row = PodRow(unit, created, requests.get("cpu", 0), card_count(requests))
         if before is not None:
             row.stints = before.stints[-_MOST_STINTS:]
+            if before.ended is not None and created - before.ended <= _MADE_AGAIN:
+                # Its controller made it again: an evicted pod goes on to wait.
+                row.created = before.created
             self._of_unit.get(before.unit, set()).discard(pod.key)
         self.pods[pod.key] = row
         self._of_unit.setdefault(unit, set()).add(pod.key)
-        self.history.add(self.scheduler.now, "Created", pod.key, "")
+        self.history.add(created, "Created", pod.key, "")
         return row
 
     def _forget_oldest(self, key: str) -> None:
@@ -251,13 +267,15 @@ class Picture:
         offered: dict[str, float] = {}
         found = {}
         for report in self.scheduler.queue_reports():
-            share = 0.0
+            used: dict[str, float] = {}
             for name, one in report.resources.items():
-                if name not in offered:
-                    offered[name] = float(table.allocatable(name).sum())
-                if offered[name]:
-                    share = max(share, one.used / offered[name])
-            found[f"{report.system}/{report.name}"] = share
+                # Kueue counts each flavor apart.
+                resource = base_resource(name)
+                if resource not in offered:
+                    offered[resource] = float(table.allocatable(resource).sum())
+                if offered[resource]:
+                    used[resource] = used.get(resource, 0.0) + one.used / offered[resource]
+            found[f"{report.system}/{report.name}"] = min(1.0, max(used.values(), default=0.0))
         return found
 
     def _network(self) -> Any:
@@ -305,11 +323,13 @@ class Picture:
     def _in_ring(self, cards: NodeCards, own: Sequence[PodCard]) -> tuple[PodCard, ...]:
         """Return a pod's cards in the order of their ring, whole GPUs of a known machine."""
         machine = cards.machine
-        gpus = tuple(sorted({one.card for one in own}))
-        if machine is None or len(gpus) < 2 or len(gpus) < len(own) or gpus[-1] >= len(machine):
+        whole = [one for one in own if one.card >= 0]
+        gpus = tuple(sorted({one.card for one in whole}))
+        if machine is None or len(gpus) < 2 or len(gpus) < len(whole) or gpus[-1] >= len(machine):
             return tuple(own)
-        by_card = {one.card: one for one in own}
-        return tuple(by_card[gpu] for gpu in self.machines.ring(machine, gpus))
+        by_card = {one.card: one for one in whole}
+        nics = [one for one in own if one.card < 0]
+        return (*(by_card[gpu] for gpu in self.machines.ring(machine, gpus)), *nics)
 
     def _tile(self, node: Node, row: int, cards: NodeCards) -> NodeTile:
         table = self.scheduler.snapshot.nodes
@@ -318,16 +338,22 @@ class Picture:
         for own in cards.of_pod.values():
             for one in own:
                 taken[one.card] = min(_WHOLE, taken.get(one.card, 0) + (one.compute or _WHOLE))
-        used = [amount for card, amount in taken.items() if card < cards.count]
+        used = [amount for card, amount in taken.items() if 0 <= card < cards.count]
         model = model_of(node, "nvidia.com/gpu") or model_of(node, "amd.com/gpu")
         models = cards.models if any(cards.models) else [model] if model else []
+        machine = None
         if cards.machine is not None:
+            machine = self.machines.number(cards.machine)
+        elif cards.published:
+            machine = self.machines.number_published(cards.published)
+        if machine is not None:
             models = []
         nvlink = self.scheduler.snapshot.shared(NvlinkDomains, NvlinkDomains).of(node)
+        domains = [nvlink] if nvlink else nvlink_domains(cards.published)
         state = state_of(node)
         return NodeTile(
             self.floor.domain_of.get(name),
-            None if cards.machine is None else self.machines.number(cards.machine),
+            machine,
             cards.count,
             sum(used),
             cards.count - len(used) if state is NodeState.IN_SERVICE else 0,
@@ -335,7 +361,7 @@ class Picture:
             (int(table.used("cpu")[row]), int(table.allocatable("cpu")[row])),
             (int(table.used("memory")[row]), int(table.allocatable("memory")[row])),
             state.value,
-            nvlink or "",
+            domains,
         )
 
     # Units -----------------------------------------------------------------------------------
@@ -395,7 +421,8 @@ class Picture:
         if gated and gated != known.message:
             self.history.add(self.scheduler.now, "Gated", key, "", gated)
         if decision is None:
-            return replace(row, message=gated) if gated else row
+            why = gated or ("" if alive is None else self._told_of(alive))
+            return replace(row, message=why) if why else row
         own = next((one.message for one in decision.pods.values() if one.message), "")
         return replace(
             row,
@@ -411,6 +438,16 @@ class Picture:
         if queued is None or queued.ready:
             return ""
         return next((reason for _, reason in queued.gated.values()), "")
+
+    def _told_of(self, pod: Pod) -> str:
+        """Return what a pod says that this scheduler does not decide on, "" if it says nothing."""
+        if pod.spec.node_name or pod.status.phase in _ENDED:
+            return ""
+        told = (one for one in pod.status.conditions if one.type == "PodScheduled")
+        why = next((one.message for one in told if one.status == "False"), "")
+        if not why and self.scheduler.profile_of(pod) is None:
+            why = f'waits for another scheduler, "{pod.spec.scheduler_name}"'
+        return why
 
     def _queue_of(self, pod: Pod) -> str:
         info = self.scheduler.snapshot.living.get(pod.key)

@@ -17,7 +17,8 @@ class NodeTile:
 
     ``domain`` and ``machine`` are numbers, None for none. ``cpu`` and ``memory`` are (used,
     offered), in milli-CPU and bytes; ``used`` are thousandths of its ``cards`` taken, ``free`` how
-    many cards nobody has a part of. ``state`` is "in-service", "maintenance" or "failed".
+    many cards nobody has a part of. ``nvlink`` are its NVLink domains. ``state`` is "in-service",
+    "maintenance" or "failed".
     """
 
     domain: int | None
@@ -29,7 +30,7 @@ class NodeTile:
     cpu: tuple[int, int]
     memory: tuple[int, int]
     state: str
-    nvlink: str = ""
+    nvlink: Sequence[str] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object without empty fields."""
@@ -39,7 +40,7 @@ class NodeTile:
             "cpu": list(self.cpu),
             "memory": list(self.memory),
             "state": "" if self.state == "in-service" else self.state,
-            "nvlink": self.nvlink,
+            "nvlink": list(self.nvlink),
         }
         numbers = {"domain": self.domain, "machine": self.machine}
         return {key: value for key, value in numbers.items() if value is not None} | {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -30,7 +30,7 @@ from bayplan.scheduler.virtual_time import VirtualTime
 from bayplan.simulation.job_courses import JobCourse
 from bayplan.simulation.queue_history import QueueHistory
 from bayplan.simulation.queue_statistics import Statistics, Waits
-from bayplan.snapshot import NodeTable
+from bayplan.snapshot import NodeTable, problem_lines
 
 if TYPE_CHECKING:
     from bayplan.metering.journal import Journal
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "Simulation", "TimelineEntry", "resource_use"]
 
-_MOST_NAMED = 4
 _STEPS_PER_REPORT = 64
 _RECORDS_PER_BATCH = 10_000
 _TOLD = (
@@ -167,12 +166,7 @@ class Simulation:
 
     def problems(self) -> list[str]:
         """Return what could not be read or had to be assumed, equal nodes in one line."""
-        nodes: dict[tuple[str, str], list[str]] = {}
-        for (node, subject), text in sorted(self.scheduler.snapshot.problems.items()):
-            nodes.setdefault((subject, text), []).append(node)
-        about_nodes = [
-            f"{subject} of {_listed(names)}: {text}" for (subject, text), names in nodes.items()
-        ]
+        about_nodes = problem_lines(self.scheduler.snapshot.problems)
         about_pods = [
             f"Pod {key}: {text}"
             for (kind, key), text in self.cluster.reports.items()
@@ -373,10 +367,3 @@ def resource_use(table: NodeTable, row: int) -> list[tuple[str, str, str]]:
     cores = [f"{int(c[row]) / 1000:g}" for c in (table.used("cpu"), table.allocatable("cpu"))]
     whole = [(r, str(table.used(r)[row]), str(table.allocatable(r)[row])) for r in extended]
     return [("cpu", cores[0], cores[1]), *whole]
-
-
-def _listed(nodes: Sequence[str]) -> str:
-    """Return the names of nodes, the first few of many."""
-    shown = ", ".join(nodes[:_MOST_NAMED])
-    more = len(nodes) - _MOST_NAMED
-    return f"node{'s' if len(nodes) > 1 else ''} {shown}{f' and {more} more' if more > 0 else ''}"

@@ -88,7 +88,7 @@ def read_trace(path: Path) -> list[TraceJob]:
     seen: dict[str, str] = {}
     for line, content in rows(text, str(path)):
         where = f"{path}:{line}"
-        job = checked(TraceJob, {**content, "where": where}, lambda _: where)  # noqa: B023
+        job = _job(content, where)
         if job.name in seen:
             raise InputError(f'job "{job.name}" comes twice; first in {seen[job.name]}', where)
         seen[job.name] = where
@@ -111,6 +111,10 @@ def shuffled(jobs: Sequence[TraceJob], seed: int) -> list[TraceJob]:
         job.model_copy(update={"arrival": place.arrival})
         for place, job in zip(jobs, order, strict=True)
     ]
+
+
+def _job(content: dict[str, Any], where: str) -> TraceJob:
+    return checked(TraceJob, {**content, "where": where}, lambda _: where)
 
 
 def _json_lines(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -3,11 +3,12 @@
 import { Colours } from "./colours.js";
 import { h, show } from "./dom.js";
 import { Model } from "./model.js";
+import { largestQueues } from "./queue_figures.js";
 import { parse, place } from "./route.js";
 import { follow, get, inside, useToken } from "./source.js";
-import { duration } from "./text.js";
 
 const UPDATE_MILLISECONDS = 250;
+const CLOCK_MILLISECONDS = 10_000;
 
 /** Start the page with its views. */
 export async function start(views) {
@@ -62,8 +63,10 @@ class App {
     this.model = model;
     this.live = live;
     this.colours = new Colours();
-    // Jobs get their colours in the order of their names, so that a page looks the same each time.
-    for (const job of [...model.units.keys()].sort()) this.colours.of(job);
+    // The largest jobs get the colours that can be told apart.
+    const size = (job) => job.gpus || job.bound + job.pending;
+    for (const job of model.jobs().sort((a, b) => size(b) - size(a))) this.colours.of(job.key);
+    for (const queue of largestQueues(model)) this.colours.of(queue, "queue");
     this.route = parse(location.hash);
     this.shown = null;
   }
@@ -75,21 +78,24 @@ class App {
     this.main = h("main", { id: "main", tabindex: "-1" });
     this.clock = h("output", { class: "clock", for: "scrubber" });
     this.state = h("span", { class: "state", role: "status" });
-    this.scrubber = h("input", { type: "range", id: "scrubber", min: 0, max: 1000, step: 1, "aria-label": "time", on: { input: () => this.moveTo((this.scrubber.value / 1000) * this.model.now) } });
+    this.scrubber = h("input", { type: "range", id: "scrubber", min: 0, max: 1000, step: 1, "aria-label": "time", on: { input: () => this.moveTo(this.model.begin + (this.scrubber.value / 1000) * (this.model.now - this.model.begin)) } });
     const step = (by, label, text) => h("button", { type: "button", "aria-label": label, title: label, on: { click: () => this.step(by) } }, text);
     show(this.root,
       h("a", { class: "skip", href: "#main", on: { click: (event) => { event.preventDefault(); this.main.focus(); } } }, "Skip to the content"),
-      h("header", {}, h("b", { class: "brand" }, "bayplan"), h("span", { class: "title" }, data.title), this.nav,
+      h("header", {}, h("b", { class: "brand" }, "bayplan"), h("span", { class: "title", title: data.title }, data.title.replace(/^bayplan:? /, "")), this.nav,
         h("div", { class: "times" }, step(-1, "one step back", "◀"), this.scrubber, step(1, "one step forwards", "▶"), this.clock,
-          h("button", { type: "button", on: { click: () => this.moveTo(null) } }, "Now")),
+          h("button", { type: "button", on: { click: () => this.moveTo(null) } }, this.live ? "Now" : "End")),
         this.state, h("button", { type: "button", "aria-label": "dark or light", title: "dark or light", on: { click: () => this.turn() } }, "◐")),
       this.main);
     addEventListener("hashchange", () => this.goTo(parse(location.hash)));
+    // Links stay at the time that is shown, also when they are opened in another window.
+    for (const name of ["pointerdown", "click"]) addEventListener(name, (event) => this.keepTime(event), true);
+    for (const [name, pressed] of [["pointerdown", true], ["pointerup", false], ["pointercancel", false]]) addEventListener(name, () => { this.pressed = pressed; }, true);
     addEventListener("keydown", (event) => this.key(event));
-    const time = this.route.query.get("t");
-    if (time !== null) this.model.moveTo(Number(time));
+    this.model.moveTo(this.routeTime());
     this.render();
     if (this.live) this.follow();
+    if (data.wall) setInterval(() => this.idle() && this.model.time === null && this.update(), CLOCK_MILLISECONDS);
     performance.mark("bayplan-shown");
   }
 
@@ -101,7 +107,7 @@ class App {
       model: this.model,
       colours: this.colours,
       get route() { return app.route; },
-      go: (hash) => { location.hash = hash; },
+      go: (hash) => { location.hash = this.atTime(hash); },
       replace: (hash) => this.replace(hash),
       moveTo: (time) => this.moveTo(time),
       explain: (unit) => this.explain(unit),
@@ -144,6 +150,7 @@ class App {
   goTo(route) {
     const same = route.view === this.route.view && route.subject === this.route.subject;
     this.route = route;
+    this.model.moveTo(this.routeTime());
     if (same) {
       this.update();
       return;
@@ -156,7 +163,24 @@ class App {
   moveTo(time) {
     this.model.moveTo(time);
     const query = Object.fromEntries(this.route.query);
-    this.replace(place(this.route.view || this.views[0].name, this.route.subject, { ...query, t: this.model.time === null ? "" : String(Number(this.model.time.toFixed(3))) }));
+    this.replace(place(this.route.view || this.views[0].name, this.route.subject, { ...query, t: "", ...this.kept() }));
+  }
+
+  /** The time that the URL names, null for the present. */
+  routeTime() {
+    const time = Number.parseFloat(this.route.query.get("t"));
+    return Number.isFinite(time) ? time - this.model.base : null;
+  }
+
+  /** A place at the time shown. */
+  atTime(hash) {
+    const { view, subject, query } = parse(hash);
+    return place(view, subject, { ...Object.fromEntries(query), ...this.kept() });
+  }
+
+  keepTime(event) {
+    const link = event.target instanceof Element && event.target.closest("a[href^='#/']");
+    if (link) link.setAttribute("href", this.atTime(link.getAttribute("href")));
   }
 
   step(by) {
@@ -171,7 +195,7 @@ class App {
     if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
     const number = Number(event.key);
     const shown = this.visible();
-    if (number >= 1 && number <= shown.length) location.hash = place(shown[number - 1].name);
+    if (number >= 1 && number <= shown.length) location.hash = this.atTime(place(shown[number - 1].name));
     else if (event.key === "[") this.step(-1);
     else if (event.key === "]") this.step(1);
     else if (event.key === "/") {
@@ -210,22 +234,32 @@ class App {
   }
 
   update() {
+    const focus = focused(this.root);
     this.frame();
     if (this.shown && this.shown.update) this.shown.update();
+    focus();
+  }
+
+  /** Whether nobody is just pressing a button or selecting text, which an update would undo. */
+  idle() {
+    return !this.pressed && getSelection().isCollapsed;
   }
 
   frame() {
     const waiting = this.model.jobs().filter((job) => job.pending).length;
     const known = this.visible();
     show(this.nav, known.map((view) => h("a", { href: place(view.name, "", this.kept()), "aria-current": view.name === this.name ? "page" : null }, view.title, view.name === "waiting" && waiting ? h("span", { class: "badge" }, waiting) : null)));
-    this.scrubber.value = this.model.now > 0 ? Math.round((1000 * this.model.at) / this.model.now) : 1000;
-    this.scrubber.setAttribute("aria-valuetext", `${duration(this.model.at)} of ${duration(this.model.now)}`);
-    show(this.clock, this.model.time === null ? `now, ${duration(this.model.now)}` : `${duration(this.model.at)} of ${duration(this.model.now)}`);
+    const { model } = this;
+    const span = model.now - model.begin;
+    this.scrubber.value = span > 0 ? Math.round((1000 * (model.at - model.begin)) / span) : 1000;
+    const words = model.time === null ? `${this.live ? "now" : "the end"}, ${model.when(model.now)}` : model.data.wall ? model.when(model.at) : `${model.when(model.at)} of ${model.when(model.now)}`;
+    this.scrubber.setAttribute("aria-valuetext", words);
+    show(this.clock, words);
   }
 
   /** The time stays the same in every view. */
   kept() {
-    return this.model.time === null ? {} : { t: String(Number(this.model.time.toFixed(3))) };
+    return this.model.time === null ? {} : { t: String(Number((this.model.base + this.model.time).toFixed(3))) };
   }
 
   // The server ---------------------------------------------------------------------------------
@@ -233,8 +267,14 @@ class App {
   follow() {
     let changes = null;
     const apply = () => {
+      if (!this.idle()) {
+        show(this.state, "paused");
+        setTimeout(apply, UPDATE_MILLISECONDS);
+        return;
+      }
       const patch = changes;
       changes = null;
+      show(this.state, this.connection);
       this.model.apply(patch);
       this.update();
     };
@@ -246,14 +286,32 @@ class App {
       } else {
         changes = joined(changes, patch);
       }
-    }, (text) => show(this.state, text));
+    }, (text) => {
+      this.connection = text;
+      show(this.state, text);
+    });
   }
+}
+
+/** Remember what has the focus; the function returned gives it to the element that replaced it. */
+function focused(root) {
+  const before = document.activeElement;
+  if (!before || before === document.body || !root.contains(before)) return () => {};
+  const name = (element) => [element.tagName, element.id, element.getAttribute("href"), element.getAttribute("aria-label"), element.textContent].join(" ");
+  const same = (element) => name(element) === wanted;
+  const wanted = name(before);
+  const place = [...root.querySelectorAll(before.tagName)].filter(same).indexOf(before);
+  return () => {
+    if (before.isConnected) return;
+    const after = [...root.querySelectorAll(before.tagName)].filter(same)[place];
+    if (after) after.focus({ preventScroll: true });
+  };
 }
 
 /** Two patches as one. */
 function joined(first, second) {
   const both = { ...first, ...second };
   for (const name of ["nodes", "pods", "units"]) both[name] = { ...first[name], ...second[name] };
-  for (const name of ["events", "samples"]) both[name] = [...(first[name] || []), ...(second[name] || [])];
+  for (const name of ["events", "samples", "waits"]) both[name] = [...(first[name] || []), ...(second[name] || [])];
   return both;
 }

@@ -1,15 +1,16 @@
 // The floor on a canvas: drawn once for a view, and only shifted while it is dragged.
 
 import { step, theme } from "./colours.js";
-import { TileIndex, cellOf, layOut } from "./layout.js";
+import { TileIndex, cellOf, layOut, nicCellOf } from "./layout.js";
 
 const MOST_SCALE = 8;
 const TEXT_FROM = 52;
+const NICS_FROM = 0.7;
 const SLOW_MILLISECONDS = 12;
 const STILL_MILLISECONDS = 120;
 
 export class FloorCanvas {
-  /** `pick(node)` is called for a click, `point(node, card, event)` while the mouse moves. */
+  /** `pick(node)` is called for a click, `point(node, card, event)` while the mouse moves; NICs count down from -1. */
   constructor(canvas, model, { pick, point, moved }) {
     this.canvas = canvas;
     this.model = model;
@@ -21,30 +22,60 @@ export class FloorCanvas {
     this.chosen = "";
     this.view = null;
     this.frames = 0;
+    this.resize();
     this.lay();
     this.listen();
   }
 
   lay() {
-    this.plan = layOut(this.model);
+    this.aspect = this.box.width / Math.max(1, this.box.height);
+    this.plan = layOut(this.model, this.aspect);
     this.index = new TileIndex(this.plan.tiles);
     this.tileOf = new Map(this.plan.tiles.map((tile) => [tile.node, tile]));
     this.planned = this.model.root;
   }
 
-  /** Fit everything, or go to a view {x, y, scale}. */
-  fit(view = null) {
+  /** Show everything. */
+  fit() {
     const { width, height } = this.resize();
-    const scale = Math.min((width - 8) / this.plan.width, (height - 8) / this.plan.height, 3);
+    if (Math.abs(Math.log(width / Math.max(1, height) / this.aspect)) > 0.1) this.lay();
+    const scale = Math.min((width - 8) / this.plan.width, (height - 8) / this.plan.height, 2.4);
     this.least = Math.min(scale, 1) / 2;
-    this.fitted = view === null;
-    this.view = view || { x: (width - this.plan.width * scale) / 2, y: Math.max(4, (height - this.plan.height * scale) / 2), scale };
+    this.fitted = true;
+    this.view = { x: (width - this.plan.width * scale) / 2, y: Math.max(4, (height - this.plan.height * scale) / 2), scale };
     this.draw();
   }
 
-  /** The canvas has another size: fit again what was fitted. */
+  /** The canvas has another size: fit again what was fitted, or keep its middle. */
   resized() {
-    this.fit(this.fitted ? null : this.view);
+    const where = this.fitted || !this.view ? null : this.where();
+    this.fit();
+    if (where) this.goTo(where);
+  }
+
+  /** What is in the middle, whatever size the window has: "NODE X Y SCALE", relative to the node. */
+  where() {
+    const { x, y, scale } = this.view;
+    const [left, top] = [(this.box.width / 2 - x) / scale, (this.box.height / 2 - y) / scale];
+    const distance = (tile) => (tile.x - left) ** 2 + (tile.y - top) ** 2;
+    const tile = this.plan.tiles.reduce((best, one) => (best && distance(best) <= distance(one) ? best : one), null);
+    return tile ? [tile.node, (left - tile.x).toFixed(0), (top - tile.y).toFixed(0), scale.toFixed(3)].join(" ") : "";
+  }
+
+  /** Go to what `where` said; to everything, where that cannot be found. */
+  goTo(where) {
+    const [node, ...numbers] = where.split(" ");
+    const [dx, dy, scale] = numbers.map(Number);
+    const tile = this.tileOf.get(node);
+    if (!tile || !(scale > 0) || !Number.isFinite(dx + dy)) {
+      this.fit();
+      return;
+    }
+    const { width, height } = this.box;
+    const bounded = Math.max(this.least, Math.min(MOST_SCALE, scale));
+    this.fitted = false;
+    this.view = { x: width / 2 - (tile.x + dx) * bounded, y: height / 2 - (tile.y + dy) * bounded, scale: bounded };
+    this.draw();
   }
 
   /** Show a node in the middle, large enough to read. */
@@ -53,9 +84,10 @@ export class FloorCanvas {
     if (!tile || !this.view) return;
     const { width, height } = this.box;
     const scale = Math.max(this.view.scale, 2);
+    this.fitted = false;
     this.view = { x: width / 2 - (tile.x + tile.width / 2) * scale, y: height / 2 - (tile.y + tile.height / 2) * scale, scale };
     this.draw();
-    this.moved(this.view);
+    this.moved();
   }
 
   resize() {
@@ -148,14 +180,14 @@ export class FloorCanvas {
       context.strokeStyle = colours.line;
       context.lineWidth = (box.domain.layer <= 0 ? 1.6 : 1) / scale;
       context.strokeRect(box.x, box.y, box.width, box.height);
-      const size = Math.min(13, 11 / scale);
+      const size = Math.min(13, Math.max(6, 11 / scale));
       if (box.width * scale > 60 && size * scale > 7) {
         context.fillStyle = colours.dim;
         context.font = `${size}px system-ui, sans-serif`;
         const layer = this.model.floor.layers[box.domain.layer];
         const whole = layer ? `${layer} ${box.domain.name}` : box.domain.name;
-        const label = context.measureText(whole).width < box.width - 8 ? whole : box.domain.name;
-        context.fillText(fitText(context, label, box.width - 8), box.x + 5, box.y + 13);
+        const label = box.domain.title || (context.measureText(whole).width < box.width - 8 ? whole : box.domain.name);
+        context.fillText(fitText(context, label, box.width - 8), box.x + 5, box.y + 3.5 + size * 0.8);
       }
     }
   }
@@ -207,6 +239,7 @@ export class FloorCanvas {
       });
       return;
     }
+    if (this.view.scale > NICS_FROM) this.nicCells(tile, held, add, colours);
     for (let card = 0; card < node.cards; card += 1) {
       const cell = cellOf(tile, card);
       const holders = held.cards[card];
@@ -225,9 +258,18 @@ export class FloorCanvas {
     }
   }
 
+  nicCells(tile, held, add, colours) {
+    const { length } = this.model.nicsOf(tile.node);
+    for (let nic = 0; nic < length; nic += 1) {
+      const cell = nicCellOf(tile, nic, length);
+      const [user] = held.nics[nic] || [];
+      add(user ? this.colour(user.pod, user.unit) : colours.free, cell.x, cell.y, cell.width, cell.height);
+    }
+  }
+
   colour(pod, unit) {
-    if (this.mode === "queue") return this.colours.of(this.model.queueOf(unit));
-    if (this.mode === "tenant") return this.colours.of(pod.split("/")[0]);
+    if (this.mode === "queue") return this.colours.of(this.model.queueOf(unit), "queue");
+    if (this.mode === "tenant") return this.colours.of(pod.split("/")[0], "tenant");
     return this.colours.of(unit);
   }
 
@@ -236,7 +278,7 @@ export class FloorCanvas {
     context.font = "6px system-ui, sans-serif";
     for (const tile of tiles) {
       // The font grows with the drawing: what fits into a tile stays the same.
-      if (tile.name === undefined) tile.name = fitText(context, tile.node, tile.width - 2);
+      if (tile.name === undefined) tile.name = fitText(context, this.model.shortName(tile.node), tile.width - 2);
       context.fillText(tile.name, tile.x + 2, tile.y + 6.5);
     }
   }
@@ -286,13 +328,13 @@ export class FloorCanvas {
       const clicked = start && !start.far;
       start = null;
       if (!clicked) {
-        this.moved(this.view);
+        this.moved();
         return;
       }
       const tile = this.tileAt(event);
       if (tile) this.pick(tile.node);
     });
-    canvas.addEventListener("pointerleave", () => this.point(null, -1, null));
+    canvas.addEventListener("pointerleave", () => this.point(null, null, null));
     canvas.addEventListener("wheel", (event) => {
       event.preventDefault();
       const box = canvas.getBoundingClientRect();
@@ -307,7 +349,7 @@ export class FloorCanvas {
     this.view = { x: px - ((px - x) * next) / scale, y: py - ((py - y) * next) / scale, scale: next };
     this.fitted = false;
     this.move();
-    this.moved(this.view);
+    this.moved();
   }
 
   world(event) {
@@ -324,7 +366,7 @@ export class FloorCanvas {
     const { x, y } = this.world(event);
     const tile = this.index.at(x, y);
     if (!tile) {
-      this.point(null, -1, event);
+      this.point(null, null, event);
       return;
     }
     const count = (this.model.nodes.get(tile.node) || {}).cards || 0;
@@ -333,7 +375,9 @@ export class FloorCanvas {
       const cell = cellOf(tile, i);
       if (x >= cell.x && x <= cell.x + cell.size && y >= cell.y && y <= cell.y + cell.size) card = i;
     }
-    this.point(tile.node, card, event);
+    const nics = this.model.nicsOf(tile.node).length;
+    const nic = Array.from({ length: nics }, (_, i) => nicCellOf(tile, i, nics)).findIndex((cell) => x >= cell.x && x <= cell.x + cell.width && y >= cell.y && y <= cell.y + cell.height);
+    this.point(tile.node, nic >= 0 ? -1 - nic : card < 0 ? null : card, event);
   }
 }
 

@@ -10,18 +10,23 @@ export const MODES = [
   ["use", "utilisation"], ["free", "free cards"],
 ];
 
-/** Gives equal names equal colours, and neighbours different ones while there are enough. */
+/** How many names can be told apart by their colours. */
+export const DISTINCT = HUES.length;
+
+/** Gives equal names of a kind equal colours, and different ones while there are enough. */
 export class Colours {
   constructor() {
     this.known = new Map();
   }
 
-  of(name) {
+  of(name, kind = "job") {
     if (!name) return "#8a94a0";
-    let found = this.known.get(name);
+    if (!this.known.has(kind)) this.known.set(kind, new Map());
+    const known = this.known.get(kind);
+    let found = known.get(name);
     if (found === undefined) {
-      found = HUES[this.known.size % HUES.length];
-      this.known.set(name, found);
+      found = HUES[known.size % HUES.length];
+      known.set(name, found);
     }
     return found;
   }

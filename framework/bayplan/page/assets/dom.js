@@ -48,10 +48,14 @@ export function facts(pairs) {
     .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
 
-/** A table with heads; a row is an array of cells. `numbers` are the columns set in figures. */
+/**
+ * A table with heads; a row is an array of cells. `numbers` are the columns set in figures.
+ * A column in which no row says anything is left out.
+ */
 export function table(caption, heads, rows, numbers = []) {
+  const says = heads.map((_, index) => !rows.length || rows.some((row) => row[index] !== "" && row[index] !== null && row[index] !== undefined));
   const cell = (tag) => (content, index) =>
-    h(tag, { class: numbers.includes(index) ? "number" : null, scope: tag === "th" ? "col" : null }, content);
+    says[index] ? h(tag, { class: numbers.includes(index) ? "number" : null, scope: tag === "th" ? "col" : null }, content) : null;
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h("table", {}, h("caption", {}, caption),
       h("thead", {}, h("tr", {}, heads.map(cell("th")))),

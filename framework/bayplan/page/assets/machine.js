@@ -1,27 +1,30 @@
 // One machine: NUMA nodes with their PCIe roots, GPUs and NICs, and the NVLinks between GPUs.
 
 import { s } from "./dom.js";
+import { clip } from "./text.js";
 
 const GPU = 62;
 const GAP = 14;
 
 /**
- * Draw a machine. `holders` are the pods on each card, `colour(holder)` their colours.
+ * Draw a machine. `held` are the pods on each card and NIC, `colour(holder)` their colours.
  * A pod with several GPUs has a ring through them, in the order of its cards.
  */
-export function machineDrawing(machine, holders, rings, colour) {
+export function machineDrawing(machine, held, rings, colour, domains = []) {
+  const holders = held.cards;
   const numas = group(machine);
   const spots = new Map();
   const parts = [];
   let left = 10;
-  const top = machine.links.length ? 84 : 16;
+  const apart = machine.gpus.some((gpu) => typeof gpu.domain === "number");
+  const top = machine.links.length || apart ? 84 : 16;
   for (const numa of numas) {
     const width = Math.max(1, ...numa.roots.map((root) => root.gpus.length)) ;
     let x = left + GAP;
     const inside = [];
     for (const root of numa.roots) {
       const wide = Math.max(1, root.gpus.length, Math.ceil(root.nics.length / 2)) * (GPU + 8) + 8;
-      inside.push(rootBox(root, x, top + 22, wide, machine, holders, colour, spots));
+      inside.push(rootBox(root, x, top + 22, wide, held, colour, spots));
       x += wide + 8;
     }
     const wide = Math.max(width, x - left + GAP - 8);
@@ -32,7 +35,7 @@ export function machineDrawing(machine, holders, rings, colour) {
   }
   const width = Math.max(320, left);
   return s("svg", { viewBox: `0 0 ${width} ${top + 204}`, width, class: "machine", role: "img", "aria-label": spoken(machine, holders) },
-    parts, nvlinks(machine, spots, width), rings.map((ring) => ringPath(ring, spots)));
+    parts, apart ? nvlinkDomains(machine, spots, domains) : nvlinks(machine, spots, width), rings.map((ring) => ringPath(ring, spots)));
 }
 
 function group(machine) {
@@ -46,27 +49,28 @@ function group(machine) {
     return roots.get(name);
   };
   machine.gpus.forEach((gpu, index) => rootOf(gpu).gpus.push({ ...gpu, index }));
-  machine.nics.forEach((nic) => rootOf(nic).nics.push(nic));
+  machine.nics.forEach((nic, index) => rootOf(nic).nics.push({ ...nic, index }));
   return [...numas.entries()].sort(([a], [b]) => Number(a) - Number(b))
     .map(([, numa]) => ({ name: numa.name, roots: [...numa.roots.values()] }));
 }
 
-function rootBox(root, x, y, width, machine, holders, colour, spots) {
+function rootBox(root, x, y, width, held, colour, spots) {
   const gpus = root.gpus.map((gpu, place) => {
     const left = x + 8 + place * (GPU + 8);
     spots.set(gpu.index, { x: left + GPU / 2, y: y + 20 });
-    return gpuBox(gpu, left, y + 20, holders[gpu.index] || [], colour);
+    return gpuBox(gpu, left, y + 20, held.cards[gpu.index] || [], colour);
   });
   const nics = root.nics.map((nic, place) => {
     const left = x + 8 + Math.floor(place / 2) * (GPU + 8);
     const top = y + 104 + (place % 2) * 26;
-    return s("g", {}, s("title", {}, nicText(nic)),
-      s("rect", { x: left, y: top, width: GPU, height: 22, rx: 4, class: nic.active ? "nic" : "nic lost" }),
+    const users = held.nics[nic.index] || [];
+    return s("g", {}, s("title", {}, [nicText(nic), ...users.map((one) => one.pod)].join(": ")),
+      s("rect", { x: left, y: top, width: GPU, height: 22, rx: 4, class: nic.active ? "nic" : "nic lost", style: users.length ? { stroke: colour(users[0]), "stroke-width": "4" } : {} }),
       s("text", { x: left + GPU / 2, y: top + 15, class: "label middle" }, clip(nic.name, 10)));
   });
   return s("g", {},
     s("rect", { x, y, width, height: 160, class: "root" }),
-    s("text", { x: x + 6, y: y + 13, class: "caption small" }, root.name ? `PCIe ${clip(root.name, Math.max(8, Math.floor(width / 8)))}` : "PCIe"),
+    s("text", { x: x + 6, y: y + 13, class: "caption small" }, root.name ? clip(root.name, Math.max(10, Math.floor(width / 6))) : "PCIe root"),
     gpus, nics);
 }
 
@@ -116,13 +120,28 @@ function nvlinks(machine, spots, width) {
   }));
 }
 
+/** NVLink domains whose links nobody states: a bar over the GPUs of each. */
+function nvlinkDomains(machine, spots, names) {
+  const numbers = [...new Set(machine.gpus.map((gpu) => gpu.domain).filter((number) => typeof number === "number"))].sort();
+  return s("g", { class: "nvlink" }, numbers.map((number, row) => {
+    const places = machine.gpus.flatMap((gpu, index) => (gpu.domain === number && spots.has(index) ? [spots.get(index)] : []));
+    const [left, right] = [Math.min(...places.map((one) => one.x)) - GPU / 2, Math.max(...places.map((one) => one.x)) + GPU / 2];
+    const y = numbers.length > 1 ? 6 + (row % 3) * 24 : 14;
+    const name = names[number] === undefined ? "" : ` ${names[number]}`;
+    return s("g", {}, s("title", {}, `NVLink domain${name}: ${places.length} GPUs`),
+      s("rect", { x: left, y, width: right - left, height: 20, rx: 4, class: "switch" }),
+      s("text", { x: (left + right) / 2, y: y + 14, class: "label middle" }, clip(`NVLink domain${name}`, Math.max(8, Math.floor((right - left) / 7)))),
+      places.map((spot) => s("line", { x1: spot.x, y1: y + 20, x2: spot.x, y2: spot.y })));
+  }));
+}
+
 /** The ring: a line from each GPU to the next, and back to the first. */
 function ringPath(ring, spots) {
   const places = ring.cards.map((card) => spots.get(card)).filter(Boolean);
   if (places.length < 2) return null;
   const edges = places.map((from, index) => [from, places[(index + 1) % places.length]]);
   const path = edges.slice(0, places.length > 2 ? edges.length : 1).map(([from, to]) => {
-    const bend = Math.abs(to.x - from.x) > 1.6 * GPU ? 26 : 0;
+    const bend = Math.abs(to.x - from.x) > 1.6 * GPU ? 9 : 0;
     return `M${from.x} ${from.y + 37}Q${(from.x + to.x) / 2} ${from.y + 37 - 2 * bend} ${to.x} ${to.y + 37}`;
   }).join("");
   return s("g", {}, s("title", {}, `ring of ${ring.pod}: GPU ${ring.cards.join(", ")}`),
@@ -131,9 +150,5 @@ function ringPath(ring, spots) {
 
 function spoken(machine, holders) {
   const busy = holders.filter((one) => one.length).length;
-  return `${machine.name || "machine"}: ${machine.gpus.length} GPUs, ${busy} in use, ${machine.nics.length} NICs, ${machine.links.length ? "NVLink" : "no NVLink"}`;
-}
-
-function clip(text, most) {
-  return text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(text.length - Math.floor(most / 2))}`;
+  return `${machine.name || "machine"}: ${machine.gpus.length} GPUs, ${busy} in use, ${machine.nics.length} NICs, ${machine.links.length ? "NVLink" : machine.published ? "NVLinks not stated" : "no NVLink"}`;
 }

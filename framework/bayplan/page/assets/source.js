@@ -9,9 +9,9 @@ export async function inside() {
   return JSON.parse(await new Response(stream).text());
 }
 
-/** Get a path of the server as JSON. */
-export async function get(path, options = {}) {
-  const headers = { ...token(), ...(options.body ? { "Content-Type": "application/json" } : {}) };
+/** Get a path of the server as JSON, with another token than the page's if one is given. */
+export async function get(path, options = {}, own = "") {
+  const headers = { ...token(), ...(own ? { Authorization: `Bearer ${own}` } : {}), ...(options.body ? { "Content-Type": "application/json" } : {}) };
   const answer = await fetch(path, { credentials: "same-origin", ...options, headers });
   if (!answer.ok) throw new Error((await answer.text()).slice(0, 300) || `${path}: ${answer.status}`);
   return answer.json();

@@ -74,7 +74,7 @@ function finalists(about) {
 
 function preemption(about) {
   if (!about.preemption || !about.preemption.length) return null;
-  return [h("h3", {}, "What preempting others would cost"), table("Preemption", ["domain", "pods to evict", "why not"],
+  return [table(about.node ? "What preempting others cost" : "What preempting others would cost", ["domain", "pods to evict", "why not"],
     about.preemption.map((one) => [one.name || one.domain || "", String(one.victims ?? one.evictions ?? ""), one.refusal || one.reason || ""]))];
 }
 
@@ -103,7 +103,8 @@ function remedy(one, unit, context) {
     button.disabled = false;
   };
   const button = h("button", { type: "button", on: { click: press } }, "Show what it changes");
-  return h("li", {}, h("span", {}, sentence(one.text)), can ? [" ", button] : null, outcome);
+  const ends = one.ends && one.ends.length ? h("small", { class: "dim" }, `; ${one.ends.slice(0, 3).join(", ")}${one.ends.length > 3 ? ` and ${one.ends.length - 3} more` : ""} would have to end`) : null;
+  return h("li", {}, h("span", {}, sentence(one.text)), ends, can ? [" ", button] : null, outcome);
 }
 
 function sentence(text) {

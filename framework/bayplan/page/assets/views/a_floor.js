@@ -1,11 +1,13 @@
 // The floor: domains, nodes and their cards; a node's page draws its machine.
 
 import { FloorCanvas } from "../canvas.js";
-import { MODES, step } from "../colours.js";
+import { DISTINCT, MODES, step } from "../colours.js";
 import { bar, facts, h, link, show, table } from "../dom.js";
 import { machineDrawing } from "../machine.js";
 import { changed, place } from "../route.js";
-import { amount, bytes, counted, percent } from "../text.js";
+import { amount, bytes, cardsText, clip, counted, percent } from "../text.js";
+
+const LONGEST = 40;
 
 export const view = { name: "floor", title: "Floor", open: (root, context) => (context.route.subject ? openNode(root, context) : openFloor(root, context)) };
 
@@ -14,15 +16,16 @@ function openFloor(root, context) {
   const canvas = h("canvas", { class: "floor", tabindex: "0", role: "application", "aria-label": summary(model), "aria-describedby": "floor-help" });
   const tip = h("div", { class: "tip", hidden: true });
   const said = h("p", { class: "sr", "aria-live": "polite" });
+  const about = h("p", { class: "dim" });
   const legend = h("p", { class: "legend" });
   let keeping = null;
   const floor = new FloorCanvas(canvas, model, {
     pick: (node) => context.go(place("floor", node)),
     point: (node, card, event) => point(tip, context, node, card, event),
-    moved: (where) => {
+    moved: () => {
       // The URL follows once the floor rests: it is not cheap to change.
       clearTimeout(keeping);
-      keeping = setTimeout(() => context.replace(changed(context.route, { at: [where.x, where.y, where.scale].map((one) => one.toFixed(3)).join(" ") })), 150);
+      keeping = setTimeout(() => context.replace(changed(context.route, { at: floor.where() })), 150);
     },
   });
   floor.colours = context.colours;
@@ -37,7 +40,7 @@ function openFloor(root, context) {
     h("button", { type: "button", on: { click: () => { floor.fit(); context.replace(changed(context.route, { at: "" })); } } }, "All"));
   const list = h("details", { class: "as-table" }, h("summary", {}, "As a table"));
   list.addEventListener("toggle", () => list.open && show(list, h("summary", {}, "As a table"), nodeTable(model)));
-  show(root, h("h1", {}, "Floor"), h("p", { class: "dim" }, summary(model)), tools, legend,
+  show(root, h("h1", {}, "Floor"), about, tools, legend,
     h("p", { class: "sr", id: "floor-help" }, "Arrow keys choose a node, Enter opens it, plus and minus zoom."),
     h("div", { class: "stage" }, canvas, tip), said, list);
   canvas.addEventListener("keydown", (event) => key(event, floor, context, said));
@@ -46,18 +49,24 @@ function openFloor(root, context) {
     floor.mode = select.value;
     floor.marked = marked(context);
     canvas.setAttribute("aria-label", summary(model));
-    showLegend(legend, context, select.value);
+    show(about, summary(model), hint(model));
+    showLegend(legend, context, select.value, floor);
     floor.draw();
   };
   const resized = new ResizeObserver(() => floor.resized());
-  const known = (route.query.get("at") || "").split(" ").map(Number);
-  floor.fit(known.length === 3 && known.every(Number.isFinite) ? { x: known[0], y: known[1], scale: known[2] } : null);
+  // Paper is light, whatever the theme is, and does not wait for the next frame.
+  const paper = matchMedia("print");
+  const printed = () => floor.paint();
+  paper.addEventListener("change", printed);
+  floor.fit();
+  floor.goTo(route.query.get("at") || "");
   resized.observe(canvas);
   update();
   window.bayplanFloor = floor;
   const close = () => {
     clearTimeout(keeping);
     resized.disconnect();
+    paper.removeEventListener("change", printed);
   };
   return { update, close };
 }
@@ -76,7 +85,14 @@ function summary(model) {
   return `${counted(model.nodes.size, "node")}${layers ? ` by ${layers}` : ""}${cards}; ${sample ? counted(sample.pending, "pod") : "0 pods"} pending`;
 }
 
-function showLegend(legend, context, mode) {
+/** What to do where there is nothing to see. */
+function hint(model) {
+  if (!model.nodes.size) return ". There is no node: add one to your manifests, or look whether the scheduler may list nodes.";
+  const ended = model.time === null && !model.data.wall && model.units.size && model.jobs().every((job) => job.state === "ended");
+  return ended ? ". All jobs have ended: the slider at the top shows earlier times." : "";
+}
+
+function showLegend(legend, context, mode, floor) {
   if (mode === "use" || mode === "free") {
     const steps = [0, 0.2, 0.4, 0.6, 0.8, 0.99];
     show(legend, mode === "use" ? "in use: " : "free: ", steps.map((part) => [h("i", { class: "swatch", style: { background: part ? step(part) : "var(--free)" } }), `${percent(part)} `]));
@@ -89,8 +105,9 @@ function showLegend(legend, context, mode) {
     names.set(name, (names.get(name) || 0) + (job.gpus || job.bound));
   }
   const largest = [...names.entries()].sort((a, b) => b[1] - a[1]);
-  show(legend, largest.slice(0, 12).map(([name]) => h("span", {}, h("i", { class: "swatch", style: { background: context.colours.of(name) } }), name || "no queue")),
-    largest.length > 12 ? h("span", { class: "dim" }, `and ${largest.length - 12} more`) : null,
+  show(legend, largest.slice(0, DISTINCT).map(([name]) => h("span", { class: "entry", title: name }, h("i", { class: "swatch", style: { background: context.colours.of(name, mode) } }), mode === "job" ? link(changed(context.route, { job: name, nodes: "" }), clip(name, LONGEST)) : clip(name, LONGEST) || "no queue")),
+    largest.length > DISTINCT ? h("span", { class: "dim" }, `and ${largest.length - DISTINCT} more, in the same colours`) : null,
+    floor.marked.size ? h("span", {}, h("i", { class: "swatch marked" }), "outlined ", link(changed(context.route, { job: "", nodes: "" }), "none")) : null,
     h("span", {}, h("i", { class: "swatch", style: { background: "var(--free)" } }), "free"),
     h("span", {}, h("i", { class: "swatch hatched" }), "out of service"));
 }
@@ -102,11 +119,12 @@ function point(tip, context, node, card, event) {
   }
   const held = context.model.on(node);
   const row = context.model.nodes.get(node);
-  const holders = card >= 0 ? held.cards[card] : [];
+  const holders = card === null ? [] : (card >= 0 ? held.cards[card] : held.nics[-1 - card]) || [];
+  const cell = card === null ? "" : card >= 0 ? `card ${card}` : `NIC ${context.model.nicsOf(node)[-1 - card].name}`;
   const used = held.cards.filter((one) => one.length).length;
   show(tip, h("b", {}, node), row.state ? ` (${row.state})` : "",
     h("br"), row.cards ? `${used} of ${counted(row.cards, "card")} in use` : counted(held.pods.length, "pod"),
-    card >= 0 ? [h("br"), `card ${card}: `, holders.length ? holders.map((one) => `${one.pod}${one.label ? ` ${one.label}` : ""}${one.compute && one.compute < 1000 ? ` ${one.compute / 10} %` : ""}${one.guessed ? " (chosen by the kubelet)" : ""}`).join(", ") : "free"] : null);
+    cell ? [h("br"), `${cell}: `, holders.length ? holders.map((one) => `${one.pod}${one.label ? ` ${one.label}` : ""}${one.compute && one.compute < 1000 ? ` ${one.compute / 10} %` : ""}${one.guessed ? " (chosen by the kubelet)" : ""}`).join(", ") : card >= 0 ? "free" : "no claim has it"] : null);
   tip.hidden = false;
   const box = tip.parentElement.getBoundingClientRect();
   const left = Math.min(event.clientX - box.left + 14, box.width - tip.offsetWidth - 4);
@@ -211,29 +229,30 @@ function nodePage(name, node, context) {
   const held = model.on(name);
   const machine = node.machine === undefined ? null : model.machines[node.machine];
   const rings = held.pods.map((pod) => ({ pod, unit: model.pods.get(pod).unit, cards: held.cards.flatMap((holders, card) => (holders.some((one) => one.pod === pod) ? [card] : [])) }))
-    .map((ring) => ({ ...ring, cards: ringOrder(model, name, ring) }));
+    .map((ring) => ({ ...ring, cards: machine && machine.published ? [] : ringOrder(model, name, ring) }));
   const rows = held.pods.map((pod) => {
     const row = model.pods.get(pod);
-    const cards = held.cards.flatMap((holders, card) => holders.filter((one) => one.pod === pod).map((one) => `${card}${one.label ? ` ${one.label}` : ""}${one.compute && one.compute < 1000 ? ` (${one.compute / 10} %)` : ""}`));
-    return [[h("i", { class: "swatch", style: { background: colours.of(row.unit) } }), link(place("jobs", row.unit), pod)], cards.join(", "), amount("cpu", row.cpu || 0)];
+    const cards = [...held.cards.entries(), ...[...held.nics.entries()].map(([nic, holders]) => [-1 - nic, holders])].flatMap(([card, holders = []]) => holders.filter((one) => one.pod === pod).map((one) => ({ ...one, card })));
+    return [[h("i", { class: "swatch", style: { background: colours.of(row.unit) } }), link(place("jobs", row.unit), pod)], cardsText(cards), amount("cpu", row.cpu || 0)];
   });
   const free = held.cards.filter((one) => !one.length).length;
   return [
-    h("p", { class: "crumbs" }, link(place("floor"), "Floor"), " / ", domainText(model, node) || "outside of the network"),
+    h("p", { class: "crumbs" }, link(place("floor"), "Floor"), " / ", domainText(model, node) || (model.floor.layers.length ? "outside of the network" : "no network")),
     h("h1", {}, name),
     facts([["State", node.state || "in-service"], ["Machine", machine ? machine.name : ""], ["Cards", node.cards ? `${node.cards - free} of ${node.cards} in use` : ""],
-      ["Model", (machine ? [...new Set(machine.gpus.map((gpu) => gpu.model))] : node.models || []).filter(Boolean).join(", ")], ["NVLink domain", node.nvlink],
+      ["Model", (machine ? [...new Set(machine.gpus.map((gpu) => gpu.model))] : node.models || []).filter(Boolean).join(", ")], ["NVLink domain", (node.nvlink || []).join(", ")],
       ["CPU", node.cpu ? [bar(held.cpu / Math.max(1, node.cpu[1]), `${amount("cpu", held.cpu)} of ${amount("cpu", node.cpu[1])} cores`), ` ${amount("cpu", held.cpu)} of ${amount("cpu", node.cpu[1])} cores`] : ""],
       ["Memory", node.memory && model.time === null ? [bar(node.memory[0] / Math.max(1, node.memory[1]), "memory"), ` ${bytes(node.memory[0])} of ${bytes(node.memory[1])}`] : ""]]),
-    machine ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the machine" }, machineDrawing(machine, held.cards, rings, (one) => colours.of(one.unit))) : cardStrip(held, colours),
-    machine ? h("p", { class: "dim" }, "Lines: NVLinks. Dashed: the ring in which a pod uses its GPUs.") : null,
+    machine ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the machine" }, machineDrawing(machine, held, rings, (one) => colours.of(one.unit), node.nvlink)) : cardStrip(held, colours),
+    machine ? h("p", { class: "dim" }, machine.published ? "As drivers publish it in ResourceSlices, which do not say which NVLinks there are." : "Lines: NVLinks. Dashed: the ring in which a pod uses its GPUs.") : null,
+    held.cards.some((holders) => holders.some((one) => one.guessed)) ? h("p", { class: "dim" }, "Nothing says which cards the kubelet chose: such pods are drawn on the first free ones.") : null,
     rows.length ? table("Pods", ["pod", "cards", "cpu"], rows, [2]) : h("p", {}, "No pod is on this node."),
   ];
 }
 
 function ringOrder(model, node, ring) {
   const stint = (model.pods.get(ring.pod).stints || []).findLast((one) => one[0] === node);
-  const order = (stint ? stint[3] : []).map((card) => card[0]);
+  const order = (stint ? stint[3] : []).map((card) => card[0]).filter((card) => card >= 0);
   return order.length > 1 ? [...new Set(order)] : ring.cards;
 }
 

@@ -2,7 +2,7 @@
 
 import { h, facts, link, show, table } from "../dom.js";
 import { changed, place } from "../route.js";
-import { byName, counted, duration } from "../text.js";
+import { byName, cardsText, counted, duration } from "../text.js";
 import { explanation } from "../why.js";
 
 const PAGE = 200;
@@ -11,7 +11,7 @@ const COLUMNS = {
   job: (a, b) => byName(a.key, b.key),
   queue: (a, b) => byName(a.unit.queue || "", b.unit.queue || ""),
   state: (a, b) => byName(a.state, b.state),
-  pods: (a, b) => a.bound + a.pending - b.bound - b.pending,
+  pods: (a, b) => a.bound + a.pending + a.ended - b.bound - b.pending - b.ended,
   cards: (a, b) => a.gpus - b.gpus,
   priority: (a, b) => (a.unit.priority || 0) - (b.unit.priority || 0),
   created: (a, b) => a.created - b.created,
@@ -46,11 +46,12 @@ function jobList(context, query) {
   const rows = jobs.slice(from, from + PAGE).map((job) => [
     [h("i", { class: "swatch", style: { background: context.colours.of(job.key) } }), link(place("jobs", job.key), job.key)],
     job.unit.queue ? link(place("queues", job.unit.queue), job.unit.queue) : "", stateText(job),
-    `${job.bound}/${job.bound + job.pending}`, job.gpus ? String(Number(job.gpus.toFixed(2))) : "", String(job.unit.priority || 0), duration(job.created)]);
+    `${job.bound}/${job.bound + job.pending + job.ended}`, job.gpus ? String(Number(job.gpus.toFixed(2))) : "", String(job.unit.priority || 0), context.model.when(job.created)]);
   const heads = Object.keys(COLUMNS).map((name) => link(changed(context.route, { sort: by === name && !down ? `${name}-down` : name, from: "" }), `${name}${by === name ? (down ? " ↓" : " ↑") : ""}`));
   const pages = jobs.length > PAGE ? h("p", { class: "tools" }, `${from + 1} to ${Math.min(jobs.length, from + PAGE)} of ${jobs.length} `,
     from > 0 ? link(changed(context.route, { from: Math.max(0, from - PAGE) }), "earlier") : null, " ",
     from + PAGE < jobs.length ? link(changed(context.route, { from: from + PAGE }), "later") : null) : null;
+  if (!context.model.units.size) return h("p", {}, "There is no job.");
   return [table(counted(jobs.length, "job"), heads, rows, [3, 4, 5, 6]), pages];
 }
 
@@ -68,6 +69,7 @@ function openJob(root, context) {
   const tail = h("div", {});
   show(root, head, about, tail);
   let asked = -1;
+  let explained = null;
   const update = () => {
     const job = context.model.jobs().find((one) => one.key === unit);
     if (!job) {
@@ -78,20 +80,35 @@ function openJob(root, context) {
     }
     show(head, jobHead(job, context));
     show(tail, members(job, context), timeline(job, context));
-    if (asked !== context.model.version) {
+    if (job.state === "ended") {
+      explained = null;
+      show(about);
+    } else if (asked !== context.model.version || explained === null) {
       asked = context.model.version;
-      explain(unit, about, context);
+      explain();
     }
+  };
+  // What is as it was stays, so that a remedy that is shown is not taken away.
+  const explain = async () => {
+    const found = (await context.explain(unit)) || { missing: true };
+    const pending = found.state === "Pending";
+    const text = JSON.stringify([found, context.model.time === null]);
+    if (text === explained) return;
+    explained = text;
+    const then = context.model.time === null ? null : h("p", { class: "dim" }, "This explanation is that of the present, not of the time shown.");
+    show(about, h("h2", {}, pending ? "Why it is pending" : "Why there"), then, found.missing ? notKept(unit) : explanation(found, unit, context));
   };
   update();
   return { update };
 }
 
-async function explain(unit, about, context) {
-  const found = await context.explain(unit);
-  const heading = h("h2", {}, found && found.state === "Pending" ? "Why it is pending" : "Why there");
-  if (!found) show(about, heading, h("p", { class: "dim" }, "To keep the file small, it does not hold the explanation of this job. Ask: ", h("code", {}, `bayplan explain ${unit}`)));
-  else show(about, heading, explanation(found, unit, context));
+function notKept(unit) {
+  return h("p", { class: "dim" }, "To keep the file small, it does not hold the explanation of this job. Ask: ", h("code", {}, `bayplan explain ${unit}`));
+}
+
+function podsText(job) {
+  const there = job.bound + job.pending;
+  return [there ? `${job.bound} of ${there} have a node` : "", job.ended ? `${job.ended} ended` : ""].filter(Boolean).join(", ");
 }
 
 function jobHead(job, context) {
@@ -100,7 +117,7 @@ function jobHead(job, context) {
     h("p", { class: "crumbs" }, link(place("jobs"), "Jobs"), ` / ${job.namespace}`),
     h("h1", {}, job.key),
     facts([["State", stateText(job)], ["Queue", unit.queue ? link(place("queues", unit.queue), unit.queue) : ""], ["Priority", String(unit.priority || 0)],
-      ["Pods", `${job.bound} of ${job.bound + job.pending} have a node`], ["Cards", job.gpus ? String(Number(job.gpus.toFixed(2))) : ""], ["Domain", unit.domain], ["Created", duration(job.created)],
+      ["Pods", podsText(job)], ["Cards", job.gpus ? String(Number(job.gpus.toFixed(2))) : ""], ["Domain", unit.domain], ["Created", context.model.when(job.created)],
       ["On the floor", job.nodes.size ? link(place("floor", "", { job: job.key }), counted(job.nodes.size, "node")) : ""]]),
   ];
 }
@@ -112,11 +129,16 @@ function members(job, context) {
     const state = context.model.stateOf(pod);
     if (state === "") return [];
     const onNode = Array.isArray(state);
-    const cards = onNode ? state[3].map((card) => `${card[0]}${card[2] ? ` ${card[2]}` : ""}${card[1] && card[1] < 1000 ? ` (${card[1] / 10} %)` : ""}`).join(", ") : "";
-    const since = onNode ? duration(state[1] - (pod.created || 0)) : state === "pending" ? duration(context.model.at - (pod.created || 0)) : "";
-    return [[key, onNode ? link(place("floor", state[0]), state[0]) : pod.nominated ? `nominated: ${pod.nominated}` : state, cards, since]];
+    const cards = onNode ? cardsText(state[3].map(([card, compute, label, guessed]) => ({ card, compute, label, guessed }))) : "";
+    const since = onNode ? duration(state[1] - (pod.created || 0)) : state === "pending" ? duration(context.model.at - context.model.waitsSince(pod)) : "";
+    return [[key, onNode ? link(place("floor", state[0]), state[0]) : pod.nominated && state === "pending" ? `nominated: ${pod.nominated}` : [state, lastNode(pod)], cards, since]];
   });
   return [table("Members", ["pod", "node", "cards", "waited"], rows, [3]), keys.length > 500 ? h("p", { class: "dim" }, `and ${keys.length - 500} more`) : null];
+}
+
+function lastNode(pod) {
+  const last = (pod.stints || []).at(-1);
+  return last ? [", was on ", link(place("floor", last[0]), last[0])] : "";
 }
 
 function timeline(job, context) {
@@ -125,6 +147,6 @@ function timeline(job, context) {
   return h("section", {}, h("h2", {}, "What happened"),
     events.length > shown.length ? h("p", { class: "dim" }, `the last ${shown.length} of ${events.length} events`) : null,
     h("ol", { class: "timeline" }, shown.map(([at, kind, about, node = "", message = ""]) => h("li", { class: kind },
-      h("button", { type: "button", class: "time", title: "show the cluster at this time", on: { click: () => context.moveTo(at) } }, duration(at)), h("b", {}, kind), " ", about === job.key ? "" : about.split("/")[1],
+      h("button", { type: "button", class: "time", title: "show the cluster at this time", on: { click: () => context.moveTo(at) } }, context.model.when(at)), h("b", {}, kind), " ", about === job.key ? "" : about.split("/")[1],
       node ? [" ", link(place("floor", node), node)] : null, message ? h("span", { class: "dim" }, ` ${message}`) : null))));
 }

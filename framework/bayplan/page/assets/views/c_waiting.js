@@ -19,7 +19,7 @@ function page(context) {
   const jobs = model.jobs().filter((job) => job.pending);
   const groups = new Map();
   for (const job of jobs) {
-    const why = job.unit.message || (job.unit.outcome ? job.unit.outcome : "not tried yet");
+    const why = model.whyOf(job) || "not tried yet";
     if (!groups.has(why)) groups.set(why, []);
     groups.get(why).push(job);
   }
@@ -28,7 +28,6 @@ function page(context) {
   return [
     h("h1", {}, "Waiting"),
     jobs.length ? h("p", { class: "dim" }, `${counted(jobs.length, "job")} with ${counted(jobs.reduce((sum, job) => sum + job.pending, 0), "pod")} without a node, by reason. Open one to see what would help.`) : h("p", {}, "Nothing waits."),
-    model.time === null ? null : h("p", { class: "dim" }, "The reasons are those of the present."),
     sorted.map(([why, own]) => h("section", { class: "reason" }, h("h2", { class: "message" }, why), jobTable(own, context))),
     refused.length ? [h("h2", {}, "Refused"), table("Objects that an API server would refuse", ["object", "why"], refused)] : null,
     model.data.notes && model.data.notes.length ? [h("h2", {}, "Notes"), h("ul", {}, model.data.notes.slice(0, MOST).map((note) => h("li", {}, note)))] : null,
@@ -36,6 +35,6 @@ function page(context) {
 }
 
 function jobTable(jobs, context) {
-  const rows = jobs.slice(0, MOST).map((job) => [link(place("jobs", job.key), job.key), job.unit.queue || "", `${job.pending}`, job.gpus ? String(Number(job.gpus.toFixed(2))) : "", duration(context.model.at - job.created)]);
-  return [table(counted(jobs.length, "job"), ["job", "queue", "pods waiting", "cards", "waits"], rows, [2, 3, 4]), jobs.length > MOST ? h("p", { class: "dim" }, `and ${jobs.length - MOST} more`) : null];
+  const rows = jobs.slice(0, MOST).map((job) => [link(place("jobs", job.key), job.key), job.unit.queue || "", `${job.pending}`, job.gpus ? String(Number(job.gpus.toFixed(2))) : "", duration(context.model.at - job.since)]);
+  return [table(counted(jobs.length, "job"), ["job", "queue", "pods waiting", "cards", "waits"], rows, [2, 3, 4]), jobs.length > MOST ? h("p", {}, `and ${jobs.length - MOST} more: `, link(place("jobs", "", { state: "pending" }), "all pending jobs")) : null];
 }

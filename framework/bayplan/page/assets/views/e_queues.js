@@ -1,8 +1,12 @@
 // Queues: who may have what, who has it, who borrows, who waits.
 
+import { chart } from "../chart.js";
 import { bar, facts, h, link, show, table } from "../dom.js";
+import { largestQueues, percentile, queueFigures } from "../queue_figures.js";
 import { place } from "../route.js";
 import { amount, byName, counted, duration, percent } from "../text.js";
+
+const MOST_LINES = 12;
 
 export const view = { name: "queues", title: "Queues", open, hidden: (model) => !(model.data.queues || []).length };
 
@@ -12,14 +16,32 @@ function open(root, context) {
   return { update };
 }
 
-/** What happened to the queues over a whole simulation. */
-function statistics(found) {
-  if (!found) return null;
+/** What happened to the queues over a whole simulation; else, as far as it is known. */
+function statistics(context) {
+  const { model } = context;
+  const found = model.time === null ? model.data.statistics : null;
+  if (!found) return soFar(model);
   const say = (seconds) => (seconds === null ? "" : duration(seconds));
   const rows = Object.entries(found.queues).map(([name, one]) => [name, percent(one.meanShare), one.utilisation === null ? "" : percent(one.utilisation), one.wait.started, one.wait.waiting, say(one.wait.p50), say(one.wait.p95), say(one.wait.max), one.evictions]);
   const used = Object.entries(found.fairness.utilisation).map(([name, part]) => `${name} ${percent(part)}`).join(", ");
   return h("section", {}, table(`Over ${duration(found.fairness.until)}`, ["queue", "mean share", "of deserved", "started", "waiting", "wait p50", "p95", "max", "evicted"], rows, [1, 2, 3, 4, 5, 6, 7, 8]),
     h("p", { class: "dim" }, `Cluster used: ${used}${found.fairness.jain === null ? "" : `; fairness ${found.fairness.jain.toFixed(2)} (Jain)`}`));
+}
+
+function soFar(model) {
+  const names = new Map((model.data.queues || []).map((queue) => [keyOf(queue), queue.name]));
+  const say = (seconds) => (seconds === null ? "" : duration(seconds));
+  const rows = [...queueFigures(model)].map(([key, one]) => [link(place("queues", key), names.get(key)), percent(one.share), String(one.started), String(one.waiting),
+    ...[0.5, 0.95, 1].map((part) => say(percentile(one.waits, part))), String(one.evictions)]);
+  return h("section", {}, table(model.data.wall ? `Since ${model.when(model.begin)}` : `Up to ${model.when(model.at)}`, ["queue", "mean share", "started", "waiting", "wait p50", "p95", "max", "evicted"], rows, [1, 2, 3, 4, 5, 6, 7]));
+}
+
+/** The shares of the cluster over time, of the queues that had the most. */
+function shares(queues, context) {
+  const { model, colours } = context;
+  const shown = largestQueues(model).filter((key) => queues.some((queue) => keyOf(queue) === key)).slice(0, MOST_LINES).sort(byName);
+  const line = (key) => ({ name: key, colour: colours.of(key, "queue"), points: model.samples.map((one) => [one.at, one.queues[key] || 0]) });
+  return shown.length ? chart("Shares of the cluster over time", shown.map(line), { model, format: percent, pick: context.moveTo }) : null;
 }
 
 const keyOf = (queue) => `${queue.system}/${queue.name}`;
@@ -32,7 +54,7 @@ function all(context) {
     if (!systems.has(queue.system)) systems.set(queue.system, []);
     systems.get(queue.system).push(queue);
   }
-  return [h("h1", {}, "Queues"), [...systems].map(([system, own]) => tree(system, own)), statistics(context.model.data.statistics)];
+  return [h("h1", {}, "Queues"), [...systems].map(([system, own]) => tree(system, own)), context.model.time === null ? null : h("p", { class: "dim" }, "What queues have and deserve is that of the present."), shares(queues, context), statistics(context)];
 }
 
 function tree(system, queues) {
@@ -80,7 +102,8 @@ function one(context) {
     queue.problem ? h("p", { class: "warn" }, queue.problem) : null,
     facts([["System", queue.system], ["Policy", queue.policy], ["State", queue.state], ["Weight", queue.weight === null ? "" : String(queue.weight)], ["Priority", String(queue.priority)], ["Waiting", counted(queue.waiting, "job")], ["Running", counted(queue.running, "job")]]),
     (queue.notes || []).map((note) => h("p", { class: "dim" }, note)),
+    shares([queue], context),
     table("Resources", ["resource", "used", "guaranteed", "deserved", "limit", "may have now", "demand", "borrowed", "lent"], rows, [1, 2, 3, 4, 5, 6, 7, 8]),
-    table("Jobs", ["job", "state", "pods", "waits"], jobs.slice(0, 200).map((job) => [link(place("jobs", job.key), job.key), job.state, `${job.bound}/${job.bound + job.pending}`, job.pending ? duration(context.model.at - job.created) : ""]), [2, 3]),
+    table("Jobs", ["job", "state", "pods", "waits"], jobs.slice(0, 200).map((job) => [link(place("jobs", job.key), job.key), job.state, `${job.bound}/${job.bound + job.pending}`, job.pending ? duration(context.model.at - job.since) : ""]), [2, 3]),
   ];
 }

@@ -28,9 +28,10 @@ function outcomes(policies) {
   const resources = (field) => [...new Set(policies.flatMap((one) => Object.keys(one[field] || {})))].sort(byName);
   const wait = (one, name) => (one.wait && one.wait[name] !== null && one.wait[name] !== undefined ? duration(one.wait[name]) : "");
   const rows = [
+    ...["started", "waiting"].map((name) => [`jobs ${name}`, ...policies.map((one) => (one.wait ? String(one.wait[name]) : ""))]),
     ["pods pending at the end", ...policies.map((one) => one.pending)],
     ["pods evicted", ...policies.map((one) => one.evicted)],
-    ...["p50", "p95", "longest", "max"].filter((name) => policies.some((one) => wait(one, name))).map((name) => [`wait, ${name}`, ...policies.map((one) => wait(one, name))]),
+    ...[["p50", "median"], ["p95", "p95"], ["max", "longest"]].filter(([name]) => policies.some((one) => wait(one, name))).map(([name, words]) => [`wait, ${words}`, ...policies.map((one) => wait(one, name))]),
     ...resources("utilisation").map((name) => [`${name} in use`, ...policies.map((one) => [bar(one.utilisation[name] || 0, percent(one.utilisation[name] || 0)), ` ${percent(one.utilisation[name] || 0)}`])]),
     ...resources("idleWhileWaiting").map((name) => [`${name} free while jobs waited, hours`, ...policies.map((one) => hours(name, one.idleWhileWaiting[name]))]),
     ...resources("lost").map((name) => [`${name} lost by evictions, hours`, ...policies.map((one) => hours(name, one.lost[name]))]),
@@ -55,7 +56,9 @@ function difference(one) {
 function course(found) {
   const nodes = Array.isArray(found.nodes) ? found.nodes : Object.keys(found.nodes || {});
   const shown = nodes.slice(0, 4).join(", ");
-  return nodes.length ? `${shown}${nodes.length > 4 ? ` and ${nodes.length - 4} more` : ""}${found.waited ? `, after ${duration(found.waited)}` : ""}` : h("span", { class: "warn" }, "pending");
+  const evicted = found.evicted ? h("span", { class: "warn" }, `, evicted ${found.evicted === 1 ? "once" : `${found.evicted} times`}`) : null;
+  const where = nodes.length ? `${shown}${nodes.length > 4 ? ` and ${nodes.length - 4} more` : ""}` : h("span", { class: "warn" }, "no node");
+  return [where, found.waited ? `, ${found.waiting ? "waiting for" : "after"} ${duration(found.waited)}` : "", evicted];
 }
 
 function longer(seconds) {
