@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,31 @@ async def test_usage_goes_on_across_restarts(tmp_path: Path) -> None:
         ended, running = records(place)
         assert ended.until is not None
         assert (ended.since, running) == (begun[0].since, begun[1])
+
+
+async def test_what_comes_during_the_last_write_is_written_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, begun, ending = tmp_path / "journal.db", threading.Event(), threading.Event()
+    write = Journal.write
+
+    def slow(journal: Journal, batch: Batch) -> None:
+        write(journal, batch)
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            ending.wait(5)
+
+    monkeypatch.setattr(Journal, "write", slow)
+    async with stage() as made:
+        made.create(make_node("n1", cpu="8"))
+        app = await made.start(journal=Journal(str(place)))
+        await made.until(begun.is_set)
+        made.create(make_pod("a", cpu="2"))
+        await made.until(made.placements)
+        # The answer to the write under way comes while the scheduler stops.
+        threading.Timer(0.2, ending.set).start()
+        assert await made.stop(app) == 0
+    assert [(one.pod, one.amount) for one in records(place)] == [("default/a", 2000)]
 
 
 def remove(made: Stage, key: str) -> None:

@@ -111,9 +111,21 @@ def test_a_batch_whose_answer_was_lost_is_not_written_twice(journal: Journal) ->
     batch = Batch([entry], heartbeat=START + 10)
     journal.write(batch)
     journal._known.batch -= 1  # as if the answer had been lost
+    journal._known.last = None
     journal.write(batch)
     journal.write(Batch(closed=[(entry, START + 7)], heartbeat=START + 10))
     assert Summary(journal, START, START + 10).usage(["tenant"]) == {("red",): 7000}
+
+
+def test_a_batch_that_is_given_again_by_who_did_not_wait_is_not_written_twice(
+    journal: Journal,
+) -> None:
+    batch = Batch([journal.entry(used(until=START + 7))], heartbeat=START + 10)
+    journal.write(batch)
+    journal.write(batch)
+    journal.append([used(tenant="blue", until=START + 2)])
+    found = Summary(journal, START, START + 10).usage(["tenant"])
+    assert found == {("red",): 7000, ("blue",): 2000}
 
 
 def test_a_failed_batch_leaves_nothing(journal: Journal) -> None:

@@ -57,6 +57,7 @@ class UsageWriter:
         self._settled = False
         self._ended = False
         self._known_until = 0
+        self._writing = asyncio.Lock()
         self.written = 0
         """How many records were written."""
         self.errors = 0
@@ -130,6 +131,11 @@ class UsageWriter:
             await self._write()
 
     async def _write(self) -> None:
+        # At the end, what is under way has to be answered before the rest is written.
+        async with self._writing:
+            await self._write_next()
+
+    async def _write_next(self) -> None:
         if self._ended or not self._settled or not self._leads():
             return
         batch = self._unwritten or self._meter.take()

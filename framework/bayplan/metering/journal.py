@@ -66,10 +66,14 @@ class Batch:
 
 @dataclass
 class _Known:
-    """What the writer keeps in memory: its place, and the numbers of the series."""
+    """What the writer keeps in memory: its place, and the numbers of the series.
+
+    ``last`` is the batch that was written last.
+    """
 
     writer: str = ""
     batch: int = 0
+    last: Batch | None = None
     usage: int = 0
     capacity: int = 0
     series: dict[tuple[str, ...], int] = field(default_factory=dict)
@@ -148,6 +152,9 @@ class Journal:
         :raises InputError: when the database fails.
         """
         with self._lock:
+            if batch is self._known.last:
+                # Whoever asked for it did not wait for the answer.
+                return
             try:
                 with self.transaction() as connection:
                     if self._begin(connection, batch):
@@ -157,6 +164,7 @@ class Journal:
                 self._known.series.clear()
                 raise
             self._known.batch += 1
+            self._known.last = batch
 
     def append(self, records: Sequence[Record]) -> None:
         """Write records as they are, as one batch; the heartbeat moves to their last time."""
