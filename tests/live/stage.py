@@ -151,24 +151,35 @@ class Stage:
 
     async def settle(self) -> None:
         """Wait until nothing is left to happen at this instant."""
-        calm = 0
-        async with asyncio.timeout(SECONDS):
-            while calm < 3:
-                self.cluster.settle()
-                await asyncio.sleep(0.001)
-                calm = calm + 1 if all(self._is_calm(app) for app in self.apps) else 0
+        calm, busy = 0, ""
+        try:
+            async with asyncio.timeout(SECONDS):
+                while calm < 3:
+                    self.cluster.settle()
+                    await asyncio.sleep(0.001)
+                    busy = next(filter(None, map(self._busy_with, self.apps)), "")
+                    calm = 0 if busy else calm + 1
+        except TimeoutError:
+            raise AssertionError(f"after {SECONDS:g} s, still busy with {busy}") from None
 
-    def _is_calm(self, app: LiveApp) -> bool:
+    def _busy_with(self, app: LiveApp) -> str:
+        """Return what an app is busy with, "" for nothing."""
         live = app.live
-        if live is None or not live.idle or app.cache.undelivered or app.cluster.writing:
-            return False
-        if app.writer is not None and not app.writer.is_idle:
-            return False
+        if live is None:
+            return "its start"
+        doing = {
+            "scheduling": not live.idle,
+            "what has come": app.cache.undelivered,
+            "writes of the scheduler": app.cluster.writing,
+            "other writes": app.writer is not None and not app.writer.is_idle,
+        }
+        busy = ", ".join(what for what, is_so in doing.items() if is_so)
         at = live.scheduler.next_time() if live.leads() else None
-        if at is not None and at <= self.cluster.clock.now:
+        if not busy and at is not None and at <= self.cluster.clock.now:
             live.wake()
-            return False
-        return all(self._has_seen(reflector) for reflector in app.cache.reflectors)
+            return "what is due"
+        late = (one.kind.plural for one in app.cache.reflectors if not self._has_seen(one))
+        return busy or ", ".join(f"the watch of {name}" for name in late)
 
     def _has_seen(self, reflector: Any) -> bool:
         resource = self.cluster.resources.find(

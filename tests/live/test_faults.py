@@ -373,6 +373,11 @@ async def test_a_watch_without_any_word_is_begun_anew_and_nothing_is_wrong() -> 
         await all_bound(made, 1)
 
 
+def phase_of(made: Stage, group: str) -> str:
+    found = made.cluster.get(PodGroup, group)
+    return found.status.phase if found is not None else ""
+
+
 async def test_what_a_server_forbids_right_after_its_start_is_asked_for_again() -> None:
     async with ticking(*with_devices(0), *nodes(4)) as made:
         app = await made.start(**clock_of(made))
@@ -387,9 +392,8 @@ async def test_what_a_server_forbids_right_after_its_start_is_asked_for_again() 
         await made.server.start()
         await all_bound(made, 8)
         async with asyncio.timeout(600):
-            while app.not_ready() or not made.cluster.get(PodGroup, "default/g").status.phase:
+            while app.not_ready() or phase_of(made, "default/g") != "Running":
                 await asyncio.sleep(0.1)
         told = {event["reason"] for event in made.events()}
         # A pod may be seen again before its claim is, and says so.
         assert told - {"FailedScheduling"} == {"Scheduled"}
-        assert made.cluster.get(PodGroup, "default/g").status.phase == "Running"

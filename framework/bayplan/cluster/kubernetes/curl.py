@@ -200,10 +200,19 @@ class Connections:
             self._timer.cancel()
             self._timer = None
         if milliseconds == 0:
-            self._timer = self._loop.call_soon(self._act, pycurl.SOCKET_TIMEOUT, 0)
+            self._timer = self._loop.call_soon(self._time_out)
         elif milliseconds > 0:
-            seconds = milliseconds / 1000
-            self._timer = self._loop.call_later(seconds, self._act, pycurl.SOCKET_TIMEOUT, 0)
+            self._timer = self._loop.call_later(milliseconds / 1000, self._time_out)
+
+    def _time_out(self) -> None:
+        self._timer = None
+        self._act(pycurl.SOCKET_TIMEOUT, 0)
+        self._keep_timer()
+
+    def _keep_timer(self) -> None:
+        """Set the timer again: libcurl names a time once, and by its clock it may not have come."""
+        if self._timer is None and not self.closed:
+            self._set_timer(self._multi.timeout())
 
     def _act(self, socket: int, what: int) -> None:
         """Let libcurl do what it can do now, and finish the requests that are answered."""
