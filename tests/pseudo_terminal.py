@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -28,7 +29,10 @@ def on_a_terminal(
     environment.pop("NO_COLOR", None)
     environment |= variables
     command = [sys.executable, "-m", "bayplan.cli", *arguments]
+    # A shell starts what runs in the background without interrupts, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
+    signal.signal(signal.SIGINT, before)
     os.close(its)
     try:
         yield process, ours

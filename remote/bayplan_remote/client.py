@@ -280,8 +280,9 @@ def _tensor(message: messages.Tensor) -> RemoteTensor:
 
 def _named(kind: Any, prefix: str, name: str) -> Any:
     full = f"{prefix}_{name.upper()}"
-    if full not in kind.keys():  # noqa: SIM118 - not a mapping
-        known = ", ".join(one.removeprefix(f"{prefix}_").lower() for one in kind.keys())  # noqa: SIM118
+    names = list(kind.keys())
+    if full not in names:
+        known = ", ".join(one.removeprefix(f"{prefix}_").lower() for one in names)
         raise ValueError(f"expected one of {known}, got {name}")
     return kind.Value(full)
 

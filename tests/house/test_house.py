@@ -97,3 +97,15 @@ def test_the_answers_of_contributing_are_where_it_says() -> None:
         found = [home for home in homes if home.exists()]
         assert found, place
         assert not name or f"def {name}(" in found[0].read_text(), (place, name)
+
+
+def test_a_rule_that_is_silenced_says_why() -> None:
+    folders = [*SOURCES, ROOT / "benchmarks", ROOT / "docs"]
+    lines = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for folder in folders
+        for path in sorted(folder.rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"# noqa(?!.* - )", line)
+    ]
+    assert lines == []

@@ -76,6 +76,7 @@ class Options:
     :param journal: where usage is recorded, None to record none; a dry run records none.
     :param binds: whether it binds pods; otherwise another scheduler does, and this process resizes
         jobs, tells what pools have and records usage.
+    :param title: what the page calls the process.
     """
 
     load: Callable[[], ProfileSet]
@@ -90,6 +91,7 @@ class Options:
     bills: Bills | None = None
     journal: Journal | None = None
     binds: bool = True
+    title: str = "bayplan run"
 
 
 class LiveApp:
@@ -124,7 +126,8 @@ class LiveApp:
             on_unreadable=self._unreadable,
             parts=config_maps(self._profiles),
         )
-        self._feed = Feed("bayplan run")
+        billed = {} if bills is None else {"bills": {"currency": bills.book().prices.currency}}
+        self._feed = Feed(options.title, wall=True, more=billed)
         reviews = TokenReviews(self.transport)
         self.page = WebPage(
             options.address,

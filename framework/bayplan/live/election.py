@@ -107,7 +107,8 @@ class Election:
                     _log.info("standing by: %s holds the lease", logged)
             except (ClusterError, InputError, TimeoutError) as exc:
                 self._note(exc)
-            await asyncio.sleep(self._times.retry_period * (1 + 0.2 * random.random()))  # noqa: S311
+            jitter = random.random()  # noqa: S311 - it keeps no secret
+            await asyncio.sleep(self._times.retry_period * (1 + 0.2 * jitter))
 
     def leads(self) -> bool:
         """Return whether this process holds the lease now, without asking the API server.

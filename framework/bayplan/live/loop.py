@@ -16,6 +16,7 @@ from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.protocol import Cluster, Done, WatchEvent, WatchHandler, Write
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.errors import BayplanError
+from bayplan.live.unread_nodes import UnreadNodes
 from bayplan.live.usage_writer import UsageWriter
 from bayplan.page.feed import Feed
 from bayplan.profiles.loading import ProfileSet
@@ -70,6 +71,7 @@ class LiveScheduler:
         self._instrument = instrument
         self._on_built = on_built
         self._observer = observer
+        self._unread = UnreadNodes(cluster.submit)
         self._wanted: ProfileSet | None = None
         self._wake = cluster.cache.changed
         self.stopping = False
@@ -145,6 +147,7 @@ class LiveScheduler:
                         break
             except BayplanError:
                 _log.exception("a cycle failed")
+            self._unread.look(self.scheduler.snapshot, self._cluster.now)
         return stepped or delivered
 
     async def _idle(self) -> None:
