@@ -32,6 +32,7 @@ EVENTS = "/api/v1/namespaces/default/events"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 VOLUME_CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 
+_STARTED = "2026-01-01T00:00:00Z"
 _WORKLOADS = ("Deployment", "Job", "ReplicaSet", "StatefulSet")
 
 
@@ -64,6 +65,20 @@ class LiveCluster:
                 self._applied.add(content["metadata"]["name"])
             if "status" in content and content["kind"] != "Node":
                 self.client.patch(f"{path_of(content)}/status", {"status": content["status"]})
+
+    def start_together(self) -> None:
+        """Wait until bound pods run, and let all have started in one second, as in memory.
+
+        Preemption prefers who started last: a second that ends between two pods decides it.
+        """
+        wait_until(lambda: all(map(_runs, self._bound())), "bound pods run")
+        for pod in self._bound():
+            path = f"{PODS}/{pod['metadata']['name']}/status"
+            answer = self.client.patch(path, {"status": {"startTime": _STARTED}})
+            assert answer.code == 200, answer
+
+    def _bound(self) -> list[Content]:
+        return [pod for pod in self.items(PODS) if "nodeName" in pod["spec"]]
 
     def used(self, content: Content) -> None:
         """Remember that there are such objects, to delete them in the end."""
@@ -251,6 +266,10 @@ def _containers(pod: Content, state: Content) -> list[Content]:
     """Return the statuses of a pod's containers, all in one state."""
     rest = {"ready": "running" in state, "restartCount": 0, "image": "i", "imageID": "i"}
     return [{"name": one["name"], "state": state, **rest} for one in pod["spec"]["containers"]]
+
+
+def _runs(pod: Content) -> bool:
+    return bool(pod["status"].get("phase") != "Pending")
 
 
 def _flat(contents: Iterable[Content]) -> Iterator[Content]:

@@ -27,6 +27,7 @@ async def test_a_case_ends_on_the_real_control_plane_as_in_memory(
     case: str, real: LiveCluster
 ) -> None:
     real.apply(yaml.safe_load_all((CASES / case / "manifests.yaml").read_text()))
+    real.start_together()
     profile = profile_of(case)
     profiles = load_profiles(profile, PluginFinder()) if profile is not None else None
     async with real.scheduler(profiles) as app:
