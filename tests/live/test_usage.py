@@ -57,7 +57,10 @@ async def test_what_comes_during_the_last_write_is_written_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, begun, ending = tmp_path / "journal.db", threading.Event(), threading.Event()
-    write = Journal.write
+    write, registry = Journal.write, CollectorRegistry()
+
+    def waiting() -> float:
+        return registry.get_sample_value("bayplan_usage_waiting_records") or 0.0
 
     def slow(journal: Journal, batch: Batch) -> None:
         write(journal, batch)
@@ -68,10 +71,11 @@ async def test_what_comes_during_the_last_write_is_written_too(
     monkeypatch.setattr(Journal, "write", slow)
     async with stage() as made:
         made.create(make_node("n1", cpu="8"))
-        app = await made.start(journal=Journal(str(place)))
+        app = await made.start(journal=Journal(str(place)), registry=registry)
         await made.until(begun.is_set)
+        under_way = waiting()
         made.create(make_pod("a", cpu="2"))
-        await made.until(made.placements)
+        await made.until(lambda: waiting() > under_way)
         # The answer to the write under way comes while the scheduler stops.
         threading.Timer(0.2, ending.set).start()
         assert await made.stop(app) == 0
