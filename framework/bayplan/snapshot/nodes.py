@@ -85,6 +85,14 @@ class NodeTable:
         """Return the sum of the effective requests of the pods on each node; read only."""
         return _read_only(self.used_columns.get(resource, self._zeros))
 
+    def allocatable_of(self, resource: str, rows: Rows) -> IntColumn:
+        """Return a copy of ``allocatable`` for some rows."""
+        return self.allocatable_columns.get(resource, self._zeros)[rows]
+
+    def used_of(self, resource: str, rows: Rows) -> IntColumn:
+        """Return a copy of ``used`` for some rows."""
+        return self.used_columns.get(resource, self._zeros)[rows]
+
     def scoring_used(self, resource: str) -> IntColumn:
         """Return ``used`` with the scoring defaults for pods that request no cpu or memory."""
         column = self._scoring_used.get(resource)
@@ -308,15 +316,17 @@ class NodeView:
 
     def allocatable(self, resource: str) -> IntColumn:
         """Return how much of a resource each node offers, in milli-CPU or units."""
-        return self.pick(self.table.allocatable(resource))
+        rows, table = self.rows, self.table
+        return table.allocatable(resource) if rows is None else table.allocatable_of(resource, rows)
 
     def used(self, resource: str) -> IntColumn:
         """Return how much the pods on each node request."""
-        return self.pick(self.table.used(resource))
+        rows, table = self.rows, self.table
+        return table.used(resource) if rows is None else table.used_of(resource, rows)
 
     def free(self, resource: str) -> IntColumn:
         """Return how much each node has left; negative where pods request more than it offers."""
-        return self.pick(self.table.allocatable(resource)) - self.pick(self.table.used(resource))
+        return self.allocatable(resource) - self.used(resource)
 
     def scoring_used(self, resource: str) -> IntColumn:
         """Return ``used`` with the scoring defaults for pods that request no cpu or memory."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -32,11 +34,26 @@ class Fit:
         arrays = self._columns.arrays()
         enough = _enough(request, arrays.compute[rows], arrays.memory[rows], arrays, rows)
         enough &= arrays.slots[rows] > 0
-        found: BoolColumn = np.count_nonzero(enough, axis=1) >= request.cards
-        return found
+        return _enough_cards(request, enough)
 
-    def ever(self, request: CardRequest, rows: IntColumn) -> BoolColumn:
-        """Return, for rows of the table, whether the request would fit if nothing were taken."""
+    def fits(self, request: CardRequest, row: int) -> bool:
+        """Tell in plain numbers whether the request fits on one row now."""
+        arrays = self._columns.arrays()
+        least, memory, share = max(0, request.compute), request.memory, request.share
+        missing = request.cards
+        for place, compute in enumerate(arrays.compute[row].tolist()):
+            if compute < least or arrays.slots.item(row, place) <= 0:
+                continue
+            if share:
+                memory = math.ceil(arrays.all_memory.item(row, place) * share)
+            if arrays.memory.item(row, place) >= memory:
+                missing -= 1
+                if missing <= 0:
+                    return True
+        return missing <= 0
+
+    def if_empty(self, request: CardRequest) -> BoolColumn:
+        """Return, for all rows, whether the request would fit if nothing were taken."""
         arrays = self._columns.arrays()
         if self._version != self._columns.totals_version or len(self._ever) > _MOST_REQUESTS:
             self._version = self._columns.totals_version
@@ -44,8 +61,8 @@ class Fit:
         known = self._ever.get(request)
         if known is None:
             enough = _enough(request, arrays.all_compute, arrays.all_memory, arrays, None)
-            known = self._ever[request] = np.count_nonzero(enough, axis=1) >= request.cards
-        return known[rows]
+            known = self._ever[request] = _enough_cards(request, enough)
+        return known
 
 
 def _enough(
@@ -58,6 +75,15 @@ def _enough(
     elif request.memory:
         enough &= memory >= request.memory
     return enough
+
+
+def _enough_cards(request: CardRequest, enough: BoolCards) -> BoolColumn:
+    found: BoolColumn
+    if request.cards == 1:
+        found = np.logical_or.reduce(enough, axis=1)
+    else:
+        found = np.add.reduce(enough, axis=1, dtype=np.int64) >= request.cards
+    return found
 
 
 def slots_of(request: CardRequest, arrays: CardArrays, rows: IntColumn) -> IntColumn:

@@ -6,7 +6,6 @@ chosen, and what tells the runtime.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 
@@ -186,7 +185,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         """
         now = self._fit.now(request, table_rows)
         if not now.all():
-            ever = self._fit.ever(request, table_rows)
+            ever = self._fit.if_empty(request)[table_rows]
             reason = _too_little(request)
             yield Reject(_mask(rows[~ever], size), reason, resolvable=False)
             yield Reject(_mask(rows[ever & ~now], size), reason)
@@ -208,30 +207,23 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         if len(requests) == 1 or all(one.implicit for one in requests.values()):
             contract = self._ledger.contract(node.name)
             request = requests.get(contract.name) if contract is not None else None
-            if request is not None and request.simple and self._fits_now(request, node):
-                return None
+            if request is not None and request.simple:
+                return self._refusal(request, pod, node)
         view = NodeView(node.table, np.array([node.row], dtype=np.intp))
         for reject in self.filter(pod, view):
             if reject.mask[0]:
                 return Refusal((reject.reason,), reject.resolvable)
         return None
 
-    def _fits_now(self, request: CardRequest, node: NodeRow) -> bool:
-        """Tell in plain numbers whether a simple request of the node's contract fits."""
-        arrays, row = self._ledger.columns.arrays(), node.row
-        if arrays.contract.item(row) != self._ledger.code_of[request.contract]:
-            return False
-        fitting = 0
-        for compute, memory, slots, whole in zip(
-            arrays.compute[row].tolist(),
-            arrays.memory[row].tolist(),
-            arrays.slots[row].tolist(),
-            arrays.all_memory[row].tolist(),
-            strict=True,
+    def _refusal(self, request: CardRequest, pod: PodInfo, node: NodeRow) -> Refusal | None:
+        """Say in plain numbers why a simple request of the node's contract does not fit."""
+        if self._fit.fits(request, node.row):
+            return None
+        if request.implicit and any(
+            node.free(resource) < pod.requests.get(resource, 0) for resource in GPU_RESOURCES
         ):
-            need = math.ceil(whole * request.share) if request.share else request.memory
-            fitting += compute >= request.compute and memory >= need and slots > 0
-        return fitting >= request.cards
+            return None
+        return Refusal((_too_little(request),), bool(self._fit.if_empty(request).item(node.row)))
 
     @hookimpl
     def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:

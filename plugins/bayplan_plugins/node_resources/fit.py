@@ -136,7 +136,9 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes that are full of pods, then nodes short of each resource."""
-        yield Reject(nodes.free("pods") < 1, _TOO_MANY)
+        full = nodes.free("pods") < 1
+        if full.any():
+            yield Reject(full, _TOO_MANY)
         served = self._served(pod)
         for resource, need in self._needs(pod):
             offered = nodes.allocatable(resource)

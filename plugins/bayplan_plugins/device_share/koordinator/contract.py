@@ -124,7 +124,7 @@ class KoordinatorCards:
             max(0.0, amounts.get(GPU_MEMORY_RATIO, 0) / _PERCENT - _ROUNDING),
             detail=request,
             implicit=implicit,
-            simple=not self._particular and _any_card_does(request),
+            simple=not self._particular and _any_cards_do(request),
             rated=self._args.rates_nodes,
             word=word,
         )
@@ -178,7 +178,7 @@ class KoordinatorCards:
 
     def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
         """Choose devices: GPUs as near to each other as possible, and NICs near them."""
-        only = _only_card(request, node) if request.simple else None
+        only = _only_card(request, node) if request.simple and request.cards == 1 else None
         return Choice((only,)) if only is not None else self._chosen(request, node)
 
     def _chosen(self, request: CardRequest, node: NodeCards, primary_only: bool = False) -> Choice:
@@ -278,12 +278,11 @@ def _word(pod: PodInfo) -> str:
     return own[0] if own else next(name for name in WISH_ANNOTATIONS if name in pod.annotations)
 
 
-def _any_card_does(request: DeviceRequest) -> bool:
-    """Tell whether the pod asks for a share, or the whole, of one GPU, and for nothing else."""
+def _any_cards_do(request: DeviceRequest) -> bool:
+    """Tell whether the pod asks for shares of GPUs, or whole ones, and for nothing else."""
     return (
         request.kinds == (GPU,)
         and request.gpus is not None
-        and request.gpus.count == 1
         and request.wishes.empty
         and request.templates is None
     )
