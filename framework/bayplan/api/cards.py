@@ -70,6 +70,11 @@ class Card:
     kind: str = "gpu"
     detail: Hashable = None
 
+    @property
+    def usable(self) -> bool:
+        """Whether pods may be given the card now."""
+        return self.healthy and not self.cordoned
+
 
 @dataclass(frozen=True)
 class Share:

@@ -236,48 +236,45 @@ def _guarded(
             raise failed(problem) from problem
         return answer
 
-    if picks == (0,):
+    def one(first: Any, *_: Any) -> Any:
+        try:
+            answer = function(first)
+        except PluginError:
+            raise
+        except PLUGIN_RAISES as exc:
+            raise failed(exc) from exc
+        return answer if answer is None and none_is_fine else checked(answer)
 
-        def call(first: Any, *_: Any) -> Any:
-            try:
-                answer = function(first)
-            except PluginError:
-                raise
-            except PLUGIN_RAISES as exc:
-                raise failed(exc) from exc
-            return answer if answer is None and none_is_fine else checked(answer)
+    def two(first: Any, second: Any, *_: Any) -> Any:
+        try:
+            answer = function(first, second)
+        except PluginError:
+            raise
+        except PLUGIN_RAISES as exc:
+            raise failed(exc) from exc
+        return answer if answer is None and none_is_fine else checked(answer)
 
-    elif picks == (0, 1):
+    def three(first: Any, second: Any, third: Any, *_: Any) -> Any:
+        try:
+            answer = function(first, second, third)
+        except PluginError:
+            raise
+        except PLUGIN_RAISES as exc:
+            raise failed(exc) from exc
+        return answer if answer is None and none_is_fine else checked(answer)
 
-        def call(first: Any, second: Any, *_: Any) -> Any:
-            try:
-                answer = function(first, second)
-            except PluginError:
-                raise
-            except PLUGIN_RAISES as exc:
-                raise failed(exc) from exc
-            return answer if answer is None and none_is_fine else checked(answer)
+    def some(*args: Any) -> Any:
+        try:
+            answer = function(*[args[pick] for pick in picks])
+        except PluginError:
+            raise
+        except PLUGIN_RAISES as exc:
+            raise failed(exc) from exc
+        return answer if answer is None and none_is_fine else checked(answer)
 
-    elif picks == (0, 1, 2):
-
-        def call(first: Any, second: Any, third: Any, *_: Any) -> Any:
-            try:
-                answer = function(first, second, third)
-            except PluginError:
-                raise
-            except PLUGIN_RAISES as exc:
-                raise failed(exc) from exc
-            return answer if answer is None and none_is_fine else checked(answer)
-
-    else:
-
-        def call(*args: Any) -> Any:
-            try:
-                answer = function(*[args[pick] for pick in picks])
-            except PluginError:
-                raise
-            except PLUGIN_RAISES as exc:
-                raise failed(exc) from exc
-            return answer if answer is None and none_is_fine else checked(answer)
-
-    return call
+    leading: dict[tuple[int, ...], Callable[..., Any]] = {
+        (0,): one,
+        (0, 1): two,
+        (0, 1, 2): three,
+    }
+    return leading.get(picks, some)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.api.cards import Card
+from bayplan.api.cards import WHOLE
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.device_share.held import HeldCards
@@ -26,10 +26,13 @@ _FEW = 8
 class CardArrays:
     """What is left and what there is in all of each card; NO_CARD where no pod may use one.
 
-    ``contract`` is the number of each node's contract, -1 without cards.
+    ``contract`` is the number of each node's contract, -1 without cards. ``part`` are the
+    thousandths of a card that are left of its compute and of its memory, whichever is less; 0 where
+    no pod may use one.
     """
 
     contract: IntColumn
+    part: Cards
     compute: Cards
     memory: Cards
     slots: Cards
@@ -86,38 +89,39 @@ class CardColumns:
         arrays = self._arrays
         if found is None:
             self.totals_version += self._filled.pop(row, None) is not None
-            arrays.contract[row] = NO_CARD
-            for column in _columns(arrays):
-                column[row] = NO_CARD
+            _clear(arrays, row)
             return
-        width = len(found.cards)
-        if width > arrays.compute.shape[1]:
-            arrays = self._arrays = _wider(arrays, width)
-        cards = found.cards
+        places: Iterable[int] = found.changed
         if self._filled.get(row) is not found:
             self._filled[row] = found
             self.totals_version += 1
+            if len(found.cards) > arrays.compute.shape[1]:
+                arrays = self._arrays = _wider(arrays, len(found.cards))
+            _clear(arrays, row)
             arrays.contract[row] = found.code
-            for column in _columns(arrays):
-                column[row, width:] = NO_CARD
-            arrays.all_compute[row, :width] = [_usable(one, one.compute) for one in cards]
-            arrays.all_memory[row, :width] = [_usable(one, one.memory) for one in cards]
-        pairs = zip(cards, found.compute, found.memory, found.slots, strict=True)
-        left = [_left(card, compute, memory, slots) for card, compute, memory, slots in pairs]
-        columns = zip(*left, strict=True)
-        shown = (arrays.compute, arrays.memory, arrays.slots)
-        for column, values in zip(shown, columns, strict=True):
-            column[row, :width] = values
+            places = range(len(found.cards))
+            for place, card in enumerate(found.cards):
+                if card.usable:
+                    arrays.all_compute[row, place] = card.compute
+                    arrays.all_memory[row, place] = card.memory
+        for place in places:
+            card = found.cards[place]
+            if card.usable:
+                compute = max(0, card.compute - found.compute[place])
+                memory = max(0, card.memory - found.memory[place])
+                arrays.compute[row, place] = compute
+                arrays.memory[row, place] = memory
+                arrays.slots[row, place] = max(0, card.slots - found.slots[place])
+                part = memory * WHOLE // card.memory if card.memory else compute
+                arrays.part[row, place] = min(compute, part)
+        found.changed.clear()
 
 
-def _usable(card: Card, amount: int) -> int:
-    return amount if card.healthy and not card.cordoned else NO_CARD
-
-
-def _left(card: Card, compute: int, memory: int, slots: int) -> tuple[int, int, int]:
-    if not card.healthy or card.cordoned:
-        return NO_CARD, NO_CARD, NO_CARD
-    return max(0, card.compute - compute), max(0, card.memory - memory), max(0, card.slots - slots)
+def _clear(arrays: CardArrays, row: int) -> None:
+    arrays.contract[row] = NO_CARD
+    arrays.part[row] = 0
+    for column in _columns(arrays):
+        column[row] = NO_CARD
 
 
 def _columns(arrays: CardArrays) -> tuple[Cards, ...]:
@@ -126,14 +130,15 @@ def _columns(arrays: CardArrays) -> tuple[Cards, ...]:
 
 def _empty(rows: int, width: int) -> CardArrays:
     contract = np.full(rows, NO_CARD, dtype=np.int64)
-    return CardArrays(
-        contract, *(np.full((rows, width), NO_CARD, dtype=np.int64) for _ in range(5))
-    )
+    part = np.zeros((rows, width), dtype=np.int64)
+    others = (np.full((rows, width), NO_CARD, dtype=np.int64) for _ in range(5))
+    return CardArrays(contract, part, *others)
 
 
 def _wider(arrays: CardArrays, width: int) -> CardArrays:
     wider = _empty(len(arrays.contract), width)
     wider.contract[:] = arrays.contract
+    wider.part[:, : arrays.part.shape[1]] = arrays.part
     for new, old in zip(_columns(wider), _columns(arrays), strict=True):
         new[:, : old.shape[1]] = old
     return wider

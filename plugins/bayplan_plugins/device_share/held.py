@@ -20,7 +20,8 @@ class HeldCards:
     ``code`` is the contract's number in the ledger. ``position`` is each card's place in ``cards``
     by its index; ``compute``, ``memory`` and ``slots`` are sums over all shares. ``unsettled`` are
     pods whose shares are not known yet, ``guessed`` those whose shares are stated nowhere.
-    ``version`` is another one after every change of what is held.
+    ``version`` is another one after every change of what is held. ``changed`` are the places whose
+    sums changed since the columns of all cards showed them.
     """
 
     contract: CardContract
@@ -34,6 +35,7 @@ class HeldCards:
     compute: list[int] = field(init=False)
     memory: list[int] = field(init=False)
     slots: list[int] = field(init=False)
+    changed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.position = {card.index: place for place, card in enumerate(self.cards)}
@@ -45,6 +47,7 @@ class HeldCards:
         for share in shares:
             place = self.position.get(share.card)
             if place is not None:
+                self.changed.add(place)
                 self.compute[place] += sign * share.compute
                 self.memory[place] += sign * share.memory
                 self.slots[place] += sign * share.slots
@@ -74,7 +77,7 @@ class HeldCards:
         """Return the place of the first usable card that nobody uses, -1 if there is none."""
         sums = zip(self.cards, self.compute, self.memory, self.slots, strict=True)
         for place, (card, *taken) in enumerate(sums):
-            if not any(taken) and card.healthy and not card.cordoned:
+            if card.usable and not any(taken):
                 return place
         return -1
 

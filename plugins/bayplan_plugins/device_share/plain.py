@@ -73,4 +73,4 @@ def whole_share(card: Card) -> Share:
 
 
 def _free(card: Card, used: CardUse) -> bool:
-    return used.idle and card.healthy and not card.cordoned
+    return used.idle and card.usable

@@ -212,7 +212,7 @@ def _suitable(share: TensorFusionShare, node: NodeCards) -> Iterator[tuple[Card,
         )
         if all(not text or text.lower() == own.lower() for text, own in wanted):
             if not share.indices or card.index in share.indices:
-                if card.healthy and not card.cordoned:
+                if card.usable:
                     yield card, use
 
 

@@ -53,6 +53,7 @@ class FragmentationGradient:
         self._cards = np.array([[one.shape.cards] for one in typical])
         self._cpus = np.unique(self._cpu)
         self._fragments = _NOT_BUILT
+        self._stale = np.zeros(0, dtype=np.bool_)
         self._kind: IntColumn | None = None
         self._forget_states()
 
@@ -64,11 +65,11 @@ class FragmentationGradient:
         """Do nothing: typical pods stay while they differ little."""
 
     def changed(self, rows: Rows) -> None:
-        """Compute the fragmentation of nodes again."""
+        """Compute the fragmentation of nodes again when it is next asked for."""
         if self._states.full:
             self._forget_states()
-        if len(self._fragments) and len(rows):
-            self._fragments[rows] = self._values(self._source.of(rows))
+        if len(self._fragments):
+            self._stale[rows] = True
 
     def _kinds(self, rows: Rows) -> IntColumn:
         """Return which nodes allow the same of the typical pods."""
@@ -123,6 +124,7 @@ class FragmentationGradient:
         if not len(self._fragments):
             size = len(self._source.allowed(shape.choice))
             self._fragments = self._values(self._source.of(np.arange(size)))
+            self._stale = np.zeros(size, dtype=np.bool_)
         rated = Rated(np.zeros(len(states)), np.full(len(states), FIRST))
         places = with_room(shape, states)
         if not len(places):
@@ -130,7 +132,7 @@ class FragmentationGradient:
         own = states.part(places)
         if shape.cards != 1 or shape.whole:
             after = own.without(shape.cpu, several_taken(shape, own.left))
-            rated.scores[places] = _scores(self._fragments[own.rows], self._values(after))
+            rated.scores[places] = self._scores(own, after)
         else:
             self._rate_share(shape, own, places, rated)
         return rated
@@ -141,11 +143,26 @@ class FragmentationGradient:
         tried = own.part(nodes)
         left = tried.left.copy()
         left[np.arange(len(nodes)), cards] -= shape.compute
-        after = self._values(tried.without(shape.cpu, left))
-        scores = _scores(self._fragments[tried.rows], after)
+        scores = self._scores(own, tried.without(shape.cpu, left))
         chosen = best_of_each(nodes, cards, scores)
         into = places[nodes[chosen]]
         rated.scores[into], rated.cards[into] = scores[chosen], cards[chosen]
+
+    def _scores(self, before: NodeStates, after: NodeStates) -> FloatColumn:
+        """Return the scores of states by what they were before, each node of which is there once.
+
+        What nodes were before is computed again with the rest where they have changed.
+        """
+        stale = np.flatnonzero(self._stale[before.rows])
+        if len(stale):
+            changed = before.part(stale)
+            values = self._values(changed.and_also(after))
+            self._fragments[changed.rows] = values[: len(stale)]
+            self._stale[changed.rows] = False
+            values = values[len(stale) :]
+        else:
+            values = self._values(after)
+        return _scores(self._fragments[after.rows], values)
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
         """Return the scores as they are."""

@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan import NodeView
-from bayplan.api.cards import WHOLE
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.device_share.columns import CardArrays, Cards
+from bayplan_plugins.device_share.columns import Cards
 from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.gpu_fragmentation.groups import SharedCards
 from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, shape_of
@@ -40,6 +39,14 @@ class NodeStates:
         """Return the states of some of the nodes, by their places here."""
         return NodeStates(self.rows[places], self.cpu[places], self.left[places])
 
+    def and_also(self, other: NodeStates) -> NodeStates:
+        """Return these states, and then others."""
+        return NodeStates(
+            np.concatenate((self.rows, other.rows)),
+            np.concatenate((self.cpu, other.cpu)),
+            np.concatenate((self.left, other.left)),
+        )
+
     def without(self, cpu: int, left: Cards) -> NodeStates:
         """Return the states with less CPU, and with these cards."""
         return NodeStates(self.rows, self.cpu - cpu, left)
@@ -55,44 +62,21 @@ class StateSource:
         self._masks: dict[NodeChoice, BoolColumn] = {}
         self._masks_of: object = None
         self._card_memory: tuple[object, int] = (None, 0)
-        self._read_of: CardArrays | None = None
-        self._epoch = -1
-        self._seen = 0
-        self._cpu: IntColumn = np.zeros(0, dtype=np.int64)
-        self._left: Cards = np.zeros((0, 0), dtype=np.int64)
 
     def of(self, rows: Rows) -> NodeStates:
         """Return the states of nodes by row.
 
         A card's part that is left is the smaller of what is left of its compute and its memory.
         """
-        self._follow()
-        return NodeStates(rows, self._cpu[rows], self._left[rows])
-
-    def _follow(self) -> None:
-        """Read what is left of the nodes that changed since the last call."""
-        arrays = self._ledger.columns.arrays()
+        left = self._ledger.columns.arrays().part[rows]
         table = self._snapshot.nodes
-        if self._read_of is not arrays or self._epoch != table.epoch:
-            rows = np.arange(len(table))
-            self._read_of, self._epoch = arrays, table.epoch
-            self._cpu = np.zeros(len(table), dtype=np.int64)
-            self._left = np.zeros(arrays.compute.shape, dtype=np.int64)
-        elif self._seen == len(table.changes):
-            return
-        else:
-            rows = np.array(sorted(set(table.changes[self._seen :])), dtype=np.intp)
-        self._seen = len(table.changes)
-        self._cpu[rows] = table.allocatable("cpu")[rows] - table.used("cpu")[rows]
-        left = np.maximum(arrays.compute[rows], 0)
-        whole = arrays.all_memory[rows]
-        if (whole > 0).any():
-            memory = arrays.memory[rows].clip(min=0) * WHOLE // np.maximum(whole, 1)
-            left = np.where(whole > 0, np.minimum(left, memory), left)
-        self._left[rows] = left
-        for row in rows.tolist() if self.shared.any_groups else ():
-            for place, rest in self.shared.left(table.names[row]):
-                self._left[row, place] = rest
+        if self.shared.any_groups:
+            for place, row in enumerate(rows.tolist()):
+                for card, rest in self.shared.left(table.names[row]):
+                    left[place, card] = rest
+        return NodeStates(
+            rows, table.allocatable_of("cpu", rows) - table.used_of("cpu", rows), left
+        )
 
     def most(self) -> tuple[int, int]:
         """Return the CPU (milli) and the cards (thousandths) of the largest nodes."""

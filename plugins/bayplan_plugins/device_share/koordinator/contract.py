@@ -293,7 +293,7 @@ def _only_card(request: CardRequest, node: NodeCards) -> Share | None:
     free = [
         (card, used)
         for card, used in zip(node.cards, node.used, strict=True)
-        if card.healthy and not card.cordoned and isinstance(card.detail, Device)
+        if card.usable and isinstance(card.detail, Device)
     ]
     wanted = request.detail
     if len(free) != 1 or not isinstance(wanted, DeviceRequest) or wanted.gpus is None:
