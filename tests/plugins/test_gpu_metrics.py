@@ -26,6 +26,8 @@ def counted(cluster: Cluster, *pods: Pod) -> dict[str, float]:
             REGISTRY.get_sample_value(name, {label: value}) or 0.0 for name, label, value in series
         ]
 
+    for plugin in cluster.profile.runtime.plugins.values():
+        plugin.declare_metrics()
     before = now()
     cluster.add(*pods)
     cluster.schedule()

@@ -215,19 +215,20 @@ class Ledger:
         self._version += 1
 
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
-        if self._claims_of(pod):
+        claims = self._claims_of(pod)
+        if claims:
             (self._users.placed if placed else self._users.removed)(pod)
         if self._stale:
             return
         if not placed:
             self._take_back(self._used, pod, self._tree.use)
+        elif self._rules.counts(pod):
+            entry = self._entry(pod)
+            if entry is not None:
+                self._used[pod.key] = entry
+                self._tree.use(entry.row, entry.amounts, 1, entry.fixed)
+        if claims:
             self._charge_claims(pod)
-            return
-        entry = self._entry(pod) if self._rules.counts(pod) else None
-        if entry is not None:
-            self._used[pod.key] = entry
-            self._tree.use(entry.row, entry.amounts, 1, entry.fixed)
-        self._charge_claims(pod)
 
     def _pod_lives(self, pod: PodInfo, added: bool) -> None:
         if pod.gang is not None:

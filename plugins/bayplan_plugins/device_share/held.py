@@ -73,13 +73,15 @@ class HeldCards:
                 return False
         return True
 
-    def first_idle(self) -> int:
-        """Return the place of the first usable card that nobody uses, -1 if there is none."""
+    def idle_card(self, but: str = "") -> NodeCards | None:
+        """Return the first usable card that nobody uses but one pod, by uid; None without one."""
+        own = self.held.get(but, ())
+        self.count(own, -1)
         sums = zip(self.cards, self.compute, self.memory, self.slots, strict=True)
-        for place, (card, *taken) in enumerate(sums):
-            if card.usable and not any(taken):
-                return place
-        return -1
+        idle = (card for card, *taken in sums if card.usable and not any(taken))
+        found = next(idle, None)
+        self.count(own, 1)
+        return NodeCards((found,), (CardUse(),)) if found is not None else None
 
     def is_overfull(self, uid: str) -> bool:
         """Tell whether a card of a pod, by uid, has more taken than it has, of what the pod takes.

@@ -17,7 +17,7 @@ from bayplan.api.cards import Card, Share
 from bayplan.plugin.devices import CardHolder, NodeDevices
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot, SpecFacts
-from bayplan_plugins.device_share.columns import NO_CARD, CardColumns
+from bayplan_plugins.device_share.columns import CardColumns
 from bayplan_plugins.device_share.contracts import CONTRACTS
 from bayplan_plugins.device_share.held import HeldCards
 from bayplan_plugins.device_share.koordinator.contract import KoordinatorCards
@@ -405,19 +405,10 @@ class CardLedger:
                 known.unsettled[but] = own
         return known
 
-    def first_idle(self, node: str, but: str) -> int:
-        """Return the place of a node's first usable card that only the pod ``but`` may use.
-
-        -1 if there is none.
-        """
-        known = self._settled(node, but)
-        if known is None:
-            return NO_CARD
-        own = known.held.get(but, ())
-        known.count(own, -1)
-        place = known.first_idle()
-        known.count(own, 1)
-        return place
+    def idle_card(self, pod: PodInfo, node: str) -> NodeCards | None:
+        """Return a node's first usable card that only this pod may use; None if there is none."""
+        known = self._settled(node, pod.uid)
+        return known.idle_card(pod.uid) if known is not None else None
 
     def describe(self, name: str) -> NodeDevices | None:
         """Return a node's cards, and what its pods have of them; None where it has none."""

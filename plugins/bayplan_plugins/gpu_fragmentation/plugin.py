@@ -50,6 +50,7 @@ from bayplan_plugins.gpu_fragmentation.shapes import (
 )
 from bayplan_plugins.gpu_fragmentation.states import Rows, StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
+from bayplan_plugins.shared.cards.contract import NodeCards
 
 __all__ = ["GPUFragmentation", "GPUFragmentationArgs"]
 
@@ -280,13 +281,13 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         request = self._ledger.requests(pod).get(contract.name) if contract is not None else None
         if contract is None or request is None or not request.simple or request.cards != 1:
             return None
-        place = self._card(self._shape(pod), node.row)
-        if place == FIRST and request.whole:
-            place = self._ledger.first_idle(node.name, pod.uid)
-        if place == FIRST or place >= len(self._ledger.cards(node.name)):
+        # All idle cards are alike for a pod that takes a whole one.
+        if request.whole:
+            own = self._ledger.idle_card(pod, node.name)
+        else:
+            own = self._best_card(pod, node)
+        if own is None:
             return None
-        own = self._ledger.state(node.name, pod.uid, only=place)
-        assert own is not None, "the node has cards"
         choice = contract.choose(pod, request, own)
         if choice.shares:
             self._ledger.hold(pod, node.name, choice.shares)
@@ -297,10 +298,13 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         """Release the pod's shares."""
         self._ledger.release(pod, node.name)
 
-    def _card(self, shape: PodShape, row: int) -> int:
-        """Return the card that was the best one when the node was rated."""
-        known = self._known.get(shape)
-        return int(known.rated.cards[row]) if known is not None else FIRST
+    def _best_card(self, pod: PodInfo, node: NodeRow) -> NodeCards | None:
+        """Return the card that was the best one when the node was rated; None if any will do."""
+        known = self._known.get(self._shape(pod))
+        place = int(known.rated.cards[node.row]) if known is not None else FIRST
+        if place == FIRST or place >= len(self._ledger.cards(node.name)):
+            return None
+        return self._ledger.state(node.name, pod.uid, only=place)
 
 
 def _rows(changes: Sequence[int]) -> Rows:

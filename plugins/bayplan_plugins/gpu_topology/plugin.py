@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -92,14 +92,17 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         self._limits = JobLimits(self._ledger)
         self._advice = GpuAdvice(self._ledger, self._selector, self._limits)
         self._requests: dict[int, PodGpuRequest | None] = {}
+        self._count: Callable[[bool, bool, bool], None] | None = None
 
     def _request_of(self, pod: PodInfo) -> PodGpuRequest | None:
         """Return what a pod requests; kept, as most hooks ask for it."""
-        if pod.serial not in self._requests:
+        try:
+            return self._requests[pod.serial]
+        except KeyError:
             if len(self._requests) >= _MOST_REQUESTS:
                 self._requests.clear()
-            self._requests[pod.serial] = pod_request_of(pod)
-        return self._requests[pod.serial]
+            found = self._requests[pod.serial] = pod_request_of(pod)
+            return found
 
     @hookimpl
     def concerns(self, pod: PodInfo) -> bool:
@@ -112,9 +115,10 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         request = self._request_of(pod)
         if request is None:
             return claim_request_of(pod)
-        job = frozenset(self._limits.nodes(pod, request).items())
+        used = self._limits.nodes(pod, request)
+        job = frozenset(used.items()) if used else None
         aligned = pod.facts if self._selector.is_aligned() else None
-        return (replace(request, job=""), job, self._selector.attempts(pod, request), aligned)
+        return (request.of_any_job, job, self._selector.attempts(pod, request), aligned)
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
@@ -332,24 +336,22 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
 
     def declare_metrics(self) -> None:
         """Create the ``gpu_scheduler_*`` series."""
-        import bayplan_plugins.gpu_topology.metrics  # noqa: F401 - it creates them
+        from bayplan_plugins.gpu_topology import metrics
+
+        self._count = metrics.gpus_chosen
 
     @hookimpl
     def post_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> None:
         """Count whether the preferences were met, and whether the GPUs are on one NUMA node."""
-        if self._request_of(pod) is None:
+        if self._count is None or self._request_of(pod) is None:
             return
-        from bayplan_plugins.gpu_topology import metrics
-
         found = state.get(_CHOSEN)
         gpus = self._ledger.node(node.name)
         nodes: set[int | None] = set()
         if found is not None and gpus is not None:
             nodes = {gpus.machine.numa_of[gpu] for gpu in found.gpus}
         same_numa = len(nodes) == 1 and None not in nodes
-        metrics.gpus_chosen(
-            satisfied=not state.get(_GIVEN_UP), same_numa=same_numa, known=found is not None
-        )
+        self._count(not state.get(_GIVEN_UP), same_numa, found is not None)
 
     # What there is ---------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from bayplan import PodInfo
 from bayplan.api.gpus import GpuRequest
@@ -35,6 +36,11 @@ class PodGpuRequest:
     options: GpuRequest
     job: str = ""
     multi_node: bool = False
+
+    @cached_property
+    def of_any_job(self) -> PodGpuRequest:
+        """The same request without its job: what nodes tell apart on their own."""
+        return replace(self, job="")
 
 
 def pod_request_of(pod: PodInfo) -> PodGpuRequest | None:

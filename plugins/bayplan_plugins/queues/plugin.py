@@ -61,6 +61,8 @@ class Queues(Plugin[QueuesArgs]):
         self._reports = {one.system: KnownReports(one.system, one.name) for one in self.policies}
         self._seen = -1
         self._with_queues: Sequence[Policy] = ()
+        self._keeping_now: Sequence[KeepsOffNodes] = ()
+        self._assigning_now: Sequence[AssignsNodes] = ()
         self.actions = tuple(dict.fromkeys(a for one in self.policies for a in one.actions))
 
     # In the queue ------------------------------------------------------------------------
@@ -169,19 +171,22 @@ class Queues(Plugin[QueuesArgs]):
         labels = self._node_labels(pod)
         if labels:
             yield Reject(~matches_labels(labels, nodes), _NOT_ASSIGNED, resolvable=False)
-        for policy in self._keeping:
-            if policy.active and policy.node_kind(pod) is not None:
+        for policy in self._keeping_now:
+            if policy.node_kind(pod) is not None:
                 yield from policy.refused_nodes(pod, nodes)
 
     def _node_kinds(self, pod: PodInfo) -> tuple[Hashable, ...]:
         """Return what tells apart the pods that the policies keep off other nodes."""
-        kinds = (policy.node_kind(pod) for policy in self._keeping if policy.active)
+        if not self._keeping_now:
+            return ()
+        kinds = (policy.node_kind(pod) for policy in self._keeping_now)
         return tuple(kind for kind in kinds if kind is not None)
 
     def _node_labels(self, pod: PodInfo) -> Mapping[str, str]:
-        return {
-            key: value for one in self._assigning for key, value in one.node_labels(pod).items()
-        }
+        if not self._assigning_now:
+            return {}
+        assigned = (policy.node_labels(pod).items() for policy in self._assigning_now)
+        return {key: value for own in assigned for key, value in own}
 
     # Limits ------------------------------------------------------------------------------
 
@@ -255,6 +260,8 @@ class Queues(Plugin[QueuesArgs]):
         if version != self._seen:
             self._seen = version
             self._with_queues = [policy for policy in self.policies if policy.active]
+            self._keeping_now = [one for one in self._keeping if one.active]
+            self._assigning_now = [one for one in self._assigning if one.active]
         return self._with_queues
 
     def _preemption(self, unit: Unit, room: Room, action: str) -> Preemption:

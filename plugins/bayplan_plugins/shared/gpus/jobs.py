@@ -34,14 +34,18 @@ class _JobTotals:
     def add(self, uid: str, share: PodShare) -> None:
         self.pods[uid] = share
         self.nodes[share.node] += share.gpus
-        self.rails.update(share.rails)
+        if share.rails:
+            self.rails.update(share.rails)
 
     def remove(self, uid: str) -> None:
-        share = self.pods.pop(uid, _NOTHING)
+        share = self.pods.pop(uid, None)
+        if share is None:
+            return
         self.nodes[share.node] -= share.gpus
         if not self.nodes[share.node]:
             del self.nodes[share.node]
-        self.rails.subtract(share.rails)
+        if share.rails:
+            self.rails.subtract(share.rails)
 
 
 class JobShares:
@@ -52,7 +56,9 @@ class JobShares:
 
     def enter(self, job: str, uid: str, share: PodShare) -> None:
         """Set a pod's share of its job."""
-        totals = self._jobs.setdefault(job, _JobTotals())
+        totals = self._jobs.get(job)
+        if totals is None:
+            totals = self._jobs[job] = _JobTotals()
         totals.remove(uid)
         totals.add(uid, share)
 

@@ -8,7 +8,7 @@ from bayplan.api.gpus import GPU_RESOURCES
 
 __all__ = ["gpu_count", "shares_gpus"]
 
-_SHARES = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+_SHARES = frozenset(("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"))
 """Resources with which HAMi gives out shares of GPUs, which are not counted here."""
 
 
@@ -21,4 +21,4 @@ def gpu_count(requests: Mapping[str, int]) -> int:
 
 def shares_gpus(requests: Mapping[str, int]) -> bool:
     """Tell whether shares of GPUs are requested."""
-    return any(name in requests for name in _SHARES)
+    return not _SHARES.isdisjoint(requests)
