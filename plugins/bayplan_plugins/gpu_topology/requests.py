@@ -40,7 +40,7 @@ class PodGpuRequest:
     @cached_property
     def of_any_job(self) -> PodGpuRequest:
         """The same request without its job: what nodes tell apart on their own."""
-        return replace(self, job="")
+        return PodGpuRequest(self.count, self.options, "", self.multi_node)
 
 
 def pod_request_of(pod: PodInfo) -> PodGpuRequest | None:
