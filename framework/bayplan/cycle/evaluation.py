@@ -206,7 +206,7 @@ class Evaluation:
         total = part
         for score in self.scores[place:]:
             total = total + score.weight * score.counted
-        if not self.feasible.all():
+        if np.count_nonzero(self.feasible) < len(total):
             total[~self.feasible] = NOWHERE
         self.total = total
 

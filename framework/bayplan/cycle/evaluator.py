@@ -307,8 +307,9 @@ class Evaluator:
     def _normalise_by_hook(
         self, score: ScoreColumn, pod: PodInfo, view: NodeView, result: Evaluation
     ) -> None:
-        everywhere = bool(result.feasible.all())
-        rows = None if everywhere else np.flatnonzero(result.feasible)
+        feasible = result.feasible
+        everywhere = np.count_nonzero(feasible) == len(feasible)
+        rows = None if everywhere else feasible.nonzero()[0]
         part = score.raw if rows is None else score.raw[rows]
         if not len(part):
             score.counted = np.zeros(len(view))

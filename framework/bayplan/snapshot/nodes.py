@@ -292,7 +292,8 @@ class NodeView:
     def rows(self) -> Rows | None:
         """The table's rows in the view, None for all of them."""
         if self._mask is not None:
-            self._rows = None if self._mask.all() else np.flatnonzero(self._mask)
+            mask = self._mask
+            self._rows = None if np.count_nonzero(mask) == len(mask) else mask.nonzero()[0]
             self._mask = None
         return self._rows
 

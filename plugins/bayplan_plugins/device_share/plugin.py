@@ -159,13 +159,13 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         named = next((one.contract for one in requests.values() if not one.implicit), None)
         if named is not None:
             other = codes != self._ledger.code_of[named]
-            if other.any():
+            if np.count_nonzero(other):
                 yield Reject(other, f"no cards for shares by {named}", resolvable=False)
         for name, request in requests.items():
             own = codes == self._ledger.code_of[name]
             if request.implicit:
                 own &= ~_counted_out(pod, nodes)
-            if not own.any() or named not in (None, name):
+            if named not in (None, name) or not np.count_nonzero(own):
                 continue
             rows = own.nonzero()[0]
             table_rows = rows if nodes.rows is None else nodes.rows[rows]
@@ -184,7 +184,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         ``rows`` are places in the masks, ``table_rows`` the same nodes' rows in the table.
         """
         now = self._fit.now(request, table_rows)
-        if not now.all():
+        if np.count_nonzero(now) < len(now):
             ever = self._fit.if_empty(request)[table_rows]
             reason = _too_little(request)
             yield Reject(_mask(rows[~ever], size), reason, resolvable=False)

@@ -153,7 +153,7 @@ class FragmentationGradient:
 
         What nodes were before is computed again with the rest where they have changed.
         """
-        stale = np.flatnonzero(self._stale[before.rows])
+        stale = self._stale[before.rows].nonzero()[0]
         if len(stale):
             changed = before.part(stale)
             values = self._values(changed.and_also(after))

@@ -59,7 +59,7 @@ class StateTable:
         if len(numbers) and int(numbers.max()) >= len(self._known):
             self._grow(2 * int(numbers.max()) + 1)
         known = self._known[numbers]
-        if not known.all():
+        if np.count_nonzero(known) < len(known):
             missing = np.flatnonzero(~known)
             new, first = np.unique(numbers[missing], return_index=True)
             self._table[new] = self._compute(states.part(missing[first]))

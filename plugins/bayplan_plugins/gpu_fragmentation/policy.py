@@ -82,9 +82,11 @@ def best_fit(left: Cards, compute: int) -> IntColumn:
 def with_room(shape: PodShape, states: NodeStates) -> Rows:
     """Return the places of the nodes whose CPU and cards are enough for a pod."""
     fits = states.cpu >= shape.cpu
-    if shape.cards:
+    if shape.cards == 1:
+        fits &= np.logical_or.reduce(states.left >= shape.compute, axis=1)
+    elif shape.cards:
         fits &= (states.left >= shape.compute).sum(axis=1) >= shape.cards
-    return np.flatnonzero(fits)
+    return fits.nonzero()[0]
 
 
 def several_taken(shape: PodShape, left: Cards) -> Cards:

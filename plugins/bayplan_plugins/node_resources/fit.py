@@ -137,7 +137,7 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes that are full of pods, then nodes short of each resource."""
         full = nodes.free("pods") < 1
-        if full.any():
+        if np.count_nonzero(full):
             yield Reject(full, _TOO_MANY)
         served = self._served(pod)
         for resource, need in self._needs(pod):
@@ -145,7 +145,7 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
             short = offered - nodes.used(resource) < need
             if resource in served:
                 short &= offered > 0
-            if not short.any():
+            if not np.count_nonzero(short):
                 continue
             too_small = short & (offered < need)
             yield Reject(short & ~too_small, f"Insufficient {resource}")

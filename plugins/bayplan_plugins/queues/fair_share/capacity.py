@@ -52,7 +52,7 @@ def overrun(tree: QueueTree, row: int, taken: AmountRows, preemptible: bool) -> 
     over = tree.used[path] > tree.limit[path] + EPSILON
     if not preemptible:
         over |= tree.fixed[path] > tree.deserved[path] + EPSILON
-    if not (over & (taken > 0)).any():
+    if not np.count_nonzero(over & (taken > 0)):
         return None
     before = tree.used - taken, tree.fixed - (0.0 if preemptible else taken)
     excess = _first(LIMIT, tree, row, taken, before[0], tree.limit)
