@@ -21,7 +21,7 @@ __all__ = ["NOWHERE", "Evaluation", "FilterFailure"]
 NOWHERE = -np.inf
 """The total of a node that cannot take the pod."""
 _FINALISTS = 5
-_FEW_ROWS = 4
+_FEW_ROWS = 8
 """For up to so many rows, plain numbers are faster than columns."""
 
 

@@ -42,7 +42,7 @@ _FEW_CHANGES = 8
 _PART_BY_ROW = 64
 _PART = 4
 """Which part of all nodes, 1 in so many, may have changed without starting from scratch."""
-_FEW_ROWS = 4
+_FEW_ROWS = 8
 """For up to so many rows, calls for single nodes are faster than one for columns."""
 _NOT_CONSIDERED = "not considered because the filter failed on another node"
 

@@ -20,10 +20,14 @@ from bayplan.dialects import (
 from bayplan.dialects.elastic_job import PREEMPTIBLE_LABEL
 from bayplan.dialects.kai_shares import is_reservation
 
-__all__ = ["gang_of", "may_be_evicted", "membership_of"]
+__all__ = ["MEMBERS_BY", "gang_of", "may_be_evicted", "membership_of"]
 
 _DIALECTS = (koordinator, scheduler_plugins, volcano, kueue, kai, kubernetes)
 _NONE = Membership(None)
+MEMBERS_BY = frozenset[str]().union(
+    *(one.MEMBERS_BY for one in (*_DIALECTS, gpu_topology, tensor_fusion))
+)
+"""The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 _NOTHING: Mapping[str, str] = {}
 _READERS: tuple[Callable[[ApiObject], Gang | None], ...] = (
     koordinator.gang_of,
@@ -42,6 +46,11 @@ def membership_of(pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> Membersh
 
     :param inherited: the annotations that the pod takes over from its Job.
     """
+    meta = pod.metadata
+    names = (meta.labels, meta.annotations, inherited)
+    if pod.spec.scheduling_group is None and all(map(MEMBERS_BY.isdisjoint, names)):
+        # Most pods, each of which is read once for every change of its needs.
+        return _NONE
     found = [(d.NAME, member) for d in _DIALECTS if (member := d.membership_of(pod)) is not None]
     claims = [(name, member) for name, member in found if member.gang is not None]
     if len(claims) > 1:

@@ -16,7 +16,7 @@ from bayplan.api.gpus import GpuRequest, NodeOrder
 from bayplan.dialects.reading import is_index
 from bayplan.errors import did_you_mean
 
-__all__ = ["NAME", "PLAIN", "PREFIX", "gang_of", "gpu_request_of", "membership_of"]
+__all__ = ["MEMBERS_BY", "NAME", "PLAIN", "PREFIX", "gang_of", "gpu_request_of", "membership_of"]
 
 NAME = "gpu.topology"
 PREFIX = "gpu.topology/"
@@ -28,6 +28,8 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "multi-node-policy": _NODE_ORDERS,
 }
 _OF_NODES = ("multi-node-policy", "max-nodes", "min-gpus-per-node")
+MEMBERS_BY = frozenset(f"{PREFIX}{name}" for name in _OF_NODES)
+"""The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 _OUTPUTS = ("bandwidth", "ring-order", "relaxed")
 """The annotations that bayplan writes itself when it binds a pod."""
 

@@ -20,6 +20,7 @@ from bayplan.topology.network.tree import HOSTNAME, Layer
 
 __all__ = [
     "GROUP_ANNOTATION",
+    "MEMBERS_BY",
     "NAME",
     "QUEUE_LABEL",
     "gang_of",
@@ -41,6 +42,8 @@ _LONGEST = 10_000
 _DIGITS = 4
 """Of the number of a NUMA node."""
 _SUB_GROUP_LABEL = "kai.scheduler/subgroup-name"
+MEMBERS_BY = frozenset((GROUP_ANNOTATION,))
+"""The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 
 
 def membership_of(pod: Pod) -> Membership | None:

@@ -23,6 +23,7 @@ from bayplan.inputs.limits import ANNOTATION
 from bayplan.topology.network.tree import NODE_LAYER, ROOT_LAYER, Layer, TopologyError, chain_of
 
 __all__ = [
+    "MEMBERS_BY",
     "NAME",
     "PLUGIN_NAMES",
     "SELECTOR_ANNOTATION",
@@ -52,6 +53,8 @@ _POLICY_ANNOTATIONS = (
 )
 _SPEC_ANNOTATION = f"{_DOMAIN}network-topology-spec"
 _INDEX_ANNOTATION = f"{_DOMAIN}network-topology-index"
+MEMBERS_BY = frozenset((*_POD_GROUP_LABELS, _NAME_ANNOTATION, _INDEX_ANNOTATION))
+"""The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 SELECTOR_ANNOTATION = "scheduling.koordinator.sh/network-topology-selector"
 """The annotation of pods to place near each other; they share its value, in any namespace."""
 PLUGIN_NAMES = {"Coscheduling": "Gang"}

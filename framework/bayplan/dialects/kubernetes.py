@@ -13,11 +13,13 @@ from bayplan.api.gang import Gang, Gather, Membership
 from bayplan.api.podgroup import NativePodGroupSpec, PodGroupTemplate, WorkloadReference
 from bayplan.dialects.reading import is_index
 
-__all__ = ["NAME", "gang_of", "membership_of", "rank_of", "template_of"]
+__all__ = ["MEMBERS_BY", "NAME", "gang_of", "membership_of", "rank_of", "template_of"]
 
 NAME = "Kubernetes"
 _COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 _POD_INDEX = "apps.kubernetes.io/pod-index"
+MEMBERS_BY = frozenset((_COMPLETION_INDEX, _POD_INDEX))
+"""The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 _MODES = {"": False, "Pod": False, "Single": False, "PodGroup": True, "All": True}
 
 

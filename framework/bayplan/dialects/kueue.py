@@ -15,7 +15,7 @@ from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 from bayplan.topology.network.tree import HOSTNAME, ROOT_LAYER, Layer
 
-__all__ = ["NAME", "gang_of", "layers_of", "membership_of"]
+__all__ = ["MEMBERS_BY", "NAME", "gang_of", "layers_of", "membership_of"]
 
 NAME = "Kueue"
 _DOMAIN = "kueue.x-k8s.io/"
@@ -30,6 +30,8 @@ _SLICE_SIZE = f"{_DOMAIN}podset-slice-size"
 _SLICES = f"{_DOMAIN}podset-slice-required-topology-constraints"
 _TOPOLOGY = (_REQUIRED, _PREFERRED, _UNCONSTRAINED, _SLICE_LEVEL, _SLICES)
 _JOB_LABEL = "batch.kubernetes.io/job-name"
+MEMBERS_BY = frozenset((_GROUP_LABEL, *_TOPOLOGY))
+"""The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 _MOST_SLICE_LAYERS = 3
 
 
@@ -47,7 +49,7 @@ def membership_of(pod: Pod) -> Membership | None:
             problem = f'annotation {_TOTAL_ANNOTATION}: expected 1 or more, got "{total[:40]}"'
             return Membership(key, rank, problem=problem)
         return Membership(key, rank, definition=_gang(key, int(total), annotations))
-    if labels.get(_JOB_LABEL) and any(key in annotations for key in _TOPOLOGY):
+    if any(key in annotations for key in _TOPOLOGY) and labels.get(_JOB_LABEL):
         return Membership(f"{namespace}/{labels[_JOB_LABEL]}")
     return None
 

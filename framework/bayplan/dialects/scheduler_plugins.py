@@ -6,10 +6,12 @@ from bayplan.api import ApiObject, Pod, SchedulerPluginsPodGroup
 from bayplan.api.gang import Gang, Membership
 from bayplan.dialects.koordinator import pod_group
 
-__all__ = ["NAME", "gang_of", "membership_of"]
+__all__ = ["MEMBERS_BY", "NAME", "gang_of", "membership_of"]
 
 NAME = "scheduler-plugins"
 _LABEL = "scheduling.x-k8s.io/pod-group"
+MEMBERS_BY = frozenset((_LABEL,))
+"""The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 
 
 def membership_of(pod: Pod) -> Membership | None:

@@ -28,6 +28,7 @@ from bayplan.inputs.yamltext import parse_yaml
 
 __all__ = [
     "MAX_LATENCY",
+    "MEMBERS_BY",
     "MIN_BANDWIDTH",
     "NIC_BANDWIDTH",
     "PREFIX",
@@ -53,6 +54,8 @@ NIC_BANDWIDTH = "bayplan.dev/nic-bandwidth"
 
 _LOCAL = f"{PREFIX}is-local-gpu"
 _COMPONENT = f"{PREFIX}component"
+MEMBERS_BY = frozenset((_LOCAL, _COMPONENT))
+"""The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 _WORKLOAD = f"{PREFIX}workload"
 _SELECTED = f"{PREFIX}selected-workload"
 _TEMPLATE = f"{PREFIX}worker-pod-template"

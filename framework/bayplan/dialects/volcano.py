@@ -20,6 +20,7 @@ from bayplan.topology.network.tree import NodeSet, TopologyError
 
 __all__ = [
     "GROUP_ANNOTATION",
+    "MEMBERS_BY",
     "NAME",
     "QUEUE_ANNOTATION",
     "TASK_ANNOTATION",
@@ -36,7 +37,10 @@ TASK_ANNOTATION = "volcano.sh/task-spec"
 """The annotation (and label) that names a pod's task."""
 QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 """The annotation that names the queue of a pod without a PodGroup."""
+_OLD_GROUP_ANNOTATION = "volcano.sh/group-name"
 _INDEX_ANNOTATION = "volcano.sh/task-index"
+MEMBERS_BY = frozenset((GROUP_ANNOTATION, _OLD_GROUP_ANNOTATION))
+"""The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 _SATISFIED = ("Running", "Completed")
 _WAITING = ("", "Pending")
 
@@ -44,7 +48,7 @@ _WAITING = ("", "Pending")
 def membership_of(pod: Pod) -> Membership | None:
     """Return the pod's gang, task and index from Volcano's annotations."""
     annotations, labels = pod.metadata.annotations, pod.metadata.labels
-    name = annotations.get(GROUP_ANNOTATION) or annotations.get(f"{NAME.lower()}.sh/group-name")
+    name = annotations.get(GROUP_ANNOTATION) or annotations.get(_OLD_GROUP_ANNOTATION)
     if not name:
         return None
     role = annotations.get(TASK_ANNOTATION) or labels.get(TASK_ANNOTATION, "")
