@@ -15,7 +15,8 @@ class Silent:
 
     now = unix_time = 0.0
 
-    def __init__(self) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
         self.phases: list[str] = []
         self.answers: list[Done] = []
 
@@ -29,10 +30,16 @@ class Silent:
         self.phases.append(write.status.phase)
         self.answers.append(done)
 
+    def show(self, phase: str) -> None:
+        """Show what somebody has written."""
+        made = ComputePool(ObjectMeta(name="p"), status=ComputePoolStatus(phase))
+        self.snapshot.set_object("p", made)
+
 
 def started(phase: str) -> tuple[Silent, QueueStatusWriter]:
-    cluster, snapshot = Silent(), Snapshot()
-    snapshot.set_object("p", ComputePool(ObjectMeta(name="p"), status=ComputePoolStatus(phase)))
+    snapshot = Snapshot()
+    cluster = Silent(snapshot)
+    cluster.show(phase)
     return cluster, QueueStatusWriter(cluster, snapshot)
 
 
@@ -53,3 +60,38 @@ def test_a_status_that_was_refused_is_written_again() -> None:
     cluster.answers[0](Conflict("busy"))
     writer.write(says("b"))
     assert cluster.phases == ["b", "b"]
+
+
+def test_a_status_whose_refusal_comes_late_is_written_again() -> None:
+    cluster, writer = started("a")
+    writer.write(says("b"))
+    writer.write(says("b"))
+    cluster.answers[0](Conflict("busy"))
+    writer.write(says("b"))
+    assert cluster.phases == ["b", "b"]
+
+
+def test_a_status_of_a_killed_scheduler_that_comes_late_is_corrected() -> None:
+    cluster, writer = started("of the dead")
+    writer.write(says("own"))
+    cluster.show("own")
+    writer.write(says("own"))
+    cluster.now = 10.0
+    cluster.show("of the dead")
+    for _ in range(3):
+        writer.write(says("own"))
+    assert cluster.phases == ["own", "own"]
+
+
+def test_another_program_that_writes_a_status_has_the_last_word() -> None:
+    cluster, writer = started("")
+    writer.write(says("own"))
+    for second in range(1, 200, 10):
+        cluster.now = float(second)
+        cluster.show("theirs")
+        writer.write(says("own"))
+    assert cluster.phases == ["own", "own"], "corrected once, in the first minute"
+    writer.write(says("new"))
+    cluster.show("theirs")
+    writer.write(says("new"))
+    assert cluster.phases == ["own", "own", "new"]

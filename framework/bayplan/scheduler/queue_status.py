@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from bayplan.api import ApiObject
 from bayplan.cluster.conditions import without_times
@@ -13,54 +14,86 @@ from bayplan.snapshot import Snapshot
 __all__ = ["QueueStatusWriter"]
 
 _Subject = tuple[type, type[ApiObject], str]
+_Patch = PatchStatus | PatchAnnotations
+_TAKING_OVER = 60.0
+"""Seconds after which no write of a scheduler that was killed before is still under way."""
+
+
+@dataclass
+class _Told:
+    """What was told last, the object as it was seen since then, and whether it was told again."""
+
+    patch: _Patch
+    seen: ApiObject
+    again: bool = False
 
 
 class QueueStatusWriter:
     """Writes what the objects of queues do not say yet.
 
     What was written once is not written again until it changes: where another program writes
-    something else, as the controllers of a queue's own system may, it has the last word.
+    something else, as the controllers of a queue's own system may, it has the last word. In the
+    first minute it is written once more: a scheduler that was killed may have had a write under
+    way, which came after the first one of its successor.
     """
 
     def __init__(self, cluster: Cluster, snapshot: Snapshot) -> None:
         self._cluster = cluster
         self._snapshot = snapshot
-        self._written: dict[_Subject, PatchStatus | PatchAnnotations] = {}
+        self._told: dict[_Subject, _Told] = {}
+        self._began: float | None = None
 
-    def write(self, wanted: Iterable[PatchStatus | PatchAnnotations]) -> None:
+    def write(self, wanted: Iterable[_Patch]) -> None:
         """Write what has changed; nothing for objects that do not exist."""
-        before, self._written = self._written, {}
+        if self._began is None:
+            self._began = self._cluster.now
+        before, self._told = self._told, {}
         for one in wanted:
             obj = self._snapshot.objects(one.type).get(one.key)
-            if obj is None:
-                continue
-            subject, told = (type(one), one.type, one.key), _without_times(one)
-            if subject in self._written:
-                # Several profiles know the same queues.
-                continue
-            self._written[subject] = told
-            last = before.get(subject)
-            # After a write the object may be shown as it was before it.
-            if last != told if last is not None else not _says(obj, told):
-                self._cluster.submit(one, self._forgetting(subject, told))
+            subject = (type(one), one.type, one.key)
+            # Several profiles know the same queues.
+            if obj is not None and subject not in self._told:
+                self._write(one, obj, subject, before.get(subject))
 
-    def _forgetting(self, subject: _Subject, write: PatchStatus | PatchAnnotations) -> Done:
+    def _write(self, one: _Patch, obj: ApiObject, subject: _Subject, last: _Told | None) -> None:
+        told = _without_times(one)
+        known = self._told[subject] = _Told(told, obj)
+        if last is None:
+            due = not _says(obj, told)
+        elif last.patch == told:
+            # After a write the object may be shown as it was before it.
+            known.again = due = self._is_overwritten(last, obj)
+            known.again |= last.again
+        else:
+            due = True
+        if due:
+            self._cluster.submit(one, self._forgetting(subject, told))
+
+    def _is_overwritten(self, last: _Told, obj: ApiObject) -> bool:
+        """Tell whether another program has changed what was told, so that it is told again."""
+        assert self._began is not None, "written before"
+        if last.again or last.seen is obj or self._cluster.now > self._began + _TAKING_OVER:
+            return False
+        return not _says(obj, last.patch)
+
+    def _forgetting(self, subject: _Subject, patch: _Patch) -> Done:
         """Return what forgets a write that was refused, so that it is tried again."""
 
         def answered(error: ClusterError | None) -> None:
-            if error is not None and self._written.get(subject) is write:
-                del self._written[subject]
+            known = self._told.get(subject)
+            if error is not None and known is not None and known.patch == patch:
+                del self._told[subject]
 
         return answered
 
 
-def _without_times(write: PatchStatus | PatchAnnotations) -> PatchStatus | PatchAnnotations:
+def _without_times(write: _Patch) -> _Patch:
     if isinstance(write, PatchStatus):
         return PatchStatus(write.type, write.key, without_times(write.status))
     return write
 
 
-def _says(obj: ApiObject, write: PatchStatus | PatchAnnotations) -> bool:
+def _says(obj: ApiObject, write: _Patch) -> bool:
     if isinstance(write, PatchStatus):
         return bool(without_times(getattr(obj, "status", None)) == write.status)
     has = obj.metadata.annotations
