@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 __all__ = ["GPUS", "GPU_RESOURCES", "GpuRequest", "NodeOrder", "named_gpus"]
@@ -50,6 +51,23 @@ class GpuRequest:
     max_nodes: int | None = None
     min_gpus_per_node: int | None = None
     problem: str = ""
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(
+            (
+                self.policy,
+                self.prefer_nvlink,
+                self.prefer_numa,
+                self.min_bandwidth,
+                self.node_order,
+                self.models,
+            )
+        )
+
+    def __hash__(self) -> int:
+        """Return the hash, computed once: requests are looked up several times for each pod."""
+        return self._hash
 
     @property
     def spans_nodes(self) -> bool:

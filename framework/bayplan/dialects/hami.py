@@ -40,7 +40,7 @@ _LISTS: Mapping[str, Callable[[GpuRequest, list[str]], GpuRequest]] = {
 }
 _NUMA_BIND = "nvidia.com/numa-bind"
 _AWARE = "topology-aware"
-_NAMES = (_GPU_POLICY, _NODE_POLICY, _NUMA_BIND, *_LISTS)
+_NAMES = frozenset((_GPU_POLICY, _NODE_POLICY, _NUMA_BIND, *_LISTS))
 
 
 def gpu_request_of(annotations: Mapping[str, str]) -> GpuRequest | None:
@@ -49,7 +49,7 @@ def gpu_request_of(annotations: Mapping[str, str]) -> GpuRequest | None:
     Of several GPU policies, topology-aware counts, else the first that orders GPUs. mutex has no
     effect because GPUs are never shared here. A bad annotation yields a request with a ``problem``.
     """
-    if not any(name in annotations for name in _NAMES):
+    if _NAMES.isdisjoint(annotations):
         return None
     try:
         return _read(annotations)

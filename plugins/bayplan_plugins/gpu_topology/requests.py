@@ -72,8 +72,9 @@ def claim_request_of(pod: PodInfo) -> GpuRequest | None:
 
 def _options(pod: PodInfo) -> GpuRequest:
     """Read HAMi's annotations and those of gpu.topology/, which win."""
-    theirs = hami.gpu_request_of(pod.annotations) or gpu_topology.PLAIN
-    return gpu_topology.gpu_request_of(pod.annotations, theirs) or theirs
+    annotations = pod.annotations
+    theirs = hami.gpu_request_of(annotations) or gpu_topology.PLAIN
+    return gpu_topology.gpu_request_of(annotations, theirs) or theirs
 
 
 def has_hard_constraints(options: GpuRequest) -> bool:

@@ -56,12 +56,11 @@ class Standings:
         self, rows: list[int], best: Mapping[int, int], heads: Mapping[int, Head], last: bool
     ) -> int:
         found = rows[0]
+        first = self._standing(found, heads[best[found]])
         for row in rows[1:]:
-            order = compare(
-                self._standing(row, heads[best[row]]), self._standing(found, heads[best[found]])
-            )
-            if (order > 0) == last:
-                found = row
+            own = self._standing(row, heads[best[row]])
+            if (compare(own, first) > 0) == last:
+                found, first = row, own
         return found
 
     def _standing(self, row: int, head: Head) -> Standing:

@@ -75,7 +75,7 @@ class FairSharePolicy:
         snapshot = handle.snapshot
         self.ledger = Ledger(snapshot, _queues, (KaiQueue,), (KaiPodGroup,), rules)
         self._journal = args.usage.opened() if args.usage is not None else None
-        self._heads: dict[str, tuple[Unit, AmountRows]] = {}
+        self._heads: dict[str, tuple[Unit, Head]] = {}
         self._shares: tuple[object, FairShares] | None = None
         self._standings: tuple[FairShares, Standings] | None = None
         self._actions = Actions(args, handle, self.ledger, self._jobs, self.shares, self.queue_of)
@@ -183,21 +183,23 @@ class FairSharePolicy:
         shares = self.shares()
         if self._standings is None or self._standings[0] is not shares:
             self._standings = (shares, Standings(shares))
-        rows = {shares.tree.row_of[name]: unit for name, unit in heads.items()}
-        found = {row: Head(self._asked(unit)) for row, unit in rows.items()}
+        found: dict[int, Head] = {}
+        row_of, knowns = shares.tree.row_of, self._heads
+        for name, unit in heads.items():
+            known = knowns.get(unit.key)
+            found[row_of[name]] = (
+                known[1] if known is not None and known[0] is unit else self._head(unit)
+            )
         return shares.tree.name(self._standings[1].first(found))
 
-    def _asked(self, unit: Unit) -> AmountRows:
-        """Return what a head asks for, found once for a unit that asks for no claims' devices."""
-        known = self._heads.get(unit.key)
-        if known is not None and known[0] is unit:
-            return known[1]
-        asked = self.ledger.sum_of(self.turn(unit) or unit.pods)
+    def _head(self, unit: Unit) -> Head:
+        """Return what a head asks for; kept for a unit that asks for no claims' devices."""
+        head = Head(self.ledger.sum_of(self.turn(unit) or unit.pods))
         if not any(pod.spec.resource_claims or known_share(pod) for pod in unit.pods):
             if len(self._heads) >= _MOST_HEADS:
                 self._heads.clear()
-            self._heads[unit.key] = (unit, asked)
-        return asked
+            self._heads[unit.key] = (unit, head)
+        return head
 
     def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
         """Place what the minimum lacks together, then one pod at a time."""

@@ -89,7 +89,7 @@ class JobShares:
     def rails(self, job: str, but: str = "") -> frozenset[int]:
         """Return the rails that a job uses, not counting the pod ``but``."""
         totals = self._jobs.get(job)
-        if totals is None:
+        if totals is None or not totals.rails:
             return frozenset()
         own = totals.pods.get(but, _NOTHING).rails
         return frozenset(rail for rail, count in totals.rails.items() if count > (rail in own))
