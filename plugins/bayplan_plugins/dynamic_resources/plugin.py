@@ -63,6 +63,7 @@ from bayplan_plugins.dynamic_resources.pod_claims import (
     NO_CLAIMS,
     PodClaims,
     claims_of,
+    may_have_claims,
     why_waiting,
 )
 from bayplan_plugins.dynamic_resources.pre_bind import ClaimWriter
@@ -150,7 +151,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         )
 
     def _claims(self, pod: PodInfo) -> PodClaims:
-        if not pod.facts.wants_devices:
+        if not may_have_claims(pod, self._ledger):
             return NO_CLAIMS
         return claims_of(pod, self.handle.snapshot, self._ledger)
 

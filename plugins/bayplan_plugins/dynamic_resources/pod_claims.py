@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from bayplan import PodInfo
 from bayplan.api import Namespace, ResourceClaim, ResourceClaimTemplate
 from bayplan.api.dra import ADMIN_ACCESS_LABEL, IMPLICIT_RESOURCE_PREFIX
 from bayplan.api.pod import NodeSelector
-from bayplan.snapshot import Snapshot
+from bayplan.snapshot import Snapshot, SpecFacts
 from bayplan_dra.allocator import AllocationError, ClaimToAllocate
 from bayplan_plugins.dynamic_resources.claim_specs import without_claim_name
 from bayplan_plugins.dynamic_resources.claims_to_come import (
@@ -21,7 +22,7 @@ from bayplan_plugins.dynamic_resources.device_classes import DeviceClasses
 from bayplan_plugins.dynamic_resources.extended_claims import ExtendedClaim
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 
-__all__ = ["NO_CLAIMS", "PodClaims", "claims_of", "why_waiting"]
+__all__ = ["NO_CLAIMS", "PodClaims", "claims_of", "may_have_claims", "why_waiting"]
 
 
 @dataclass
@@ -90,6 +91,24 @@ def _admin_allowed(namespace: str, snapshot: Snapshot) -> bool:
     return found is not None and found.metadata.labels.get(ADMIN_ACCESS_LABEL) == "true"
 
 
+def may_have_claims(pod: PodInfo, ledger: DeviceLedger) -> bool:
+    """Tell whether a pod may use devices of claims: a no is certain and cheap to find."""
+    if not pod.facts.wants_devices:
+        return False
+    return (
+        bool(pod.spec.resource_claims)
+        or pod.pod.status.extended_resource_claim_status is not None
+        or ledger.classes.serve_extended_resources()
+        or _asks_by_class(pod.facts)
+    )
+
+
+@lru_cache(4096)
+def _asks_by_class(facts: SpecFacts) -> bool:
+    """Tell whether a resource is named after a device class."""
+    return any(name.startswith(IMPLICIT_RESOURCE_PREFIX) for name in facts.requests)
+
+
 def claims_of(pod: PodInfo, snapshot: Snapshot, ledger: DeviceLedger) -> PodClaims:
     """Return a pod's current claims."""
     found = PodClaims()
@@ -100,8 +119,9 @@ def claims_of(pod: PodInfo, snapshot: Snapshot, ledger: DeviceLedger) -> PodClai
     if _read_extended(pod, snapshot, found, key):
         found.key = (tuple(key), found.problem, pod.gang, ledger.classes.version)
         return found
-    implicit = any(name.startswith(IMPLICIT_RESOURCE_PREFIX) for name in pod.requests)
-    if not found.problem and (implicit or ledger.classes.serve_extended_resources()):
+    if not found.problem and (
+        _asks_by_class(pod.facts) or ledger.classes.serve_extended_resources()
+    ):
         try:
             found.extended = ledger.extended.of(pod)
         except AllocationError as exc:

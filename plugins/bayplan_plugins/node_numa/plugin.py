@@ -69,6 +69,8 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes whose kubelet would refuse the pod."""
+        if not self._ledger.aligns():
+            return
         codes = nodes.pick(self._ledger.codes())
         aligned = codes[codes != UNALIGNED]
         if not len(aligned):

@@ -51,9 +51,15 @@ class NodeResourcesBalancedAllocation(Plugin[NodeResourcesBalancedAllocationArgs
     def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
         """Score every node."""
         asked = list(self._asked(pod))
-        after = _balances([(nodes.allocatable(r), nodes.used(r) + n) for r, n in asked], len(nodes))
-        before = _balances([(nodes.allocatable(r), nodes.used(r)) for r, _ in asked], len(nodes))
-        return 50 + np.floor((50 + after - before) / 2)
+        offered = [nodes.allocatable(name) for name, _ in asked]
+        before = [nodes.used(name) for name, _ in asked]
+        after = [used + need for used, (_, need) in zip(before, asked, strict=True)]
+        if len(asked) == _PAIR:
+            now, then = _balances_of_two(offered, before, after)
+        else:
+            now, then = (_balances(offered, used, len(nodes)) for used in (before, after))
+        scores: FloatColumn = 50 + np.floor((50 + then - now) / 2)
+        return scores
 
     @hookimpl
     def score_node(self, pod: PodInfo, node: NodeRow) -> float:
@@ -70,36 +76,34 @@ class NodeResourcesBalancedAllocation(Plugin[NodeResourcesBalancedAllocationArgs
                 yield resource.name, asked
 
 
-def _balances(resources: Sequence[tuple[IntColumn, IntColumn]], size: int) -> FloatColumn:
+def _balances(offers: Sequence[IntColumn], uses: Sequence[IntColumn], size: int) -> FloatColumn:
     """Return the balance of every node.
 
-    :param resources: what the nodes offer of each resource, and what is used of it.
+    :param offers: what the nodes offer of each resource.
+    :param uses: what is used of each.
     """
-    if len(resources) == _PAIR:
-        return _balances_of_two(*resources)
     shares = [
         np.where(offered > 0, np.minimum(used / np.maximum(offered, 1), 1.0), 0.0)
-        for offered, used in resources
+        for offered, used in zip(offers, uses, strict=True)
     ]
-    present = [(offered > 0).astype(np.int64) for offered, _ in resources]
+    present = [(offered > 0).astype(np.int64) for offered in offers]
     balances: FloatColumn = np.trunc((1 - _deviations(shares, present, size)) * 100)
     return balances
 
 
-def _balances_of_two(
-    one: tuple[IntColumn, IntColumn], other: tuple[IntColumn, IntColumn]
-) -> FloatColumn:
-    """Return the balance of every node with respect to two resources.
+def _balances_of_two(offers: Sequence[IntColumn], *uses: Sequence[IntColumn]) -> FloatColumn:
+    """Return the balances of every node with respect to two resources, a row for each of ``uses``.
 
     With exactly two resources half of their difference is the deviation.
     """
-    (offered, used), (other_offered, other_used) = one, other
-    share = np.minimum(used / np.maximum(offered, 1), 1.0)
-    other_share = np.minimum(other_used / np.maximum(other_offered, 1), 1.0)
-    deviation = np.abs((share - other_share) / 2)
-    lacking = np.minimum(offered, other_offered) <= 0
-    if lacking.any():
-        deviation[lacking] = 0.0
+    one, other = (
+        np.minimum(np.array(used) / np.maximum(offered, 1), 1.0)
+        for offered, *used in zip(offers, *uses, strict=True)
+    )
+    deviation = np.abs((one - other) / 2)
+    lacking = np.minimum(*offers) <= 0
+    if np.count_nonzero(lacking):
+        deviation[:, lacking] = 0.0
     balances: FloatColumn = np.trunc((1 - deviation) * 100)
     return balances
 

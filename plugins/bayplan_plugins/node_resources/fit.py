@@ -205,7 +205,7 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
             counts = offered > 0
             if strategy.type == "RequestedToCapacityRatio":
                 counts = counts & (points > 0)
-            if counts.all():
+            if np.count_nonzero(counts) == len(counts):
                 total += points
                 weights += resource.weight
             else:
@@ -238,7 +238,8 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
         kind = self.args.scoring_strategy.type
         divisor = np.maximum(offered, 1)
         if kind == "LeastAllocated":
-            return np.where(after > offered, 0, (offered - after) * 100 // divisor)
+            points: IntColumn = np.maximum(offered - after, 0) * 100 // divisor
+            return points
         if kind == "MostAllocated":
             return np.minimum(after, offered) * 100 // divisor
         percent = np.where(after > offered, 100, after * 100 // divisor)

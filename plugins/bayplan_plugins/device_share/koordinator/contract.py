@@ -290,19 +290,14 @@ def _any_cards_do(request: DeviceRequest) -> bool:
 
 def _only_card(request: CardRequest, node: NodeCards) -> Share | None:
     """Return the share of the one GPU that may be chosen; None if there are several, or none."""
-    free = [
-        (card, used)
-        for card, used in zip(node.cards, node.used, strict=True)
-        if card.usable and isinstance(card.detail, Device)
-    ]
     wanted = request.detail
-    if len(free) != 1 or not isinstance(wanted, DeviceRequest) or wanted.gpus is None:
+    if len(node.cards) != 1 or not isinstance(wanted, DeviceRequest) or wanted.gpus is None:
         return None
-    card, used = free[0]
+    card, used = node.cards[0], node.used[0]
     device = card.detail
-    if not isinstance(device, Device) or device.kind != GPU:
+    if not card.usable or not isinstance(device, Device) or device.kind != GPU:
         return None
-    amounts = with_memory(dict(wanted.gpus.amounts), dict(device.amounts))
+    amounts = with_memory(dict(wanted.gpus.amounts), device.total)
     share = share_of(
         Allocation(GPU, device.minor, tuple(sorted(amounts.items())), device.uuid), device
     )
