@@ -34,6 +34,7 @@ from bayplan.api.queue import Queue, Share
 from bayplan.api.queue_objects import KaiQueueResource, KaiQueueResources, KaiQueueSpec
 from bayplan.benchmark import Benchmark, BenchmarkResult
 from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.garbage import collect_rarely
 from bayplan.profiles.loading import default_profiles
 from bayplan.queues.tree import QueueTree
 from bayplan.scheduler.scheduler import Scheduler
@@ -131,6 +132,7 @@ def _started(
     for obj in objects:
         cluster.create(obj)
     cluster.deliver()
+    collect_rarely()
     return cluster, scheduler
 
 
