@@ -187,7 +187,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         if np.count_nonzero(now) < len(now):
             ever = self._fit.if_empty(request)[table_rows]
             reason = _too_little(request)
-            yield Reject(_mask(rows[~ever], size), reason, resolvable=False)
+            if np.count_nonzero(ever) < len(ever):
+                yield Reject(_mask(rows[~ever], size), reason, resolvable=False)
             yield Reject(_mask(rows[ever & ~now], size), reason)
         if request.simple:
             return

@@ -17,7 +17,6 @@ import numpy as np
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTable, kinds_of
 from bayplan_plugins.gpu_fragmentation.policy import (
-    FIRST,
     Rated,
     best_of_each,
     different_cards,
@@ -120,12 +119,12 @@ class FragmentationGradient:
     def rate(self, shape: PodShape, states: NodeStates) -> Rated:
         """Rate nodes by how much more fragmented they would be."""
         if not self._typical:
-            return Rated(np.zeros(len(states)), np.full(len(states), FIRST))
+            return Rated.nowhere(len(states))
         if not len(self._fragments):
             size = len(self._source.allowed(shape.choice))
             self._fragments = self._values(self._source.of(np.arange(size)))
             self._stale = np.zeros(size, dtype=np.bool_)
-        rated = Rated(np.zeros(len(states)), np.full(len(states), FIRST))
+        rated = Rated.nowhere(len(states))
         places = with_room(shape, states)
         if not len(places):
             return rated

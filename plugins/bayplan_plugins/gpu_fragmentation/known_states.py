@@ -56,13 +56,17 @@ class StateTable:
 
         :param numbers: those that ``KnownStates`` gave them.
         """
-        if len(numbers) and int(numbers.max()) >= len(self._known):
-            self._grow(2 * int(numbers.max()) + 1)
+        most = int(numbers.max(initial=0))
+        if most >= len(self._known):
+            self._grow(2 * most + 1)
         known = self._known[numbers]
         if np.count_nonzero(known) < len(known):
-            missing = np.flatnonzero(~known)
-            new, first = np.unique(numbers[missing], return_index=True)
-            self._table[new] = self._compute(states.part(missing[first]))
+            missing = (~known).nonzero()[0]
+            # Any place of those with the same number will do.
+            places = dict(zip(numbers[missing].tolist(), missing.tolist(), strict=True))
+            new = np.array(list(places), dtype=np.intp)
+            some = np.array(list(places.values()), dtype=np.intp)
+            self._table[new] = self._compute(states.part(some))
             self._known[new] = True
         found: _Table = self._table[numbers]
         return found

@@ -32,7 +32,10 @@ _PLACE_BITS = 32
 _PLACES = (1 << _PLACE_BITS) - 1
 
 
-@dataclass(frozen=True)
+_NO_SLOTS = np.zeros((0, 0))
+
+
+@dataclass(slots=True)
 class Rated:
     """What is known of a pod on each node, which holds until the node changes.
 
@@ -42,7 +45,14 @@ class Rated:
 
     scores: FloatColumn
     cards: IntColumn
-    used_up: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    used_up: npt.NDArray[np.float64] = field(default_factory=lambda: _NO_SLOTS)
+
+    @classmethod
+    def nowhere(cls, size: int) -> Rated:
+        """Return the scores of nodes none of which has room."""
+        cards = np.empty(size, dtype=np.int64)
+        cards.fill(FIRST)
+        return cls(np.zeros(size), cards)
 
     def update(self, rows: Rows, found: Rated) -> None:
         """Take over what is known now of some nodes."""

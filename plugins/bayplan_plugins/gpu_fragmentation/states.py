@@ -21,7 +21,7 @@ __all__ = ["NodeStates", "StateSource"]
 Rows = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class NodeStates:
     """Some nodes: milli-CPU left, and thousandths left of each card (0 where there is none).
 

@@ -15,7 +15,6 @@ import numpy as np
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTable, kinds_of
 from bayplan_plugins.gpu_fragmentation.policy import (
-    FIRST,
     Rated,
     best_of_each,
     different_cards,
@@ -134,9 +133,8 @@ class LeastStranded:
         if not len(self._stranded):
             self._build(len(self._source.allowed(shape.choice)))
         size = len(states)
-        result = Rated(
-            np.zeros(size), np.full(size, FIRST), np.zeros((len(self._slots.cards), size))
-        )
+        result = Rated.nowhere(size)
+        result.used_up = np.zeros((len(self._slots.cards), size))
         if size <= _FEW and shape.cards == 1 and not shape.whole:
             self._rate_few(shape, states, result)
             return result

@@ -148,6 +148,9 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
             if not np.count_nonzero(short):
                 continue
             too_small = short & (offered < need)
+            if not np.count_nonzero(too_small):
+                yield Reject(short, f"Insufficient {resource}")
+                continue
             yield Reject(short & ~too_small, f"Insufficient {resource}")
             yield Reject(too_small, f"Insufficient {resource}", resolvable=False)
 
