@@ -78,8 +78,11 @@ class HeldCards:
         own = self.held.get(but, ())
         self.count(own, -1)
         sums = zip(self.cards, self.compute, self.memory, self.slots, strict=True)
-        idle = (card for card, *taken in sums if card.usable and not any(taken))
-        found = next(idle, None)
+        found = None
+        for card, compute, memory, slots in sums:
+            if not (compute or memory or slots) and card.usable:
+                found = card
+                break
         self.count(own, 1)
         return NodeCards((found,), (CardUse(),)) if found is not None else None
 
