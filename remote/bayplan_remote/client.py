@@ -102,18 +102,17 @@ class RemoteGpu:
             request_serializer=messages.ConnectRequest.SerializeToString,
             response_deserializer=messages.SessionState.FromString,
         )
-        try:
-            grpc.channel_ready_future(self._channel).result(self._timeout)
-        except grpc.FutureTimeoutError:
-            text = "no worker of this authority answers"
-            raise RemoteError("Connect", "UNAVAILABLE", text) from None
-        # The call itself has no deadline: it lasts as long as the session.
-        self._stream = connect(messages.ConnectRequest())
+        # The call itself has no deadline: it lasts as long as the session. To ask the channel
+        # whether it is ready starts a thread of gRPC's that fails when the channel is closed.
+        self._stream = connect(messages.ConnectRequest(), wait_for_ready=True)
         patience = threading.Timer(self._timeout, self._stream.cancel)
         patience.start()
         try:
             state = next(self._stream)
         except grpc.RpcError as exc:
+            if exc.code() is grpc.StatusCode.CANCELLED:
+                text = "no worker of this authority answers"
+                raise RemoteError("Connect", "UNAVAILABLE", text) from None
             raise _failed("Connect", exc) from None
         finally:
             patience.cancel()
