@@ -69,9 +69,11 @@ class CardColumns:
         stale: Iterable[str]
         if epoch != self._epoch:
             self._epoch = epoch
-            self._arrays = _empty(len(table), self._arrays.compute.shape[1])
-            self._filled.clear()
-            self.totals_version += 1
+            if len(self._arrays.contract) != len(table):
+                self._arrays = _empty(len(table), self._arrays.compute.shape[1])
+                self._filled.clear()
+                self.totals_version += 1
+            # Else most rows are what they were: each is compared with what it showed.
             stale = table.names
         elif not self._dirty and self._seen == len(table.changes):
             return self._arrays
