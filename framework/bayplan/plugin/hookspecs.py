@@ -360,7 +360,8 @@ def queue_statuses() -> Iterable[PatchStatus | PatchAnnotations]:
     """Return what the objects of this plugin's queues should say of them now.
 
     Called when no unit is left to try, after changes of the cluster. Only what an object does not
-    say yet is written, and each state once: another program may have the last word.
+    say yet is written, and each state once: another program may have the last word. Only in the
+    first minute a state that was overwritten is written again: a killed scheduler may have done it.
     """
     raise AssertionError
 

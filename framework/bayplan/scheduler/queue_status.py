@@ -62,8 +62,8 @@ class QueueStatusWriter:
             due = not _says(obj, told)
         elif last.patch == told:
             # After a write the object may be shown as it was before it.
-            known.again = due = self._is_overwritten(last, obj)
-            known.again |= last.again
+            due = self._is_overwritten(last, obj)
+            known.again = due or last.again
         else:
             due = True
         if due:

@@ -184,12 +184,10 @@ class FairSharePolicy:
         if self._standings is None or self._standings[0] is not shares:
             self._standings = (shares, Standings(shares))
         found: dict[int, Head] = {}
-        row_of, knowns = shares.tree.row_of, self._heads
         for name, unit in heads.items():
-            known = knowns.get(unit.key)
-            found[row_of[name]] = (
-                known[1] if known is not None and known[0] is unit else self._head(unit)
-            )
+            known = self._heads.get(unit.key)
+            head = known[1] if known is not None and known[0] is unit else self._head(unit)
+            found[shares.tree.row_of[name]] = head
         return shares.tree.name(self._standings[1].first(found))
 
     def _head(self, unit: Unit) -> Head:
