@@ -190,6 +190,36 @@ def test_a_node_that_becomes_another_machine_offers_its_gpus_again() -> None:
 
 
 @pytest.mark.parametrize("cached", [True, False])
+def test_a_machine_that_becomes_known_counts_for_the_next_equal_pod(cached: bool) -> None:
+    cluster = Cluster([make_node("a", gpu=8), make_node("b", gpu=8)], cached=cached)
+    cluster.add(gpu_pod("p", 2))
+    assert_placed(cluster, p="a")
+    cluster.add(_zones("a", 4, 4))
+    cluster.add(gpu_pod("q", 2))
+    assert_placed(cluster, q="a")
+    assert gpus_of(cluster, "q") != ()
+
+
+def _zones(node: str, *gpus: int) -> ApiObject:
+    """Return a report of a node's NUMA nodes, each with so many GPUs."""
+    amounts = [
+        {"name": "nvidia.com/gpu", "capacity": n, "allocatable": n, "available": n} for n in gpus
+    ]
+    zones = [
+        {"name": f"node-{numa}", "type": "Node", "resources": [amount]}
+        for numa, amount in enumerate(amounts)
+    ]
+    return make_object(
+        {
+            "apiVersion": "topology.node.k8s.io/v1alpha2",
+            "kind": "NodeResourceTopology",
+            "metadata": {"name": node},
+            "zones": zones,
+        }
+    )
+
+
+@pytest.mark.parametrize("cached", [True, False])
 def test_a_hard_constraint_is_not_given_up(cached: bool) -> None:
     cluster = Cluster([gpu_node("a", "l40s-pcie")], cached=cached)
     cluster.add(gpu_pod("p", 2, "require-nvlink=true"), gpu_pod("q", 2, "policy=nvlink"))

@@ -25,6 +25,7 @@ from bayplan.testing import (
     assert_placed,
     make_gang,
     make_node,
+    make_pod,
     refusals,
     scores,
 )
@@ -45,6 +46,18 @@ def scheduled(*objects: ApiObject, **options: Any) -> Cluster:
     cluster = Cluster(objects, **options)
     cluster.schedule()
     return cluster
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_cards_that_become_known_count_for_the_next_equal_pod(cached: bool) -> None:
+    """Until then only their number did, which is not the cards' concern."""
+    nodes = [make_node(name, gpu=8) for name in ("n1", "n2")]
+    cluster = scheduled(*nodes, cached=cached)
+    cluster.add(make_pod("first", gpu=8))
+    assert_placed(cluster, first="n1")
+    cluster.add(devices("n2", *(gpu(minor, health=minor > 0) for minor in range(8))))
+    cluster.add(make_pod("second", gpu=8))
+    assert_pending(cluster, "second", "Insufficient free cards")
 
 
 def change(cluster: Cluster, new: ApiObject) -> None:

@@ -12,6 +12,7 @@ from bayplan.api.cards import WHOLE
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.device_share.held import HeldCards
+from bayplan_plugins.shared.stale_nodes import StaleNodes
 
 __all__ = ["NO_CARD", "CardArrays", "CardColumns", "Cards"]
 
@@ -50,9 +51,7 @@ class CardColumns:
         self._snapshot = snapshot
         self._cards = cards
         self._arrays = _empty(0, _FEW)
-        self._epoch: object = None
-        self._seen = 0
-        self._dirty: set[str] = set()
+        self._stale = StaleNodes(snapshot)
         self._filled: dict[int, HeldCards] = {}
         """Of which cards each row shows what there is in all."""
         self.totals_version = 0
@@ -60,31 +59,21 @@ class CardColumns:
 
     def touch(self, name: str) -> None:
         """Mark a node's cards as changed."""
-        self._dirty.add(name)
+        self._stale.touch(name)
 
     def arrays(self) -> CardArrays:
         """Return the columns of all rows; do not change them."""
         table = self._snapshot.nodes
-        epoch = (table.epoch, len(table))
-        stale: Iterable[str]
-        if epoch != self._epoch:
-            self._epoch = epoch
-            if len(self._arrays.contract) != len(table):
-                self._arrays = _empty(len(table), self._arrays.compute.shape[1])
-                self._filled.clear()
-                self.totals_version += 1
-            # Else most rows are what they were: each is compared with what it showed.
-            stale = table.names
-        elif not self._dirty and self._seen == len(table.changes):
-            return self._arrays
-        else:
-            stale = self._dirty.union([table.names[row] for row in table.changes[self._seen :]])
-        for name in tuple(stale):
+        # Where rows may have moved, most are what they were: each is compared with what it showed.
+        moved, stale = self._stale.take()
+        if moved and len(self._arrays.contract) != len(table):
+            self._arrays = _empty(len(table), self._arrays.compute.shape[1])
+            self._filled.clear()
+            self.totals_version += 1
+        for name in stale:
             row = table.row_of.get(name)
             if row is not None:
                 self._fill(row, self._cards(name))
-        self._dirty.clear()
-        self._seen = len(table.changes)
         return self._arrays
 
     def _fill(self, row: int, found: HeldCards | None) -> None:

@@ -28,6 +28,7 @@ from bayplan_plugins.device_share.vgpu.settings import HamiArgs
 from bayplan_plugins.shared.cards.contract import CardContract, CardRequest, CardSource, NodeCards
 from bayplan_plugins.shared.cards.namespace_use import NamespaceUse
 from bayplan_plugins.shared.gpus.ledger import GpuLedger
+from bayplan_plugins.shared.stale_nodes import StaleNodes
 
 __all__ = ["NO_REQUESTS", "CardLedger", "Requests"]
 
@@ -57,6 +58,8 @@ class CardLedger:
         self._of_kinds: dict[tuple[SpecFacts, str, Hashable], Requests] = {}
         self._interned: dict[CardRequest, CardRequest] = {}
         self._read_at = (0, 0)
+        self._offered: set[str] = set()
+        self._unread = StaleNodes(snapshot)
         self.columns = CardColumns(snapshot, self._fill)
         snapshot.on_pod(self._on_pod)
         self._gpus.on_change(self._on_whole_gpus)
@@ -101,6 +104,18 @@ class CardLedger:
             self._of_pods.clear()
         found = self._of_pods[pod.serial] = self._of_kind(pod)
         return found
+
+    def read_nodes(self) -> None:
+        """Read the cards of nodes that are new, which may change what a request means."""
+        for name in self._unread.take()[1]:
+            self._known(name)
+
+    def decides(self, requests: Requests) -> bool:
+        """Tell whether the cards of some node decide on a pod, more than their number does."""
+        return any(
+            not one.implicit or bool(one.problem) or (name in self._offered and not one.counted)
+            for name, one in requests.items()
+        )
 
     def _of_kind(self, pod: PodInfo) -> Requests:
         """Return what a pod requests; read once for all that differ in nothing that is read."""
@@ -297,6 +312,7 @@ class CardLedger:
             self._snapshot.touch(None)
             return
         self._sources.pop(node, None)
+        self._unread.touch(node)
         self.columns.touch(node)
         self._snapshot.touch((node,))
 
@@ -318,6 +334,7 @@ class CardLedger:
         if contract is None or not cards:
             self._nodes.pop(name, None)
             return
+        self._offered.add(contract.name)
         if before is not None and before.contract is contract and before.cards == cards:
             return
         # How any card does for a pod may depend on the nodes that there are.

@@ -33,7 +33,9 @@ class PlainCards:
         count = gpu_count(pod.requests) if pod.facts.wants_devices else 0
         if not count:
             return None
-        return CardRequest(self.name, count, WHOLE, share=1.0, implicit=True, simple=True)
+        return CardRequest(
+            self.name, count, WHOLE, share=1.0, implicit=True, simple=True, counted=True
+        )
 
     def cards(self, node: Node) -> tuple[Card, ...] | str | None:
         """Return as many cards as the node's device plugin counts."""
@@ -54,7 +56,7 @@ class PlainCards:
         return ()
 
     def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
-        """Choose the first cards that nobody uses."""
+        """Guess the first cards that nobody uses."""
         free = [card for card, used in zip(node.cards, node.used, strict=True) if _free(card, used)]
         if len(free) < request.cards:
             return Choice(reason="Insufficient free GPUs")

@@ -125,14 +125,15 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by what the pod requests."""
-        # Reads nodes that are new, which may change what a request means.
-        self._ledger.columns.arrays()
-        return tuple(self._ledger.requests(pod).values())
+        """Sign by what the pod requests, if anything but a number decides on it."""
+        self._ledger.read_nodes()
+        requests = self._ledger.requests(pod)
+        return tuple(requests.values()) if self._ledger.decides(requests) else None
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
         """Skip pods without cards; refuse what cannot be read, and shares of two systems."""
+        self._ledger.read_nodes()
         requests = self._ledger.requests(pod)
         if not requests:
             return SKIP
@@ -146,7 +147,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         if len(words) > 1:
             found = " and ".join(f"{word} ({name})" for name, word in words.items())
             return f"expected shares of cards in the words of one system, got {found}"
-        return None
+        return None if self._ledger.decides(requests) else SKIP
 
     # Which nodes -----------------------------------------------------------------------------
 
@@ -162,6 +163,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             if np.count_nonzero(other):
                 yield Reject(other, f"no cards for shares by {named}", resolvable=False)
         for name, request in requests.items():
+            if request.counted:
+                continue
             own = codes == self._ledger.code_of[name]
             if request.implicit:
                 own &= ~_counted_out(pod, nodes)
@@ -208,6 +211,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         if len(requests) == 1 or all(one.implicit for one in requests.values()):
             contract = self._ledger.contract(node.name)
             request = requests.get(contract.name) if contract is not None else None
+            if request is not None and request.counted:
+                return None
             if request is not None and request.simple:
                 return self._refusal(request, pod, node)
         view = NodeView(node.table, np.array([node.row], dtype=np.intp))
@@ -323,13 +328,13 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         return contract.room(pod, request, state)
 
     def _own(self, pod: PodInfo, node: str) -> tuple[CardContract, CardRequest] | None:
-        """Return by which contract a pod gets cards on a node; None if by none."""
+        """Return by which contract a pod gets cards on a node; None if nobody chooses any."""
         requests = self._ledger.requests(pod)
-        if not requests:
-            return None
-        contract = self._ledger.contract(node)
+        contract = self._ledger.contract(node) if requests else None
         request = requests.get(contract.name) if contract is not None else None
-        return (contract, request) if contract is not None and request is not None else None
+        if contract is None or request is None or request.counted:
+            return None
+        return contract, request
 
     @hookimpl
     def reserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:

@@ -279,7 +279,9 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
             state[NOTES] = (*(state.get(NOTES) or ()), moved.told)
         contract = self._ledger.contract(node.name)
         request = self._ledger.requests(pod).get(contract.name) if contract is not None else None
-        if contract is None or request is None or not request.simple or request.cards != 1:
+        if contract is None or request is None or request.counted:
+            return None
+        if not request.simple or request.cards != 1:
             return None
         # All idle cards are alike for a pod that takes a whole one.
         if request.whole:

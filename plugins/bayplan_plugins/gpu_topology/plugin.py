@@ -46,6 +46,7 @@ from bayplan_plugins.gpu_topology.annotations import RELAXED, gpu_annotations, s
 from bayplan_plugins.gpu_topology.job_limits import JobLimits
 from bayplan_plugins.gpu_topology.requests import (
     PodGpuRequest,
+    asks_more_than_a_number,
     claim_request_of,
     has_hard_constraints,
     pod_request_of,
@@ -104,6 +105,10 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
             found = self._requests[pod.serial] = pod_request_of(pod)
             return found
 
+    def _tells_nodes_apart(self, request: PodGpuRequest) -> bool:
+        """Tell whether nodes may differ: some machine is known, or more than a number is asked."""
+        return self._ledger.any_machine() or asks_more_than_a_number(request.options)
+
     @hookimpl
     def concerns(self, pod: PodInfo) -> bool:
         """Concern pods with devices."""
@@ -115,6 +120,8 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         request = self._request_of(pod)
         if request is None:
             return claim_request_of(pod)
+        if not self._tells_nodes_apart(request):
+            return None
         used = self._limits.nodes(pod, request)
         job = frozenset(used.items()) if used else None
         aligned = pod.facts if self._selector.is_aligned() else None
@@ -122,7 +129,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
-        """Skip pods without GPUs; refuse annotations that cannot be read."""
+        """Skip pods to whom all nodes are alike; refuse annotations that cannot be read."""
         if not pod.facts.wants_devices:
             return SKIP
         # Brings the ledger up to date, so that claims get no GPU that a pod holds without one.
@@ -131,6 +138,8 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         if request is None:
             of_claims = claim_request_of(pod)
             return of_claims.problem if of_claims is not None and of_claims.problem else SKIP
+        if not self._tells_nodes_apart(request):
+            return SKIP
         return request.options.problem or None
 
     # Which nodes -----------------------------------------------------------------------------
@@ -182,8 +191,9 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
 
     @hookimpl
     def pre_score(self, pod: PodInfo) -> object:
-        """Skip pods without GPUs."""
-        return SKIP if self._request_of(pod) is None else None
+        """Skip pods to whom all nodes are alike."""
+        request = self._request_of(pod)
+        return None if request is not None and self._tells_nodes_apart(request) else SKIP
 
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:

@@ -16,6 +16,7 @@ from bayplan_plugins.shared.gpus.resources import gpu_count
 __all__ = [
     "PodGpuRequest",
     "annotations_naming_gpus",
+    "asks_more_than_a_number",
     "claim_request_of",
     "eligible_gpus",
     "has_hard_constraints",
@@ -81,6 +82,11 @@ def has_hard_constraints(options: GpuRequest) -> bool:
     """Tell whether the request has constraints that need a node whose machine is known."""
     asked = (options.require_nvlink, options.require_numa, options.min_bandwidth)
     return any(asked) or names_gpus(options)
+
+
+def asks_more_than_a_number(options: GpuRequest) -> bool:
+    """Tell whether a node may be refused or preferred though nobody's machine is known."""
+    return options.spans_nodes or has_hard_constraints(options) or bool(options.problem)
 
 
 def names_gpus(options: GpuRequest) -> bool:

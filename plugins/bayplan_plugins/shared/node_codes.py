@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
+from bayplan_plugins.shared.stale_nodes import StaleNodes
 
 __all__ = ["NO_CODE", "NodeCodes"]
 
@@ -24,30 +25,20 @@ class NodeCodes:
         self._snapshot = snapshot
         self._code = code
         self._codes: IntColumn = np.zeros(0, dtype=np.int64)
-        self._epoch: object = None
-        self._seen = 0
-        self._dirty: set[str] = set()
+        self._stale = StaleNodes(snapshot)
 
     def touch(self, name: str) -> None:
         """Mark a node's code as stale, though the snapshot did not change."""
-        self._dirty.add(name)
+        self._stale.touch(name)
 
     def column(self) -> IntColumn:
         """Return the codes by row (int64); do not change them."""
+        moved, stale = self._stale.take()
         table = self._snapshot.nodes
-        epoch = (table.epoch, len(table))
-        if epoch != self._epoch:
-            self._epoch = epoch
+        if moved:
             self._codes = np.full(len(table), NO_CODE, dtype=np.int64)
-            stale: Iterable[str] = table.names
-        elif not self._dirty and self._seen == len(table.changes):
-            return self._codes
-        else:
-            stale = self._dirty.union(table.names[row] for row in table.changes[self._seen :])
-        self._seen = len(table.changes)
-        for name in tuple(stale):
+        for name in stale:
             row = table.row_of.get(name)
             if row is not None:
                 self._codes[row] = self._code(name)
-        self._dirty.clear()
         return self._codes

@@ -48,8 +48,9 @@ class CardRequest:
     holds whatever else the contract needs. ``implicit``
     says that the pod asks for whole cards in Kubernetes' own words, which mean this contract on its
     nodes only; otherwise ``word`` is the resource or annotation that means this contract.
-    ``rated`` says that a contract that scores nodes may prefer some for this one. Equal
-    requests are placed alike.
+    ``rated`` says that a contract that scores nodes may prefer some for this one. ``counted`` says
+    that the request is only a number, which NodeResourcesFit compares: the device plugin gives the
+    cards out and tells nobody which. Equal requests are placed alike.
     """
 
     contract: str
@@ -61,6 +62,7 @@ class CardRequest:
     implicit: bool = False
     rated: bool = True
     simple: bool = False
+    counted: bool = False
     problem: str = ""
     word: str = ""
 

@@ -453,6 +453,11 @@ class GpuLedger:
         """Return, per node row, the number of its ``state``; UNKNOWN without a machine."""
         return self._codes.column()
 
+    def any_machine(self) -> bool:
+        """Tell whether the machine of any node with GPUs of a device plugin is known."""
+        self._codes.column()
+        return bool(self._nodes)
+
     def _code(self, name: str) -> int:
         gpus = self.node(name)
         if gpus is None:

@@ -1,0 +1,39 @@
+"""The nodes whose rows changed since somebody last looked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan.snapshot import Snapshot
+
+__all__ = ["StaleNodes"]
+
+
+class StaleNodes:
+    """Follows the node table's list of changes, for one reader."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._table = snapshot.nodes
+        self._epoch: object = None
+        self._seen = 0
+        self._touched: set[str] = set()
+
+    def touch(self, name: str) -> None:
+        """Mark a node as stale, though its row did not change."""
+        self._touched.add(name)
+
+    def take(self) -> tuple[bool, Sequence[str]]:
+        """Return whether rows may have moved, and the names of stale nodes: all of them then."""
+        table = self._table
+        changes = table.changes
+        epoch = (table.epoch, len(table))
+        if epoch != self._epoch:
+            self._epoch, self._seen = epoch, len(changes)
+            self._touched.clear()
+            return True, table.names
+        if self._seen == len(changes) and not self._touched:
+            return False, ()
+        names = self._touched.union([table.names[row] for row in changes[self._seen :]])
+        self._seen = len(changes)
+        self._touched.clear()
+        return False, tuple(names)
