@@ -162,6 +162,25 @@ def test_unreserve_is_named() -> None:
     assert cluster.snapshot.nodes.used("cpu").sum() == 1000
 
 
+def test_what_is_read_beforehand_may_fail(lines: list[logging.LogRecord]) -> None:
+    calls: list[int] = []
+
+    def prepare(self: Plugin[Any]) -> None:
+        calls.append(1)
+        boo()
+
+    cluster = run(plugin(prepare=hookimpl(prepare)))
+    assert set(cluster.placements()) == {"bad-0", "good-0"}
+    (first,) = (line for line in lines if line.levelno == logging.ERROR)
+    assert "failed in prepare: ValueError: boo" in first.getMessage()
+    before = len(calls)
+    cluster.schedule()
+    assert len(calls) == before, "nothing is new"
+    cluster.add(make_node("c"))
+    cluster.schedule()
+    assert len(calls) == before + 1
+
+
 def test_requeue_hint_is_named_and_the_pod_is_tried_again() -> None:
     refuse = hookimpl(lambda self, pod: "closed" if "bad" in pod.key else None)
     hint = method("requeue_hint", "pod: True")

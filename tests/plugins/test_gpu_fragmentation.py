@@ -18,7 +18,7 @@ from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.gpu_fragmentation import stranded
 from bayplan_plugins.gpu_fragmentation.fragments import FragmentationGradient
 from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTable
-from bayplan_plugins.gpu_fragmentation.policy import several_taken
+from bayplan_plugins.gpu_fragmentation.policy import Rated, several_taken
 from bayplan_plugins.gpu_fragmentation.rollouts import Rollouts
 from bayplan_plugins.gpu_fragmentation.shapes import (
     LearnedWorkload,
@@ -270,22 +270,23 @@ def test_few_nodes_are_rated_as_many_are(full: bool, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(KnownStates, "full", property(lambda self: True))
     cluster = Cluster([obj for node in range(12) for obj in gpu_objects(f"n{node}", 4)])
     source = StateSource(cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger))
-    policy = LeastStranded(source)
+    policies = {few: LeastStranded(source) for few in (64, 0)}
     kinds = [shape(1000, 1, 300), shape(1000, 1, 600), shape(4000, 2), shape(8000, 4)]
-    policy.forget(weighted((one, 1.0) for one in kinds))
+    for policy in policies.values():
+        policy.forget(weighted((one, 1.0) for one in kinds))
     everywhere = np.arange(12)
     for number, percent in enumerate((30, 60, 20, 30, 100, 60, 20, 30, 60, 200, 30, 60, 20)):
         cluster.add(share_pod(f"p{number}", percent))
         node = cluster.schedule()[f"p{number}"]
-        policy.changed(np.array([cluster.snapshot.nodes.row_of[node]]))
-        for one in kinds[:2]:
-            found = []
-            for few in (64, 0):
-                monkeypatch.setattr(stranded, "_FEW", few)
-                found.append(policy.rate(one, source.of(everywhere)))
+        found: list[list[Rated]] = []
+        for few, policy in policies.items():
+            monkeypatch.setattr(stranded, "_FEW", few)
+            monkeypatch.setattr(stranded, "_FEW_CHANGES", few)
+            policy.changed(np.array([cluster.snapshot.nodes.row_of[node]]))
+            found.append([policy.rate(one, source.of(everywhere)) for one in kinds[:2]])
+        for mine, theirs in zip(*found, strict=True):
             for column in ("scores", "cards", "used_up"):
-                mine, theirs = (getattr(rated, column).tolist() for rated in found)
-                assert mine == theirs, column
+                assert getattr(mine, column).tolist() == getattr(theirs, column).tolist(), column
 
 
 def test_a_pod_for_a_whole_node_keeps_its_room() -> None:

@@ -103,8 +103,9 @@ class FilterColumn:
 class ScoreColumn:
     """One score plugin's scores: ``raw`` as returned, ``counted`` normalised but not weighted.
 
-    ``bounds`` are the lowest and highest raw score, None when not known. ``strays`` says that the
-    score of some node, feasible or not, is outside 0..100 when normalised.
+    ``bounds`` are the lowest and highest raw score, None when scores changed since they were
+    normalised. ``strays`` says that the score of some node, feasible or not, is outside 0..100 when
+    normalised.
     """
 
     spellings: Spellings
@@ -127,6 +128,15 @@ class ScoreColumn:
         self.by_pods = Reads.PODS in self.call.plugin.reads
         self.kind = self.call.plugin.normalize_scores
         self.weight = self.call.weight
+
+    def set_row(self, row: int, points: float) -> None:
+        """Set one row's raw score."""
+        if points == self.raw.item(row):
+            return
+        self.raw[row] = points
+        self.bounds = None
+        if not 0 <= points <= MAX_SCORE:
+            self.note(points, points)
 
     def note(self, low: float, high: float) -> None:
         """Check new scores, given their lowest and highest, for values outside 0..100."""

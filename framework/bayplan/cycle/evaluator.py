@@ -68,6 +68,17 @@ class _Compiled:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """The rows that changed since an evaluation was up to date.
+
+    ``nodes`` are the same ones, to be asked one by one; none where columns are faster.
+    """
+
+    rows: Rows
+    nodes: tuple[NodeRow, ...]
+
+
 @dataclass(frozen=True)
 class Trace:
     """A pod, by key, whose evaluations are logged hook by hook; ``log`` gets one line a call."""
@@ -224,7 +235,8 @@ class Evaluator:
         column.clear(size)
         if column.vector is None:
             rows = self._survivors_before(column, result, size)
-            self._ask_rows(column, rows, pod, result.state, size)
+            nodes = (NodeRow(view.table, row) for row in rows)
+            self._ask_nodes(column, nodes, pod, result.state, size)
             return
         call = column.vector
         for reject in self._rejects(call, pod, view, result.state):
@@ -251,18 +263,18 @@ class Evaluator:
                 refused |= other.mask
         return [int(row) for row in np.flatnonzero(~refused)]
 
-    def _ask_rows(
+    def _ask_nodes(
         self,
         column: FilterColumn,
-        rows: Iterable[int],
+        nodes: Iterable[NodeRow],
         pod: PodInfo,
         state: CycleState,
         size: int,
     ) -> None:
-        table = self._snapshot.nodes
         assert column.per_node is not None
-        for row in rows:
-            column.set_row(row, column.per_node.call(pod, NodeRow(table, row), state), size)
+        ask = column.per_node.call
+        for node in nodes:
+            column.set_row(node.row, ask(pod, node, state), size)
 
     def _combine_filters(self, result: Evaluation, size: int) -> None:
         refused = result.outside(size)
@@ -309,19 +321,19 @@ class Evaluator:
     ) -> None:
         feasible = result.feasible
         everywhere = np.count_nonzero(feasible) == len(feasible)
-        rows = None if everywhere else feasible.nonzero()[0]
-        part = score.raw if rows is None else score.raw[rows]
+        part = score.raw.copy() if everywhere else score.raw[feasible]
         if not len(part):
             score.counted = np.zeros(len(view))
             return
         hook = self._normalize[score.call.name]
-        answer = hook.call(pod, part.copy(), NodeView(view.table, rows), result.state)
+        candidates = NodeView(view.table, mask=None if everywhere else feasible)
+        answer = hook.call(pod, part, candidates, result.state)
         found = guard(hook, as_scores, answer, len(part))
-        if rows is None:
+        if everywhere:
             score.counted = found.column
         else:
             score.counted = np.zeros(len(view))
-            score.counted[rows] = found.column
+            score.counted[feasible] = found.column
         assert found.bounds is not None, "there are rows"
         score.note(*found.bounds)
 
@@ -366,20 +378,24 @@ class Evaluator:
         if len(rows) > max(_FEW_CHANGES, len(view) // part):
             return False
         kept.position = len(changes)
-        changed = np.array(rows, dtype=np.intp)
-        before = kept.feasible[changed].tolist()
+        few = len(rows) <= _FEW_ROWS
+        nodes = tuple(NodeRow(table, row) for row in rows) if few else ()
+        changed = _Changed(np.array(rows, dtype=np.intp), nodes)
+        before = kept.feasible[changed.rows].tolist()
         if not self._prepare(compiled.clusterwide["pre_filter"], "pre_filter", kept, view):
             return False
         if not self._refresh_filters(kept, pod, view, changed):
             return False
-        moved = kept.feasible[changed].tolist() != before
+        moved = kept.feasible[changed.rows].tolist() != before
         candidates = NodeView(table, mask=kept.feasible)
         if not self._prepare(compiled.clusterwide["pre_score"], "pre_score", kept, candidates):
             return False
         self._refresh_scores(kept, pod, view, changed, moved)
         return True
 
-    def _refresh_filters(self, kept: Evaluation, pod: PodInfo, view: NodeView, rows: Rows) -> bool:
+    def _refresh_filters(
+        self, kept: Evaluation, pod: PodInfo, view: NodeView, changed: _Changed
+    ) -> bool:
         clusterwide = False
         for column in kept.filters:
             if column.clusterwide:
@@ -388,7 +404,7 @@ class Evaluator:
                 clusterwide = True
                 self._fill_filter(column, pod, view, kept)
             elif column.by_pods:
-                self._update_filter(column, rows, pod, view, kept)
+                self._update_filter(column, changed, pod, view, kept)
         if clusterwide:
             columns: list[FilterColumn | ScoreColumn] = [*kept.filters, *kept.scores]
             if any(column.vector is None for column in columns):
@@ -396,7 +412,7 @@ class Evaluator:
                 return False
             self._combine_filters(kept, len(view))
         else:
-            kept.combine_rows(rows)
+            kept.combine_rows(changed.rows)
         return kept.failing(_feasible_nodes_wanted(len(view))) is None
 
     def _prepare(self, calls: Hook, hook: str, kept: Evaluation, view: NodeView) -> bool:
@@ -410,11 +426,17 @@ class Evaluator:
         return True
 
     def _update_filter(
-        self, column: FilterColumn, rows: Rows, pod: PodInfo, view: NodeView, kept: Evaluation
+        self,
+        column: FilterColumn,
+        changed: _Changed,
+        pod: PodInfo,
+        view: NodeView,
+        kept: Evaluation,
     ) -> None:
-        size = len(view)
-        if column.per_node is not None and (column.vector is None or len(rows) <= _FEW_ROWS):
-            self._ask_rows(column, rows.tolist(), pod, kept.state, size)
+        size, rows = len(view), changed.rows
+        if column.per_node is not None and (column.vector is None or changed.nodes):
+            nodes = changed.nodes or NodeView(view.table, rows)
+            self._ask_nodes(column, nodes, pod, kept.state, size)
             return
         call = column.vector
         assert call is not None
@@ -433,7 +455,7 @@ class Evaluator:
                 column.errors.update(hit.tolist())
 
     def _refresh_scores(
-        self, kept: Evaluation, pod: PodInfo, view: NodeView, rows: Rows, moved: bool
+        self, kept: Evaluation, pod: PodInfo, view: NodeView, changed: _Changed, moved: bool
     ) -> None:
         clusterwide = any(column.clusterwide for column in kept.filters)
         everywhere = clusterwide
@@ -444,12 +466,13 @@ class Evaluator:
             if renewed:
                 self._fill_score(score, pod, view, kept)
             elif score.by_pods or (score.vector is None and moved):
-                self._update_score(score, rows, pod, view, kept)
+                self._update_score(score, changed, pod, view, kept)
             if score.kind is not Normalize.NONE and (
                 renewed or moved or clusterwide or score.by_pods
             ):
-                unmoved = not renewed and not score.by_pods
-                if unmoved and score.flat and score.kind is not Normalize.HOOK:
+                same = not renewed and score.bounds is not None
+                feasible_too = not (moved or clusterwide)
+                if same and score.kind is not Normalize.HOOK and (score.flat or feasible_too):
                     continue
                 self._normalise(score, pod, view, kept)
                 first, everywhere = first or score, True
@@ -459,22 +482,22 @@ class Evaluator:
             elif score.strays:
                 self._check_range(score, kept.feasible)
         if everywhere:
-            kept.sum_up_from(rows, first)
+            kept.sum_up_from(changed.rows, first)
         else:
-            kept.sum_up_rows(rows)
+            kept.sum_up_rows(changed.rows)
 
     def _update_score(
-        self, score: ScoreColumn, rows: Rows, pod: PodInfo, view: NodeView, kept: Evaluation
+        self, score: ScoreColumn, changed: _Changed, pod: PodInfo, view: NodeView, kept: Evaluation
     ) -> None:
-        score.bounds = None
-        if score.per_node is not None and (score.vector is None or len(rows) <= _FEW_ROWS):
-            for row in rows.tolist():
-                if score.vector is not None or kept.feasible[row]:
-                    value = score.per_node.call(pod, NodeRow(view.table, row), kept.state)
-                    score.raw[row] = value
-                    if not 0 <= value <= MAX_SCORE:
-                        score.note(value, value)
+        rows = changed.rows
+        if score.per_node is not None and (score.vector is None or changed.nodes):
+            ask = score.per_node.call
+            everywhere = score.vector is not None
+            for node in changed.nodes or NodeView(view.table, rows):
+                if everywhere or kept.feasible.item(node.row):
+                    score.set_row(node.row, ask(pod, node, kept.state))
             return
+        score.bounds = None
         assert score.vector is not None
         part = score.vector.call(pod, NodeView(view.table, rows), kept.state)
         found = guard(score.vector, as_scores, part, len(rows))

@@ -217,6 +217,14 @@ def overdue() -> Overdue | None:
 
 
 @hookspec
+def prepare() -> None:
+    """Read what is new in the cluster, so that the next unit need not wait for it.
+
+    Called when no unit is left to try, after changes. What it leaves undone is done when needed.
+    """
+
+
+@hookspec
 def keep_in_place(pod: PodInfo) -> str | None:
     """Return why a pod that runs may not be moved so that others fit better; None if it may.
 

@@ -45,6 +45,7 @@ _QUIET = {
     "actions_of",
     "kind_in_queue",
     "overdue",
+    "prepare",
     "keep_in_place",
     "queue_reports",
     "queue_statuses",

@@ -108,6 +108,7 @@ class Scheduler:
         self._overdue_seen = 0
         self._reported_at = (0, 0)
         self._admitted_at = -1
+        self._prepared_at = -1
         self._overdue_at: float | None = None
         cluster.watch(self.handle)
 
@@ -336,7 +337,10 @@ class Scheduler:
                 self._queue_refusal,
                 lambda pod: self.profile_of(pod) is not None,
             )
-            return self._tell_untold() or waited
+            if self._tell_untold() or waited:
+                return True
+            self._prepare()
+            return False
         try:
             self._cycle(queued)
         except BaseException:
@@ -374,6 +378,19 @@ class Scheduler:
         self._admitted_at = state.events
         for profile in state.profiles.by_name.values():
             for call in profile.runtime["admit"]:
+                try:
+                    call()
+                except PluginError as exc:
+                    state.recorder.log_failure(exc)
+
+    def _prepare(self) -> None:
+        """Let plugins read what is new, after changes, while there is nothing else to do."""
+        state = self._state
+        if state.events == self._prepared_at:
+            return
+        self._prepared_at = state.events
+        for profile in state.profiles.by_name.values():
+            for call in profile.runtime["prepare"]:
                 try:
                     call()
                 except PluginError as exc:

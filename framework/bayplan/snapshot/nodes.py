@@ -98,6 +98,13 @@ class NodeTable:
         column = self._scoring_used.get(resource)
         return self.used(resource) if column is None else _read_only(column)
 
+    def scoring_used_at(self, resource: str, row: int) -> int:
+        """Return one row of ``scoring_used``."""
+        column = self._scoring_used.get(resource)
+        if column is None:
+            column = self.used_columns.get(resource, self._zeros)
+        return column.item(row)
+
     def label(self, key: str) -> LabelColumn:
         """Return one label key as a column, built when first asked for."""
         column = self._labels.get(key)
@@ -437,4 +444,4 @@ class NodeRow:
 
     def scoring_used(self, resource: str) -> int:
         """Return ``used`` with the scoring defaults for pods that request no cpu or memory."""
-        return self.table.scoring_used(resource).item(self.row)
+        return self.table.scoring_used_at(resource, self.row)

@@ -110,6 +110,12 @@ class CardLedger:
         for name in self._unread.take()[1]:
             self._known(name)
 
+    def prepare(self) -> None:
+        """Read new nodes, and bring the columns up to date if any node has cards."""
+        self.read_nodes()
+        if self._offered:
+            self.columns.arrays()
+
     def decides(self, requests: Requests) -> bool:
         """Tell whether the cards of some node decide on a pod, more than their number does."""
         return any(

@@ -112,6 +112,11 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         return self._ledger.concerns(pod)
 
     @hookimpl
+    def prepare(self) -> None:
+        """Read the cards of nodes that are new."""
+        self._ledger.prepare()
+
+    @hookimpl
     def kind_in_queue(self, unit: Unit) -> Hashable:
         """Tell units apart by what their pods ask of cards, some of which is in annotations."""
         found = {id(one): one for one in map(self._ledger.requests, unit.pods)}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.plugin.hookspecs import BoolColumn, IntColumn
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_plugins.device_share.columns import Cards
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows
 
@@ -37,6 +38,11 @@ class KnownStates:
         known = self._numbers
         numbers = [known.setdefault(text, len(known)) for text in _texts(cpu, kind, states.left)]
         return np.array(numbers, dtype=np.intp)
+
+    def of_one(self, cpu: int, kind: int, left: Sequence[int]) -> int:
+        """Return the number of one state, as ``of`` does."""
+        text = array("q", (cpu, kind, *sorted(left))).tobytes()
+        return self._numbers.setdefault(text, len(self._numbers))
 
 
 class StateTable:
@@ -71,6 +77,13 @@ class StateTable:
         found: _Table = self._table[numbers]
         return found
 
+    def of_one(self, number: int) -> FloatColumn | None:
+        """Return the numbers of one state if they are known."""
+        if number >= len(self._known) or not self._known.item(number):
+            return None
+        found: FloatColumn = self._table[number]
+        return found
+
     def _grow(self, size: int) -> None:
         table, known = self._table, self._known
         self._table = np.zeros((size, table.shape[1]))
@@ -79,7 +92,7 @@ class StateTable:
 
 
 def _texts(cpu: IntColumn, kind: IntColumn, left: Cards) -> list[bytes]:
-    keys = np.empty((len(left), left.shape[1] + 2), dtype=np.int32)
+    keys = np.empty((len(left), left.shape[1] + 2), dtype=np.int64)
     keys[:, 0], keys[:, 1] = cpu, kind
     keys[:, 2:] = left
     keys[:, 2:].sort(axis=1)

@@ -54,7 +54,7 @@ class Slots:
             (shape.cards, weight * shape.cards) for shape, weight in zip(shapes, part, strict=True)
         ]
         needed = [sum(sum_ for cards, sum_ in asked if cards >= size) / size for size in sizes]
-        self._needed = np.array(needed, dtype=np.float64)
+        self._sizes, self._needs = self.cards.tolist(), needed
         self._each = sum(one.part * one.shape.total for one in workload) or float(WHOLE)
 
     def of(self, states: NodeStates, allowed: BoolColumn) -> SlotTable:
@@ -75,7 +75,10 @@ class Slots:
         :param slots: the number of slots of each size in the cluster.
         :param idle: the thousandths of cards that are idle in the cluster.
         """
-        needed = idle / self._each * self._needed
-        scarcity = np.minimum(1.0, needed / np.maximum(slots, _FEWEST))
-        found: FloatColumn = self.cards / _LARGEST * (_LEAST_PRICE + _MOST_PRICE * scarcity**2)
-        return found
+        # The few sizes are faster in plain numbers.
+        each = idle / self._each
+        found = []
+        for cards, needed, there in zip(self._sizes, self._needs, slots.tolist(), strict=True):
+            scarcity = min(1.0, each * needed / max(there, _FEWEST))
+            found.append(cards / _LARGEST * (_LEAST_PRICE + _MOST_PRICE * (scarcity * scarcity)))
+        return np.array(found)

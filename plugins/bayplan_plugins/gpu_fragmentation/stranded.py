@@ -31,6 +31,7 @@ __all__ = ["LeastStranded"]
 _SEQUENCES = 16
 _LENGTH = 16
 _ALIKE = 100.0
+_FEW_CHANGES = 4
 _FEW = 64
 """For up to so many nodes, looking up what is known of each is faster than columns."""
 _MOST_TRIED = 20_000
@@ -95,6 +96,7 @@ class LeastStranded:
         self._stranded = self._idle_after.of(numbers, states)[:, 0]
         self._slots_of = self._slot_table.of(numbers, states).T.copy()
         self._idle: IntColumn = states.left.sum(axis=1)
+        self._all_idle = int(self._idle.sum())
 
     def changed(self, rows: Rows) -> None:
         """Compute again what changed nodes strand."""
@@ -103,12 +105,31 @@ class LeastStranded:
             if len(self._stranded):
                 self._number = self._numbers(self._source.of(np.arange(len(self._stranded))))
         self._known_prices = None
-        if len(self._stranded) and len(rows):
+        if not len(self._stranded):
+            return
+        if len(rows) <= _FEW_CHANGES:
+            rows = np.array([row for row in rows.tolist() if not self._looked_up(row)], np.intp)
+        if len(rows):
             states = self._source.of(rows)
             numbers = self._number[rows] = self._numbers(states)
             self._stranded[rows] = self._idle_after.of(numbers, states)[:, 0]
             self._slots_of[:, rows] = self._slot_table.of(numbers, states).T
             self._idle[rows] = states.left.sum(axis=1)
+            self._all_idle = int(self._idle.sum())
+
+    def _looked_up(self, row: int) -> bool:
+        """Take over what is known of a node's state; False if that is not known."""
+        cpu, left = self._source.of_one(row)
+        number = self._states.of_one(cpu, self._kind.item(row), left)
+        stranded, slots = self._idle_after.of_one(number), self._slot_table.of_one(number)
+        if stranded is None or slots is None:
+            return False
+        self._number[row], self._stranded[row] = number, stranded[0]
+        self._slots_of[:, row] = slots
+        idle = sum(left)
+        self._all_idle += idle - self._idle.item(row)
+        self._idle[row] = idle
+        return True
 
     def _numbers(self, states: NodeStates) -> Rows:
         return self._states.of(states, states.cpu, self._kind[states.rows])
@@ -179,17 +200,27 @@ class LeastStranded:
         if missing:
             self._try(shape, states.part(np.array(missing, dtype=np.intp)), known)
         prices = self._prices().tolist()
+        lefts = states.left.tolist()
+        places, cards, gains, lost = [], [], [], []
         for place, number in enumerate(numbers):
             tried = known[number]
             if not tried:
                 continue
-            left = states.left[place].tolist()
-            _, card, best = min(
-                (sum(map(mul, prices, one.lost)) - one.gain, left.index(one.left), one)
-                for one in tried
-            )
-            result.scores[place], result.cards[place] = best.gain, card
-            result.used_up[:, place] = best.lost
+            left, (best, *others) = lefts[place], tried
+            card = left.index(best.left)
+            if others:
+                cost = sum(map(mul, prices, best.lost)) - best.gain
+                for one in others:
+                    own = sum(map(mul, prices, one.lost)) - one.gain
+                    if own < cost or (own == cost and left.index(one.left) < card):
+                        best, cost, card = one, own, left.index(one.left)
+            places.append(place)
+            cards.append(card)
+            gains.append(best.gain)
+            lost.append(best.lost)
+        if places:
+            result.scores[places], result.cards[places] = gains, cards
+            result.used_up[:, places] = np.array(lost).T
 
     def _try(
         self, shape: PodShape, states: NodeStates, known: dict[int, tuple[_Tried, ...]]
@@ -220,7 +251,7 @@ class LeastStranded:
     def _prices(self) -> FloatColumn:
         if self._known_prices is None:
             slots = self._slots_of.sum(axis=1)
-            self._known_prices = self._slots.prices(slots, float(self._idle.sum()))
+            self._known_prices = self._slots.prices(slots, float(self._all_idle))
         return self._known_prices
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:

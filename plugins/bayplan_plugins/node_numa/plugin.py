@@ -59,18 +59,19 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by the spec, which says what is aligned."""
-        return pod.facts if aligned_requests_of(pod).pod else None
+        return pod.facts if self._is_aligned(pod) else None
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
-        """Skip pods without anything to align."""
-        return None if aligned_requests_of(pod).pod else SKIP
+        """Skip pods without anything to align, and all while no kubelet aligns anything."""
+        return None if self._is_aligned(pod) else SKIP
+
+    def _is_aligned(self, pod: PodInfo) -> bool:
+        return bool(aligned_requests_of(pod).pod) and self._ledger.aligns()
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes whose kubelet would refuse the pod."""
-        if not self._ledger.aligns():
-            return
         codes = nodes.pick(self._ledger.codes())
         aligned = codes[codes != UNALIGNED]
         if not len(aligned):

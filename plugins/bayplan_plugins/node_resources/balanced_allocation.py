@@ -7,17 +7,19 @@ over columns and for one row, with the same order of additions, so that both are
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from bayplan import SKIP, Args, NodeRow, NodeView, Plugin, PodInfo, Reads, hookimpl
+from bayplan import SKIP, Args, Handle, NodeRow, NodeView, Plugin, PodInfo, Reads, hookimpl
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan.snapshot import SpecFacts
 from bayplan_plugins.node_resources.resources import NATIVE, ResourceSpec
 
 __all__ = ["NodeResourcesBalancedAllocation", "NodeResourcesBalancedAllocationArgs"]
 
 _PAIR = 2
+_MOST_KEPT = 4096
 
 
 class NodeResourcesBalancedAllocationArgs(Args):
@@ -37,6 +39,10 @@ class NodeResourcesBalancedAllocation(Plugin[NodeResourcesBalancedAllocationArgs
     Args = NodeResourcesBalancedAllocationArgs
     reads = Reads.NODE | Reads.PODS
 
+    def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._asked_of: dict[SpecFacts, tuple[tuple[str, int], ...]] = {}
+
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by the spec, which holds the requests."""
@@ -50,7 +56,7 @@ class NodeResourcesBalancedAllocation(Plugin[NodeResourcesBalancedAllocationArgs
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
         """Score every node."""
-        asked = list(self._asked(pod))
+        asked = self._asked(pod)
         offered = [nodes.allocatable(name) for name, _ in asked]
         before = [nodes.used(name) for name, _ in asked]
         after = [used + need for used, (_, need) in zip(before, asked, strict=True)]
@@ -64,16 +70,27 @@ class NodeResourcesBalancedAllocation(Plugin[NodeResourcesBalancedAllocationArgs
     @hookimpl
     def score_node(self, pod: PodInfo, node: NodeRow) -> float:
         """Score one node."""
-        asked = [(name, n) for name, n in self._asked(pod) if node.allocatable(name)]
-        after = _balance([(node.used(r) + n) / node.allocatable(r) for r, n in asked])
-        before = _balance([node.used(r) / node.allocatable(r) for r, _ in asked])
-        return float(50 + (50 + after - before) // 2)
+        now, then = [], []
+        for name, asked in self._asked(pod):
+            offered = node.allocatable(name)
+            if offered:
+                used = node.used(name)
+                after = used + asked
+                now.append(used / offered if used < offered else 1.0)
+                then.append(after / offered if after < offered else 1.0)
+        return float(50 + (50 + _balance(then) - _balance(now)) // 2)
 
-    def _asked(self, pod: PodInfo) -> Iterator[tuple[str, int]]:
-        for resource in self.args.resources:
-            asked = pod.requests.get(resource.name, 0)
-            if asked or resource.name in NATIVE:
-                yield resource.name, asked
+    def _asked(self, pod: PodInfo) -> Sequence[tuple[str, int]]:
+        """Return the resources that count for a pod, with its requests."""
+        found = self._asked_of.get(pod.facts)
+        if found is None:
+            if len(self._asked_of) >= _MOST_KEPT:
+                self._asked_of.clear()
+            asked = ((one.name, pod.requests.get(one.name, 0)) for one in self.args.resources)
+            found = self._asked_of[pod.facts] = tuple(
+                (name, amount) for name, amount in asked if amount or name in NATIVE
+            )
+        return found
 
 
 def _balances(offers: Sequence[IntColumn], uses: Sequence[IntColumn], size: int) -> FloatColumn:
@@ -108,17 +125,16 @@ def _balances_of_two(offers: Sequence[IntColumn], *uses: Sequence[IntColumn]) ->
     return balances
 
 
-def _balance(shares: Iterable[float]) -> int:
-    """Return the balance of one node, given the used shares of its resources."""
-    capped = [min(share, 1.0) for share in shares]
-    if len(capped) < 2:
+def _balance(shares: Sequence[float]) -> int:
+    """Return the balance of one node, given the used shares of its resources, each at most 1."""
+    if len(shares) < _PAIR:
         return 100
-    if len(capped) == 2:
-        deviation = abs((capped[0] - capped[1]) / 2)
+    if len(shares) == _PAIR:
+        deviation = abs((shares[0] - shares[1]) / 2)
     else:
-        mean = _sum(capped) / len(capped)
-        squares = _sum([(share - mean) * (share - mean) for share in capped])
-        deviation = math.sqrt(squares / len(capped))
+        mean = _sum(shares) / len(shares)
+        squares = _sum([(share - mean) * (share - mean) for share in shares])
+        deviation = math.sqrt(squares / len(shares))
     return math.trunc((1 - deviation) * 100)
 
 

@@ -38,6 +38,7 @@ from bayplan_plugins.shared.extended_resources import served_as_shares, served_b
 __all__ = ["NodeResourcesFit", "NodeResourcesFitArgs"]
 
 _MOST_KEPT = 4096
+_RATIO = "RequestedToCapacityRatio"
 _NO_RESOURCES: frozenset[str] = frozenset()
 _TOO_MANY = "Too many pods"
 
@@ -104,6 +105,8 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
         super().__init__(args, handle)
         self._served_at = -1
         self._served_of: dict[SpecFacts, frozenset[str]] = {}
+        self._counted_of: dict[SpecFacts, tuple[tuple[str, int, int], ...]] = {}
+        self._strategy = args.scoring_strategy.type
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
@@ -159,12 +162,11 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
         """Return every resource that one node is short of."""
         reasons = [_TOO_MANY] if node.free("pods") < 1 else []
         resolvable = True
-        served = self._served(pod)
         for resource, need in self._needs(pod):
             offered = node.allocatable(resource)
-            if not offered and resource in served:
-                continue
             if offered - node.used(resource) < need:
+                if not offered and resource in self._served(pod):
+                    continue
                 reasons.append(f"Insufficient {resource}")
                 resolvable = resolvable and offered >= need
         return Refusal(tuple(reasons), resolvable) if reasons else None
@@ -195,50 +197,58 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
         """Score every node by the strategy."""
-        strategy = self.args.scoring_strategy
         total = np.zeros(len(nodes))
         weights = np.zeros(len(nodes))
-        for resource in strategy.resources:
-            asked = _scoring_request(pod, resource.name)
-            if asked is None:
-                continue
-            offered = nodes.allocatable(resource.name)
-            after = nodes.scoring_used(resource.name) + asked
-            points = self._points(after, offered) * resource.weight
+        for resource, asked, weight in self._counted(pod):
+            offered = nodes.allocatable(resource)
+            after = nodes.scoring_used(resource) + asked
+            points = self._points(after, offered) * weight
             counts = offered > 0
-            if strategy.type == "RequestedToCapacityRatio":
+            if self._strategy == _RATIO:
                 counts = counts & (points > 0)
             if np.count_nonzero(counts) == len(counts):
                 total += points
-                weights += resource.weight
+                weights += weight
             else:
                 total += np.where(counts, points, 0)
-                weights += np.where(counts, resource.weight, 0)
+                weights += np.where(counts, weight, 0)
         average = total / np.maximum(weights, 1)
-        if strategy.type == "RequestedToCapacityRatio":
+        if self._strategy == _RATIO:
             return np.floor(average + 0.5)
         return np.floor(average)
 
     @hookimpl
     def score_node(self, pod: PodInfo, node: NodeRow) -> float:
         """Score one node by the strategy."""
-        strategy = self.args.scoring_strategy
-        ratio = strategy.type == "RequestedToCapacityRatio"
         total = weights = 0
-        for resource in strategy.resources:
-            asked = _scoring_request(pod, resource.name)
-            offered = node.allocatable(resource.name)
-            if asked is None or offered == 0:
+        for resource, asked, weight in self._counted(pod):
+            offered = node.allocatable(resource)
+            if offered == 0:
                 continue
-            points = self._points_of_one(node.scoring_used(resource.name) + asked, offered)
-            if points > 0 or not ratio:
-                total += points * resource.weight
-                weights += resource.weight
+            points = self._points_of_one(node.scoring_used(resource) + asked, offered)
+            if points > 0 or self._strategy != _RATIO:
+                total += points * weight
+                weights += weight
         average = total / max(weights, 1)
-        return float(math.floor(average + 0.5) if ratio else math.floor(average))
+        return float(math.floor(average + 0.5 if self._strategy == _RATIO else average))
+
+    def _counted(self, pod: PodInfo) -> Sequence[tuple[str, int, int]]:
+        """Return the resources that count for a pod: name, request, and weight."""
+        found = self._counted_of.get(pod.facts)
+        if found is None:
+            if len(self._counted_of) >= _MOST_KEPT:
+                self._counted_of.clear()
+            # kube-scheduler's strategies do not count what the pod requests as a whole.
+            asked = pod.facts.requests_by_containers
+            found = self._counted_of[pod.facts] = tuple(
+                (one.name, asked.get(one.name, 0), one.weight)
+                for one in self.args.scoring_strategy.resources
+                if asked.get(one.name) or one.name in NATIVE
+            )
+        return found
 
     def _points(self, after: IntColumn, offered: IntColumn) -> IntColumn:
-        kind = self.args.scoring_strategy.type
+        kind = self._strategy
         divisor = np.maximum(offered, 1)
         if kind == "LeastAllocated":
             points: IntColumn = np.maximum(offered - after, 0) * 100 // divisor
@@ -249,7 +259,7 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
         return self._curve_table()[percent]
 
     def _points_of_one(self, after: int, offered: int) -> int:
-        kind = self.args.scoring_strategy.type
+        kind = self._strategy
         if kind == "LeastAllocated":
             return 0 if after > offered else (offered - after) * 100 // offered
         if kind == "MostAllocated":
@@ -293,15 +303,6 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
                 verb = "was" if len(short) == 1 and short[0].startswith("1 ") else "were"
                 text = f"would fit if {' and '.join(short)} {verb} freed on {node.name}"
                 yield Remedy(text, node.row, cost, frees=True)
-
-
-def _scoring_request(pod: PodInfo, resource: str) -> int | None:
-    """Return the request that scoring counts for the pod; None leaves the resource out."""
-    # kube-scheduler's strategies do not count what the pod to be placed requests as a whole.
-    asked = pod.facts.requests_by_containers.get(resource, 0)
-    if asked == 0 and resource not in NATIVE:
-        return None
-    return asked
 
 
 def _on_curve(shape: Sequence[ShapePoint], percent: int) -> int:
