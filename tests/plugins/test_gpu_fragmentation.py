@@ -282,7 +282,7 @@ def test_few_nodes_are_rated_as_many_are(full: bool, monkeypatch: pytest.MonkeyP
         for few, policy in policies.items():
             monkeypatch.setattr(stranded, "_FEW", few)
             monkeypatch.setattr(stranded, "_FEW_CHANGES", few)
-            policy.changed(np.array([cluster.snapshot.nodes.row_of[node]]))
+            policy.changed([cluster.snapshot.nodes.row_of[node]])
             found.append([policy.rate(one, source.of(everywhere)) for one in kinds[:2]])
         for mine, theirs in zip(*found, strict=True):
             for column in ("scores", "cards", "used_up"):

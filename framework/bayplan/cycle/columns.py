@@ -31,7 +31,7 @@ _FEW = 16
 """For up to so many nodes, plain numbers are faster than columns."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FilterColumn:
     """One filter plugin's refusals over all rows, by (reason, resolvable).
 
@@ -81,13 +81,14 @@ class FilterColumn:
 
     def set_row(self, row: int, refusal: str | Refusal | None, size: int) -> None:
         """Set one row's answer."""
-        if self.mask[row]:
+        if self.mask.item(row):
             self.errors.discard(row)
             for mask in self.refusals.values():
                 mask[row] = False
-        self.mask[row] = refusal is not None
+            self.mask[row] = False
         if refusal is None:
             return
+        self.mask[row] = True
         if isinstance(refusal, str):
             refusal = Refusal((refusal,))
         if refusal.error:
@@ -99,7 +100,7 @@ class FilterColumn:
             self.refusals[key][row] = True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ScoreColumn:
     """One score plugin's scores: ``raw`` as returned, ``counted`` normalised but not weighted.
 
@@ -190,7 +191,8 @@ def as_scores(scores: object, size: int) -> Scores:
         if any(map(math.isnan, numbers)):
             low = math.nan
     else:
-        low, high = float(column.min()), float(column.max())
+        # The first NaN counts as both the lowest and the highest.
+        low, high = column.item(column.argmin()), column.item(column.argmax())
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ValueError("a score is not a finite number")
     return Scores(column, (low, high))

@@ -191,13 +191,14 @@ class Evaluation:
         if first is None:
             self.sum_up()
             return
-        place = next(place for place, score in enumerate(self.scores) if score is first)
+        place = self.scores.index(first)
         if self._sum is not None and self._sum[0] is first:
-            part = self._sum[1]
-            some = np.zeros(len(rows))
-            for score in self.scores[:place]:
-                some += score.weight * score.counted[rows]
-            part[rows] = some
+            part, before = self._sum[1], self.scores[:place]
+            if len(rows) <= _FEW_ROWS:
+                for row in rows.tolist():
+                    part[row] = sum([one.weight * one.counted.item(row) for one in before])
+            else:
+                part[rows] = sum(one.weight * one.counted[rows] for one in before)
         else:
             part = np.zeros(len(self.feasible))
             for score in self.scores[:place]:
@@ -210,15 +211,28 @@ class Evaluation:
             total[~self.feasible] = NOWHERE
         self.total = total
 
-    def combine_rows(self, rows: Rows) -> None:
-        """Combine what the filters say of some nodes again; the others have not changed."""
+    def combine_rows(self, rows: Rows) -> bool:
+        """Combine what the filters say of some nodes again; the others have not changed.
+
+        :returns: whether any of these nodes is feasible that was not, or the other way round.
+        """
         masks = [column.mask for column in self.filters if column.by_pods]
         masks.append(self.refused_for_good())
-        if len(rows) <= _FEW_ROWS:
-            for row in rows.tolist():
-                self.feasible[row] = not any(mask.item(row) for mask in masks)
-        else:
+        if len(rows) > _FEW_ROWS:
+            before = self.feasible[rows]
             self.feasible[rows] = ~np.logical_or.reduce([mask[rows] for mask in masks])
+            return not np.array_equal(before, self.feasible[rows])
+        moved = False
+        for row in rows.tolist():
+            feasible = True
+            for mask in masks:
+                if mask.item(row):
+                    feasible = False
+                    break
+            if feasible != self.feasible.item(row):
+                self.feasible[row] = feasible
+                moved = True
+        return moved
 
     def sum_up_rows(self, rows: Rows) -> None:
         """Add up the scores of some nodes again."""

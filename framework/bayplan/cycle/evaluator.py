@@ -270,11 +270,16 @@ class Evaluator:
         pod: PodInfo,
         state: CycleState,
         size: int,
-    ) -> None:
+    ) -> bool:
+        """Ask about nodes one by one; return whether any is refused that was not, or was."""
         assert column.per_node is not None
-        ask = column.per_node.call
+        ask, refused, moved = column.per_node.call, column.mask, False
         for node in nodes:
-            column.set_row(node.row, ask(pod, node, state), size)
+            refusal, before = ask(pod, node, state), refused.item(node.row)
+            if refusal is not None or before:
+                column.set_row(node.row, refusal, size)
+                moved |= before is (refusal is None)
+        return moved
 
     def _combine_filters(self, result: Evaluation, size: int) -> None:
         refused = result.outside(size)
@@ -381,12 +386,11 @@ class Evaluator:
         few = len(rows) <= _FEW_ROWS
         nodes = tuple(NodeRow(table, row) for row in rows) if few else ()
         changed = _Changed(np.array(rows, dtype=np.intp), nodes)
-        before = kept.feasible[changed.rows].tolist()
         if not self._prepare(compiled.clusterwide["pre_filter"], "pre_filter", kept, view):
             return False
-        if not self._refresh_filters(kept, pod, view, changed):
+        moved = self._refresh_filters(kept, pod, view, changed)
+        if moved is None:
             return False
-        moved = kept.feasible[changed.rows].tolist() != before
         candidates = NodeView(table, mask=kept.feasible)
         if not self._prepare(compiled.clusterwide["pre_score"], "pre_score", kept, candidates):
             return False
@@ -395,25 +399,31 @@ class Evaluator:
 
     def _refresh_filters(
         self, kept: Evaluation, pod: PodInfo, view: NodeView, changed: _Changed
-    ) -> bool:
-        clusterwide = False
+    ) -> bool | None:
+        """Ask the filters again; return whether a changed row is feasible that was not, or was.
+
+        None says to compute the evaluation from scratch instead.
+        """
+        clusterwide = moved = False
         for column in kept.filters:
             if column.clusterwide:
                 if column.vector is None:
-                    return False
+                    return None
                 clusterwide = True
                 self._fill_filter(column, pod, view, kept)
             elif column.by_pods:
-                self._update_filter(column, changed, pod, view, kept)
+                moved |= self._update_filter(column, changed, pod, view, kept)
         if clusterwide:
             columns: list[FilterColumn | ScoreColumn] = [*kept.filters, *kept.scores]
             if any(column.vector is None for column in columns):
                 # Other rows may be feasible now that no per-node hook has seen.
-                return False
+                return None
+            before = kept.feasible[changed.rows]
             self._combine_filters(kept, len(view))
-        else:
-            kept.combine_rows(changed.rows)
-        return kept.failing(_feasible_nodes_wanted(len(view))) is None
+            moved = not np.array_equal(before, kept.feasible[changed.rows])
+        elif moved:
+            moved = kept.combine_rows(changed.rows)
+        return moved if kept.failing(_feasible_nodes_wanted(len(view))) is None else None
 
     def _prepare(self, calls: Hook, hook: str, kept: Evaluation, view: NodeView) -> bool:
         """Run a hook again for plugins that read beyond a row; False if an answer changed."""
@@ -432,12 +442,12 @@ class Evaluator:
         pod: PodInfo,
         view: NodeView,
         kept: Evaluation,
-    ) -> None:
+    ) -> bool:
+        """Ask a filter again; return False if it refuses the same of the changed rows."""
         size, rows = len(view), changed.rows
         if column.per_node is not None and (column.vector is None or changed.nodes):
             nodes = changed.nodes or NodeView(view.table, rows)
-            self._ask_nodes(column, nodes, pod, kept.state, size)
-            return
+            return self._ask_nodes(column, nodes, pod, kept.state, size)
         call = column.vector
         assert call is not None
         column.clear_rows(rows)
@@ -453,6 +463,7 @@ class Evaluator:
             column.mask[hit] = True
             if reject.error:
                 column.errors.update(hit.tolist())
+        return True
 
     def _refresh_scores(
         self, kept: Evaluation, pod: PodInfo, view: NodeView, changed: _Changed, moved: bool

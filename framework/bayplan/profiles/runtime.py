@@ -225,6 +225,7 @@ def _guarded(
     good, description = ANSWERS.get(hook, (None, ""))
 
     # Most answers are None: those cost no check.
+    any_is_fine = good is None
     none_is_fine = good is None or good(None)
 
     def failed(exc: BaseException) -> PluginError:
@@ -243,7 +244,7 @@ def _guarded(
             raise
         except PLUGIN_RAISES as exc:
             raise failed(exc) from exc
-        return answer if answer is None and none_is_fine else checked(answer)
+        return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
 
     def two(first: Any, second: Any, *_: Any) -> Any:
         try:
@@ -252,7 +253,7 @@ def _guarded(
             raise
         except PLUGIN_RAISES as exc:
             raise failed(exc) from exc
-        return answer if answer is None and none_is_fine else checked(answer)
+        return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
 
     def three(first: Any, second: Any, third: Any, *_: Any) -> Any:
         try:
@@ -261,7 +262,7 @@ def _guarded(
             raise
         except PLUGIN_RAISES as exc:
             raise failed(exc) from exc
-        return answer if answer is None and none_is_fine else checked(answer)
+        return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
 
     def some(*args: Any) -> Any:
         try:
@@ -270,7 +271,7 @@ def _guarded(
             raise
         except PLUGIN_RAISES as exc:
             raise failed(exc) from exc
-        return answer if answer is None and none_is_fine else checked(answer)
+        return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
 
     leading: dict[tuple[int, ...], Callable[..., Any]] = {
         (0,): one,

@@ -438,9 +438,20 @@ class NodeRow:
         column = self.table.used_columns.get(resource)
         return column.item(self.row) if column is not None else 0
 
+    def amounts(self, resource: str) -> tuple[int, int]:
+        """Return how much of a resource the node offers, and how much of it is used."""
+        table, row = self.table, self.row
+        offered = table.allocatable_columns.get(resource)
+        used = table.used_columns.get(resource)
+        return (
+            offered.item(row) if offered is not None else 0,
+            used.item(row) if used is not None else 0,
+        )
+
     def free(self, resource: str) -> int:
         """Return how much of a resource the node has left."""
-        return self.allocatable(resource) - self.used(resource)
+        offered, used = self.amounts(resource)
+        return offered - used
 
     def scoring_used(self, resource: str) -> int:
         """Return ``used`` with the scoring defaults for pods that request no cpu or memory."""

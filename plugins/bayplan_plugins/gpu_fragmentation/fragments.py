@@ -12,6 +12,8 @@ The order of the sums is the published one: a difference of nothing gives 50, or
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
@@ -63,7 +65,7 @@ class FragmentationGradient:
     def learn(self, workload: list[WeightedShape]) -> None:
         """Do nothing: typical pods stay while they differ little."""
 
-    def changed(self, rows: Rows) -> None:
+    def changed(self, rows: Sequence[int]) -> None:
         """Compute the fragmentation of nodes again when it is next asked for."""
         if self._states.full:
             self._forget_states()

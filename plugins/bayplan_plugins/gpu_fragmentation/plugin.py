@@ -7,7 +7,7 @@ node up to date, and takes the card that the policy names.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -28,6 +28,7 @@ from bayplan import (
     Plugin,
     PodInfo,
     Reads,
+    StateKey,
     hookimpl,
 )
 from bayplan.api import Quantity
@@ -48,7 +49,7 @@ from bayplan_plugins.gpu_fragmentation.shapes import (
     shape_of,
     weighted,
 )
-from bayplan_plugins.gpu_fragmentation.states import Rows, StateSource
+from bayplan_plugins.gpu_fragmentation.states import StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
 from bayplan_plugins.shared.cards.contract import NodeCards
 
@@ -57,6 +58,7 @@ __all__ = ["GPUFragmentation", "GPUFragmentationArgs"]
 PolicyName = Literal[
     "LeastStranded", "FGD", "BestFit", "DotProd", "GpuPacking", "GpuClustering", "Random"
 ]
+_SHAPE: StateKey[PodShape] = StateKey("gpu-fragmentation.shape")
 _MOST_SHAPES = 512
 _MOVED_HERE = 1e6
 
@@ -169,7 +171,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
             self._policy.forget(self._workload)
             self._latest = None
         elif self._seen < len(table.changes):
-            self._policy.changed(_rows(table.changes[self._seen :]))
+            self._policy.changed(sorted(set(table.changes[self._seen :])))
         if self._learned is not None and self._latest is not self._learned.latest:
             self._latest = self._learned.latest
             self._policy.learn(self._latest)
@@ -187,7 +189,8 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
             size = len(self.handle.snapshot.nodes)
             known = _Known(self._policy.rate(shape, self._source.of(np.arange(size))), self._seen)
         elif known.position < self._seen:
-            rows = _rows(self.handle.snapshot.nodes.changes[known.position : self._seen])
+            changes = self.handle.snapshot.nodes.changes[known.position : self._seen]
+            rows = np.array(sorted(set(changes)), dtype=np.intp)
             found = self._policy.rate(shape, self._source.of(rows))
             known.rated.update(rows, found)
             known.position = self._seen
@@ -224,13 +227,13 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         return None if any(_is_share(one.shape) for one in self._workload) else SKIP
 
     @hookimpl
-    def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
+    def score(self, pod: PodInfo, nodes: NodeView, state: CycleState) -> FloatColumn:
         """Rate every node by what would become useless with the pod on it.
 
         A pod that was moved goes where its move was found to help: the pod before it may still be
         on its way out.
         """
-        shape = self._shape(pod)
+        shape = state[_SHAPE] = self._shape(pod)
         scores = self._policy.scores(shape, self._rated(shape))
         moved = self._moved(pod)
         if moved is not None and moved.node in nodes.table.row_of:
@@ -287,7 +290,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         if request.whole:
             own = self._ledger.idle_card(pod, node.name)
         else:
-            own = self._best_card(pod, node)
+            own = self._best_card(pod, node, state.get(_SHAPE))
         if own is None:
             return None
         choice = contract.choose(pod, request, own)
@@ -300,17 +303,13 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         """Release the pod's shares."""
         self._ledger.release(pod, node.name)
 
-    def _best_card(self, pod: PodInfo, node: NodeRow) -> NodeCards | None:
+    def _best_card(self, pod: PodInfo, node: NodeRow, shape: PodShape | None) -> NodeCards | None:
         """Return the card that was the best one when the node was rated; None if any will do."""
-        known = self._known.get(self._shape(pod))
+        known = self._known.get(shape) if shape is not None else None
         place = int(known.rated.cards[node.row]) if known is not None else FIRST
         if place == FIRST or place >= len(self._ledger.cards(node.name)):
             return None
         return self._ledger.state(node.name, pod.uid, only=place)
-
-
-def _rows(changes: Sequence[int]) -> Rows:
-    return np.array(sorted(set(changes)), dtype=np.intp)
 
 
 def _is_share(shape: PodShape) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -70,7 +71,7 @@ class Policy(Protocol):
     def learn(self, workload: list[WeightedShape]) -> None:
         """Take note of a workload that differs little from the one in use."""
 
-    def changed(self, rows: Rows) -> None:
+    def changed(self, rows: Sequence[int]) -> None:
         """Take note that nodes changed, by row."""
 
     def rate(self, shape: PodShape, states: NodeStates) -> Rated:

@@ -6,7 +6,7 @@ one with the least left, the first of equal ones, except by chance.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from bayplan.api.cards import WHOLE
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.gpu_fragmentation.policy import FIRST, Rated, best_fit
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
-from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows, StateSource
+from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
 
 __all__ = ["ByChance", "SimplePolicy", "best_fit_score", "clustering", "dot_product", "packing"]
 
@@ -42,7 +42,7 @@ class SimplePolicy:
     def learn(self, workload: list[WeightedShape]) -> None:
         """Do nothing: the workload is not known."""
 
-    def changed(self, rows: Rows) -> None:
+    def changed(self, rows: Sequence[int]) -> None:
         """Do nothing: nothing is kept."""
 
     def rate(self, shape: PodShape, states: NodeStates) -> Rated:
@@ -79,7 +79,7 @@ class ByChance:
     def learn(self, workload: list[WeightedShape]) -> None:
         """Do nothing: the workload is not known."""
 
-    def changed(self, rows: Rows) -> None:
+    def changed(self, rows: Sequence[int]) -> None:
         """Do nothing: nothing is kept."""
 
     def rate(self, shape: PodShape, states: NodeStates) -> Rated:

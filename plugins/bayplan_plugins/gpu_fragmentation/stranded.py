@@ -7,7 +7,8 @@ the room for pods of several cards that it would use up (:mod:`.slots`).
 
 from __future__ import annotations
 
-from operator import mul
+from collections.abc import Sequence
+from operator import ge, mul
 from typing import NamedTuple
 
 import numpy as np
@@ -98,7 +99,7 @@ class LeastStranded:
         self._idle: IntColumn = states.left.sum(axis=1)
         self._all_idle = int(self._idle.sum())
 
-    def changed(self, rows: Rows) -> None:
+    def changed(self, rows: Sequence[int]) -> None:
         """Compute again what changed nodes strand."""
         if self._states.full:
             self._forget_states()
@@ -108,9 +109,9 @@ class LeastStranded:
         if not len(self._stranded):
             return
         if len(rows) <= _FEW_CHANGES:
-            rows = np.array([row for row in rows.tolist() if not self._looked_up(row)], np.intp)
-        if len(rows):
-            states = self._source.of(rows)
+            rows = [row for row in rows if not self._looked_up(row)]
+        if rows:
+            states = self._source.of(np.array(rows, dtype=np.intp))
             numbers = self._number[rows] = self._numbers(states)
             self._stranded[rows] = self._idle_after.of(numbers, states)[:, 0]
             self._slots_of[:, rows] = self._slot_table.of(numbers, states).T
@@ -206,11 +207,11 @@ class LeastStranded:
             tried = known[number]
             if not tried:
                 continue
-            left, (best, *others) = lefts[place], tried
+            left, best = lefts[place], tried[0]
             card = left.index(best.left)
-            if others:
+            if len(tried) > 1:
                 cost = sum(map(mul, prices, best.lost)) - best.gain
-                for one in others:
+                for one in tried[1:]:
                     own = sum(map(mul, prices, one.lost)) - one.gain
                     if own < cost or (own == cost and left.index(one.left) < card):
                         best, cost, card = one, own, left.index(one.left)
@@ -237,7 +238,7 @@ class LeastStranded:
             owners = places[nodes].tolist()
             for owner, *tried in zip(owners, left, gain.tolist(), lost.T.tolist(), strict=True):
                 found[numbers[owner]].append(_Tried(tried[0], tried[1], tuple(tried[2])))
-        known.update((number, tuple(dict.fromkeys(tried))) for number, tried in found.items())
+        known.update((number, _worth_a_look(tried)) for number, tried in found.items())
 
     def _share_effect(
         self, shape: PodShape, own: NodeStates, nodes: Rows, cards: IntColumn
@@ -256,13 +257,32 @@ class LeastStranded:
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
         """Return what each node gains, in thousandths of a card: less stranded, less dear room."""
-        # The slots of its own size are there for a pod of several cards.
-        prices = self._prices() * (self._slots.cards > shape.cards)
-        return rated.scores - prices @ rated.used_up if len(prices) else rated.scores
+        prices = self._prices()
+        if not len(prices):
+            return rated.scores
+        if shape.cards > 1:
+            # The slots of its own size are there for a pod of several cards.
+            prices = prices * (self._slots.cards > shape.cards)
+        dear: FloatColumn = prices @ rated.used_up
+        return np.subtract(rated.scores, dear, out=dear)
 
     def normalized(self, scores: FloatColumn) -> FloatColumn:
         """Spread the scores over 0 to 100; less where all nodes are nearly alike."""
-        low, high = scores.min(), scores.max()
-        below = (high - scores) * (100.0 / max(high - low, _ALIKE))
-        spread: FloatColumn = 100.0 - np.minimum(100.0, below)
-        return spread
+        # One column for every step: all nodes are looked at for every pod.
+        low, high = scores[scores.argmin()], scores[scores.argmax()]
+        spread: FloatColumn = high - scores
+        spread *= 100.0 / max(high - low, _ALIKE)
+        np.minimum(spread, 100.0, out=spread)
+        return np.subtract(100.0, spread, out=spread)
+
+
+def _worth_a_look(tried: Sequence[_Tried]) -> tuple[_Tried, ...]:
+    """Leave out cards that are worse than another one whatever slots cost."""
+    found = tuple(dict.fromkeys(tried))
+    if len(found) == 1:
+        return found
+    return tuple(one for one in found if not any(_is_worse(one, other) for other in found))
+
+
+def _is_worse(one: _Tried, other: _Tried) -> bool:
+    return one.gain < other.gain and all(map(ge, one.lost, other.lost))

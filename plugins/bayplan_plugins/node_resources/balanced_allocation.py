@@ -72,9 +72,8 @@ class NodeResourcesBalancedAllocation(Plugin[NodeResourcesBalancedAllocationArgs
         """Score one node."""
         now, then = [], []
         for name, asked in self._asked(pod):
-            offered = node.allocatable(name)
+            offered, used = node.amounts(name)
             if offered:
-                used = node.used(name)
                 after = used + asked
                 now.append(used / offered if used < offered else 1.0)
                 then.append(after / offered if after < offered else 1.0)
@@ -127,14 +126,15 @@ def _balances_of_two(offers: Sequence[IntColumn], *uses: Sequence[IntColumn]) ->
 
 def _balance(shares: Sequence[float]) -> int:
     """Return the balance of one node, given the used shares of its resources, each at most 1."""
-    if len(shares) < _PAIR:
+    count = len(shares)
+    if count < _PAIR:
         return 100
-    if len(shares) == _PAIR:
+    if count == _PAIR:
         deviation = abs((shares[0] - shares[1]) / 2)
     else:
-        mean = _sum(shares) / len(shares)
+        mean = _sum(shares) / count
         squares = _sum([(share - mean) * (share - mean) for share in shares])
-        deviation = math.sqrt(squares / len(shares))
+        deviation = math.sqrt(squares / count)
     return math.trunc((1 - deviation) * 100)
 
 

@@ -163,8 +163,8 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
         reasons = [_TOO_MANY] if node.free("pods") < 1 else []
         resolvable = True
         for resource, need in self._needs(pod):
-            offered = node.allocatable(resource)
-            if offered - node.used(resource) < need:
+            offered, used = node.amounts(resource)
+            if offered - used < need:
                 if not offered and resource in self._served(pod):
                     continue
                 reasons.append(f"Insufficient {resource}")

@@ -222,7 +222,8 @@ class KoordinatorCards:
     ) -> Written:
         """Return the pod's devices in its annotation, and what the vendor's device plugin reads."""
         vendor = _machine(cards).vendor
-        by_index = {card.index: card for card in cards}
+        taken = {one.card for one in own}
+        by_index = {card.index: card for card in cards if card.index in taken}
         allocations = [allocation_of(one, by_index.get(one.card)) for one in own]
         told = tell(
             pod.labels,
