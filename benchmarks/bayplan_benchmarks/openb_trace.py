@@ -6,6 +6,7 @@ import csv
 import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
@@ -75,7 +76,7 @@ class Trace:
     pods: Sequence[TracePod]
     arrivals: Mapping[str, Mapping[str, Sequence[int]]]
 
-    @property
+    @cached_property
     def capacity(self) -> int:
         """The thousandths of cards of all nodes."""
         return sum(node.cards for node in self.nodes) * WHOLE

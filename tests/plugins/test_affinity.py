@@ -129,14 +129,20 @@ def test_namespaces(more: dict[str, Any], seen: bool) -> None:
     assert bool(refused(make_pod("p", spec=far(term(**more))), on)) is seen
 
 
-def test_relabelling_a_namespace_changes_who_is_meant() -> None:
+@pytest.mark.parametrize("held", [False, True], ids=["by its own term", "by a placed pod's"])
+def test_relabelling_a_namespace_changes_who_is_meant(held: bool) -> None:
     from msgspec.structs import replace
 
     from bayplan.api import Namespace
 
     on = Cluster([namespace("other"), make_node("a0", labels={ZONE: "a"})])
-    on.add(app("web-0", "web", "a0", namespace="other"))
-    pod = make_pod("p", spec=far(term(namespaceSelector={"matchLabels": {"team": "x"}})))
+    apart = far(term(namespaceSelector={"matchLabels": {"team": "x"}}))
+    if held:
+        on.add(make_pod("placed", spec=apart, node="a0"))
+        pod = app("web-0", "web", namespace="other")
+    else:
+        on.add(app("web-0", "web", "a0", namespace="other"))
+        pod = make_pod("p", spec=apart)
     assert not refused(pod, on)
     found = on.api.get(Namespace, "other")
     assert found is not None

@@ -152,7 +152,10 @@ class PodIndex:
     def set_namespaces(self, namespaces: Mapping[str, Mapping[str, str]]) -> None:
         """Set the labels of all namespaces, by name."""
         self.namespaces = dict(namespaces)
-        self.reset(self.size, list(self._pods.values()))
+        # Which terms pods have stays the same; which pods they select does not.
+        self._queries.clear()
+        self._matching.clear()
+        self._held_matches.clear()
 
     def namespace_labels(self, pod: PodInfo) -> Mapping[str, str]:
         """Return the labels of the pod's namespace, including the one with its name."""
