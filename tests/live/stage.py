@@ -174,7 +174,7 @@ class Stage:
             "other writes": app.writer is not None and not app.writer.is_idle,
         }
         busy = ", ".join(what for what, is_so in doing.items() if is_so)
-        at = live.scheduler.next_time() if live.leads() else None
+        at = live.next_time()
         if not busy and at is not None and at <= self.cluster.clock.now:
             live.wake()
             return "what is due"
@@ -197,7 +197,7 @@ class Stage:
         while True:
             await self.settle()
             times = [clock.next_time()]
-            times += [app.live.scheduler.next_time() for app in self.apps if app.live is not None]
+            times += [app.live.next_time() for app in self.apps if app.live is not None]
             due = [at for at in times if at is not None]
             if not due or min(due) > until:
                 return

@@ -150,6 +150,11 @@ class LiveScheduler:
             self._unread.look(self.scheduler.snapshot, self._cluster.now)
         return stepped or delivered
 
+    def next_time(self) -> float | None:
+        """Return when there is something to do without any event; None when never, or to follow."""
+        times = (self.scheduler.next_time(), self._unread.next_time) if self.leads() else ()
+        return min((at for at in times if at is not None), default=None)
+
     async def _idle(self) -> None:
         """Wait for an event, a command, or the next timeout."""
         self._wake.clear()
@@ -157,7 +162,7 @@ class LiveScheduler:
         if self._cache.undelivered or self.stopping or self._wanted is not None:
             return
         pause = _LONGEST_IDLE
-        at = self.scheduler.next_time() if self.leads() else None
+        at = self.next_time()
         if at is not None:
             pause = min(pause, max(0.0, at - self._cluster.now))
         self.idle = True

@@ -52,6 +52,7 @@ class UnreadNodes:
         if self._is_as_seen(snapshot) and (self._again is None or now < self._again):
             return
         if now < self._next:
+            self._again = self._next
             return
         self._seen, self._again = (snapshot, snapshot.problems_version), None
         found = snapshot.problems
@@ -62,6 +63,11 @@ class UnreadNodes:
         if fresh:
             self._next = now + _EVERY
             self._tell(fresh, snapshot)
+
+    @property
+    def next_time(self) -> float | None:
+        """When something is left to tell that had to wait; None for nothing."""
+        return self._again
 
     def _is_as_seen(self, snapshot: Snapshot) -> bool:
         seen = self._seen

@@ -165,7 +165,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         """Tell the policy which nodes changed since the last call."""
         table = self.handle.snapshot.nodes
         self._ledger.columns.arrays()
-        version = (table.epoch, len(table), table.label_version)
+        version = (table.epoch, table.label_version)
         if version != self._version:
             self._version = version
             self._policy.forget(self._workload)

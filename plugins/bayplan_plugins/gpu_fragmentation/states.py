@@ -96,7 +96,7 @@ class StateSource:
     def card_memory(self) -> int:
         """Return the memory in bytes of the typical card, the median; 0 if none is known."""
         table = self._snapshot.nodes
-        now = (table.epoch, len(table), table.label_version)
+        now = (table.epoch, table.label_version)
         if self._card_memory[0] != now:
             memory = self._ledger.columns.arrays().all_memory
             known = memory[memory > 0]

@@ -14,7 +14,7 @@ class StaleNodes:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._table = snapshot.nodes
-        self._epoch: object = None
+        self._epoch = -1
         self._seen = 0
         self._touched: set[str] = set()
 
@@ -26,9 +26,9 @@ class StaleNodes:
         """Return whether rows may have moved, and the names of stale nodes: all of them then."""
         table = self._table
         changes = table.changes
-        epoch = (table.epoch, len(table))
-        if epoch != self._epoch:
-            self._epoch, self._seen = epoch, len(changes)
+        # Whatever adds or removes rows starts an epoch.
+        if table.epoch != self._epoch:
+            self._epoch, self._seen = table.epoch, len(changes)
             self._touched.clear()
             return True, table.names
         if self._seen == len(changes) and not self._touched:
