@@ -6,8 +6,6 @@ does not pull all pods to one node (kube-scheduler, imagelocality).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 import numpy as np
 
 from bayplan import SKIP, Args, NodeView, Plugin, PodInfo, Reads, hookimpl
@@ -25,11 +23,7 @@ class ImageLocality(Plugin[Args]):
     # The share of nodes with an image concerns the whole cluster, but it changes with node
     # objects only, and then everything is recomputed.
     reads = Reads.NODE
-
-    @hookimpl
-    def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the spec, which holds the images."""
-        return pod.facts
+    by_spec = True
 
     @hookimpl
     def pre_score(self, pod: PodInfo, nodes: NodeView) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pydantic
@@ -63,17 +63,13 @@ class NodeAffinity(Plugin[NodeAffinityArgs]):
 
     Args = NodeAffinityArgs
     reads = Reads.NODE
+    by_spec = True
     normalize_scores = Normalize.MAX
     requeue_on = ClusterEvent.NODE_ADDED | ClusterEvent.NODE_LABELS
 
     @property
     def _added(self) -> NodeAffinitySpec:
         return _decoded(self.args.added_affinity or {})
-
-    @hookimpl
-    def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the spec, which holds selector and affinity."""
-        return pod.facts
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:

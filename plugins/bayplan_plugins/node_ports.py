@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -45,17 +45,13 @@ class NodePorts(Plugin[Args]):
     """
 
     reads = Reads.PODS
+    by_spec = True
     requeue_on = ClusterEvent.NODE_ADDED | ClusterEvent.POD_REMOVED
 
     @hookimpl
     def concerns(self, pod: PodInfo) -> bool:
         """Concern pods with host ports."""
         return bool(pod.facts.host_ports)
-
-    @hookimpl
-    def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the spec, which holds the host ports."""
-        return pod.facts
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:

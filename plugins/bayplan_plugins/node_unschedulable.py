@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -31,12 +31,8 @@ class NodeUnschedulable(Plugin[Args]):
     """Refuse cordoned nodes, unless the pod tolerates the taint that stands for the cordon."""
 
     reads = Reads.NODE
+    by_spec = True
     requeue_on = ClusterEvent.NODE_ADDED | ClusterEvent.NODE_TAINTS
-
-    @hookimpl
-    def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the spec, which holds the tolerations."""
-        return pod.facts
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:

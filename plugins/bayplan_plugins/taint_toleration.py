@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -29,13 +29,9 @@ class TaintToleration(Plugin[Args]):
     """Refuse NoSchedule and NoExecute taints; score by untolerated PreferNoSchedule ones."""
 
     reads = Reads.NODE
+    by_spec = True
     normalize_scores = Normalize.MAX_REVERSED
     requeue_on = ClusterEvent.NODE_ADDED | ClusterEvent.NODE_TAINTS
-
-    @hookimpl
-    def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the spec, which holds the tolerations."""
-        return pod.facts
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:

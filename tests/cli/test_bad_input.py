@@ -663,6 +663,8 @@ VALID = "@hookimpl\ndef filter_node(self, pod, node): return None\n"
         (f"Args = 3\n{VALID}", ("Args",)),
         (f"reads = 'NODE'\n{VALID}", ("reads",)),
         (f"requeue_on = 5.5\n{VALID}", ("requeue_on",)),
+        (f"by_spec = 1\n{VALID}", ("by_spec", "bool")),
+        (f"by_spec = True\n{VALID}@hookimpl\ndef sign(self, pod): return 1", ("by_spec", "sign")),
         (
             "normalize_scores = Normalize.HOOK\n"
             "@hookimpl\ndef score_node(self, pod, node): return 1",

@@ -305,6 +305,26 @@ def test_pods_of_different_signatures_are_evaluated_apart() -> None:
     assert len(plugin.asked) == 8
 
 
+def test_pods_of_equal_spec_share_where_a_plugin_looks_at_nothing_else() -> None:
+    asked: list[str] = []
+
+    class BySpec(Plugin[Args]):
+        """Notes for which pods it is asked."""
+
+        reads = Reads.NODE
+        by_spec = True
+
+        @hookimpl
+        def score_node(self, pod: PodInfo, node: NodeRow) -> float:
+            asked.append(f"{pod.key} {node.name}")
+            return 0.0
+
+    world = World(BySpec)
+    for one in (pod("p", app="web"), pod("q", app="db"), pod("r", cpu="2")):
+        world.evaluate(one)
+    assert asked == ["default/p a", "default/p b", "default/r a", "default/r b"]
+
+
 def test_nothing_is_kept_while_a_plugin_that_is_asked_does_not_sign() -> None:
     class Unsigned(Plugin[Args]):
         """Scores without a signature."""

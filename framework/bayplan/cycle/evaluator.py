@@ -59,7 +59,8 @@ class _Compiled:
             for hook in ("pre_filter", "filter", "filter_node", "pre_score", "score", "score_node")
             for call in runtime[hook]
         }
-        self.all_sign = asked <= signing
+        by_spec = {name for name in asked if runtime.plugins[name].by_spec}
+        self.all_sign = asked <= signing | by_spec
         self.filters = runtime.spellings("filter", "filter_node")
         self.scores = runtime.spellings("score", "score_node")
         self.clusterwide = {
@@ -124,7 +125,7 @@ class Evaluator:
             compiled = self._compiled[runtime] = _Compiled(runtime)
         if not (self._cached and compiled.all_sign):
             return self._fresh(compiled, pod, view)
-        signature = (compiled, *[sign(pod, view) for sign in compiled.signs])
+        signature = (compiled, pod.facts, *[sign(pod, view) for sign in compiled.signs])
         try:
             # Popped, so that nothing half done is cached when a plugin raises.
             kept = self._kept.pop(signature, None)

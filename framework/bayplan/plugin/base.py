@@ -522,6 +522,9 @@ class Plugin(Generic[ArgsT]):
     """What Filter and Score look at, joined by ``|``: the framework computes them again for a node
     only when that changes. A plugin that reads less than it says is slower; one that reads more
     gives stale answers."""
+    by_spec: ClassVar[bool] = False
+    """Whether Filter and Score look at nothing of a pod but its spec, without the node name. Such a
+    plugin needs no ``sign``: pods that share answers have equal specs in any case."""
     normalize_scores: ClassVar[Normalize] = Normalize.NONE
     """How the framework brings the plugin's scores to 0..100."""
     requeue_on: ClassVar[ClusterEvent] = ClusterEvent.ANY

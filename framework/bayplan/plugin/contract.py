@@ -73,6 +73,7 @@ def check_class(name: str, cls: type[Plugin[Any]], where: str = "") -> None:
 
     for attribute, kind in (
         ("reads", Reads),
+        ("by_spec", bool),
         ("normalize_scores", Normalize),
         ("requeue_on", ClusterEvent),
     ):
@@ -92,6 +93,8 @@ def check_class(name: str, cls: type[Plugin[Any]], where: str = "") -> None:
     known = hook_names()
     for hook, function in marked.items():
         _check_hook(hook, function, known, wrong)
+    if cls.by_spec and "sign" in marked:
+        raise wrong("has a sign, though by_spec says that nothing but the spec counts")
     if cls.normalize_scores is Normalize.HOOK and "normalize" not in marked:
         raise wrong("normalize_scores is Normalize.HOOK, but there is no normalize hook")
 

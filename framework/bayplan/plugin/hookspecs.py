@@ -168,10 +168,10 @@ def requeue_hint(pod: PodInfo, event: ClusterEvent, subject: PodInfo | None) -> 
 
 @hookspec
 def sign(pod: PodInfo, nodes: NodeView) -> Hashable:
-    """Return everything in the pod that this plugin's answers depend on.
+    """Return everything in the pod that this plugin's answers depend on, besides its spec.
 
-    Pods of equal signature share filter masks and scores. Without this hook pods share nothing,
-    which is always correct.
+    Pods of equal spec and signature share filter masks and scores. Without this hook pods share
+    nothing, which is always correct, unless ``by_spec`` says that the spec is all.
     """
     raise AssertionError
 

@@ -214,10 +214,10 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by what the pod asks of CPU and cards, and by where it was moved."""
+        """Sign by what the pod asks of cards, and by where it was moved."""
         moved = self._moved(pod)
         node = moved.node if moved is not None else ""
-        return (pod.facts, tuple(self._ledger.requests(pod).values()), node)
+        return (tuple(self._ledger.requests(pod).values()), node)
 
     @hookimpl
     def pre_score(self, pod: PodInfo) -> object:

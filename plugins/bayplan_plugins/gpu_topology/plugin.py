@@ -124,8 +124,8 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
             return None
         used = self._limits.nodes(pod, request)
         job = frozenset(used.items()) if used else None
-        aligned = pod.facts if self._selector.is_aligned() else None
-        return (request.of_any_job, job, self._selector.attempts(pod, request), aligned)
+        attempts = self._selector.attempts(pod, request)
+        return (request.of_any_job, job, attempts, self._selector.is_aligned())
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:

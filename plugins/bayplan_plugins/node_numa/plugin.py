@@ -58,8 +58,8 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the spec, which says what is aligned."""
-        return pod.facts if self._is_aligned(pod) else None
+        """Sign by whether a kubelet aligns anything of what the spec asks for."""
+        return self._is_aligned(pod)
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:

@@ -7,7 +7,7 @@ over columns and for one row, with the same order of additions, so that both are
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -38,15 +38,11 @@ class NodeResourcesBalancedAllocation(Plugin[NodeResourcesBalancedAllocationArgs
 
     Args = NodeResourcesBalancedAllocationArgs
     reads = Reads.NODE | Reads.PODS
+    by_spec = True
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._asked_of: dict[SpecFacts, tuple[tuple[str, int], ...]] = {}
-
-    @hookimpl
-    def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the spec, which holds the requests."""
-        return pod.facts
 
     @hookimpl
     def pre_score(self, pod: PodInfo) -> object:

@@ -110,9 +110,8 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the spec and by the requests that others serve than device plugins."""
-        served = self._served(pod)
-        return (pod.facts, served) if served else pod.facts
+        """Sign by the requests that others serve than device plugins."""
+        return self._served(pod)
 
     def _served(self, pod: PodInfo) -> frozenset[str]:
         """Return the requests that other plugins serve on nodes that offer none of them."""
