@@ -39,12 +39,14 @@ class System:
 
     ``queue`` returns the objects of a queue; the last one is told. ``job`` returns the objects of
     a job, by its name, its queue and its number of pods. ``said`` returns what an object says:
-    cores in use, cores asked for, both as text; None for what it does not say.
+    cores in use, cores asked for, both as text; None for what it does not say. ``until_gone``:
+    whether a pod counts until it is gone, or until its deletion begins.
     """
 
     queue: Callable[[str], list[Content]]
     job: Callable[[str, str, int], list[Content]]
     said: Callable[[Content], tuple[str | None, str | None]]
+    until_gone: bool
 
 
 def pods_of(
@@ -168,9 +170,9 @@ def kueue_said(queue: Content) -> tuple[str | None, str | None]:
 
 
 SYSTEMS = {
-    "volcano": System(volcano_queue, volcano_job, volcano_said),
-    "kai": System(kai_queue, kai_job, kai_said),
-    "koordinator": System(elastic_quota, koordinator_job, koordinator_said),
+    "volcano": System(volcano_queue, volcano_job, volcano_said, until_gone=False),
+    "kai": System(kai_queue, kai_job, kai_said, until_gone=False),
+    "koordinator": System(elastic_quota, koordinator_job, koordinator_said, until_gone=True),
 }
 
 
@@ -178,10 +180,14 @@ SYSTEMS = {
 
 
 class QueueHistory(History):
-    """Also notes when the bound pods of a queue use more than it may have."""
+    """Also notes when the bound pods of a queue use more than it may have.
 
-    def __init__(self, client: Client) -> None:
+    :param until_gone: whether pods count until they are gone, or until their deletion begins.
+    """
+
+    def __init__(self, client: Client, until_gone: bool) -> None:
         super().__init__(client)
+        self._until_gone = until_gone
         self._holding: dict[str, set[str]] = defaultdict(set)
 
     def _pod(self, event: str, pod: Content) -> None:
@@ -189,7 +195,8 @@ class QueueHistory(History):
         meta = pod["metadata"]
         queue = meta["name"].partition("-")[0]
         holding = self._holding[queue]
-        if event == "DELETED" or not pod["spec"].get("nodeName"):
+        leaving = not self._until_gone and "deletionTimestamp" in meta
+        if event == "DELETED" or leaving or not pod["spec"].get("nodeName"):
             holding.discard(meta["uid"])
         else:
             holding.add(meta["uid"])
@@ -201,7 +208,7 @@ class QueueHistory(History):
 def test_a_pod_that_is_deleted_between_two_watches_has_given_its_core_back(
     embedded: LiveCluster, bound: int, problems: list[str]
 ) -> None:
-    history = QueueHistory(embedded.client)
+    history = QueueHistory(embedded.client, until_gone=True)
     names = [f"q0-{number}-0" for number in range(bound + 2)]
     for name in names[:2]:
         embedded.apply([asking(name, nodeName="n0")])
@@ -209,6 +216,22 @@ def test_a_pod_that_is_deleted_between_two_watches_has_given_its_core_back(
     for name in names[:2]:
         embedded.client.delete(f"{PODS}/{name}", gracePeriodSeconds=0)
     embedded.apply([asking(name, nodeName="n0") for name in names[2:]])
+    history.look(PODS)
+    assert history.problems == problems
+
+
+@pytest.mark.parametrize(
+    ("until_gone", "problems"), [(False, []), (True, ["q0 uses 7 of 6 cores"])]
+)
+def test_a_pod_that_is_being_deleted_has_given_its_core_back_where_the_system_says_so(
+    embedded: LiveCluster, until_gone: bool, problems: list[str]
+) -> None:
+    history = QueueHistory(embedded.client, until_gone)
+    going = asking("q0-0-0", nodeName="n0")
+    going["metadata"]["finalizers"] = ["example.com/kept"]
+    embedded.apply([going, *(asking(f"q0-{number}-0", nodeName="n0") for number in range(1, MOST))])
+    embedded.client.delete(f"{PODS}/q0-0-0", gracePeriodSeconds=0)
+    embedded.apply([asking("q0-6-0", nodeName="n0")])
     history.look(PODS)
     assert history.problems == problems
 
@@ -252,7 +275,7 @@ def full_queues(real: LiveCluster, system: System, folder: Path) -> Iterator[Sch
     """
     real.apply([*nodes(NODES), *(one for queue in QUEUES for one in system.queue(queue))])
     scheduler = Scheduler(real.kubeconfig, folder)
-    with QueueHistory(real.client) as history:
+    with QueueHistory(real.client, system.until_gone) as history:
         scheduler.start()
         try:
             with creating(real, list(jobs(system))):
@@ -291,7 +314,7 @@ def test_jobs_in_queues_survive_a_scheduler_that_is_killed(
 def test_suspended_jobs_survive_a_scheduler_that_is_killed(
     real: LiveCluster, tmp_path: Path
 ) -> None:
-    system = System(cluster_queue, suspended_job, kueue_said)
+    system = System(cluster_queue, suspended_job, kueue_said, until_gone=True)
     real.used(head(KUEUE, "Workload", "any"))
     with full_queues(real, system, tmp_path) as scheduler:
         statuses_say(real, system, JOBS)
