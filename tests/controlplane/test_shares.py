@@ -7,10 +7,13 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+import pytest
 from expected import Outcome
 from faces import Client, node
 from installation import path_of
@@ -19,6 +22,8 @@ from test_stories import asking, happens
 
 from bayplan.dialects.kai_shares import GROUP_LABEL, RESERVATIONS
 from bayplan.dialects.kai_shares import INDEX_ANNOTATION as INDEX
+from bayplan.dialects.koordinator_allocations import ALLOCATED
+from bayplan.dialects.tensor_fusion_shares import GPU_IDS
 from bayplan.dialects.vgpu.assignments import read_assignments
 from bayplan.dialects.vgpu.node_lock import lock_text, read_lock
 from bayplan.dialects.vgpu.systems import HAMI
@@ -27,6 +32,9 @@ from bayplan.topology.machine.readers.hami_register import REGISTER
 
 NODES = "/api/v1/nodes"
 KEYS = HAMI.annotations
+RESERVATION_PODS = f"/api/v1/namespaces/{RESERVATIONS}/pods"
+CARDS = 2
+"""Cards of a node."""
 MEMORY = 10_000
 """MiB of each card."""
 
@@ -51,6 +59,13 @@ def sharing(name: str, scheduler: str, memory: int) -> Content:
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory)}
     made["spec"]["containers"][0]["resources"] = {"limits": limits}
     return made
+
+
+class Service(Protocol):
+    """What a system does beside the schedulers."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """Do it within the context."""
 
 
 class DevicePlugin:
@@ -85,43 +100,217 @@ class DevicePlugin:
             self._client.patch(f"{NODES}/{node}", {"metadata": {"annotations": {KEYS.lock: None}}})
 
 
-def given(cluster: LiveCluster) -> Counter[str]:
-    """Return the MiB that pods have of each card."""
+# Two schedulers at once ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a system says it: a node with cards, a pod with a share, and what a pod got.
+
+    ``node`` takes a name and a number of cards. ``pod`` takes a name, a scheduler and percent of a
+    card. ``held`` returns the percent that a bound pod has of cards, by their names. ``service`` is
+    what the system itself does meanwhile.
+    """
+
+    node: Callable[[str, int], list[Content]]
+    pod: Callable[[str, str, int], Content]
+    held: Callable[[Content], dict[str, int]]
+    service: Callable[[Client], Service] | None = None
+
+
+def hami_share(name: str, scheduler: str, percent: int) -> Content:
+    return sharing(name, scheduler, MEMORY * percent // 100)
+
+
+def hami_held(pod: Content) -> dict[str, int]:
+    text = pod["metadata"].get("annotations", {}).get(KEYS.allocated, "")
+    found = [one for devices in read_assignments(text, 1) for one in devices]
+    return {one.uuid: one.memory * 100 // MEMORY for one in found}
+
+
+def koordinator_node(name: str, cards: int) -> list[Content]:
+    made = node(name, **{"kubernetes.io/hostname": name})
+    percent = {
+        f"koordinator.sh/{key}": str(100 * cards) for key in ("gpu-core", "gpu-memory-ratio")
+    }
+    for kind in ("capacity", "allocatable"):
+        made["status"][kind].update({"cpu": "64", **percent})
+    amounts = {"gpu-core": "100", "gpu-memory-ratio": "100", "gpu-memory": "80Gi"}
+    resources = {f"koordinator.sh/{key}": text for key, text in amounts.items()}
+    gpus = [
+        {"type": "gpu", "id": f"{name}-{minor}", "minor": minor, "health": True}
+        | {"resources": resources}
+        for minor in range(cards)
+    ]
+    device = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device"}
+    return [made, {**device, "metadata": {"name": name}, "spec": {"devices": gpus}}]
+
+
+def koordinator_share(name: str, scheduler: str, percent: int) -> Content:
+    made = asking(name, schedulerName=scheduler)
+    asked = {f"koordinator.sh/{key}": str(percent) for key in ("gpu-core", "gpu-memory-ratio")}
+    made["spec"]["containers"][0]["resources"] = {"limits": asked, "requests": asked}
+    return made
+
+
+def koordinator_held(pod: Content) -> dict[str, int]:
+    given = json.loads(pod["metadata"].get("annotations", {}).get(ALLOCATED, "{}"))
+    return {
+        f"{pod['spec']['nodeName']}-{one['minor']}": int(
+            one["resources"]["koordinator.sh/gpu-core"]
+        )
+        for one in given.get("gpu", ())
+    }
+
+
+def tensor_fusion_node(name: str, cards: int) -> list[Content]:
+    made = node(name, **{"kubernetes.io/hostname": name})
+    for kind in ("capacity", "allocatable"):
+        made["status"][kind].update({"cpu": "64"})
+    gpus = [
+        {
+            "apiVersion": "tensor-fusion.ai/v1",
+            "kind": "GPU",
+            "metadata": {"name": f"{name}-{index}"},
+        }
+        | {
+            "status": {
+                "phase": "Running",
+                "capacity": {"tflops": "100", "vram": "100Gi"},
+                "index": index,
+                "nodeSelector": {"kubernetes.io/hostname": name},
+            }
+        }
+        for index in range(cards)
+    ]
+    return [made, *gpus]
+
+
+def tensor_fusion_share(name: str, scheduler: str, percent: int) -> Content:
+    made = asking(name, schedulerName=scheduler)
+    keys = {"tflops-request": str(percent), "vram-request": f"{percent}Gi"}
+    made["metadata"]["annotations"] = {f"tensor-fusion.ai/{key}": keys[key] for key in keys}
+    return made
+
+
+def tensor_fusion_held(pod: Content) -> dict[str, int]:
+    notes = pod["metadata"].get("annotations", {})
+    gpus = [name for name in notes.get(GPU_IDS, "").split(",") if name]
+    return {name: int(notes["tensor-fusion.ai/tflops-request"]) for name in gpus}
+
+
+def kai_node(name: str, cards: int) -> list[Content]:
+    labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.memory": str(MEMORY)}
+    made = node(name, **labels)
+    for kind in ("capacity", "allocatable"):
+        made["status"][kind].update({"cpu": "64", "nvidia.com/gpu": str(cards)})
+    return [made]
+
+
+def kai_share(name: str, scheduler: str, percent: int) -> Content:
+    made = asking(name, schedulerName=scheduler)
+    made["metadata"]["annotations"] = {"gpu-fraction": str(percent / 100)}
+    return made
+
+
+def kai_held(pod: Content) -> dict[str, int]:
+    group = pod["metadata"].get("labels", {}).get(GROUP_LABEL)
+    percent = round(float(pod["metadata"]["annotations"]["gpu-fraction"]) * 100)
+    return {f"{pod['spec']['nodeName']} {group}": percent}
+
+
+class Reservations:
+    """KAI's reservation pods: the first on a node say which cards they got, the rest fail."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._ending.set()
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending.wait(0.02):
+            taken: dict[str, list[Content]] = {}
+            for pod in self._client.get(RESERVATION_PODS).json["items"]:
+                if pod["status"].get("phase") != "Failed":
+                    taken.setdefault(pod["spec"]["nodeName"], []).append(pod)
+            for pods in taken.values():
+                self._serve(pods)
+
+    def _serve(self, pods: list[Content]) -> None:
+        told = {pod["metadata"].get("annotations", {}).get(INDEX) for pod in pods}
+        free = [str(index) for index in range(CARDS) if str(index) not in told]
+        pods.sort(key=lambda pod: int(pod["metadata"]["resourceVersion"]))
+        for pod in pods:
+            path = f"{RESERVATION_PODS}/{pod['metadata']['name']}"
+            if INDEX in pod["metadata"].get("annotations", {}):
+                continue
+            if free:
+                change = {"metadata": {"annotations": {INDEX: free.pop(0)}}}
+                self._client.patch(path, change)
+            else:
+                self._client.patch(f"{path}/status", {"status": {"phase": "Failed"}})
+
+
+WORDS = {
+    "hami": Words(
+        lambda name, cards: [hami_node(name, cards)], hami_share, hami_held, DevicePlugin
+    ),
+    "koordinator": Words(koordinator_node, koordinator_share, koordinator_held),
+    "kai": Words(kai_node, kai_share, kai_held, Reservations),
+    "tensor-fusion": Words(tensor_fusion_node, tensor_fusion_share, tensor_fusion_held),
+}
+
+
+def given(cluster: LiveCluster, words: Words) -> Counter[str]:
+    """Return the percent that pods have of each card."""
     found: Counter[str] = Counter()
     for pod in cluster.items(PODS):
-        text = pod["metadata"].get("annotations", {}).get(KEYS.allocated, "")
         if "nodeName" in pod["spec"]:
-            for devices in read_assignments(text, 1):
-                found.update({one.uuid: one.memory for one in devices})
+            found.update(words.held(pod))
     return found
 
 
+@pytest.mark.parametrize("system", WORDS)
 async def test_two_schedulers_at_once_never_overfill_a_card(
-    cluster: LiveCluster, tmp_path: Path
+    system: str, cluster: LiveCluster, tmp_path: Path
 ) -> None:
-    sizes, nodes, cards = {"one": MEMORY // 3, "two": MEMORY // 2}, 3, 2
-    cluster.apply([hami_node(f"n{i}", cards) for i in range(nodes)])
+    words, sizes, nodes, cards = WORDS[system], {"one": 33, "two": 50}, 3, CARDS
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}}
+    cluster.client.post("/api/v1/namespaces", namespace)
+    cluster.used(reservation(RESERVATION_PODS))
+    cluster.apply(one for i in range(nodes) for one in words.node(f"n{i}", cards))
     async with AsyncExitStack() as stack:
-        stack.enter_context(DevicePlugin(cluster.client).running())
+        if words.service is not None:
+            stack.enter_context(words.service(cluster.client).running())
         for name in sizes:
             profile = tmp_path / f"{name}.yaml"
             profile.write_text(
                 "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
-                f"profiles: [{{schedulerName: {name}}}]\n"
+                f"profiles: [{{schedulerName: {name}, plugins: {{multiPoint: "
+                "{enabled: [{name: GPUSharing}]}}}]\n"
             )
             await stack.enter_async_context(cluster.scheduler(load_profiles(profile)))
         # Each of them could fill the cluster alone.
         for i in range(3 * nodes * cards):
-            cluster.apply(sharing(f"{name}-{i}", name, sizes[name]) for name in sizes)
-        await happens(lambda: _is_full(cluster, nodes * cards, min(sizes.values())), 180.0)
+            cluster.apply(words.pod(f"{name}-{i}", name, sizes[name]) for name in sizes)
+        await happens(lambda: _is_full(cluster, words, nodes * cards, min(sizes.values())), 180.0)
         await _stands_still(cluster)
-        found = given(cluster)
-    assert max(found.values()) <= MEMORY, found
+        found = given(cluster, words)
+    assert max(found.values()) <= 100, found
 
 
-def _is_full(cluster: LiveCluster, cards: int, least: int) -> bool:
-    found = given(cluster)
-    return len(found) == cards and all(memory + least > MEMORY for memory in found.values())
+def _is_full(cluster: LiveCluster, words: Words, cards: int, least: int) -> bool:
+    found = given(cluster, words)
+    return len(found) == cards and all(used + least > 100 for used in found.values())
 
 
 async def _stands_still(cluster: LiveCluster) -> None:

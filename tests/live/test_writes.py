@@ -16,6 +16,7 @@ from stage import Stage, stage
 from bayplan.api import Node, Pod, PodCondition
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ObjectMeta
+from bayplan.cluster.kubernetes.events import EventRecorder
 from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
 from bayplan.cluster.kubernetes.writer import Writer
 from bayplan.cluster.protocol import (
@@ -60,6 +61,7 @@ def waiting(pod: Pod, message: str, node: str | None = None) -> PatchPodStatus:
 
 
 LOCK = BindLock("hami.io/mutex.lock", 300.0)
+OWN_LOCK = BindLock(LOCK.annotation, 300.0, own=True)
 
 
 def lock_of(made: Stage) -> str | None:
@@ -114,6 +116,41 @@ async def test_of_two_schedulers_at_once_one_gets_the_lock() -> None:
         set_lock(made, None)
         await made.until(lambda: answered == [None, None])
         assert len(made.placements()) == 2
+
+
+async def test_bayplans_own_lock_is_free_once_its_pod_is_bound() -> None:
+    async with stage([make_node("n"), make_pod("p"), make_pod("q")]) as made:
+        _, writer = await writing(made)
+        uids = {key: pod.metadata.uid for key, pod in made.pods().items()}
+        binds = [Bind(key, uid, "n", lock=OWN_LOCK) for key, uid in uids.items()]
+        assert await answers(writer, *binds) == [None, None]
+        assert len(made.placements()) == 2
+        assert (lock_of(made) or "").endswith((",default,p", ",default,q"))
+
+
+async def test_bayplans_own_lock_is_waited_for_while_its_pod_has_no_node() -> None:
+    async with stage([make_node("n"), make_pod("p"), make_pod("other")]) as made:
+        _, writer = await writing(made)
+        set_lock(made, lock_text(time.time(), "default", "other"))
+        pods = made.pods()
+        answered: list[ClusterError | None] = []
+        bind = Bind("default/p", pods["default/p"].metadata.uid, "n", lock=OWN_LOCK)
+        writer.submit(bind, answered.append)
+        await made.until(lambda: writer.retries >= 2)
+        assert made.placements() == {}
+        other = pods["default/other"]
+        made.cluster.update(replaced(other, spec=replaced(other.spec, node_name="n")))
+        await made.until(lambda: answered == [None])
+
+
+async def test_an_elected_leader_takes_no_lock_of_bayplans_own() -> None:
+    async with stage([make_node("n"), make_pod("p")]) as made:
+        app, _ = await writing(made)
+        recorder = EventRecorder(app.transport, "bayplan", "leader")
+        writer = Writer(app.transport, recorder, app.cache, may_write=lambda: True)
+        uid = made.pods()["default/p"].metadata.uid
+        assert await answers(writer, Bind("default/p", uid, "n", lock=OWN_LOCK)) == [None]
+        assert lock_of(made) is None
 
 
 async def test_a_refused_binding_gives_the_lock_back() -> None:

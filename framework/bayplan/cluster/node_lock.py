@@ -12,13 +12,13 @@ __all__ = ["lock_for"]
 
 
 def lock_for(
-    write: Bind, annotations: Mapping[str, str], now: float, exists: Callable[[str], bool]
+    write: Bind, annotations: Mapping[str, str], now: float, holds: Callable[[str], bool]
 ) -> str:
     """Return the value of the lock that a binding needs.
 
     :param annotations: of the node.
     :param now: seconds since 1970.
-    :param exists: tells whether there is a pod, by key.
+    :param holds: tells whether a pod, by key, may still hold a lock.
     :raises Locked: while another pod has it, with the seconds until it may be broken.
     """
     assert write.lock is not None, "the binding needs a lock"
@@ -26,7 +26,7 @@ def lock_for(
     if text is not None:
         held = read_lock(text)
         left = held.since + write.lock.seconds - now
-        held_by_other = held.pod != write.pod and (not held.pod or exists(held.pod))
+        held_by_other = held.pod != write.pod and (not held.pod or holds(held.pod))
         if left >= 0 and held_by_other:
             whose = f" for pod {held.pod}" if held.pod else ""
             raise Locked(f"Node {write.node} is locked{whose}", retry_after=left)

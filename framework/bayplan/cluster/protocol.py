@@ -70,12 +70,16 @@ class BindLock(msgspec.Struct, frozen=True):
     Pods on the node with the annotation ``marks`` whose uids are not ``known`` were bound by
     another scheduler, later than this binding was decided on: then it is refused, as there may be
     no room.
+
+    An ``own`` lock is bayplan's, for nodes whose runtime has none. Nobody removes it: a pod that
+    has a node holds it no longer. An elected leader takes none, as it binds alone.
     """
 
     annotation: str
     seconds: float
     marks: str = ""
     known: frozenset[str] = frozenset()
+    own: bool = False
 
 
 class Bind(msgspec.Struct, frozen=True):

@@ -354,8 +354,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         if not choice.shares:
             return choice.reason
         self._ledger.hold(pod, node.name, choice.shares)
-        # A pod with cards that may not be bound now would only fail later, with its whole gang.
-        return self._written(pod, node).problem or None
+        return None
 
     @hookimpl
     def unreserve(self, pod: PodInfo, node: NodeRow) -> None:
@@ -371,8 +370,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         return own[0].written(pod, node.node, cards, shares, self.handle.unix_time)
 
     @hookimpl
-    def pre_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> Preparation | str | None:
-        """Write the objects that the runtime needs before the pod starts.
+    def pre_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> Preparation | None:
+        """Say which lock and labels the binding needs.
 
         A pod whose shares went to another one meanwhile is placed again.
         """
@@ -380,15 +379,13 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             # A pod whose preparation fails is tried again without waiting for an event.
             return Preparation(ready=lambda: f"its shares of cards of {node.name} {_LOST}")
         written = state[_WRITTEN] = self._written(pod, node)
-        if written.problem:
-            return written.problem
-        if not written.writes and not written.labels and written.lock is None:
-            return None
         lock = written.lock
+        if not written.labels and lock is None:
+            return None
         if lock is not None:
             # Whoever came after the choice was not counted in it, even if it is known by now.
             lock = structs.replace(lock, known=state.get(_NEIGHBOURS) or frozenset())
-        return Preparation(tuple(written.writes), lock=lock, labels=dict(written.labels))
+        return Preparation(lock=lock, labels=dict(written.labels))
 
     @hookimpl
     def bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | None:

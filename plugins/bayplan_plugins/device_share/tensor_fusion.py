@@ -18,7 +18,7 @@ from bayplan.dialects.tensor_fusion_shares import (
     share_of,
 )
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.shared.cards.contract import CardRequest, Choice, NodeCards, Written
+from bayplan_plugins.shared.cards.contract import CardRequest, Choice, NodeCards, Written, own_lock
 from bayplan_plugins.shared.gpus.resources import gpu_count
 
 __all__ = ["TensorFusionCards"]
@@ -165,7 +165,8 @@ class TensorFusionCards:
         if any(name in pod.requests for name in GPU_RESOURCES):
             return Written()
         names = {card.index: card.uuid for card in cards}
-        return Written({GPU_IDS: ",".join(names[share.card] for share in own)})
+        ids = ",".join(names[share.card] for share in own)
+        return Written({GPU_IDS: ids}, lock=own_lock(GPU_IDS))
 
 
 def _content(gpu: TensorFusionGpu) -> object:

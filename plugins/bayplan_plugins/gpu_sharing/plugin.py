@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
+from msgspec import structs
 
 from bayplan import (
     SKIP,
@@ -34,6 +35,7 @@ from bayplan.api.cards import WHOLE
 from bayplan.cluster.protocol import CreateObject, PutConfigMap
 from bayplan.dialects.kai_shares import (
     GPU,
+    RECEIVED_ANNOTATION,
     GpuShareRequest,
     config_maps,
     group_labels,
@@ -47,6 +49,7 @@ from bayplan.plugin.base import Skip
 from bayplan.plugin.devices import CardHolder, NodeDevices
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.gpu_sharing.columns import CardColumns
+from bayplan_plugins.shared.cards.contract import own_lock
 from bayplan_plugins.shared.cards.kai_groups import GpuGroups
 from bayplan_plugins.shared.cards.kai_requests import known_share, says_shares
 
@@ -203,12 +206,14 @@ class GPUSharing(Plugin[GPUSharingArgs]):
             for name in missing
         ]
         labels = {**dict.fromkeys(old_group_labels(pod.pod)), **group_labels(request, groups)}
+        counted = self._groups.uids(node.name)
         return Preparation(
             writes,
             partial(self._is_ready, node.name, groups),
             _WAIT,
             then=partial(self._config_maps, pod, node.name, groups),
             labels=labels,
+            lock=structs.replace(own_lock(RECEIVED_ANNOTATION), known=counted),
         )
 
     def _cards(self, node: str, groups: Sequence[str]) -> list[int | str | None]:

@@ -142,7 +142,8 @@ def bind(store: ObjectStore, pod: Pod, write: Bind) -> None:
         raise Conflict(f"Pod {pod.key} is on node {pod.spec.node_name} already")
     if pod.metadata.deletion_timestamp is not None:
         raise Conflict(f"Pod {pod.key} is being deleted")
-    if write.lock is not None:
+    if write.lock is not None and not write.lock.own:
+        # Nobody else binds pods here.
         _take_lock(store, write, write.lock)
     condition = PodCondition("PodScheduled", "True", last_transition_time=store.timestamp())
     pod = with_condition(with_spec(pod, node_name=write.node), condition)

@@ -74,11 +74,13 @@ class PodWrites:
     """Writes of pods; ``sent`` says that an earlier attempt may have been carried out.
 
     :param lookup: returns an object as it was last seen, by type and key, or None.
+    :param alone: whether no other bayplan binds pods at the same time.
     """
 
-    def __init__(self, transport: Requests, lookup: Lookup) -> None:
+    def __init__(self, transport: Requests, lookup: Lookup, alone: bool = False) -> None:
         self._transport = transport
         self._lookup = lookup
+        self._alone = alone
         self._patched: OrderedDict[str, None] = OrderedDict()
         self._locks: dict[str, str] = {}
         """The latest lock that was taken of each node."""
@@ -95,7 +97,7 @@ class PodWrites:
         :raises Locked: while another pod has the lock that the binding needs.
         :raises ClusterError: when a request fails.
         """
-        if write.lock is not None:
+        if write.lock is not None and not (write.lock.own and self._alone):
             await self._take_lock(write, write.lock)
             await self._check_others(write, write.lock)
         namespace, _, name = write.pod.partition("/")
@@ -134,8 +136,8 @@ class PodWrites:
             raise NotFound(f"Node {write.node} does not exist")
         meta = node.metadata
         try:
-            there = await self._holder_exists(meta.annotations.get(lock.annotation, ""))
-            text = lock_for(write, meta.annotations, time.time(), lambda _: there)
+            held = await self._is_held(meta.annotations.get(lock.annotation, ""), lock)
+            text = lock_for(write, meta.annotations, time.time(), lambda _: held)
         except Locked as exc:
             raise Locked(str(exc), retry_after=_LOCK_WAIT) from None
         change = {"resourceVersion": meta.resource_version, "annotations": {lock.annotation: text}}
@@ -167,22 +169,24 @@ class PodWrites:
         if len(self._locked) > _REMEMBERED:
             self._locked.popitem(last=False)
 
-    async def _holder_exists(self, lock: str) -> bool:
-        """Tell whether there is the pod that a lock names.
+    async def _is_held(self, text: str, lock: BindLock) -> bool:
+        """Tell whether there is the pod that a lock names, waiting for its binding if it is ours.
 
         The watch of nodes may be ahead of that of pods, so a pod that is not known is asked for: a
         lock must not be broken whose pod has only just come.
         """
-        key = read_lock(lock).pod if lock else ""
+        key = read_lock(text).pod if text else ""
         if not _POD_KEY.fullmatch(key):
             return False
-        if self._lookup(Pod, key) is not None:
-            return True
-        try:
-            await self._transport.request("GET", pod_path(key))
-        except NotFound:
-            return False
-        return True
+        pod = self._lookup(Pod, key)
+        if pod is None:
+            try:
+                content = await self._transport.request("GET", pod_path(key))
+            except NotFound:
+                return False
+            pod = decode_json(KINDS["", "Pod"], "v1", content)
+            assert isinstance(pod, Pod), "the path is a pod's"
+        return not (lock.own and pod.spec.node_name)
 
     async def _release_lock(self, write: Bind) -> None:
         """Give back the lock of a pod that is not bound, if it still has it."""

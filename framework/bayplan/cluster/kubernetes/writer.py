@@ -143,7 +143,7 @@ class Writer:
         self.dropped_events = 0
         self.retries = 0
         fenced = transport if may_write is None else _FencedRequests(transport, may_write)
-        self._pods = PodWrites(fenced, objects.get)
+        self._pods = PodWrites(fenced, objects.get, alone=may_write is not None)
         self._claims = ClaimWrites(fenced, objects.get, objects.resource_of)
         self._statuses = StatusWrites(fenced, objects.get, objects.resource_of)
         self._volumes = VolumeWrites(fenced, objects.resource_of)

@@ -46,7 +46,7 @@ from bayplan_plugins.device_share.koordinator.refusal import Refused
 from bayplan_plugins.device_share.koordinator.request import DeviceRequest, read_request
 from bayplan_plugins.device_share.koordinator.runtime import PARTICULAR_VENDORS, check, tell
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
-from bayplan_plugins.shared.cards.contract import CardRequest, Choice, NodeCards, Written
+from bayplan_plugins.shared.cards.contract import CardRequest, Choice, NodeCards, Written, own_lock
 
 __all__ = ["KoordinatorCards"]
 
@@ -233,12 +233,9 @@ class KoordinatorCards:
             now,
         )
         has_gpus = any(one is not None and one.kind == GPU for one in allocations)
-        lock = VENDOR_LOCKS.get(vendor) if has_gpus else None
-        return Written(
-            told.annotations,
-            told.labels,
-            lock=BindLock(lock, LOCK_SECONDS, ALLOCATED) if lock is not None else None,
-        )
+        name = VENDOR_LOCKS.get(vendor) if has_gpus else None
+        lock = own_lock(ALLOCATED) if name is None else BindLock(name, LOCK_SECONDS, ALLOCATED)
+        return Written(told.annotations, told.labels, lock=lock if allocations else None)
 
     # Templates -------------------------------------------------------------------------------
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol, runtime_checkable
 
 from bayplan import PodInfo
 from bayplan.api import Node
 from bayplan.api.cards import WHOLE, Card, CardUse, Share
-from bayplan.cluster.protocol import BindLock, Write
+from bayplan.cluster.protocol import BindLock
+from bayplan.dialects.vgpu.node_lock import LOCK_SECONDS
 
 __all__ = [
     "CardContract",
@@ -21,6 +22,7 @@ __all__ = [
     "RoomContract",
     "ScoringContract",
     "Written",
+    "own_lock",
 ]
 
 
@@ -100,17 +102,20 @@ class Choice:
 
 @dataclass(frozen=True)
 class Written:
-    """What binding a pod writes: its annotations and labels, and other objects first.
-
-    ``problem`` says why the pod cannot be bound to the node at the moment, such as a lock that
-    somebody else has; ``lock`` is one that its own binding takes.
-    """
+    """What binding a pod writes: its annotations and labels; ``lock`` is taken before."""
 
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    writes: Sequence[Write] = ()
-    problem: str = ""
     lock: BindLock | None = None
+
+
+@cache
+def own_lock(marks: str) -> BindLock:
+    """Return bayplan's lock of a node's cards, for systems that have none.
+
+    :param marks: the annotation that tells pods with shares of these cards.
+    """
+    return BindLock("bayplan.dev/cards.lock", LOCK_SECONDS, marks, own=True)
 
 
 class CardContract(Protocol):

@@ -92,6 +92,12 @@ class GpuGroups:
         held = self._held.get(key)
         return held.groups if held is not None else ()
 
+    def uids(self, node: str) -> frozenset[str]:
+        """Return the pods that share cards of a node, by uid."""
+        placed = self._snapshot.placed
+        groups = self.on_node(node).values()
+        return frozenset(placed[key][0].uid for group in groups for key in group.pods)
+
     def card_memory(self, node: str) -> int:
         """Return the MiB of each card of a node."""
         found = self._node(node)
