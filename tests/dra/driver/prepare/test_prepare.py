@@ -39,6 +39,8 @@ def test_a_container_gets_exactly_the_devices_that_the_scheduler_chose(
     node.kubelet.services = [f"{version}.DRAPlugin"]
     node.kubelet.restart()
     node.kubelet.advance()
+    eventually(node.slices)
+    node.settle()
     claim = node.bind("p", "two")
     answer = node.kubelet.prepare(claim)[claim.metadata.name]
     assert answer.error == ""
