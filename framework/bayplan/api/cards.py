@@ -7,7 +7,9 @@ to use a card; a card with one slot is not shared.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 __all__ = ["MEBIBYTE", "WHOLE", "Card", "CardUse", "Partition", "PartitionProfile", "Share"]
 
@@ -43,8 +45,7 @@ class Partition:
     size: int
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(msgspec.Struct, frozen=True, gc=False):
     """A card of a node as it is offered to pods.
 
     ``index`` is its place on the node (the minor of its device file), unique among all kinds of
@@ -76,8 +77,7 @@ class Card:
         return self.healthy and not self.cordoned
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(msgspec.Struct, frozen=True, gc=False):
     """What one container (or a pod as a whole) holds of one card.
 
     ``container`` counts init containers first, then containers; -1 stands for the whole pod.
@@ -93,14 +93,13 @@ class Share:
     detail: Hashable = None
 
 
-@dataclass(frozen=True)
-class CardUse:
+class CardUse(msgspec.Struct, frozen=True, gc=False):
     """What is taken of one card, by all shares together; ``details`` are theirs, in any order."""
 
     compute: int = 0
     memory: int = 0
     slots: int = 0
-    partitions: tuple[Partition, ...] = field(default=())
+    partitions: tuple[Partition, ...] = ()
     details: tuple[Hashable, ...] = ()
 
     def plus(self, share: Share) -> CardUse:

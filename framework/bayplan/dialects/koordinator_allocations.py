@@ -75,8 +75,7 @@ class Function:
     minor: int = 0
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(msgspec.Struct, frozen=True, gc=False):
     """What a pod got of one device: amounts by resource, sorted, and virtual functions.
 
     ``template`` names the template after which a part of an NPU was cut.

@@ -51,6 +51,7 @@ from bayplan_plugins.shared.cards.contract import CardRequest, Choice, NodeCards
 __all__ = ["KoordinatorCards"]
 
 _PER_PERCENT = 10
+_NO_MACHINE = Machine()
 _PERCENT = 100
 _ROUNDING = 1e-12
 """Less than a byte of any card's memory, more than an error of floating point."""
@@ -267,7 +268,7 @@ def _read_cards(found: KoordinatorDevice, node: Node) -> _Cards:
 
 def _machine(cards: Sequence[Card]) -> Machine:
     devices = (one.detail for one in cards)
-    return next((one.machine for one in devices if isinstance(one, Device)), Machine())
+    return next((one.machine for one in devices if isinstance(one, Device)), _NO_MACHINE)
 
 
 def _word(pod: PodInfo) -> str:

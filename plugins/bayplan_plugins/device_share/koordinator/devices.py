@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
+
 from bayplan.api import KoordinatorDevice, Node
 from bayplan.api.cards import WHOLE, Card, Share
 from bayplan.api.koordinator_device import KoordinatorDeviceInfo
@@ -82,8 +84,7 @@ class FunctionGroup:
     functions: tuple[Function, ...]
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(msgspec.Struct, frozen=True, dict=True):
     """One device. ``amounts`` is empty where it is not healthy."""
 
     kind: str
@@ -128,30 +129,34 @@ def _device(info: KoordinatorDeviceInfo, machine: Machine, where: str) -> Device
     minor = info.minor if info.minor is not None else 0
     if not 0 <= minor <= _MOST_MINOR:
         raise ValueError(f"{where}.minor: expected a number from 0 to {_MOST_MINOR}, got {minor}")
-    for name, quantity in info.resources.items():
-        if not 0 <= quantity.units <= LARGEST_AMOUNT:
+    amounts = sorted([(name, quantity.units) for name, quantity in info.resources.items()])
+    for name, amount in amounts:
+        if not 0 <= amount <= LARGEST_AMOUNT:
             raise ValueError(
                 f'{where}.resources["{name}"]: expected an amount from 0 to 2^53, '
-                f'got "{quantity.text}"'
+                f'got "{info.resources[name].text}"'
             )
-    offered = info.resources if info.health else {}
     topology = info.topology
     return Device(
         info.type,
         minor,
         machine,
-        tuple(sorted((name, quantity.units) for name, quantity in offered.items())),
+        tuple(amounts) if info.health else (),
         info.id,
         tuple(sorted(info.labels.items())),
         None if topology is None or topology.node_id < 0 else topology.node_id,
         None if topology is None else topology.pcie_id,
-        tuple(
-            FunctionGroup(
-                tuple(sorted(group.labels.items())),
-                tuple(Function(one.bus_id, one.minor) for one in group.vfs),
-            )
-            for group in info.vf_groups
-        ),
+        _functions(info) if info.vf_groups else (),
+    )
+
+
+def _functions(info: KoordinatorDeviceInfo) -> tuple[FunctionGroup, ...]:
+    return tuple(
+        FunctionGroup(
+            tuple(sorted(group.labels.items())),
+            tuple(Function(one.bus_id, one.minor) for one in group.vfs),
+        )
+        for group in info.vf_groups
     )
 
 
@@ -198,7 +203,7 @@ def _topology(gpus: Sequence[KoordinatorDeviceInfo]) -> Scope | None:
 
 def card_of(device: Device) -> Card:
     """Return a device as a card; what is not counted in compute and memory is in its detail."""
-    amounts = device.total
+    amounts = dict(device.amounts)
     return Card(
         _FIRST_INDEX[device.kind] + device.minor,
         device.uuid,

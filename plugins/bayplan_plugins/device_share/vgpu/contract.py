@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from bayplan import PodInfo
 from bayplan.api import Node, ResourceQuota
 from bayplan.api.cards import MEBIBYTE, Card, Share
@@ -268,7 +270,8 @@ class VirtualGpus:
         if not self._args.mig_profile_allowlist or not isinstance(found, tuple):
             return found
         return tuple(
-            replace(card, profiles=self._args.allowed(card.model, card.profiles)) for card in found
+            structs.replace(card, profiles=self._args.allowed(card.model, card.profiles))
+            for card in found
         )
 
     def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
