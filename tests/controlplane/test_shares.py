@@ -313,6 +313,80 @@ def _is_full(cluster: LiveCluster, words: Words, cards: int, least: int) -> bool
     return len(found) == cards and all(used + least > 100 for used in found.values())
 
 
+DRA = {"apiVersion": "resource.k8s.io/v1"}
+
+
+def claimed_node(name: str) -> list[Content]:
+    """Return a node with a device that claims share, and one that is divided by counters."""
+    memory = {"value": "100Gi", "requestPolicy": {"default": "100Gi", "validRange": {"min": "1Gi"}}}
+    shared = {"name": "shared", "allowMultipleAllocations": True, "capacity": {"memory": memory}}
+
+    def part(start: int) -> Content:
+        counters = {f"slice-{at}": {"value": "1"} for at in range(start, start + 5)}
+        consumed = [{"counterSet": "card", "counters": counters}]
+        return {"name": f"part-{start}", "consumesCounters": consumed}
+
+    slices = {f"slice-{at}": {"value": "1"} for at in range(8)}
+    pool = {"name": name, "resourceSliceCount": 2, "generation": 1}
+    spec = {"driver": "gpu.example.com", "pool": pool, "nodeName": name}
+    sets = {**spec, "sharedCounters": [{"name": "card", "counters": slices}]}
+    devices = {**spec, "devices": [shared, part(0), part(3)]}
+    made = [{**DRA, "kind": "ResourceSlice", "metadata": {"name": f"{name}-sets"}, "spec": sets}]
+    made += [{**DRA, "kind": "ResourceSlice", "metadata": {"name": name}, "spec": devices}]
+    return [node(name, **{"kubernetes.io/hostname": name}), *made]
+
+
+def device_template(name: str, **asked: object) -> Content:
+    exactly = {"deviceClassName": "gpu", "count": 1, **asked}
+    requests = [{"name": "gpu", "exactly": exactly}]
+    spec = {"spec": {"devices": {"requests": requests}}}
+    return {**DRA, "kind": "ResourceClaimTemplate", "metadata": {"name": name}, "spec": spec}
+
+
+def chosen(name: str) -> list[Content]:
+    """Return selectors of the devices whose capacity, or whose lack of it, says their kind."""
+    sharing = "device.allowMultipleAllocations"
+    return [{"cel": {"expression": sharing if name == "shared" else f"!{sharing}"}}]
+
+
+async def test_two_schedulers_at_once_give_out_no_more_of_a_device_than_there_is(
+    cluster: LiveCluster, tmp_path: Path
+) -> None:
+    memory = {"capacity": {"requests": {"memory": "40Gi"}}}
+    cluster.apply(one for i in range(4) for one in claimed_node(f"n{i}"))
+    cluster.apply(
+        [
+            {**DRA, "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}},
+            device_template("shared", selectors=chosen("shared"), **memory),
+            device_template("part", selectors=chosen("part")),
+        ]
+    )
+    async with AsyncExitStack() as stack:
+        for name in ("one", "two"):
+            profile = tmp_path / f"{name}.yaml"
+            profile.write_text(
+                "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+                f"profiles: [{{schedulerName: {name}}}]\n"
+            )
+            await stack.enter_async_context(cluster.scheduler(load_profiles(profile)))
+        for kind, most in (("shared", 8), ("part", 4)):
+            for i in range(most):
+                for scheduler in ("one", "two"):
+                    pod = asking(f"{kind}-{scheduler}-{i}", schedulerName=scheduler)
+                    claims = [{"name": "gpu", "resourceClaimTemplateName": kind}]
+                    pod["spec"]["resourceClaims"] = claims
+                    cluster.apply([pod])
+        await happens(lambda: len(cluster.placements()) >= 12, 120.0)
+        await _stands_still(cluster)
+        nodes = cluster.placements()
+    found = Counter((node, pod.partition("-")[0]) for pod, node in nodes.items())
+    assert found == {(f"n{i}", kind): most for i in range(4) for kind, most in TWO_AND_ONE.items()}
+
+
+TWO_AND_ONE = {"shared": 2, "part": 1}
+"""How many claims of each kind a node has devices for."""
+
+
 async def _stands_still(cluster: LiveCluster) -> None:
     """Wait until no pod has been bound for a while."""
     count, calm = 0, 0

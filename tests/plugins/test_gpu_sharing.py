@@ -208,9 +208,26 @@ def test_a_card_that_another_scheduler_filled_meanwhile_is_not_shared() -> None:
     assert "Insufficient shares of GPUs" in cluster.message("ours")
 
 
-def test_a_reservation_that_nobody_uses_is_removed() -> None:
+def test_a_reservation_that_nobody_uses_is_removed_when_no_scheduler_can_be_about_to() -> None:
     left = reservation_pod("n", "left", make_pod("gone"), "image")
     cluster = sharing(node(), left)
+    cluster.advance(50)
+    assert len(reservations(cluster)) == 1
+    cluster.advance(20)
+    assert reservations(cluster) == []
+
+
+def test_a_reservation_of_another_scheduler_stays_until_its_pods_have_come_and_gone() -> None:
+    made = reservation_pod("n", "theirs", make_pod("first"), "image")
+    cluster = sharing(node(), made)
+    cluster.advance(10)
+    labels = {GROUP_LABEL: "theirs"}
+    bound = make_pod("first", node="n", labels=labels, annotations={"gpu-fraction": "0.5"})
+    cluster.add(bound)
+    cluster.advance(100)
+    assert len(reservations(cluster)) == 1
+    cluster.remove("first")
+    cluster.schedule()
     assert reservations(cluster) == []
 
 

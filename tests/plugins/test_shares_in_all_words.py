@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -15,6 +15,8 @@ from bayplan.api import ApiObject, Pod
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.explain.explanation import explain
+from bayplan.profiles.loading import default_profiles
+from bayplan.scheduler.scheduler import Scheduler
 from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
 from bayplan.topology.machine.readers.hami_register import REGISTER, VOLCANO_REGISTER
 
@@ -47,7 +49,7 @@ class Words:
     def pod(self, name: str, **more: Any) -> Pod:
         if self.template is not None:
             claims = [{"name": "part", "resourceClaimTemplateName": "part"}]
-            more = {**more, "spec": {"resourceClaims": claims}}
+            more = {**more, "spec": {**more.get("spec", {}), "resourceClaims": claims}}
         return make_pod(name, annotations=self.notes, **self.asked, **more)
 
     def objects(self) -> list[ApiObject]:
@@ -175,7 +177,7 @@ WORDS |= {
     "consumable capacity": Words(
         card=_shared_device,
         template={"capacity": {"requests": {"memory": "48Gi"}}},
-        told="would fit on a if the device of claim default/p-part-* was freed",
+        told="would fit on a if 16Gi of memory of device gpu-0 was freed",
     ),
     "partitions of claims": Words(
         card=_divided_device,
@@ -242,4 +244,41 @@ def test_explain_says_what_would_have_to_be_free(words: Words) -> None:
     about = explain(cluster.scheduler, pod)
     (one,) = about.suggestions
     assert fnmatchcase(one.text, words.told)
-    assert one.ends == (() if words.template is not None else ("default/p",))
+    assert one.ends == (() if words is WORDS["partitions of claims"] else ("default/p",))
+
+
+def test_explain_says_that_shared_devices_have_enough_left_but_none_alone() -> None:
+    words = WORDS["consumable capacity"]
+    cluster = cluster_of(words)
+    step = {"default": "80Gi", "validRange": {"min": "1Gi", "step": "1Gi"}}
+    shared = {
+        "allowMultipleAllocations": True,
+        "capacity": {"memory": {"value": "80Gi", "requestPolicy": step}},
+    }
+    cluster.add(make_node("a", cpu=64), slice_of("a", [{**gpu(n), **shared} for n in range(2)]))
+    cluster.add(words.pod("p0"), words.pod("p1"), words.pod("q", priority=-1))
+    cluster.advance(60)
+    pod = cluster.api.get(Pod, "default/q")
+    assert pod is not None
+    (one,) = explain(cluster.scheduler, pod).suggestions
+    assert one.text == (
+        "would fit on a if 16Gi of memory of device gpu-0 was freed; "
+        "its devices have 32Gi, 32Gi left: fragmented"
+    )
+
+
+@pytest.mark.parametrize("kind", ["consumable capacity", "partitions of claims"])
+def test_two_schedulers_at_once_never_give_out_more_of_a_device_than_there_is(kind: str) -> None:
+    words = WORDS[kind]
+    cluster = cluster_of(words, "a", "b")
+    profiles = default_profiles()
+    own = replace(profiles.profiles[0], scheduler_name="second")
+    second = Scheduler(cluster.api, replace(profiles, profiles=(own,), any_scheduler=False))
+    cluster.add(*(words.pod(f"p{n}") for n in range(3)))
+    cluster.add(*(words.pod(f"q{n}", spec={"schedulerName": "second"}) for n in range(3)))
+    for _ in range(60):
+        cluster.scheduler.step()
+        second.step()
+        cluster.api.deliver()
+        cluster.advance(1)
+    assert sorted(cluster.placements().values()) == ["a", "b"]

@@ -8,10 +8,12 @@ Kubernetes' order (:mod:`.reference`).
 from __future__ import annotations
 
 from bayplan_dra.allocator.allocator import Allocator
+from bayplan_dra.allocator.capacity import as_quantity
 from bayplan_dra.allocator.host import HostLimits
 from bayplan_dra.allocator.model import (
     AllocatedState,
     AllocationError,
+    Amount,
     DeviceId,
     Features,
     HeldDevice,
@@ -28,14 +30,17 @@ from bayplan_dra.allocator.results import Choice, allocation_of
 from bayplan_dra.allocator.shape import Shapes
 from bayplan_dra.allocator.solve import Failure, Score, Solved, Task
 from bayplan_dra.allocator.table import TOPOLOGY, DeviceTable
+from bayplan_dra.allocator.usage import CounterKey, Usage
 
 __all__ = [
     "TOPOLOGY",
     "AllocatedState",
     "AllocationError",
     "Allocator",
+    "Amount",
     "Choice",
     "ClaimToAllocate",
+    "CounterKey",
     "DeviceId",
     "DeviceTable",
     "Failure",
@@ -55,8 +60,10 @@ __all__ = [
     "Solved",
     "Task",
     "TimedOut",
+    "Usage",
     "allocated_ids",
     "allocation_of",
+    "as_quantity",
     "prepare",
     "reach_of",
 ]

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 
 from bayplan.api import ResourceClaim
 from bayplan_dra.allocator import HeldDevice
-from bayplan_plugins.dynamic_resources.device_usage import DeviceUsage
 
 __all__ = ["AllocatedDevices"]
 
@@ -18,8 +17,7 @@ class AllocatedDevices:
     in-flight allocation may stand for the same devices.
     """
 
-    def __init__(self, usage: DeviceUsage) -> None:
-        self._usage = usage
+    def __init__(self) -> None:
         self._held: dict[str, list[HeldDevice]] = {}
         self._first_seen: dict[str, tuple[int, str]] = {}
         self._seen = 0
@@ -68,18 +66,18 @@ class AllocatedDevices:
             if self._owners.get(uid) == pod and self._consumers[uid] == {pod} and uid in self._held:
                 yield uid
 
-    def earlier_holder(self, claim: ResourceClaim) -> str:
-        """Return the key of a claim that got one of this claim's devices before it, or ""."""
-        uid = claim.metadata.uid
+    def before(self, uid: str) -> list[tuple[str, list[HeldDevice]]]:
+        """Return the claims whose allocations were seen before a claim's, in that order.
+
+        By key, with what they hold; none if the claim has no allocation.
+        """
         mine = self._first_seen.get(uid)
-        held = {one.id for one in self._held.get(uid, ()) if one.consumed is None}
-        if mine is None or all(self._usage.holders_of(device) < 2 for device in held):
-            return ""
-        for other, theirs in self._held.items():
-            before = other != uid and self._first_seen.get(other, mine) < mine
-            if before and any(one.id in held for one in theirs):
-                return self._first_seen[other][1]
-        return ""
+        earlier = [
+            (seen, self._held[other])
+            for other, seen in self._first_seen.items()
+            if mine is not None and seen < mine and other in self._held
+        ]
+        return [(key, held) for (_, key), held in sorted(earlier, key=lambda one: one[0])]
 
     def _set_consumers(self, uid: str, pods: frozenset[str]) -> None:
         before = self._consumers.get(uid, frozenset())

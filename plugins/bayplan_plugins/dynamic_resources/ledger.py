@@ -43,7 +43,7 @@ class DeviceLedger:
         self.classes = DeviceClasses(snapshot, self.devices.features)
         self.specs = ClaimSpecs(self.classes, self.devices.features)
         self.extended = ExtendedClaims(self.classes, self.devices.features)
-        self.allocated = AllocatedDevices(self.usage)
+        self.allocated = AllocatedDevices()
         self.in_flight = InFlightAllocations(self.usage)
         self.trial_holds = TrialHolds(self.usage)
         self._taken_back: dict[str, list[str]] = {}

@@ -27,6 +27,7 @@ from bayplan_plugins.dynamic_resources.handover import Handovers
 from bayplan_plugins.dynamic_resources.in_flight import InFlightAllocation
 from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.pod_claims import PodClaims
+from bayplan_plugins.dynamic_resources.rivals import earlier_rival
 
 __all__ = ["ClaimWriter"]
 
@@ -148,7 +149,7 @@ class ClaimWriter:
             known = claim.status.allocation
             if known is None or known.devices.results != allocation.devices.results:
                 return False
-            rival = self._ledger.allocated.earlier_holder(claim)
+            rival = earlier_rival(self._ledger, claim, plan.node.node)
             if rival:
                 return f"claim {key}: a device of it was given to claim {rival} just before"
             ready = self._is_ready(pod, plan, claim, allocation)

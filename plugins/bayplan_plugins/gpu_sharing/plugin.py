@@ -45,6 +45,7 @@ from bayplan.dialects.kai_shares import (
     reservation_pod,
     reserved_index,
 )
+from bayplan.dialects.reading import timestamp
 from bayplan.plugin.base import Skip
 from bayplan.plugin.devices import CardHolder, NodeDevices
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
@@ -59,6 +60,8 @@ _TOO_LITTLE = "Insufficient shares of GPUs"
 _UNUSED = "no pod shares its GPU any more"
 _WAIT = 40.0
 """Seconds within which a reservation pod has to tell its card, as in KAI's binder."""
+_UNTIL_USED = 60.0
+"""Seconds for which a reservation pod is left to a scheduler that may be about to use it."""
 _HALF = 50.0
 _MOST_TOLD = 8
 
@@ -254,12 +257,20 @@ class GPUSharing(Plugin[GPUSharingArgs]):
 
     @hookimpl
     def overdue(self) -> Overdue | None:
-        """Evict the reservation pods of groups that have no pods any more."""
-        placed = self.handle.snapshot.placed
-        unused = self._groups.abandoned()
-        for key in unused:
-            self._groups.give_up(key)
-        return Overdue([(placed[key][0], _UNUSED) for key in unused]) if unused else None
+        """Evict the reservation pods of groups that have no pods any more.
+
+        One that never had any may be another scheduler's that is about to bind its first pod.
+        """
+        victims, times = [], []
+        for key, used in self._groups.unused():
+            pod = self.handle.snapshot.placed[key][0]
+            age = self.handle.unix_time - timestamp(pod.pod.metadata.creation_timestamp)
+            if used or age >= _UNTIL_USED:
+                self._groups.give_up(key)
+                victims.append((pod, _UNUSED))
+            else:
+                times.append(self.handle.now + _UNTIL_USED - age)
+        return Overdue(victims, again=min(times, default=None)) if victims or times else None
 
     # What there is ---------------------------------------------------------------------------
 

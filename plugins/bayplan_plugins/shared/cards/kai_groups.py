@@ -41,11 +41,12 @@ class Group:
     """The pods that share one card.
 
     ``pods`` are their requests by key. ``reservation`` is the key of the pod that holds the card
-    for them, or of its stand-in.
+    for them, or of its stand-in. ``used`` says that there have been pods.
     """
 
     pods: dict[str, GpuShareRequest] = field(default_factory=dict)
     reservation: str = ""
+    used: bool = False
 
     def memory(self, card: int) -> int:
         """Return the MiB that its pods take of a card of so many MiB."""
@@ -127,11 +128,11 @@ class GpuGroups:
             total += sum(max(0, card - group.memory(card)) / card for group in groups.values())
         return total
 
-    def abandoned(self) -> list[str]:
-        """Return the reservation pods, by key, whose groups have no pod any more."""
+    def unused(self) -> list[tuple[str, bool]]:
+        """Return the reservation pods, by key, whose groups have no pods; and whether they had."""
         placed = self._snapshot.placed
         return sorted(
-            group.reservation
+            (group.reservation, group.used)
             for groups in self._nodes.values()
             for group in groups.values()
             if not group.pods
@@ -248,6 +249,10 @@ class GpuGroups:
         for name in groups:
             group = on_node.setdefault(name, Group())
             group.pods[pod.key] = request
+            if not group.used:
+                group.used = True
+                if self._snapshot.in_trial:
+                    self._snapshot.on_rollback(partial(setattr, group, "used", False))
             self._settle(node, name, pod)
 
     def _leave(self, pod: PodInfo) -> None:
