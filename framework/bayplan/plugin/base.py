@@ -518,15 +518,15 @@ class Plugin(Generic[ArgsT]):
 
     Args: ClassVar[type[Args]] = Args
     """The model of the plugin's arguments."""
-    reads: ClassVar[Reads] = Reads.CLUSTER
+    reads: Reads = Reads.CLUSTER
     """What Filter and Score look at, joined by ``|``: the framework computes them again for a node
     only when that changes. A plugin that reads less than it says is slower; one that reads more
-    gives stale answers."""
+    gives stale answers. Where the arguments decide it, ``__init__`` may narrow it."""
     by_spec: ClassVar[bool] = False
     """Whether Filter and Score look at nothing of a pod but its spec, without the node name. Such a
     plugin needs no ``sign``: pods that share answers have equal specs in any case."""
-    normalize_scores: ClassVar[Normalize] = Normalize.NONE
-    """How the framework brings the plugin's scores to 0..100."""
+    normalize_scores: Normalize = Normalize.NONE
+    """How the framework brings the plugin's scores to 0..100; ``__init__`` may choose another."""
     requeue_on: ClassVar[ClusterEvent] = ClusterEvent.ANY
     """The events, joined by ``|``, after which a pod that this plugin refused is tried again."""
     actions: Sequence[str] = ()

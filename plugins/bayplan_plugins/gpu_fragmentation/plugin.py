@@ -125,6 +125,9 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         self._learned = None if args.workload else LearnedWorkload(self._source.most)
         self._workload = _given(args)
         self._policy.forget(self._workload)
+        if args.policy == "FGD" and args.workload:
+            # A node's score, from 0 to 100, follows from the node and the pod alone.
+            self.reads, self.normalize_scores = Reads.NODE | Reads.PODS, Normalize.NONE
         self._known: OrderedDict[PodShape, _Known] = OrderedDict()
         self._shapes: dict[Hashable, PodShape] = {}
         self._version: object = None
