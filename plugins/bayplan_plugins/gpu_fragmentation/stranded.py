@@ -269,10 +269,13 @@ class LeastStranded:
     def normalized(self, scores: FloatColumn) -> FloatColumn:
         """Spread the scores over 0 to 100; less where all nodes are nearly alike."""
         # One column for every step: all nodes are looked at for every pod.
-        low, high = scores[scores.argmin()], scores[scores.argmax()]
+        low, high = scores.item(scores.argmin()), scores.item(scores.argmax())
+        part = 100.0 / max(high - low, _ALIKE)
         spread: FloatColumn = high - scores
-        spread *= 100.0 / max(high - low, _ALIKE)
-        np.minimum(spread, 100.0, out=spread)
+        spread *= part
+        if (high - low) * part > 100.0:
+            # By rounding.
+            np.minimum(spread, 100.0, out=spread)
         return np.subtract(100.0, spread, out=spread)
 
 
