@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,26 +146,35 @@ class RealNode:
     def wait_for(self, phase: str, *names: str, seconds: float = 60.0) -> None:
         """Wait until pods have a phase.
 
-        An API server may refuse a kubelet the claim of a pod that was just bound to its node (the
-        Node authorizer sees that a moment later); the kubelet then tries again within 90 s.
-
         :raises AssertionError: with what is known of those that do not in time.
         """
         for name in names:
-            try:
-                wait_until(lambda name=name: self.phase(name) == phase, name, seconds)
-                continue
-            except TimeoutError:
-                pass
-            late = any(_LATE_AUTHORIZER in one for one in self.told(name))
-            try:
-                wait_until(
-                    lambda name=name: self.phase(name) == phase, name, _RESYNC_SECONDS * late
-                )
-            except TimeoutError:
-                told = "\n".join(self.told(name))
-                pod = json.dumps(self.pod(name).get("status", {}), indent=1)
-                raise AssertionError(f"{name} is not {phase}:\n{pod}\n{told}") from None
+            self._wait(lambda name=name: self.phase(name) == phase, name, f"not {phase}", seconds)
+
+    def wait_until_told(self, name: str, text: str, seconds: float = 60.0) -> None:
+        """Wait until an event of a pod contains a text.
+
+        :raises AssertionError: with what is known of the pod if none does in time.
+        """
+        self._wait(
+            lambda: any(text in one for one in self.told(name)), name, f'not told "{text}"', seconds
+        )
+
+    def _wait(self, true: Callable[[], bool], name: str, otherwise: str, seconds: float) -> None:
+        """Wait for something that the kubelet does with a pod.
+
+        An API server may refuse a kubelet the claim of a pod that was just bound to its node (the
+        Node authorizer sees that a moment later); the kubelet then tries again within 90 s.
+        """
+        with contextlib.suppress(TimeoutError):
+            return wait_until(true, name, seconds)
+        late = any(_LATE_AUTHORIZER in one for one in self.told(name))
+        try:
+            wait_until(true, name, _RESYNC_SECONDS * late)
+        except TimeoutError:
+            told = "\n".join(self.told(name))
+            pod = json.dumps(self.pod(name).get("status", {}), indent=1)
+            raise AssertionError(f"{name} is {otherwise}:\n{pod}\n{told}") from None
 
     def told(self, name: str) -> list[str]:
         """Return the events of a pod, the first one first."""

@@ -190,7 +190,7 @@ def test_a_full_disk_is_told_and_passes(node: RealNode, driver: DriverProcess) -
         fill = f"dd if=/dev/zero of={own}/filling bs=1k 2>/dev/null; true"
         subprocess.run(node.within("sh", "-c", fill), check=True)
         node.apply(pod("full", template="one"))
-        wait_until(lambda: any(NO_SPACE in one for one in node.told("full")), "it is told", 30)
+        node.wait_until_told("full", NO_SPACE, seconds=30)
         # What needs no room goes on: a claim is given back, a restart serves.
         node.delete_pods("before")
         driver.kill()

@@ -60,7 +60,7 @@ def test_a_claim_gets_no_gpu_that_a_pod_has_through_the_device_plugin(
         node, "plugged"
     )
     node.apply(ALL, pod("p", template="all"))
-    wait_until(lambda: any("3 tainted" in one for one in node.told("p")), "p waits")
+    node.wait_until_told("p", "3 tainted")
     node.delete_pods("plugged")
     node.wait_for("Running", "p")
     assert len(_gpus(node, "p")) == 8

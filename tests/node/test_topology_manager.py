@@ -124,7 +124,7 @@ def assert_refused(node: RealNode, name: str) -> None:
     status = node.pod(name)["status"]
     assert status["reason"] == REFUSED
     assert "Resources cannot be allocated with Topology locality" in status["message"]
-    wait_until(lambda: any(f"Warning {REFUSED}" in one for one in node.told(name)), "it is told")
+    node.wait_until_told(name, f"Warning {REFUSED}")
 
 
 # Controllers ------------------------------------------------------------------------------------
