@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -164,8 +165,7 @@ def as_mask(mask: object, size: int) -> BoolColumn:
     return array
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(NamedTuple):
     """Scores, one a node, and their bounds: lowest and highest, None without any node."""
 
     column: FloatColumn

@@ -252,10 +252,12 @@ class CycleState:
 
     def get(self, key: StateKey[T]) -> T | None:
         """Return the value, or None where nothing was written."""
-        try:
-            return self[key]
-        except KeyError:
-            return None
+        state: CycleState | None = self
+        while state is not None:
+            if key in state._values:
+                return state._values[key]  # type: ignore[index, return-value]
+            state = state._parent
+        return None
 
     def checkpoint(self) -> Callable[[], None]:
         """Return a function that restores the state as it is now."""

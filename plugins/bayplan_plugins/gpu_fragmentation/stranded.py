@@ -251,7 +251,7 @@ class LeastStranded:
 
     def _prices(self) -> FloatColumn:
         if self._known_prices is None:
-            slots = self._slots_of.sum(axis=1)
+            slots = np.add.reduce(self._slots_of, axis=1)
             self._known_prices = self._slots.prices(slots, float(self._all_idle))
         return self._known_prices
 
