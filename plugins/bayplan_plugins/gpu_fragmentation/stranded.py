@@ -157,19 +157,19 @@ class LeastStranded:
         size = len(states)
         result = Rated.nowhere(size)
         result.used_up = np.zeros((len(self._slots.cards), size))
-        if size <= _FEW and shape.cards == 1 and not shape.whole:
+        if size <= _FEW and shape.cards == 1:
             self._rate_few(shape, states, result)
             return result
         places = with_room(shape, states)
         if not len(places):
             return result
         own = states.part(places)
-        if shape.cards != 1 or shape.whole:
+        if shape.cards != 1:
             after = own.without(shape.cpu, several_taken(shape, own.left))
             gain, lost = self._effect(own, after)
             result.scores[places], result.used_up[:, places] = gain, lost
         else:
-            self._rate_share(shape, own, places, result)
+            self._rate_one_card(shape, own, places, result)
         return result
 
     def _effect(self, before: NodeStates, after: NodeStates) -> tuple[FloatColumn, SlotTable]:
@@ -179,8 +179,8 @@ class LeastStranded:
         gain: FloatColumn = self._stranded[rows] - self._idle_after.of(numbers, after)[:, 0]
         return gain, self._slots_of[:, rows] - self._slot_table.of(numbers, after).T
 
-    def _rate_share(self, shape: PodShape, own: NodeStates, places: Rows, result: Rated) -> None:
-        """Rate nodes for a share; of each one's cards take the best, of equal ones the first."""
+    def _rate_one_card(self, shape: PodShape, own: NodeStates, places: Rows, result: Rated) -> None:
+        """Rate nodes for one card or a share; of the different ones, the first best counts."""
         nodes, cards = different_cards(own.left, shape.compute)
         gain, lost = self._share_effect(shape, own, nodes, cards)
         total = gain - self._prices() @ lost
@@ -191,7 +191,7 @@ class LeastStranded:
         result.used_up[:, into] = lost[:, chosen]
 
     def _rate_few(self, shape: PodShape, states: NodeStates, result: Rated) -> None:
-        """Rate a few nodes for a share, each by what is known of nodes that are alike."""
+        """Do the same for a few nodes, each by what is known of nodes that are alike."""
         known = self._tried.setdefault(shape, {})
         if len(known) > _MOST_TRIED or len(self._tried) > _MOST_SHAPES:
             self._tried.clear()
