@@ -14,7 +14,7 @@ from fraction_cases import fraction_cases
 from bayplan.api import Quantity
 from bayplan.api.cards import MEBIBYTE, Card, CardUse, Partition, PartitionProfile
 from bayplan.api.pod import ResourceRequirements
-from bayplan.dialects.hami import CardOptions, Weights, card_options_of, policy_words
+from bayplan.dialects.hami import CardOptions, Weights, card_options_of
 from bayplan.dialects.vgpu.requests import (
     UNSET_PERCENTAGE,
     ContainerRequest,
@@ -22,8 +22,8 @@ from bayplan.dialects.vgpu.requests import (
     admitted,
     container_request,
 )
-from bayplan.dialects.vgpu.systems import HAMI, Resources
-from bayplan.topology.machine.readers.hami_register import CORDON
+from bayplan.dialects.vgpu.systems import Resources
+from bayplan.topology.machine.readers.hami_register import CORDON, cordoned_uuids
 from bayplan_plugins.device_share.vgpu.containers import (
     ContainerKind,
     Wanted,
@@ -67,7 +67,7 @@ def _device(plain: Mapping[str, Any], cordon: str = "") -> Device:
         plain["count"],
         plain.get("numa", 0),
         plain.get("health", True),
-        plain["id"] in cordon.split(","),
+        plain["id"] in cordoned_uuids(cordon),
         plain.get("mode", ""),
         tuple(profiles),
     )
@@ -122,11 +122,12 @@ def _check_reason(found: Fit, want: Mapping[str, Any]) -> None:
 
 
 def _check_fit_in_devices(case: Case) -> None:
-    (request,) = case["requests"].values()
     devices = [_device(one) for one in case["devices"]]
-    found = fit_container(devices, _request(request), CardOptions())
-    assert (not isinstance(found, str)) == case["want"]["fit"]
-    assert (found if isinstance(found, str) else "") == case["want"]["reason"]
+    requests = [_request(one) for one in case["requests"].values()]
+    answers = (fit_container(devices, request, CardOptions()) for request in requests)
+    reason = next((found for found in answers if isinstance(found, str)), "")
+    assert (not reason) == case["want"]["fit"]
+    assert reason == case["want"]["reason"]
 
 
 def _wanted(case: Case) -> list[Wanted]:
@@ -264,8 +265,7 @@ def _check_device_score(case: Case) -> None:
 
 
 def _check_device_less(case: Case) -> None:
-    known = ("binpack", "spread", "topology-aware", "mutex", "numa")
-    policy = policy_words("policy", case["policy"], known)
+    policy = tuple(word.strip() for word in case["policy"].split(",") if word.strip())
     rank = device_rank(policy, case["numaBind"])
     one, other = (rank(_device(plain), plain["score"]) for plain in case["devices"])
     assert (one < other) == case["want"]
@@ -285,11 +285,12 @@ def _check_node_less(case: Case) -> None:
 
 
 def _check_quota(case: Case) -> None:
-    kinds = [ContainerKind.INIT] * case["numInit"] + [ContainerKind.APP] * case["numApp"]
+    apps = max(case["numApp"], len(case["allocated"]) + 1 - case["numInit"])
+    kinds = [ContainerKind.INIT] * case["numInit"] + [ContainerKind.APP] * apps
     earlier = [[_pick(one) for one in own] for own in case["allocated"]]
     more = _pick({"uuid": case["uuid"], "usedmem": case["memreq"], "usedcores": case["coresreq"]})
     hard = {name: Quantity(str(amount)) for name, amount in case["limits"].items()}
-    limits = QuotaLimits.of(hard, HAMI.resources)
+    limits = QuotaLimits.of(hard, RequestRules())
     tmp = [_pick(one) for one in case["tmp"]]
     assert within_quota(limits, (0, 0), kinds, earlier, tmp, more) == case["want"]
 

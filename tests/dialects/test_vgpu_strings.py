@@ -25,6 +25,7 @@ from bayplan.dialects.vgpu.assignments import (
     with_partitions,
 )
 from bayplan.dialects.vgpu.node_lock import lock_text, read_lock
+from bayplan.dialects.vgpu.requests import RequestRules, container_request
 from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS, VOLCANO
 from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.topology.machine.readers.hami import SCORE
@@ -156,6 +157,17 @@ def test_the_forms_of_hami_and_volcano() -> None:
 @given(damaged(lock_text(1e9, "default", "p")) | st.text())
 def test_a_lock_is_read_whatever_it_holds(text: str) -> None:
     assert read_lock(text).since >= -1e11
+
+
+@pytest.mark.parametrize(
+    ("text", "percentage"), [("-5", 100), ("0", 100), ("0.5", 100), ("1", 1), ("5000000000", 100)]
+)
+def test_a_percentage_that_says_nothing_is_none(text: str, percentage: int) -> None:
+    names = HAMI.resources
+    limits = {names.count: Quantity("1"), names.percentage: Quantity(text)}
+    found = container_request(ResourceRequirements(limits, {}), RequestRules())
+    assert found is not None
+    assert (found.memory, found.percentage) == (0, percentage)
 
 
 def test_a_lock_says_when_and_for_whom_it_was_taken() -> None:

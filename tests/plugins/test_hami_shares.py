@@ -237,6 +237,23 @@ def test_reasons_count_cards_as_hami_words_them() -> None:
     )
 
 
+def test_a_list_of_cards_to_use_and_one_of_those_not_to_use_both_count() -> None:
+    notes = {"nvidia.com/use-gpuuuid": "GPU-0, GPU-1", "nvidia.com/nouse-gpuuuid": "GPU-1"}
+    cluster = started([node("n1", *map(card, range(3))), pod("p", notes, gpu=1, gpumem=1)])
+    assert_placed(cluster, p="n1")
+    assert devices_of(cluster, "p") == "GPU-0,NVIDIA,1,0:;"
+    cluster.add(pod("none", {"nvidia.com/use-gpuuuid": ""}, gpu=1, gpumem=1))
+    assert_pending(cluster, "none", "3/3 CardUuidMismatch")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", "pending"), ("True", "pending"), ("f", "n1")])
+def test_numa_bind_is_a_truth_value_of_go(text: str, expected: str) -> None:
+    notes = {"nvidia.com/numa-bind": text}
+    cards = [card(0, numa=0), card(1, numa=1)]
+    cluster = started([node("n1", *cards), pod("p", notes, gpu=2, gpumem=1)])
+    assert cluster.schedule().get("p", "pending") == expected
+
+
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [("spread", "GPU-1"), ("binpack", "GPU-0"), ("mutex", "GPU-1"), ("mutex,binpack", "GPU-1")],
@@ -268,6 +285,12 @@ def test_topology_aware_takes_the_nearest_cards() -> None:
         "GPU-0",
         "GPU-2",
     }
+
+
+def test_topology_awareness_does_not_try_more_sets_of_cards_than_can_be_compared() -> None:
+    notes = {"hami.io/gpu-scheduler-policy": "topology-aware"}
+    cluster = started([node("n1", *map(card, range(60))), pod("p", notes, gpu=12, gpumem=1)])
+    assert_placed(cluster, p="n1")
 
 
 def test_a_cordoned_card_keeps_its_pods_and_gets_no_more() -> None:
@@ -506,6 +529,18 @@ def test_a_namespace_gets_no_more_memory_of_cards_than_its_quota() -> None:
     assert cluster.schedule()["free/other"]
     cluster.remove("a")
     assert cluster.advance(10)["b"]
+
+
+def test_a_quota_of_memory_is_in_the_unit_of_requests() -> None:
+    cluster = Cluster(
+        [node("n1", card(0)), quota(gpumem="500")],
+        plugins={"DeviceShare": {"hami": {"memoryFactor": 10}}},
+    )
+    VirtualDevicePlugins(cluster.api)
+    cluster.add(pod("a", gpu=1, gpumem=400))
+    assert_placed(cluster, a="n1")
+    cluster.add(pod("b", gpu=1, gpumem=200))
+    assert_pending(cluster, "b", "1/1 ResourceQuotaNotFit")
 
 
 # After a crash ------------------------------------------------------------------------------------

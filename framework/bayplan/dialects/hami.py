@@ -39,6 +39,11 @@ _LISTS: Mapping[str, Callable[[GpuRequest, list[str]], GpuRequest]] = {
     _NOT_TYPES: lambda request, words: replace(request, not_models=tuple(words)),
 }
 _NUMA_BIND = "nvidia.com/numa-bind"
+_BOOLEANS = {
+    **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
+}
+"""What Go takes for a truth value."""
 _AWARE = "topology-aware"
 _NAMES = frozenset((_GPU_POLICY, _NODE_POLICY, _NUMA_BIND, *_LISTS))
 
@@ -100,9 +105,9 @@ class Weights:
 class CardOptions:
     """Which cards a pod may have shares of, and in which order they are tried.
 
-    ``uuids`` is None if any card will do. ``modes`` are empty if any mode will do. ``policy`` are
-    the words of the GPU policy in the order written, ``node_policy`` is one word; each is empty
-    for the default.
+    ``uuids`` is None if any card will do; none will if it is empty. ``modes`` are empty if any
+    mode will do. ``policy`` are the words of the GPU policy in the order written, ``node_policy``
+    is one word; each is empty for the default.
     """
 
     models: tuple[str, ...] = ()
@@ -133,11 +138,10 @@ def card_options_of(annotations: Mapping[str, str], system: System = HAMI) -> Ca
     modes = _words(annotations.get(keys.mode, ""))
     for mode in modes:
         _check(keys.mode, mode, _MODES)
-    uuids = _words(annotations.get(keys.use_uuids, ""))
     options = CardOptions(
         tuple(_words(annotations.get(_USE_TYPES, ""))),
         tuple(_words(annotations.get(_NOT_TYPES, ""))),
-        frozenset(uuids) or None,
+        frozenset(_words(annotations[keys.use_uuids])) if keys.use_uuids in annotations else None,
         frozenset(_words(annotations.get(keys.not_uuids, ""))),
         modes=tuple(modes),
     )
@@ -188,9 +192,9 @@ def _weights(text: str) -> Weights:
 
 def _binds_numa(annotations: Mapping[str, str]) -> bool:
     text = annotations.get(_NUMA_BIND, "false")
-    if text not in ("true", "false"):
+    if text not in _BOOLEANS:
         raise ValueError(f'annotation {_NUMA_BIND}: expected "true" or "false", got "{text[:40]}"')
-    return text == "true"
+    return _BOOLEANS[text]
 
 
 def _words(text: str) -> list[str]:

@@ -110,7 +110,7 @@ def container_request(
         return None
     factor = max(rules.memory_factor, 1)
     memory = (_amount(resources, names.memory, _MOST // factor) or 0) * factor
-    percentage = min(_amount(resources, names.percentage, None) or 0, 100) or UNSET_PERCENTAGE
+    percentage = _percentage(resources, names.percentage)
     if percentage == UNSET_PERCENTAGE and not memory:
         memory = rules.default_memory
         percentage = UNSET_PERCENTAGE if memory else _WHOLE_CARD
@@ -128,14 +128,21 @@ def _stated(resources: ResourceRequirements, name: str) -> Quantity | None:
     return limit if limit is not None else resources.requests.get(name)
 
 
-def _amount(resources: ResourceRequirements, name: str, most: int | None = _MOST) -> int | None:
+def _percentage(resources: ResourceRequirements, name: str) -> int:
+    """Return a container's percentage, at most 100; HAMi takes one that says nothing for none."""
+    quantity = _stated(resources, name)
+    if quantity is None or quantity.amount <= 0 or quantity.amount != int(quantity.amount):
+        return UNSET_PERCENTAGE
+    return min(int(quantity.amount), _WHOLE_CARD)
+
+
+def _amount(resources: ResourceRequirements, name: str, most: int = _MOST) -> int | None:
     quantity = _stated(resources, name)
     if quantity is None:
         return None
     amount = quantity.amount
-    if amount != int(amount) or amount < 0 or (most is not None and amount > most):
-        limit = "" if most is None else f" to {most}"
+    if amount != int(amount) or not 0 <= amount <= most:
         raise ValueError(
-            f"{name}: expected a whole number from 0{limit or ' on'}, got {quantity.text[:40]}"
+            f"{name}: expected a whole number from 0 to {most}, got {quantity.text[:40]}"
         )
     return int(amount)

@@ -148,6 +148,7 @@ class VirtualGpus:
             self._config_problem = str(exc)
         if self._system is HAMI:
             self._runtime = replace(self._runtime, rules=self._args.rules)
+            self._limits_version = -1
         self._known.clear()
 
     # What pods request -------------------------------------------------------------------------
@@ -372,7 +373,9 @@ class VirtualGpus:
             return NO_LIMITS
         if self._limits_version != self._snapshot.objects_version:
             self._limits_version = self._snapshot.objects_version
-            self._limits = _limits(self._snapshot.objects(ResourceQuota).values(), self._system)
+            self._limits = _limits(
+                self._snapshot.objects(ResourceQuota).values(), self._runtime.rules
+            )
             self._use.limited = frozenset(self._limits)
         return self._limits.get(namespace, NO_LIMITS)
 
@@ -452,10 +455,10 @@ def _is_resolvable(reason: str) -> bool:
     return reason != _NO_DEVICE and any(part in reason for part in _LACKING)
 
 
-def _limits(quotas: Iterable[ResourceQuota], system: System) -> dict[str, QuotaLimits]:
+def _limits(quotas: Iterable[ResourceQuota], rules: RequestRules) -> dict[str, QuotaLimits]:
     found: dict[str, QuotaLimits] = {}
     for quota in quotas:
-        limits = QuotaLimits.of(quota.spec.hard, system.resources)
+        limits = QuotaLimits.of(quota.spec.hard, rules)
         if limits != NO_LIMITS:
             space = quota.metadata.namespace
             found[space] = limits.stricter(found.get(space, NO_LIMITS))

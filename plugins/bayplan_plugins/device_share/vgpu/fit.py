@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from bayplan_plugins.device_share.vgpu.mig import choose_partition
 __all__ = ["Fit", "Pick", "QuotaCheck", "fit", "no_quota", "reason_text", "take", "takes"]
 
 _EXCLUSIVE = 100
+_MOST_SETS = 100_000
 _REASONS = (
     "CardNotHealth",
     "CardCordoned",
@@ -97,7 +99,7 @@ def fit(
         while again:
             refusal = _unusable(device, request, options)
             if not refusal and options.numa_bind and numa != device.numa:
-                if picks:
+                if picks and not whole:
                     lacking["NumaNotFit"] += len(picks)
                 picks, numa = [], device.numa
             pick = Pick(device, request.memory_of(device.memory), request.cores)
@@ -148,10 +150,9 @@ def _is_type(device: Device, request: ContainerRequest, options: CardOptions) ->
 def _refusal(pick: Pick, options: CardOptions, picks: Sequence[Pick], quota: QuotaCheck) -> str:
     """Return why a card cannot take one more share, in the order of HAMi's checks."""
     device = pick.device
-    if options.uuids is not None:
-        if device.uuid not in options.uuids:
-            return "CardUuidMismatch"
-    elif device.uuid in options.not_uuids:
+    if options.uuids is not None and device.uuid not in options.uuids:
+        return "CardUuidMismatch"
+    if device.uuid in options.not_uuids:
         return "CardUuidMismatch"
     # HAMi forgets those that this container takes of a card in MIG mode.
     if device.count <= device.used + sum(one.device is device for one in picks):
@@ -189,13 +190,19 @@ def _has_partition(pick: Pick, picks: Sequence[Pick]) -> bool:
 
 
 def _nearest(picks: Sequence[Pick], count: int) -> tuple[Pick, ...]:
-    """Return the picks with the highest sum of pair scores; a single one with the lowest."""
-    places = {pick.device.uuid: place for place, pick in enumerate(picks)}
+    """Return the picks with the highest sum of pair scores; a single one with the lowest.
+
+    Of more picks than can be compared, the first ones count.
+    """
+    while math.comb(len(picks), count) > _MOST_SETS:
+        picks = picks[:-1]
     scores = np.zeros((len(picks), len(picks)), dtype=np.int64)
     for place, pick in enumerate(picks):
-        for uuid, score in pick.device.pair_scores:
-            if uuid in places and uuid != pick.device.uuid:
-                scores[place, places[uuid]] = score
+        known = dict(pick.device.pair_scores)
+        own = pick.device.uuid
+        scores[place] = [
+            0 if other.device.uuid == own else known.get(other.device.uuid, 0) for other in picks
+        ]
     if count == 1:
         return (picks[int(scores.sum(axis=1).argmin())],)
     sets = np.array(list(itertools.combinations(range(len(picks)), count)), dtype=np.int64)

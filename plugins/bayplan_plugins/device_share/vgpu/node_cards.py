@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from bayplan.api import Node
 from bayplan.api.cards import MEBIBYTE, Card, PartitionProfile
 from bayplan.topology.machine.readers.hami import SCORE, read_scores
-from bayplan.topology.machine.readers.hami_register import CORDON, RegisteredGpu
+from bayplan.topology.machine.readers.hami_register import CORDON, RegisteredGpu, cordoned_uuids
 from bayplan_plugins.device_share.vgpu.device import MIG, PERCENT
 
 __all__ = ["HANDSHAKE_SECONDS", "handshake_problem", "registered_cards"]
@@ -55,7 +55,7 @@ def registered_cards(
     if twice:
         return f"annotation {register}: expected different ids, got {twice[:40]} twice"
     alive = _serves(node, count) and not _left(annotations.get(handshake, ""), now)
-    cordoned = {uuid.strip() for uuid in annotations.get(CORDON, "").split(",")}
+    cordoned = cordoned_uuids(annotations.get(CORDON, ""))
     indices = [gpu.index for gpu in gpus]
     if len(set(indices)) < len(indices):
         indices = list(range(len(gpus)))

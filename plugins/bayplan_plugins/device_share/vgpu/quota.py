@@ -1,7 +1,8 @@
 """How much of its cards a namespace may have: the limits of HAMi in ResourceQuotas.
 
-``limits.nvidia.com/gpumem`` is in MiB, ``limits.nvidia.com/gpucores`` in percent of a card. What
-counts is what pods hold of cards, not what they request (HAMi, pkg/device/quota.go).
+``limits.nvidia.com/gpumem`` is in the unit of requests, MiB by default, and
+``limits.nvidia.com/gpucores`` in percent of a card. What counts is what pods hold of cards, not
+what they request (HAMi, pkg/device/quota.go).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan.api import Quantity
-from bayplan.dialects.vgpu.systems import Resources
+from bayplan.dialects.vgpu.requests import RequestRules
 from bayplan_plugins.device_share.vgpu.containers import ContainerKind, Held, held_together
 from bayplan_plugins.device_share.vgpu.fit import Pick
 
@@ -27,9 +28,10 @@ class QuotaLimits:
     cores: int | None = None
 
     @classmethod
-    def of(cls, hard: Mapping[str, Quantity], names: Resources) -> QuotaLimits:
+    def of(cls, hard: Mapping[str, Quantity], rules: RequestRules) -> QuotaLimits:
         """Return the limits of a ResourceQuota's ``spec.hard``."""
-        return cls(_limit(hard, names.memory), _limit(hard, names.cores))
+        memory, cores = _limit(hard, rules.names.memory), _limit(hard, rules.names.cores)
+        return cls(None if memory is None else memory * rules.memory_factor, cores)
 
     def stricter(self, other: QuotaLimits) -> QuotaLimits:
         """Return the limits of two quotas, which both have to be kept."""

@@ -27,7 +27,7 @@ from bayplan.topology.machine.bandwidth import (
 from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.levels import UNKNOWN, Level, Levels
 from bayplan.topology.machine.model import MOST_GPUS, Gpu, Machine
-from bayplan.topology.machine.readers.hami_register import CORDON, RegisteredGpu
+from bayplan.topology.machine.readers.hami_register import CORDON, RegisteredGpu, cordoned_uuids
 
 __all__ = ["SCORE", "machine_from_scores", "read_scores"]
 
@@ -95,7 +95,7 @@ def _add_gpus(
     for node in dict.fromkeys(gpu.numa for gpu in gpus):
         builder.socket(f"socket {node}")
         builder.numa(f"numa {node}", f"socket {node}", node)
-    kept_back = {uuid.strip() for uuid in cordoned.split(",")}
+    kept_back = cordoned_uuids(cordoned)
     for index, gpu in enumerate(gpus):
         root = f"root {index}"
         builder.root(root, f"numa {gpu.numa}")

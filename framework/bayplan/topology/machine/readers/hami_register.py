@@ -23,6 +23,7 @@ __all__ = [
     "VOLCANO_HANDSHAKE",
     "VOLCANO_REGISTER",
     "RegisteredGpu",
+    "cordoned_uuids",
     "read_register",
     "read_volcano_register",
 ]
@@ -67,6 +68,11 @@ class RegisteredGpu:
     cores: int = 0
     mode: str = ""
     profiles: tuple[PartitionProfile, ...] = ()
+
+
+def cordoned_uuids(text: str) -> frozenset[str]:
+    """Return the UUIDs that the annotation ``CORDON`` names."""
+    return frozenset(word.strip() for word in text.split(",") if word.strip())
 
 
 def read_register(text: str) -> list[RegisteredGpu]:
