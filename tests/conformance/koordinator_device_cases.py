@@ -142,7 +142,9 @@ def _allocate(case: Case) -> None:
         )
         snapshot.set_object(templates.key, templates)
     contract = KoordinatorCards(snapshot, _args(case))
-    found = _chosen(contract, case, Node(ObjectMeta(name=NODE, labels=case["nodeLabels"])))
+    found = _chosen(
+        contract, case, Node(ObjectMeta(name=NODE, labels=case.get("nodeLabels") or {}))
+    )
     if found is None:
         assert case["wantErr"], "nothing was chosen"
         return

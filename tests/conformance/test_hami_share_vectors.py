@@ -56,22 +56,23 @@ def _device(plain: Mapping[str, Any], cordon: str = "") -> Device:
             tuple(placement["Start"] for placement in one["Placements"]),
             one["Placements"][0]["Size"],
         )
-        for one in plain.get("MigProfiles", ())
+        for one in plain.get("MigProfiles") or ()
     ]
     card = Card(
         plain.get("index", 0),
         plain["id"],
         plain["type"],
-        plain["totalcore"] * PERCENT,
-        plain["totalmem"] * MEBIBYTE,
-        plain["count"],
+        plain.get("totalcore", 0) * PERCENT,
+        plain.get("totalmem", 0) * MEBIBYTE,
+        plain.get("count", 0),
         plain.get("numa", 0),
         plain.get("health", True),
         plain["id"] in cordoned_uuids(cordon),
         plain.get("mode", ""),
         tuple(profiles),
     )
-    used = CardUse(plain["usedcores"] * PERCENT, plain["usedmem"] * MEBIBYTE, plain["used"])
+    cores, memory = plain.get("usedcores", 0) * PERCENT, plain.get("usedmem", 0) * MEBIBYTE
+    used = CardUse(cores, memory, plain.get("used", 0))
     return device_of(card, used)
 
 
@@ -85,7 +86,7 @@ def _request(plain: Mapping[str, Any]) -> ContainerRequest:
 
 
 def _options(case: Case, policy: str = "") -> CardOptions:
-    annotations = dict(case.get("podAnnotations", {}))
+    annotations = dict(case.get("podAnnotations") or {})
     if policy:
         annotations.setdefault("hami.io/gpu-scheduler-policy", policy)
     return card_options_of(annotations)
@@ -101,7 +102,7 @@ def _picked(picks: tuple[Pick, ...]) -> list[dict[str, Any]]:
 
 
 def _check_fit(case: Case) -> None:
-    cordon = case["nodeAnnotations"].get(CORDON, "")
+    cordon = (case.get("nodeAnnotations") or {}).get(CORDON, "")
     devices = [_device(one, cordon) for one in case["devices"]]
     found = fit(devices, _request(case["request"]), _options(case))
     want = case["want"]
@@ -169,8 +170,8 @@ def _nvidia_only(types: list[str]) -> None:
 
 def _resources(case: Case) -> ResourceRequirements:
     return ResourceRequirements(
-        {name: Quantity(text) for name, text in case["requests"].items()},
-        {name: Quantity(text) for name, text in case["limits"].items()},
+        {name: Quantity(text) for name, text in (case["requests"] or {}).items()},
+        {name: Quantity(text) for name, text in (case["limits"] or {}).items()},
     )
 
 
@@ -228,7 +229,7 @@ def _profiles(case: Case) -> tuple[PartitionProfile, ...]:
 
 
 def _occupied(case: Case) -> list[Partition]:
-    return [Partition("", start, size) for start, size in case.get("occupied", ())]
+    return [Partition("", start, size) for start, size in case.get("occupied") or ()]
 
 
 def _check_feasible(case: Case) -> None:
@@ -246,7 +247,7 @@ def _check_sequence(case: Case) -> None:
 
 def _check_filter(case: Case) -> None:
     taken = _occupied(case)
-    for gpu, memory in case["queued"]:
+    for gpu, memory in case.get("queued") or ():
         if gpu == case["gpu"]:
             found = choose_partition(_profiles(case), taken, memory)
             taken += [found[1]] if found is not None else []
@@ -260,7 +261,7 @@ def _check_filter(case: Case) -> None:
 def _check_device_score(case: Case) -> None:
     device = _device(case["device"])
     weights = Weights(**case["weights"])
-    requests = [_request(one) for one in case["requests"]]
+    requests = [_request(one) for one in case["requests"] or ()]
     assert device_score(device, requests, weights) == pytest.approx(case["want"], rel=1e-6)
 
 
@@ -285,13 +286,14 @@ def _check_node_less(case: Case) -> None:
 
 
 def _check_quota(case: Case) -> None:
-    apps = max(case["numApp"], len(case["allocated"]) + 1 - case["numInit"])
+    allocated = case["allocated"] or ()
+    apps = max(case["numApp"], len(allocated) + 1 - case["numInit"])
     kinds = [ContainerKind.INIT] * case["numInit"] + [ContainerKind.APP] * apps
-    earlier = [[_pick(one) for one in own] for own in case["allocated"]]
+    earlier = [[_pick(one) for one in own] for own in allocated]
     more = _pick({"uuid": case["uuid"], "usedmem": case["memreq"], "usedcores": case["coresreq"]})
-    hard = {name: Quantity(str(amount)) for name, amount in case["limits"].items()}
+    hard = {name: Quantity(str(amount)) for name, amount in (case["limits"] or {}).items()}
     limits = QuotaLimits.of(hard, RequestRules())
-    tmp = [_pick(one) for one in case["tmp"]]
+    tmp = [_pick(one) for one in case["tmp"] or ()]
     assert within_quota(limits, (0, 0), kinds, earlier, tmp, more) == case["want"]
 
 
