@@ -203,11 +203,12 @@ def _fixed_assignment(given: Any, incoming: WorkloadInfo) -> Assignment:
 
 def _fair_ordering(case: Case) -> None:
     given = case["input"]
-    admission = loaded(Admission(Settings(fair_sharing=True)), objects_of(given))
+    chosen = settings(case, fair_sharing=True)
+    admission = loaded(Admission(chosen), objects_of(given))
     loaded(admission, [workload(one) for one in given.get("admitted", ())])
     snapshot = admission.store.snapshot()
     candidates = [one for queue in given["candidate_cqs"] for one in snapshot.workloads_of(queue)]
-    order = TargetOrder(snapshot, given["preemptor_cq"], candidates)
+    order = TargetOrder(snapshot, given["preemptor_cq"], candidates, chosen, NOW)
     visited = []
     actions = list(given.get("actions", ()))
     for row in order:

@@ -14,7 +14,14 @@ from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest
 from bayplan_plugins.queues.cluster_queue.settings import FairRule, Settings
 from bayplan_plugins.queues.cluster_queue.shares import DominantShare, dominant_share
 from bayplan_plugins.queues.cluster_queue.snapshot import Snapshot
-from bayplan_plugins.queues.cluster_queue.victims import Victim, Why, in_order, may_preempt
+from bayplan_plugins.queues.cluster_queue.victims import (
+    Rank,
+    Victim,
+    Why,
+    in_order,
+    may_preempt,
+    victim_rank,
+)
 from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
 
 __all__ = ["TargetOrder", "fair_candidates"]
@@ -39,13 +46,21 @@ _RULES: dict[FairRule, _Shares] = {
 class TargetOrder:
     """The queues whose workloads may have to go, the one with the highest share each time.
 
-    To make progress, each visit has to :meth:`pop` a workload or :meth:`drop` the queue.
+    To make progress, each visit has to :meth:`pop` a workload or :meth:`drop` the queue. Among
+    queues of equal shares it is the one whose next candidate would go before the others'.
     """
 
     def __init__(
-        self, snapshot: Snapshot, preemptor: str, candidates: Sequence[WorkloadInfo]
+        self,
+        snapshot: Snapshot,
+        preemptor: str,
+        candidates: Sequence[WorkloadInfo],
+        settings: Settings,
+        now: float,
     ) -> None:
-        self._snapshot = snapshot
+        self._settings = settings
+        self._now = now
+        self._preemptor = preemptor
         self._forest = snapshot.forest
         self._row = snapshot.queues[preemptor].row
         self._above = set(self._forest.ancestors(self._row))
@@ -84,7 +99,9 @@ class TargetOrder:
                     best_cohort, cohort_share = child, share.order
             elif not self._left.get(child) or (not share.borrows and child != self._row):
                 self._pruned.add(child)
-            elif share.order >= queue_share:
+            elif share.order > queue_share or (
+                share.order == queue_share and self._rank(child) < self._rank(best_queue)
+            ):
                 best_queue, queue_share = child, share.order
         if best_queue < 0 and best_cohort < 0:
             self._pruned.add(cohort)
@@ -93,6 +110,10 @@ class TargetOrder:
         if best_cohort >= 0 and cohort_share >= queue_share:
             return self._next(best_cohort)
         return best_queue
+
+    def _rank(self, row: int) -> Rank:
+        """Return what a queue's next candidate compares by with those of others."""
+        return victim_rank(self._left[row][0], self._preemptor, self._now, self._settings)
 
     def has(self, row: int) -> bool:
         """Tell whether a queue has candidates left."""
@@ -177,7 +198,7 @@ def fair_candidates(
     found = own + _of_others(snapshot, settings, preemptor, needing)
     if not _may_suffice(forest, row, found, {name: usage.get(name, 0) for name in needing}):
         return
-    search = _FairSearch(snapshot, settings, preemptor, needing)
+    search = _FairSearch(snapshot, settings, preemptor, needing, now)
     forest.add(row, usage)
     try:
         for victim in search.run(in_order(found, preemptor.queue, now, settings)):
@@ -268,9 +289,11 @@ class _FairSearch:
         settings: Settings,
         preemptor: WorkloadInfo,
         needing: frozenset[str],
+        now: float,
     ) -> None:
         self._snapshot = snapshot
         self._settings = settings
+        self._now = now
         self._preemptor = preemptor
         self._row = snapshot.queues[preemptor.queue].row
         self._needing = needing
@@ -295,8 +318,12 @@ class _FairSearch:
         self._snapshot.remove(workload)
         return Victim(workload, why)
 
+    def _order(self, candidates: Sequence[WorkloadInfo]) -> TargetOrder:
+        preemptor = self._preemptor.queue
+        return TargetOrder(self._snapshot, preemptor, candidates, self._settings, self._now)
+
     def _first(self, candidates: Sequence[WorkloadInfo], rule: _Shares) -> Iterator[Victim]:
-        order = TargetOrder(self._snapshot, self._preemptor.queue, candidates)
+        order = self._order(candidates)
         # What lies within the nominal quota is the preemptor's whatever the shares are.
         entitled = self._snapshot.forest.within_nominal(self._row, self._needing)
         for row in order:
@@ -321,7 +348,7 @@ class _FairSearch:
                 self._retry.append(workload)
 
     def _second(self, candidates: Sequence[WorkloadInfo]) -> Iterator[Victim]:
-        order = TargetOrder(self._snapshot, self._preemptor.queue, candidates)
+        order = self._order(candidates)
         for row in order:
             mine, before = order.shares(row)
             workload = order.pop(row)

@@ -15,9 +15,20 @@ from bayplan_plugins.queues.cluster_queue.workloads import (
     queue_time,
 )
 
-__all__ = ["JOB_UID", "Victim", "Why", "in_order", "may_preempt", "preemption_message"]
+__all__ = [
+    "JOB_UID",
+    "Rank",
+    "Victim",
+    "Why",
+    "in_order",
+    "may_preempt",
+    "preemption_message",
+    "victim_rank",
+]
 
 JOB_UID = "kueue.x-k8s.io/job-uid"
+Rank = tuple[bool, bool, int, float, str]
+"""What candidates compare by; the lowest goes first."""
 
 
 class Why(StrEnum):
@@ -64,6 +75,16 @@ def may_preempt(
     return policy == "Any"
 
 
+def victim_rank(one: WorkloadInfo, queue: str, now: float, settings: Settings) -> Rank:
+    """Return what candidates compare by where usage over time does not count.
+
+    :param queue: the preemptor's ClusterQueue.
+    """
+    reserved = now if one.reserved_at is None else one.reserved_at
+    priority = priority_of(one.workload, settings)
+    return not one.evicted, one.queue == queue, priority, -reserved, one.uid
+
+
 def in_order(
     candidates: Iterable[WorkloadInfo], queue: str, now: float, settings: Settings
 ) -> list[WorkloadInfo]:
@@ -75,9 +96,8 @@ def in_order(
     :param queue: the preemptor's ClusterQueue.
     """
 
-    def rank(one: WorkloadInfo) -> tuple[float, float, str]:
-        reserved = now if one.reserved_at is None else one.reserved_at
-        return priority_of(one.workload, settings), -reserved, one.uid
+    def rank(one: WorkloadInfo) -> Rank:
+        return victim_rank(one, queue, now, settings)
 
     groups: dict[tuple[bool, bool], list[WorkloadInfo]] = {}
     for one in candidates:
@@ -93,7 +113,7 @@ def in_order(
 
 
 def _by_usage(
-    found: list[WorkloadInfo], rank: Callable[[WorkloadInfo], tuple[float, float, str]]
+    found: list[WorkloadInfo], rank: Callable[[WorkloadInfo], Rank]
 ) -> list[WorkloadInfo]:
     """Sort candidates; in a queue that goes by usage over time, those of heavy users go first."""
 

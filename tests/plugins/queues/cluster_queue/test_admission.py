@@ -267,6 +267,23 @@ def test_a_victim_does_not_come_back_before_its_preemptor(first: bool) -> None:
             settle(admission, 50)
 
 
+@pytest.mark.parametrize("lower", ["left", "right"])
+def test_of_queues_with_equal_shares_the_least_important_workload_goes(lower: str) -> None:
+    admission = one_queue(
+        cluster_queue("left", {"a": {"cpu": 0}}, "all"),
+        cluster_queue("right", {"a": {"cpu": 0}}, "all"),
+        cluster_queue(
+            "lender", {"a": {"cpu": 4}}, "all", preemption={"reclaimWithinCohort": "Any"}
+        ),
+        settings=Settings(fair_sharing=True),
+    )
+    borrowers = [workload(n, n, {"cpu": 2}, priority=int(n != lower)) for n in ("left", "right")]
+    load(admission, borrowers)
+    assert set(admission.cycle(NOW).admitted) == {"default/left", "default/right"}
+    load(admission, [workload("w", "lender", {"cpu": 2})])
+    assert admission.cycle(NOW).evicted == [f"default/{lower}"]
+
+
 def test_nodes_decide_too_where_the_quota_fits() -> None:
     free = {"nodes": 4}
 
