@@ -108,7 +108,7 @@ def _available(case: Case) -> None:
         forest.add(forest.row_of[queue], columns(usage))
     for queue, wanted in case["expected"]["available"].items():
         for name, amount in columns(wanted).items():
-            found = max(0, forest.available(forest.row_of[queue], name))
+            found = forest.available(forest.row_of[queue], name)
             assert found == amount, (queue, name)
     for queue, wanted in case["expected"]["potentially_available"].items():
         for name, amount in columns(wanted).items():

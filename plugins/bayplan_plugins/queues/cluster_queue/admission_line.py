@@ -294,5 +294,5 @@ def _has_victims(one: WorkloadInfo) -> bool:
 
 def _lack(forest: QuotaForest, row: int, queue: str, resource: str, asked: float) -> QuotaRefusal:
     used = forest.used[row].get(resource, 0.0)
-    most = used + max(0.0, forest.available(row, resource))
+    most = used + forest.available(row, resource)
     return QuotaRefusal(queue, queue, resource, "quota", most, used, asked)

@@ -129,7 +129,7 @@ class ClassicalCandidates:
             if not borrowing and forest.borrows_with(row, name, amount - own):
                 return False
             most = sum(freed.values()) - (freed[_Claim.UNLESS_BORROWING] if borrowing else 0)
-            if amount > forest.available(row, name) + most:
+            if amount > max(0, forest.balance(row, name) + most):
                 return False
         return True
 

@@ -233,7 +233,7 @@ def _may_suffice(
 ) -> bool:
     """Tell whether there is room once all candidates are gone; a bound from above."""
     return all(
-        amount <= forest.available(row, name) + sum(one.usage.get(name, 0) for one in found)
+        amount <= max(0, forest.balance(row, name) + sum(one.usage.get(name, 0) for one in found))
         for name, amount in needed.items()
     )
 

@@ -115,7 +115,7 @@ class FlavorSearch:
                 given = _given(asked, found)
                 assignment.pod_sets.append(given)
                 tried.append(self._book(assignment, asked, given))
-                failed |= bool(asked.requests) and not given.flavors
+                failed |= given.mode is Mode.NO_FIT
             if failed:
                 break
         assignment.last_tried = tuple(tried)

@@ -404,7 +404,7 @@ class ClusterQueuePolicy:
         for name, row in forest.row_of.items():
             for resource, index in tree.column_of.items():
                 if name in tree.row_of:
-                    free = max(0.0, forest.available(row, resource))
+                    free = forest.available(row, resource)
                     most = forest.used[row].get(resource, 0.0) + free
                     found[tree.row_of[name], index] = most
         return found

@@ -232,16 +232,20 @@ class QuotaForest:
         return max(0, self.local[row].get(name, 0) - self.used[row].get(name, 0))
 
     def available(self, row: int, name: str) -> float:
-        """Return what is free for a row with all that it may borrow.
+        """Return what is free for a row with all that it may borrow; never less than nothing."""
+        return max(0, self.balance(row, name))
 
-        It is negative where more is used than there is, after a quota was cut.
+    def balance(self, row: int, name: str) -> float:
+        """Return what is free for a row, or by how much more is used than there is.
+
+        More than there is can be used after a quota was cut; then it is negative.
         """
         subtree, used = self.subtree[row].get(name, 0), self.used[row].get(name, 0)
         parent = self.parent[row]
         if parent < 0:
             return subtree - used
         local = self.local[row].get(name, 0)
-        from_parent = self.available(parent, name)
+        from_parent = self.balance(parent, name)
         limit = self.tree.queues[row].borrowed.amounts.get(name)
         if limit is not None:
             from_parent = min(subtree - local - max(0, used - local) + limit, from_parent)

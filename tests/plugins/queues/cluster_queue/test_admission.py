@@ -80,6 +80,35 @@ def test_what_does_not_fit_waits_and_says_what_is_missing() -> None:
     )
 
 
+def test_a_queue_in_debt_has_nothing_free_rather_than_less() -> None:
+    quotas: dict[str, Any] = {"a": {"cpu": 4, "gpu": 4}}
+    admission = one_queue(cluster_queue("q", quotas))
+    load(admission, [workload("old", "q", {"cpu": 1, "gpu": 4})])
+    admission.cycle(NOW)
+    load(admission, [cluster_queue("q", {"a": {"cpu": 4, "gpu": 2}})])
+    load(admission, [workload("more", "q", {"cpu": 1, "gpu": 1}, priority=1)])
+    load(admission, [workload("none", "q", {"cpu": 1, "gpu": 0})])
+    admission.cycle(NOW)
+    assert said(admission, "more")[2].endswith("for gpu in flavor a, 1 more needed")
+    assert admission.cycle(NOW).admitted == ["default/none"]
+
+
+def test_a_pod_set_that_needs_nothing_of_the_queue_holds_no_other_one_back() -> None:
+    admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}))
+    asked = [("idle", {"gpu": 0}), ("busy", {"cpu": 1})]
+    pod_sets = [
+        {
+            "name": n,
+            "template": {"spec": {"containers": [{"name": "c", "resources": {"requests": r}}]}},
+        }
+        for n, r in asked
+    ]
+    load(admission, [workload("w", "q", podSets=pod_sets)])
+    assert admission.cycle(NOW).admitted == ["default/w"]
+    idle, busy = _assigned(admission, "w")
+    assert (idle.flavors, busy.flavors) == ({}, {"cpu": "a"})
+
+
 @pytest.mark.parametrize("strategy", ["StrictFIFO", "BestEffortFIFO"])
 def test_a_large_head_blocks_only_a_strict_queue(strategy: str) -> None:
     admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}, queueingStrategy=strategy))
