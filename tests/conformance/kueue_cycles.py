@@ -30,6 +30,7 @@ GATES = {
     "RecomputeAssignmentUponPreemptionTargetsOverlap": "recompute_overlaps",
     "PriorityBoost": "boosted_priorities",
     "PrioritizePreemptorWorkloads": "preemptors_first",
+    "FairSharingReevaluatePreemptionCandidates": "second_look",
     "SchedulingEquivalenceHashing": "equivalence_hashing",
 }
 

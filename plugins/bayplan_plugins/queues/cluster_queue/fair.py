@@ -301,10 +301,10 @@ class _FairSearch:
         self._took_own = False
 
     def run(self, candidates: Sequence[WorkloadInfo]) -> Iterator[Victim]:
-        """Yield victims by the first rule, again if its own went, and then by the second."""
+        """Yield victims by the first rule, maybe again if its own went, and then by the second."""
         rules = self._settings.fair_rules
         yield from self._first(candidates, _RULES[rules[0]])
-        if self._took_own:
+        if self._took_own and self._settings.second_look:
             # The preemptor's share has fallen, so others may pass now.
             yield from self._first(self._take_retry(), _RULES[rules[0]])
         if len(rules) > 1:

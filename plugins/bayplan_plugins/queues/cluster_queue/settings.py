@@ -71,6 +71,8 @@ class Settings:
     of a workload's. ``boosted_priorities`` heeds the annotation kueue.x-k8s.io/priority-boost.
     ``preemptors_first`` puts workloads that wait for their victims before all others of a cycle;
     without it a victim may come back first, and be preempted again, without end.
+    ``second_look`` asks whether others may go after all once workloads of the preemptor's own queue
+    have to, which lowers its share.
     ``timestamp_buffer`` is by how many seconds a workload of equal priority has to be newer to be
     preempted by age. ``ignore_undeclared`` admits resources that no resource group covers.
     """
@@ -87,6 +89,7 @@ class Settings:
     recompute_overlaps: bool = True
     boosted_priorities: bool = False
     preemptors_first: bool = True
+    second_look: bool = False
     equivalence_hashing: bool = True
     timestamp_buffer: float = 300.0
     ignore_undeclared: bool = False

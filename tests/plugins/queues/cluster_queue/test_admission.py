@@ -30,7 +30,7 @@ from bayplan.api.meta import ObjectMeta
 from bayplan.api.policy import Namespace
 from bayplan_plugins.queues.cluster_queue import Admission, Settings
 from bayplan_plugins.queues.cluster_queue.conditions import condition, is_true
-from bayplan_plugins.queues.cluster_queue.settings import PodsReady, UsageSharing
+from bayplan_plugins.queues.cluster_queue.settings import FairRule, PodsReady, UsageSharing
 
 
 def one_queue(*queues: ClusterQueue, settings: Settings | None = None) -> Admission:
@@ -311,6 +311,27 @@ def test_of_queues_with_equal_shares_the_least_important_workload_goes(lower: st
     assert set(admission.cycle(NOW).admitted) == {"default/left", "default/right"}
     load(admission, [workload("w", "lender", {"cpu": 2})])
     assert admission.cycle(NOW).evicted == [f"default/{lower}"]
+
+
+@pytest.mark.parametrize(
+    ("second_look", "gone"), [(True, ["default/own", "default/small"]), (False, [])]
+)
+def test_others_are_looked_at_again_only_where_that_is_chosen(
+    second_look: bool, gone: list[str]
+) -> None:
+    own = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"}
+    rules = (FairRule.FINAL_SHARE,)
+    admission = one_queue(
+        cluster_queue("lender", {"a": {"cpu": 9}}, "all"),
+        cluster_queue("other", {"a": {"cpu": 0}}, "all"),
+        cluster_queue("mine", {"a": {"cpu": 0}}, "all", preemption=own, fairSharing={"weight": 2}),
+        settings=Settings(fair_sharing=True, fair_rules=rules, second_look=second_look),
+    )
+    sizes = {"large": ("other", 4), "small": ("other", 1), "own": ("mine", 4)}
+    load(admission, [workload(n, queue, {"cpu": size}) for n, (queue, size) in sizes.items()])
+    settle(admission, 3)
+    load(admission, [workload("w", "mine", {"cpu": 5}, priority=1)])
+    assert sorted(admission.cycle(NOW).evicted) == gone
 
 
 def test_nodes_decide_too_where_the_quota_fits() -> None:
