@@ -111,6 +111,7 @@ class Admission:
         self.settings = settings if settings is not None else Settings()
         self.store = Store(self.settings)
         self._placement = placement
+        self._cycles = 0
 
     def set(self, obj: KueueObject, now: float) -> None:
         """Add or replace an object.
@@ -260,8 +261,16 @@ class Admission:
         for entry in self._heads(snapshot):
             (refused if self._refuse(entry) else entries).append(entry)
         ready = self._pods_ready()
+        self._cycles += 1
         run = Cycle(
-            snapshot, self.settings, self._placement, now, ready, self._assumed, self._waits
+            snapshot,
+            self.settings,
+            self._placement,
+            now,
+            ready,
+            self._assumed,
+            self._waits,
+            self._cycles,
         )
         result.outcome = outcome = run.run(entries)
         for victim, preemptor in outcome.evicted:

@@ -70,6 +70,7 @@ class Cycle:
     :param now: seconds since 1970.
     :param assumed: told of each workload that is admitted.
     :param waits: whether a workload gets what it lacks without a preemption, if it waits.
+    :param number: of the cycle, counted from the first.
     """
 
     def __init__(
@@ -81,7 +82,9 @@ class Cycle:
         pods_ready: bool = True,
         assumed: Assumed = unnoticed,
         waits: Waits = never,
+        number: int = 0,
     ) -> None:
+        self._number = number
         self._assumed = assumed
         self._waits = waits
         self._snapshot = snapshot
@@ -110,11 +113,14 @@ class Cycle:
     # Nomination --------------------------------------------------------------------------
 
     def _nominate(self, entry: Entry) -> None:
-        queue = self._snapshot.queues[entry.workload.queue]
-        if entry.workload.tried_in != queue.generation:
-            # More may fit now, so the search begins with the first flavor.
-            entry.workload.last_tried = None
-        entry.assign(*self._assignment(entry.workload), queue.generation)
+        workload = entry.workload
+        generation = self._snapshot.queues[workload.queue].generation
+        if workload.tried_in != generation and workload.tried_at < self._number - 1:
+            # More may fit by now, so the search begins with the first flavor. While it is under
+            # way it goes on all the same: where much changes it would never get to the last one.
+            workload.last_tried = None
+        entry.assign(*self._assignment(workload))
+        workload.tried_in, workload.tried_at = generation, self._number
 
     def _assignment(self, workload: WorkloadInfo) -> tuple[Assignment, list[Victim]]:
         """Return the best assignment, with fewer pods if need be, and whom it preempts."""
@@ -188,12 +194,12 @@ class Cycle:
             return
         queue = entry.workload.queue
         if self._overlaps(entry):
-            entry.skip(_OVERLAP, Reason.WAITING_FOR_QUOTA)
+            entry.skip(_OVERLAP, Reason.WAITING_FOR_QUOTA, goes_on=True)
             self._count_skipped(queue)
             return
         if not fits:
             text = "Workload no longer fits after processing another workload"
-            entry.skip(text, Reason.WAITING_FOR_QUOTA)
+            entry.skip(text, Reason.WAITING_FOR_QUOTA, goes_on=True)
             if mode is Mode.PREEMPT:
                 self._count_skipped(queue)
             return
@@ -241,7 +247,6 @@ class Cycle:
         """Return what an entry uses and whether it fits; victims taken by others are replaced."""
         if not (self._settings.recompute_overlaps and self._overlaps(entry)):
             return entry.usage(), self._fits(entry)
-        queue = self._snapshot.queues[entry.workload.queue]
         entry.workload.last_tried = None
         entry.workload.nominated = entry.assignment.flavors()
         with self._snapshot.without(self._leaving().values()):
@@ -249,7 +254,7 @@ class Cycle:
         entry.workload.nominated = {}
         if assignment.mode is Mode.FIT:
             assignment.set_mode(Mode.DEFERRED_FIT)
-        entry.assign(assignment, victims, queue.generation)
+        entry.assign(assignment, victims)
         self._count_recomputed(entry)
         return entry.usage(), self._fits(entry)
 

@@ -48,17 +48,20 @@ class Entry:
         """Return what its admission adds to the usage; nothing if it has quota already."""
         return {} if has_quota(self.workload.workload) else self.assignment.usage
 
-    def assign(self, assignment: Assignment, victims: list[Victim], generation: int) -> None:
+    def assign(self, assignment: Assignment, victims: list[Victim]) -> None:
         """Note the assignment that was found, and where the next search goes on."""
         self.assignment, self.victims = assignment, victims
         self.message = assignment.message
         self.workload.last_tried = assignment.last_tried
-        self.workload.tried_in = generation
 
-    def skip(self, message: str, reason: str) -> None:
-        """Give up for this cycle; the next one tries all flavors again."""
+    def skip(self, message: str, reason: str, goes_on: bool = False) -> None:
+        """Give up for this cycle.
+
+        :param goes_on: whether the next one goes on with the next flavor, not with the first.
+        """
         self.state, self.message, self.reason = State.SKIPPED, message, reason
-        self.workload.last_tried = None
+        if not goes_on:
+            self.workload.last_tried = None
 
 
 def to_reserve(entry: Entry, snapshot: Snapshot, queue: QueueView) -> Amounts:

@@ -172,7 +172,7 @@ class PendingQueue:
         old = self._parked.get(one.key)
         if old is not None:
             if _same_chances(old.workload, one.workload):
-                one.last_tried, one.tried_in = old.last_tried, old.tried_in
+                one.resume(old)
                 self._parked[one.key] = one
                 return
             del self._parked[one.key]
@@ -183,7 +183,7 @@ class PendingQueue:
                 self._parked[one.key] = one
                 return
         else:
-            one.last_tried, one.tried_in = known.last_tried, known.tried_in
+            one.resume(known)
         self._push(one)
 
     def delete(self, key: str) -> WorkloadInfo | None:

@@ -66,6 +66,7 @@ class WorkloadInfo:
     :param last_tried: for each pod set, the index of the flavor that was tried last, by resource;
         -1 where the list was exhausted. None to begin with the first flavor.
     :param tried_in: the generation of the queue's quotas in which that was.
+    :param tried_at: the number of the cycle in which that was.
     :param nominated: for each pod set, the flavors by resource that an assignment has to keep.
     :param usage_share: the usage over time of its LocalQueue, where that orders victims.
     :param shape: equal for workloads that fit the same; None if unknown.
@@ -79,6 +80,7 @@ class WorkloadInfo:
     pod_sets: tuple[PodSetRequests, ...]
     last_tried: tuple[Mapping[str, int], ...] | None = None
     tried_in: int = -1
+    tried_at: int = -1
     nominated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     usage_share: float | None = None
     shape: Hashable = None
@@ -97,6 +99,15 @@ class WorkloadInfo:
         """Derive from a workload that is pending in a queue, or has its quota."""
         sets = _assigned(workload) if workload.status.admission is not None else _asked(workload)
         return cls(workload, queue, sets, shape=_shape(workload, sets))
+
+    def resume(self, other: WorkloadInfo) -> None:
+        """Go on where the search for the workload's flavors was before it changed.
+
+        Where it asks for something else now, the search begins with the first flavor.
+        """
+        if self.shape == other.shape:
+            self.last_tried = other.last_tried
+            self.tried_in, self.tried_at = other.tried_in, other.tried_at
 
     @cached_property
     def usage(self) -> Mapping[str, float]:

@@ -356,6 +356,22 @@ def test_nodes_decide_too_where_the_quota_fits() -> None:
     assert admission.cycle(NOW).admitted == ["default/high"]
 
 
+def test_the_search_for_a_flavor_goes_on_although_others_leave_meanwhile() -> None:
+    def on_b_only(info: Any, assignment: Any, removed: Any) -> str | None:
+        flavors = assignment.pod_set("main").flavors
+        return None if flavors["cpu"].flavor == "b" or info.uid != "w" else "no node"
+
+    admission = Admission(placement=on_b_only)
+    load(admission, [flavor("a"), flavor("b"), local_queue("q", "q")])
+    load(admission, [cluster_queue("q", {"a": {"cpu": 4}, "b": {"cpu": 4}})])
+    load(admission, [workload("leaves", "q")])
+    admission.cycle(NOW)
+    load(admission, [workload("w", "q")])
+    admission.cycle(NOW)
+    load(admission, [_with_condition(now_of(admission, "leaves"), "Finished")])
+    assert admission.cycle(NOW).admitted == ["default/w"]
+
+
 def test_nobody_goes_where_the_nodes_would_not_do_anyway() -> None:
     queue = cluster_queue(
         "q", {"a": {"cpu": 8}}, preemption={"withinClusterQueue": "LowerPriority"}
