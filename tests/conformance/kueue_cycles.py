@@ -29,17 +29,37 @@ GATES = {
     "ConcurrentAdmission": "concurrent_admission",
     "RecomputeAssignmentUponPreemptionTargetsOverlap": "recompute_overlaps",
     "PriorityBoost": "boosted_priorities",
+    "MultiKueueOrchestratedPreemption": "preemption_gates",
     "PrioritizePreemptorWorkloads": "preemptors_first",
+    "FairSharingPreemptWithinNominal": "nominal_regardless",
+    "FairSharingPrioritizeNonBorrowing": "lenders_first",
     "FairSharingReevaluatePreemptionCandidates": "second_look",
     "SchedulingEquivalenceHashing": "equivalence_hashing",
 }
 
 
+LASTING = frozenset(
+    (
+        "FlavorFungibility",
+        "FlavorFungibilityPreserveScanProgress",
+        "ReclaimablePods",
+        "UnadmittedWorkloadsObservability",
+    )
+)
+"""Gates that cannot be turned off here."""
+RELEASED: Mapping[str, Any] = {"preemptors_first": False}
+"""What the release chooses otherwise than bayplan, where a case does not say it."""
+
+
 def settings(case: Case, **given: Any) -> Settings:
-    """Return settings with a case's feature gates."""
-    gates = case.get("feature_gates", {})
+    """Return settings with a case's feature gates, and else those of the release."""
+    gates = case.get("feature_gates") or {}
     chosen = {GATES[gate]: on for gate, on in gates.items() if gate in GATES}
-    return Settings(**{**chosen, **given})
+    if gates.get("SchedulerTimestampPreemptionBuffer") is False:
+        chosen["timestamp_buffer"] = 0.0
+    if case.get("quota_check_strategy") == "IgnoreUndeclared":
+        chosen["ignore_undeclared"] = True
+    return Settings(**{**RELEASED, **chosen, **given})
 
 
 def usage_sharing(case: Case) -> UsageSharing | None:

@@ -192,6 +192,7 @@ def workload(case: Case) -> KueueWorkload:
         "admissionChecks": case.get("admission_checks", []),
         "resourceRequests": case.get("resource_requests", []),
         "schedulingStats": stats,
+        "preemptionGates": case.get("preemption_gate_states", []),
     }
     return decode_part(KueueWorkload, {"metadata": metadata, "spec": spec, "status": status})
 

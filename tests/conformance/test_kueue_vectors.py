@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import kueue_cases
+import kueue_cycles
 import pytest
 from vectors import SHARED
 
@@ -25,6 +26,10 @@ def _unfit(case: dict[str, Any]) -> str:
         return f"unproven: {case['unproven']}"
     if case["kind"] not in kueue_cases.KINDS:
         return f"cases of the kind {case['kind']} are not known"
+    gates = case.get("feature_gates") or {}
+    off = [gate for gate in sorted(kueue_cycles.LASTING) if gates.get(gate) is False]
+    if off:
+        return f"what the gate {off[0]} turns off is always on"
     queues = case.get("cluster_queues", ())
     preference = "PreemptionOverBorrowing"
     fungibilities = [queue.get("flavor_fungibility", {}) for queue in queues]

@@ -87,6 +87,7 @@ from bayplan.api.kueue import (
     LocalQueueStatus,
     PodSet,
     PodSetRequest,
+    PreemptionGateState,
     QuotaAdmission,
     ReclaimablePods,
     RequeueState,
@@ -616,6 +617,7 @@ WORKLOAD_STATUSES = (
         (ReclaimablePods("main", 1),),
         (AdmissionCheckState("c", "Pending", last_transition_time="2026-01-01T00:00:00Z"),),
         scheduling_stats=SchedulingStats((EvictionCount("Preempted", "", 1),)),
+        preemption_gates=(PreemptionGateState("g", "Open", "2026-01-01T00:00:00Z"),),
     ),
 )
 

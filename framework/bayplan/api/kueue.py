@@ -34,6 +34,7 @@ __all__ = [
     "LocalQueueSpec",
     "PodSet",
     "PodSetRequest",
+    "PreemptionGateState",
     "QuotaAdmission",
     "ReclaimablePods",
     "RequeueState",
@@ -341,6 +342,14 @@ class PreemptionGate(ApiStruct, frozen=True):
     name: str
 
 
+class PreemptionGateState(ApiStruct, frozen=True):
+    """status.preemptionGates[]: what a gate was set to; one that is not here is closed."""
+
+    name: str
+    position: str = explicit("Closed")
+    last_transition_time: str | None = None
+
+
 class KueueWorkloadSpec(ApiStruct, frozen=True):
     """spec of a Workload. ``priority`` is the priority class's value."""
 
@@ -438,6 +447,7 @@ class KueueWorkloadStatus(ApiStruct, frozen=True):
     nominated_cluster_names: tuple[str, ...] = ()
     cluster_name: str = ""
     unhealthy_nodes: tuple[UnhealthyNode, ...] = ()
+    preemption_gates: tuple[PreemptionGateState, ...] = ()
 
 
 class KueueWorkload(ApiStruct, frozen=True):

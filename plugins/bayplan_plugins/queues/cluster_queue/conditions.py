@@ -23,6 +23,7 @@ __all__ = [
     "condition",
     "evicted",
     "finished",
+    "has_closed_gate",
     "has_quota",
     "is_true",
     "pending",
@@ -64,6 +65,12 @@ def is_true(workload: KueueWorkload, type_: str) -> bool:
 def has_quota(workload: KueueWorkload) -> bool:
     """Tell whether quota is reserved for a workload."""
     return is_true(workload, "QuotaReserved")
+
+
+def has_closed_gate(workload: KueueWorkload) -> bool:
+    """Tell whether a preemption gate keeps a workload from preempting."""
+    opened = {one.name for one in workload.status.preemption_gates if one.position != "Closed"}
+    return any(gate.name not in opened for gate in workload.spec.preemption_gates)
 
 
 def since(workload: KueueWorkload, type_: str) -> float | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bayplan.api.kueue import KueueWorkload, QuotaAdmission
-from bayplan_plugins.queues.cluster_queue.conditions import Reason
+from bayplan.api.kueue import QuotaAdmission
+from bayplan_plugins.queues.cluster_queue.conditions import Reason, has_closed_gate
 from bayplan_plugins.queues.cluster_queue.entry import Entry, State, to_reserve
 from bayplan_plugins.queues.cluster_queue.flavor_assignment import Assignment, Mode
 from bayplan_plugins.queues.cluster_queue.flavor_search import FlavorSearch
@@ -223,7 +223,9 @@ class Cycle:
                 # Else workloads of lower priority would take what becomes free.
                 self._snapshot.add_usage(queue.name, to_reserve(entry, self._snapshot, queue))
             return True
-        gated = self._settings.concurrent_admission and _has_closed_gate(entry.workload.workload)
+        settings = self._settings
+        heeded = settings.concurrent_admission or settings.preemption_gates
+        gated = heeded and has_closed_gate(entry.workload.workload)
         if gated:
             entry.skip("Workload requires preemption, but it's gated", Reason.GATED)
             entry.state, entry.requeue = State.GATED, Requeue.PREEMPTION_GATED
@@ -326,7 +328,3 @@ class Cycle:
         entry.reason, entry.requeue = Reason.WAITING_FOR_VICTIMS, Requeue.PENDING_MIGRATION
         entry.message += ". Pending the migration of 1 workload(s)"
         return True
-
-
-def _has_closed_gate(workload: KueueWorkload) -> bool:
-    return bool(workload.spec.preemption_gates)

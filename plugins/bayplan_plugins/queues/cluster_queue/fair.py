@@ -325,7 +325,8 @@ class _FairSearch:
     def _first(self, candidates: Sequence[WorkloadInfo], rule: _Shares) -> Iterator[Victim]:
         order = self._order(candidates)
         # What lies within the nominal quota is the preemptor's whatever the shares are.
-        entitled = self._snapshot.forest.within_nominal(self._row, self._needing)
+        within = self._snapshot.forest.within_nominal(self._row, self._needing)
+        entitled = within and self._settings.nominal_regardless
         for row in order:
             if row == self._row:
                 self._took_own = True

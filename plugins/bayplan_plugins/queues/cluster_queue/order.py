@@ -49,7 +49,7 @@ def fair_rank(entry: Entry, share: DominantShare, settings: Settings) -> tuple[f
     priority = priority_of(workload, settings) if settings.priority_across_queues else 0
     return (
         settings.preemptors_first and not entry.is_preemptor,
-        share.borrows_any(entry.usage()),
+        settings.lenders_first and share.borrows_any(entry.usage()),
         *share.order,
         -priority,
         queue_time(workload, settings),

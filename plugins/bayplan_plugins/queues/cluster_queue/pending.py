@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from bayplan.api.kueue import KueueCondition, KueueWorkload
 from bayplan.api.times import seconds_of
-from bayplan_plugins.queues.cluster_queue.conditions import Reason, condition
+from bayplan_plugins.queues.cluster_queue.conditions import Reason, condition, has_closed_gate
 from bayplan_plugins.queues.cluster_queue.settings import Settings
 from bayplan_plugins.queues.cluster_queue.workloads import (
     BOOST,
@@ -294,6 +294,7 @@ def _same_chances(old: KueueWorkload, new: KueueWorkload) -> bool:
         status = one.status
         boost = one.metadata.annotations.get(BOOST)
         kept: list[KueueCondition | None] = [condition(one, t) for t in ("Evicted", "Requeued")]
-        return (one.spec, boost, status.reclaimable_pods, status.requeue_state, *kept)
+        gated = has_closed_gate(one)
+        return (one.spec, boost, status.reclaimable_pods, status.requeue_state, gated, *kept)
 
     return relevant(old) == relevant(new)

@@ -72,7 +72,9 @@ class Settings:
     ``preemptors_first`` puts workloads that wait for their victims before all others of a cycle;
     without it a victim may come back first, and be preempted again, without end.
     ``second_look`` asks whether others may go after all once workloads of the preemptor's own queue
-    have to, which lowers its share.
+    have to, which lowers its share. ``nominal_regardless`` takes back what lies within the nominal
+    quota whatever the shares are. ``lenders_first`` puts those of a fair cycle that borrow behind
+    all that do not. ``preemption_gates`` heeds the gates that keep workloads from preempting.
     ``timestamp_buffer`` is by how many seconds a workload of equal priority has to be newer to be
     preempted by age. ``ignore_undeclared`` admits resources that no resource group covers.
     """
@@ -86,6 +88,9 @@ class Settings:
     partial_admission: bool = True
     elastic_slices: bool = True
     concurrent_admission: bool = False
+    nominal_regardless: bool = True
+    lenders_first: bool = True
+    preemption_gates: bool = False
     recompute_overlaps: bool = True
     boosted_priorities: bool = False
     preemptors_first: bool = True

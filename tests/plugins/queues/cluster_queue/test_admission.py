@@ -24,6 +24,7 @@ from bayplan.api.kueue import (
     ClusterQueue,
     KueueCondition,
     KueueWorkload,
+    PreemptionGateState,
     ReclaimablePods,
 )
 from bayplan.api.meta import ObjectMeta
@@ -311,6 +312,47 @@ def test_of_queues_with_equal_shares_the_least_important_workload_goes(lower: st
     assert set(admission.cycle(NOW).admitted) == {"default/left", "default/right"}
     load(admission, [workload("w", "lender", {"cpu": 2})])
     assert admission.cycle(NOW).evicted == [f"default/{lower}"]
+
+
+def test_a_closed_gate_keeps_a_workload_from_preempting() -> None:
+    queue = cluster_queue(
+        "q", {"a": {"cpu": 2}}, preemption={"withinClusterQueue": "LowerPriority"}
+    )
+    admission = one_queue(queue, settings=Settings(preemption_gates=True))
+    load(admission, [workload("low", "q", {"cpu": 2}, priority=-1)])
+    admission.cycle(NOW)
+    gates = [{"name": "one"}, {"name": "two"}]
+    load(admission, [workload("w", "q", {"cpu": 2}, preemptionGates=gates)])
+    for opened in ((), ("one",), ("one", "two")):
+        one = now_of(admission, "w")
+        states = tuple(PreemptionGateState(name, "Open") for name in opened)
+        status = msgspec.structs.replace(one.status, preemption_gates=states)
+        load(admission, [msgspec.structs.replace(one, status=status)])
+        gone = admission.cycle(NOW).evicted
+        assert gone == (["default/low"] if len(opened) == 2 else [])
+
+
+@pytest.mark.parametrize(("regardless", "gone"), [(True, ["default/b"]), (False, [])])
+def test_what_lies_within_the_nominal_quota_is_taken_back_whatever_the_shares_are(
+    regardless: bool, gone: list[str]
+) -> None:
+    reclaim = {"reclaimWithinCohort": "Any"}
+    flavors: dict[str, Any] = {"a": {"cpu": 2}, "b": {"cpu": 0}}
+    admission = one_queue(
+        cluster_queue("mine", flavors, "all", preemption=reclaim),
+        cluster_queue("other", {"a": {"cpu": 0}, "b": {"cpu": 0}}, "all"),
+        cluster_queue("lender", {"a": {"cpu": 4}, "b": {"cpu": 4}}, "all"),
+        settings=Settings(fair_sharing=True, nominal_regardless=regardless),
+    )
+    on = {"nodeSelector": {"flavor": "b"}}
+    load(admission, [flavor(name, nodeLabels={"flavor": name}) for name in ("a", "b")])
+    load(admission, [workload("m", "mine", {"cpu": 4}, pods=on)])
+    to_a = {"nodeSelector": {"flavor": "a"}}
+    load(admission, [workload("a", "lender", {"cpu": 4}, pods=to_a)])
+    load(admission, [workload("b", "other", {"cpu": 2}, pods=to_a)])
+    settle(admission, 3)
+    load(admission, [workload("w", "mine", {"cpu": 2}, pods=to_a)])
+    assert admission.cycle(NOW).evicted == gone
 
 
 @pytest.mark.parametrize(
