@@ -125,7 +125,9 @@ def schedule_context(case: Case) -> None:
         *map(local_queue, fixture["queues"]),
     ]
     known = {o.metadata.name for o in objects}
-    for name in {f for q in given["cqs"] for g in q["resource_groups"] for f in _names(g)} - known:
+    for name in {
+        f for q in given["cqs"] for g in q.get("resource_groups", ()) for f in _names(g)
+    } - known:
         objects.append(flavor({"name": name}))
     admission = loaded(Admission(settings(case)), objects)
     loaded(admission, [workload(one) for one in given["workloads"]])

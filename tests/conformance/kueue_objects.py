@@ -28,7 +28,7 @@ def _groups(groups: Iterable[Case]) -> list[dict[str, Any]]:
 
 def _group(group: Case) -> dict[str, Any]:
     flavors = []
-    for flavor in group["flavors"]:
+    for flavor in group.get("flavors", ()):
         resources = [
             {
                 "name": name,

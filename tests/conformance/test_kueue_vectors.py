@@ -26,6 +26,8 @@ def _unfit(case: dict[str, Any]) -> str:
         return f"unproven: {case['unproven']}"
     if case["kind"] not in kueue_cases.KINDS:
         return f"cases of the kind {case['kind']} are not known"
+    if case["func"] not in kueue_cases.FUNCTIONS.get(case["kind"], (case["func"],)):
+        return f"cases of the function {case['func']} are not known"
     gates = case.get("feature_gates") or {}
     off = [gate for gate in sorted(kueue_cycles.LASTING) if gates.get(gate) is False]
     if off:

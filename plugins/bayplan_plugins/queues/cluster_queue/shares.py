@@ -37,7 +37,7 @@ class DominantShare:
     order: tuple[float, float] = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.weight == 0 and self.borrowed:
+        if self.weight == 0 and (self.borrowed or self.ratio):
             self.weighted = math.inf
             self.order = math.inf, self.ratio
         else:
