@@ -51,13 +51,19 @@ def replaced_key(workload: KueueWorkload) -> str | None:
 
 
 def replaced_slice(workload: WorkloadInfo, snapshot: Snapshot) -> WorkloadInfo | None:
-    """Return the slice with quota of the same queue and namespace that a workload replaces."""
+    """Return the slice with quota of the same queue and namespace that a workload replaces.
+
+    It has the same pod sets, of other sizes; a workload with others replaces none.
+    """
     key = replaced_key(workload.workload)
     if key is None or workload.queue not in snapshot.queues:
         return None
     found = snapshot.workload(workload.queue, key)
-    same = workload.workload.metadata.namespace
-    return found if found and found.workload.metadata.namespace == same else None
+    if found is None:
+        return None
+    namespaces = {one.workload.metadata.namespace for one in (workload, found)}
+    names, old_names = ([pods.name for pods in one.pod_sets] for one in (workload, found))
+    return found if len(namespaces) == 1 and names == old_names else None
 
 
 def replacement_message(new: KueueWorkload) -> str:

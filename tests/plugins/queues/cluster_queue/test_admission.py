@@ -32,6 +32,7 @@ from bayplan.api.policy import Namespace
 from bayplan_plugins.queues.cluster_queue import Admission, Settings
 from bayplan_plugins.queues.cluster_queue.conditions import condition, is_true
 from bayplan_plugins.queues.cluster_queue.settings import FairRule, PodsReady, UsageSharing
+from bayplan_plugins.queues.cluster_queue.workloads import REPLACES
 
 
 def one_queue(*queues: ClusterQueue, settings: Settings | None = None) -> Admission:
@@ -96,14 +97,8 @@ def test_a_queue_in_debt_has_nothing_free_rather_than_less() -> None:
 
 def test_a_pod_set_that_needs_nothing_of_the_queue_holds_no_other_one_back() -> None:
     admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}))
-    asked = [("idle", {"gpu": 0}), ("busy", {"cpu": 1})]
-    pod_sets = [
-        {
-            "name": n,
-            "template": {"spec": {"containers": [{"name": "c", "resources": {"requests": r}}]}},
-        }
-        for n, r in asked
-    ]
+    asked: list[tuple[str, dict[str, int]]] = [("idle", {"gpu": 0}), ("busy", {"cpu": 1})]
+    pod_sets = [{"name": n, "template": _container(requests)} for n, requests in asked]
     load(admission, [workload("w", "q", podSets=pod_sets)])
     assert admission.cycle(NOW).admitted == ["default/w"]
     idle, busy = _assigned(admission, "w")
@@ -446,6 +441,22 @@ def test_a_larger_slice_replaces_the_old_one_and_pays_the_difference() -> None:
     assert is_true(now_of(admission, "old"), "Finished")
     forest = admission.store.forest()
     assert forest.used[forest.row_of["q"]]["a/cpu"] == 5000
+
+
+@pytest.mark.parametrize("names", [("main", "more"), ("other",)])
+def test_a_workload_of_other_pod_sets_replaces_no_slice(names: tuple[str, ...]) -> None:
+    admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}))
+    load(admission, [workload("old", "q")])
+    admission.cycle(NOW)
+    replaces = {REPLACES: "default/old"}
+    pod_sets = [{"name": name, "template": _container({"cpu": 1})} for name in names]
+    load(admission, [workload("new", "q", annotations=replaces, podSets=pod_sets)])
+    assert admission.cycle(NOW).admitted == ["default/new"]
+    assert set(admission.store.reserving["q"]) == {"default/old", "default/new"}
+
+
+def _container(requests: dict[str, int]) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "c", "resources": {"requests": requests}}]}}
 
 
 def test_a_slice_keeps_the_flavor_of_the_one_it_replaces() -> None:
