@@ -165,6 +165,10 @@ class FragmentationGradient:
             values = self._values(after)
         return _scores(self._fragments[after.rows], values)
 
+    def renew(self, shape: PodShape, rows: Rows, rated: Rated) -> bool:
+        """Leave it to ``rate``."""
+        return False
+
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
         """Return the scores as they are."""
         return rated.scores

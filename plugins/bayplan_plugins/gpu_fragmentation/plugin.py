@@ -194,8 +194,8 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         elif known.position < self._seen:
             changes = self.handle.snapshot.nodes.changes[known.position : self._seen]
             rows = np.array(sorted(set(changes)), dtype=np.intp)
-            found = self._policy.rate(shape, self._source.of(rows))
-            known.rated.update(rows, found)
+            if not self._policy.renew(shape, rows, known.rated):
+                known.rated.update(rows, self._policy.rate(shape, self._source.of(rows)))
             known.position = self._seen
         self._known[shape] = known
         if len(self._known) > _MOST_SHAPES:

@@ -55,6 +55,11 @@ class Rated:
         cards.fill(FIRST)
         return cls(np.zeros(size), cards)
 
+    def forget(self, row: int) -> None:
+        """Take note that one node has no room."""
+        self.scores[row], self.cards[row] = 0.0, FIRST
+        self.used_up[:, row] = 0.0
+
     def update(self, rows: Rows, found: Rated) -> None:
         """Take over what is known now of some nodes."""
         self.scores[rows], self.cards[rows] = found.scores, found.cards
@@ -76,6 +81,9 @@ class Policy(Protocol):
 
     def rate(self, shape: PodShape, states: NodeStates) -> Rated:
         """Rate nodes; the scores of nodes where the shape does not fit do not count."""
+
+    def renew(self, shape: PodShape, rows: Rows, rated: Rated) -> bool:
+        """Rate nodes that changed again; False if ``rate`` is to be asked."""
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
         """Return the scores of nodes now, from what is known of each."""

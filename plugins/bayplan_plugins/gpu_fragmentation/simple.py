@@ -14,7 +14,7 @@ from bayplan.api.cards import WHOLE
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.gpu_fragmentation.policy import FIRST, Rated, best_fit
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
-from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
+from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows, StateSource
 
 __all__ = ["ByChance", "SimplePolicy", "best_fit_score", "clustering", "dot_product", "packing"]
 
@@ -48,6 +48,10 @@ class SimplePolicy:
     def rate(self, shape: PodShape, states: NodeStates) -> Rated:
         """Rate nodes."""
         return Rated(self._formula(shape, states, self._source), _cards(shape, states))
+
+    def renew(self, shape: PodShape, rows: Rows, rated: Rated) -> bool:
+        """Leave it to ``rate``."""
+        return False
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
         """Return the scores as they are."""
@@ -91,6 +95,10 @@ class ByChance:
             np.zeros(len(states)),
             np.where(states.left >= shape.compute, drawn, -1.0).argmax(axis=1),
         )
+
+    def renew(self, shape: PodShape, rows: Rows, rated: Rated) -> bool:
+        """Leave it to ``rate``."""
+        return False
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
         """Return new random numbers each time."""

@@ -68,15 +68,18 @@ class StateSource:
 
         A card's part that is left is the smaller of what is left of its compute and its memory.
         """
-        left = self._ledger.columns.arrays().part[rows]
         table = self._snapshot.nodes
+        cpu = table.allocatable_of("cpu", rows) - table.used_of("cpu", rows)
+        return NodeStates(rows, cpu, self.left(rows))
+
+    def left(self, rows: Rows) -> Cards:
+        """Return the thousandths of cards that are left of nodes by row, a row each."""
+        left: Cards = self._ledger.columns.arrays().part[rows]
         if self.shared.any_groups:
             for place, row in enumerate(rows.tolist()):
-                for card, rest in self.shared.left(table.names[row]):
+                for card, rest in self.shared.left(self._snapshot.nodes.names[row]):
                     left[place, card] = rest
-        return NodeStates(
-            rows, table.allocatable_of("cpu", rows) - table.used_of("cpu", rows), left
-        )
+        return left
 
     def of_one(self, row: int) -> tuple[int, list[int]]:
         """Return one node's milli-CPU and thousandths of cards that are left, as ``of`` does."""

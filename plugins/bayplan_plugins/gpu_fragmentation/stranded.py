@@ -157,9 +157,6 @@ class LeastStranded:
         size = len(states)
         result = Rated.nowhere(size)
         result.used_up = np.zeros((len(self._slots.cards), size))
-        if size <= _FEW and shape.cards == 1:
-            self._rate_few(shape, states, result)
-            return result
         places = with_room(shape, states)
         if not len(places):
             return result
@@ -190,24 +187,27 @@ class LeastStranded:
         result.cards[into] = cards[chosen]
         result.used_up[:, into] = lost[:, chosen]
 
-    def _rate_few(self, shape: PodShape, states: NodeStates, result: Rated) -> None:
-        """Do the same for a few nodes, each by what is known of nodes that are alike."""
+    def renew(self, shape: PodShape, rows: Rows, rated: Rated) -> bool:
+        """Rate a few nodes again, each by what is known of nodes that are alike."""
+        if len(rows) > _FEW or shape.cards != 1 or not len(self._stranded):
+            return False
         known = self._tried.setdefault(shape, {})
         if len(known) > _MOST_TRIED or len(self._tried) > _MOST_SHAPES:
             self._tried.clear()
             known = self._tried[shape] = {}
-        numbers = self._number[states.rows].tolist()
+        numbers = self._number[rows].tolist()
         missing = [place for place, number in enumerate(numbers) if number not in known]
         if missing:
-            self._try(shape, states.part(np.array(missing, dtype=np.intp)), known)
+            self._try(shape, self._source.of(rows[missing]), known)
         prices = self._prices().tolist()
-        lefts = states.left.tolist()
-        places, cards, gains, lost = [], [], [], []
-        for place, number in enumerate(numbers):
+        slots = tuple(rated.used_up)
+        lefts = self._source.left(rows).tolist()
+        for row, number, left in zip(rows.tolist(), numbers, lefts, strict=True):
             tried = known[number]
             if not tried:
+                rated.forget(row)
                 continue
-            left, best = lefts[place], tried[0]
+            best = tried[0]
             card = left.index(best.left)
             if len(tried) > 1:
                 cost = sum(map(mul, prices, best.lost)) - best.gain
@@ -215,13 +215,10 @@ class LeastStranded:
                     own = sum(map(mul, prices, one.lost)) - one.gain
                     if own < cost or (own == cost and left.index(one.left) < card):
                         best, cost, card = one, own, left.index(one.left)
-            places.append(place)
-            cards.append(card)
-            gains.append(best.gain)
-            lost.append(best.lost)
-        if places:
-            result.scores[places], result.cards[places] = gains, cards
-            result.used_up[:, places] = np.array(lost).T
+            rated.scores[row], rated.cards[row] = best.gain, card
+            for column, lost in zip(slots, best.lost, strict=True):
+                column[row] = lost
+        return True
 
     def _try(
         self, shape: PodShape, states: NodeStates, known: dict[int, tuple[_Tried, ...]]
