@@ -107,8 +107,9 @@ class CardLedger:
 
     def read_nodes(self) -> None:
         """Read the cards of nodes that are new, which may change what a request means."""
-        for name in self._unread.take()[1]:
-            self._known(name)
+        if self._unread.any_new:
+            for name in self._unread.take()[1]:
+                self._known(name)
 
     def prepare(self) -> None:
         """Read new nodes, and bring the columns up to date if any node has cards."""

@@ -63,6 +63,7 @@ class LeastStranded:
         self._forget_states()
         self._stranded: FloatColumn = _NO_NODES
         self._slots_of: SlotTable = np.zeros((0, 0))
+        self._slots_in_all: FloatColumn | None = None
         self._known_prices: FloatColumn | None = None
 
     def _forget_states(self) -> None:
@@ -76,7 +77,7 @@ class LeastStranded:
         known = [one for one in workload if one.shape.choice in self._choices]
         self._slots = Slots(known, self._places(known))
         self._slot_table = StateTable(self._count_slots, len(self._slots.cards))
-        self._known_prices = None
+        self._known_prices = self._slots_in_all = None
         self._tried.clear()
         if len(self._stranded):
             states = self._source.of(np.arange(len(self._stranded)))
@@ -96,6 +97,7 @@ class LeastStranded:
         numbers = self._number = self._numbers(states)
         self._stranded = self._idle_after.of(numbers, states)[:, 0]
         self._slots_of = self._slot_table.of(numbers, states).T.copy()
+        self._slots_in_all = None
         self._idle: IntColumn = states.left.sum(axis=1)
         self._all_idle = int(self._idle.sum())
 
@@ -115,6 +117,7 @@ class LeastStranded:
             numbers = self._number[rows] = self._numbers(states)
             self._stranded[rows] = self._idle_after.of(numbers, states)[:, 0]
             self._slots_of[:, rows] = self._slot_table.of(numbers, states).T
+            self._slots_in_all = None
             self._idle[rows] = states.left.sum(axis=1)
             self._all_idle = int(self._idle.sum())
 
@@ -126,7 +129,9 @@ class LeastStranded:
         if stranded is None or slots is None:
             return False
         self._number[row], self._stranded[row] = number, stranded[0]
-        self._slots_of[:, row] = slots
+        if slots.tolist() != self._slots_of[:, row].tolist():
+            self._slots_of[:, row] = slots
+            self._slots_in_all = None
         idle = sum(left)
         self._all_idle += idle - self._idle.item(row)
         self._idle[row] = idle
@@ -248,8 +253,9 @@ class LeastStranded:
 
     def _prices(self) -> FloatColumn:
         if self._known_prices is None:
-            slots = np.add.reduce(self._slots_of, axis=1)
-            self._known_prices = self._slots.prices(slots, float(self._all_idle))
+            if self._slots_in_all is None:
+                self._slots_in_all = np.add.reduce(self._slots_of, axis=1)
+            self._known_prices = self._slots.prices(self._slots_in_all, float(self._all_idle))
         return self._known_prices
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:

@@ -89,7 +89,7 @@ class NumaLedger:
 
     def aligns(self) -> bool:
         """Tell whether the kubelet of any node aligns something, or has since the start."""
-        self._codes.column()
+        self._codes.read_new()
         return bool(self._states)
 
     def placement(self, code: int, pod: PodInfo) -> NumaPlacement | None:

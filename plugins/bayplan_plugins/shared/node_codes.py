@@ -31,6 +31,11 @@ class NodeCodes:
         """Mark a node's code as stale, though the snapshot did not change."""
         self._stale.touch(name)
 
+    def read_new(self) -> None:
+        """Compute codes again if nodes themselves changed, not only what their pods take."""
+        if self._stale.any_new:
+            self.column()
+
     def column(self) -> IntColumn:
         """Return the codes by row (int64); do not change them."""
         moved, stale = self._stale.take()

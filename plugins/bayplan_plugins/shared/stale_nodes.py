@@ -16,16 +16,25 @@ class StaleNodes:
         self._table = snapshot.nodes
         self._epoch = -1
         self._seen = 0
+        self._node_version = -1
         self._touched: set[str] = set()
 
     def touch(self, name: str) -> None:
         """Mark a node as stale, though its row did not change."""
         self._touched.add(name)
 
+    @property
+    def any_new(self) -> bool:
+        """Whether nodes came, went or changed themselves, or were marked; pods do not count."""
+        table = self._table
+        moved = table.epoch != self._epoch or table.node_version != self._node_version
+        return moved or bool(self._touched)
+
     def take(self) -> tuple[bool, Sequence[str]]:
         """Return whether rows may have moved, and the names of stale nodes: all of them then."""
         table = self._table
         changes = table.changes
+        self._node_version = table.node_version
         # Whatever adds or removes rows starts an epoch.
         if table.epoch != self._epoch:
             self._epoch, self._seen = table.epoch, len(changes)

@@ -455,7 +455,7 @@ class GpuLedger:
 
     def any_machine(self) -> bool:
         """Tell whether the machine of any node with GPUs of a device plugin is known."""
-        self._codes.column()
+        self._codes.read_new()
         return bool(self._nodes)
 
     def _code(self, name: str) -> int:
