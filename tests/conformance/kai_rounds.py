@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from kai_nodes import differences, states_of
 from kai_scenarios import (
     Case,
     Outcome,
@@ -48,7 +49,7 @@ def mismatches(case: Case, profiles: ProfileSet) -> list[Mismatch]:
     scenario = Scenario(case)
     if case.get("runner") != "rounds":
         found = session(scenario, profiles)
-        return [*_compared(case, scenario, found.tasks), *_calls(case, scenario, found)]
+        return [*_compared(case, scenario, found.tasks), *_done(case, scenario, found)]
     rounds = case.get("rounds") or {}
     calls: list[Mismatch] = []
     for _ in range(rounds.get("until_match") or 0):
@@ -60,9 +61,24 @@ def mismatches(case: Case, profiles: ProfileSet) -> list[Mismatch]:
         if wrong:
             break
         found = session(scenario, profiles)
-        wrong = [*_compared(case, scenario, found.tasks), *_calls(case, scenario, found)]
+        wrong = [*_compared(case, scenario, found.tasks), *_done(case, scenario, found)]
         scenario = next_round(scenario, found)
     return wrong
+
+
+def _done(case: Case, scenario: Scenario, found: Outcome) -> Iterator[Mismatch]:
+    """Compare what a cycle did, and what it left of the nodes."""
+    yield from _calls(case, scenario, found)
+    for name, wanted in (case["expected"].get("nodes") or {}).items():
+        for what, expected, got in differences(wanted, found.nodes[name]):
+            yield Mismatch(f"{name}, {what}", expected, got)
+    for name, wanted in (case["expected"].get("jobs") or {}).items():
+        zones = wanted.get("numa_zones")
+        if zones is not None:
+            own = [key_of(job, task) for job, task in scenario.jobs_of() if job["name"] == name]
+            got = sorted({zone for key in own for zone in found.zones.get(key, ())})
+            if got != sorted(zones):
+                yield Mismatch(f"{name}, NUMA nodes", str(sorted(zones)), str(got))
 
 
 def _calls(case: Case, scenario: Scenario, found: Outcome) -> Iterator[Mismatch]:
@@ -109,7 +125,14 @@ def session(scenario: Scenario, profiles: ProfileSet) -> Outcome:
         claim.metadata.name: msgspec.json.decode(encode(claim.status))
         for claim in cluster.list(ResourceClaim)
     }
-    return Outcome(found, claims)
+    leaving, coming, placed = [], {}, scheduler.snapshot.placed
+    for job, task in scenario.jobs_of():
+        state, key = found[task_id(task)], key_of(job, task)
+        if state.status == "Releasing" or (state.status == "Pipelined" and key in placed):
+            leaving.append(key)
+        if state.status == "Pipelined":
+            coming[key] = (scheduler.snapshot.living[key], state.node)
+    return Outcome(found, claims, *states_of(scheduler, leaving, coming))
 
 
 def _state(
@@ -141,16 +164,79 @@ def _compared(case: Case, scenario: Scenario, found: Mapping[str, TaskState]) ->
 
 
 def _checked(check: Case, scenario: Scenario, found: Mapping[str, TaskState]) -> Iterator[Mismatch]:
-    """Compare an assertion that a test of KAI makes in code."""
-    if check["type"] == "prefilter":
-        status = found[check["task"]].status
-        if (status == "Binding") != check["ok"]:
-            yield Mismatch(check["task"], "placed" if check["ok"] else "refused", status)
-        return
+    """Compare an assertion that a test of KAI makes in code.
+
+    :raises KeyError: for an assertion that nobody models.
+    """
+    yield from _CHECKS[check["type"]](check, scenario, found)
+
+
+def _prefilter(
+    check: Case, scenario: Scenario, found: Mapping[str, TaskState]
+) -> Iterator[Mismatch]:
+    status = found[check["task"]].status
+    if (status == "Binding") != check["ok"]:
+        yield Mismatch(check["task"], "placed" if check["ok"] else "refused", status)
+
+
+def _statuses(
+    check: Case, scenario: Scenario, found: Mapping[str, TaskState]
+) -> Iterator[Mismatch]:
+    count = 0
     for job, task in scenario.jobs_of():
         whole = job["name"] == check.get("job")
         if whole or job["name"].startswith(check.get("job_prefix", "\0")):
+            count += 1
             yield from _differs(task_id(task), check, found[task_id(task)])
+    if count != check.get("tasks", count):
+        yield Mismatch("tasks", str(check["tasks"]), str(count))
+
+
+def _sub_group(
+    check: Case, scenario: Scenario, found: Mapping[str, TaskState]
+) -> Iterator[Mismatch]:
+    """Compare on which nodes, or in which domain, the placed tasks of a sub-group are."""
+    name = check["sub_group"]
+    nodes = _nodes_of(name, scenario, found)
+    if "nodes" in check and not set(nodes) <= set(check["nodes"]):
+        yield Mismatch(name, f"on {check['nodes']}", str(nodes))
+    if "label" in check:
+        domains = _domains(nodes, check["label"], scenario)
+        if domains != [check["value"]] * check["tasks"]:
+            yield Mismatch(name, f"{check['tasks']} tasks in {check['value']}", str(domains))
+
+
+def _domain_each(
+    check: Case, scenario: Scenario, found: Mapping[str, TaskState]
+) -> Iterator[Mismatch]:
+    """Compare whether each of some sub-groups is in one domain, and no two in the same one."""
+    taken = []
+    for name in check["sub_groups"]:
+        domains = set(_domains(_nodes_of(name, scenario, found), check["label"], scenario))
+        if len(domains) != 1 or not domains <= set(check["values"]):
+            yield Mismatch(name, f"in one of {check['values']}", str(sorted(domains)))
+        taken += domains
+    if check.get("distinct") and len(set(taken)) < len(taken):
+        yield Mismatch(str(check["sub_groups"]), "in different domains", str(taken))
+
+
+def _nodes_of(sub_group: str, scenario: Scenario, found: Mapping[str, TaskState]) -> list[str]:
+    tasks = (task for _, task in scenario.jobs_of() if task.get("sub_group_name") == sub_group)
+    return [found[task_id(task)].node for task in tasks if found[task_id(task)].node]
+
+
+def _domains(nodes: Sequence[str], label: str, scenario: Scenario) -> list[str]:
+    labels = {node["name"]: node.get("labels") or {} for node in scenario.case["nodes"]}
+    return [labels[node].get(label, "") for node in nodes]
+
+
+_CHECKS = {
+    "prefilter": _prefilter,
+    "all_tasks_status": _statuses,
+    "sub_group_domain": _sub_group,
+    "sub_group_nodes": _sub_group,
+    "sub_groups_one_domain_each": _domain_each,
+}
 
 
 def _as_expected(

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+from kai_nodes import NodeState, Zones
 
 from bayplan.api import ApiObject, Pod
 from bayplan.api.objects import decode_part
@@ -537,10 +538,12 @@ def _affinity(task: Task) -> Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a scenario: the state of each task, and the status of each claim, by name."""
+    """What became of a scenario: of its tasks, claims and nodes by name, and of its pods by key."""
 
     tasks: Mapping[str, TaskState]
     claims: Mapping[str, Case] = field(default_factory=dict)
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    zones: Zones = field(default_factory=dict)
 
 
 def next_round(scenario: Scenario, found: Outcome) -> Scenario:
