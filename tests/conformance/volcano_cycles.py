@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -433,6 +433,9 @@ def differences(case: Case, found: Outcome) -> list[str]:
     wanted = expected.get("bind_map") or {}
     if wanted and {key: found.bound.get(key) for key in wanted} != wanted:
         told.append(f"bound {found.bound}, expected {wanted}")
+    wanted = expected.get("bind_nums_in_hypernode")
+    if wanted is not None and _in_hypernodes(case, found) != sorted(wanted):
+        told.append(f"bound {found.bound}, expected {wanted} in hypernodes")
     evicted = Counter(expected.get("evicted") or ())
     if "evicted" in expected and found.evicted != evicted:
         told.append(f"evicted {dict(found.evicted)}, expected {dict(evicted)}")
@@ -448,6 +451,15 @@ def differences(case: Case, found: Outcome) -> list[str]:
         if "Binding" in counts and len(own_bound) != counts["Binding"]:
             told.append(f"{group} has {len(own_bound)} bound, expected {counts['Binding']}")
     return [*told, *(f"{key}: {text}" for key, text in found.messages.items() if told and text)]
+
+
+def _in_hypernodes(case: Case, found: Outcome) -> list[int]:
+    """Return how many pods were bound in each hypernode of the lowest tier that has any."""
+    tiers: Mapping[str, Sequence[str]] = case["hypernodes_by_tier"]
+    lowest = tiers[min(tiers, key=int)]
+    bound = list(found.bound.values())
+    counts = (sum(map(bound.count, case["hypernode_nodes"][name])) for name in lowest)
+    return sorted(filter(None, counts))
 
 
 def _members(case: Case, group: str) -> list[str]:
