@@ -68,33 +68,31 @@ class Rollouts:
         :param left: thousandths left, by node and card.
         :param allowed: by node and choice, whether pods of the choice may use the node.
         """
-        count, times = len(cpu), self._sequences
-        lanes = np.arange(count * times)
-        sequence = np.tile(np.arange(times), count)
-        cpu = np.repeat(cpu, times)
-        cards = np.repeat(left.astype(np.int32), times, axis=0)
-        may = np.repeat(allowed, times, axis=0)
+        count, times, size = len(cpu), self._sequences, left.shape[1]
+        cpu = np.repeat(cpu, times).reshape(count, times)
+        cards = np.repeat(left.astype(np.int32), times, axis=0).reshape(count, times, size)
+        # The same numbers in one row, and where each lane begins: a lane takes a card by its place.
+        row = cards.reshape(-1)
+        lanes = np.arange(0, row.size, size)
+        anywhere = np.count_nonzero(allowed) == allowed.size
         for step in self._steps:
-            needs = step.cpu[sequence]
-            fits = needs <= cpu
-            if step.sort is _Sort.NONE:
-                cpu = cpu - needs * fits
-                continue
-            fits &= may[lanes, step.choice[sequence]]
+            fits = step.cpu <= cpu
+            if step.sort is not _Sort.NONE and not anywhere:
+                fits &= allowed[:, step.choice]
             if step.sort is _Sort.WHOLE:
                 free = cards == WHOLE
-                order = free.cumsum(axis=1, dtype=np.int32)
-                wanted = step.cards[sequence]
-                fits &= order[:, -1] >= wanted
-                cards[free & (order <= (wanted * fits)[:, None])] = 0
-            else:
-                compute = step.compute[sequence]
-                fitting = np.where(cards >= compute[:, None], cards, _NO_FIT)
-                best = fitting.argmin(axis=1)
-                fits &= fitting[lanes, best] != _NO_FIT
-                cards[lanes, best] -= compute * fits
-            cpu = cpu - needs * fits
-        idle: FloatColumn = cards.sum(axis=1).reshape(count, times).mean(axis=1)
+                order = free.cumsum(axis=2, dtype=np.int32)
+                fits &= order[:, :, -1] >= step.cards
+                free &= order <= (step.cards * fits)[:, :, None]
+                np.copyto(cards, 0, where=free)
+            elif step.sort is _Sort.SHARE:
+                fitting = np.where(cards >= step.compute[:, None], cards, _NO_FIT)
+                best = fitting.argmin(axis=2).reshape(-1)
+                best += lanes
+                fits &= (fitting.reshape(-1)[best] != _NO_FIT).reshape(count, times)
+                row[best] -= (step.compute * fits).reshape(-1)
+            cpu -= step.cpu * fits
+        idle: FloatColumn = cards.sum(axis=2).mean(axis=1)
         return idle
 
 
