@@ -182,7 +182,7 @@ def allocated(cluster: LiveCluster) -> str:
 
 def recorded(place: str, tenant: str) -> int:
     journal = Journal(place, create=False)
-    records = journal.records(0, 2**60, tenant)
+    records = journal.records(0, journal.heartbeat, tenant)
     return sum(one.resource == "cpu" for one in records)
 
 

@@ -306,6 +306,12 @@ async def test_two_schedulers_at_once_never_overfill_a_card(
         await _stands_still(cluster)
         found = given(cluster, words)
     assert max(found.values()) <= 100, found
+    # KAI names groups, not cards.
+    assert max(Counter(_node_of(name) for name in found).values()) <= cards, found
+
+
+def _node_of(card: str) -> str:
+    return card[:2]
 
 
 def _is_full(cluster: LiveCluster, words: Words, cards: int, least: int) -> bool:

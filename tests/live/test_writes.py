@@ -161,6 +161,63 @@ async def test_a_refused_binding_gives_the_lock_back() -> None:
         assert lock_of(made) is None
 
 
+MARK = "example.com/shares"
+MARKED = replaced(OWN_LOCK, marks=MARK)
+
+
+def sharer(name: str, node: str | None = None) -> Pod:
+    return make_pod(name, node=node, annotations={MARK: "half"})
+
+
+def uid_of(made: Stage, name: str) -> str:
+    return made.pods()[f"default/{name}"].metadata.uid
+
+
+async def test_a_binding_that_needs_another_pod_is_refused_once_that_is_gone() -> None:
+    async with stage([make_node("n"), make_pod("p"), make_pod("holder", node="n")]) as made:
+        _, writer = await writing(made)
+        lock = replaced(MARKED, needs=frozenset({"default/holder", "default/second"}))
+        bind = Bind("default/p", uid_of(made, "p"), "n", lock=lock)
+        (error,) = await answers(writer, bind)
+        assert isinstance(error, Conflict)
+        assert str(error) == "Node n has no default/second any more"
+        assert lock_of(made) is None
+        made.create(make_pod("second", node="n"))
+        assert await answers(writer, bind) == [None]
+
+
+async def test_an_eviction_under_a_lock_is_refused_if_pods_came_that_it_does_not_know() -> None:
+    pods = [make_pod("holder", node="n"), sharer("mine", "n"), sharer("theirs", "n")]
+    async with stage([make_node("n"), *pods]) as made:
+        _, writer = await writing(made)
+        uid = uid_of(made, "holder")
+        lock = replaced(MARKED, known=frozenset({uid_of(made, "mine")}))
+        evict = Evict("default/holder", uid, "nobody shares it", "n", lock)
+        (error,) = await answers(writer, evict)
+        assert isinstance(error, Conflict)
+        assert str(error) == "Node n has got default/theirs as well"
+        assert lock_of(made) is None
+        known = frozenset({*lock.known, uid_of(made, "theirs")})
+        assert await answers(writer, replaced(evict, lock=replaced(lock, known=known))) == [None]
+        assert made.pods()["default/holder"].metadata.deletion_timestamp is not None
+        assert lock_of(made) is None
+
+
+async def test_an_eviction_waits_for_the_lock_of_its_node() -> None:
+    waiting_pods = [make_pod("other"), make_pod("holder", node="n")]
+    async with stage([make_node("n"), *waiting_pods]) as made:
+        _, writer = await writing(made)
+        set_lock(made, lock_text(time.time(), "default", "other"))
+        answered: list[ClusterError | None] = []
+        uid = uid_of(made, "holder")
+        writer.submit(Evict("default/holder", uid, "unused", "n", MARKED), answered.append)
+        await made.until(lambda: writer.retries >= 2)
+        assert "default/holder" in made.pods()
+        assert (lock_of(made) or "").endswith(",default,other")
+        set_lock(made, None)
+        await made.until(lambda: answered == [None])
+
+
 async def test_of_statuses_that_wait_only_the_last_is_written() -> None:
     async with stage([make_node("n"), make_pod("p")]) as made:
         _, writer = await writing(made)

@@ -12,8 +12,11 @@ from paths import ROOT
 from bayplan import PodInfo
 from bayplan.api import KaiQueue, Node, Pod
 from bayplan.api.configmap import ConfigMap
+from bayplan.api.pod import PodStatus
 from bayplan.cluster.embedded.assembly import start_controllers
+from bayplan.cluster.protocol import Bind
 from bayplan.dialects.kai_shares import GROUP_LABEL, INDEX_ANNOTATION, RESERVATIONS, reservation_pod
+from bayplan.errors import Conflict
 from bayplan.profiles.loading import load_profiles
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 from bayplan_plugins.shared.cards.kai_groups import GpuGroups
@@ -248,6 +251,50 @@ def test_a_reservation_that_never_tells_its_card_gives_the_node_back() -> None:
     cluster.advance(10)
     # The next try names its group otherwise, so that the first reservation is not in its way.
     assert [one.key for one in reservations(cluster)] != [first.key]
+
+
+def answering(reservation: Pod, index: int) -> Pod:
+    """Return a reservation pod that says which card it got."""
+    meta = replace(reservation.metadata, annotations={INDEX_ANNOTATION: str(index)})
+    return replace(reservation, metadata=meta)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_pod_whose_reservation_goes_does_not_wait_for_it(fails: bool) -> None:
+    cluster = Cluster([node(gpus=1), sharer("a", "0.5")], plugins=["GPUSharing"])
+    cluster.schedule()
+    (first,) = reservations(cluster)
+    if fails:
+        # The kubelet has no card for it, as another scheduler was faster.
+        cluster.api.update(replace(first, status=PodStatus(phase="Failed")))
+    else:
+        cluster.api.delete(Pod, first.key)
+    cluster.advance(2)
+    second = reservations(cluster)[-1]
+    assert second.key != first.key
+    told = [event.message for _, event in cluster.api.events if event.pod == "default/a"]
+    assert any("the reservation pod of its GPU is gone" in message for message in told)
+
+
+def test_a_refused_binding_leaves_its_reservation_for_the_next_try() -> None:
+    cluster = Cluster([node(gpus=1), sharer("a", "0.5")], plugins=["GPUSharing"])
+    cluster.schedule()
+    (reservation,) = reservations(cluster)
+    cluster.api.faults.fail_next(Bind, Conflict("another pod came first"))
+    cluster.api.update(answering(reservation, 0))
+    cluster.schedule()
+    assert "a" not in cluster.placements()
+    assert "a" in cluster.advance(10)
+    assert [one.key for one in reservations(cluster)] == [reservation.key]
+
+
+def test_no_pod_opens_a_reservation_on_a_node_that_has_too_few_gpus() -> None:
+    """The reservation pod of a group with pods went, and another one got its card."""
+    lost = sharer("lost", "0.9", labels={GROUP_LABEL: "lost"}, node="n")
+    other = answering(reservation_pod("n", "other", make_pod("first"), "image"), 0)
+    cluster = sharing(node(gpus=1), other, lost, sharer("a", "0.5"))
+    assert "a" not in cluster.placements()
+    assert cluster.message("a").startswith(f"0/1 nodes are available: 1 {TOO_LITTLE}")
 
 
 # Trials ------------------------------------------------------------------------------------

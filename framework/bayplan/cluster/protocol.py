@@ -69,16 +69,19 @@ class BindLock(msgspec.Struct, frozen=True):
 
     Pods on the node with the annotation ``marks`` whose uids are not ``known`` were bound by
     another scheduler, later than this binding was decided on: then it is refused, as there may be
-    no room.
+    no room. It is refused, too, unless all pods that it ``needs``, by key, are on the node.
 
     An ``own`` lock is bayplan's, for nodes whose runtime has none. Nobody removes it: a pod that
     has a node holds it no longer. An elected leader takes none, as it binds alone.
+
+    An eviction may take the lock as well, so that no binding comes in between that needs the pod.
     """
 
     annotation: str
     seconds: float
     marks: str = ""
     known: frozenset[str] = frozenset()
+    needs: frozenset[str] = frozenset()
     own: bool = False
 
 
@@ -98,11 +101,16 @@ class Bind(msgspec.Struct, frozen=True):
 
 
 class Evict(msgspec.Struct, frozen=True):
-    """Evict a pod for preemption; ``message`` goes into its DisruptionTarget condition."""
+    """Evict a pod for preemption; ``message`` goes into its DisruptionTarget condition.
+
+    The backend takes the ``lock`` of the pod's ``node`` first, and gives it back.
+    """
 
     pod: str
     uid: str
     message: str
+    node: str = ""
+    lock: BindLock | None = None
 
 
 class PatchPodStatus(msgspec.Struct, frozen=True):

@@ -360,7 +360,8 @@ class Overdue:
     ``again`` is when to ask again even if nothing changes, in seconds; None for never. ``waited``
     says that a time is over that kept units from making room: they are tried again. ``moves`` are
     the nodes where victims, by key, fit once they are created again; ``action`` is what records and
-    metrics call the evictions.
+    metrics call the evictions. ``locks`` are those that are
+    taken of the nodes of victims, by key, while these are evicted.
     """
 
     victims: Sequence[tuple[PodInfo, str]] = ()
@@ -368,6 +369,7 @@ class Overdue:
     waited: bool = False
     moves: Mapping[str, str] = field(default_factory=dict)
     action: str = "overdue"
+    locks: Mapping[str, BindLock] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,8 @@ class EventHandlers:
         self._recheck_gates(unit_key, info)
         if removed is not None:
             state.broadcast(ClusterEvent.POD_REMOVED, removed)
+            # It may have held a device for others.
+            state.preparations.recheck()
         else:
             # It helps nobody, but its queue asks for less.
             state.events += 1

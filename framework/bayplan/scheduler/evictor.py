@@ -173,8 +173,9 @@ class Evictor:
         """
         if victim.terminating or self.in_cooldown(victim.key) or self._cancel_placement(victim):
             return
-        write = Evict(victim.key, victim.pod.metadata.uid, reason)
         of = overdue or Overdue()
+        lock, node = of.locks.get(victim.key), victim.spec.node_name
+        write = Evict(victim.key, victim.pod.metadata.uid, reason, node, lock)
         self._state.cluster.submit(write, partial(self._evicted, victim, reason, together, of))
 
     def _evicted(

@@ -57,6 +57,7 @@ from bayplan_plugins.shared.cards.kai_requests import known_share, says_shares
 __all__ = ["GPUSharing", "GPUSharingArgs"]
 
 _TOO_LITTLE = "Insufficient shares of GPUs"
+_LOST = "the reservation pod of its GPU is gone"
 _UNUSED = "no pod shares its GPU any more"
 _WAIT = 40.0
 """Seconds within which a reservation pod has to tell its card, as in KAI's binder."""
@@ -64,6 +65,7 @@ _UNTIL_USED = 60.0
 """Seconds for which a reservation pod is left to a scheduler that may be about to use it."""
 _HALF = 50.0
 _MOST_TOLD = 8
+_LOCK = own_lock(RECEIVED_ANNOTATION)
 
 
 class GPUSharingArgs(Args):
@@ -203,11 +205,18 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         self._prepared.add(pod.uid)
         fields = reservation_fields()
         known = self._groups.on_node(node.name)
-        missing = [name for name in groups if not self._groups.is_reserved(known[name])]
-        writes = [
-            CreateObject(reservation_pod(node.name, name, pod.pod, self.args.image), fields)
-            for name in missing
-        ]
+        reserved = {
+            name: known[name].reservation
+            for name in groups
+            if self._groups.is_reserved(known[name])
+        }
+        missing = {
+            name: reservation_pod(node.name, name, pod.pod, self.args.image)
+            for name in groups
+            if name not in reserved
+        }
+        writes = [CreateObject(one, fields) for one in missing.values()]
+        needs = frozenset((*reserved.values(), *(one.key for one in missing.values())))
         labels = {**dict.fromkeys(old_group_labels(pod.pod)), **group_labels(request, groups)}
         counted = self._groups.uids(node.name)
         return Preparation(
@@ -216,7 +225,7 @@ class GPUSharing(Plugin[GPUSharingArgs]):
             _WAIT,
             then=partial(self._config_maps, pod, node.name, groups),
             labels=labels,
-            lock=structs.replace(own_lock(RECEIVED_ANNOTATION), known=counted),
+            lock=structs.replace(_LOCK, known=counted, needs=needs),
         )
 
     def _cards(self, node: str, groups: Sequence[str]) -> list[int | str | None]:
@@ -232,9 +241,13 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         return found
 
     def _is_ready(self, node: str, groups: Sequence[str]) -> bool | str:
+        """Tell whether the GPUs of groups are known, or why the pod cannot have them any more."""
         if self._groups.is_overfull(node, groups):
             # Another scheduler put pods on the card while it was prepared.
             return _TOO_LITTLE
+        known = self._groups.on_node(node)
+        if any(name in known and known[name].lost for name in groups):
+            return _LOST
         cards = self._cards(node, groups)
         wrong = next((one for one in cards if isinstance(one, str)), None)
         return wrong if wrong is not None else None not in cards
@@ -254,23 +267,27 @@ class GPUSharing(Plugin[GPUSharingArgs]):
     def post_bind(self, pod: PodInfo) -> None:
         """The pod's reservations are its own."""
         self._prepared.discard(pod.uid)
+        self._groups.bound(pod.key)
 
     @hookimpl
     def overdue(self) -> Overdue | None:
         """Evict the reservation pods of groups that have no pods any more.
 
-        One that never had any may be another scheduler's that is about to bind its first pod.
+        One that never had any may be a scheduler's that is about to bind its first pod. The lock
+        keeps another one from binding a pod that shares the card while its reservation pod goes.
         """
-        victims, times = [], []
+        victims, times, locks = [], [], {}
         for key, used in self._groups.unused():
-            pod = self.handle.snapshot.placed[key][0]
+            pod, node = self.handle.snapshot.placed[key]
             age = self.handle.unix_time - timestamp(pod.pod.metadata.creation_timestamp)
             if used or age >= _UNTIL_USED:
                 self._groups.give_up(key)
                 victims.append((pod, _UNUSED))
-            else:
-                times.append(self.handle.now + _UNTIL_USED - age)
-        return Overdue(victims, again=min(times, default=None)) if victims or times else None
+                locks[key] = structs.replace(_LOCK, known=self._groups.uids(node))
+                # The eviction may be refused.
+                age = 0.0
+            times.append(self.handle.now + _UNTIL_USED - age)
+        return Overdue(victims, again=min(times), locks=locks) if times else None
 
     # What there is ---------------------------------------------------------------------------
 

@@ -58,12 +58,18 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class _Bound(msgspec.Struct, frozen=True):
+    """What counts of a pod that has a node."""
+
     metadata: ObjectMeta = ObjectMeta()
     status: _Status = _Status()
 
     @property
     def has_ended(self) -> bool:
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def stays(self) -> bool:
+        return not self.has_ended and self.metadata.deletion_timestamp is None
 
 
 class _Pods(msgspec.Struct):
@@ -92,14 +98,13 @@ class PodWrites:
 
         A Conflict counts as success when the pod has this node: an earlier attempt succeeded.
 
-        :raises Conflict: when the pod has another node, is being deleted, or was recreated, and
-            when another scheduler has bound pods to the node that this binding does not know.
+        :raises Conflict: when the pod has another node, is being deleted, or was recreated; when
+            another scheduler has bound pods to the node that this binding does not know; and when a
+            pod that it needs there is gone.
         :raises Locked: while another pod has the lock that the binding needs.
         :raises ClusterError: when a request fails.
         """
-        if write.lock is not None and not (write.lock.own and self._alone):
-            await self._take_lock(write, write.lock)
-            await self._check_others(write, write.lock)
+        await self._lock(write)
         namespace, _, name = write.pod.partition("/")
         body = {
             "apiVersion": "v1",
@@ -129,7 +134,24 @@ class PodWrites:
             await self._release_lock(write)
             raise
 
-    async def _take_lock(self, write: Bind, lock: BindLock) -> None:
+    async def _lock(self, write: Bind | Evict) -> bool:
+        """Take the lock that a write needs, and check that it may go on; False if it needs none."""
+        lock = write.lock
+        if lock is None or (lock.own and self._alone):
+            return False
+        await self._take_lock(write, lock)
+        try:
+            if lock.marks:
+                await self._check_node(write, lock)
+        except BaseException:
+            await self._release_lock(write)
+            raise
+        self._locked[write.uid] = None
+        if len(self._locked) > _REMEMBERED:
+            self._locked.popitem(last=False)
+        return True
+
+    async def _take_lock(self, write: Bind | Evict, lock: BindLock) -> None:
         """Write a lock into the node as it was last seen; it must not have changed since then."""
         node = self._lookup(Node, write.node)
         if not isinstance(node, Node):
@@ -149,25 +171,24 @@ class PodWrites:
             raise Locked(f"Node {write.node} changed meanwhile", retry_after=_LOCK_WAIT) from None
         self._locks[write.node] = text
 
-    async def _check_others(self, write: Bind, lock: BindLock) -> None:
-        """Refuse a binding if the node has pods of other schedulers that it does not know.
+    async def _check_node(self, write: Bind | Evict, lock: BindLock) -> None:
+        """Refuse a write if the node has pods that it does not know, or not those that it needs.
 
         Only who has the lock binds pods with the mark, so no more of them come meanwhile.
         """
-        if lock.marks:
-            query = {"fieldSelector": f"spec.nodeName={write.node}"}
-            content = await self._transport.request("GET", "/api/v1/pods", query=query)
-            known = {write.uid, *lock.known, *self._locked}
-            for one in msgspec.json.decode(content, type=_Pods).items or ():
-                meta = one.metadata
-                if lock.marks in meta.annotations and meta.uid not in known and not one.has_ended:
-                    await self._release_lock(write)
-                    raise Conflict(
-                        f"Node {write.node} has got {meta.namespace}/{meta.name} as well"
-                    )
-        self._locked[write.uid] = None
-        if len(self._locked) > _REMEMBERED:
-            self._locked.popitem(last=False)
+        query = {"fieldSelector": f"spec.nodeName={write.node}"}
+        content = await self._transport.request("GET", "/api/v1/pods", query=query)
+        known = {write.uid, *lock.known, *self._locked}
+        missing = set(lock.needs)
+        for one in msgspec.json.decode(content, type=_Pods).items or ():
+            meta = one.metadata
+            key = f"{meta.namespace}/{meta.name}"
+            if lock.marks in meta.annotations and meta.uid not in known and not one.has_ended:
+                raise Conflict(f"Node {write.node} has got {key} as well")
+            if one.stays:
+                missing.discard(key)
+        if missing:
+            raise Conflict(f"Node {write.node} has no {min(missing)} any more")
 
     async def _is_held(self, text: str, lock: BindLock) -> bool:
         """Tell whether there is the pod that a lock names, waiting for its binding if it is ours.
@@ -188,8 +209,8 @@ class PodWrites:
             assert isinstance(pod, Pod), "the path is a pod's"
         return not (lock.own and pod.spec.node_name)
 
-    async def _release_lock(self, write: Bind) -> None:
-        """Give back the lock of a pod that is not bound, if it still has it."""
+    async def _release_lock(self, write: Bind | Evict) -> None:
+        """Give back the lock of a pod that is not bound, or of an eviction, if it still has it."""
         text = self._locks.pop(write.node, None) if write.lock is not None else None
         if write.lock is None or text is None:
             return
@@ -219,8 +240,19 @@ class PodWrites:
         refused eviction leaves no condition behind.
 
         :raises TooManyDisruptions: when a disruption budget forbids the eviction.
+        :raises Conflict: when another scheduler has bound pods to the node that this eviction does
+            not know.
+        :raises Locked: while another pod has the lock that the eviction needs.
         :raises ClusterError: when a request fails.
         """
+        locked = await self._lock(write)
+        try:
+            await self._evict(write)
+        finally:
+            if locked:
+                await self._release_lock(write)
+
+    async def _evict(self, write: Evict) -> None:
         namespace, _, name = write.pod.partition("/")
         body: dict[str, Any] = {
             "apiVersion": "policy/v1",

@@ -25,6 +25,7 @@ from bayplan.dialects.kai_shares import (
     groups_of,
     is_reservation,
     reservation_pod,
+    reserved_index,
 )
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.shared.cards.kai_requests import known_share
@@ -41,12 +42,15 @@ class Group:
     """The pods that share one card.
 
     ``pods`` are their requests by key. ``reservation`` is the key of the pod that holds the card
-    for them, or of its stand-in. ``used`` says that there have been pods.
+    for them, or of its stand-in. ``used`` says that it need not be kept for a pod
+    that is about to be bound: it had pods that were, or did not tell its card in time.
+    ``lost`` says that the reservation pod went.
     """
 
     pods: dict[str, GpuShareRequest] = field(default_factory=dict)
     reservation: str = ""
     used: bool = False
+    lost: bool = False
 
     def memory(self, card: int) -> int:
         """Return the MiB that its pods take of a card of so many MiB."""
@@ -140,6 +144,13 @@ class GpuGroups:
             and not placed[group.reservation][0].terminating
         )
 
+    def bound(self, key: str) -> None:
+        """Take note that a pod, by key, was bound: its groups are in use."""
+        held = self._held.get(key)
+        if held is not None:
+            for name in held.groups:
+                self._nodes[held.node][name].used = True
+
     def give_up(self, key: str) -> None:
         """Let no pod join the group of a reservation pod, by key, that is about to be evicted."""
         self._given_up.add(key)
@@ -156,13 +167,17 @@ class GpuGroups:
         own = self.on_node(node)
         if self.is_overfull(node, self.of_pod(key)):
             return True
-        groups = [own[name] for name in self.of_pod(key)]
-        opens = any(len(one.pods) == 1 and not self.is_reserved(one) for one in groups)
+        opens = any(len(own[name].pods) == 1 for name in self.of_pod(key))
+        return opens and self._has_too_few_gpus(node)
+
+    def _has_too_few_gpus(self, node: str) -> bool:
+        """Tell whether more GPUs of a node are in use than it has.
+
+        Two schedulers reserved the last one, or a reservation pod went whose group has pods.
+        """
         row = self._snapshot.nodes.row_of.get(node)
-        if not opens or row is None:
-            return False
         table = self._snapshot.nodes
-        return bool(table.used(GPU)[row] > table.allocatable(GPU)[row])
+        return row is not None and bool(table.used(GPU)[row] > table.allocatable(GPU)[row])
 
     def is_overfull(self, node: str, groups: Sequence[str]) -> bool:
         """Tell whether pods take more of the card of any of the groups than it has."""
@@ -199,9 +214,11 @@ class GpuGroups:
         if not 0 < asked <= card:
             return None
         found: list[tuple[int, str]] = []
+        too_few = self._has_too_few_gpus(node)
         for name, group in self.on_node(node).items():
             used = group.memory(card)
-            if used + asked <= card and self._is_open(group):
+            opens = not group.pods
+            if used + asked <= card and not (opens and (too_few or self._is_given_up(group))):
                 found.append((used if self.spreads else -used, name))
         shared = [name for _, name in sorted(found)]
         fresh = [""] * min(request.devices, self.free_gpus(node))
@@ -213,14 +230,10 @@ class GpuGroups:
         order = [*again, *fresh, *others] if self.spreads else [*again, *others, *fresh]
         return tuple(order[: request.devices]) if len(order) >= request.devices else None
 
-    def _is_open(self, group: Group) -> bool:
-        """Tell whether a group's reservation stays."""
-        if group.pods:
-            return True
+    def _is_given_up(self, group: Group) -> bool:
+        """Tell whether the reservation of a group without pods is about to go."""
         key = group.reservation
-        if not key or key in self._given_up:
-            return False
-        return not self._snapshot.placed[key][0].terminating
+        return not key or key in self._given_up or self._snapshot.placed[key][0].terminating
 
     # Following ---------------------------------------------------------------------------
 
@@ -249,10 +262,7 @@ class GpuGroups:
         for name in groups:
             group = on_node.setdefault(name, Group())
             group.pods[pod.key] = request
-            if not group.used:
-                group.used = True
-                if self._snapshot.in_trial:
-                    self._snapshot.on_rollback(partial(setattr, group, "used", False))
+            group.used |= pod.spec.node_name == node
             self._settle(node, name, pod)
 
     def _leave(self, pod: PodInfo) -> None:
@@ -299,7 +309,15 @@ class GpuGroups:
             yield name
 
     def failed(self, pod: PodInfo, node: str) -> None:
-        """Name the groups that a pod opens otherwise: its reservation may be in the way."""
+        """Name the groups that a pod opens otherwise: its reservation may be in the way.
+
+        A reservation pod that has not told its card so far is not waited for any longer.
+        """
+        for name in self.of_pod(pod.key):
+            group = self._nodes[node][name]
+            if self.is_reserved(group):
+                holder = self._snapshot.placed[group.reservation][0].pod
+                group.used |= reserved_index(holder) is None
         if len(self._failures) >= _MOST_REMEMBERED:
             del self._failures[next(iter(self._failures))]
         self._failures[pod.uid, node] = self._failures.get((pod.uid, node), 0) + 1
@@ -314,6 +332,7 @@ class GpuGroups:
         group = self._nodes.setdefault(node, {}).setdefault(name, Group())
         if placed:
             before, group.reservation = group.reservation, pod.key
+            group.lost &= _is_stand_in(pod.key)
             if _is_stand_in(before) and before != pod.key and not self._snapshot.undoing:
                 self._snapshot.remove_pod(before)
         else:
@@ -321,6 +340,7 @@ class GpuGroups:
                 group.reservation = ""
             if not self._snapshot.in_trial:
                 self._given_up.discard(pod.key)
+                group.lost |= not _is_stand_in(pod.key)
             self._settle(node, name, None)
 
     def _settle(self, node: str, name: str, source: PodInfo | None) -> None:
