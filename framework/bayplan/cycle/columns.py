@@ -18,6 +18,7 @@ __all__ = [
     "FilterColumn",
     "ScoreColumn",
     "Scores",
+    "as_column",
     "as_mask",
     "as_scores",
     "by_maximum",
@@ -172,17 +173,25 @@ class Scores(NamedTuple):
     bounds: Bounds
 
 
-def as_scores(scores: object, size: int) -> Scores:
-    """Return a plugin's scores as an array of floats, with their bounds.
+def as_column(scores: object, size: int) -> FloatColumn:
+    """Return a plugin's scores as an array of floats, some of which may not be finite.
 
-    :raises ValueError: unless it has one finite number a node.
+    :raises ValueError: unless it has one number a node.
     """
     array = np.asarray(scores)
     if array.shape != (size,):
         raise ValueError(f"expected {size} scores, got shape {array.shape}")
     if array.dtype.kind not in "biuf":
         raise ValueError(f"expected {size} scores, got {array.dtype}")
-    column = array.astype(np.float64, copy=False)
+    return array.astype(np.float64, copy=False)
+
+
+def as_scores(scores: object, size: int) -> Scores:
+    """Return a plugin's scores as an array of floats, with their bounds.
+
+    :raises ValueError: unless it has one finite number a node.
+    """
+    column = as_column(scores, size)
     if not size:
         return Scores(column, None)
     if size <= _FEW:

@@ -21,6 +21,7 @@ from bayplan.cycle.columns import (
     MAX_SCORE,
     FilterColumn,
     ScoreColumn,
+    as_column,
     as_mask,
     as_scores,
     by_maximum,
@@ -29,6 +30,7 @@ from bayplan.cycle.columns import (
 from bayplan.cycle.evaluation import NOWHERE, Evaluation
 from bayplan.plugin.base import SKIP, CycleState, Normalize, PreFilterResult, Reads, Reject
 from bayplan.plugin.decision import nothing_left
+from bayplan.plugin.failures import PLUGIN_RAISES
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.profiles.runtime import Hook, HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
@@ -293,7 +295,12 @@ class Evaluator:
     ) -> None:
         if score.vector is not None:
             call = score.vector
-            found = guard(call, as_scores, call.call(pod, view, result.state), len(view))
+            answer = call.call(pod, view, result.state)
+            if score.kind is Normalize.HOOK:
+                # Its scores are checked once they are normalised.
+                score.raw = guard(call, as_column, answer, len(view)).copy()
+                return
+            found = guard(call, as_scores, answer, len(view))
             score.raw, score.bounds = found.column.copy(), found.bounds
             return
         assert score.per_node is not None
@@ -308,12 +315,12 @@ class Evaluator:
 
         :raises PluginError: when the normalised score of a feasible node is outside 0..100.
         """
-        if score.bounds is None and len(view):
-            score.bounds = (float(score.raw.min()), float(score.raw.max()))
         score.strays = False
         if score.kind is Normalize.HOOK:
             self._normalise_by_hook(score, pod, view, result)
-        elif score.bounds is not None:
+        elif len(view):
+            if score.bounds is None:
+                score.bounds = (float(score.raw.min()), float(score.raw.max()))
             score.note(*score.bounds)
         if score.kind is Normalize.NONE:
             score.counted = score.raw
@@ -327,14 +334,22 @@ class Evaluator:
     ) -> None:
         feasible = result.feasible
         everywhere = np.count_nonzero(feasible) == len(feasible)
-        part = score.raw.copy() if everywhere else score.raw[feasible]
+        if not everywhere:
+            part = score.raw[feasible]
+        else:
+            # The hook may change what it gets: scores that are asked for each time are its own.
+            part = score.raw if score.clusterwide else score.raw.copy()
         if not len(part):
             score.counted = np.zeros(len(view))
             return
         hook = self._normalize[score.call.name]
         candidates = NodeView(view.table, mask=None if everywhere else feasible)
         answer = hook.call(pod, part, candidates, result.state)
-        found = guard(hook, as_scores, answer, len(part))
+        try:
+            found = as_scores(answer, len(part))
+        except PLUGIN_RAISES as exc:
+            guard(score.call, as_scores, score.raw, len(view))
+            raise hook.failed(exc) from exc
         if everywhere:
             score.counted = found.column
         else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -114,7 +115,7 @@ def allocated_text(allocations: Iterable[Allocation]) -> str:
     for one in allocations:
         entry: dict[str, Any] = {
             "minor": one.minor,
-            "resources": {name: _quantity(name, amount) for name, amount in sorted(one.amounts)},
+            "resources": _resources(one.amounts),
         }
         if one.uuid:
             entry["id"] = one.uuid
@@ -149,6 +150,11 @@ def _extension(one: Allocation) -> dict[str, Any]:
     if one.template:
         found["gpuSharedResourceTemplate"] = one.template
     return found
+
+
+@lru_cache(4096)
+def _resources(amounts: tuple[tuple[str, int], ...]) -> Mapping[str, str]:
+    return {name: _quantity(name, amount) for name, amount in sorted(amounts)}
 
 
 def _quantity(name: str, amount: int) -> str:

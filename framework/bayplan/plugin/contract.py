@@ -37,7 +37,7 @@ from bayplan.queues.report import JobInLine, LineReport, QueueReport
 from bayplan.snapshot import PodInfo
 from bayplan.topology.network.tree import NetworkTree
 
-__all__ = ["ANSWERS", "check_class", "hook_names", "hooks_of"]
+__all__ = ["ANSWERS", "check_class", "finite_number", "hook_names", "hooks_of"]
 
 _MARK = f"{hookspecs.PROJECT}_impl"
 _OPTIONS = ("hookwrapper", "wrapper", "tryfirst", "trylast", "optionalhook", "specname")
@@ -131,22 +131,23 @@ def _text(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _number(value: Any) -> bool:
+def finite_number(value: Any) -> bool:
+    """Tell whether a plugin's answer is a finite number."""
     # A union of types takes twice as long to check.
     return isinstance(value, (float, int)) and math.isfinite(value)
 
 
 def _points(value: Any) -> bool:
-    return value is None or value == -math.inf or _number(value)
+    return value is None or value == -math.inf or finite_number(value)
 
 
 def _key(value: Any) -> bool:
-    return isinstance(value, tuple) and all(_number(part) for part in value)
+    return isinstance(value, tuple) and all(finite_number(part) for part in value)
 
 
 def _permit(value: Any) -> bool:
     if isinstance(value, Wait):
-        return _number(value.seconds) and value.seconds >= 0
+        return finite_number(value.seconds) and value.seconds >= 0
     return _text(value)
 
 
@@ -189,12 +190,12 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "overdue": (lambda v: v is None or isinstance(v, Overdue), "None or an Overdue"),
     "keep_in_place": (_text, "None or a text"),
     "pre_score": (lambda v: v is None or isinstance(v, Skip), "None or SKIP"),
-    "score_node": (_number, "a finite number"),
+    "score_node": (finite_number, "a finite number"),
     "placement_generate": (
         lambda v: v is None or isinstance(v, Placements),
         "None or Placements",
     ),
-    "placement_score": (_number, "a finite number"),
+    "placement_score": (finite_number, "a finite number"),
     "reserve": (_text, "None or a text"),
     "permit": (_permit, "None, a text or Wait(seconds)"),
     "device_score": (_points, "None, a finite number or -inf"),

@@ -18,7 +18,7 @@ import pluggy
 from bayplan.errors import PluginError
 from bayplan.plugin import hookspecs
 from bayplan.plugin.base import Args, Plugin
-from bayplan.plugin.contract import ANSWERS, hook_names
+from bayplan.plugin.contract import ANSWERS, finite_number, hook_names
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.snapshot import PodInfo
 
@@ -226,12 +226,16 @@ def _guarded(
 
     # Most answers are None: those cost no check.
     any_is_fine = good is None
+    is_number = good is finite_number
     none_is_fine = good is None or good(None)
 
     def failed(exc: BaseException) -> PluginError:
         return failure(name, hook, exc, function)
 
     def checked(answer: Any) -> Any:
+        if is_number and type(answer) is float and answer - answer == 0.0:
+            # Finite: most scores are.
+            return answer
         if good is not None and not good(answer):
             problem = TypeError(f"expected {description}, got {answer!r}")
             raise failed(problem) from problem

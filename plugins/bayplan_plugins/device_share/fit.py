@@ -36,9 +36,11 @@ class Fit:
         enough &= arrays.slots[rows] > 0
         return _enough_cards(request, enough)
 
-    def fits(self, request: CardRequest, row: int) -> bool:
-        """Tell in plain numbers whether the request fits on one row now."""
-        arrays = self._columns.arrays()
+    def fits(self, request: CardRequest, row: int, arrays: CardArrays) -> bool:
+        """Tell in plain numbers whether the request fits on one row now.
+
+        :param arrays: the columns of all cards, up to date.
+        """
         least, memory, share = max(0, request.compute), request.memory, request.share
         missing = request.cards
         for place, compute in enumerate(arrays.compute[row].tolist()):

@@ -57,7 +57,7 @@ class CardLedger:
         self._of_pods: dict[int, Requests] = {}
         self._of_kinds: dict[tuple[SpecFacts, str, Hashable], Requests] = {}
         self._interned: dict[CardRequest, CardRequest] = {}
-        self._read_at = (0, 0)
+        self._objects_read = self._use_read = 0
         self._offered: set[str] = set()
         self._unread = StaleNodes(snapshot)
         self.columns = CardColumns(snapshot, self._fill)
@@ -89,12 +89,12 @@ class CardLedger:
 
     def requests(self, pod: PodInfo) -> Requests:
         """Return what a pod requests, by contract; empty for a pod without cards."""
-        if not self.concerns(pod):
+        if not (pod.facts.wants_devices or self.concerns(pod)):
             return NO_REQUESTS
         # Limits of namespaces are part of a request.
-        version = (self._snapshot.objects_version, self._use.version)
-        if self._read_at != version:
-            self._read_at = version
+        objects, use = self._snapshot.objects_version, self._use.version
+        if objects != self._objects_read or use != self._use_read:
+            self._objects_read, self._use_read = objects, use
             self._of_pods.clear()
             self._of_kinds.clear()
         known = self._of_pods.get(pod.serial)

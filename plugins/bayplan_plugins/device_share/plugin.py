@@ -41,6 +41,7 @@ from bayplan_plugins.device_share.advice import (
     what_would_fit,
     whole_cards_that_would_fit,
 )
+from bayplan_plugins.device_share.columns import NO_CARD
 from bayplan_plugins.device_share.fit import Fit, slots_of
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
 from bayplan_plugins.device_share.ledger import CardLedger
@@ -101,6 +102,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         self._scoring = {
             one.name: one for one in self._ledger.contracts if isinstance(one, ScoringContract)
         }
+        self._names = tuple(one.name for one in self._ledger.contracts)
         self._fit = Fit(self._ledger.columns)
         self._kinds: dict[frozenset[tuple[CardRequest, ...]], Hashable] = {}
         self._rooms: PerNode[Choice] = PerNode(self._ledger)
@@ -214,11 +216,14 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         """Say why one node is refused."""
         requests = self._ledger.requests(pod)
         if len(requests) == 1 or all(one.implicit for one in requests.values()):
-            contract = self._ledger.contract(node.name)
-            request = requests.get(contract.name) if contract is not None else None
+            arrays = self._ledger.columns.arrays()
+            code = arrays.contract.item(node.row)
+            request = requests.get(self._names[code]) if code != NO_CARD else None
             if request is not None and request.counted:
                 return None
             if request is not None and request.simple:
+                if self._fit.fits(request, node.row, arrays):
+                    return None
                 return self._refusal(request, pod, node)
         view = NodeView(node.table, np.array([node.row], dtype=np.intp))
         for reject in self.filter(pod, view):
@@ -227,9 +232,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         return None
 
     def _refusal(self, request: CardRequest, pod: PodInfo, node: NodeRow) -> Refusal | None:
-        """Say in plain numbers why a simple request of the node's contract does not fit."""
-        if self._fit.fits(request, node.row):
-            return None
+        """Say why a simple request of the node's contract does not fit."""
         if request.implicit and any(
             node.free(resource) < pod.requests.get(resource, 0) for resource in GPU_RESOURCES
         ):

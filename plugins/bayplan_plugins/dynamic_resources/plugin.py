@@ -380,7 +380,8 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         """Write the allocations and reserve the claims; wait until their devices are ready."""
         if not pod.facts.wants_devices:
             return None
-        return self.writer.prepare(pod, self._claims(pod), node)
+        claims = self._claims(pod)
+        return self.writer.prepare(pod, claims, node) if claims else None
 
     @hookimpl
     def post_bind(self, pod: PodInfo) -> None:

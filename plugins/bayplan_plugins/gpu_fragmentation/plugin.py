@@ -7,7 +7,7 @@ node up to date, and takes the card that the policy names.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -124,6 +124,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         self._policy = _policy(args, self._source)
         self._learned = None if args.workload else LearnedWorkload(self._source.most)
         self._workload = _given(args)
+        self._has_shares = _has_shares(self._workload)
         self._policy.forget(self._workload)
         if args.policy == "FGD" and args.workload:
             # A node's score, from 0 to 100, follows from the node and the pod alone.
@@ -162,6 +163,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         if self._learned.see(pod, requests, self._source.card_memory()):
             if self._workload is not self._learned.in_use:
                 self._workload = self._learned.in_use
+                self._has_shares = _has_shares(self._workload)
                 self._version = None
 
     def _refresh(self) -> None:
@@ -227,7 +229,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         """Skip pods while nobody asks for shares."""
         if self._moved(pod) is not None:
             return None
-        return None if any(_is_share(one.shape) for one in self._workload) else SKIP
+        return None if self._has_shares else SKIP
 
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView, state: CycleState) -> FloatColumn:
@@ -315,8 +317,8 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         return self._ledger.state(node.name, pod.uid, only=place)
 
 
-def _is_share(shape: PodShape) -> bool:
-    return shape.cards > 0 and not shape.whole
+def _has_shares(workload: Sequence[WeightedShape]) -> bool:
+    return any(one.shape.cards > 0 and not one.shape.whole for one in workload)
 
 
 def _policy(args: GPUFragmentationArgs, source: StateSource) -> Policy:

@@ -85,8 +85,9 @@ class StateSource:
         """Return one node's milli-CPU and thousandths of cards that are left, as ``of`` does."""
         parts: list[int] = self._ledger.columns.arrays().part[row].tolist()
         node = NodeRow(self._snapshot.nodes, row)
-        for card, rest in self.shared.left(node.name):
-            parts[card] = rest
+        if self.shared.any_groups:
+            for card, rest in self.shared.left(node.name):
+                parts[card] = rest
         return node.free("cpu"), parts
 
     def most(self) -> tuple[int, int]:

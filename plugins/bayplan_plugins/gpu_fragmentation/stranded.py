@@ -129,9 +129,10 @@ class LeastStranded:
         if stranded is None or slots is None:
             return False
         self._number[row], self._stranded[row] = number, stranded[0]
-        if slots.tolist() != self._slots_of[:, row].tolist():
-            self._slots_of[:, row] = slots
-            self._slots_in_all = None
+        for size, count in enumerate(slots):
+            if self._slots_of.item(size, row) != count:
+                self._slots_of[size, row] = count
+                self._slots_in_all = None
         idle = sum(left)
         self._all_idle += idle - self._idle.item(row)
         self._idle[row] = idle
@@ -205,24 +206,17 @@ class LeastStranded:
         if missing:
             self._try(shape, self._source.of(rows[missing]), known)
         prices = self._prices().tolist()
-        slots = tuple(rated.used_up)
+        scores, cards, used_up = rated.scores, rated.cards, rated.used_up
         lefts = self._source.left(rows).tolist()
         for row, number, left in zip(rows.tolist(), numbers, lefts, strict=True):
             tried = known[number]
             if not tried:
                 rated.forget(row)
                 continue
-            best = tried[0]
-            card = left.index(best.left)
-            if len(tried) > 1:
-                cost = sum(map(mul, prices, best.lost)) - best.gain
-                for one in tried[1:]:
-                    own = sum(map(mul, prices, one.lost)) - one.gain
-                    if own < cost or (own == cost and left.index(one.left) < card):
-                        best, cost, card = one, own, left.index(one.left)
-            rated.scores[row], rated.cards[row] = best.gain, card
-            for column, lost in zip(slots, best.lost, strict=True):
-                column[row] = lost
+            best = tried[0] if len(tried) == 1 else _cheapest(tried, prices, left)
+            scores[row], cards[row] = best.gain, left.index(best.left)
+            for size, lost in enumerate(best.lost):
+                used_up[size, row] = lost
         return True
 
     def _try(
@@ -280,6 +274,19 @@ class LeastStranded:
             # By rounding.
             np.minimum(spread, 100.0, out=spread)
         return np.subtract(100.0, spread, out=spread)
+
+
+def _cheapest(tried: Sequence[_Tried], prices: Sequence[float], left: Sequence[int]) -> _Tried:
+    """Return the card that costs least; of equal ones, the first of the node.
+
+    :param left: the thousandths that the node's cards have left.
+    """
+    costs = [sum(map(mul, prices, one.lost)) - one.gain for one in tried]
+    least = min(costs)
+    if costs.count(least) == 1:
+        return tried[costs.index(least)]
+    equal = (one for one, cost in zip(tried, costs, strict=True) if cost == least)
+    return min(equal, key=lambda one: left.index(one.left))
 
 
 def _worth_a_look(tried: Sequence[_Tried]) -> tuple[_Tried, ...]:

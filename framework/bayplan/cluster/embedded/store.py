@@ -75,6 +75,7 @@ class MemoryCluster:
         self, seed: int = 0, clock: VirtualClock | None = None, start: datetime = LONG_AGO
     ) -> None:
         self.start = start
+        self._start_seconds = start.timestamp()
         self.clock = clock or VirtualClock()
         self.faults = WriteFaults()
         self.events: list[tuple[float, Event]] = []
@@ -97,7 +98,7 @@ class MemoryCluster:
     @property
     def unix_time(self) -> float:
         """The virtual time in seconds since 1970."""
-        return self.start.timestamp() + self.now
+        return self._start_seconds + self.now
 
     # Reading -----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ the details of shares.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from bayplan import PodInfo
@@ -52,6 +53,7 @@ __all__ = ["KoordinatorCards"]
 
 _PER_PERCENT = 10
 _NO_MACHINE = Machine()
+_Amounts = tuple[tuple[str, int], ...]
 _PERCENT = 100
 _ROUNDING = 1e-12
 """Less than a byte of any card's memory, more than an error of floating point."""
@@ -296,9 +298,16 @@ def _only_card(request: CardRequest, node: NodeCards) -> Share | None:
     device = card.detail
     if not card.usable or not isinstance(device, Device) or device.kind != GPU:
         return None
-    amounts = with_memory(dict(wanted.gpus.amounts), device.total)
-    share = share_of(
-        Allocation(GPU, device.minor, tuple(sorted(amounts.items())), device.uuid), device
-    )
+    amounts = _amounts_on(wanted.gpus.amounts, device.amounts)
+    share = share_of(Allocation(GPU, device.minor, amounts, device.uuid), device)
     compute, memory = used.compute + share.compute, used.memory + share.memory
     return share if compute <= card.compute and memory <= card.memory else None
+
+
+@lru_cache(4096)
+def _amounts_on(wanted: _Amounts, offered: _Amounts) -> _Amounts:
+    """Return what a pod gets of a GPU, sorted by resource: what it wants, and the memory of that.
+
+    :param offered: what the GPU has in all.
+    """
+    return tuple(sorted(with_memory(dict(wanted), dict(offered)).items()))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.dialects.koordinator_allocations import (
     ALLOCATED,
@@ -33,16 +34,14 @@ _METAX_DEVICES = "metax-tech.com/gpu-devices-allocated"
 _METAX_UNIT = 2**20
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(msgspec.Struct, frozen=True):
     """What is written for a pod: its annotations and labels."""
 
-    annotations: dict[str, str] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Binding:
+class _Binding(msgspec.Struct, frozen=True):
     """The GPUs of a pod that is bound; ``now`` is in seconds since 1970."""
 
     now: float

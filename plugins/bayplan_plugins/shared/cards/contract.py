@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from bayplan import PodInfo
 from bayplan.api import Node
 from bayplan.api.cards import WHOLE, Card, CardUse, Share
@@ -87,8 +89,7 @@ class CardRequest:
         return self.compute >= WHOLE
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The shares that a pod would get on a node, or the reason why it gets none.
 
     ``advice`` is what the pod could ask for instead; it continues "would fit on n1".
@@ -100,12 +101,11 @@ class Choice:
     advice: str = ""
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """What binding a pod writes: its annotations and labels; ``lock`` is taken before."""
 
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     lock: BindLock | None = None
 
 
