@@ -63,6 +63,8 @@ class CardColumns:
 
     def arrays(self) -> CardArrays:
         """Return the columns of all rows; do not change them."""
+        if self._stale.up_to_date:
+            return self._arrays
         table = self._snapshot.nodes
         # Where rows may have moved, most are what they were: each is compared with what it showed.
         moved, stale = self._stale.take()

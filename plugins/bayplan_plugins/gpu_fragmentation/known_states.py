@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
+from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan_plugins.device_share.columns import Cards
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows
 
@@ -77,11 +77,11 @@ class StateTable:
         found: _Table = self._table[numbers]
         return found
 
-    def of_one(self, number: int) -> FloatColumn | None:
+    def of_one(self, number: int) -> Sequence[float] | None:
         """Return the numbers of one state if they are known."""
         if number >= len(self._known) or not self._known.item(number):
             return None
-        found: FloatColumn = self._table[number]
+        found: list[float] = self._table[number].tolist()
         return found
 
     def _grow(self, size: int) -> None:

@@ -130,7 +130,7 @@ class LeastStranded:
             return False
         self._number[row], self._stranded[row] = number, stranded[0]
         for size, count in enumerate(slots):
-            if self._slots_of.item(size, row) != count:
+            if count != self._slots_of.item(size, row):
                 self._slots_of[size, row] = count
                 self._slots_in_all = None
         idle = sum(left)

@@ -30,6 +30,13 @@ class StaleNodes:
         moved = table.epoch != self._epoch or table.node_version != self._node_version
         return moved or bool(self._touched)
 
+    @property
+    def up_to_date(self) -> bool:
+        """Whether nothing changed since the last look."""
+        table = self._table
+        seen = self._seen == len(table.changes) and table.epoch == self._epoch
+        return seen and not self._touched and table.node_version == self._node_version
+
     def take(self) -> tuple[bool, Sequence[str]]:
         """Return whether rows may have moved, and the names of stale nodes: all of them then."""
         table = self._table
