@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -279,14 +279,23 @@ def given(cluster: LiveCluster, words: Words) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("system", WORDS)
+ELECTED = ("koordinator", "kai")
+"""Systems that have no lock of their own, tried with leaders of different Leases as well."""
+
+
+@pytest.mark.parametrize(
+    ("system", "elected"),
+    [*((system, False) for system in WORDS), *((system, True) for system in ELECTED)],
+)
 async def test_two_schedulers_at_once_never_overfill_a_card(
-    system: str, cluster: LiveCluster, tmp_path: Path
+    system: str, elected: bool, cluster: LiveCluster, tmp_path: Path
 ) -> None:
     words, sizes, nodes, cards = WORDS[system], {"one": 33, "two": 50}, 3, CARDS
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}}
     cluster.client.post("/api/v1/namespaces", namespace)
     cluster.used(reservation(RESERVATION_PODS))
+    if elected:
+        _allow_leases(cluster, sizes)
     cluster.apply(one for i in range(nodes) for one in words.node(f"n{i}", cards))
     async with AsyncExitStack() as stack:
         if words.service is not None:
@@ -295,10 +304,12 @@ async def test_two_schedulers_at_once_never_overfill_a_card(
             profile = tmp_path / f"{name}.yaml"
             profile.write_text(
                 "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+                f"leaderElection: {{resourceNamespace: bayplan-system, resourceName: {name}}}\n"
                 f"profiles: [{{schedulerName: {name}, plugins: {{multiPoint: "
                 "{enabled: [{name: GPUSharing}]}}}]\n"
             )
-            await stack.enter_async_context(cluster.scheduler(load_profiles(profile)))
+            running = cluster.scheduler(load_profiles(profile), leader_elect=elected)
+            await stack.enter_async_context(running)
         # Each of them could fill the cluster alone.
         for i in range(3 * nodes * cards):
             cluster.apply(words.pod(f"{name}-{i}", name, sizes[name]) for name in sizes)
@@ -308,6 +319,26 @@ async def test_two_schedulers_at_once_never_overfill_a_card(
     assert max(found.values()) <= 100, found
     # KAI names groups, not cards.
     assert max(Counter(_node_of(name) for name in found).values()) <= cards, found
+
+
+def _allow_leases(cluster: LiveCluster, names: Iterable[str]) -> None:
+    """Let schedulers have Leases of their own; the deployed role has one."""
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "bayplan-system"}}
+    cluster.client.post("/api/v1/namespaces", space)
+    rbac, name = "rbac.authorization.k8s.io", "leases-of-tests"
+    rule = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    rules = [{**rule, "resourceNames": list(names), "verbs": ["get", "patch"]}]
+    subject = {"kind": "ServiceAccount", "name": "bayplan-scheduler", "namespace": "bayplan-system"}
+    role = {"apiGroup": rbac, "kind": "Role", "name": name}
+    meta = {"name": name, "namespace": "bayplan-system"}
+    for kind, content in (
+        ("Role", {"rules": rules}),
+        ("RoleBinding", {"roleRef": role, "subjects": [subject]}),
+    ):
+        made = {"apiVersion": f"{rbac}/v1", "kind": kind, "metadata": meta, **content}
+        path = f"/apis/{rbac}/v1/namespaces/bayplan-system/{kind.lower()}s"
+        # The embedded cluster has no roles, and lets everybody do everything.
+        cluster.client.post(path, made)
 
 
 def _node_of(card: str) -> str:

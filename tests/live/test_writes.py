@@ -143,11 +143,11 @@ async def test_bayplans_own_lock_is_waited_for_while_its_pod_has_no_node() -> No
         await made.until(lambda: answered == [None])
 
 
-async def test_an_elected_leader_takes_no_lock_of_bayplans_own() -> None:
+async def test_who_is_alone_takes_no_lock_of_bayplans_own() -> None:
     async with stage([make_node("n"), make_pod("p")]) as made:
         app, _ = await writing(made)
         recorder = EventRecorder(app.transport, "bayplan", "leader")
-        writer = Writer(app.transport, recorder, app.cache, may_write=lambda: True)
+        writer = Writer(app.transport, recorder, app.cache, alone=lambda: True)
         uid = made.pods()["default/p"].metadata.uid
         assert await answers(writer, Bind("default/p", uid, "n", lock=OWN_LOCK)) == [None]
         assert lock_of(made) is None

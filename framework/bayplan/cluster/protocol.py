@@ -72,7 +72,7 @@ class BindLock(msgspec.Struct, frozen=True):
     no room. It is refused, too, unless all pods that it ``needs``, by key, are on the node.
 
     An ``own`` lock is bayplan's, for nodes whose runtime has none. Nobody removes it: a pod that
-    has a node holds it no longer. An elected leader takes none, as it binds alone.
+    has a node holds it no longer. An elected leader takes none while it binds alone.
 
     An eviction may take the lock as well, so that no binding comes in between that needs the pod.
     """

@@ -189,9 +189,15 @@ class LiveApp:
             self.cache,
             rate=rate,
             may_write=self._election.leads if self._election is not None else None,
+            alone=self._is_alone,
             event_rate=_event_rate(client),
             hold=self._options.hold,
         )
+
+    def _is_alone(self) -> bool:
+        """Tell whether nobody else gives out shares: it is elected, and no pod names a rival."""
+        elected = self._election is not None
+        return elected and self.live is not None and not self.live.scheduler.rivals
 
     def _observe(self, method: str, code: str, seconds: float) -> None:
         self._metrics.request(self.transport.host, method, code, seconds)

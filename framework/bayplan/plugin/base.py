@@ -540,6 +540,9 @@ class Plugin(Generic[ArgsT]):
     without a queue does not fit; the action "" stands for that."""
     writes_beside: ClassVar[bool] = False
     """Whether what it submits is carried out also where another scheduler binds the pods."""
+    locks_nodes: ClassVar[bool] = False
+    """Whether its ``pre_bind`` may ask for a lock of bayplan's own, which is taken only while pods
+    that it concerns name other schedulers, or if nobody is elected."""
 
     def __init__(self, args: ArgsT, handle: Handle) -> None:
         self.args = args

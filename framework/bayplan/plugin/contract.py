@@ -74,6 +74,7 @@ def check_class(name: str, cls: type[Plugin[Any]], where: str = "") -> None:
     for attribute, kind in (
         ("reads", Reads),
         ("by_spec", bool),
+        ("locks_nodes", bool),
         ("normalize_scores", Normalize),
         ("requeue_on", ClusterEvent),
     ):

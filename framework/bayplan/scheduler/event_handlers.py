@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from bayplan.api import (
@@ -21,6 +21,7 @@ from bayplan.api.gang import Gang
 from bayplan.api.object_key import object_key
 from bayplan.api.objects import is_known
 from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.errors import PluginError
 from bayplan.gangs.definitions import GangDefinitions
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.binding import BindingCycle
@@ -32,6 +33,7 @@ from bayplan.scheduler.object_changes import (
     node_difference,
     same_needs,
 )
+from bayplan.scheduler.rivals import Rivals
 from bayplan.scheduler.state import AssumedPod, SchedulerState
 from bayplan.snapshot import PodInfo
 from bayplan.snapshot.job_annotations import NOTHING, inherited, is_of, passed_on
@@ -57,6 +59,7 @@ class EventHandlers:
         self._evictor = evictor
         self._gang_timeouts = gang_timeouts
         self._definitions = GangDefinitions(state.gangs, state.snapshot)
+        self._rivals = Rivals(state.profiles)
         self._stale_gates: dict[str, None] = {}
         """Units of gangs whose gates have to be checked again, once for all events."""
         self._objects_changed = False
@@ -99,8 +102,15 @@ class EventHandlers:
 
     # Pods --------------------------------------------------------------------------------
 
+    @property
+    def rivals(self) -> Set[str]:
+        """The other schedulers whose pods ask for what this one gives out under locks, by name."""
+        return self._rivals.names
+
     def _pod(self, type_: WatchType, pod: Pod) -> None:
         ended = pod.status.phase in ("Succeeded", "Failed")
+        if self._state.profiles.of(pod) is None:
+            self._see_rival(pod)
         if type_ is WatchType.DELETED or ended:
             if ended:
                 deleted = type_ is WatchType.DELETED
@@ -111,6 +121,12 @@ class EventHandlers:
             self._pod_on_node(pod)
         else:
             self.pod_pending(pod)
+
+    def _see_rival(self, pod: Pod) -> None:
+        try:
+            self._rivals.see(pod)
+        except PluginError as exc:
+            self._state.recorder.log_failure(exc)
 
     def _info(self, pod: Pod) -> PodInfo:
         return PodInfo(pod, inherited(pod, self._state.snapshot))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from bayplan.api import Pod
 from bayplan.api.podgroup import UnschedulableReason
@@ -150,6 +150,11 @@ class Scheduler:
     def unconfirmed(self) -> int:
         """How many pods are assumed: their binding was submitted and the watch has not shown it."""
         return len(self._state.assumed)
+
+    @property
+    def rivals(self) -> Set[str]:
+        """The other schedulers whose pods ask for what this one gives out under locks, by name."""
+        return self._events.rivals
 
     @property
     def profiles(self) -> Mapping[str, ActiveProfile]:

@@ -91,6 +91,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
     Args = DeviceShareArgs
     reads = Reads.NODE | Reads.PODS
+    locks_nodes = True
     normalize_scores = Normalize.MAX
     requeue_on = ClusterEvent.NODE | ClusterEvent.POD_REMOVED | ClusterEvent.OBJECT_CHANGED
 

@@ -80,10 +80,12 @@ class PodWrites:
     """Writes of pods; ``sent`` says that an earlier attempt may have been carried out.
 
     :param lookup: returns an object as it was last seen, by type and key, or None.
-    :param alone: whether no other bayplan binds pods at the same time.
+    :param alone: tells whether no other scheduler gives out shares of cards at the same time.
     """
 
-    def __init__(self, transport: Requests, lookup: Lookup, alone: bool = False) -> None:
+    def __init__(
+        self, transport: Requests, lookup: Lookup, alone: Callable[[], bool] = lambda: False
+    ) -> None:
         self._transport = transport
         self._lookup = lookup
         self._alone = alone
@@ -137,7 +139,7 @@ class PodWrites:
     async def _lock(self, write: Bind | Evict) -> bool:
         """Take the lock that a write needs, and check that it may go on; False if it needs none."""
         lock = write.lock
-        if lock is None or (lock.own and self._alone):
+        if lock is None or (lock.own and self._alone()):
             return False
         await self._take_lock(write, lock)
         try:

@@ -110,6 +110,7 @@ class Writer:
     :param concurrency: the number of writes in flight at once.
     :param rate: limits writes per second; None for as many as the server takes.
     :param may_write: asked before every write; False stops it, as this process does not lead.
+    :param alone: tells whether no other scheduler gives out shares of cards at the same time.
     :param event_rate: limits events per second; None for no limit.
     :param hold: seconds for which what tells only a state of the moment is held.
     """
@@ -122,6 +123,7 @@ class Writer:
         concurrency: int = 32,
         rate: RateLimiter | None = None,
         may_write: Callable[[], bool] | None = None,
+        alone: Callable[[], bool] = lambda: False,
         event_rate: RateLimiter | None = None,
         hold: float = _HELD_SECONDS,
     ) -> None:
@@ -143,7 +145,7 @@ class Writer:
         self.dropped_events = 0
         self.retries = 0
         fenced = transport if may_write is None else _FencedRequests(transport, may_write)
-        self._pods = PodWrites(fenced, objects.get, alone=may_write is not None)
+        self._pods = PodWrites(fenced, objects.get, alone)
         self._claims = ClaimWrites(fenced, objects.get, objects.resource_of)
         self._statuses = StatusWrites(fenced, objects.get, objects.resource_of)
         self._volumes = VolumeWrites(fenced, objects.resource_of)
