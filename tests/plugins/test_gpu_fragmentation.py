@@ -285,7 +285,7 @@ def test_few_nodes_are_rated_as_many_are(full: bool, monkeypatch: pytest.MonkeyP
             policy.changed([cluster.snapshot.nodes.row_of[node]])
             found.append([policy.rate(one, source.of(everywhere)) for one in kinds[:2]])
         for mine, theirs in zip(*found, strict=True):
-            for column in ("scores", "cards", "used_up"):
+            for column in ("scores", "cards", "lost"):
                 assert getattr(mine, column).tolist() == getattr(theirs, column).tolist(), column
 
 

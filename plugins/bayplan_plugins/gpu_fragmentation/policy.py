@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from bayplan.api.cards import WHOLE
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
@@ -33,20 +32,20 @@ _PLACE_BITS = 32
 _PLACES = (1 << _PLACE_BITS) - 1
 
 
-_NO_SLOTS = np.zeros((0, 0))
+_NO_LOSSES = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
 class Rated:
     """What is known of a pod on each node, which holds until the node changes.
 
-    ``scores``: higher is better. ``cards``: the place of the card to take. ``used_up``: how many
-    slots for pods of several cards the pod would use up, a row for each size of such pods.
+    ``scores``: higher is better. ``cards``: the place of the card to take. ``lost``: which slots
+    for pods of several cards the pod would use up, by the policy's number for that, 0 for none.
     """
 
     scores: FloatColumn
     cards: IntColumn
-    used_up: npt.NDArray[np.float64] = field(default_factory=lambda: _NO_SLOTS)
+    lost: IntColumn = field(default_factory=lambda: _NO_LOSSES)
 
     @classmethod
     def nowhere(cls, size: int) -> Rated:
@@ -57,14 +56,13 @@ class Rated:
 
     def forget(self, row: int) -> None:
         """Take note that one node has no room."""
-        self.scores[row], self.cards[row] = 0.0, FIRST
-        self.used_up[:, row] = 0.0
+        self.scores[row], self.cards[row], self.lost[row] = 0.0, FIRST, 0
 
     def update(self, rows: Rows, found: Rated) -> None:
         """Take over what is known now of some nodes."""
         self.scores[rows], self.cards[rows] = found.scores, found.cards
-        if len(self.used_up):
-            self.used_up[:, rows] = found.used_up
+        if len(self.lost):
+            self.lost[rows] = found.lost
 
 
 class Policy(Protocol):

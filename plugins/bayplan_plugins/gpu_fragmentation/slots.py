@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.api.cards import WHOLE
-from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_plugins.gpu_fragmentation.shapes import WeightedShape
 from bayplan_plugins.gpu_fragmentation.states import NodeStates
 
-__all__ = ["SlotTable", "Slots"]
+__all__ = ["SlotLosses", "SlotTable", "Slots"]
 
 SlotTable = npt.NDArray[np.float64]
 """Numbers of slots: a row for each size of pod, a column for each node."""
@@ -25,6 +25,43 @@ _LEAST_PRICE = 40.0
 _MOST_PRICE = 3000.0
 _LARGEST = 8
 _FEWEST = 0.5
+
+
+class SlotLosses:
+    """Numbers the different losses of slots, so that the cost of each is computed once.
+
+    Number 0 is to lose none.
+
+    :param sizes: of how many sizes slots are.
+    """
+
+    def __init__(self, sizes: int) -> None:
+        self._table = np.zeros((1, sizes))
+        self._numbers: dict[tuple[float, ...], int] = {(0.0,) * sizes: 0}
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def number(self, lost: tuple[float, ...]) -> int:
+        """Return the number of a loss: how many slots of each size."""
+        number = self._numbers.setdefault(lost, len(self._numbers))
+        if number == len(self._table):
+            self._table = np.vstack((self._table, lost))
+        return number
+
+    def of(self, lost: SlotTable) -> IntColumn:
+        """Return the numbers of losses, one for each column of a table."""
+        if not np.count_nonzero(lost):
+            return np.zeros(lost.shape[1], dtype=np.int64)
+        return np.array([self.number(tuple(one)) for one in lost.T.tolist()], dtype=np.int64)
+
+    def costs(self, prices: FloatColumn) -> FloatColumn:
+        """Return what each loss costs, by its number.
+
+        :param prices: of a slot of each size.
+        """
+        costs: FloatColumn = self._table @ prices
+        return costs
 
 
 class Slots:

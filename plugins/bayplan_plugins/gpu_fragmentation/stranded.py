@@ -8,7 +8,7 @@ the room for pods of several cards that it would use up (:mod:`.slots`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import ge, mul
+from operator import ge
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from bayplan_plugins.gpu_fragmentation.policy import (
 )
 from bayplan_plugins.gpu_fragmentation.rollouts import Rollouts
 from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, PodShape, WeightedShape
-from bayplan_plugins.gpu_fragmentation.slots import Slots, SlotTable
+from bayplan_plugins.gpu_fragmentation.slots import SlotLosses, Slots, SlotTable
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows, StateSource
 
 __all__ = ["LeastStranded"]
@@ -41,11 +41,15 @@ _NO_NODES = np.zeros(0)
 
 
 class _Tried(NamedTuple):
-    """What a share would do on a card of a node with so much left, by the slots of each size."""
+    """What a share would do on a card of a node with so much left.
+
+    ``lost`` are the slots of each size that it would use up, ``number`` is that of this loss.
+    """
 
     left: int
     gain: float
     lost: tuple[float, ...]
+    number: int
 
 
 class LeastStranded:
@@ -64,7 +68,12 @@ class LeastStranded:
         self._stranded: FloatColumn = _NO_NODES
         self._slots_of: SlotTable = np.zeros((0, 0))
         self._slots_in_all: FloatColumn | None = None
+        self._forget_losses()
+
+    def _forget_losses(self) -> None:
+        self._losses = SlotLosses(len(self._slots.cards))
         self._known_prices: FloatColumn | None = None
+        self._known_costs: FloatColumn | None = None
 
     def _forget_states(self) -> None:
         self._states = KnownStates()
@@ -77,7 +86,8 @@ class LeastStranded:
         known = [one for one in workload if one.shape.choice in self._choices]
         self._slots = Slots(known, self._places(known))
         self._slot_table = StateTable(self._count_slots, len(self._slots.cards))
-        self._known_prices = self._slots_in_all = None
+        self._slots_in_all = None
+        self._forget_losses()
         self._tried.clear()
         if len(self._stranded):
             states = self._source.of(np.arange(len(self._stranded)))
@@ -107,7 +117,7 @@ class LeastStranded:
             self._forget_states()
             if len(self._stranded):
                 self._number = self._numbers(self._source.of(np.arange(len(self._stranded))))
-        self._known_prices = None
+        self._known_prices = self._known_costs = None
         if not len(self._stranded):
             return
         if len(rows) <= _FEW_CHANGES:
@@ -162,7 +172,7 @@ class LeastStranded:
             self._build(len(self._source.allowed(shape.choice)))
         size = len(states)
         result = Rated.nowhere(size)
-        result.used_up = np.zeros((len(self._slots.cards), size))
+        result.lost = np.zeros(size, dtype=np.int64)
         places = with_room(shape, states)
         if not len(places):
             return result
@@ -170,7 +180,7 @@ class LeastStranded:
         if shape.cards != 1:
             after = own.without(shape.cpu, several_taken(shape, own.left))
             gain, lost = self._effect(own, after)
-            result.scores[places], result.used_up[:, places] = gain, lost
+            result.scores[places], result.lost[places] = gain, self._losses.of(lost)
         else:
             self._rate_one_card(shape, own, places, result)
         return result
@@ -185,13 +195,14 @@ class LeastStranded:
     def _rate_one_card(self, shape: PodShape, own: NodeStates, places: Rows, result: Rated) -> None:
         """Rate nodes for one card or a share; of the different ones, the first best counts."""
         nodes, cards = different_cards(own.left, shape.compute)
-        gain, lost = self._share_effect(shape, own, nodes, cards)
-        total = gain - self._prices() @ lost
+        gain, slots = self._share_effect(shape, own, nodes, cards)
+        lost = self._losses.of(slots)
+        total = gain - self._costs()[lost]
         chosen = best_of_each(nodes, cards, total)
         into = places[nodes[chosen]]
         result.scores[into] = gain[chosen]
         result.cards[into] = cards[chosen]
-        result.used_up[:, into] = lost[:, chosen]
+        result.lost[into] = lost[chosen]
 
     def renew(self, shape: PodShape, rows: Rows, rated: Rated) -> bool:
         """Rate a few nodes again, each by what is known of nodes that are alike."""
@@ -205,18 +216,17 @@ class LeastStranded:
         missing = [place for place, number in enumerate(numbers) if number not in known]
         if missing:
             self._try(shape, self._source.of(rows[missing]), known)
-        prices = self._prices().tolist()
-        scores, cards, used_up = rated.scores, rated.cards, rated.used_up
+        costs = self._costs().tolist()
+        scores, cards, losses = rated.scores, rated.cards, rated.lost
         lefts = self._source.left(rows).tolist()
         for row, number, left in zip(rows.tolist(), numbers, lefts, strict=True):
             tried = known[number]
             if not tried:
                 rated.forget(row)
                 continue
-            best = tried[0] if len(tried) == 1 else _cheapest(tried, prices, left)
+            best = tried[0] if len(tried) == 1 else _cheapest(tried, costs, left)
             scores[row], cards[row] = best.gain, left.index(best.left)
-            for size, lost in enumerate(best.lost):
-                used_up[size, row] = lost
+            losses[row] = best.number
         return True
 
     def _try(
@@ -232,8 +242,12 @@ class LeastStranded:
             gain, lost = self._share_effect(shape, own, nodes, cards)
             left = own.left[nodes, cards].tolist()
             owners = places[nodes].tolist()
-            for owner, *tried in zip(owners, left, gain.tolist(), lost.T.tolist(), strict=True):
-                found[numbers[owner]].append(_Tried(tried[0], tried[1], tuple(tried[2])))
+            losses = [tuple(one) for one in lost.T.tolist()]
+            for owner, rest, own_gain, own_loss in zip(
+                owners, left, gain.tolist(), losses, strict=True
+            ):
+                number = self._losses.number(own_loss)
+                found[numbers[owner]].append(_Tried(rest, own_gain, own_loss, number))
         known.update((number, _worth_a_look(tried)) for number, tried in found.items())
 
     def _share_effect(
@@ -252,15 +266,21 @@ class LeastStranded:
             self._known_prices = self._slots.prices(self._slots_in_all, float(self._all_idle))
         return self._known_prices
 
+    def _costs(self) -> FloatColumn:
+        """Return what each loss of slots costs now, by its number."""
+        costs = self._known_costs
+        if costs is None or len(costs) < len(self._losses):
+            costs = self._known_costs = self._losses.costs(self._prices())
+        return costs
+
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
         """Return what each node gains, in thousandths of a card: less stranded, less dear room."""
-        prices = self._prices()
-        if not len(prices):
-            return rated.scores
         if shape.cards > 1:
             # The slots of its own size are there for a pod of several cards.
-            prices = prices * (self._slots.cards > shape.cards)
-        dear: FloatColumn = prices @ rated.used_up
+            costs = self._losses.costs(self._prices() * (self._slots.cards > shape.cards))
+        else:
+            costs = self._costs()
+        dear: FloatColumn = costs.take(rated.lost)
         return np.subtract(rated.scores, dear, out=dear)
 
     def normalized(self, scores: FloatColumn) -> FloatColumn:
@@ -276,16 +296,17 @@ class LeastStranded:
         return np.subtract(100.0, spread, out=spread)
 
 
-def _cheapest(tried: Sequence[_Tried], prices: Sequence[float], left: Sequence[int]) -> _Tried:
+def _cheapest(tried: Sequence[_Tried], costs: Sequence[float], left: Sequence[int]) -> _Tried:
     """Return the card that costs least; of equal ones, the first of the node.
 
+    :param costs: of losses of slots, by their numbers.
     :param left: the thousandths that the node's cards have left.
     """
-    costs = [sum(map(mul, prices, one.lost)) - one.gain for one in tried]
-    least = min(costs)
-    if costs.count(least) == 1:
-        return tried[costs.index(least)]
-    equal = (one for one, cost in zip(tried, costs, strict=True) if cost == least)
+    own = [costs[one.number] - one.gain for one in tried]
+    least = min(own)
+    if own.count(least) == 1:
+        return tried[own.index(least)]
+    equal = (one for one, cost in zip(tried, own, strict=True) if cost == least)
     return min(equal, key=lambda one: left.index(one.left))
 
 
