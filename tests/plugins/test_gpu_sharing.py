@@ -354,6 +354,48 @@ def test_a_whole_gpu_pod_preempts_the_pods_that_share_a_card() -> None:
     assert cluster.advance(60) == {"urgent": "n"}
 
 
+def evicted(cluster: Cluster) -> list[str]:
+    """Return the pods that were evicted for others, by name, and not reservation pods."""
+    found = (one.pod for one in cluster.scheduler.evictor.evicted if one.unit)
+    return sorted(key.partition("/")[2] for key in found)
+
+
+def test_no_more_pods_go_while_the_reservation_of_those_that_went_is_going() -> None:
+    four = [sharer(f"a{number}", "0.5") for number in range(4)]
+    cluster = sharing(node(gpus=2), *four)
+    cluster.add(make_pod("urgent", gpu=1, priority=10))
+    cluster.schedule()
+    cluster.advance(120)
+    assert cluster.placements()["urgent"] == "n"
+    assert len(evicted(cluster)) == 2
+
+
+def test_nobody_shares_the_card_that_a_nominated_pod_only_seems_to_have() -> None:
+    cluster = sharing(node(gpus=1), sharer("a0", "0.5"), sharer("a1", "0.5"))
+    cluster.add(sharer("urgent", "0.3", priority=10))
+    cluster.schedule()
+    cluster.add(sharer("late", "0.5"))
+    cluster.schedule()
+    assert len(reservations(cluster)) == 1
+    assert cluster.message("late").startswith(f"0/1 nodes are available: 1 {TOO_LITTLE}")
+    cluster.advance(60)
+    assert "urgent" in cluster.placements()
+    assert "late" not in cluster.placements()
+    assert len(evicted(cluster)) == 1
+
+
+def test_what_is_freed_on_several_cards_is_kept_for_the_pod_that_preempts() -> None:
+    four = [sharer(f"a{number}", "0.5") for number in range(4)]
+    cluster = sharing(node(gpus=2), *four)
+    cluster.add(sharer("urgent", "0.6", devices="2", priority=10))
+    cluster.schedule()
+    cluster.add(sharer("late", "0.5"))
+    cluster.schedule()
+    cluster.advance(120)
+    assert cluster.placements()["urgent"] == "n"
+    assert "late" not in cluster.placements()
+
+
 # Queues ------------------------------------------------------------------------------------
 
 

@@ -129,6 +129,7 @@ class Evictor:
                 victims.append(victim)
                 waited_for.add(victim.key)
         pods = [pod for pod in unit.pods if pod.key in preemption.nodes]
+        waited_for |= self._followers(victims, pods, preemption.nodes)
         grace = max((v.spec.termination_grace_period_seconds for v in victims), default=0)
         until = self._state.now + max(_nomination_time(unit), grace + _AFTER_GRACE)
         nodes, domain = preemption.nodes, preemption.domain
@@ -142,6 +143,32 @@ class Evictor:
         guarded = [victim for victim in victims if victim.key in preemption.guarded]
         others = [victim for victim in victims if victim.key not in preemption.guarded]
         self._evict_all(guarded, others, made)
+
+    def _followers(
+        self, victims: Sequence[PodInfo], pods: Sequence[PodInfo], nodes: Mapping[str, str]
+    ) -> set[str]:
+        """Return the pods, by key, that go once victims have, such as one that holds their card.
+
+        None if the pods that come need such ones themselves: these stay for them.
+
+        :param nodes: where those pods come, by key.
+        """
+        snapshot = self._state.snapshot
+        names = {snapshot.placed[one.key][1] for one in victims if one.key in snapshot.placed}
+        rows = [snapshot.nodes.row_of[name] for name in names if name in snapshot.nodes.row_of]
+        before = {key for row in rows for key in snapshot.nodes.pods[row]}
+        with snapshot.trial():
+            for one in victims:
+                snapshot.remove_pod(one.key)
+            left = {key for row in rows for key in snapshot.nodes.pods[row]}
+            for pod in pods:
+                if pod.key not in snapshot.placed:
+                    snapshot.add_pod(pod, nodes[pod.key])
+            come = {key for row in rows for key in snapshot.nodes.pods[row]}
+        if come - before - nodes.keys():
+            return set()
+        gone = (before - left).intersection(self._state.pods)
+        return gone.difference(one.key for one in victims)
 
     def _evict_all(
         self, guarded: Sequence[PodInfo], others: Sequence[PodInfo], nomination: Nomination

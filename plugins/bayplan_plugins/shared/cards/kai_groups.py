@@ -81,6 +81,9 @@ class GpuGroups:
         """The groups that pods get whose removal is being undone, by key."""
         self._failures: dict[tuple[str, str], int] = {}
         self._given_up: set[str] = set()
+        self._unseated: dict[str, dict[str, PodInfo]] = {}
+        """Pods without a node that are placed where no card has room for them, by node and key."""
+        self._seating = False
         self.spreads = False
         snapshot.on_pod(self._moved)
         for pod, node in list(snapshot.placed.values()):
@@ -202,12 +205,14 @@ class GpuGroups:
     # Choosing ----------------------------------------------------------------------------
 
     def choose(
-        self, request: GpuShareRequest, node: str, wanted: Sequence[str] = ()
+        self, request: GpuShareRequest, node: str, wanted: Sequence[str] = (), later: bool = False
     ) -> tuple[str, ...] | None:
         """Return the groups for a pod, None if it does not fit; "" stands for a new group.
 
         The fullest groups come first, whole GPUs last; the other way round to spread. Groups of
         ``wanted`` come before all, if they fit.
+
+        :param later: whether to count what will be free once pods that are being deleted have gone.
         """
         card = self.card_memory(node)
         asked = request.memory_of(card)
@@ -216,9 +221,9 @@ class GpuGroups:
         found: list[tuple[int, str]] = []
         too_few = self._has_too_few_gpus(node)
         for name, group in self.on_node(node).items():
-            used = group.memory(card)
-            opens = not group.pods
-            if used + asked <= card and not (opens and (too_few or self._is_given_up(group))):
+            staying = self._staying(group)
+            used = sum(one.memory_of(card) for one in (staying if later else group.pods.values()))
+            if used + asked <= card and self._is_open(group, later or bool(staying), too_few):
                 found.append((used if self.spreads else -used, name))
         shared = [name for _, name in sorted(found)]
         fresh = [""] * min(request.devices, self.free_gpus(node))
@@ -230,17 +235,55 @@ class GpuGroups:
         order = [*again, *fresh, *others] if self.spreads else [*again, *others, *fresh]
         return tuple(order[: request.devices]) if len(order) >= request.devices else None
 
-    def _is_given_up(self, group: Group) -> bool:
-        """Tell whether the reservation of a group without pods is about to go."""
+    def _staying(self, group: Group) -> list[GpuShareRequest]:
+        """Return what those pods of a group ask for that are not being deleted."""
+        placed = self._snapshot.placed
+        return [one for key, one in group.pods.items() if not placed[key][0].terminating]
+
+    def _is_open(self, group: Group, stays: bool, too_few: bool) -> bool:
+        """Tell whether another pod may share the card of a group.
+
+        :param stays: whether the group has pods that are not being deleted, or will have.
+        :param too_few: whether more GPUs of the node are in use than it has: then only groups with
+            pods and a reservation pod certainly have one.
+        """
+        if too_few and not (stays and self.is_reserved(group)):
+            return False
         key = group.reservation
-        return not key or key in self._given_up or self._snapshot.placed[key][0].terminating
+        if group.pods:
+            return True
+        about_to_go = not key or key in self._given_up or self._snapshot.placed[key][0].terminating
+        return not about_to_go
 
     # Following ---------------------------------------------------------------------------
 
     def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         if is_reservation(pod.pod):
             self._reservation_moved(pod, node, placed)
+        else:
+            self._sharer_moved(pod, node, placed)
+        self._seat(node)
+
+    def _seat(self, node: str) -> None:
+        """Give pods that found no card one, now that others have gone or are being deleted."""
+        if self._snapshot.in_trial or self._seating or not self._unseated.get(node):
             return
+        self._seating = True
+        for pod in list(self._unseated[node].values()):
+            held = self._held.get(pod.key)
+            if held is None or held.node != node:
+                self._unseated[node].pop(pod.key, None)
+                continue
+            chosen = self.choose(held.request, node, later=True)
+            if chosen is not None:
+                # Its present groups have no card, so it need not get them again.
+                held.failed = True
+                self._leave(pod)
+                self._restored[pod.key] = tuple(self._named(chosen, pod, node))
+                self._enter(pod, node, held.request)
+        self._seating = False
+
+    def _sharer_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         request = known_share(pod)
         if isinstance(request, str):
             self._snapshot.set_problem(node, f"shares of {pod.key}", request if placed else "")
@@ -254,10 +297,12 @@ class GpuGroups:
             self._enter(pod, node, GpuShareRequest(1.0, devices=len(groups_of(pod.pod))))
 
     def _enter(self, pod: PodInfo, node: str, request: GpuShareRequest) -> None:
-        groups = self._restored.pop(pod.key, None)
+        groups, seated = self._restored.pop(pod.key, None), True
         if groups is None:
-            groups = self._groups_for(pod, node, request)
+            groups, seated = self._groups_for(pod, node, request)
         self._held[pod.key] = _Held(node, request, groups)
+        if not seated and not self._snapshot.in_trial:
+            self._unseated.setdefault(node, {})[pod.key] = pod
         on_node = self._nodes.setdefault(node, {})
         for name in groups:
             group = on_node.setdefault(name, Group())
@@ -268,6 +313,8 @@ class GpuGroups:
     def _leave(self, pod: PodInfo) -> None:
         held = self._held.pop(pod.key)
         snapshot = self._snapshot
+        if not snapshot.in_trial and held.node in self._unseated:
+            self._unseated[held.node].pop(pod.key, None)
         if not snapshot.undoing:
             if snapshot.in_trial:
                 snapshot.on_rollback(partial(self._restored.__setitem__, pod.key, held.groups))
@@ -282,17 +329,25 @@ class GpuGroups:
             del self._kept[next(iter(self._kept))]
         self._kept[pod.uid, held.node] = held.groups
 
-    def _groups_for(self, pod: PodInfo, node: str, request: GpuShareRequest) -> tuple[str, ...]:
-        """Return the groups of a pod that is placed: those it has, or those chosen for it."""
+    def _groups_for(
+        self, pod: PodInfo, node: str, request: GpuShareRequest
+    ) -> tuple[tuple[str, ...], bool]:
+        """Return the groups of a pod that is placed, and whether it may have room there.
+
+        They are those that it has, or those chosen for it: for a pod that waits for others to go,
+        with the room that these will leave.
+        """
         said = groups_of(pod.pod) if pod.spec.node_name == node else ()
         said = said or self._kept.get((pod.uid, node), ())
         if pod.spec.node_name == node and said and not self._snapshot.in_trial:
-            return said
+            return said, True
         chosen = self.choose(request, node, said)
-        if chosen is None:
-            # Somebody else put it there; it holds whole cards until its groups are known.
-            chosen = ("",) * request.devices
-        return tuple(self._named(chosen, pod, node))
+        bound = bool(pod.spec.node_name)
+        if chosen is None and not bound:
+            chosen = self.choose(request, node, said, later=True)
+        # One that somebody else put there holds whole cards until its groups are known.
+        named = self._named(chosen or ("",) * request.devices, pod, node)
+        return tuple(named), bound or chosen is not None
 
     def _named(self, chosen: Sequence[str], pod: PodInfo, node: str) -> Iterator[str]:
         """Name new groups: each by the pod that opens it, so that a second try finds the first."""
