@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,8 @@ from bayplan.inputs.limits import FILE
 __all__ = ["Trace", "TraceNode", "TracePod", "is_at_100", "is_at_130", "read_trace"]
 
 _DIGITS = 9
+_MOST = 10**_DIGITS - 1
+_MOST_CARDS = 64
 _FULL = 100
 _LAST = 129.5
 
@@ -103,26 +106,29 @@ def read_trace(folder: Path) -> Trace:
 
     :raises InputError: for a file that is missing, or not as expected.
     """
+    path = folder / "nodes_gpu.csv"
     nodes = [
         TraceNode(
-            row["sn"],
-            _int(row, "cpu_milli"),
-            _int(row, "memory_mib"),
-            _int(row, "gpu"),
-            row["model"],
+            row.text("sn"),
+            row.number("cpu_milli"),
+            row.number("memory_mib"),
+            row.number("gpu", _MOST_CARDS),
+            row.text("model"),
         )
-        for row in _rows(
-            folder / "nodes_gpu.csv", ("sn", "cpu_milli", "memory_mib", "gpu", "model")
-        )
+        for row in _rows(path, "sn", ("cpu_milli", "memory_mib", "gpu", "model"))
     ]
+    if not any(node.cards for node in nodes):
+        raise InputError(f"{path}: expected a node with GPUs")
+    wanted = ("cpu_milli", "num_gpu", "gpu_milli", "gpu_spec")
     pods = []
-    wanted = ("name", "cpu_milli", "num_gpu", "gpu_milli", "gpu_spec")
-    for row in sorted(_rows(folder / "pods.csv", wanted), key=lambda row: row["name"]):
-        cards = _int(row, "num_gpu")
-        compute = min(WHOLE, _int(row, "gpu_milli")) if cards else 0
-        memory = _int(row, "memory_mib") if row.get("memory_mib") else 0
+    rows = _rows(folder / "pods.csv", "name", wanted)
+    for row in sorted(rows, key=lambda row: row.text("name")):
+        cards = row.number("num_gpu", _MOST_CARDS)
+        compute = min(WHOLE, row.number("gpu_milli")) if cards else 0
+        memory = row.number("memory_mib") if row.text("memory_mib") else 0
         whole = WHOLE if cards > 1 else compute
-        pods.append(TracePod(_int(row, "cpu_milli"), memory, cards, whole, row["gpu_spec"]))
+        models = row.text("gpu_spec")
+        pods.append(TracePod(row.number("cpu_milli"), memory, cards, whole, models))
     nodes.sort(key=lambda node: node.name)
     return Trace(nodes, pods, _arrivals(folder / "arrivals.json.gz", len(pods), len(nodes)))
 
@@ -137,9 +143,13 @@ def _arrivals(path: Path, pods: int, nodes: int) -> dict[str, dict[str, list[int
             found = msgspec.json.decode(content.read(), type=dict[str, dict[str, list[int]]])
     except FileNotFoundError as exc:
         raise InputError(str(exc.strerror), str(path)) from None
-    except (OSError, EOFError, msgspec.MsgspecError) as exc:
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as exc:
         raise InputError(f"{path}: expected lists of whole numbers by seed: {exc}") from None
+    if not found:
+        raise InputError(f"{path}: expected arrivals by seed, got none")
     for seed, order in found.items():
+        if not order.get("pods"):
+            raise InputError(f"{path}: $.{seed}.pods: expected one place or more")
         if any(not 0 <= place < pods for place in order.get("pods", [-1])):
             raise InputError(f"{path}: $.{seed}.pods: expected places of {pods} pods")
         if sorted(order.get("node_rank", [])) != list(range(nodes)):
@@ -147,22 +157,43 @@ def _arrivals(path: Path, pods: int, nodes: int) -> dict[str, dict[str, list[int
     return found
 
 
-def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    text = read_text(path, FILE)
+@dataclass(frozen=True)
+class _Row:
+    """A line of a table; columns that it lacks are empty."""
+
+    path: Path
+    line: int
+    columns: Mapping[str, str | None]
+
+    def text(self, column: str) -> str:
+        return self.columns.get(column) or ""
+
+    def number(self, column: str, most: int = _MOST) -> int:
+        text = self.text(column)
+        if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS and int(text) <= most):
+            expected = f"expected a whole number up to {most}"
+            raise InputError(f"{self.path}:{self.line}: {column}: {expected}, got {text[:40]!r}")
+        return int(text)
+
+
+def _rows(path: Path, key: str, columns: Sequence[str]) -> list[_Row]:
+    """Return the lines of a table.
+
+    :param key: the column that names each line, differently from all others.
+    """
+    text = read_text(path, FILE).removeprefix("\ufeff")
     try:
-        rows = list(csv.DictReader(text.splitlines()))
+        reader = csv.DictReader(text.splitlines())
+        rows = [_Row(path, reader.line_num, columns) for columns in reader]
     except csv.Error as exc:
         raise InputError(str(exc), str(path)) from None
-    missing = [name for name in columns if not rows or name not in rows[0]]
-    if missing:
-        raise InputError(f"{path}: expected the columns {', '.join(columns)}")
+    wanted = (key, *columns)
+    if not rows or any(name not in rows[0].columns for name in wanted):
+        raise InputError(f"{path}: expected the columns {', '.join(wanted)}")
+    seen: set[str] = set()
+    for row in rows:
+        name = row.text(key)
+        if not name or name in seen:
+            raise InputError(f"{path}:{row.line}: {key}: expected a name of its own, got {name!r}")
+        seen.add(name)
     return rows
-
-
-def _int(row: Mapping[str, str], column: str) -> int:
-    text = row[column] or ""
-    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
-        name = row.get("name") or row.get("sn")
-        expected = f"expected a whole number of up to {_DIGITS} digits"
-        raise InputError(f"{name}: {column}: {expected}, got {text[:40]!r}")
-    return int(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ class Certificates:
     def for_server(self) -> grpc.ServerCredentials:
         """Return what a server shows, and that it answers only clients of the authority.
 
-        :raises InputError: when a file cannot be read, or others than its owner can read the key.
+        :raises InputError: when a file cannot be used, or others than its owner can read the key.
         """
         authority, certificate, key = self._read()
         return grpc.ssl_server_credentials(
@@ -37,13 +38,26 @@ class Certificates:
     def for_client(self) -> grpc.ChannelCredentials:
         """Return what a client shows, and that it calls only servers of the authority.
 
-        :raises InputError: when a file cannot be read, or others than its owner can read the key.
+        :raises InputError: when a file cannot be used, or others than its owner can read the key.
         """
         authority, certificate, key = self._read()
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
     def _read(self) -> tuple[bytes, bytes, bytes]:
-        return _pem(self.authority), _pem(self.certificate), _pem(self.key, private=True)
+        found = _pem(self.authority), _pem(self.certificate), _pem(self.key, private=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_verify_locations(self.authority)
+        except (ssl.SSLError, OSError):
+            raise InputError("expected the certificate of an authority", f"{self.authority}") from (
+                None
+            )
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except (ssl.SSLError, OSError):
+            text = f"expected a certificate whose key is {self.key}"
+            raise InputError(text, f"{self.certificate}") from None
+        return found
 
 
 def _pem(path: Path, private: bool = False) -> bytes:

@@ -12,6 +12,7 @@ from bayplan.errors import BayplanError, InputError
 
 __all__ = ["command"]
 
+_LAST_PORT = 65_535
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -30,12 +31,14 @@ def command(listen: str, authority: Path, certificate: Path, key: Path) -> None:
         from bayplan_remote.server import RemoteGpuServer
     except ModuleNotFoundError as exc:
         raise InputError(f"{exc.name} is not installed: pip install 'bayplan[remote]'") from None
+    host, _, port = listen.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and int(port) <= _LAST_PORT):
+        raise InputError(f'expected HOST:PORT with a port up to {_LAST_PORT}, got "{listen[:80]}"')
     server = RemoteGpuServer(listen, Certificates(authority, certificate, key))
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     server.start()
-    host = listen.rpartition(":")[0]
     click.echo(f"serving on {host}:{server.port}")
     over.wait()
     server.stop(grace=1.0)

@@ -14,7 +14,7 @@ class Limits:
     """Limits of a server: ``sessions`` at once; all others are of one session or call.
 
     ``bytes`` are those of all buffers and tensors, ``chunk`` the data of one message. ``launches``
-    may wait to be run. A call may last ``seconds`` at most.
+    may wait to be run, ``calls`` may be answered at once. A call may last ``seconds`` at most.
     """
 
     sessions: int = 16
@@ -22,6 +22,7 @@ class Limits:
     chunk: int = _MIB
     handles: int = 4096
     launches: int = 1024
+    calls: int = 8
     dimensions: int = 8
     layers: int = 256
     seconds: float = 600.0

@@ -21,7 +21,6 @@ __all__ = ["SERVICE", "RemoteGpuServer"]
 SERVICE = "bayplan.remote.v1.RemoteGpu"
 _OVERHEAD = 64 * 1024
 """Bytes of a message beside its data."""
-_CALLS = 16
 _DEVICE = "CPU (numpy)"
 _KINDS = {dtype: kind for kind, dtype in TYPES.items()}
 _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
@@ -50,13 +49,14 @@ class RemoteGpuServer:
         self.sessions = Sessions(self.limits)
         most = self.limits.chunk + _OVERHEAD
         self._server = grpc.server(
-            ThreadPoolExecutor(self.limits.sessions + _CALLS),
+            ThreadPoolExecutor(self.limits.sessions * (1 + self.limits.calls)),
             options=[
                 ("grpc.max_receive_message_length", most),
                 ("grpc.max_send_message_length", most),
                 # A client whose machine is gone does not say goodbye.
                 ("grpc.keepalive_time_ms", 10_000),
                 ("grpc.keepalive_timeout_ms", 5_000),
+                ("grpc.http2.ping_timeout_ms", 5_000),
                 ("grpc.so_reuseport", 0),
             ],
         )
@@ -115,7 +115,8 @@ class RemoteGpuServer:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
             try:
                 session = self.sessions.find(request.session, _identity(context))
-                return call(session, request, left)
+                with session.answering():
+                    return call(session, request, left)
             except tuple(kind for kind, _ in _CODES) as exc:
                 _refuse(context, exc)
 
@@ -162,7 +163,7 @@ def _refuse(context: grpc.ServicerContext, exc: Exception) -> NoReturn:
 
 
 def _malloc(session: Session, request: messages.MallocRequest, left: float) -> Any:
-    return messages.Handle(id=session.run(lambda: session.malloc(request.bytes), left))
+    return messages.Handle(id=session.make(lambda: session.malloc(request.bytes), left))
 
 
 def _free(session: Session, request: messages.FreeRequest, left: float) -> Any:
@@ -191,26 +192,20 @@ def _synchronize(session: Session, request: messages.SynchronizeRequest, left: f
 
 
 def _create_tensor(session: Session, request: messages.CreateTensorRequest, left: float) -> Any:
-    handle = session.run(lambda: session.create(request.type, request.shape), left)
+    handle = session.make(lambda: session.create(request.type, request.shape), left)
     return messages.Tensor(id=handle, type=request.type, shape=request.shape)
 
 
 def _tensor_op(session: Session, request: messages.TensorOpRequest, left: float) -> Any:
-    def work() -> tuple[int, Array]:
-        handle = session.operate(request.operation, request.operands)
-        return handle, session.tensor(handle)
-
-    return _tensor(*session.run(work, left))
+    made = session.make(lambda: session.operate(request.operation, request.operands), left)
+    return _tensor(made, session.tensor(made))
 
 
 def _model_forward(session: Session, request: messages.ModelForwardRequest, left: float) -> Any:
     layers = [(one.weight, one.bias, one.activation) for one in request.layers]
 
-    def work() -> tuple[int, Array]:
-        handle = session.forward(request.input, layers)
-        return handle, session.tensor(handle)
-
-    return _tensor(*session.run(work, left))
+    made = session.make(lambda: session.forward(request.input, layers), left)
+    return _tensor(made, session.tensor(made))
 
 
 def _tensor(handle: int, array: Array) -> messages.Tensor:

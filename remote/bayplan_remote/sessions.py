@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -61,6 +62,7 @@ class Session:
         self._memory: dict[int, Array] = {}
         self._used = 0
         self._launched = threading.BoundedSemaphore(limits.launches)
+        self._calls = threading.BoundedSemaphore(limits.calls)
         self._failure: Exception | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="session")
 
@@ -75,18 +77,53 @@ class Session:
         self._memory = {}
         self._used = 0
 
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Answer a call within the block.
+
+        :raises Exhausted: when too many are being answered already.
+        """
+        if not self._calls.acquire(blocking=False):
+            raise Exhausted(f"{self._limits.calls} calls of the session wait already")
+        try:
+            yield
+        finally:
+            self._calls.release()
+
     def run(self, work: Callable[[], T], seconds: float) -> T:
         """Run some work after all that came before.
 
         :raises TimeoutError: when it is not done in time; what has not begun never will.
         :raises NoSession: when the session is closed.
         """
+        return self._result(self._submit(work), seconds)
+
+    def make(self, work: Callable[[], int], seconds: float) -> int:
+        """Run some work that returns a new handle; what is made too late is freed.
+
+        :raises TimeoutError: when it is not done in time.
+        :raises NoSession: when the session is closed.
+        """
         future = self._submit(work)
+        try:
+            return self._result(future, seconds)
+        except TimeoutError:
+            if not future.cancelled():
+                # It runs before this, so that nobody knows of what it makes.
+                with suppress(NoSession):
+                    self._submit(lambda: self._discard(future))
+            raise
+
+    def _result(self, future: Future[T], seconds: float) -> T:
         try:
             return future.result(seconds)
         except LateError:
             future.cancel()
             raise TimeoutError("the deadline is over") from None
+
+    def _discard(self, late: Future[int]) -> None:
+        if late.exception() is None:
+            self.free(late.result())
 
     def _submit(self, work: Callable[[], T]) -> Future[T]:
         try:

@@ -353,6 +353,21 @@ def test_after_a_failure_another_node_is_tried() -> None:
     assert made.placements() == {"p": "n2"}
 
 
+def test_a_card_that_is_stuck_does_not_keep_a_pod_from_one_that_failed_once() -> None:
+    failures = [{"card": "a-0", "result": "Silent"}, {"card": "a-1", "result": "Failed"}]
+    made = fabric_cluster(
+        fabric({"a": 2}, failures=failures),
+        host("n1", "a"),
+        host("n2", "a"),
+        pod("p", "one"),
+        plugins={"DynamicResources": {"bindingTimeout": "60s"}},
+    )
+    made.schedule()
+    made.advance(300)
+    assert made.placements() == {"p": "n2"}
+    assert card_of(made, "p") == "n2: a-1"
+
+
 def test_a_card_that_is_published_after_its_condition_is_taken_then() -> None:
     device = {
         "name": "any-0",

@@ -494,6 +494,29 @@ def test_a_pod_on_a_card_in_mig_mode_gets_the_smallest_partition_that_holds_it()
     assert_pending(again, "r", "1/1 CardMigTopologyInfeasible")
 
 
+@pytest.mark.parametrize(
+    ("stated", "problem"),
+    [
+        (400, "expected a place that GPU-0 has for 3g.40gb, got start 400 and size 4"),
+        (None, "expected the partition of GPU-0"),
+    ],
+)
+def test_a_partition_that_no_card_has_is_assumed_where_hami_would_put_it(
+    stated: int | None, problem: str
+) -> None:
+    mig = card(0, mode="mig", migProfiles=PROFILES)
+    entry = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "GPU-0", "profile": "3g.40gb"}
+    parts = [{**entry, "placement": {"start": stated, "size": 4}}] if stated is not None else []
+    notes = {HAMI.annotations.allocated: "GPU-0,NVIDIA,40960,42:;"}
+    notes |= {HAMI.annotations.node: "n1", MIG_ALLOCATIONS: json.dumps(parts)}
+    old = pod("old", notes, gpu=1, gpumem=40000)
+    old = replace(old, spec=replace(old.spec, node_name="n1"))
+    cluster = started([node("n1", mig), old, pod("new", gpu=1, gpumem=40000)])
+    assert_placed(cluster, new="n1")
+    assert json.loads(notes_of(cluster, "new")[MIG_ALLOCATIONS])[0]["placement"]["start"] == 0
+    assert problem in cluster.snapshot.problems["n1", "default/old"]
+
+
 def test_init_containers_keep_their_partitions() -> None:
     mig = card(0, mode="mig", migProfiles=PROFILES)
     large = {"gpu": 1, "gpumem": 40000}

@@ -215,6 +215,33 @@ def test_an_allocation_that_cannot_be_read_is_reported_with_its_place() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("resources", "problem"),
+    [
+        ({}, "$.gpu: minor 0: expected an amount of koordinator.sh/gpu-core"),
+        (
+            {"koordinator.sh/gpu-core": "60"},
+            "expected an amount of koordinator.sh/gpu-memory-ratio",
+        ),
+        ({"koordinator.sh/gpu-core": "60", "koordinator.sh/gpu-memory-ratio": "60"}, ""),
+    ],
+)
+def test_an_allocation_that_lacks_amounts_takes_what_its_pod_requests(
+    resources: dict[str, str], problem: str
+) -> None:
+    stated = {"gpu": [{"minor": 0, "resources": resources}]}
+    old = pod("old", {"gpu": 60}, device_allocated=stated)
+    spec = msgspec.structs.replace(old.spec, node_name="n1")
+    cluster = scheduled(*machine(), msgspec.structs.replace(old, spec=spec))
+    state = cluster.snapshot.shared(CardLedger, CardLedger).state("n1")
+    assert state is not None
+    first = state.used[0]
+    assert first.compute == 600
+    assert first.memory == state.cards[0].memory * 60 // 100
+    told = "".join(cluster.snapshot.problems.values())
+    assert (problem in told) if problem else not told
+
+
 def test_an_unreadable_allocation_is_forgotten_with_its_pod() -> None:
     lost = pod("a", {"gpu": 50}, device_allocated="{")
     cluster = scheduled(*machine(), replace(lost, spec=replace(lost.spec, node_name="n1")))

@@ -188,6 +188,12 @@ def test_files_that_are_no_certificates_are_named(folder: Path, tmp_path: Path) 
     (tmp_path / "text").write_text("hello")
     with pytest.raises(InputError, match="text: expected a PEM file"):
         Certificates(tmp_path / "text", own.certificate, own.key).for_server()
+    junk = tmp_path / "junk.pem"
+    junk.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    with pytest.raises(InputError, match=r"junk\.pem: expected the certificate"):
+        Certificates(junk, own.certificate, own.key).for_client()
+    with pytest.raises(InputError, match="expected a certificate whose key is"):
+        Certificates(own.authority, files(folder, "server").certificate, own.key).for_client()
 
 
 # Limits ------------------------------------------------------------------------------------
@@ -257,6 +263,42 @@ def test_a_call_needs_a_deadline_and_keeps_it(server: RemoteGpuServer, gpu: Remo
     gpu._timeout = 10.0
     gpu.malloc(1)
     assert server.sessions.used == 1
+
+
+def test_what_is_made_after_the_deadline_is_freed(server: RemoteGpuServer, gpu: RemoteGpu) -> None:
+    (session,) = server.sessions._open.values()
+    begun, over = threading.Event(), threading.Event()
+
+    def slow() -> int:
+        begun.set()
+        over.wait()
+        return session.malloc(1000)
+
+    with pytest.raises(TimeoutError):
+        session.make(slow, 0.05)
+    assert begun.is_set()
+    over.set()
+    gpu.malloc(1)
+    assert server.sessions.used == 1
+
+
+def test_one_client_leaves_threads_for_the_others(
+    server: RemoteGpuServer, gpu: RemoteGpu, folder: Path
+) -> None:
+    over = threading.Event()
+    (session,) = server.sessions._open.values()
+    session._submit(over.wait)
+    calls = [threading.Thread(target=gpu.malloc, args=(1,)) for _ in range(LIMITS.calls)]
+    for one in calls:
+        one.start()
+    assert eventually(lambda: session._calls._value == 0)
+    refused("RESOURCE_EXHAUSTED", gpu.malloc, 1)
+    with RemoteGpu(f"127.0.0.1:{server.port}", files(folder, "client")) as other:
+        other.malloc(1)
+    over.set()
+    for one in calls:
+        one.join()
+    assert session.used == LIMITS.calls
 
 
 def test_a_message_has_so_many_bytes(gpu: RemoteGpu) -> None:

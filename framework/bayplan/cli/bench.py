@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import sys
@@ -95,6 +96,14 @@ def command(
     if name not in found:
         raise InputError(f'there is no benchmark "{name}"{did_you_mean(name, found)}')
     benchmark: Benchmark = found[name].load()
+    if not math.isfinite(moves):
+        raise InputError("expected a number from 0 to 3600", "--repack")
+    of_sizes = {"--nodes": nodes, "--pods": pods, "--kubeconfig": kubeconfig}
+    of_traces = {"--trace": trace, "--policy": policy, "--seed": seeds, "--learned": learned}
+    if benchmark.run_trace is not None:
+        _refuse(name, of_sizes)
+    else:
+        _refuse(name, {**of_traces, "--repack": moves})
     results = (
         _traced(name, benchmark, trace, policy, seeds, learned, moves)
         if benchmark.run_trace is not None
@@ -113,6 +122,13 @@ def command(
                 click.echo(f"  {result.note}")
     if output == "table":
         click.echo(_machine())
+
+
+def _refuse(name: str, options: Mapping[str, object]) -> None:
+    """Refuse the options that were given and have no meaning for a benchmark."""
+    given = next((option for option, value in options.items() if value), None)
+    if given is not None:
+        raise InputError(f'the benchmark "{name}" has no such option', given)
 
 
 def _with_estimate(

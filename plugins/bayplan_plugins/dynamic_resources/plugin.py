@@ -46,6 +46,7 @@ from bayplan_dra.allocator import (
     AllocationError,
     Choice,
     ClaimToAllocate,
+    Reach,
     SelectorError,
     TimedOut,
     allocation_of,
@@ -314,9 +315,14 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         whole = float(max(0, _MOST_BROKEN - found.broken - lost))
         if not self._ledger.devices.attaches:
             return preferred or whole
-        chosen = [reach_of(choice.device) for own in found.choices for choice in own]
-        failures = self._ledger.state.failures.get(node.name, 0)
-        return _MOST_NEAR * preferred + near_points(chosen, failures) + whole
+        failures = self._ledger.state.failures
+        chosen = [
+            Reach.DOUBTFUL if failures.get(choice.device.id) else reach_of(choice.device)
+            for own in found.choices
+            for choice in own
+        ]
+        near = near_points(chosen, failures.get(node.name, 0))
+        return _MOST_NEAR * preferred + near + whole
 
     # On the node -----------------------------------------------------------------------------
 

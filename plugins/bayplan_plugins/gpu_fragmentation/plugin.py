@@ -60,6 +60,7 @@ PolicyName = Literal[
 ]
 _SHAPE: StateKey[PodShape] = StateKey("gpu-fragmentation.shape")
 _MOST_SHAPES = 512
+_MOST_PODS = 1e9
 _MOVED_HERE = 1e6
 
 
@@ -70,12 +71,14 @@ class TypicalPod(Args):
     gpus: int = Field(default=0, ge=0, le=64)
     gpu_milli: int = Field(default=WHOLE, ge=0, le=WHOLE)
     models: tuple[str, ...] = ()
-    count: float = Field(gt=0)
+    count: float = Field(gt=0, le=_MOST_PODS)
 
     @pydantic.field_validator("cpu")
     @classmethod
-    def _is_quantity(cls, value: str) -> str:
-        Quantity(value)
+    def _is_amount(cls, value: str) -> str:
+        amount_of("cpu", Quantity(value))
+        if Quantity(value).units < 0:
+            raise ValueError("expected an amount of 0 or more")
         return value
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
+import msgspec
+
 from bayplan import PodInfo
 from bayplan.api import KoordinatorDevice, Node
 from bayplan.api.cards import Card, Share
@@ -140,12 +142,31 @@ class KoordinatorCards:
             return str(exc)
         if not allocations:
             return ()
+        lacking = self._lacking(pod, allocations)
+        if lacking:
+            return f"annotation {ALLOCATED}: {lacking}"
         known = {
             (one.detail.kind, one.detail.minor): one.detail
             for one in cards
             if isinstance(one.detail, Device)
         }
-        return tuple(share_of(one, known.get((one.kind, one.minor))) for one in allocations)
+        return tuple(_stated_share(one, known.get((one.kind, one.minor))) for one in allocations)
+
+    def _lacking(self, pod: PodInfo, allocations: Sequence[Allocation]) -> str:
+        """Return which amount of a GPU is not stated though the pod requests it; "" if all are."""
+        request = self.request(pod)
+        wanted = request.detail if request is not None else None
+        if not isinstance(wanted, DeviceRequest) or wanted.gpus is None:
+            return ""
+        asked = {name for name, _ in wanted.gpus.amounts}
+        for one in allocations:
+            stated = {name for name, _ in one.amounts}
+            if one.kind != GPU or one.template:
+                continue
+            for names in ((GPU_CORE,), (GPU_MEMORY_RATIO, GPU_MEMORY)):
+                if not asked.isdisjoint(names) and stated.isdisjoint(names):
+                    return f"$.gpu: minor {one.minor}: expected an amount of {names[0]}"
+        return ""
 
     # Nodes -----------------------------------------------------------------------------------
 
@@ -287,6 +308,16 @@ def _any_cards_do(request: DeviceRequest) -> bool:
         and request.wishes.empty
         and request.templates is None
     )
+
+
+def _stated_share(stated: Allocation, device: Device | None) -> Share:
+    """Return a share as an annotation states it, with the memory that follows from its ratio."""
+    names = {name for name, _ in stated.amounts}
+    if device is not None and GPU_MEMORY_RATIO in names and GPU_MEMORY not in names:
+        if any(device.total.values()):
+            amounts = _amounts_on(stated.amounts, device.amounts)
+            stated = msgspec.structs.replace(stated, amounts=amounts)
+    return share_of(stated, device)
 
 
 def _only_card(request: CardRequest, node: NodeCards) -> Share | None:

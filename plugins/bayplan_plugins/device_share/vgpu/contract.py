@@ -301,6 +301,9 @@ class VirtualGpus:
                 assigned = with_partitions(assigned, partitions)
         except ValueError as exc:
             return f"annotation {MIG_ALLOCATIONS}: {exc}"
+        wrong = _wrong_partition(assigned, cards)
+        if wrong:
+            return f"annotation {MIG_ALLOCATIONS}: {wrong}"
         index = {card.uuid: card.index for card in cards}
         parts = (
             (number, index.get(one.uuid, _VANISHED), one)
@@ -485,3 +488,22 @@ def _assignment(card: Card, share: Share, request: ContainerRequest) -> Assigned
     else:
         memory, cores = request.memory_of(card.memory // MEBIBYTE), min(request.cores, 100)
     return Assigned(card.uuid, request.type, memory, cores, share.partition)
+
+
+def _wrong_partition(containers: Sequence[Sequence[Assigned]], cards: Sequence[Card]) -> str:
+    """Return which device of a pod is no partition that its card can have; "" if all are."""
+    known = {card.uuid: card for card in cards if card.mode == MIG and card.profiles}
+    for one in (device for devices in containers for device in devices):
+        card = known.get(one.uuid)
+        if card is None:
+            continue
+        part = one.partition
+        if part is None:
+            return f"expected the partition of {one.uuid[:40]}"
+        places = {(own.name, start, own.size) for own in card.profiles for start in own.starts}
+        if (part.profile, part.start, part.size) not in places:
+            return (
+                f"expected a place that {one.uuid[:40]} has for {part.profile[:40]}, got start "
+                f"{part.start} and size {part.size}"
+            )
+    return ""
