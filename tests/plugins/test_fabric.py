@@ -201,6 +201,21 @@ def test_a_pod_that_goes_while_its_card_is_attached_leaves_it_to_the_next() -> N
 # Limits of hosts -----------------------------------------------------------------------------
 
 
+def test_a_minimum_gives_a_host_no_card_that_it_may_not_have() -> None:
+    """Because of its maximum, its own included, the model beside, or a model it does not take."""
+    made = fabric_cluster(
+        fabric({"a": 2, "b": 2}, apart=True),
+        host("full", "a", a_size_min="3", a_size_max="1"),
+        host("mixed", "a", "b", b_size_min="1"),
+        host("other", "a", b_size_min="1"),
+        local_gpu("full"),
+        local_gpu("mixed"),
+    )
+    made.schedule()
+    made.advance(60)
+    assert set(places(made).values()) == {""}
+
+
 def test_a_host_gets_no_more_cards_than_its_maximum() -> None:
     made = fabric_cluster(fabric({"a": 4}), host("n1", "a", a_size_max="2"))
     made.add(*(pod(name, "one") for name in "pqr"))

@@ -152,26 +152,57 @@ class VirtualFabric:
             self._claim(claim, gone=False)
 
     def _keep_minimum(self, setup: _Setup, node: Node) -> None:
-        """Attach cards to a host until it has its minimum of each model."""
-        labels, name = node.metadata.labels, node.metadata.name
+        """Attach cards to a host until it has its minimum of each model that it may have."""
+        labels, name, prefix = node.metadata.labels, node.metadata.name, setup.models.prefix
         for model in setup.models.models:
-            least = self._least(setup, node, model)
+            least = self._limit(setup, node, model, "min") or 0
             missing = least - self._count(setup, name, model)
+            if missing > 0:
+                missing = min(missing, self._room(setup, node, model))
             for card in setup.cards.values():
                 free = card.place is _Place.POOL and not card.claims and card.model is model
-                reached = labels.get(f"{setup.models.prefix}/fabric") == str(card.fabric)
+                reached = labels.get(f"{prefix}/fabric") == str(card.fabric)
                 if missing > 0 and free and reached:
                     self._attach(setup, card, name)
                     missing -= 1
 
-    def _least(self, setup: _Setup, node: Node, model: FabricModel) -> int:
-        """Return how many cards of a model a host keeps; 0 where its label cannot be read."""
+    def _limit(self, setup: _Setup, node: Node, model: FabricModel, which: str) -> int | None:
+        """Return the minimum or maximum of a host; 0 where its label cannot be read."""
         try:
-            return limit_of(node.metadata.labels, setup.models.prefix, model.name, "min") or 0
+            return limit_of(node.metadata.labels, setup.models.prefix, model.name, which)
         except ValueError as exc:
             where = f"Node {node.metadata.name}"
             self._cluster.report(node, InputError(str(exc), where))
             return 0
+
+    def _room(self, setup: _Setup, node: Node, model: FabricModel) -> int:
+        """Return how many more cards of a model a host may have, beside those it has."""
+        if node.metadata.labels.get(f"{setup.models.prefix}/{model.name}") != "true":
+            return 0
+        has = self._own_cards(setup, node.metadata.name)
+        for card in setup.cards.values():
+            has[card.model.name] += card.node == node.metadata.name
+        if any(has[other] for other in setup.models.apart()[model.name]):
+            return 0
+        most = self._limit(setup, node, model, "max")
+        return len(setup.cards) if most is None else max(0, most - has[model.name])
+
+    def _own_cards(self, setup: _Setup, node: str) -> Counter[str]:
+        """Count the cards of each model that a host has itself, whatever a fabric attaches."""
+        found: Counter[str] = Counter()
+        fabric = {card.pool for card in setup.cards.values()}
+        for one in self._cluster.list(ResourceSlice):
+            pool = one.spec.pool.name
+            if one.spec.node_name != node or pool in fabric or pool.endswith(_HOST):
+                continue
+            for device in one.spec.devices:
+                for model in setup.models.models:
+                    wanted = {
+                        name: DeviceAttribute(string=v) for name, v in model.attributes.items()
+                    }
+                    same = wanted.items() <= device.attributes.items()
+                    found[model.name] += one.spec.driver == model.driver and same
+        return found
 
     def _count(self, setup: _Setup, node: str, model: FabricModel) -> int:
         cards = setup.cards.values()
@@ -262,7 +293,7 @@ class VirtualFabric:
         if card.step != step or card.claims:
             return
         node = self._cluster.get(Node, card.node)
-        least = self._least(setup, node, card.model) if node is not None else 0
+        least = (self._limit(setup, node, card.model, "min") or 0) if node is not None else 0
         if self._count(setup, card.node, card.model) <= least:
             return
         mark = card.move(_Place.DETACHING, card.node)
