@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from permit_waits import held_at_permit, let_go
 
+from bayplan import PodInfo
 from bayplan.api import ApiObject, Node, Pod, ResourceClaim
 from bayplan.api.gpus import GPUS, named_gpus
 from bayplan.testing import (
@@ -160,6 +161,27 @@ def test_running_pods_keep_the_gpus_that_they_name() -> None:
     named = gpu_pod("named", 2, node="a", notes={GPUS: "0,1"})
     cluster = Cluster([gpu_node("a"), silent, named])
     assert free_gpus(cluster, "a") == (4, 5, 6, 7)
+
+
+def test_what_pods_hold_is_known_after_the_trial_in_which_their_node_was_read() -> None:
+    cluster = Cluster([gpu_node("a")])
+    cluster.add(gpu_pod("named", 2, node="a", notes={GPUS: "0,1"}), gpu_pod("guessed", 1, node="a"))
+    snapshot = cluster.snapshot
+    ledger = snapshot.shared(GpuLedger, GpuLedger)
+    ledger._sources.clear()
+    ledger._nodes.clear()
+    with snapshot.trial():
+        assert free_gpus(cluster, "a") == (3, 4, 5, 6, 7)
+    assert free_gpus(cluster, "a") == (3, 4, 5, 6, 7)
+
+
+def test_gpus_that_are_busy_on_a_known_machine_can_be_freed() -> None:
+    cluster = Cluster([gpu_node("a"), gpu_pod("p", 8)])
+    cluster.schedule()
+    call = next(c for c in cluster.profile.runtime["remedies"] if c.name == "GPUTopology")
+    late = PodInfo(gpu_pod("late", 3))
+    texts = [one.text for one in call(late, cluster.snapshot.view())]
+    assert texts == ["would fit if 3 nvidia.com/gpu were freed on a"]
 
 
 def test_two_pods_that_name_one_gpu_do_not_both_have_it() -> None:

@@ -340,6 +340,12 @@ def test_what_would_have_to_be_free_is_told() -> None:
     assert helps(cluster, "q") == [
         "would fit on n1 if 10 % of compute on each of 2 cards were freed"
     ]
+    del notes[KEYS.mode]
+    cluster.add(pod("r", gpu=2, gpumem=3584))
+    cards_text = "3 cards have 1.5 GiB each: fragmented"
+    assert helps(cluster, "r") == [
+        f"would fit on n1 if 2 GiB on each of 2 cards were freed; {cards_text}"
+    ]
     cluster.add(pod("never", gpumem=100000))
     assert helps(cluster, "never") == []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,20 +31,26 @@ class _Missing:
 
 
 def what_would_fit(
-    request: CardRequest, arrays: CardArrays, nodes: NodeView, own: IntColumn
+    request: CardRequest,
+    arrays: CardArrays,
+    nodes: NodeView,
+    own: IntColumn,
+    divides: Callable[[str], bool],
 ) -> Iterator[Remedy]:
     """Suggest, for each node, what would have to be free on the cards that lack the least.
 
     :param own: the places in ``nodes`` of those that offer cards by the request's contract.
+    :param divides: tells whether a node, by name, divides cards into partitions.
     """
     for place in own.tolist():
         row = place if nodes.rows is None else int(nodes.rows[place])
+        name = nodes.table.names[row]
         cards = [_missing(request, arrays, row, card) for card in _cards(request, arrays, row)]
         cards.sort(key=lambda one: one.cost)
-        lacking = [one for one in cards[: request.cards] if one.cost > 0]
-        if len(cards) < request.cards or not lacking:
+        count = request.cards if divides(name) else max(request.cards, request.apart)
+        lacking = [one for one in cards[:count] if one.cost > 0]
+        if len(cards) < count or not lacking:
             continue
-        name = nodes.table.names[row]
         text = f"would fit on {name} if {_amounts(lacking)} were freed"
         if any(one.memory for one in lacking):
             text += _fragmented(request, arrays, row)

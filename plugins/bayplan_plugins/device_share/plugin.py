@@ -271,9 +271,12 @@ class DeviceShare(Plugin[DeviceShareArgs]):
                 yield from counted_that_would_fit(asked, nodes, own)
                 yield from self._what_would_be_chosen(pod, request, nodes, own)
             elif not request.problem:
-                yield from what_would_fit(request, arrays, nodes, own)
+                yield from what_would_fit(request, arrays, nodes, own, self._divides)
                 if not request.simple:
                     yield from self._what_would_be_chosen(pod, request, nodes, own)
+
+    def _divides(self, node: str) -> bool:
+        return any(card.profiles for card in self._ledger.cards(node))
 
     def _what_would_be_chosen(
         self, pod: PodInfo, request: CardRequest, nodes: NodeView, own: IntColumn

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from bayplan import NodeRow, NodeView, PodInfo, Remedy
+from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.topology.machine.select import Selection
 from bayplan_plugins.gpu_topology.job_limits import JobLimits
 from bayplan_plugins.gpu_topology.requests import PodGpuRequest, weaker_requests
 from bayplan_plugins.gpu_topology.selection import GpuSelector
-from bayplan_plugins.shared.gpus.ledger import GpuLedger
+from bayplan_plugins.shared.gpus.ledger import GpuLedger, GpuState
 from bayplan_plugins.shared.gpus.machines import MACHINE
 
 __all__ = ["GpuAdvice"]
@@ -35,6 +36,7 @@ class GpuAdvice:
                 continue
             for node in _rows(nodes, mask):
                 if state is not None:
+                    yield from _more_free(pod, request, state, node)
                     yield from self._without_constraint(pod, request, node)
                     continue
                 problem = self._gpus.problem(node.name)
@@ -78,6 +80,18 @@ class GpuAdvice:
                 for node in _rows(nodes, mask):
                     text = f"could fit on {node.name} without gpu.topology/{name}"
                     yield Remedy(text, node.row, 0.6)
+
+
+def _more_free(
+    pod: PodInfo, request: PodGpuRequest, state: GpuState, node: NodeRow
+) -> Iterator[Remedy]:
+    """Yield how many GPUs more would have to be free, in the words of NodeResourcesFit."""
+    missing = request.count - len(state.free)
+    if missing > 0 and request.count <= len(state.most):
+        resource = next((name for name in GPU_RESOURCES if name in pod.requests), "GPUs")
+        verb = "was" if missing == 1 else "were"
+        text = f"would fit if {missing} {resource} {verb} freed on {node.name}"
+        yield Remedy(text, node.row, missing / len(state.most), frees=True)
 
 
 def _rows(nodes: NodeView, mask: BoolColumn) -> Iterator[NodeRow]:

@@ -184,6 +184,7 @@ class VirtualGpus:
             implicit=not word,
             rated=bool(options.node_policy),
             word=word,
+            apart=largest.count,
         )
 
     def _options(self, pod: PodInfo) -> CardOptions:

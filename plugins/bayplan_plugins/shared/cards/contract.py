@@ -54,7 +54,8 @@ class CardRequest:
     nodes only; otherwise ``word`` is the resource or annotation that means this contract.
     ``rated`` says that a contract that scores nodes may prefer some for this one. ``counted`` says
     that the request is only a number, which NodeResourcesFit compares: the device plugin gives the
-    cards out and tells nobody which. Equal requests are placed alike.
+    cards out and tells nobody which. ``apart`` is how many cards it needs on nodes that divide none
+    into partitions, if that is more than ``cards``. Equal requests are placed alike.
     """
 
     contract: str
@@ -69,6 +70,7 @@ class CardRequest:
     counted: bool = False
     problem: str = ""
     word: str = ""
+    apart: int = 0
 
     @cached_property
     def _hash(self) -> int:

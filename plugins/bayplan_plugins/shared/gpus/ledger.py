@@ -144,13 +144,16 @@ class GpuLedger:
                 self._forget(pod, node, gpus)
             self._leave_job(pod)
 
-    def _settle(self, pod: PodInfo, node: str, gpus: NodeGpus) -> None:
-        """Find out which GPUs a pod on a node holds, and guess where that is not stated."""
+    def _settle(self, pod: PodInfo, node: str, gpus: NodeGpus, lasting: bool = False) -> None:
+        """Find out which GPUs a pod on a node holds, and guess where that is not stated.
+
+        :param lasting: the node is read for the first time, which the end of a trial does not undo.
+        """
         before, said = self._remembered.pop((pod.uid, node), ((), ()))
         stated = _stated(pod, gpus.machine)
         if shares_gpus(pod.requests):
-            self._assign(pod, node, gpus, stated)
-            self._move_yielding(pod, node, gpus, stated)
+            self._assign(pod, node, gpus, stated, lasting=lasting)
+            self._move_yielding(pod, node, gpus, stated, lasting)
             return
         # What another scheduler or device plugin wrote since then wins.
         known = before if before and stated == said else stated
@@ -161,10 +164,11 @@ class GpuLedger:
             for gpu in held
         }
         if len(known) == gpu_count(pod.requests) and taken.isdisjoint(known):
-            self._assign(pod, node, gpus, known)
-            self._move_yielding(pod, node, gpus, known)
+            self._assign(pod, node, gpus, known, lasting=lasting)
+            self._move_yielding(pod, node, gpus, known, lasting)
         else:
-            self._assign(pod, node, gpus, self._guess(pod, node, gpus), guessed=True)
+            guess = self._guess(pod, node, gpus)
+            self._assign(pod, node, gpus, guess, guessed=True, lasting=lasting)
 
     def _yields(self, uid: str, to: PodInfo, node: str, gpus: NodeGpus) -> bool:
         """Tell whether a holder gives way to a pod whose GPUs are known: it has none for certain.
@@ -176,7 +180,9 @@ class GpuLedger:
         holder = self._pods[node].get(uid)
         return holder is not None and bool(to.spec.node_name) and not holder.spec.node_name
 
-    def _move_yielding(self, to: PodInfo, node: str, gpus: NodeGpus, known: Sequence[int]) -> None:
+    def _move_yielding(
+        self, to: PodInfo, node: str, gpus: NodeGpus, known: Sequence[int], lasting: bool
+    ) -> None:
         """Guess again for the pods that give way to a pod that turns out to hold their GPUs."""
         lost = set(known)
         found = [
@@ -187,7 +193,8 @@ class GpuLedger:
         for uid in found:
             pod = self._pods[node].get(uid)
             if pod is not None:
-                self._assign(pod, node, gpus, self._guess(pod, node, gpus), guessed=True)
+                guess = self._guess(pod, node, gpus)
+                self._assign(pod, node, gpus, guess, guessed=True, lasting=lasting)
 
     def _guess(self, pod: PodInfo, node: str, gpus: NodeGpus) -> tuple[int, ...]:
         """Return the GPUs that a pod probably holds: the first free ones.
@@ -247,15 +254,17 @@ class GpuLedger:
         gpus: NodeGpus,
         chosen: tuple[int, ...] | None,
         guessed: bool = False,
+        lasting: bool = False,
     ) -> None:
-        """Change what a pod holds (None: nothing); undone with the trial."""
+        """Change what a pod holds (None: nothing); undone with the trial, unless it is lasting."""
         before, was_guessed = gpus.held.get(pod.uid), pod.uid in gpus.guessed
 
         def undo() -> None:
             if self._nodes.get(node) is gpus:
                 self._assign(pod, node, gpus, before, was_guessed)
 
-        self._snapshot.on_rollback(undo)
+        if not lasting:
+            self._snapshot.on_rollback(undo)
         gpus.guessed.discard(pod.uid)
         if chosen is None:
             gpus.held.pop(pod.uid, None)
@@ -410,11 +419,11 @@ class GpuLedger:
                 or max(held, default=-1) >= len(gpus.machine)
             ):
                 continue
-            self._assign(pod, name, gpus, held)
+            self._assign(pod, name, gpus, held, lasting=True)
         # Pods that name their GPUs come first; the others get what is left.
         for pod in sorted(pods.values(), key=lambda pod: not _stated(pod, gpus.machine)):
             if pod.uid not in gpus.held:
-                self._settle(pod, name, gpus)
+                self._settle(pod, name, gpus, lasting=True)
 
     # Jobs ------------------------------------------------------------------------------------
 
