@@ -325,6 +325,18 @@ def helps(cluster: Cluster, name: str) -> list[str]:
     return [one.text for one in suggest(PodInfo(own), view)]
 
 
+def test_cards_that_nobody_may_use_are_told_where_they_would_be_enough() -> None:
+    cards = [card(0, health=False), card(1)]
+    cluster = started([node("n1", *cards, **{CORDON: "GPU-1"})])
+    cluster.add(pod("p", gpumem=1000), pod("both", gpu=2, gpumem=1000), pod("whole", gpu=1))
+    cluster.schedule()
+    assert helps(cluster, "p") == ["would fit on n1 if card 0 was healthy"]
+    assert helps(cluster, "both") == [
+        "would fit on n1 if card 0 was healthy and card 1 was uncordoned"
+    ]
+    assert helps(cluster, "whole") == ["would fit on n1 if card 0 was healthy"]
+
+
 def test_what_would_have_to_be_free_is_told() -> None:
     held = {KEYS.allocated: "".join(f"GPU-{n},NVIDIA,80384,50:" for n in range(3)) + ";"}
     first = on_node(pod("first", held, gpu=3, gpumem=80384, gpucores=50), "n1")

@@ -268,6 +268,11 @@ def test_clients_of_one_workload_are_near_to_all_its_workers() -> None:
         (f"{PREFIX}gpu-count", "9" * 5000, "expected a whole number from 1 to 64"),
         (f"{PREFIX}worker-pod-template", "{spec: 3}", "expected a pod template in YAML"),
         (f"{PREFIX}worker-pod-template", "{", "expected a pod template in YAML"),
+        (
+            f"{PREFIX}worker-pod-template",
+            "{spec: {containers: [{name: w, resources: {requests: {cpu: -4}}}]}}",
+            "expected an amount of cpu of 0 or more in container w",
+        ),
         (f"{PREFIX}workload", "a b", "expected a name of up to 63 letters"),
     ],
 )

@@ -205,6 +205,12 @@ def _template_of(pod: Pod) -> PodTemplate:
         except ValueError as exc:
             expected = "expected a pod template in YAML"
             raise ValueError(f"annotation {_TEMPLATE}: {expected}: {exc}") from None
+    for one in (*template.spec.containers, *template.spec.init_containers):
+        amounts = (*one.resources.requests.items(), *one.resources.limits.items())
+        wrong = next((name for name, quantity in amounts if quantity.units < 0), None)
+        if wrong is not None:
+            expected = f"expected an amount of {wrong} of 0 or more in container {one.name[:60]}"
+            raise ValueError(f"annotation {_TEMPLATE}: {expected}")
     first = Container("worker", _IMAGE, ResourceRequirements(_DEFAULTS))
     containers = template.spec.containers or (first,)
     return replace(template, spec=replace(template.spec, containers=containers))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bayplan import NodeView, Remedy
-from bayplan.api.cards import MEBIBYTE, WHOLE
+from bayplan.api.cards import MEBIBYTE, WHOLE, Card
 from bayplan.naming import counted
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan_plugins.device_share.columns import CardArrays
 from bayplan_plugins.shared.cards.contract import CardRequest
 
-__all__ = ["counted_that_would_fit", "what_would_fit", "whole_cards_that_would_fit"]
+__all__ = [
+    "cards_that_could_be_used",
+    "counted_that_would_fit",
+    "what_would_fit",
+    "whole_cards_that_would_fit",
+]
 
 _GIBIBYTE = 1024 * MEBIBYTE
 _MOST_LISTED = 8
@@ -101,6 +106,35 @@ def counted_that_would_fit(
         cost = sum(count / int(offered[name][place]) for name, count in lacking.items())
         text = f"would fit if {amounts} {verb} freed on {nodes.table.names[row]}"
         yield Remedy(text, row, cost, frees=True)
+
+
+def cards_that_could_be_used(
+    request: CardRequest, nodes: NodeView, own: IntColumn, cards_of: Callable[[str], Sequence[Card]]
+) -> Iterator[Remedy]:
+    """Suggest, for each node, which cards that nobody may use now would be enough if pods could.
+
+    :param own: the places in ``nodes`` of those that offer cards by the request's contract.
+    :param cards_of: returns the cards of a node by name.
+    """
+    for place in own.tolist():
+        row = place if nodes.rows is None else int(nodes.rows[place])
+        name = nodes.table.names[row]
+        found = [
+            card
+            for card in cards_of(name)
+            if card.compute >= request.compute and card.memory >= _memory(request, card.memory)
+        ]
+        idle = [card for card in found if not card.usable]
+        divided = any(card.profiles for card in found)
+        count = request.cards if divided else max(request.cards, request.apart)
+        missing = count - (len(found) - len(idle))
+        if not 0 < missing <= len(idle):
+            continue
+        told = [
+            f"card {card.index} was {'uncordoned' if card.healthy else 'healthy'}"
+            for card in idle[:missing]
+        ]
+        yield Remedy(f"would fit on {name} if {' and '.join(told)}", row, float(missing))
 
 
 def _cards(request: CardRequest, arrays: CardArrays, row: int) -> Iterator[int]:

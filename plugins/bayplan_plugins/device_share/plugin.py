@@ -37,6 +37,7 @@ from bayplan.plugin.base import Skip
 from bayplan.plugin.devices import NodeDevices
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_plugins.device_share.advice import (
+    cards_that_could_be_used,
     counted_that_would_fit,
     what_would_fit,
     whole_cards_that_would_fit,
@@ -266,12 +267,14 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             if request.whole and not request.problem:
                 resource = next((one for one in GPU_RESOURCES if one in pod.requests), "cards")
                 yield from whole_cards_that_would_fit(request, arrays, nodes, own, resource)
+                yield from cards_that_could_be_used(request, nodes, own, self._ledger.cards)
             elif request.counted_elsewhere:
                 asked = {name: count for name, count in pod.requests.items() if "/" in name}
                 yield from counted_that_would_fit(asked, nodes, own)
                 yield from self._what_would_be_chosen(pod, request, nodes, own)
             elif not request.problem:
                 yield from what_would_fit(request, arrays, nodes, own, self._divides)
+                yield from cards_that_could_be_used(request, nodes, own, self._ledger.cards)
                 if not request.simple:
                     yield from self._what_would_be_chosen(pod, request, nodes, own)
 
