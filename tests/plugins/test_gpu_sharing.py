@@ -129,6 +129,15 @@ def test_a_remedy_says_how_much_is_missing_on_which_gpu() -> None:
     )
 
 
+def test_a_remedy_for_several_gpus_says_on_how_many_it_is_missing() -> None:
+    cluster = sharing(node(), sharer("a", "0.8"), sharer("b", "0.8"))
+    cluster.add(sharer("c", "0.3", devices="2"))
+    cluster.schedule()
+    call = next(c for c in cluster.profile.runtime["remedies"] if c.name == "GPUSharing")
+    (told,) = call(PodInfo(pod_of(cluster, "c")), cluster.snapshot.view())
+    assert told.text.startswith("would fit if 8000 MiB more were free on each of 2 GPUs of n")
+
+
 def test_several_devices_are_different_cards() -> None:
     cluster = sharing(node(), sharer("a", "0.5", devices="2"), sharer("b", "0.5", devices="2"))
     labels = pod_of(cluster, "a").metadata.labels

@@ -70,7 +70,7 @@ def whole_cards_that_would_fit(
     In the words of NodeResourcesFit, which asks for the same.
 
     :param own: the places in ``nodes`` of those that offer cards by the request's contract.
-    :param resource: the resource that counts whole cards.
+    :param resource: the resource that counts whole cards, "" for none.
     """
     for place in own.tolist():
         row = place if nodes.rows is None else int(nodes.rows[place])
@@ -79,7 +79,8 @@ def whole_cards_that_would_fit(
         if len(cards) < request.cards or count <= 0:
             continue
         name, verb = nodes.table.names[row], "was" if count == 1 else "were"
-        text = f"would fit if {count} {resource} {verb} freed on {name}"
+        amount = f"{count} {resource}" if resource else counted(count, "card")
+        text = f"would fit if {amount} {verb} freed on {name}"
         yield Remedy(text, row, count / len(cards), frees=True)
 
 

@@ -265,7 +265,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         for name, request in self._ledger.requests(pod).items():
             own = np.flatnonzero(codes == self._ledger.code_of[name])
             if request.whole and not request.problem:
-                resource = next((one for one in GPU_RESOURCES if one in pod.requests), "cards")
+                resource = next((one for one in GPU_RESOURCES if one in pod.requests), "")
                 yield from whole_cards_that_would_fit(request, arrays, nodes, own, resource)
                 yield from cards_that_could_be_used(request, nodes, own, self._ledger.cards)
             elif request.counted_elsewhere:

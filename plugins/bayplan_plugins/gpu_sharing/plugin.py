@@ -172,13 +172,15 @@ class GPUSharing(Plugin[GPUSharingArgs]):
                 card = self._groups.card_memory(node.name)
                 free = self._groups.left(node.name)
                 # Of several GPUs, the one with the least left among those with the most decides.
-                decides = free[request.devices - 1] if len(free) >= request.devices else 0
-                missing = request.memory_of(card) - decides
+                most = [*free, *[0] * request.devices][: request.devices]
+                missing = request.memory_of(card) - most[-1]
+                short = sum(one < request.memory_of(card) for one in most)
+                where = "one GPU" if short == 1 else f"each of {short} GPUs"
                 told = ", ".join(f"{one} MiB" for one in free[:_MOST_TOLD])
                 here = f"; its shared GPUs have {told} left" if sum(free) else ""
                 if sum(free) >= request.memory_of(card) * request.devices:
                     here += ": fragmented"
-                text = f"would fit if {missing} MiB more were free on one GPU of {node.name}{here}"
+                text = f"would fit if {missing} MiB more were free on {where} of {node.name}{here}"
                 yield Remedy(text, node.row, missing / card, frees=True)
 
     # On the node -----------------------------------------------------------------------------
