@@ -31,6 +31,8 @@ from bayplan.inputs.limits import LimitExceeded, Limits
 
 __all__ = ["Position", "YamlProblem", "parse_yaml", "positions"]
 
+_TOO_DEEP = "exceeded maximum nesting depth"
+"""libyaml's own limit; it may look so far ahead before it tells of anything."""
 _MOST_DIRECTIVES = 16
 """The most ``%TAG`` lines; libyaml compares each with all earlier ones."""
 
@@ -69,6 +71,8 @@ def parse_yaml(
             builder = _Builder(limits, count, repeats)
             value = builder.build(events)
         except yaml.YAMLError as exc:
+            if _TOO_DEEP in str(exc):
+                raise LimitExceeded(f"is nested more than {limits.depth} deep") from None
             raise _problem(exc, text) from None
         count = builder.count
         yield value
