@@ -155,16 +155,24 @@ class EventHandlers:
         if assumed is not None:
             # Unreserve it first; it is removed from the snapshot below.
             assumed.profile.cycle.unreserve([assumed.reserved])
+        placed = state.snapshot.placed.get(pod.key)
         removed = state.snapshot.remove_pod(pod.key)
         self._requeue_gangs(state.gangs.remove(info))
         self._recheck_gates(unit_key, info)
         if removed is not None:
             state.broadcast(ClusterEvent.POD_REMOVED, removed)
-            # It may have held a device for others.
-            state.preparations.recheck()
+            if placed is not None and len(state.preparations):
+                self._recheck_neighbours(placed[1])
         else:
             # It helps nobody, but its queue asks for less.
             state.events += 1
+
+    def _recheck_neighbours(self, node: str) -> None:
+        """Ask pods that are being prepared on a node again: one that went may have held a card."""
+        state = self._state
+        row = state.snapshot.nodes.row_of.get(node)
+        if row is not None:
+            state.preparations.recheck(list(state.snapshot.nodes.pods[row]))
 
     def _pod_on_node(self, pod: Pod) -> None:
         """A pod is on a node: bound by this scheduler or another one, or changed there."""
