@@ -360,8 +360,8 @@ class Overdue:
     ``again`` is when to ask again even if nothing changes, in seconds; None for never. ``waited``
     says that a time is over that kept units from making room: they are tried again. ``moves`` are
     the nodes where victims, by key, fit once they are created again; ``action`` is what records and
-    metrics call the evictions. ``locks`` are those that are
-    taken of the nodes of victims, by key, while these are evicted.
+    metrics call the evictions. ``locks`` are those that are taken of the nodes of victims, by key,
+    while these are evicted.
     """
 
     victims: Sequence[tuple[PodInfo, str]] = ()

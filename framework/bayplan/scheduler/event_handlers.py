@@ -109,7 +109,7 @@ class EventHandlers:
 
     def _pod(self, type_: WatchType, pod: Pod) -> None:
         ended = pod.status.phase in ("Succeeded", "Failed")
-        if self._state.profiles.of(pod) is None:
+        if pod.key not in self._state.pods and self._state.profiles.of(pod) is None:
             self._see_rival(pod)
         if type_ is WatchType.DELETED or ended:
             if ended:

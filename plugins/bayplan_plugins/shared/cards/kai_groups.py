@@ -42,9 +42,9 @@ class Group:
     """The pods that share one card.
 
     ``pods`` are their requests by key. ``reservation`` is the key of the pod that holds the card
-    for them, or of its stand-in. ``used`` says that it need not be kept for a pod
-    that is about to be bound: it had pods that were, or did not tell its card in time.
-    ``lost`` says that the reservation pod went.
+    for them, or of its stand-in. ``used`` says that it need not be kept for a pod that is
+    about to be bound: it had pods that were, or did not tell its card in time. ``lost`` says that
+    the reservation pod went.
     """
 
     pods: dict[str, GpuShareRequest] = field(default_factory=dict)
@@ -269,19 +269,24 @@ class GpuGroups:
         if self._snapshot.in_trial or self._seating or not self._unseated.get(node):
             return
         self._seating = True
-        for pod in list(self._unseated[node].values()):
-            held = self._held.get(pod.key)
-            if held is None or held.node != node:
-                self._unseated[node].pop(pod.key, None)
-                continue
-            chosen = self.choose(held.request, node, later=True)
-            if chosen is not None:
-                # Its present groups have no card, so it need not get them again.
-                held.failed = True
-                self._leave(pod)
-                self._restored[pod.key] = tuple(self._named(chosen, pod, node))
-                self._enter(pod, node, held.request)
-        self._seating = False
+        try:
+            for pod in list(self._unseated[node].values()):
+                self._seat_one(pod, node)
+        finally:
+            self._seating = False
+
+    def _seat_one(self, pod: PodInfo, node: str) -> None:
+        held = self._held.get(pod.key)
+        if held is None or held.node != node:
+            self._unseated[node].pop(pod.key, None)
+            return
+        chosen = self.choose(held.request, node, later=True)
+        if chosen is not None:
+            # Its present groups have no card, so it need not get them again.
+            held.failed = True
+            self._leave(pod)
+            self._restored[pod.key] = tuple(self._named(chosen, pod, node))
+            self._enter(pod, node, held.request)
 
     def _sharer_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         request = known_share(pod)
