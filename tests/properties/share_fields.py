@@ -242,7 +242,7 @@ def _hami_fields() -> list[Field]:
             "nvidia.com/numa-bind",
             ("true", "false"),
             _pod_text(HAMI, "nvidia.com/numa-bind"),
-            _matches("true|false"),
+            _matches("1|t|T|TRUE|true|True|0|f|F|FALSE|false|False"),
         ),
         Field(
             "hami.io/device-scoring-weights",
