@@ -11,7 +11,8 @@ import pytest
 from fastloop import FastLoop
 from hypothesis import HealthCheck, settings
 from installation import install
-from plane import SCRIPT, ControlPlane, control_plane
+from plane import ControlPlane, control_plane
+from real_programs import RAN, missing, report
 from xdist.scheduler import LoadScopeScheduling
 
 # The same examples each time, however slow the machine is.
@@ -27,6 +28,7 @@ settings.load_profile("bayplan")
 _LIVE = Path(__file__).parent / "live"
 _REAL = re.compile(r"controlplane/|[-\[]real[-\]]")
 _NODE = "tests/node/"
+_PEERS = "tests/peers/"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,15 +59,16 @@ def plane() -> Iterator[ControlPlane]:
 
     Tests that use it are in tests/controlplane, or have "real" in their names.
     """
-    if not SCRIPT.exists():
-        pytest.skip("there is no real control plane beside the project")
+    if reason := missing():
+        pytest.skip(reason)
     with control_plane() as plane:
         install(plane.client)
         yield plane
 
 
 class _Scheduling(LoadScopeScheduling):
-    """All tests on the real control plane go to one process, likewise those on a real node.
+    """All tests on the real control plane go to one process, likewise those on a real node, and
+    those with the peers' controllers.
 
     Any other test goes to the next process that is free.
     """
@@ -73,6 +76,8 @@ class _Scheduling(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         if _NODE in nodeid:
             return "the node"
+        if _PEERS in nodeid:
+            return "the peers"
         return "the control plane" if _REAL.search(nodeid) else nodeid
 
 
@@ -85,6 +90,22 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Scheduling:
     return _Scheduling(config, log)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that started this one which real programs ran here."""
+    if isinstance(output := getattr(session.config, "workeroutput", None), dict):
+        output["real programs"] = sorted(RAN)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object, error: object) -> None:
+    """Learn which real programs ran in another process; one that died cannot say."""
+    RAN.update(getattr(node, "workeroutput", {}).get("real programs", ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(report(RAN))
 
 
 @pytest.hookimpl(tryfirst=True)

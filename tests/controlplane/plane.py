@@ -1,12 +1,11 @@
 """A real Kubernetes control plane for tests: etcd, kube-apiserver and kube-controller-manager.
 
-It stands beside the project, in ``../shared/controlplane``; without it there is nothing to start.
+The script that starts it stands beside the project; the programs are a machine's own, or not there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import random
 import shutil
@@ -23,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from faces import Client, client_of
-from paths import SHARED
+from real_programs import CLUSTER, CONTROL_PLANE, PEERS, RAN, SCHEDULER, environment
 
-SCRIPT = SHARED / "controlplane" / "cluster"
 BASH = shutil.which("bash") or "bash"
-_PORTS = 5
+_PORTS = 40
+"""The control plane's, and those of the peers."""
 _PROGRAMS = {"etcd": "etcd", "apiserver": "kube-apiserver", "kcm": "kube-controller-manager"}
 SECONDS = 60.0
 """After so long a wait is given up."""
@@ -37,6 +36,7 @@ _KEEPER = """
 "$1" up gangs > "$KCP/up.log" 2>&1
 echo up
 cat > /dev/null
+[ ! -d "$KCP/peers" ] || "$2" down
 "$1" down
 rm -rf "$KCP"
 """
@@ -109,7 +109,8 @@ class ControlPlane:
     @contextmanager
     def kube_scheduler(self) -> Iterator[None]:
         """Run kube-scheduler, for pods of ``default-scheduler``."""
-        subprocess.run([BASH, str(SCRIPT), "scheduler"], env=self._environment, check=True)
+        subprocess.run([BASH, str(CLUSTER), "scheduler"], env=self._environment, check=True)
+        RAN.add(SCHEDULER)
         try:
             yield
         finally:
@@ -166,10 +167,10 @@ def wait_until(true: Callable[[], Any], what: str, seconds: float = SECONDS) -> 
 def control_plane() -> Iterator[ControlPlane]:
     """Run a control plane in a temporary folder; nothing of it stays, even after SIGKILL."""
     folder = Path(tempfile.mkdtemp(prefix="bayplan-controlplane-"))
-    (folder / "bin").symlink_to(binaries())
-    environment = {**os.environ, "KCP": str(folder), "PORT": str(free_ports(_PORTS)[0])}
-    with kept([BASH, "-c", _KEEPER, "bash", str(SCRIPT)], environment):
-        plane = ControlPlane(folder, environment)
+    given = environment(folder, free_ports(_PORTS))
+    with kept([BASH, "-c", _KEEPER, "bash", str(CLUSTER), str(PEERS)], given):
+        plane = ControlPlane(folder, given)
+        RAN.add(CONTROL_PLANE)
         ended = threading.Event()
         watching = threading.Thread(target=_restart_until, args=(plane, ended), daemon=True)
         watching.start()
@@ -206,17 +207,6 @@ def kept(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[str
 def _restart_until(plane: ControlPlane, ended: threading.Event) -> None:
     while not ended.wait(0.2):
         plane.restart_ended()
-
-
-def binaries() -> Path:
-    """Return the folder of Kubernetes' programs; they are unpacked once per machine."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bayplan-tests"
-    folder = cache / "controlplane"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        subprocess.run([SCRIPT, "unpack"], env={**os.environ, "KCP": str(folder)}, check=True)
-    return folder / "bin"
 
 
 def free_ports(count: int) -> range:

@@ -1,6 +1,6 @@
 """A real kubelet with containerd and a control plane for tests, all on this machine.
 
-It stands beside the project, in ``../shared/node``; it needs root, mounts and cgroups v1.
+The scripts stand beside the project; they need the programs, root, mounts and cgroups v1.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from deployed import DEPLOY, documents
 from faces import Client, client_of
 from installation import install, path_of
 from machine_files import MachineFiles
-from paths import SHARED
-from plane import BASH, binaries, free_ports, kept, wait_until
+from plane import BASH, free_ports, kept, wait_until
 from process import BAYPLAN
+from real_programs import KUBELET, PROGRAMS, RAN, missing
+from real_programs import NODE as SCRIPTS
 
 Content = dict[str, Any]
 
-SCRIPTS = SHARED / "node"
 NODE = "node-a"
 DRIVER = "dra.bayplan.dev"
 IMAGE = "bayplan.test/busybox:1"
@@ -400,7 +400,7 @@ def real_node(**variables: str) -> Iterator[RealNode]:
     environment = {
         **os.environ,
         **{name: str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)},
-        "BIN": str(binaries()),
+        "BIN": str(PROGRAMS),
         "WORK": str(folder),
         **variables,
     }
@@ -408,6 +408,7 @@ def real_node(**variables: str) -> Iterator[RealNode]:
     with kept([BASH, keeper, str(SCRIPTS)], environment) as said:
         word, _, process = said.partition(" ")
         assert word == "up", (folder / "up.log").read_text()
+        RAN.add(KUBELET)
         node = RealNode(folder, environment, int(process))
         node.admit_pods()
         install(node.client)
@@ -418,7 +419,9 @@ def real_node(**variables: str) -> Iterator[RealNode]:
 def why_not() -> str:
     """Return why no node can be run here; "" if it can."""
     if not (SCRIPTS / "up.sh").exists():
-        return "there is no real kubelet beside the project"
+        return "there are no scripts of a real kubelet beside the project"
+    if reason := missing(KUBELET):
+        return reason
     if os.geteuid() != 0:
         return "a kubelet needs root"
     mounting = [
