@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -55,15 +55,27 @@ def path_of(content: Content, name: bool = True) -> str:
 
 def install(client: Client) -> None:
     """Define all kinds that bayplan follows, and give its account the rights of configs/deploy."""
-    own = documents(*manifests(CRDS))
-    named = {one["metadata"]["name"] for one in own}
-    others = [one for one in _definitions() if one["metadata"]["name"] not in named]
+    paths = manifests(CRDS)
+    install_own(client, *paths)
+    own = {one["metadata"]["name"] for one in documents(*paths)}
+    _create(client, [one for one in _definitions() if one["metadata"]["name"] not in own])
+
+
+def install_own(client: Client, *definitions: Path) -> None:
+    """Give the account the rights of configs/deploy, and define the kinds of these files."""
     rights = documents(*(DEPLOY / name for name in _RIGHTS))
     rights += [one for one in documents(DEPLOY / POOLS) if one["kind"] in _RBAC]
-    for content in (_OTHERS, *own, *others, *rights):
+    _create(client, [_OTHERS, *documents(*definitions), *rights])
+
+
+def _create(client: Client, contents: Sequence[Content]) -> None:
+    """Create objects; kinds that they define are then served."""
+    for content in contents:
         answer = client.post(path_of(content, name=False), content)
         assert answer.code == 201, answer
-    for content in (*own, *others):
+    for content in contents:
+        if content["kind"] != "CustomResourceDefinition":
+            continue
         spec = content["spec"]
         collection = (
             f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"

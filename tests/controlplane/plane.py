@@ -46,11 +46,13 @@ class ControlPlane:
     """A running control plane; its parts can be killed, paused and started again.
 
     Parts are named ``etcd``, ``apiserver`` and ``kcm`` (kube-controller-manager).
+
+    :ivar environment: of the scripts that start things here.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
-        self._environment = environment
+        self.environment = environment
         self.kubeconfig = folder / "kubeconfig"
         self.client: Client = client_of(str(self.kubeconfig))
         self._commands = {name: self._command(name) for name in _PROGRAMS}
@@ -109,7 +111,7 @@ class ControlPlane:
     @contextmanager
     def kube_scheduler(self) -> Iterator[None]:
         """Run kube-scheduler, for pods of ``default-scheduler``."""
-        subprocess.run([BASH, str(CLUSTER), "scheduler"], env=self._environment, check=True)
+        subprocess.run([BASH, str(CLUSTER), "scheduler"], env=self.environment, check=True)
         RAN.add(SCHEDULER)
         try:
             yield

@@ -1,0 +1,99 @@
+"""Controllers of other projects, on a real control plane: their pods are what bayplan gets."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_cluster import EVENTS, PODS, LiveCluster
+from plane import BASH, ControlPlane, wait_until
+from process import Scheduler
+from real_programs import PEERS, RAN, missing_peers
+
+Content = dict[str, Any]
+
+SCHEDULER = "bayplan"
+"""The schedulerName of all pods; the peers take it for their own."""
+
+
+@dataclass
+class Peers:
+    """A control plane for the peers' controllers, with their own kinds and webhooks.
+
+    :ivar kubeconfig: of bayplan's account, with the rights of configs/deploy.
+    """
+
+    plane: ControlPlane
+    cluster: LiveCluster
+    kubeconfig: Path
+
+    @contextmanager
+    def running(self, *names: str, **variables: str) -> Iterator[None]:
+        """Run controllers; skips the test where their programs are missing.
+
+        :param variables: of the script, such as ``MPI_GANG``.
+        """
+        if reason := missing_peers(*names):
+            pytest.skip(reason)
+        RAN.update(names)
+        self._call("up", *names, SCHED=SCHEDULER, **variables)
+        try:
+            yield
+        finally:
+            self._call("down", *names)
+
+    def stop(self, name: str) -> None:
+        """End a controller and remove its webhooks; its kinds and objects stay."""
+        self._call("down", name)
+
+    @contextmanager
+    def scheduler(self, folder: Path, *options: str) -> Iterator[Scheduler]:
+        """Run ``bayplan run`` as it is installed; its log may hold no problem in the end."""
+        made = Scheduler(self.kubeconfig, folder, *options)
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop()
+        assert made.problems() == []
+
+    def log(self, name: str) -> str:
+        """Return what a controller has logged."""
+        path = self.plane.folder / "peers" / "run" / f"{name}.log"
+        return path.read_text(errors="replace")
+
+    def wait(self, true: Callable[[], Any], what: str, seconds: float = 90.0) -> None:
+        """Wait until a condition holds.
+
+        :raises AssertionError: when it does not in time, with the pods and their events.
+        """
+        try:
+            wait_until(true, what, seconds)
+        except TimeoutError as exc:
+            raise AssertionError(f"{exc}\n{self._picture()}") from None
+
+    def _picture(self) -> str:
+        pods = [
+            f"{one['metadata']['name']} {one['spec'].get('nodeName')} {one['status']}"
+            for one in self.cluster.items(PODS)
+        ]
+        events = [
+            f"{one['involvedObject']['kind']}/{one['involvedObject']['name']} "
+            f"{one.get('reason')}: {one.get('message')}"
+            for one in self.cluster.items(EVENTS)
+        ]
+        return "\n".join((*pods, *events[-40:]))
+
+    def _call(self, *arguments: str, **variables: str) -> None:
+        done = subprocess.run(
+            [BASH, str(PEERS), *arguments],
+            env={**self.plane.environment, **variables},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

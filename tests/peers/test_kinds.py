@@ -1,0 +1,132 @@
+"""A job of each kind, made into pods by its own controller: bayplan gives all of them nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from faces import Client
+from live_cluster import PODS, Content
+from real_peers import SCHEDULER, Peers
+from test_stories import asking, nodes
+
+TRAINING = "training.kubeflow.org/job-name"
+
+
+def template(labels: dict[str, str] | None = None, **spec: object) -> Content:
+    """Return a pod template of a core for bayplan."""
+    made: Content = {"spec": {**asking("x")["spec"], "schedulerName": SCHEDULER, **spec}}
+    return {"metadata": {"labels": labels}, **made} if labels else made
+
+
+def named(version: str, kind: str, name: str, spec: Content, **meta: object) -> Content:
+    meta = {"name": name, **meta}
+    return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
+
+
+def job_set() -> list[Content]:
+    job = {
+        "spec": {"parallelism": 3, "completions": 3, "template": template(restartPolicy="Never")}
+    }
+    spec = {"replicatedJobs": [{"name": "w", "replicas": 2, "template": job}]}
+    return [named("jobset.x-k8s.io/v1alpha2", "JobSet", "s", spec, namespace="default")]
+
+
+def leader_worker_set() -> list[Content]:
+    spec = {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": template()}}
+    return [named("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "s", spec, namespace="default")]
+
+
+def train_job() -> list[Content]:
+    containers = template()["spec"]["containers"]
+    pod = {"spec": {"schedulerName": SCHEDULER, "containers": [{**containers[0], "name": "node"}]}}
+    step = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}}
+    jobs = [{"name": "node", "template": {**step, "spec": {"template": pod}}}]
+    runtime = {
+        "mlPolicy": {"numNodes": 3, "torch": {}},
+        "template": {"spec": {"replicatedJobs": jobs}},
+    }
+    version = "trainer.kubeflow.org/v1alpha1"
+    labels = {"trainer.kubeflow.org/framework": "torch"}
+    return [
+        named(version, "ClusterTrainingRuntime", "torch", runtime, labels=labels),
+        named(version, "TrainJob", "s", {"runtimeRef": {"name": "torch"}}, namespace="default"),
+    ]
+
+
+def ray_cluster() -> list[Content]:
+    group = {"rayStartParams": {}, "template": template()}
+    workers = {"groupName": "w", "replicas": 2, "minReplicas": 2, "maxReplicas": 4, **group}
+    spec = {"headGroupSpec": group, "workerGroupSpecs": [workers]}
+    return [named("ray.io/v1", "RayCluster", "s", spec, namespace="default")]
+
+
+def mpi_job() -> list[Content]:
+    replicas = {
+        "Launcher": {"replicas": 1, "template": template()},
+        "Worker": {"replicas": 2, "template": template()},
+    }
+    spec = {"runLauncherAsWorker": True, "mpiReplicaSpecs": replicas}
+    return [named("kubeflow.org/v2beta1", "MPIJob", "s", spec, namespace="default")]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of jobs.
+
+    :ivar peers: the controllers that make pods of it.
+    :ivar objects: a job.
+    :ivar label: what its pods have, by which their number is known.
+    :ivar group: the collection of the PodGroups that the controller writes, if it does.
+    :ivar variables: of the script that starts the controllers.
+    """
+
+    peers: Sequence[str]
+    objects: Callable[[], list[Content]]
+    label: str
+    pods: int
+    group: str = ""
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+VOLCANO = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
+COSCHEDULING = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
+KINDS = {
+    "jobset": Kind(["jobset"], job_set, "jobset.sigs.k8s.io/jobset-name", 6),
+    "lws": Kind(["lws"], leader_worker_set, "leaderworkerset.sigs.k8s.io/name", 6),
+    "lws-volcano": Kind(
+        ["lws"],
+        leader_worker_set,
+        "leaderworkerset.sigs.k8s.io/name",
+        6,
+        VOLCANO,
+        {"LWS_GANG": "volcano"},
+    ),
+    "trainer": Kind(["jobset", "trainer"], train_job, "jobset.sigs.k8s.io/jobset-name", 3),
+    "kuberay": Kind(["kuberay"], ray_cluster, "ray.io/cluster", 3),
+    "kuberay-volcano": Kind(
+        ["kuberay"], ray_cluster, "ray.io/cluster", 3, VOLCANO, {"KUBERAY_BATCH": "volcano"}
+    ),
+    "mpi": Kind(["mpi"], mpi_job, TRAINING, 3),
+    "mpi-volcano": Kind(["mpi"], mpi_job, TRAINING, 3, VOLCANO, {"MPI_GANG": "volcano"}),
+    "mpi-coscheduling": Kind(
+        ["mpi"], mpi_job, TRAINING, 3, COSCHEDULING, {"MPI_GANG": "scheduler-plugins"}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_all_pods_of_a_job_get_nodes(peers: Peers, kind: Kind, tmp_path: Path) -> None:
+    with peers.running(*kind.peers, **kind.variables), peers.scheduler(tmp_path):
+        peers.cluster.apply([*nodes(2), *kind.objects()])
+        peers.wait(lambda: placed(peers.cluster.client, kind.label) == kind.pods, "all have nodes")
+        if kind.group:
+            assert peers.cluster.client.names(kind.group) != []
+
+
+def placed(client: Client, label: str) -> int:
+    """Return how many pods of the job have nodes."""
+    pods = client.get(PODS, labelSelector=f"{label}=s").json["items"]
+    return sum("nodeName" in pod["spec"] for pod in pods)

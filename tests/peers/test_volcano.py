@@ -1,0 +1,121 @@
+"""Volcano's controllers and webhooks make the pods, bayplan is the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from live_cluster import PODS, Content
+from process import Scheduler
+from real_peers import SCHEDULER, Peers
+from test_stories import asking, nodes
+
+JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
+GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
+GATE = "example.com/hold"
+
+
+@pytest.fixture(scope="module")
+def volcano(running: Peers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
+    """Volcano's controller-manager and webhook-manager, and bayplan as it is installed."""
+    with running.running("volcano"), running.scheduler(tmp_path_factory.mktemp("run")) as made:
+        yield made
+
+
+def job(name: str, tasks: dict[str, int], least: int, cpu: int = 1, **spec: object) -> Content:
+    """Return a Volcano Job: tasks by their replicas, each pod with so many cores."""
+    template = {"spec": asking("x", cpu, restartPolicy="Never")["spec"]}
+    template["spec"]["containers"][0]["resources"]["limits"] = {"cpu": str(cpu)}
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "schedulerName": SCHEDULER,
+            "minAvailable": least,
+            "tasks": [
+                {"name": task, "replicas": count, "template": template}
+                for task, count in tasks.items()
+            ],
+            **spec,
+        },
+    }
+
+
+def phase(peers: Peers, name: str) -> str:
+    """Return the phase of a Volcano Job."""
+    content = peers.cluster.client.get(f"{JOBS}/{name}").json
+    return str(content.get("status", {}).get("state", {}).get("phase", ""))
+
+
+def nodes_of(peers: Peers, name: str) -> list[str]:
+    """Return the nodes of a job's pods; "" of those that have none."""
+    label = "volcano.sh/job-name"
+    return sorted(
+        pod["spec"].get("nodeName", "")
+        for pod in peers.cluster.items(PODS)
+        if pod["metadata"].get("labels", {}).get(label) == name
+    )
+
+
+def group_phase(peers: Peers, name: str) -> str:
+    """Return the phase of the PodGroup that Volcano's controller made for a job."""
+    (phase,) = [
+        one.get("status", {}).get("phase", "")
+        for one in peers.cluster.items(GROUPS)
+        if one["metadata"]["name"].startswith(f"{name}-")
+    ]
+    return str(phase)
+
+
+def test_a_job_is_admitted_bound_as_a_gang_and_runs(peers: Peers, volcano: Scheduler) -> None:
+    peers.cluster.apply([*nodes(2), job("train", {"master": 1, "worker": 5}, least=6, cpu=2)])
+    peers.wait(lambda: phase(peers, "train") == "Running", "the job runs")
+    assert len(nodes_of(peers, "train")) == 6
+    assert all(nodes_of(peers, "train"))
+    assert group_phase(peers, "train") == "Running"
+
+
+def test_a_job_that_does_not_fit_binds_no_pod_and_follows_the_first(
+    peers: Peers, volcano: Scheduler
+) -> None:
+    peers.cluster.apply([*nodes(1), job("first", {"w": 6}, least=6)])
+    peers.wait(lambda: phase(peers, "first") == "Running", "the first job runs")
+    peers.cluster.apply([job("second", {"w": 4}, least=4)])
+    peers.wait(lambda: group_phase(peers, "second") in ("Pending", "Inqueue"), "it is seen")
+    assert not any(nodes_of(peers, "second"))
+    peers.cluster.client.delete(f"{JOBS}/first", propagationPolicy="Background")
+    peers.wait(lambda: phase(peers, "second") == "Running", "the second job runs")
+
+
+def test_pods_that_are_gated_keep_no_other_job_out(peers: Peers, volcano: Scheduler) -> None:
+    gated = job("gated", {"w": 8}, least=8)
+    template = gated["spec"]["tasks"][0]["template"]
+    template["spec"]["schedulingGates"] = [{"name": GATE}]
+    peers.cluster.apply([*nodes(1), gated])
+    peers.wait(lambda: len(nodes_of(peers, "gated")) == 8, "the gated pods are there")
+    peers.cluster.apply([job("free", {"w": 8}, least=8)])
+    peers.wait(lambda: phase(peers, "free") == "Running", "the job without gates runs")
+    assert not any(nodes_of(peers, "gated"))
+
+
+def test_a_deployments_pods_get_a_group_of_volcanos_and_nodes(
+    peers: Peers, volcano: Scheduler
+) -> None:
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {
+            "replicas": 3,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {**asking("x")["spec"], "schedulerName": SCHEDULER},
+            },
+        },
+    }
+    peers.cluster.apply([*nodes(1), deployment])
+    peers.wait(lambda: len(peers.cluster.placements()) == 3, "all replicas have nodes")
+    (group,) = peers.cluster.items(GROUPS)
+    assert group["spec"]["minMember"] == 1
