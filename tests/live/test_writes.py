@@ -18,6 +18,7 @@ from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ObjectMeta
 from bayplan.cluster.kubernetes.events import EventRecorder
 from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
+from bayplan.cluster.kubernetes.transport import Requests
 from bayplan.cluster.kubernetes.writer import Writer
 from bayplan.cluster.protocol import (
     Bind,
@@ -359,6 +360,43 @@ async def test_after_a_halt_nothing_is_written_and_everybody_is_told() -> None:
         assert len(found) == 51
         assert all(isinstance(error, Stopped) for error in found)
         assert writer.waiting == 0
+
+
+async def test_a_write_that_comes_as_all_workers_end_is_written() -> None:
+    """Their last writes are answered in one turn of the loop, and it comes later in that turn."""
+    pods = [make_pod(f"p{index}") for index in range(5)]
+    async with stage([make_node("n"), *pods]) as made:
+        app, _ = await writing(made)
+        slow = Slow(app.transport)
+        writer = Writer(
+            slow, EventRecorder(slow, "bayplan", "t"), app.cache, concurrency=4, hold=0.0
+        )
+        found: list[ClusterError | None] = []
+        for pod in pods[:4]:
+            writer.submit(waiting(app.cache.get(Pod, pod.key), "a"), found.append)
+        await made.until(lambda: slow.waiting == 4)
+        slow.answer.set()
+        last = waiting(app.cache.get(Pod, pods[4].key), "b")
+        asyncio.get_running_loop().call_soon(writer.submit, last, found.append)
+        await made.until(lambda: len(found) == 5)
+        assert found == [None] * 5
+
+
+class Slow(Requests):
+    """Answers nothing before ``answer`` is set, then all in one turn of the loop."""
+
+    def __init__(self, inner: Requests) -> None:
+        self.answer = asyncio.Event()
+        self.waiting = 0
+        self._inner = inner
+
+    async def request(self, *arguments: Any, **named: Any) -> bytes:
+        if not self.answer.is_set():
+            body = await self._inner.request(*arguments, **named)
+            self.waiting += 1
+            await self.answer.wait()
+            return body
+        return await self._inner.request(*arguments, **named)
 
 
 async def test_events_that_are_too_many_are_dropped_and_counted() -> None:

@@ -258,9 +258,7 @@ class Writer:
 
     def _start_worker(self) -> None:
         if len(self._workers) < self._concurrency:
-            worker = asyncio.create_task(self._work())
-            self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            self._workers.add(asyncio.create_task(self._work()))
 
     def _give_way(self, subject: Subject) -> None:
         """Drop a retrying status of a pod that is about to be bound or evicted."""
@@ -271,13 +269,18 @@ class Writer:
                 self._finished(job, Stopped("a binding or eviction of the pod replaces its status"))
 
     async def _work(self) -> None:
-        while True:
-            job = next((lane.popleft() for lane in self._lanes if lane), None)
-            if job is None:
-                job = self._next_event()
-            if job is None:
-                return
-            await self._try(job)
+        own = asyncio.current_task()
+        assert own is not None, "it runs in a task"
+        try:
+            while (job := self._next()) is not None:
+                await self._try(job)
+        finally:
+            # At once: as long as it counts, a write that comes meanwhile gets no worker.
+            self._workers.discard(own)
+
+    def _next(self) -> PendingWrite | None:
+        job = next((lane.popleft() for lane in self._lanes if lane), None)
+        return self._next_event() if job is None else job
 
     def _next_event(self) -> PendingWrite | None:
         """Return the next event; when none may be written yet, come back for it later."""
