@@ -373,6 +373,35 @@ def test_hypernodes_in_a_cycle_are_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("tier", "placed"), [("rack", {"p": "n0"}), ("spine", {})], ids=["known", "unknown"]
+)
+def test_a_hard_topology_of_an_unknown_tier_name_waits(tier: str, placed: dict[str, str]) -> None:
+    """Volcano drops the constraint; a job that is spread by a typing error is slow unnoticed."""
+    rack = {
+        "apiVersion": "topology.volcano.sh/v1alpha1",
+        "kind": "HyperNode",
+        "metadata": {"name": "r0"},
+        "spec": {
+            "tier": 1,
+            "tierName": "rack",
+            "members": [{"type": "Node", "selector": {"exactMatch": {"name": "n0"}}}],
+        },
+    }
+    group = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "job", "namespace": "default"},
+        "spec": {"minMember": 1, "networkTopology": {"mode": "hard", "highestTierName": tier}},
+        "status": {"phase": "Inqueue"},
+    }
+    cluster = Cluster([make_node("n0"), make_object(rack), make_object(group)])
+    cluster.add(make_pod("p", annotations={"scheduling.k8s.io/group-name": "job"}))
+    assert cluster.schedule() == placed
+    if not placed:
+        assert 'there is no network layer "spine" (tier-1, ' in cluster.message("p")
+
+
+@pytest.mark.parametrize(
     ("annotations", "message"),
     [
         ({"required-topology": "rack", "preferred-topology": "rack"}, "exclude each other"),

@@ -388,6 +388,101 @@ def test_groups_are_admitted_while_the_queue_has_room_for_them() -> None:
     assert [phase(cluster, name) for name in ("a", "b", "c")] == ["Inqueue", "Inqueue", "Pending"]
 
 
+CONTROLLER = {
+    "pods": 2,
+    "count/pods": 2,
+    "cpu": 2,
+    "requests.cpu": 2,
+    "limits.cpu": 4,
+    "memory": "2Gi",
+    "requests.memory": "2Gi",
+    "gpu": 2,
+    "requests.nvidia.com/gpu": 2,
+}
+"""What Volcano's controller writes as the ``minResources`` of a job of two pods."""
+
+
+def test_names_of_quotas_in_min_resources_are_nothing_that_nodes_lack() -> None:
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=8, memory="8Gi", gpu=8),
+            queue("q", capability={"cpu": 4, "requests.cpu": 1, "count/pods": 1}),
+            group("a", "q", 2, CONTROLLER, phase="Pending"),
+            *pods("a", 2, cpu=1, memory="1Gi", gpu=1),
+        ],
+        {"policy": "proportion"},
+    )
+    assert cluster.schedule().keys() == {"a-0", "a-1"}
+
+
+def test_a_number_of_pods_bounds_no_queue() -> None:
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=8),
+            queue("q", capability={"cpu": 8, "pods": 1}),
+            group("a", "q", 2, {"cpu": 2, "pods": 2}, phase="Pending"),
+            *pods("a", 2, cpu=1),
+        ]
+    )
+    assert cluster.schedule().keys() == {"a-0", "a-1"}
+
+
+@pytest.mark.parametrize("policy", ["capacity", "proportion"])
+@pytest.mark.parametrize(
+    ("gates", "placed"),
+    [
+        ([], set()),
+        (["example.com/wait"], {"next-0"}),
+        (["scheduling.volcano.sh/queue-allocation-gate"], set()),
+    ],
+)
+def test_pods_with_gates_keep_no_other_job_out(
+    policy: str, gates: list[str], placed: set[str]
+) -> None:
+    annotations = {"scheduling.k8s.io/group-name": "gated"}
+    spec = {"schedulingGates": [{"name": gate} for gate in gates]}
+    waiting = [
+        make_pod(f"gated-{index}", cpu=2, annotations=annotations, spec=spec) for index in range(4)
+    ]
+    cluster = cluster_of(
+        [
+            # Another member is missing, so that the pods wait without gates, too.
+            make_node("n0", cpu=8),
+            queue("q"),
+            group("gated", "q", 5, {"cpu": 10}),
+            *waiting,
+            group("next", "q", 1, {"cpu": 4}, phase="Pending"),
+            *pods("next", 1, cpu=4),
+        ],
+        {"policy": policy},
+    )
+    assert cluster.schedule().keys() == placed
+
+
+@pytest.mark.parametrize(("hard", "admitted"), [("3", "Inqueue"), ("1", "Pending")])
+@pytest.mark.parametrize("name", ["requests.cpu", "cpu", "count/pods", "requests.nvidia.com/gpu"])
+def test_a_quota_of_the_namespace_holds_by_any_of_its_names(
+    name: str, hard: str, admitted: str
+) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "space", "namespace": "default"},
+        "spec": {"hard": {name: hard}},
+    }
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=8, memory="8Gi", gpu=8),
+            queue("q"),
+            make_object(quota),
+            group("a", "q", 2, CONTROLLER, phase="Pending"),
+        ],
+        {"actions": "enqueue, allocate", "tiers": [{"plugins": [{"name": "resourcequota"}]}]},
+    )
+    cluster.schedule()
+    assert phase(cluster, "a") == admitted
+
+
 def test_a_claim_that_pods_share_counts_once() -> None:
     def device(name: str, kind: str, spec: object, **meta: str) -> ApiObject:
         api = "resource.k8s.io/v1"

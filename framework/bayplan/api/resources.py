@@ -23,6 +23,7 @@ __all__ = [
     "PodRequests",
     "amount_of",
     "effective_requests",
+    "is_scalar",
     "pod_requests",
 ]
 
@@ -56,6 +57,17 @@ class PodRequests:
 def amount_of(resource: str, quantity: Quantity) -> int:
     """Return a quantity in bayplan's unit for the resource: milli-CPU for cpu, else whole units."""
     return quantity.milli if resource == "cpu" else quantity.units
+
+
+def is_scalar(resource: str) -> bool:
+    """Tell whether schedulers count a resource by its name alone, as kube-scheduler does.
+
+    These are extended resources, huge pages and attachable volumes; no names of quotas such as
+    ``requests.cpu``.
+    """
+    if resource.startswith(("hugepages-", "attachable-volumes-")) or "kubernetes.io/" in resource:
+        return True
+    return "/" in resource and not resource.startswith("requests.")
 
 
 def pod_requests(spec: PodSpec) -> PodRequests:

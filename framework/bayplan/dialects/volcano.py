@@ -13,7 +13,9 @@ from bayplan.api import ApiObject, HyperNode, Pod, VolcanoPodGroup, VolcanoQueue
 from bayplan.api.gang import Gang, Gather, Membership, SubGroup
 from bayplan.api.network import HyperNodeMember
 from bayplan.api.podgroup import NetworkTopologySpec, SubGroupPolicy, VolcanoPodGroupSpec
+from bayplan.api.quantity import Quantity
 from bayplan.api.queue import UNLIMITED, Order, Queue, QueueState, Share
+from bayplan.api.resources import is_scalar
 from bayplan.api.selectors import EVERYTHING, compile_selector
 from bayplan.dialects.reading import amounts, is_index, share, timestamp
 from bayplan.topology.network.tree import NodeSet, TopologyError
@@ -24,7 +26,9 @@ __all__ = [
     "NAME",
     "QUEUE_ANNOTATION",
     "TASK_ANNOTATION",
+    "counted",
     "gang_of",
+    "is_gated",
     "membership_of",
     "queue_of",
     "sets_of",
@@ -37,6 +41,8 @@ TASK_ANNOTATION = "volcano.sh/task-spec"
 """The annotation (and label) that names a pod's task."""
 QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 """The annotation that names the queue of a pod without a PodGroup."""
+_QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
+_NATIVE = ("cpu", "memory", "pods", "ephemeral-storage")
 _OLD_GROUP_ANNOTATION = "volcano.sh/group-name"
 _INDEX_ANNOTATION = "volcano.sh/task-index"
 MEMBERS_BY = frozenset((GROUP_ANNOTATION, _OLD_GROUP_ANNOTATION))
@@ -57,6 +63,25 @@ def membership_of(pod: Pod) -> Membership | None:
     return Membership(f"{pod.metadata.namespace}/{name}", rank, role)
 
 
+def is_gated(pod: Pod) -> bool:
+    """Tell whether a pod waits for somebody else to open a gate; the queue's own gate is none."""
+    gates = [gate.name for gate in pod.spec.scheduling_gates]
+    return bool(gates) and gates != [_QUEUE_GATE]
+
+
+def counted(quantities: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    """Return the amounts that Volcano's scheduler counts.
+
+    The controller of Jobs writes ``minResources`` with the names of quotas, too, such as
+    ``requests.cpu`` and ``count/pods``.
+    """
+    return {
+        name: quantity
+        for name, quantity in quantities.items()
+        if name in _NATIVE or (is_scalar(name) and not name.startswith("count/"))
+    }
+
+
 def gang_of(group: ApiObject) -> Gang | None:
     """Return the gang that a Volcano PodGroup describes."""
     if not isinstance(group, VolcanoPodGroup):
@@ -71,7 +96,7 @@ def gang_of(group: ApiObject) -> Gang | None:
         match_policy="waiting-and-running",
         satisfied=group.status.phase in _SATISFIED,
         admitted=group.status.phase not in _WAITING,
-        min_resources=amounts(spec.min_resources),
+        min_resources=amounts(counted(spec.min_resources)),
         queue=spec.queue,
         problem=_problem_of(group),
     )
@@ -97,9 +122,9 @@ def queue_of(queue: VolcanoQueue) -> Queue:
         meta.name,
         spec.parent,
         f"Queue {meta.name}",
-        deserved=share(spec.deserved),
-        guaranteed=share(guarantee),
-        limit=share(spec.capability, UNLIMITED),
+        deserved=share(counted(spec.deserved)),
+        guaranteed=share(counted(guarantee)),
+        limit=share(counted(spec.capability), UNLIMITED),
         weight=Share(other=float(spec.weight)),
         priority=spec.priority,
         created=timestamp(meta.creation_timestamp),

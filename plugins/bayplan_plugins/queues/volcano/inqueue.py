@@ -18,8 +18,9 @@ class Inqueue:
     """What admitted jobs still have to get, read once; jobs admitted since are added.
 
     As volcano-sh/volcano counts ``inqueue``: the ``minResources`` beyond what a job has, of groups
-    in phase Inqueue and of running ones that have their minimum. What running jobs have beyond
-    their ``minResources`` (``elastic``) is taken off, because they can spare it.
+    in phase Inqueue and of running ones that have their minimum. Pods with scheduling gates take
+    nothing yet and keep no other job out, so what they ask for is taken off; so is what running
+    jobs have beyond their ``minResources`` (``elastic``), because they can spare it.
 
     :param admitting: the keys of groups whose phase is being written.
     """
@@ -51,7 +52,8 @@ class Inqueue:
         jobs = self._session.jobs
         least = jobs.min_resources(job.key)
         if least is not None:
-            part = self._session.wide(jobs.beyond(least, jobs.allocated(job)))
+            owed = jobs.beyond(jobs.beyond(least, jobs.allocated(job)), jobs.gated(job.key))
+            part = self._session.wide(owed)
             self._change(row, part)
             self.owed = self._session.wide(self.owed) + part
 
@@ -73,7 +75,7 @@ class Inqueue:
         balance = np.pad(balance, ((0, 0), (0, len(request) - balance.shape[1])))
         for one in self._session.path(row):
             have = tree.used[one] + balance[one]
-            over = (request > EPSILON) & (have + request > most[one] + EPSILON)
+            over = self._session.counts(request) & (have + request > most[one] + EPSILON)
             for column in over.nonzero()[0].tolist():
                 return QuotaRefusal(
                     tree.name(row),

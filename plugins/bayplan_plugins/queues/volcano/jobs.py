@@ -14,6 +14,7 @@ import numpy as np
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api import PriorityClass, VolcanoPodGroup
 from bayplan.api.gang import Gang
+from bayplan.dialects import volcano
 from bayplan.dialects.reading import share, timestamp
 from bayplan.queues.ledger import Ledger
 from bayplan.queues.tree import AmountRows
@@ -119,17 +120,24 @@ class Jobs:
         return timestamp(group.metadata.creation_timestamp) if group is not None else 0.0
 
     def min_resources(self, key: str) -> AmountRows | None:
-        """Return what the job's pod group states as ``minResources``, None for nothing."""
+        """Return what counts of the pod group's ``minResources``, None where it states none."""
         group = self.group(key)
         if group is None or not group.spec.min_resources:
             return None
-        return self._ledger.tree.vector(share(group.spec.min_resources).amounts)
+        return self._ledger.tree.vector(share(volcano.counted(group.spec.min_resources)).amounts)
 
     def allocated(self, job: Job) -> AmountRows:
         """Return what the job's pods on nodes take."""
         if job.allocated is None:
             job.allocated = self._ledger.sum_of(job.placed.values())
         return job.allocated
+
+    def gated(self, key: str) -> AmountRows:
+        """Return what the job's pods with scheduling gates ask for."""
+        if key not in self.groups():
+            return self._ledger.sum_of(())
+        waiting = self._handle.gang(key).pending.values()
+        return self._ledger.sum_of([pod for pod in waiting if volcano.is_gated(pod.pod)])
 
     def elastic(self, job: Job) -> AmountRows:
         """Return what the job has beyond its ``minResources``."""

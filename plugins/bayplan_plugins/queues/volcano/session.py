@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from bayplan import Handle, PodInfo
 from bayplan.queues.ledger import Ledger
-from bayplan.queues.tree import AmountRows, QueueTree
+from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 from bayplan_plugins.queues.volcano import entitlements
 from bayplan_plugins.queues.volcano.devices import is_of_devices
 from bayplan_plugins.queues.volcano.entitlements import Entitlements
 from bayplan_plugins.queues.volcano.jobs import Job, Jobs, task_priority, widened
 
 __all__ = ["Claimant", "Session", "Victim"]
+
+BoolRow = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,17 @@ class Session:
     def wide(self, amounts: AmountRows) -> AmountRows:
         """Return amounts with a value for every column that the tree has now."""
         return widened(amounts, len(self.tree.resources))
+
+    def counts(self, request: AmountRows) -> BoolRow:
+        """Return the columns that a request is measured in.
+
+        Every pod takes one of ``pods``, so Volcano compares that nowhere; nodes bound it.
+        """
+        asked: BoolRow = self.wide(request) > EPSILON
+        pods = self.tree.column_of.get("pods")
+        if pods is not None:
+            asked[pods] = False
+        return asked
 
     def path(self, row: int) -> Sequence[int]:
         """Return the rows whose limits bind a queue: itself, and its ancestors in a tree."""

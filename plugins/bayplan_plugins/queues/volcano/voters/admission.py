@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bayplan import Overdue, PodInfo
-from bayplan.api import ResourceQuota
+from bayplan.api import Quantity, ResourceQuota
 from bayplan.dialects.reading import share
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.tree import EPSILON, AmountRows
@@ -19,6 +19,7 @@ from bayplan_plugins.queues.volcano.voters.base import Enqueue, Voter
 __all__ = ["Overcommit", "ServiceLevel"]
 
 _FACTOR = 1.2
+_REQUESTS = "requests."
 _WAITING = ("", "Pending")
 _WAITING_TIME = "sla-waiting-time"
 _ANNOTATIONS = (f"volcano.sh/{_WAITING_TIME}", _WAITING_TIME)
@@ -44,7 +45,8 @@ class Overcommit(Voter):
         session = self.session
         request = session.wide(least)
         idle = session.total() * self._factor - session.used()
-        lacking = (request > EPSILON) & (session.wide(inqueue.owed) + request > idle + EPSILON)
+        beyond = session.wide(inqueue.owed) + request > idle + EPSILON
+        lacking = session.counts(request) & beyond
         if not lacking.any() or self._is_owed(row, request):
             return True
         names = [session.tree.resources[column] for column in lacking.nonzero()[0].tolist()]
@@ -53,7 +55,7 @@ class Overcommit(Voter):
     def _is_owed(self, row: int, request: AmountRows) -> bool:
         """Tell whether the queue deserves all that a job asks for."""
         tree = self.session.tree
-        asked = request > EPSILON
+        asked = self.session.counts(request)
         future = tree.used[row] + request
         deserved = self.session.deserved()[row]
         return bool((future[asked] <= deserved[asked] + EPSILON).all())
@@ -69,14 +71,15 @@ class NamespaceQuota(Voter):
         if least is None:
             return True
         namespace = job.key.partition("/")[0]
-        asked = self.session.tree.amounts(self.session.wide(least))
+        group = self.session.jobs.group(job.key)
+        asked = dict(_plain(group.spec.min_resources)) if group is not None else {}
         for quota in self.session.handle.snapshot.objects(ResourceQuota).values():
-            if quota.metadata.namespace != namespace or quota.spec.scopes:
+            spec = quota.spec
+            if quota.metadata.namespace != namespace or spec.scopes or spec.scope_selector:
                 continue
-            hard = share(quota.spec.hard).amounts
-            for resource, amount in asked.items():
-                most = hard.get(resource, hard.get(f"requests.{resource}"))
-                if most is not None and self._used(namespace, resource) + amount > most + EPSILON:
+            for resource, most in _plain(spec.hard):
+                amount = asked.get(resource)
+                if amount is not None and self._used(namespace, resource) + amount > most + EPSILON:
                     name = quota.metadata.name
                     return f'ResourceQuota "{name}": {resource} is exceeded'
         return True
@@ -84,9 +87,16 @@ class NamespaceQuota(Voter):
     def _used(self, namespace: str, resource: str) -> float:
         placed = self.session.handle.snapshot.placed.values()
         own = (pod for pod, _ in placed if pod.namespace == namespace)
-        if resource == "pods":
+        if resource in ("pods", "count/pods"):
             return float(sum(1 for _ in own))
         return float(sum(pod.requests.get(resource, 0) for pod in own))
+
+
+def _plain(amounts: Mapping[str, Quantity]) -> Iterator[tuple[str, float]]:
+    """Yield amounts by the names that pods use: a quota's ``requests.cpu`` is ``cpu``."""
+    for name, quantity in amounts.items():
+        plain = name.removeprefix(_REQUESTS)
+        yield plain, share({plain: quantity}).of(plain)
 
 
 class ServiceLevel(Voter):

@@ -81,7 +81,7 @@ class Capacity(Voter):
         row, request = claimant.row, self.session.wide(claimant.request)
         if tree.queues[row].state is not QueueState.OPEN:
             return False
-        asked = request > EPSILON
+        asked = self.session.counts(request)
         if (tree.used[row] + request > may.real[row] + EPSILON)[asked].any():
             return False
         rows = [row]
@@ -92,16 +92,14 @@ class Capacity(Voter):
     def _within(self, row: int, request: AmountRows) -> npt.NDArray[np.bool_]:
         """Return the columns in which a queue stays within what it deserves with a request."""
         future = self.session.tree.used[row] + request
-        within: npt.NDArray[np.bool_] = (request > EPSILON) & (
-            future <= self._may.deserved[row] + EPSILON
-        )
-        return within
+        within: npt.NDArray[np.bool_] = future <= self._may.deserved[row] + EPSILON
+        return within & self.session.counts(request)
 
     def reclaimable(self, claimant: Claimant, victim: Victim) -> bool:
         """Take from queues beyond what they deserve, never below their guarantee."""
         session = self.session
         takes, request = session.wide(victim.takes), session.wide(claimant.request)
-        if not self._shared(takes, request):
+        if not (session.counts(takes) & session.counts(request)).any():
             return False
         left = session.tree.used[victim.row] - takes
         if (left < session.tree.guaranteed[victim.row] - EPSILON).any():
@@ -115,14 +113,6 @@ class Capacity(Voter):
             not self._relevant(takes, above).any() or self._exceeds(above, takes)
             for above in self._unshared(claimant.row, victim.row)
         )
-
-    def _shared(self, takes: AmountRows, request: AmountRows) -> bool:
-        both = (takes > EPSILON) & (request > EPSILON)
-        pods = self.session.tree.column_of.get("pods")
-        if pods is not None:
-            # Every pod takes one, so it says nothing.
-            both[pods] = False
-        return bool(both.any())
 
     def _relevant(self, takes: AmountRows, row: int) -> npt.NDArray[np.bool_]:
         """Return the columns that a victim takes and its queue deserves."""

@@ -20,7 +20,7 @@ def first_over(
     tree = session.tree
     request = session.wide(request)
     for one in session.path(row):
-        over = (request > EPSILON) & (tree.used[one] + request > most[one] + EPSILON)
+        over = session.counts(request) & (tree.used[one] + request > most[one] + EPSILON)
         for column in over.nonzero()[0].tolist():
             return QuotaRefusal(
                 tree.name(row),
