@@ -118,7 +118,7 @@ class Gang(Plugin[Args]):
         if unit.gang is None or unit.bound:
             return None
         for resource, need in unit.gang.min_resources:
-            free = int(np.maximum(nodes.free(resource), 0).sum())
+            free = int(np.maximum(nodes.free(resource), 0).sum(dtype=np.float64))
             if free < need:
                 return Placements(
                     reason=f'gang "{unit.key}" needs {need} {_UNITS.get(resource, "")}{resource} '

@@ -457,3 +457,14 @@ def test_a_process_on_standby_takes_over_without_a_gap(stage: Stage) -> None:
     found = list(stage.journal.records(0, END))
     assert [(one.since, one.until) for one in found] == [(START * 1000, (START + 30) * 1000)]
     assert all(isinstance(one, UsageRecord) for one in found)
+
+
+def test_absurd_amounts_of_one_pod_and_node_keep_the_journal_going(stage: Stage) -> None:
+    stage.see(make_node("n1", cpu="9E", memory="9E"), make_node("n2", cpu=8))
+    absurd = [make_pod(f"a{i}", cpu=2**43, memory=2**53, node="n1") for i in range(3)]
+    stage.see(*absurd, make_pod("fine", cpu=2, memory=None, node="n2"))
+    stage.at = 3600
+    stage.gone(*absurd, make_pod("fine", cpu=2, memory=None, node="n2"))
+    fine = [(amount, since, until) for *_, amount, since, until in stage.used() if amount == 2000]
+    assert fine == [(2000, 0, 3600)]
+    assert max(amount for _, amount, *_ in stage.offered("cpu")) == 2**58

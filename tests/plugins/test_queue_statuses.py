@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from quota_builders import GPU, PREFIX, quota
 
@@ -178,3 +180,114 @@ def test_an_elastic_quota_says_what_it_uses_and_in_annotations_what_it_may_have(
     cluster.add(make_node("other"))
     cluster.advance(60)
     assert writes == []
+
+
+# Amounts that nothing has ------------------------------------------------------------------------
+
+MOST = 2**63 - 1
+
+
+def absurd_claims(count: int, labels: dict[str, str], annotations: dict[str, str]) -> list[Any]:
+    """Return claims for more devices than there are, each with a pod of one tenant."""
+    found: list[Any] = [
+        make_object(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "DeviceClass",
+                "metadata": {"name": "gpu"},
+                "spec": {"extendedResourceName": GPU},
+            }
+        )
+    ]
+    for index in range(count):
+        exactly = {
+            "deviceClassName": "gpu",
+            "count": MOST,
+            "capacity": {"requests": {"memory": "7E"}},
+        }
+        claim = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": f"c{index}", "namespace": "default"},
+            "spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}},
+        }
+        container = {
+            "name": "main",
+            "image": "busybox",
+            "resources": {"claims": [{"name": "gpus"}]},
+        }
+        spec = {
+            "resourceClaims": [{"name": "gpus", "resourceClaimName": f"c{index}"}],
+            "containers": [container],
+            "nodeName": "n",
+        }
+        pod = make_pod(f"absurd-{index}", labels=labels, annotations=annotations, spec=spec)
+        found += [make_object(claim), pod]
+    return found
+
+
+def test_absurd_claims_of_one_tenant_leave_every_volcano_queue_its_status() -> None:
+    name = "scheduling.volcano.sh/queue-name"
+    cluster = Cluster([make_node("n", gpu=8), volcano_queue("a", 8), volcano_queue("b", 8)])
+    cluster.add(*absurd_claims(3, {}, {name: "a"}))
+    cluster.add(make_pod("fine", None, None, annotations={name: "b"}, gpu=1))
+    assert cluster.schedule()["fine"] == "n"
+    assert status(cluster, VolcanoQueue, "a").allocated["deviceclass/gpu"] == Quantity(MOST)
+    assert status(cluster, VolcanoQueue, "b").allocated[GPU] == Quantity("1")
+
+
+def test_absurd_claims_and_quotas_leave_every_kai_queue_its_status() -> None:
+    queue = "kai.scheduler/queue"
+    huge = {"quota": 1e300, "limit": 1e300, "overQuotaWeight": 1e300}
+    boundless = make_object(
+        {
+            "apiVersion": "scheduling.run.ai/v2",
+            "kind": "Queue",
+            "metadata": {"name": "a"},
+            "spec": {"resources": dict.fromkeys(("gpu", "cpu", "memory"), huge)},
+        }
+    )
+    cluster = Cluster([make_node("n", gpu=8), boundless, kai_queue("b")])
+    cluster.add(*absurd_claims(3, {queue: "a"}, {}))
+    cluster.add(make_pod("fine", None, None, labels={queue: "b"}, gpu=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cluster.schedule()["fine"] == "n"
+    assert status(cluster, KaiQueue, "a").requested[GPU] == Quantity(MOST)
+    assert status(cluster, KaiQueue, "b").requested == {GPU: Quantity("1")}
+
+
+def test_absurd_requests_leave_every_elastic_quota_its_status() -> None:
+    cluster = Cluster([make_node("n", gpu=8), quota("a", 4, 8), quota("b", 4, 8)])
+    for tenant, count, gpus in (("a", 1100, 2**53), ("b", 1, 1)):
+        labels = {f"{PREFIX}name": tenant}
+        cluster.add(
+            *(make_pod(f"{tenant}{i}", None, None, labels=labels, gpu=gpus) for i in range(count))
+        )
+    cluster.schedule()
+    said = {
+        one.metadata.name: json.loads(one.metadata.annotations[f"{PREFIX}child-request"])
+        for one in cluster.api.list(ElasticQuota)
+    }
+    assert said == {"a": {GPU: str(MOST)}, "b": {GPU: "1"}}
+
+
+def test_a_queue_whose_status_cannot_be_told_takes_none_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(amounts: dict[str, float]) -> dict[str, Quantity]:
+        if amounts:
+            raise ValueError("beyond all amounts")
+        return {}
+
+    monkeypatch.setattr("bayplan_plugins.queues.volcano.status.quantities", failing)
+    queues = [volcano_queue(name, 8) for name in ("a", "b", "c")]
+    cluster = Cluster([make_node("n", gpu=8), *queues, kai_queue("k")])
+    cluster.add(volcano_group("g", "b", 1), *members("g", 1))
+    cluster.schedule()
+    states = [status(cluster, VolcanoQueue, name).state for name in ("a", "b", "c")]
+    assert states == ["Open", "", "Open"]
+    assert status(cluster, KaiQueue, "k").conditions
+    told = [one.message for one in caplog.records if "status of Queue b failed" in one.message]
+    assert len(told) == 1
+    assert "beyond all amounts" in told[0]

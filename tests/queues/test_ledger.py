@@ -427,3 +427,21 @@ def test_objects_that_have_no_say_change_nothing() -> None:
     assert (len(ledger.tree), defined) == (0, 1)
     snapshot.set_object("a", VolcanoQueue(ObjectMeta(name="a"), VolcanoQueueSpec()))
     assert (len(ledger.tree), defined) == (2, 2)
+
+
+def test_what_others_have_is_exact_again_once_an_absurd_amount_is_gone() -> None:
+    world = World()
+    world.queue("root")
+    for name in ("a", "b"):
+        world.queue(name, "root")
+    world.pod("fair", "a", "", 3, False, False)
+    world.pod("absurd", "b", "", 2**53, False, False)
+    for name in ("fair", "absurd"):
+        world.place(name, "n0")
+    tree = world.ledger.tree
+    assert tree.used[tree.row_of["root"], tree.column_of[GPU]] > 2**52
+    world.end("absurd")
+    tree = world.ledger.tree
+    for row in (tree.row_of["root"], tree.row_of["a"]):
+        assert tree.used[row, tree.column_of[GPU]] == 3
+        assert tree.demand[row, tree.column_of[GPU]] == 3

@@ -10,7 +10,7 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-__all__ = ["MAX_QUANTITY", "Quantity", "is_quantity"]
+__all__ = ["MAX_QUANTITY", "Quantity", "countable", "is_quantity"]
 
 MAX_QUANTITY = 2**63 - 1
 
@@ -77,6 +77,16 @@ def is_quantity(value: object) -> bool:
         return isinstance(value, str | int | float) and Quantity(value) is not None
     except ValueError:
         return False
+
+
+def countable(amount: float) -> float:
+    """Return an amount that a quantity can hold: a sum of many is as much as one can hold at most.
+
+    An amount within that is returned as it is, exact.
+    """
+    if -MAX_QUANTITY < amount < MAX_QUANTITY:
+        return amount
+    return MAX_QUANTITY if amount > 0 else -MAX_QUANTITY
 
 
 def _number_text(value: int | float) -> str:

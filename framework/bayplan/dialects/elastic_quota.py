@@ -23,7 +23,7 @@ from bayplan.api.elastic_quota import (
     names_in,
 )
 from bayplan.api.meta import ObjectMeta
-from bayplan.api.quantity import Quantity
+from bayplan.api.quantity import Quantity, countable
 from bayplan.api.queue import Queue, Share
 from bayplan.api.resources import amount_of
 from bayplan.api.selectors import compile_selector
@@ -150,7 +150,11 @@ def is_preemptible(pod: Pod) -> bool:
 
 
 def quantity_of(resource: str, amount: int) -> str:
-    """Return an amount as Kubernetes writes it: "1500m" of CPU, "80Gi" of memory, "8" of GPUs."""
+    """Return an amount as Kubernetes writes it: "1500m" of CPU, "80Gi" of memory, "8" of GPUs.
+
+    More than a quantity can hold is as much as it can hold.
+    """
+    amount = int(countable(amount))
     if resource == "cpu" and amount % 1000:
         return f"{amount}m"
     units = amount // 1000 if resource == "cpu" else amount

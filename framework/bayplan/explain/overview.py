@@ -139,7 +139,11 @@ def overview(scheduler: Scheduler, unix_time: float | None = None) -> Overview:
         amounts=(
             *_claimed(snapshot),
             *(
-                Amount(name, float(table.used(name).sum()), float(table.allocatable(name).sum()))
+                Amount(
+                    name,
+                    float(table.used(name).sum(dtype=np.float64)),
+                    float(table.allocatable(name).sum()),
+                )
                 for name in resources
             ),
         ),

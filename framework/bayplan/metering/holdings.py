@@ -14,10 +14,24 @@ from bayplan.metering.record import UsageRecord
 from bayplan.queues.device_selection import DeviceSelector
 from bayplan.queues.devices import DeviceIndex, Key, Offer
 
-__all__ = ["amounts_of", "end_of", "holds", "job_of", "records_of", "scheduled_at", "with_node"]
+__all__ = [
+    "MOST_HELD",
+    "amounts_of",
+    "end_of",
+    "holds",
+    "job_of",
+    "records_of",
+    "scheduled_at",
+    "with_node",
+]
 
 _ENDED = ("Succeeded", "Failed")
 _MILLI = 1000
+MOST_HELD = 2**58
+"""The most of a resource that a pod holds or a node offers, in thousandths: 260 TiB of memory.
+
+More is nonsense that somebody wrote, and would exceed the integers of databases in sums.
+"""
 
 
 def holds(pod: Pod) -> bool:
@@ -129,7 +143,7 @@ def records_of(
 
 
 def _thousandths(resource: str, amount: int) -> int:
-    return amount if resource == "cpu" else amount * _MILLI
+    return min(amount if resource == "cpu" else amount * _MILLI, MOST_HELD)
 
 
 def _is_metered(resource: str) -> bool:

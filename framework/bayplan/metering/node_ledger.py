@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from bayplan.metering.holdings import MOST_HELD
 from bayplan.metering.journal import Entry
 from bayplan.metering.pending import Pending
 from bayplan.metering.record import CapacityRecord, CapacityState
@@ -63,8 +64,8 @@ class NodeLedger:
         return whole, whole - self.used.get(key, 0)
 
     def _parts(self, key: Key) -> dict[CapacityState, int]:
-        used = self.used.get(key, 0)
-        total = max(self.offer.amounts.get(key, 0), used)
+        used = min(self.used.get(key, 0), MOST_HELD)
+        total = max(min(self.offer.amounts.get(key, 0), MOST_HELD), used)
         free = total - used
         failed = min(free, self.offer.failed.get(key, 0))
         maintenance = min(free - failed, self.offer.maintenance.get(key, 0))

@@ -272,7 +272,7 @@ class Picture:
                 # Kueue counts each flavor apart.
                 resource = base_resource(name)
                 if resource not in offered:
-                    offered[resource] = float(table.allocatable(resource).sum())
+                    offered[resource] = float(table.allocatable(resource).sum(dtype=float))
                 if offered[resource]:
                     used[resource] = used.get(resource, 0.0) + one.used / offered[resource]
             found[f"{report.system}/{report.name}"] = min(1.0, max(used.values(), default=0.0))

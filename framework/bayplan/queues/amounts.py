@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayplan.api.quantity import Quantity
+from bayplan.api.quantity import Quantity, countable
 from bayplan.api.queue import Amounts
 
 __all__ = ["amount_text", "base_resource", "quantities", "total_of"]
@@ -47,12 +47,16 @@ def total_of(*amounts: Amounts) -> dict[str, float]:
 
 
 def quantities(amounts: Amounts) -> dict[str, Quantity]:
-    """Return finite amounts as the API writes them, by resource, to a thousandth of a unit."""
+    """Return amounts as the API writes them, by resource, to a thousandth of a unit.
+
+    More than a quantity can hold is as much as it can hold.
+    """
     return {name: Quantity(_quantity_text(name, amounts[name])) for name in sorted(amounts)}
 
 
 def _quantity_text(resource: str, amount: float) -> str:
-    milli = round(amount if resource == "cpu" else amount * 1000)
+    most = countable(amount)
+    milli = round(most if resource == "cpu" else most * 1000)
     if milli % 1000:
         return f"{milli}m"
     units = milli // 1000

@@ -24,6 +24,10 @@ from bayplan.snapshot import PodInfo, Snapshot
 __all__ = ["Ledger", "PodRules"]
 
 
+_EXACT = 2.0**43
+"""Sums of amounts up to here (8 TiB, billions of devices) are exact to a thousandth."""
+
+
 @dataclass(frozen=True)
 class PodRules:
     """How one system counts pods.
@@ -203,8 +207,8 @@ class Ledger:
         entry = self._entry(pod)
         if entry == self._asked.get(pod.key):
             return
-        self._take_back(self._used, pod, self._tree.use)
-        self._take_back(self._asked, pod, self._ask)
+        self._take_back(self._used, pod.key, self._tree.use)
+        self._take_back(self._asked, pod.key, self._ask)
         if entry is not None:
             self._asked[pod.key] = entry
             self._ask(entry.row, entry.amounts)
@@ -221,7 +225,7 @@ class Ledger:
         if self._stale:
             return
         if not placed:
-            self._take_back(self._used, pod, self._tree.use)
+            self._take_back(self._used, pod.key, self._tree.use)
         elif self._rules.counts(pod):
             entry = self._entry(pod)
             if entry is not None:
@@ -243,7 +247,7 @@ class Ledger:
             return
         self._version += 1
         if not added:
-            self._take_back(self._asked, pod, self._ask)
+            self._take_back(self._asked, pod.key, self._ask)
             self._charge_claims(pod)
             return
         entry = self._entry(pod)
@@ -251,7 +255,7 @@ class Ledger:
             self._asked[pod.key] = entry
             self._ask(entry.row, entry.amounts)
             if self._used.get(pod.key, entry) != entry:
-                self._take_back(self._used, pod, self._tree.use)
+                self._take_back(self._used, pod.key, self._tree.use)
                 self._used[pod.key] = entry
                 self._tree.use(entry.row, entry.amounts, 1, entry.fixed)
         self._charge_claims(pod)
@@ -308,9 +312,7 @@ class Ledger:
         old = entries.get(claim)
         if old == entry:
             return False
-        if old is not None:
-            change(old.row, old.amounts, -1, old.fixed)
-            del entries[claim]
+        self._take_back(entries, claim, change)
         if entry is not None:
             change(entry.row, entry.amounts, 1, entry.fixed)
             entries[claim] = entry
@@ -322,12 +324,15 @@ class Ledger:
     def _take_back(
         self,
         entries: dict[str, _Entry],
-        pod: PodInfo,
+        key: str,
         change: Callable[[int, AmountRows, int, bool], None],
     ) -> None:
-        entry = entries.pop(pod.key, None)
+        entry = entries.pop(key, None)
         if entry is not None:
             change(entry.row, entry.amounts, -1, entry.fixed)
+            if entry.amounts.max(initial=0.0) > _EXACT:
+                # What others have was rounded away beside so much.
+                self._stale = True
 
     def _entry(self, pod: PodInfo) -> _Entry | None:
         row = self._row_of(pod)

@@ -2,6 +2,7 @@
 
 Amounts are float64 arrays of shape (queues, resources): CPU in milli-CPU, anything else in its
 unit, ``inf`` for what nothing bounds. What a leaf uses counts in each of its ancestors, too.
+More than a quantity can hold counts as much as it can hold, so that every sum is finite.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.api.queue import Amounts, Queue, Share
+from bayplan.api.quantity import MAX_QUANTITY
+from bayplan.api.queue import UNLIMITED, Amounts, Queue, Share
 
 __all__ = ["EPSILON", "AmountRows", "QueueTree"]
 
@@ -20,6 +22,8 @@ Rows = npt.NDArray[np.intp]
 
 EPSILON = 1e-6
 """Amounts that differ by less are equal; parts of devices do not add up exactly."""
+_MOST = MAX_QUANTITY * 1000.0
+"""The largest amount of a quantity in thousandths, as CPU is counted."""
 
 
 class QueueTree:
@@ -75,7 +79,8 @@ class QueueTree:
             self.resources.append(name)
         for field in ("deserved", "guaranteed", "limit", "weight", "lent", "borrowed"):
             added = [[_share(queue, field).of(name) for name in fresh] for queue in self.queues]
-            self._append(field, np.array(added, dtype=np.float64).reshape(-1, len(fresh)))
+            columns = np.array(added, dtype=np.float64).reshape(-1, len(fresh))
+            self._append(field, np.where(columns == UNLIMITED, columns, columns.clip(max=_MOST)))
         for field in ("used", "fixed", "demand"):
             self._append(field, np.zeros((len(self.queues), len(fresh))))
 
@@ -87,7 +92,7 @@ class QueueTree:
         self.add_resources(amounts)
         row = np.zeros(len(self.resources))
         for name, amount in amounts.items():
-            row[self.column_of[name]] = amount
+            row[self.column_of[name]] = min(amount, _MOST)
         return row
 
     def amounts(self, row: AmountRows) -> dict[str, float]:

@@ -314,5 +314,7 @@ def _capacity(snapshot: Snapshot, columns: Iterable[str]) -> dict[str, float]:
     """Return what all nodes offer of the resources that queues count, where it is anything."""
     nodes = snapshot.nodes
     names = {part for name in columns for part in (name, name.partition("/")[2])}
-    found = {name: float(nodes.allocatable(name).sum()) for name in sorted(names) if name}
+    found = {
+        name: float(nodes.allocatable(name).sum(dtype=np.float64)) for name in sorted(names) if name
+    }
     return {name: total for name, total in found.items() if total > 0}

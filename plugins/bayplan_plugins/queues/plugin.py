@@ -25,6 +25,7 @@ from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.plugin.base import Skip
 from bayplan.queues.report import JobInLine, KnownReports, LineReport, QueueReport
 from bayplan_plugins.preemption.victims import Evictable
+from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.line import line_of, reports
 from bayplan_plugins.queues.policies import QueuesArgs, make_policies
 from bayplan_plugins.queues.policy import (
@@ -82,8 +83,9 @@ class Queues(Plugin[QueuesArgs]):
     def admit(self) -> None:
         """Admit what waits for a queue, by the policies of its system."""
         for policy in self.policies:
-            if policy.active:
-                policy.admit()
+            with alone(f"admission to {policy.system}'s queues"):
+                if policy.active:
+                    policy.admit()
 
     @hookimpl
     def queue_of(self, unit: Unit) -> str | None:
@@ -234,7 +236,11 @@ class Queues(Plugin[QueuesArgs]):
     @hookimpl
     def overdue(self) -> Overdue | None:
         """Evict the pods that a system's rules let hold their nodes no longer."""
-        found = [one for one in (policy.overdue() for policy in self._active) if one is not None]
+        found: list[Overdue] = []
+        for policy in self._active:
+            with alone(f"eviction from {policy.system}'s queues"):
+                overdue = policy.overdue()
+                found += [overdue] if overdue is not None else []
         if not found:
             return None
         victims = [pair for one in found for pair in one.victims]
@@ -292,17 +298,20 @@ class Queues(Plugin[QueuesArgs]):
     @hookimpl
     def queue_reports(self) -> list[QueueReport]:
         """Return the queues of all systems that have any."""
-        known = self._reports
-        return [
-            one
-            for policy in self._active
-            for one in reports(self.handle, policy, known[policy.system])
-        ]
+        found: list[QueueReport] = []
+        for policy in self._active:
+            with alone(f"report on {policy.system}'s queues"):
+                found += reports(self.handle, policy, self._reports[policy.system])
+        return found
 
     @hookimpl
     def queue_statuses(self) -> list[PatchStatus | PatchAnnotations]:
         """Return the statuses of the queues of all systems that have any."""
-        return [one for policy in self._active for one in policy.statuses()]
+        found: list[PatchStatus | PatchAnnotations] = []
+        for policy in self._active:
+            with alone(f"statuses of {policy.system}'s queues"):
+                found += policy.statuses()
+        return found
 
     @hookimpl
     def unschedulable_reason(self, unit: Unit) -> UnschedulableReason | None:

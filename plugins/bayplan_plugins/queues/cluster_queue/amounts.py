@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bayplan.api.quantity import MAX_QUANTITY, Quantity
+from bayplan.api.quantity import Quantity, countable
 from bayplan.api.queue import UNLIMITED
 from bayplan.api.resources import amount_of
 
@@ -34,7 +34,7 @@ def amount_in(resource: str, quantity: Quantity) -> float:
 
     More than an API server's 64 bits can hold is as much as they can hold.
     """
-    return min(amount_of(resource, quantity), MAX_QUANTITY)
+    return countable(amount_of(resource, quantity))
 
 
 def quantity_of(resource: str, amount: float) -> Quantity:
@@ -46,7 +46,7 @@ def quantity_text(resource: str, amount: float) -> str:
     """Return an amount in the shortest exact spelling: ``1500m``, ``3Gi``, ``4k``."""
     if amount == UNLIMITED:
         return "unlimited"
-    number = int(amount)
+    number = int(countable(amount))
     if resource == "cpu":
         if number % 1000:
             return f"{number}m"

@@ -52,8 +52,7 @@ class DominantShare:
     @property
     def rounded(self) -> int:
         """The weighted share as a status shows it."""
-        weighted = self.weighted
-        return MOST_SHARE if weighted == math.inf else math.ceil(weighted)
+        return MOST_SHARE if self.weighted > MOST_SHARE else math.ceil(self.weighted)
 
     def borrows_any(self, requested: Amounts) -> bool:
         """Tell whether the node borrows in a column of which an amount is requested."""

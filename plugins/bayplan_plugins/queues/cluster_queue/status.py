@@ -19,7 +19,7 @@ from bayplan.api.kueue import (
     LocalQueueStatus,
     ResourceUsage,
 )
-from bayplan.api.quantity import Quantity
+from bayplan.api.quantity import Quantity, countable
 from bayplan.api.times import rfc3339
 from bayplan.cluster.protocol import PatchStatus
 from bayplan_plugins.queues.cluster_queue.amounts import amount_in, column, quantity_of
@@ -28,6 +28,7 @@ from bayplan_plugins.queues.cluster_queue.quotas import cohort_row_name
 from bayplan_plugins.queues.cluster_queue.shares import MOST_SHARE, dominant_share
 from bayplan_plugins.queues.cluster_queue.store import Store
 from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo, local_queue_key
+from bayplan_plugins.queues.isolation import alone
 
 __all__ = [
     "PendingPlace",
@@ -63,11 +64,14 @@ def pending_places(store: Store, name: str) -> list[PendingPlace]:
 def statuses(store: Store, now: float) -> Iterator[PatchStatus]:
     """Yield the status of each ClusterQueue, Cohort and LocalQueue."""
     for name in store.cluster_queues:
-        yield PatchStatus(ClusterQueue, name, cluster_queue_status(store, name, now))
+        with alone(f"status of ClusterQueue {name}"):
+            yield PatchStatus(ClusterQueue, name, cluster_queue_status(store, name, now))
     for name in store.cohorts:
-        yield PatchStatus(Cohort, name, cohort_status(store, name))
+        with alone(f"status of Cohort {name}"):
+            yield PatchStatus(Cohort, name, cohort_status(store, name))
     for key in store.local_queues:
-        yield PatchStatus(LocalQueue, key, local_queue_status(store, key, now))
+        with alone(f"status of LocalQueue {key}"):
+            yield PatchStatus(LocalQueue, key, local_queue_status(store, key, now))
 
 
 def cluster_queue_status(store: Store, name: str, now: float) -> ClusterQueueStatus:
@@ -183,6 +187,7 @@ def _usage_share(store: Store, key: str) -> LocalQueueFairSharingStatus | None:
 
 def _decayed(resource: str, amount: float) -> Quantity:
     """Return decayed usage as a quantity, to the thousandth, so that a restart goes on from it."""
-    if resource == "cpu" or amount == int(amount):
-        return quantity_of(resource, amount)
-    return Quantity(f"{round(amount * 1000)}m")
+    most = countable(amount)
+    if resource == "cpu" or most == int(most):
+        return quantity_of(resource, most)
+    return Quantity(f"{round(most * 1000)}m")

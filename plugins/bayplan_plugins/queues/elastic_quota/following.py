@@ -59,7 +59,7 @@ class FollowedQuotas:
         mark = (table.epoch, len(table.changes))
         if self._offered[0] != mark:
             columns = table.allocatable_columns
-            offered = {name: int(column.sum()) for name, column in columns.items()}
+            offered = {name: int(column.sum(dtype=float)) for name, column in columns.items()}
             if offered != self._offered[1] and self._snapshot.objects(ElasticQuotaProfile):
                 self._quotas = None
             self._offered = (mark, offered)

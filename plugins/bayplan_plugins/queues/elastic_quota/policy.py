@@ -28,6 +28,7 @@ from bayplan_plugins.queues.elastic_quota.overuse import OveruseMonitor, pods_to
 from bayplan_plugins.queues.elastic_quota.resource_lists import added, printed
 from bayplan_plugins.queues.elastic_quota.room_plans import PreemptPlan, ReclaimPlan
 from bayplan_plugins.queues.elastic_quota.status import status_of, writes_for
+from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.policy import RoomPlan
 
 __all__ = ["ElasticQuotaPolicy"]
@@ -178,9 +179,11 @@ class ElasticQuotaPolicy:
     def statuses(self) -> Iterator[PatchStatus | PatchAnnotations]:
         """Yield the status and the annotations of each ElasticQuota that are not up to date."""
         for quota in self._handle.snapshot.objects(ElasticQuota).values():
-            manager = self._tree_of(quota.metadata.name)
-            if manager is not None:
-                yield from writes_for(quota, status_of(manager, quota.metadata.name))
+            name = quota.metadata.name
+            with alone(f"status of ElasticQuota {name}"):
+                manager = self._tree_of(name)
+                if manager is not None:
+                    yield from writes_for(quota, status_of(manager, name))
 
 
 def _queues(snapshot: Snapshot) -> list[Queue]:

@@ -91,7 +91,9 @@ class FairSharePolicy:
         tree = self.ledger.tree
         tree.add_resources(_KINDS)
         table = self._handle.snapshot.nodes
-        total = np.array([float(table.allocatable(name).sum()) for name in tree.resources])
+        total = np.array(
+            [float(table.allocatable(name).sum(dtype=np.float64)) for name in tree.resources]
+        )
         total[tree.column_of[_GPUS]] += gpus_of_slices(self._handle.snapshot)
         total[tree.column_of[_GPUS]] += sum(
             mig_gpus(name) * float(column.sum())

@@ -11,6 +11,7 @@ from bayplan.queues.amounts import amount_text, quantities
 from bayplan.queues.ledger import Ledger
 from bayplan.queues.tree import EPSILON, QueueTree
 from bayplan.snapshot import Snapshot
+from bayplan_plugins.queues.isolation import alone
 
 __all__ = ["statuses"]
 
@@ -25,17 +26,23 @@ def statuses(snapshot: Snapshot, ledger: Ledger) -> Iterator[PatchStatus]:
     tree = ledger.tree
     queues = snapshot.objects(KaiQueue)
     for name, queue in queues.items():
-        row = tree.row_of[name]
-        parent = queue.spec.parent_queue
-        others = [one for one in queue.status.conditions if one.type not in (_ORPHAN, _OVER_QUOTA)]
-        status = KaiQueueStatus(
-            tuple(sorted(tree.name(child) for child in tree.children[row])),
-            quantities(tree.amounts(tree.demand[row])),
-            quantities(tree.amounts(tree.used[row])),
-            quantities(tree.amounts(tree.fixed[row])),
-            (*others, _orphan(parent, not parent or parent in queues), _over_quota(tree, row)),
-        )
-        yield PatchStatus(KaiQueue, name, status)
+        with alone(f"status of Queue {name}"):
+            parent = queue.spec.parent_queue
+            orphan = _orphan(parent, not parent or parent in queues)
+            yield PatchStatus(KaiQueue, name, _status(queue, tree, tree.row_of[name], orphan))
+
+
+def _status(
+    queue: KaiQueue, tree: QueueTree, row: int, orphan: KaiQueueCondition
+) -> KaiQueueStatus:
+    others = [one for one in queue.status.conditions if one.type not in (_ORPHAN, _OVER_QUOTA)]
+    return KaiQueueStatus(
+        tuple(sorted(tree.name(child) for child in tree.children[row])),
+        quantities(tree.amounts(tree.demand[row])),
+        quantities(tree.amounts(tree.used[row])),
+        quantities(tree.amounts(tree.fixed[row])),
+        (*others, orphan, _over_quota(tree, row)),
+    )
 
 
 def _orphan(parent: str, has_parent: bool) -> KaiQueueCondition:

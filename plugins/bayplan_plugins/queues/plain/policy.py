@@ -221,8 +221,8 @@ class PlainPolicy:
         inside[: len(going)] += going
         total = np.zeros(len(tree.resources))
         for name, column in tree.column_of.items():
-            offered = float(nodes.allocatable(name).sum())
-            outside = float(nodes.used(name).sum()) - inside[column]
+            offered = float(nodes.allocatable(name).sum(dtype=np.float64))
+            outside = float(nodes.used(name).sum(dtype=np.float64)) - inside[column]
             total[column] = offered - max(0.0, outside)
         return total
 

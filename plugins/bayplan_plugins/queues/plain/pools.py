@@ -9,6 +9,7 @@ from bayplan import Handle, Overdue, PodInfo
 from bayplan.api import AiComputePool, ComputePool, Quantity
 from bayplan.api.meta import Condition
 from bayplan.api.pools import ComputePoolStatus, ModelCapacity
+from bayplan.api.quantity import countable
 from bayplan.api.queue import UNLIMITED, Amounts, Queue
 from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects import compute_pool
@@ -17,6 +18,7 @@ from bayplan.queues.devices import in_thousandths, is_device
 from bayplan.queues.pools import PoolAccount, PoolAmounts, account_of, problems_of
 from bayplan.queues.tree import AmountRows, QueueTree
 from bayplan.snapshot import Snapshot
+from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.plain.budgets import BudgetArgs, BudgetGate
 from bayplan_plugins.queues.plain.claimed_devices import ClaimedDevices
 from bayplan_plugins.queues.plain.policy import Flavour, PlainArgs, PlainPolicy
@@ -181,8 +183,8 @@ class PoolPolicy(PlainPolicy):
         snapshot = self._handle.snapshot
         for kind in _KINDS:
             for name, pool in snapshot.objects(kind).items():
-                account = account_of(pool, snapshot)
-                yield PatchStatus(kind, name, self._status(name, account))
+                with alone(f"status of {kind.__name__} {name}"):
+                    yield PatchStatus(kind, name, self._status(name, account_of(pool, snapshot)))
 
     def _status(self, name: str, account: PoolAccount) -> ComputePoolStatus:
         tree = self.ledger.tree
@@ -222,6 +224,7 @@ def _model(resource: str, model: str, amounts: PoolAmounts) -> ModelCapacity:
 
 
 def _quantity(resource: str, amount: int) -> Quantity:
+    amount = int(countable(amount))
     if not in_thousandths(resource):
         return Quantity(amount)
     return Quantity(f"{amount}m" if amount % 1000 else amount // 1000)

@@ -86,7 +86,9 @@ class Session:
         nodes = self.handle.snapshot.nodes
         return np.array(
             [
-                math.inf if is_of_devices(name) else float(nodes.allocatable(name).sum())
+                math.inf
+                if is_of_devices(name)
+                else float(nodes.allocatable(name).sum(dtype=np.float64))
                 for name in self.tree.resources
             ]
         )
@@ -94,7 +96,9 @@ class Session:
     def used(self) -> AmountRows:
         """Return what all pods on nodes take, in the columns of the tree."""
         nodes = self.handle.snapshot.nodes
-        return np.array([float(nodes.used(name).sum()) for name in self.tree.resources])
+        return np.array(
+            [float(nodes.used(name).sum(dtype=np.float64)) for name in self.tree.resources]
+        )
 
     def capacity(self) -> Entitlements:
         """Return what queues may have by capacity."""

@@ -11,6 +11,7 @@ from bayplan.cluster.protocol import PatchStatus
 from bayplan.queues.amounts import quantities
 from bayplan.queues.ledger import Ledger
 from bayplan.snapshot import Snapshot
+from bayplan_plugins.queues.isolation import alone
 
 __all__ = ["statuses"]
 
@@ -23,16 +24,17 @@ def statuses(snapshot: Snapshot, ledger: Ledger) -> Iterator[PatchStatus]:
     tree = ledger.tree
     for name, queue in snapshot.objects(VolcanoQueue).items():
         groups, row = phases.get(name, Counter()), tree.row_of.get(name)
-        status = VolcanoQueueStatus(
-            _state(queue.status.state, bool(groups)),
-            groups["Unknown"],
-            groups["Pending"],
-            groups["Running"],
-            groups["Inqueue"],
-            groups["Completed"],
-            quantities(tree.amounts(tree.used[row])) if row is not None else {},
-        )
-        yield PatchStatus(VolcanoQueue, name, status)
+        with alone(f"status of Queue {name}"):
+            status = VolcanoQueueStatus(
+                _state(queue.status.state, bool(groups)),
+                groups["Unknown"],
+                groups["Pending"],
+                groups["Running"],
+                groups["Inqueue"],
+                groups["Completed"],
+                quantities(tree.amounts(tree.used[row])) if row is not None else {},
+            )
+            yield PatchStatus(VolcanoQueue, name, status)
 
 
 def _state(state: str, has_groups: bool) -> str:
