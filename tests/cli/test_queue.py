@@ -51,6 +51,39 @@ kind: Pod
 metadata: {name: p, annotations: {scheduling.volcano.sh/queue-name: closed}}
 spec: {containers: [{name: c}]}
 """
+RESERVES = """
+apiVersion: v1
+kind: Node
+metadata: {name: n}
+status: {allocatable: {cpu: 8, memory: 32Gi, pods: 110}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: f}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: cq}
+spec:
+  namespaceSelector: {}
+  admissionChecksStrategy: {admissionChecks: [{name: budget}]}
+  resourceGroups:
+  - coveredResources: [cpu]
+    flavors: [{name: f, resources: [{name: cpu, nominalQuota: 8}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: q, namespace: default}
+spec: {clusterQueue: cq}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: checked, labels: {kueue.x-k8s.io/queue-name: q}}
+spec:
+  suspend: true
+  template:
+    spec: {restartPolicy: Never, containers: [{name: c, resources: {requests: {cpu: 6}}}]}
+"""
 ENDS = 'bayplan.dev/duration: "60s"'
 JOBS = POD % ("short", ENDS, 3) + POD % ("next", "a: b", 2) + POD % ("large", "a: b", 16)
 
@@ -171,3 +204,25 @@ def test_a_cluster_without_queues_is_an_error(tmp_path: Path) -> None:
 def test_manifests_and_a_cluster_exclude_each_other(manifests: Path) -> None:
     with pytest.raises(InputError, match="-f and --kubeconfig exclude each other"):
         bayplan("queue", "list", "-f", manifests, "--kubeconfig", "x")
+
+
+def test_quota_is_shown_that_jobs_hold_before_they_run(tmp_path: Path) -> None:
+    path = tmp_path / "all.yaml"
+    path.write_text(RESERVES)
+    (queue,) = shown("list", "-f", path)["queues"]
+    column = queue["resources"]["f/cpu"]
+    assert (column["used"], column["reserved"]) == (0, 6000)
+    table = bayplan("queue", "list", "-f", path).stdout.splitlines()
+    assert table[0].split()[3:7] == ["resource", "used", "reserved", "fair"]
+    assert table[1].split()[3:7] == ["f/cpu", "0", "6", "8"]
+    assert "uses 0 of 8 that it may have now, reserves 6" in bayplan(
+        "queue", "show", "cq", "-f", path
+    ).stdout.replace("\n", " ")
+    about = bayplan("explain", "job/checked", "-f", path).stdout.replace("\n", " ")
+    assert "uses 0 of 8 that it may have now, reserves 6" in about
+
+
+def test_the_table_has_no_column_for_what_is_reserved_where_all_of_it_is_used(
+    manifests: Path,
+) -> None:
+    assert "reserved" not in bayplan("queue", "list", "-f", manifests).stdout

@@ -94,13 +94,14 @@ def test_koordinator_dashboards_find_fields_of_quotas() -> None:
 
 
 def test_kueue_dashboards_find_cluster_queues_by_flavor() -> None:
-    column = amounts(used=500, deserved=2000, borrow_limit=1000)
+    column = amounts(used=500, reserved=1500, deserved=2000, borrow_limit=1000)
     found = values(
         report("kueue", "q", {"spot/cpu": column}, parent="cohort/all"),
         report("kueue", "cohort/all", {"spot/cpu": column}),
     )
     of = '{cohort="all",cluster_queue="q",flavor="spot",resource="cpu"}'
     assert found[f"kueue_cluster_queue_resource_usage{of}"] == 0.5
+    assert found[f"kueue_cluster_queue_resource_reservation{of}"] == 1.5
     assert found[f"kueue_cluster_queue_nominal_quota{of}"] == 2
     assert found[f"kueue_cluster_queue_borrowing_limit{of}"] == 1
     assert f"kueue_cluster_queue_lending_limit{of}" not in found

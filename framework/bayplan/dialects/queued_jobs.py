@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from bayplan.api import ApiObject, Job, JobSet, PyTorchJob, RayCluster, RayJob
 from bayplan.api.kubeflow import RunPolicy
 from bayplan.api.objects import kind_of
 from bayplan.api.pod import PodTemplate
 from bayplan.api.ray import RayClusterSpec, RayClusterStatus
+from bayplan.api.workloads import JobSpec
 
 __all__ = [
     "ELASTIC_ANNOTATION",
@@ -25,6 +28,7 @@ __all__ = [
     "JobState",
     "QueuedJob",
     "can_be_sliced",
+    "pods_at_once",
     "queued_job",
     "sized_by",
 ]
@@ -120,6 +124,23 @@ class QueuedJob:
         """``namespace/name``."""
         return f"{self.obj.metadata.namespace}/{self.obj.metadata.name}"
 
+    def job_of_pod(self, name: str, index: int) -> Job | None:
+        """Return the Job that makes a pod of a template; None where no Job makes them.
+
+        :param index: the pod's number among those of the template.
+        """
+        if isinstance(self.obj, Job):
+            return self.obj
+        if not isinstance(self.obj, JobSet):
+            return None
+        group = next(one for one in self.obj.spec.replicated_jobs if one.name == name)
+        own, spec = self.obj.metadata, group.template.spec.job_spec
+        number = index // max(1, pods_at_once(spec))
+        made = msgspec.structs.replace(
+            group.template.metadata, name=f"{own.name}-{name}-{number}", namespace=own.namespace
+        )
+        return Job(made, spec)
+
 
 _SUSPEND: Mapping[str, Any] = {"/spec/suspend": True}
 _RESUME: Mapping[str, Any] = {"/spec/suspend": False}
@@ -135,12 +156,15 @@ def can_be_sliced(type_: type[ApiObject]) -> bool:
     return type_ in (Job, RayCluster, RayJob)
 
 
+def pods_at_once(spec: JobSpec) -> int:
+    """Return how many pods of a Job run at the same time at most."""
+    return spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
+
+
 def _batch_job(obj: ApiObject) -> QueuedJob:
     assert isinstance(obj, Job), "read by its type"
     spec, status = obj.spec, obj.status
-    wanted = spec.parallelism
-    if spec.completions is not None:
-        wanted = min(wanted, spec.completions)
+    wanted = pods_at_once(spec)
     # What was admitted of an elastic job is what it asks for: no fewer pods.
     text = "" if _is_elastic(obj) else obj.metadata.annotations.get(_LEAST, "")
     least = int(text) if text.isdecimal() and 0 < int(text) < wanted else None
@@ -172,9 +196,7 @@ def _job_set(obj: ApiObject) -> QueuedJob:
     ready, spare = 0, {}
     for index, one in enumerate(obj.spec.replicated_jobs):
         spec = one.template.spec
-        each = spec.parallelism
-        if spec.completions is not None:
-            each = min(each, spec.completions)
+        each = pods_at_once(spec)
         pods.append(
             JobPods(
                 one.name,

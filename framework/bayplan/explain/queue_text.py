@@ -19,7 +19,8 @@ from bayplan.queues.report import JobInLine, QueueReport, ResourceReport, amount
 __all__ = ["print_queue", "print_queues", "print_tree"]
 
 _MANY_JOBS = 50
-_AMOUNTS = ("used", "fair", "deserved", "limit", "borrowed", "lent")
+_AMOUNTS = ("used", "reserved", "fair", "deserved", "limit", "borrowed", "lent")
+_TITLES = {"borrowed": "borrows", "lent": "lends"}
 
 
 def print_queues(console: Console, reports: Sequence[QueueReport]) -> None:
@@ -30,31 +31,37 @@ def print_queues(console: Console, reports: Sequence[QueueReport]) -> None:
         table.add_column(name)
     table.add_column("share", justify="right")
     table.add_column("resource")
-    for name in _AMOUNTS:
-        table.add_column({"borrowed": "borrows", "lent": "lends"}.get(name, name), justify="right")
+    amounts = [name for name in _AMOUNTS if name != "reserved" or _reserve(reports)]
+    for name in amounts:
+        table.add_column(_TITLES.get(name, name), justify="right")
     for name in ("waiting", "running"):
         table.add_column(name, justify="right")
     for one in reports:
-        _add_queue(table, one, several)
+        _add_queue(table, one, several, amounts)
     console.print(table)
     _print_problems(console, reports)
 
 
-def _add_queue(table: Table, one: QueueReport, several: bool) -> None:
+def _reserve(reports: Iterable[QueueReport]) -> bool:
+    """Tell whether jobs hold more of any queue than they use."""
+    return any(f.reserved > f.used for one in reports for f in one.resources.values())
+
+
+def _add_queue(table: Table, one: QueueReport, several: bool, amounts: Sequence[str]) -> None:
     system = (escape(one.system),) if several else ()
     head = (escape(one.name), *system, _state(one), share_text(one.share))
     counts = (str(one.waiting), str(one.running))
-    rows = [(name, *_amounts(name, found)) for name, found in relevant(one).items()]
-    rows = rows or [("-", *("-" for _ in _AMOUNTS))]
+    rows = [(name, *_amounts(name, found, amounts)) for name, found in relevant(one).items()]
+    rows = rows or [("-", *("-" for _ in amounts))]
     for index, row in enumerate(rows):
         first = index == 0
         cells = [*(head if first else [""] * len(head)), *row, *(counts if first else ("", ""))]
         table.add_row(*cells)
 
 
-def _amounts(resource: str, found: ResourceReport) -> list[str]:
+def _amounts(resource: str, found: ResourceReport, amounts: Iterable[str]) -> list[str]:
     texts = []
-    for name in _AMOUNTS:
+    for name in amounts:
         value: float = getattr(found, name)
         nothing = value == UNLIMITED or (not value and name in ("borrowed", "lent"))
         texts.append("-" if nothing else amount_text(resource, value))
@@ -78,6 +85,7 @@ def relevant(one: QueueReport) -> Mapping[str, ResourceReport]:
         name: found
         for name, found in one.resources.items()
         if found.used
+        or found.reserved
         or found.demand
         or found.guaranteed
         or found.deserved not in (0.0, UNLIMITED)

@@ -132,7 +132,7 @@ def _print_line(console: Console, line: LineReport) -> None:
     if line.ahead:
         _line(console, 2, f"after {_named(line.ahead)}")
     for name, one in queue.resources.items():
-        if one.used or one.demand or one.deserved not in (0.0, UNLIMITED):
+        if one.used or one.reserved or one.demand or one.deserved not in (0.0, UNLIMITED):
             _line(console, 2, f"{name}: {resource_line(name, one)}", "dim")
     if line.refusal:
         _line(console, 2, f"held back: {line.refusal}")
@@ -149,6 +149,8 @@ def resource_line(name: str, one: ResourceReport) -> str:
         return amount_text(name, value)
 
     parts = [f"uses {text(one.used)} of {text(one.fair)} that it may have now"]
+    if one.reserved > one.used:
+        parts.append(f"reserves {text(one.reserved)}")
     parts.append(f"deserves {text(one.deserved)}")
     if one.borrowed:
         parts.append(f"borrows {text(one.borrowed)}")

@@ -182,7 +182,7 @@ def _kueue(gauges: Gauges, report: QueueReport) -> None:
         scale = 0.001 if resource == "cpu" else 1.0
         amounts = {
             "resource_usage": found.used,
-            "resource_reservation": found.used,
+            "resource_reservation": found.reserved,
             "nominal_quota": found.deserved,
             "borrowing_limit": found.borrow_limit,
             "lending_limit": found.lend_limit,

@@ -405,10 +405,12 @@ class Handle(Protocol):
     def gang(self, key: str) -> GangMembers:
         """Return a gang's definition and its members; an unknown key gives one without members."""
 
-    def unit(self, pods: Sequence[PodInfo]) -> Unit:
+    def unit(self, pods: Sequence[PodInfo], gang: Gang | None = None) -> Unit:
         """Return the unit of some pods of one job, as if they had no nodes.
 
         :param pods: not empty; pending or not.
+        :param gang: the definition of their gang, where objects will say something else than now;
+            then all of its members are needed, however many it had before.
         """
 
     def line(self, queue: str) -> Sequence[Unit]:

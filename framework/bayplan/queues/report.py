@@ -33,6 +33,8 @@ class ResourceReport:
     is what its pods on nodes take, ``fixed`` the part of it that cannot be taken back, ``demand``
     what all its living pods ask for. ``borrowed`` is what it uses beyond ``deserved``, ``lent``
     what its siblings use of its own; ``borrow_limit`` and ``lend_limit`` are the most of each.
+    ``reserved`` is what jobs hold of it that were admitted, on nodes or not; as much as is used
+    where nothing is admitted before it runs.
     """
 
     deserved: float
@@ -46,6 +48,7 @@ class ResourceReport:
     lent: float
     borrow_limit: float = UNLIMITED
     lend_limit: float = UNLIMITED
+    reserved: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -182,15 +185,18 @@ class KnownReports:
         fair: AmountRows,
         offered: Collection[str],
         jobs: tuple[Mapping[int, int], Mapping[int, int]],
+        reserved: AmountRows | None = None,
     ) -> Sequence[QueueReport]:
         """Return the reports of all queues of a tree, parents before children.
 
         :param fair: what each queue may have now by its policy, in the columns of the tree.
         :param offered: the resources that some node offers; empty where there are no nodes.
         :param jobs: how many jobs wait and run in each row.
+        :param reserved: what is reserved in each row; None for what is used.
         """
         lent = lent_of(tree)
-        columns = np.hstack((tree.used, tree.fixed, tree.demand, fair, lent))
+        held = tree.used if reserved is None else reserved
+        columns = np.hstack((tree.used, tree.fixed, tree.demand, fair, lent, held))
         known = self._tree is tree and self._columns.shape == columns.shape
         if known and self._offered == offered:
             changed = (columns != self._columns).any(axis=1)
@@ -202,7 +208,7 @@ class KnownReports:
             self._reports = [_NONE] * len(tree)
         for row in rows:
             self._reports[row] = replace(
-                _report(tree, row, fair, lent, self._system, self._policy),
+                _report(tree, row, (fair, lent, held), self._system, self._policy),
                 notes=tuple(notes_on(tree, row, offered)),
                 waiting=jobs[0].get(row, 0),
                 running=jobs[1].get(row, 0),
@@ -217,9 +223,14 @@ _NONE = QueueReport("", "", "", "", "", 0, 0.0, 0.0, {})
 
 
 def _report(
-    tree: QueueTree, row: int, fair: AmountRows, lent: AmountRows, system: str, policy: str
+    tree: QueueTree,
+    row: int,
+    rows: tuple[AmountRows, AmountRows, AmountRows],
+    system: str,
+    policy: str,
 ) -> QueueReport:
     queue = tree.queues[row]
+    fair, lent, reserved = rows
     found = {}
     share = 0.0
     for column, name in enumerate(tree.resources):
@@ -239,6 +250,7 @@ def _report(
             float(lent[row, column]),
             float(tree.borrowed[row, column]),
             float(tree.lent[row, column]),
+            float(reserved[row, column]),
         )
         found[name] = one
     weights = tree.weight[row]

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bayplan.api.gang import Gang
 from bayplan.cluster.protocol import Cluster, Done, Write
 from bayplan.errors import ClusterError
 from bayplan.gangs.directory import GangMembers
@@ -61,9 +62,9 @@ class PluginHandle:
     def gang(self, key: str) -> GangMembers:
         return self._state.gangs[key]
 
-    def unit(self, pods: Sequence[PodInfo]) -> Unit:
-        key = self._state.gangs.unit_of(pods[0])
-        return self._state.unit_of(key, [_without_node(pod) for pod in pods])
+    def unit(self, pods: Sequence[PodInfo], gang: Gang | None = None) -> Unit:
+        key = self._state.gangs.unit_of(pods[0]) if gang is None else gang.key
+        return self._state.unit_of(key, [_without_node(pod) for pod in pods], gang)
 
     def line(self, queue: str) -> Sequence[Unit]:
         return [self._state.unit(queued) for queued in self._state.queue.line(queue)]

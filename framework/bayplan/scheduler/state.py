@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan.api import Pod
+from bayplan.api.gang import Gang
 from bayplan.cluster.protocol import Bind, Cluster
 from bayplan.cycle.reservations import Reserved
 from bayplan.gangs.directory import GangDirectory
@@ -114,9 +115,12 @@ class SchedulerState:
         pods = list(queued.ready.values()) or list(queued.pods.values())
         return self.unit_of(queued.key, pods)
 
-    def unit_of(self, key: str, pods: Sequence[PodInfo]) -> Unit:
-        """Return the unit of some of a queued unit's pods."""
-        return make_unit(key, pods, self.gangs, self.nominator.get(key))
+    def unit_of(self, key: str, pods: Sequence[PodInfo], gang: Gang | None = None) -> Unit:
+        """Return the unit of some of a queued unit's pods.
+
+        :param gang: its definition, where it is not what the cluster's objects say now.
+        """
+        return make_unit(key, pods, self.gangs, self.nominator.get(key), gang)
 
     def remember(self, decision: Decision) -> None:
         """Keep a decision as the latest on its unit."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from bayplan.api.gang import Gang, SubGroup
 from bayplan.dialects.tensor_fusion import side_of, workload_of
 from bayplan.gangs.completeness import rank_order
-from bayplan.gangs.directory import GangDirectory
+from bayplan.gangs.directory import GangDirectory, GangMembers
 from bayplan.plugin.base import Unit
 from bayplan.scheduler.nominator import Nomination
 from bayplan.snapshot import PodInfo
@@ -23,13 +23,20 @@ def make_unit(
     pods: Iterable[PodInfo],
     gangs: GangDirectory,
     nomination: Nomination | None = None,
+    gang: Gang | None = None,
 ) -> Unit:
     """Return the unit of some pods, as if they were pending: one pod, or members of gangs.
 
     :param key: the unit's key, as ``GangDirectory.unit_of`` gives it.
     :param pods: not empty.
+    :param gang: the definition of their gang, where objects will say something else than now.
     """
-    unit = _plain_unit(key, list(pods), gangs)
+    if gang is None:
+        unit = _plain_unit(key, list(pods), gangs)
+    else:
+        members = gangs.all().get(gang.key, GangMembers())
+        unit = _of_members(key, members, gang, pods, satisfied=False)
+        unit.gang = replace(gang, min_member=len(unit.bound) + len(unit.pods))
     if nomination is not None:
         unit.nominated, unit.nominated_domain = nomination.nodes, nomination.domain
     return unit
@@ -46,16 +53,22 @@ def _plain_unit(key: str, pods: list[PodInfo], gangs: GangDirectory) -> Unit:
 
 def _of_gang(key: str, gang_key: str, pods: Iterable[PodInfo], gangs: GangDirectory) -> Unit:
     members = gangs[gang_key]
+    satisfied = gangs.is_satisfied((gang_key,))
+    return _of_members(key, members, members.gang, pods, satisfied)
+
+
+def _of_members(
+    key: str, members: GangMembers, gang: Gang | None, pods: Iterable[PodInfo], satisfied: bool
+) -> Unit:
     ordered = sorted(pods, key=rank_order)
     own = {pod.key for pod in ordered}
     others = (pair for key, pair in members.bound.items() if key not in own)
     bound = sorted(others, key=lambda item: rank_order(item[0]))
-    satisfied = gangs.is_satisfied((gang_key,))
-    unit = Unit(key, ordered, members.gang, bound, satisfied=satisfied)
-    if members.gang is not None and members.gang.sub_groups:
-        unit.parts = _parts(members.gang, "", ordered, bound)
-    elif members.gang is not None and not members.gang.slices:
-        unit.parts = _pairs(members.gang, unit)
+    unit = Unit(key, ordered, gang, bound, satisfied=satisfied)
+    if gang is not None and gang.sub_groups:
+        unit.parts = _parts(gang, "", ordered, bound)
+    elif gang is not None and not gang.slices:
+        unit.parts = _pairs(gang, unit)
     return unit
 
 

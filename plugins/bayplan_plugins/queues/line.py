@@ -14,7 +14,13 @@ from bayplan.inputs.durations import stated_duration
 from bayplan.naming import counted
 from bayplan.queues.amounts import base_resource
 from bayplan.queues.report import KnownReports, LineReport, QueueReport, amount_text
-from bayplan_plugins.queues.policy import AdmitsJobs, Policy, QuotaRefusal, Room
+from bayplan_plugins.queues.policy import (
+    AdmitsJobs,
+    Policy,
+    QuotaRefusal,
+    ReservesQuota,
+    Room,
+)
 from bayplan_plugins.queues.room import RoomSearch
 
 __all__ = ["line_of", "reports"]
@@ -31,7 +37,9 @@ def reports(handle: Handle, policy: Policy, known: KnownReports) -> Sequence[Que
     """
     tree = policy.ledger.tree
     fair = policy.fair()
-    return known.of(tree, fair, _offered(handle, tree.resources), _job_counts(policy))
+    reserved = policy.reserved() if isinstance(policy, ReservesQuota) else None
+    offered = _offered(handle, tree.resources)
+    return known.of(tree, fair, offered, _job_counts(policy), reserved)
 
 
 def _job_counts(policy: Policy) -> tuple[Mapping[int, int], Mapping[int, int]]:

@@ -22,6 +22,7 @@ __all__ = [
     "Policy",
     "ProtectsNewJobs",
     "QuotaRefusal",
+    "ReservesQuota",
     "Room",
     "RoomPlan",
     "Step",
@@ -200,6 +201,14 @@ class AdmitsJobs(Protocol):
 
     def until_admitted(self, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:
         """Return how many running jobs have to end, in order, for it to be admitted; 0 if never."""
+
+
+@runtime_checkable
+class ReservesQuota(Protocol):
+    """A policy that reserves quota for jobs before their pods have nodes."""
+
+    def reserved(self) -> AmountRows:
+        """Return what is reserved in each queue, in the ledger's rows and columns."""
 
 
 @runtime_checkable

@@ -64,8 +64,8 @@ class AdmissionLine:
                 if is_true(found, "Admitted") or job.state.end is not None:
                     return None
                 counts = {one.name: one.count for one in found.spec.pod_sets}
-                pods = self._pods.to_come(name, counts, {})
-                return self._handle.unit(pods) if pods else None
+                pods = [one.pod for one in self._pods.to_come(name, counts, {})]
+                return Unit(job.key, pods) if pods else None
         return None
 
     def jobs(self, queue: str) -> list[JobInLine]:

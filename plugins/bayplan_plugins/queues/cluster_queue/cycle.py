@@ -174,6 +174,7 @@ class Cycle:
         problem = self._placement(workload, assignment, [victim.workload for victim in first])
         if problem is not None:
             assignment.set_mode(Mode.PREEMPT)
+            assignment.unplaced = True
             for one in assignment.pod_sets:
                 one.reasons.append(problem)
         return assignment
@@ -217,7 +218,9 @@ class Cycle:
     def _cannot_preempt(self, entry: Entry) -> bool:
         """Note what an entry waits for that would have to preempt and cannot."""
         if not entry.victims:
-            entry.requeue, entry.reason = Requeue.NO_CANDIDATES, Reason.WAITING_FOR_QUOTA
+            entry.requeue = Requeue.NO_CANDIDATES
+            unplaced = entry.assignment.unplaced
+            entry.reason = Reason.TOPOLOGY if unplaced else Reason.WAITING_FOR_QUOTA
             queue = self._snapshot.queues[entry.workload.queue]
             if not can_always_reclaim(queue):
                 # Else workloads of lower priority would take what becomes free.

@@ -199,6 +199,7 @@ class Assignment:
         the difference.
     :param replaced: the workload slice that it replaces.
     :param no_fit_reason: why it does not fit, where it does not.
+    :param unplaced: whether there is quota for it, and no nodes.
     """
 
     pod_sets: list[PodSetAssignment] = field(default_factory=list)
@@ -207,6 +208,7 @@ class Assignment:
     last_tried: tuple[dict[str, int], ...] = ()
     replaced: WorkloadInfo | None = None
     no_fit_reason: str = ""
+    unplaced: bool = False
     fixed_mode: Mode | None = None
 
     @property

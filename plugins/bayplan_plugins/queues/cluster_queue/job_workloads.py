@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -10,9 +10,7 @@ import msgspec
 from bayplan import Handle, PodInfo
 from bayplan.api import (
     ApiObject,
-    Job,
     ObjectMeta,
-    Pod,
     PriorityClass,
     RayCluster,
     RayJob,
@@ -24,23 +22,20 @@ from bayplan.api.kueue import (
     KueueWorkloadSpec,
     PodSet,
     ReclaimablePods,
-    ResourceFlavor,
 )
 from bayplan.api.object_key import object_key
 from bayplan.api.objects import KINDS
-from bayplan.api.pod import PodSpec, PodTemplate
+from bayplan.api.pod import PodTemplate
 from bayplan.dialects.queued_jobs import (
     QUEUE_LABEL,
     QUEUED_KINDS,
-    JobPods,
     QueuedJob,
     queued_job,
     sized_by,
 )
-from bayplan.snapshot.job_annotations import passed_on
 from bayplan_plugins.queues.cluster_queue.conditions import is_true
-from bayplan_plugins.queues.cluster_queue.injection import admitted_spec
 from bayplan_plugins.queues.cluster_queue.job_slices import home_of, updated
+from bayplan_plugins.queues.cluster_queue.pods_to_come import PodToCome, Wanted, pods_to_come
 
 __all__ = ["PRIORITY_LABEL", "JobWorkloads"]
 
@@ -83,7 +78,7 @@ class JobWorkloads:
         self._of_owner: dict[str, str] = {}
         """The homes by the uids of jobs and what is between them and their pods, which may outlive
         them."""
-        self._virtual: dict[str, tuple[object, list[PodInfo]]] = {}
+        self._virtual: dict[str, tuple[object, list[PodToCome]]] = {}
         self._told: dict[str, _Told] = {}
         self.told = False
         """Whether others have written into a Workload since this was reset."""
@@ -249,40 +244,20 @@ class JobWorkloads:
                 return pods.name
         return ""
 
-    def to_come(
-        self, home: str, counts: Mapping[str, int], flavors: Mapping[str, Sequence[ResourceFlavor]]
-    ) -> list[PodInfo]:
-        """Return the pods that a job has once it runs, as far as its templates tell.
+    def to_come(self, home: str, wanted: Mapping[str, Wanted]) -> list[PodToCome]:
+        """Return the pods that a job does not have yet, as far as its templates tell.
 
-        :param counts: the number of pods of each pod set.
-        :param flavors: the flavors of each pod set, which say where its pods may run.
+        :param wanted: by the names of its pod sets.
         """
         job = self.jobs[home]
-        shape = (job.pods, tuple(counts.items()), tuple((n, *f) for n, f in flavors.items()))
+        shape = (job.pods, tuple(wanted.items()))
         known = self._virtual.get(home)
         if known is not None and known[0] == shape:
             return known[1]
-        made = []
-        for pods in job.pods:
-            spec = admitted_spec(pods.template.spec, flavors.get(pods.name, ()))
-            spec = msgspec.structs.replace(spec, priority=self._pod_priority(pods.template))
-            for index in range(counts.get(pods.name, 0)):
-                made.append(self._pod(job, home, pods, spec, index))
+        made = list(pods_to_come(job, wanted, self._pod_priority))
+        self._of_pod |= {one.pod.key: home for one in made}
         self._virtual[home] = (shape, made)
         return made
-
-    def _pod(self, job: QueuedJob, home: str, pods: JobPods, spec: PodSpec, index: int) -> PodInfo:
-        meta, template = job.obj.metadata, pods.template.metadata
-        # Kubernetes gives no pod a name with a colon.
-        name = f"{meta.name}:{pods.name}:{index}"
-        labels = {**template.labels, **pods.labels}
-        made = ObjectMeta(
-            name=name, namespace=meta.namespace, labels=labels, annotations=template.annotations
-        )
-        inherits = job.obj if isinstance(job.obj, Job) else None
-        info = PodInfo(Pod(made, spec), passed_on(inherits))
-        self._of_pod[info.key] = home
-        return info
 
     def _pod_priority(self, template: PodTemplate) -> int:
         """Return the priority that the API server will give pods of a template."""

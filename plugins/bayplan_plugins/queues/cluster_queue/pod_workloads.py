@@ -33,6 +33,7 @@ from bayplan_plugins.queues.cluster_queue.job_workloads import (
     PRIORITY_LABEL,
     JobWorkloads,
 )
+from bayplan_plugins.queues.cluster_queue.pods_to_come import JOB_LABEL, PodToCome, Wanted
 from bayplan_plugins.queues.cluster_queue.slices import unfinished
 from bayplan_plugins.queues.cluster_queue.store import Store
 from bayplan_plugins.queues.cluster_queue.workloads import local_queue_key
@@ -128,7 +129,7 @@ class PodWorkloads:
 
     def to_come(
         self, key: str, counts: Mapping[str, int], flavors: Mapping[str, Sequence[ResourceFlavor]]
-    ) -> list[PodInfo]:
+    ) -> list[PodToCome]:
         """Return the pods that a job does not have yet.
 
         :param counts: the number of pods of each pod set.
@@ -138,12 +139,18 @@ class PodWorkloads:
         job = self._jobs.jobs.get(home)
         if job is None or job.state.end is not None:
             return []
-        there = Counter(self._jobs.pod_set_of(pod, home) for pod in self.members(key))
-        left = {
-            name: max(0, count - job.state.spare.get(name, 0) - there[name])
-            for name, count in counts.items()
-        }
-        return self._jobs.to_come(home, left, flavors)
+        present: dict[str, Counter[str]] = {name: Counter() for name in counts}
+        for pod in self.members(key):
+            name = self._jobs.pod_set_of(pod, home)
+            if name in present:
+                present[name][pod.labels.get(JOB_LABEL, "")] += 1
+        wanted: dict[str, Wanted] = {}
+        for name, count in counts.items():
+            there, spare = present[name], job.state.spare.get(name, 0)
+            left = max(0, count - spare - there.total())
+            of_set = tuple(flavors.get(name, ()))
+            wanted[name] = Wanted(count, left, tuple(there.items()), of_set)
+        return self._jobs.to_come(home, wanted)
 
     def is_of_job(self, key: str) -> bool:
         """Tell whether a workload is a job's, which may have pods to come."""

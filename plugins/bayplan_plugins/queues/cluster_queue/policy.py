@@ -409,6 +409,17 @@ class ClusterQueuePolicy:
                     found[tree.row_of[name], index] = most
         return found
 
+    def reserved(self) -> AmountRows:
+        """Return what the admitted workloads of each queue hold of its quota."""
+        tree = self.ledger.tree
+        found = np.zeros(tree.deserved.shape)
+        for one in self._holders():
+            rows = tree.path(tree.row_of[one.queue]) if one.queue in tree.row_of else ()
+            for resource, amount in one.usage.items():
+                if resource in tree.column_of:
+                    found[list(rows), tree.column_of[resource]] += amount
+        return found
+
     # The line for people -----------------------------------------------------------------
 
     def unit_of_job(self, kind: str, key: str) -> Unit | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from bayplan import Handle, PodInfo
+from bayplan import DomainTrial, Handle, PodInfo
+from bayplan.api.gang import Gang
 from bayplan.api.kueue import AssignedPodSet, ResourceFlavor
 from bayplan.snapshot import Trial
 from bayplan_plugins.queues.cluster_queue.flavor_assignment import Assignment
 from bayplan_plugins.queues.cluster_queue.gates import as_admitted, is_gated
 from bayplan_plugins.queues.cluster_queue.pod_workloads import PodWorkloads
+from bayplan_plugins.queues.cluster_queue.pods_to_come import PodToCome
 from bayplan_plugins.queues.cluster_queue.store import Store
 from bayplan_plugins.queues.cluster_queue.tried_sizes import TriedSizes, kind_of
 from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
@@ -18,6 +21,14 @@ from bayplan_plugins.queues.cluster_queue.workloads import WorkloadInfo
 __all__ = ["Rehearsal"]
 
 _NO_NODES = "its pods would not get nodes"
+
+
+@dataclass
+class _Together:
+    """Pods that are placed together, and the definition of their gang, if objects lack it."""
+
+    pods: list[PodInfo] = field(default_factory=list)
+    gang: Gang | None = None
 
 
 class Rehearsal:
@@ -91,29 +102,29 @@ class Rehearsal:
         # The pods of the slice that is replaced stay.
         gone = [one for one in removed if self._pods.home_of(one.key) != home]
         if not gone:
-            return None if self._fits_beside(workload.key, assignment) else _NO_NODES
+            return self._beside(workload.key, assignment)
         with self._handle.snapshot.trial():
             for one in gone:
                 for pod in self._pods.with_node(one.key):
                     self._handle.snapshot.remove_pod(pod.key)
-            return None if self._try(workload.key, assignment) else _NO_NODES
+            return self._try(workload.key, assignment)
 
-    def _fits_beside(self, key: str, assignment: Assignment) -> bool:
-        """Tell whether a workload gets nodes while nobody goes; leave it on them."""
+    def _beside(self, key: str, assignment: Assignment) -> str | None:
+        """Return why a workload gets no nodes while nobody goes; leave it on them if it does."""
         assert self._trial is not None, "asked while the context is open"
         mark = self._trial.mark()
         kind, count = self._kind(key, assignment)
         known = self._sizes.answer(kind, count, mark) if kind is not None else None
         if known is not None:
-            return known
-        fits = self._try(key, assignment)
-        if fits:
+            return None if known else _NO_NODES
+        refusal = self._try(key, assignment)
+        if refusal is None:
             self._held = (key, assignment, mark)
         else:
             self._trial.back_to(mark)
         if kind is not None:
-            self._sizes.add(kind, count, fits)
-        return fits
+            self._sizes.add(kind, count, refusal is None)
+        return refusal
 
     def _kind(self, key: str, assignment: Assignment) -> tuple[Hashable | None, int]:
         """Return the kind and the number of a workload's pods; None if they differ."""
@@ -138,7 +149,7 @@ class Rehearsal:
         self._let_go()
         self._place(workload.key)
 
-    def _try(self, key: str, assignment: Assignment) -> bool:
+    def _try(self, key: str, assignment: Assignment) -> str | None:
         home = self._pods.home_of(key)
         before = self._tried.get(home)
         self._tried[home] = assignment
@@ -149,14 +160,17 @@ class Rehearsal:
             if before is not None:
                 self._tried[home] = before
 
-    def _place(self, key: str) -> bool:
-        """Place the pods of a workload that have no nodes; tell whether that worked."""
-        units: dict[str, list[PodInfo]] = {}
+    def _place(self, key: str) -> str | None:
+        """Place the pods of a workload that have no nodes; return why that did not work."""
+        units: dict[str, _Together] = {}
         counts = {one.name: one.count or 0 for one in self._assigned(key)}
-        pods = self._pods.without_node(key, counts or None)
-        for pod in (*map(self._as_admitted, pods), *self._to_come(key)):
-            units.setdefault(pod.gang or pod.key, []).append(pod)
-        return all(self._place_unit(pods) for pods in units.values())
+        for pod in map(self._as_admitted, self._pods.without_node(key, counts or None)):
+            units.setdefault(pod.gang or pod.key, _Together()).pods.append(pod)
+        for one in self._to_come(key):
+            unit = units.setdefault(one.pod.gang or one.pod.key, _Together())
+            unit.pods.append(one.pod)
+            unit.gang = one.gang
+        return next(filter(None, map(self._place_unit, units.values())), None)
 
     def _as_admitted(self, pod: PodInfo) -> PodInfo:
         return as_admitted(pod, self.flavors_for(pod)) if is_gated(pod) else pod
@@ -167,7 +181,7 @@ class Rehearsal:
         sets = self._assigned(self._pods.key_of(pod))
         return next((self._flavors(one) for one in sets if one.name == name), [])
 
-    def _to_come(self, key: str) -> list[PodInfo]:
+    def _to_come(self, key: str) -> list[PodToCome]:
         """Return the pods that a job will have, as it is tried now or was admitted."""
         sets = self._assigned(key)
         counts = {one.name: one.count or 0 for one in sets}
@@ -186,9 +200,22 @@ class Rehearsal:
         names = dict.fromkeys(assigned.flavors.values())
         return [known[name] for name in names if name in known]
 
-    def _place_unit(self, pods: Sequence[PodInfo]) -> bool:
-        unit = self._handle.unit(pods)
-        for candidate in self._handle.offers(unit).candidates:
+    def _place_unit(self, together: _Together) -> str | None:
+        unit = self._handle.unit(together.pods, together.gang)
+        if unit.gang is not None and unit.gang.problem is not None:
+            return f"{_NO_NODES}: {unit.gang.problem}"
+        offered = self._handle.offers(unit)
+        for candidate in offered.candidates:
             if self._handle.place(unit, candidate) is not None:
-                return True
-        return False
+                return None
+        return _no_domain(offered.refused) or _NO_NODES
+
+
+def _no_domain(refused: Iterable[DomainTrial]) -> str | None:
+    """Say how many pods the best domain takes, if that is why there are no nodes."""
+    counted = [one for one in refused if one.offered is not None and one.offered < one.needed]
+    best = max(counted, key=lambda one: one.offered or 0, default=None)
+    if best is None:
+        return None
+    room = f"for {best.needed} of them, the best, {best.name}, for {best.offered}"
+    return f"{_NO_NODES}: no domain has room {room}"

@@ -77,5 +77,5 @@ def test_alike_workloads_are_admitted_as_if_each_was_tried(
 ) -> None:
     found = story(seed)
     assert found
-    monkeypatch.setattr(Rehearsal, "_fits_beside", plain_fits)
+    monkeypatch.setattr(Rehearsal, "_beside", plain_fits)
     assert story(seed) == found

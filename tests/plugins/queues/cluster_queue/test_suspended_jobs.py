@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kueue_builders import cluster_queue, cohort, flavor, local_queue
 from msgspec.structs import replace
 from queued_job_builders import (
@@ -15,7 +17,16 @@ from queued_job_builders import (
     workload_of,
 )
 
-from bayplan.api import KINDS, Job, KueueWorkload, Node, Pod
+from bayplan.api import (
+    KINDS,
+    ApiObject,
+    ClusterQueue,
+    Job,
+    KueueWorkload,
+    Node,
+    Pod,
+    Topology,
+)
 from bayplan.api.kueue import AdmissionCheckState
 from bayplan.api.objects import decode_part
 from bayplan.cluster.embedded.controllers import WorkloadControllers
@@ -46,6 +57,103 @@ def test_a_workload_is_named_as_kueue_names_it() -> None:
     owner = found.metadata.owner_references[0]
     assert (owner.kind, owner.api_version, owner.controller) == ("Job", "batch/v1", True)
     assert found.metadata.labels["kueue.x-k8s.io/job-uid"] == owner.uid
+
+
+RACK = {"kueue.x-k8s.io/podset-required-topology": "rack"}
+
+
+def in_racks() -> list[ApiObject]:
+    """Return two racks of two nodes with a GPU each, and a queue for them all."""
+    levels = [{"nodeLabel": "rack"}, {"nodeLabel": "kubernetes.io/hostname"}]
+    topology = decode_part(Topology, {"metadata": {"name": "dc"}, "spec": {"levels": levels}})
+    nodes = [
+        make_node(f"{rack}{index}", gpu=1, labels={"rack": rack, "pool": "gpu"})
+        for rack in "ab"
+        for index in range(2)
+    ]
+    return [*nodes, topology, *one_queue(4, nodeLabels={"pool": "gpu"}, topologyName="dc")]
+
+
+def gathered(name: str, pods: int, annotations: dict[str, str] = RACK, **spec: Any) -> Job:
+    """Return a job whose pods ask for one rack."""
+    made = job(name, pods, **spec)
+    template = made.spec.template
+    meta = replace(template.metadata, annotations=annotations)
+    return replace(made, spec=replace(made.spec, template=replace(template, metadata=meta)))
+
+
+def test_a_job_is_admitted_only_where_its_topology_has_room() -> None:
+    cluster = started(*in_racks(), gathered("wide", 3), job("small", 1))
+    assert running(cluster) == {"small"}
+    wide = workload_of(cluster, "wide")
+    assert wide.status.admission is None
+    refusal = wide.status.conditions[0]
+    assert refusal.reason == "TopologyPlacementFailed"
+    assert refusal.message.endswith("no domain has room for 3 of them, the best, rack/b, for 2")
+    cluster.add(make_node("b2", gpu=1, labels={"rack": "b", "pool": "gpu"}))
+    cluster.advance(60.0)
+    assert running(cluster) == {"small", "wide"}
+    assert on_nodes(cluster) == {"small": 1, "wide": 3}
+
+
+def test_a_gathered_job_waits_for_a_rack_though_as_many_nodes_are_free() -> None:
+    cluster = started(*in_racks(), gathered("a", 1), gathered("b", 2), gathered("c", 2))
+    assert running(cluster) == {"a", "b"}
+    cluster.api.delete(Job, "default/a")
+    cluster.advance(60.0)
+    assert running(cluster) == {"b", "c"}
+    assert on_nodes(cluster) == {"b": 2, "c": 2}
+
+
+def test_a_gathered_job_that_may_run_with_fewer_pods_gets_those_of_a_rack() -> None:
+    least = {"kueue.x-k8s.io/job-min-parallelism": "2"}
+    made = gathered("wide", 4)
+    made = replace(made, metadata=replace(made.metadata, annotations=least))
+    cluster = started(*in_racks(), made)
+    cluster.advance(30.0)
+    assert on_nodes(cluster) == {"wide": 2}
+
+
+def test_a_gathered_job_preempts_what_is_in_its_rack() -> None:
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    queue = cluster_queue("cq", {"f": {GPU: 4}}, preemption=preemption)
+    objects = [one for one in in_racks() if not isinstance(one, ClusterQueue)]
+    cluster = started(*objects, queue, gathered("a", 2), gathered("b", 2))
+    assert running(cluster) == {"a", "b"}
+    cluster.add(gathered("urgent", 2, priority=10))
+    cluster.advance(120.0)
+    assert "urgent" in running(cluster)
+    assert on_nodes(cluster)["urgent"] == 2
+    assert len(running(cluster)) == 2
+
+
+def test_slices_that_a_job_cannot_have_keep_it_from_its_quota() -> None:
+    halves = {
+        "kueue.x-k8s.io/podset-slice-required-topology": "rack",
+        "kueue.x-k8s.io/podset-slice-size": "2",
+    }
+    cluster = started(*in_racks(), gathered("odd", 3, halves))
+    assert running(cluster) == set()
+    message = workload_of(cluster, "odd").status.conditions[0].message
+    assert message.endswith("3 pods are not whole slices of 2 at rack")
+    cluster.add(gathered("even", 4, halves))
+    cluster.advance(60.0)
+    assert running(cluster) == {"even"}
+
+
+def test_an_elastic_job_grows_within_its_rack() -> None:
+    made = gathered("grows", 1)
+    elastic = {"kueue.x-k8s.io/elastic-job": "true"}
+    made = replace(made, metadata=replace(made.metadata, annotations=elastic))
+    cluster = started(*in_racks(), made)
+    assert on_nodes(cluster) == {"grows": 1}
+    for size, placed in ((2, 2), (3, 2)):
+        fields = {"/spec/parallelism": size, "/spec/completions": size}
+        cluster.api.submit(PatchFields(Job, "default/grows", "", fields))
+        cluster.advance(60.0)
+        assert on_nodes(cluster) == {"grows": placed}
+    last = max(cluster.api.list(KueueWorkload), key=lambda one: one.spec.pod_sets[0].count)
+    assert (last.spec.pod_sets[0].count, last.status.admission) == (3, None)
 
 
 def test_a_job_is_admitted_only_where_all_its_pods_fit() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kueue_builders import cluster_queue, flavor, local_queue
 from queued_job_builders import KINDS, started, suspended_content, workload_of
@@ -95,3 +97,54 @@ def test_a_workload_has_a_pod_set_for_each_template(kind: str) -> None:
             "RayJob": {**ray, "submitter": 1},
         }[kind]
     )
+
+
+def test_each_job_of_a_set_is_admitted_only_where_its_own_topology_has_room() -> None:
+    nodes = [
+        make_node(f"{rack}{index}", gpu=1, labels={"rack": rack, "k": "f"})
+        for rack in "ab"
+        for index in range(2)
+    ]
+    topology = make_object(
+        {
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "kind": "Topology",
+            "metadata": {"name": "dc"},
+            "spec": {"levels": [{"nodeLabel": "rack"}, {"nodeLabel": "kubernetes.io/hostname"}]},
+        }
+    )
+    queue = cluster_queue("cq", {"f": {GPU: 4}})
+    queues = [flavor("f", nodeLabels={"k": "f"}, topologyName="dc"), queue]
+    cluster = started(*nodes, topology, *queues, local_queue("lq", "cq"))
+    for name, replicas, pods in (("wide", 1, 3), ("narrow", 2, 2)):
+        cluster.add(make_object(gathered_set(name, replicas, pods)))
+    cluster.advance(60.0)
+    assert suspended(cluster, "JobSet") == {"wide": True, "narrow": False}
+    placed = [pod for pod in cluster.api.list(Pod) if pod.spec.node_name]
+    assert len(placed) == 4
+    racks = {pod.metadata.labels["job-name"]: set[str]() for pod in placed}
+    for pod in placed:
+        racks[pod.metadata.labels["job-name"]].add(pod.spec.node_name[0])
+    assert all(len(used) == 1 for used in racks.values())
+    assert workload_of(cluster, "wide").status.admission is None
+
+
+def gathered_set(name: str, replicas: int, pods: int) -> dict[str, Any]:
+    """Return a JobSet each of whose Jobs asks for one rack."""
+    container = {"name": "c", "image": "i", "resources": {"limits": {GPU: 1}}}
+    template = {
+        "metadata": {"annotations": {"kueue.x-k8s.io/podset-required-topology": "rack"}},
+        "spec": {"containers": [container], "restartPolicy": "Never"},
+    }
+    job = {"parallelism": pods, "completions": pods, "template": template}
+    group = {"name": "workers", "replicas": replicas, "template": {"spec": job}}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "labels": {"kueue.x-k8s.io/queue-name": "lq"},
+        },
+        "spec": {"replicatedJobs": [group], "suspend": True},
+    }

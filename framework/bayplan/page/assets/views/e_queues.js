@@ -72,7 +72,7 @@ function tree(system, queues) {
 
 /** Whether a resource is used in a queue, wanted, or meant for it. */
 function says(found) {
-  return found.used || found.demand || found.deserved || found.guaranteed || (found.limit !== null && found.limit > 0);
+  return found.used || found.reserved || found.demand || found.deserved || found.guaranteed || (found.limit !== null && found.limit > 0);
 }
 
 function name(queue, depth) {
@@ -83,7 +83,7 @@ function row(queue, resource, depth, first) {
   const found = queue.resources[resource];
   const most = found.limit ?? found.fair ?? found.deserved ?? found.used;
   const say = (value) => amount(resource, value);
-  return [first ? name(queue, depth) : "", resource, [bar(most ? found.used / most : 0, `${say(found.used)} used`, found.borrowed ? "borrows" : ""), ` ${say(found.used)}`], say(found.deserved), say(found.limit), found.borrowed ? say(found.borrowed) : "",
+  return [first ? name(queue, depth) : "", resource, [bar(most ? found.used / most : 0, `${say(found.used)} used`, found.borrowed ? "borrows" : ""), ` ${say(found.used)}${found.reserved > found.used ? ` (${say(found.reserved)} reserved)` : ""}`], say(found.deserved), say(found.limit), found.borrowed ? say(found.borrowed) : "",
     first ? String(queue.waiting) : "", first ? String(queue.running) : ""];
 }
 
@@ -93,7 +93,7 @@ function one(context) {
   if (!queue) return [h("h1", {}, wanted), h("p", {}, "There is no such queue."), link(place("queues"), "All queues")];
   const rows = Object.keys(queue.resources).sort(byName).map((resource) => {
     const found = queue.resources[resource];
-    return [resource, ...["used", "guaranteed", "deserved", "limit", "fair", "demand", "borrowed", "lent"].map((field) => (found[field] || found[field] === null ? amount(resource, found[field]) : "0"))];
+    return [resource, ...["used", "reserved", "guaranteed", "deserved", "limit", "fair", "demand", "borrowed", "lent"].map((field) => (found[field] || found[field] === null ? amount(resource, found[field]) : "0"))];
   });
   const jobs = context.model.jobs().filter((job) => job.unit.queue === keyOf(queue) && job.state !== "ended");
   return [
@@ -103,7 +103,7 @@ function one(context) {
     facts([["System", queue.system], ["Policy", queue.policy], ["State", queue.state], ["Weight", queue.weight === null ? "" : String(queue.weight)], ["Priority", String(queue.priority)], ["Waiting", counted(queue.waiting, "job")], ["Running", counted(queue.running, "job")]]),
     (queue.notes || []).map((note) => h("p", { class: "dim" }, note)),
     shares([queue], context),
-    table("Resources", ["resource", "used", "guaranteed", "deserved", "limit", "may have now", "demand", "borrowed", "lent"], rows, [1, 2, 3, 4, 5, 6, 7, 8]),
+    table("Resources", ["resource", "used", "reserved", "guaranteed", "deserved", "limit", "may have now", "demand", "borrowed", "lent"], rows, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
     table("Jobs", ["job", "state", "pods", "waits"], jobs.slice(0, 200).map((job) => [link(place("jobs", job.key), job.key), job.state, `${job.bound}/${job.bound + job.pending}`, job.pending ? duration(context.model.at - job.since) : ""]), [2, 3]),
   ];
 }
