@@ -212,14 +212,77 @@ def test_a_node_that_becomes_another_machine_offers_its_gpus_again() -> None:
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_a_machine_that_becomes_known_counts_for_the_next_equal_pod(cached: bool) -> None:
-    cluster = Cluster([make_node("a", gpu=8), make_node("b", gpu=8)], cached=cached)
-    cluster.add(gpu_pod("p", 2))
+def test_zones_that_become_known_count_for_the_next_equal_pod(cached: bool) -> None:
+    nodes = [make_node("a", cpu=64, gpu=8), make_node("b", cpu=64, gpu=8)]
+    cluster = Cluster([*nodes, make_pod("filler", node="b", cpu=4), gpu_pod("p", 2)], cached=cached)
     assert_placed(cluster, p="a")
-    cluster.add(_zones("a", 4, 4))
     cluster.add(gpu_pod("q", 2))
     assert_placed(cluster, q="a")
-    assert gpus_of(cluster, "q") != ()
+    cluster.add(_zones("a", 4, 4))
+    cluster.add(gpu_pod("r", 2))
+    # Its links are assumed, and b is not known to be worse.
+    assert_placed(cluster, r="b")
+
+
+# What is assumed, and nodes that give out parts ------------------------------------------------
+
+
+def _hami_node(name: str, count: int = 10, scores: int = 0) -> Node:
+    """Return a node with eight GPUs on two NUMA nodes, each shared by ``count`` containers.
+
+    :param scores: HAMi's score of each pair, 0 if the device plugin publishes none.
+    """
+    uuids = [f"GPU-{name}-{gpu}" for gpu in range(8)]
+    register = [
+        {"id": uuid, "index": gpu, "count": count, "devmem": 81559, "devcore": 100}
+        | {"type": "NVIDIA-H100", "numa": gpu // 4, "health": True}
+        for gpu, uuid in enumerate(uuids)
+    ]
+    annotations = {REGISTER: json.dumps(register)}
+    if scores:
+        pairs = [{"uuid": a, "score": {b: scores for b in uuids if b != a}} for a in uuids]
+        annotations["hami.io/node-nvidia-score"] = json.dumps(pairs)
+    return make_node(name, cpu=64, memory="512Gi", annotations=annotations, gpu=8 * count)
+
+
+def _unknown_node(name: str) -> Node:
+    return make_node(name, cpu=64, memory="512Gi", gpu=8)
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_links_that_are_assumed_never_beat_those_that_are_unknown(count: int) -> None:
+    nodes = [_hami_node("a", 1), _unknown_node("b"), make_node("c", cpu=64, memory="512Gi", gpu=8)]
+    cluster = Cluster([*nodes, _zones("c", 4, 4), gpu_pod("p", count)])
+    assert_placed(cluster, p="b")
+
+
+def test_links_that_hami_measured_beat_those_that_are_unknown() -> None:
+    assert_placed(Cluster([_unknown_node("a"), _hami_node("b", 1, 1810), gpu_pod("p", 8)]), p="b")
+
+
+def test_among_assumed_machines_the_one_with_room_on_one_numa_node_wins() -> None:
+    nodes = [make_node(name, cpu=64, gpu=8) for name in ("a", "b")]
+    taken = [gpu_pod(f"{gpu}", 1, node="a", notes={GPUS: str(gpu)}) for gpu in (0, 1, 4, 5)]
+    cluster = Cluster([*nodes, _zones("a", 4, 4), _zones("b", 4, 4), *taken, gpu_pod("p", 4)])
+    assert_placed(cluster, p="b")
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_nodes_that_give_out_parts_are_the_last_choice_for_whole_gpus(count: int) -> None:
+    parts = [_hami_node("a", scores=1810)]
+    parts.append(
+        make_node("c", cpu=64, gpu=32, labels={"nvidia.com/gpu.replicas": "4"}, memory="512Gi")
+    )
+    used = make_pod("used", node="b", cpu=40, memory="300Gi")
+    cluster = Cluster([*parts, _unknown_node("b"), used, gpu_pod("p", count)])
+    assert_placed(cluster, p="b")
+    cluster.add(gpu_pod("next", 8))
+    assert cluster.schedule()["next"] == "a"
+
+
+def test_where_all_nodes_give_out_parts_whole_gpus_are_spread_as_before() -> None:
+    nodes = [_hami_node("a"), _hami_node("b"), make_pod("used", node="a", cpu=8)]
+    assert_placed(Cluster([*nodes, gpu_pod("p", 1)]), p="b")
 
 
 def _zones(node: str, *gpus: int) -> ApiObject:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.api.cards import WHOLE
-from bayplan.plugin.hookspecs import IntColumn
+from bayplan.api.cards import WHOLE, Card
+from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.device_share.held import HeldCards
 from bayplan_plugins.shared.stale_nodes import StaleNodes
@@ -27,12 +27,14 @@ _FEW = 8
 class CardArrays:
     """What is left and what there is in all of each card; NO_CARD where no pod may use one.
 
-    ``contract`` is the number of each node's contract, -1 without cards. ``part`` are the
+    ``contract`` is the number of each node's contract, -1 without cards. ``shared`` are the nodes
+    that give out parts of cards. ``part`` are the
     thousandths of a card that are left of its compute and of its memory, whichever is less; 0 where
     no pod may use one.
     """
 
     contract: IntColumn
+    shared: BoolColumn
     part: Cards
     compute: Cards
     memory: Cards
@@ -92,6 +94,7 @@ class CardColumns:
                 arrays = self._arrays = _wider(arrays, len(found.cards))
             _clear(arrays, row)
             arrays.contract[row] = found.code
+            arrays.shared[row] = any(map(_in_parts, found.cards))
             places = range(len(found.cards))
             for place, card in enumerate(found.cards):
                 if card.usable:
@@ -110,8 +113,14 @@ class CardColumns:
         found.changed.clear()
 
 
+def _in_parts(card: Card) -> bool:
+    """Tell whether pods are given parts of a card; other devices than accelerators have none."""
+    return card.compute > 0 and (card.slots > 1 or card.compute < WHOLE)
+
+
 def _clear(arrays: CardArrays, row: int) -> None:
     arrays.contract[row] = NO_CARD
+    arrays.shared[row] = False
     arrays.part[row] = 0
     for column in _columns(arrays):
         column[row] = NO_CARD
@@ -123,14 +132,16 @@ def _columns(arrays: CardArrays) -> tuple[Cards, ...]:
 
 def _empty(rows: int, width: int) -> CardArrays:
     contract = np.full(rows, NO_CARD, dtype=np.int64)
+    shared = np.zeros(rows, dtype=np.bool_)
     part = np.zeros((rows, width), dtype=np.int64)
     others = (np.full((rows, width), NO_CARD, dtype=np.int64) for _ in range(5))
-    return CardArrays(contract, part, *others)
+    return CardArrays(contract, shared, part, *others)
 
 
 def _wider(arrays: CardArrays, width: int) -> CardArrays:
     wider = _empty(len(arrays.contract), width)
     wider.contract[:] = arrays.contract
+    wider.shared[:] = arrays.shared
     wider.part[:, : arrays.part.shape[1]] = arrays.part
     for new, old in zip(_columns(wider), _columns(arrays), strict=True):
         new[:, : old.shape[1]] = old

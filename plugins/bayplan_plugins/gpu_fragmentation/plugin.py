@@ -35,7 +35,8 @@ from bayplan.api import Quantity
 from bayplan.api.cards import WHOLE
 from bayplan.api.resources import amount_of
 from bayplan.dialects.kai_shares import is_reservation
-from bayplan.plugin.hookspecs import FloatColumn
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
+from bayplan_plugins.device_share.columns import NO_CARD
 from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.gpu_fragmentation import simple
 from bayplan_plugins.gpu_fragmentation.fragments import FragmentationGradient
@@ -62,6 +63,10 @@ _SHAPE: StateKey[PodShape] = StateKey("gpu-fragmentation.shape")
 _MOST_SHAPES = 512
 _MOST_PODS = 1e9
 _MOVED_HERE = 1e6
+_LAST: StateKey[BoolColumn] = StateKey("gpu-fragmentation.last")
+"""The nodes that are the last choice for the pod: they give out parts of cards."""
+_LEAST_OF_OTHERS = 50.0
+"""The least score of the other nodes; those of the last choice have 0."""
 
 
 class TypicalPod(Args):
@@ -85,12 +90,15 @@ class TypicalPod(Args):
 class GPUFragmentationArgs(Args):
     """Arguments of GPUFragmentation.
 
+    ``packs`` says for whom nodes are rated: for all pods as soon as some ask for shares (Shares),
+    or always, and for pods with GPUs only (GPUs).
     ``workload`` are the pods that will come; without it, it is learned from the pods that arrive.
     ``modelLabel`` is the node label that ``models`` are values of. ``seed`` is for Random.
     ``repack`` moves pods that run, by the measure of LeastStranded.
     """
 
     policy: PolicyName = "LeastStranded"
+    packs: Literal["Shares", "GPUs"] = "Shares"
     workload: tuple[TypicalPod, ...] = ()
     model_label: str = Field(default="nvidia.com/gpu.product", min_length=1)
     seed: Annotated[int, Field(ge=0)] = 0
@@ -128,6 +136,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         self._learned = None if args.workload else LearnedWorkload(self._source.most)
         self._workload = _given(args)
         self._has_shares = _has_shares(self._workload)
+        self._packs_all = args.packs == "GPUs"
         self._policy.forget(self._workload)
         if args.policy == "FGD" and args.workload:
             # A node's score, from 0 to 100, follows from the node and the pod alone.
@@ -176,16 +185,18 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         version = (table.epoch, table.label_version)
         if version != self._version:
             self._version = version
+            if self._learned is not None and not self._learned.latest and self._packs_all:
+                self._workload = self._learned.unseen()
             self._policy.forget(self._workload)
             self._latest = None
         elif self._seen < len(table.changes):
             self._policy.changed(sorted(set(table.changes[self._seen :])))
-        if self._learned is not None and self._latest is not self._learned.latest:
-            self._latest = self._learned.latest
-            self._policy.learn(self._latest)
-            self._known.clear()
-        elif self._latest is None:
-            self._latest = self._workload
+        latest = self._learned.latest if self._learned is not None else []
+        latest = latest or self._workload
+        if self._latest is not latest:
+            if self._learned is not None:
+                self._policy.learn(latest)
+            self._latest = latest
             self._known.clear()
         self._seen = len(table.changes)
 
@@ -229,10 +240,28 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
 
     @hookimpl
     def pre_score(self, pod: PodInfo) -> object:
-        """Skip pods while nobody asks for shares."""
-        if self._moved(pod) is not None:
+        """Skip pods that are not to be rated, and to whom no node is the last choice."""
+        if self._moved(pod) is not None or self._is_rated(pod):
             return None
-        return None if self._has_shares else SKIP
+        return None if self._last_choice(pod) is not None else SKIP
+
+    def _is_rated(self, pod: PodInfo) -> bool:
+        if self._packs_all:
+            return bool(self._shared.requests(pod))
+        return self._has_shares
+
+    def _last_choice(self, pod: PodInfo) -> BoolColumn | None:
+        """Return which nodes a pod gets last: for whole cards, those that give out parts.
+
+        None where no node is preferred to them. The policies of others stay as they are published.
+        """
+        if self.args.policy != "LeastStranded" or not self._shared.requests(pod):
+            return None
+        arrays = self._ledger.columns.arrays()
+        if not arrays.shared.any() or not self._shape(pod).whole:
+            return None
+        others = ~arrays.shared & (arrays.contract != NO_CARD)
+        return arrays.shared if others.any() else None
 
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView, state: CycleState) -> FloatColumn:
@@ -242,20 +271,33 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         on its way out.
         """
         shape = state[_SHAPE] = self._shape(pod)
-        scores = self._policy.scores(shape, self._rated(shape))
+        scores = np.zeros(len(nodes.table))
         moved = self._moved(pod)
         if moved is not None and moved.node in nodes.table.row_of:
-            scores = np.zeros(len(nodes.table))
             scores[nodes.table.row_of[moved.node]] = _MOVED_HERE
+            return nodes.pick(scores)
+        if self._is_rated(pod):
+            scores = self._policy.scores(shape, self._rated(shape))
+        last = self._last_choice(pod)
+        if last is not None:
+            state[_LAST] = last
         return nodes.pick(scores)
 
     def _moved(self, pod: PodInfo) -> ToCome | None:
         return self._repacking.to_come(pod) if self._repacking is not None else None
 
     @hookimpl
-    def normalize(self, scores: FloatColumn) -> FloatColumn:
-        """Bring the policy's scores to 0 to 100."""
-        return self._policy.normalized(scores)
+    def normalize(self, scores: FloatColumn, nodes: NodeView, state: CycleState) -> FloatColumn:
+        """Bring the policy's scores to 0 to 100; the last choice comes below all others."""
+        found = self._policy.normalized(scores)
+        last = state.get(_LAST)
+        if last is None:
+            return found
+        is_last = nodes.pick(last)
+        if is_last.all():
+            return found
+        others = _LEAST_OF_OTHERS + found * (1 - _LEAST_OF_OTHERS / 100)
+        return np.where(is_last, 0.0, others)
 
     # Repacking -------------------------------------------------------------------------------
 

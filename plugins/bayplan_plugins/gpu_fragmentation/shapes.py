@@ -176,6 +176,10 @@ class LearnedWorkload:
         self.in_use: list[WeightedShape] = []
         self.latest: list[WeightedShape] = []
 
+    def unseen(self) -> list[WeightedShape]:
+        """Return the workload while too few pods have been seen: pods of several cards may come."""
+        return weighted(expected(Counter(), *self._largest()).items())
+
     def see(self, pod: PodInfo, requests: Requests, card_memory: int) -> bool:
         """Count a pod once; return whether ``latest``, and maybe ``in_use``, have changed."""
         if pod.uid in self._seen:

@@ -51,7 +51,7 @@ from bayplan_plugins.gpu_topology.requests import (
     has_hard_constraints,
     pod_request_of,
 )
-from bayplan_plugins.gpu_topology.selection import GpuSelector
+from bayplan_plugins.gpu_topology.selection import NOT_KNOWN, GpuSelector
 from bayplan_plugins.node_numa.ledger import NumaLedger
 from bayplan_plugins.shared.gpus.claims import gpu_of_device
 from bayplan_plugins.shared.gpus.ledger import UNKNOWN, GpuLedger, GpuState
@@ -201,7 +201,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         request = self._request_of(pod)
         assert request is not None, "skipped"
         attempts = self._selector.attempts(pod, request)
-        scores = np.zeros(len(nodes))
+        scores = np.full(len(nodes), NOT_KNOWN)
         for state, mask in self._selector.states(pod, request, nodes):
             if state is not None:
                 scores[mask] = self._selector.select(state, attempts).points
@@ -213,7 +213,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         request = self._request_of(pod)
         assert request is not None, "skipped"
         state = self._selector.state_at(pod, request, node)
-        points = 0.0
+        points = NOT_KNOWN
         if state is not None:
             points = self._selector.select(state, self._selector.attempts(pod, request)).points
         if request.options.node_order is None:

@@ -26,13 +26,17 @@ from bayplan_plugins.gpu_topology.requests import (
 from bayplan_plugins.node_numa.ledger import UNALIGNED, NumaLedger
 from bayplan_plugins.shared.gpus.ledger import UNKNOWN, GpuLedger, GpuState
 
-__all__ = ["GpuSelector", "SelectionResult"]
+__all__ = ["NOT_KNOWN", "GpuSelector", "SelectionResult"]
 
 _MOST_CACHED = 50_000
 _MOST_REQUESTS = 4096
 _NO_MACHINE = "node(s) whose GPU topology is not known"
 _SINGLE = 1.0
 """The bandwidth in GB/s that a single GPU scores with: it has no ring."""
+_BONUS = 0.1
+"""The part of its points that NICs near all GPUs add to a selection, and leaving no GPU free."""
+NOT_KNOWN = 0.01
+"""The points of nodes whose machine is unknown: below whatever is known, above what is assumed."""
 
 
 @dataclass(frozen=True)
@@ -173,16 +177,24 @@ class GpuSelector:
 
 def _select(state: GpuState, attempts: Sequence[SelectionRequest]) -> SelectionResult:
     found = select_first(state.machine, state.free, attempts)
-    if isinstance(found, Selection):
+    if isinstance(found, Selection) and not state.machine.links_assumed:
         return SelectionResult(found, _points(state.machine, state.free, found))
     empty = select_first(state.machine, state.most, attempts)
-    return SelectionResult(found, unresolvable=isinstance(empty, NoSelection))
+    if not isinstance(found, Selection):
+        return SelectionResult(found, unresolvable=isinstance(empty, NoSelection))
+    best = max(_speed(one) for one in (found, empty) if isinstance(one, Selection))
+    part = _points(state.machine, state.free, found) / (best * (1 + 2 * _BONUS))
+    return SelectionResult(found, NOT_KNOWN * part)
 
 
 def _points(machine: Machine, free: Sequence[int], found: Selection) -> float:
     """Rate a selection: by bandwidth (GB/s), then near NICs, then how few free GPUs are left."""
-    speed = min(found.bottleneck, 1e6) if len(found.gpus) > 1 else _SINGLE
     near = sum(machine.nic_distance(gpu) <= Level.PXB for gpu in found.gpus) / len(found.gpus)
     left = (len(free) - len(found.gpus)) / max(1, len(machine))
-    relaxed = 0.5 if found.relaxed else 1.0
-    return float(speed * relaxed * (1 + 0.1 * near + 0.1 * (1 - left)))
+    return float(_speed(found) * (1 + _BONUS * near + _BONUS * (1 - left)))
+
+
+def _speed(found: Selection) -> float:
+    """Return the bandwidth in GB/s that a selection scores with; half if it gave up something."""
+    speed = min(found.bottleneck, 1e6) if len(found.gpus) > 1 else _SINGLE
+    return speed * (0.5 if found.relaxed else 1.0)

@@ -173,12 +173,14 @@ class MachineBuilder:
         levels: Levels | None = None,
         notes: Iterable[str] = (),
         asymmetric: Iterable[tuple[int, int]] = (),
+        links_assumed: bool = False,
     ) -> Machine:
         """Return the machine.
 
         :param levels: PCIe levels over GPUs and then NICs, to use instead of the tree's.
         :param notes: what was assumed or is unknown; repeated notes are dropped.
         :param asymmetric: the pairs of GPUs whose NVLinks are seen from one side only.
+        :param links_assumed: nothing shows how the GPUs are connected.
         """
         graph = self._graph()
         if levels is None:
@@ -211,6 +213,7 @@ class MachineBuilder:
             self._platform,
             tuple(dict.fromkeys(notes)),
             frozenset((min(pair), max(pair)) for pair in asymmetric),
+            links_assumed,
         )
 
     def _with_root(self, device: Device) -> Device:

@@ -164,7 +164,8 @@ class Machine:
     those without a switch in between; ``bandwidth`` and ``effective`` are GB/s in one direction, on
     the wire and in NCCL's model, infinite on the diagonal. ``link`` is one NVLink. ``notes`` say
     what was assumed or is unknown. ``asymmetric`` are pairs of GPUs, the lower index first, whose
-    NVLinks are seen from one side only.
+    NVLinks are seen from one side only. ``links_assumed`` says that nothing shows how the GPUs are
+    connected: only their NUMA nodes are known.
     """
 
     name: str
@@ -180,6 +181,7 @@ class Machine:
     platform: Platform = Platform()
     notes: tuple[str, ...] = ()
     asymmetric: frozenset[tuple[int, int]] = frozenset()
+    links_assumed: bool = False
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -282,6 +284,7 @@ class Machine:
         """A key for all facts that selection reads; machines of equal shape get equal answers."""
         nics = [(nic.rail, nic.rate) for nic in self.nics]
         numa = [gpu.numa for gpu in self.gpus]
-        rest = (nics, numa, self.compute_nics, self.usable, sorted(self.asymmetric))
+        asymmetric = sorted(self.asymmetric)
+        rest = (nics, numa, self.compute_nics, self.usable, asymmetric, self.links_assumed)
         parts = (self.levels, self.nvlinks, self.direct, self.bandwidth)
         return b"|".join([*(part.tobytes() for part in parts), repr((rest, self.link)).encode()])

@@ -49,6 +49,12 @@ class _Pairs:
     links: dict[tuple[int, int], int] = field(default_factory=dict)
     asymmetric: set[tuple[int, int]] = field(default_factory=set)
 
+    @property
+    def any_known(self) -> bool:
+        """Whether the scores show how any two GPUs are connected."""
+        diagonal = len(self.levels)
+        return bool(self.links) or np.count_nonzero(self.levels != UNKNOWN) > diagonal
+
 
 def machine_from_scores(
     name: str,
@@ -85,7 +91,7 @@ def machine_from_scores(
     totals = Counter(gpu for pair, count in pairs.links.items() for gpu in pair * count)
     if any(total > MOST_DIRECT_LINKS for total in totals.values()):
         _switch(builder, pairs.links)
-    return builder.build(pairs.levels, notes, pairs.asymmetric)
+    return builder.build(pairs.levels, notes, pairs.asymmetric, links_assumed=not pairs.any_known)
 
 
 def _add_gpus(

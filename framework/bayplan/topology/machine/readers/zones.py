@@ -39,4 +39,4 @@ def machine_from_zones(name: str, gpus: Mapping[int, int]) -> Machine:
         "only the NUMA node of each GPU is known; assumed: PCIe 3, no NVLink, "
         f"{between.wire:g} GB/s between sockets, as of {_CPU.title()}"
     )
-    return builder.build(notes=(note,))
+    return builder.build(notes=(note,), links_assumed=True)
