@@ -55,8 +55,6 @@ def settings(case: Case, **given: Any) -> Settings:
     """Return settings with a case's feature gates, and else those of the release."""
     gates = case.get("feature_gates") or {}
     chosen = {GATES[gate]: on for gate, on in gates.items() if gate in GATES}
-    if gates.get("SchedulerTimestampPreemptionBuffer") is False:
-        chosen["timestamp_buffer"] = 0.0
     if case.get("quota_check_strategy") == "IgnoreUndeclared":
         chosen["ignore_undeclared"] = True
     return Settings(**{**RELEASED, **chosen, **given})

@@ -46,7 +46,11 @@ from bayplan_plugins.queues.cluster_queue.snapshot import (
 )
 from bayplan_plugins.queues.cluster_queue.store import KueueObject, Store
 from bayplan_plugins.queues.cluster_queue.usage_over_time import counts_usage, pays_on_entry
-from bayplan_plugins.queues.cluster_queue.victims import preemption_message
+from bayplan_plugins.queues.cluster_queue.victims import (
+    compared_priorities,
+    preempted_message,
+    preemption_message,
+)
 from bayplan_plugins.queues.cluster_queue.workloads import (
     WorkloadInfo,
     creation,
@@ -377,8 +381,14 @@ class Admission:
         text = preemption_message(preemptor.workload.workload, why, *paths)
         self._write(evicted(victim.workload, "Preempted", text, now, why), now, result)
         result.evicted.append(victim.key)
-        for reason in ("EvictedDueToPreempted", "Preempted"):
-            result.events.append(WorkloadEvent(victim.key, "Normal", reason, text))
+        both = preemptor.workload.workload, victim.workload
+        priorities = compared_priorities(*both, self.settings)
+        told = preempted_message(victim)
+        result.events += [
+            WorkloadEvent(victim.key, "Normal", "EvictedDueToPreempted", text),
+            WorkloadEvent(victim.key, "Normal", "Preempted", text + priorities),
+            WorkloadEvent(preemptor.workload.key, "Normal", "PreemptedWorkload", told + priorities),
+        ]
 
     def _migrate(
         self, sibling: WorkloadInfo, entry: Entry, now: float, result: CycleResult

@@ -15,8 +15,9 @@ import msgspec
 from bayplan import Handle
 from bayplan.api.kueue import KueueWorkload, KueueWorkloadStatus
 from bayplan.api.object_key import object_key
-from bayplan.cluster.protocol import CreateObject, PatchFields, PatchStatus
+from bayplan.cluster.protocol import CreateObject, Event, PatchFields, PatchStatus
 from bayplan.dialects.queued_jobs import QueuedJob
+from bayplan_plugins.queues.cluster_queue.admission import WorkloadEvent
 from bayplan_plugins.queues.cluster_queue.conditions import has_quota, is_true
 from bayplan_plugins.queues.cluster_queue.injection import admitted_fields, restored_fields
 from bayplan_plugins.queues.cluster_queue.job_workloads import JobWorkloads
@@ -34,6 +35,8 @@ class JobWrites:
         self._handle = handle
         self._jobs = jobs
         self._written = written
+        self._events: dict[str, dict[str, WorkloadEvent]] = {}
+        """What is to be told, by Workload and reason."""
 
     def write(self, store: Store, keys: Iterable[str]) -> None:
         """Write what the workloads with these keys, and their jobs, do not say yet."""
@@ -41,6 +44,7 @@ class JobWrites:
             job, workload = self._jobs.job_of(key), store.workloads.get(key)
             if job is None or workload is None:
                 self._written.forget(key)
+                self._events.pop(key, None)
                 continue
             seen = self._handle.snapshot.objects(KueueWorkload).get(key)
             is_current = key == self._jobs.current(self._jobs.home_of(key))
@@ -50,9 +54,22 @@ class JobWrites:
                 unsaid = msgspec.structs.replace(workload, status=KueueWorkloadStatus())
                 self._written.once(key, "create", job.obj.metadata.uid, CreateObject(unsaid))
                 continue
+            self._record(key)
             self._write_workload(key, workload, seen)
             if is_current:
                 self._write_job(key, job, workload, seen, store)
+
+    def tell(self, events: Iterable[WorkloadEvent]) -> None:
+        """Record events once the Workloads that they are about exist."""
+        for one in events:
+            if self._jobs.job_of(one.workload) is not None:
+                self._events.setdefault(one.workload, {})[one.reason] = one
+
+    def _record(self, key: str) -> None:
+        """Record what there is to tell of a Workload; nothing twice with one text."""
+        for reason, one in self._events.pop(key, {}).items():
+            event = Event(key, one.type, reason, one.message, about="Workload")
+            self._written.once(key, f"event {reason}", one.message, event)
 
     def has_stopped(self, key: str, workload: KueueWorkload) -> bool:
         """Tell whether a job is suspended, and as it came."""

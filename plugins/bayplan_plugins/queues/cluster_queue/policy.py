@@ -301,6 +301,7 @@ class ClusterQueuePolicy:
         with self._rehearsal.running(self._without_nodes()):
             while True:
                 result = self._admission.cycle(now)
+                self._writes.tell(result.events)
                 for old, entry in result.outcome.replaced:
                     self._jobs.replaced(old.key, entry.workload.key)
                 for key in result.admitted:

@@ -75,8 +75,7 @@ class Settings:
     have to, which lowers its share. ``nominal_regardless`` takes back what lies within the nominal
     quota whatever the shares are. ``lenders_first`` puts those of a fair cycle that borrow behind
     all that do not. ``preemption_gates`` heeds the gates that keep workloads from preempting.
-    ``timestamp_buffer`` is by how many seconds a workload of equal priority has to be newer to be
-    preempted by age. ``ignore_undeclared`` admits resources that no resource group covers.
+    ``ignore_undeclared`` admits resources that no resource group covers.
     """
 
     fair_sharing: bool = False
@@ -96,5 +95,4 @@ class Settings:
     preemptors_first: bool = True
     second_look: bool = False
     equivalence_hashing: bool = True
-    timestamp_buffer: float = 300.0
     ignore_undeclared: bool = False

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 _OUT_OF_SYNC = "The workload slice is out of sync with its parent job"
+_REPLACED = "Replaced to accommodate a new workload slice"
 
 
 def is_elastic(metadata: ObjectMeta) -> bool:
@@ -201,9 +202,11 @@ def out_of_sync(workload: KueueWorkload, now: float) -> KueueWorkload:
 def normalize(
     slices: Sequence[KueueWorkload], now: float
 ) -> tuple[KueueWorkload | None, tuple[KueueWorkload, ...]]:
-    """Return the slice that stands for a job, and those that end because they are out of sync.
+    """Return the slice that stands for a job, and those that end by that.
 
     Evicted slices always end, because they hold quota that has to be released.
+
+    :param slices: in the order of :func:`unfinished`, of which the last one is the newest.
     """
     living = [one for one in slices if not is_true(one, "Evicted")]
     replacements: dict[str, KueueWorkload] = {}
@@ -214,10 +217,9 @@ def normalize(
         known = replacements.get(key)
         if known is None or (has_quota(one) and not has_quota(known)):
             replacements[key] = one
-    with_quota = waiting = newest = None
+    with_quota = waiting = None
+    newest = living[-1] if living else None
     for one in living:
-        if newest is None or creation(one) > creation(newest):
-            newest = one
         successor = replacements.get(one.key)
         if has_quota(one) and not (successor is not None and has_quota(successor)):
             with_quota = one
@@ -227,4 +229,9 @@ def normalize(
     chosen = waiting or with_quota or newest
     kept = {one.key for one in (chosen, with_quota) if one is not None}
     ended = [one for one in slices if one.key not in kept]
-    return chosen, tuple(out_of_sync(one, now) for one in ended)
+    return chosen, tuple(
+        finished(one, "WorkloadSliceReplaced", _REPLACED, now)
+        if one.key in replacements
+        else out_of_sync(one, now)
+        for one in ended
+    )

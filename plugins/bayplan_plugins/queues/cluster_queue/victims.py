@@ -70,8 +70,8 @@ def may_preempt(
     if policy == "LowerPriority":
         return mine > theirs
     if policy == "LowerOrNewerEqualPriority":
-        newer = queue_time(candidate, settings) - queue_time(preemptor, settings)
-        return mine > theirs or (mine == theirs and newer > settings.timestamp_buffer)
+        newer = queue_time(candidate, settings) > queue_time(preemptor, settings)
+        return mine > theirs or (mine == theirs and newer)
     return policy == "Any"
 
 
@@ -141,3 +141,21 @@ def preemption_message(
         f"{_TEXTS[Why(why)]}; preemptor path: {preemptor_path or 'UNKNOWN'}; preemptee path: "
         f"{victim_path or 'UNKNOWN'}"
     )
+
+
+def preempted_message(victim: WorkloadInfo) -> str:
+    """Return the text of the event that tells a preemptor whom it preempted."""
+    uid = victim.workload.metadata.uid or "UNKNOWN"
+    return f"Preempted workload {victim.key} (UID: {uid}) in ClusterQueue {victim.queue}"
+
+
+def compared_priorities(preemptor: KueueWorkload, victim: KueueWorkload, settings: Settings) -> str:
+    """Return the end of the events of both: their priorities."""
+    parts = (("preemptor", preemptor), ("preemptee", victim))
+    texts = (f"{name} effective priority: {_priority_text(one, settings)}" for name, one in parts)
+    return "; " + "; ".join(texts)
+
+
+def _priority_text(workload: KueueWorkload, settings: Settings) -> str:
+    effective, base = priority_of(workload, settings), workload.spec.priority or 0
+    return f"{effective} (base: {base}, boost: {effective - base})"

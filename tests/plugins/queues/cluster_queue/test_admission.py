@@ -32,6 +32,7 @@ from bayplan.api.policy import Namespace
 from bayplan_plugins.queues.cluster_queue import Admission, Settings
 from bayplan_plugins.queues.cluster_queue.conditions import condition, is_true
 from bayplan_plugins.queues.cluster_queue.settings import FairRule, PodsReady, UsageSharing
+from bayplan_plugins.queues.cluster_queue.slices import normalize, unfinished
 from bayplan_plugins.queues.cluster_queue.workloads import REPLACES
 
 
@@ -425,7 +426,69 @@ def test_nobody_goes_where_the_nodes_would_not_do_anyway() -> None:
     assert "no room" in said(admission, "high")[2]
 
 
+@pytest.mark.parametrize(
+    ("policy", "seconds", "goes"),
+    [
+        ("LowerOrNewerEqualPriority", 1, True),
+        ("LowerOrNewerEqualPriority", 0, False),
+        ("LowerOrNewerEqualPriority", -1, False),
+        ("LowerPriority", 1, False),
+    ],
+)
+def test_a_workload_preempts_one_of_its_priority_that_is_newer_at_all(
+    policy: str, seconds: int, goes: bool
+) -> None:
+    preemption = {"withinClusterQueue": policy}
+    admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}, preemption=preemption))
+    load(admission, [workload("runs", "q", {"cpu": 4}, created=seconds)])
+    admission.cycle(NOW + 10)
+    load(admission, [workload("waits", "q", {"cpu": 4})])
+    assert admission.cycle(NOW + 10).evicted == (["default/runs"] if goes else [])
+
+
+def test_both_sides_of_a_preemption_are_told_of_the_other_one() -> None:
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}, preemption=preemption))
+    load(admission, [workload("low", "q", {"cpu": 4}, priority=-1)])
+    admission.cycle(NOW)
+    load(admission, [workload("high", "q", {"cpu": 4}, priority=3)])
+    told = {(one.workload, one.reason): one.message for one in admission.cycle(NOW).events}
+    priorities = (
+        "; preemptor effective priority: 3 (base: 3, boost: 0)"
+        "; preemptee effective priority: -1 (base: -1, boost: 0)"
+    )
+    assert told["default/high", "PreemptedWorkload"] == (
+        f"Preempted workload default/low (UID: low) in ClusterQueue q{priorities}"
+    )
+    assert told["default/low", "Preempted"].endswith(priorities)
+    assert "UID: high" in told["default/low", "EvictedDueToPreempted"]
+
+
 # Slices ------------------------------------------------------------------------------------
+
+
+def test_of_slices_without_quota_that_came_in_one_second_the_last_one_stays() -> None:
+    slices = [workload(name, "q", {"cpu": 1}, count=count) for name, count in (("a", 2), ("b", 3))]
+    chosen, ended = normalize(unfinished(reversed(slices)), NOW)
+    assert chosen is not None
+    assert chosen.metadata.name == "b"
+    assert [one.metadata.name for one in ended] == ["a"]
+    assert finished_reason(ended[0]) == "OutOfSync"
+
+
+def test_slices_that_another_one_replaces_end_as_replaced() -> None:
+    old = workload("old", "q", {"cpu": 1})
+    new = workload("new", "q", {"cpu": 1}, count=2, annotations={REPLACES: "default/old"})
+    chosen, (ended,) = normalize(unfinished([old, new]), NOW)
+    assert chosen is not None
+    assert chosen.metadata.name == "new"
+    assert finished_reason(ended) == "WorkloadSliceReplaced"
+
+
+def finished_reason(one: KueueWorkload) -> str:
+    found = condition(one, "Finished")
+    assert found is not None
+    return found.reason
 
 
 def test_a_larger_slice_replaces_the_old_one_and_pays_the_difference() -> None:

@@ -333,3 +333,24 @@ def test_pods_of_a_deleted_job_keep_its_quota_until_they_end() -> None:
     assert on_nodes(cluster) == {"a": 2}
     cluster.advance(60.0)
     assert on_nodes(cluster) == {"b": 2}
+
+
+def test_workloads_have_the_events_of_their_admission_and_preemption() -> None:
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    queue = cluster_queue("cq", {"f": {GPU: 2}}, preemption=preemption)
+    objects = [flavor("f"), queue, local_queue("lq", "cq"), make_node("n", gpu=8)]
+    cluster = started(*objects, job("low"))
+    cluster.add(job("high", priority=3))
+    cluster.advance(120.0)
+    names = {workload_of(cluster, name).key: name for name in ("low", "high")}
+    found: dict[str, list[str]] = {"low": [], "high": []}
+    for _, event in cluster.api.events:
+        if event.about == "Workload":
+            found[names[event.pod]].append(event.reason)
+    assert found["low"][:4] == ["QuotaReserved", "Admitted", "EvictedDueToPreempted", "Preempted"]
+    assert found["high"] == [
+        "PreemptedWorkload",
+        "WaitingForPreemptedWorkloads",
+        "QuotaReserved",
+        "Admitted",
+    ]
