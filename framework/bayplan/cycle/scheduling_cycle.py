@@ -75,6 +75,7 @@ class Cycle:
         self.unreserve = Unreserve(runtime, snapshot, failed)
         self._placer = Placer(runtime, evaluator, snapshot, self.unreserve, tables)
         self._score_placements = bool(runtime["placement_score"])
+        self._queueing = {call.name for call in runtime["queue_of"]}
 
     def run(self, unit: Unit, number: int, now: float, preempt: bool = True) -> Result:
         """Try to place a unit; a plugin that raises makes the outcome ERROR, never an exception.
@@ -98,15 +99,16 @@ class Cycle:
             needed = unit.min_placed + len(unit.bound)
             have = len(unit.pods) + len(unit.bound)
             decision.message = f'gang "{unit.key}" has {have} of the {needed} members it needs'
+            decision.of_members = True
             return Result(decision)
         offered = self._placements(unit, state)
         if not offered.candidates:
             decision.domains = tuple(offered.refused)
             decision.message = offered.reason
-            decision.of_queue = offered.of_queue
+            decision.of_queue, decision.more_nodes = offered.of_queue, offered.more_nodes
             if offered.of_queue:
                 # No node refuses it.
-                decision.refused_by |= {call.name for call in self._runtime["queue_of"]}
+                decision.refused_by |= self._queueing
             else:
                 self._explain_members(unit, decision)
             # No eviction helps a unit for which there is no domain at all.
@@ -129,6 +131,9 @@ class Cycle:
 
     def _placements(self, unit: Unit, state: CycleState) -> Placements:
         """Return the placements to try, the unit's nominated nodes first."""
+        refused = self.queue_refusal(unit) if unit.gang is None else None
+        if refused is not None:
+            return refused
         offered = self._placer.offers(unit, EVERYWHERE, state)
         if offered.of_queue:
             return offered
@@ -265,7 +270,7 @@ class Cycle:
         if attempt.refusal is not None:
             decision.refused_by.add(attempt.refusal[0])
             decision.at_permit = True
-            decision.of_queue = attempt.refusal[0] in {c.name for c in self._runtime["queue_of"]}
+            decision.of_queue = attempt.refusal[0] in self._queueing
             message = attempt.refusal[1]
         if unit.gang is not None and attempt.failed:
             message = f"{message} {_shortfall(unit, attempt)}"
@@ -340,6 +345,19 @@ class Cycle:
         :raises PluginError: when a plugin fails in ``placement_generate``.
         """
         return self._placer.offers(unit, EVERYWHERE, CycleState())
+
+    def queue_refusal(self, unit: Unit) -> Placements | None:
+        """Return why the unit's queue does not take it now; None if it does.
+
+        :raises PluginError: when a plugin fails in ``placement_generate``.
+        """
+        view = self._snapshot.view()
+        for call in self._runtime["placement_generate"] if self._queueing else ():
+            if call.name in self._queueing:
+                answer: Placements | None = call.call(unit, view, EVERYWHERE, CycleState())
+                if answer is not None and answer.of_queue:
+                    return answer
+        return None
 
     def place_here(self, unit: Unit, placement: Placement) -> dict[str, str] | None:
         """Place a unit within the running trial; return each pod's node, or None.

@@ -136,7 +136,8 @@ class Diagnosis:
         with self.snapshot.trial():
             result = self.cycle.run(unit, 0, now, preempt=False)
             self.cycle.unreserve(result.reserved)
-        reasons = [result.decision.message] if result.decision.at_permit else []
+        decision = result.decision
+        reasons = [decision.message] if decision.at_permit or decision.of_queue else []
         reasons += [
             refusal[1]
             for pod in unit.pods[:1]

@@ -592,10 +592,12 @@ class Placements:
     """What ``placement_generate`` found: candidates, best first, and the domains it refused.
 
     Without candidates, ``reason`` says why the unit cannot be placed; ``of_queue`` says that the
-    reason lies in its queue, so that it need not hold for units of other queues.
+    reason lies in its queue, so that it need not hold for units of other queues, ``more_nodes``
+    that the queue would take the unit if the cluster had more nodes.
     """
 
     candidates: Sequence[Placement] = ()
     refused: Sequence[DomainTrial] = ()
     reason: str = ""
     of_queue: bool = False
+    more_nodes: bool = False

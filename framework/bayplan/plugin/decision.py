@@ -9,6 +9,8 @@ from enum import Enum
 from bayplan.plugin.base import DomainTrial, PreemptionTrial
 
 __all__ = [
+    "NODES_LACK",
+    "NOT_READY",
     "Decision",
     "Finalist",
     "Outcome",
@@ -17,6 +19,12 @@ __all__ = [
     "not_satisfied",
     "nothing_left",
 ]
+
+
+NODES_LACK = "Unschedulable"
+"""The reason of PodScheduled=False for which autoscalers add nodes."""
+NOT_READY = "NotReadyForScheduling"
+"""The reason where nodes are not what is missing; autoscalers skip the pod."""
 
 
 class Outcome(Enum):
@@ -74,7 +82,9 @@ class Decision:
     ``at`` is the time in seconds. ``domains`` are the domains considered for the whole unit,
     ``parts`` those chosen for its sub-groups. ``preemption`` is what preempting pods would have
     cost in each domain. ``at_permit`` says that every pod had its node and a plugin refused at
-    Permit, ``of_queue`` that the reason lies in the unit's queue.
+    Permit, ``of_queue`` that the reason lies in the unit's queue, ``more_nodes`` that its queue
+    would take it if the cluster had more nodes, ``of_members`` that the reason lies in which
+    members its gang has.
     """
 
     unit: str
@@ -90,6 +100,13 @@ class Decision:
     refused_by: set[str] = field(default_factory=set)
     at_permit: bool = False
     of_queue: bool = False
+    more_nodes: bool = False
+    of_members: bool = False
+
+    @property
+    def held_by_queue(self) -> bool:
+        """Whether its queue refuses the unit, however many nodes there are."""
+        return self.of_queue and not self.more_nodes
 
 
 def fit_message(

@@ -19,6 +19,7 @@ from bayplan.plugin.base import Preparation, Unit
 from bayplan.plugin.decision import Outcome
 from bayplan.profiles.runtime import HookCall, guard
 from bayplan.scheduler.active_profiles import ActiveProfile
+from bayplan.scheduler.node_demand import reason_for
 from bayplan.scheduler.permits import PermitWait
 from bayplan.scheduler.pre_bind import AwaitedPreparation
 from bayplan.scheduler.queue import Place, QueuedUnit
@@ -293,6 +294,8 @@ class BindingCycle:
         decision.outcome, decision.message = Outcome.UNSCHEDULABLE, why
         decision.refused_by = set(plugins)
         self._state.observer.given_up(decision)
+        # Each of its pods had a node.
+        decision.at_permit = True
         self.report_refused(placed.queued, placed.result)
 
     def _fail(self, placed: _Placed, why: str | PluginError) -> None:
@@ -311,9 +314,10 @@ class BindingCycle:
         """Record why the pods of a unit have no node, and put the unit back into the queue."""
         state, decision = self._state, result.decision
         if queued.key in state.queue.units:
-            nomination = state.nominator.get(queued.key)
+            unit, nomination = state.unit(queued), state.nominator.get(queued.key)
             nodes = nomination.nodes if nomination is not None else {}
-            state.recorder.refused(state.unit(queued), decision, "Unschedulable", nodes)
+            reason = reason_for(queued, unit, decision, nomination)
+            state.recorder.refused(unit, decision, reason, nodes)
         state.queue.refuse(queued, decision.refused_by, state.now)
 
 

@@ -20,13 +20,15 @@ _Where = tuple[int, str, Hashable]
 class Refusal:
     """The smallest unit of a shape that was refused.
 
-    ``size`` is how many of its pods had to be placed at once, ``unit`` its key. After an event that
-    may help (``helped``) the shape may be tried again from ``retry_at``, in seconds.
+    ``size`` is how many of its pods had to be placed at once, ``unit`` its key, ``held`` says
+    whether its queue holds it back, however many nodes there are. After an event that may help
+    (``helped``) the shape may be tried again from ``retry_at``, in seconds.
     """
 
     size: int
     unit: str
     retry_at: float
+    held: bool = False
     helped: bool = False
 
 
@@ -45,19 +47,27 @@ class KnownRefusals:
         return bool(self._refusals)
 
     def add(
-        self, action: int, queue: str, shape: Hashable, size: int, unit: str, now: float
+        self,
+        action: int,
+        queue: str,
+        shape: Hashable,
+        size: int,
+        unit: str,
+        now: float,
+        held: bool = False,
     ) -> None:
         """Record that a unit was refused.
 
         :param queue: the queue for which that holds, "" for all.
         :param now: the time in seconds.
+        :param held: whether its queue holds it back.
         """
         where = (action, queue, shape)
         known = self._refusals.get(where)
         if known is not None and known.size <= size and not known.helped:
             return
         attempts = self._attempts[where] = self._attempts.get(where, 0) + 1
-        self._refusals[where] = Refusal(size, unit, now + self._delay(attempts))
+        self._refusals[where] = Refusal(size, unit, now + self._delay(attempts), held)
 
     def of(self, action: int, queue: str, shape: Hashable, size: int) -> Refusal | None:
         """Return the refusal because of which a unit need not be tried; None for none."""

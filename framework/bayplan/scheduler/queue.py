@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from bayplan.plugin.events import ClusterEvent
-from bayplan.scheduler.known_refusals import KnownRefusals
+from bayplan.scheduler.known_refusals import KnownRefusals, Refusal
 from bayplan.scheduler.lanes import Lanes, Skip
 from bayplan.scheduler.lines import Line
 from bayplan.snapshot.pods import PodInfo
@@ -61,7 +61,8 @@ class QueuedUnit:
     wait. ``arrival`` counts the units that came before it, ``version`` the changes of its pods and
     their gates. ``offered_for`` is the lane and shape of the units on whose behalf it is tried; its
     own shape may change meanwhile. ``seen`` tells what was known when its lane was looked up.
-    ``stand_in`` is the unit whose refusal counted for its own last.
+    ``stand_in`` is the unit whose refusal counted for its own last, ``held`` says whether its
+    queue held it back last, however many nodes there are.
     Entries of the queue's heaps with another ``ticket`` are stale.
     """
 
@@ -87,6 +88,7 @@ class QueuedUnit:
     seen: tuple[int, int] = (0, 0)
     ticket: int = 0
     stand_in: str = ""
+    held: bool = False
 
     @property
     def pods(self) -> dict[str, PodInfo]:
@@ -170,7 +172,7 @@ class UnitQueue:
         self._blocked: dict[str, str] = {}
         """For a strict lane, the unit that holds back all after it."""
         self._reopen_at: float | None = None
-        self._untold: dict[str, str] = {}
+        self._untold: dict[str, Refusal] = {}
         self._now = 0.0
 
     @property
@@ -339,18 +341,18 @@ class UnitQueue:
         if unit.strict:
             self._blocked[lane] = key
         unit.action = action
-        unit.stand_in = known.unit
+        unit.stand_in, unit.held = known.unit, known.held
         if self.make_room(unit):
             return Skip.YES
         self._wait_in_line(unit)
         self._offer_next(unit)
         if not unit.told:
             unit.told = True
-            self._untold[key] = known.unit
+            self._untold[key] = known
         return Skip.YES
 
-    def take_untold(self, most: int) -> dict[str, str]:
-        """Return units whose pods do not know yet why they wait, each with the unit refused for it.
+    def take_untold(self, most: int) -> dict[str, Refusal]:
+        """Return units that do not know yet why they wait, each with the refusal of another one.
 
         :param most: how many to return; the others are returned by later calls.
         """
@@ -433,13 +435,18 @@ class UnitQueue:
         heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
         self._offer_next(unit)
 
-    def not_placed(self, unit: QueuedUnit, everywhere: bool, now: float) -> None:
+    def not_placed(
+        self, unit: QueuedUnit, everywhere: bool, now: float, held: bool = False
+    ) -> None:
         """Record that an action did not place a unit of a lane.
 
         :param everywhere: whether that holds for such units of all lanes.
+        :param held: whether its queue holds it back, however many nodes there are.
         """
+        unit.held = held
         lane = "" if everywhere else unit.lane
-        self._refusals.add(unit.action, lane, unit.shape, unit.size, unit.key, now)
+        refused = unit.action, lane, unit.shape, unit.size, unit.key
+        self._refusals.add(*refused, now, held)
         if unit.strict:
             self._blocked[unit.lane] = unit.key
 
@@ -459,7 +466,8 @@ class UnitQueue:
                 unit.action = later
                 self._push(unit, Place.MAKING_ROOM)
                 return True
-            self._refusals.add(later, unit.lane, unit.shape, unit.size, unit.key, self._now)
+            refused = later, unit.lane, unit.shape, unit.size, unit.key
+            self._refusals.add(*refused, self._now, unit.held)
         return False
 
     def keep_in_line(self, unit: QueuedUnit, now: float) -> None:

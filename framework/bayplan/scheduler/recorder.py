@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from bayplan.api import PodCondition
 from bayplan.cluster.protocol import Cluster, Event, PatchPodStatus
 from bayplan.errors import ClusterError, PluginError
 from bayplan.plugin.base import Unit
-from bayplan.plugin.decision import Decision
+from bayplan.plugin.decision import NODES_LACK, NOT_READY, Decision
 from bayplan.scheduler.permits import PermitWait
 from bayplan.scheduler.pre_bind import AwaitedPreparation
 from bayplan.scheduler.queue import UnitQueue
@@ -34,8 +35,8 @@ class Recorder:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._recorded: dict[str, str] = {}
-        """The latest reason written into each pod's condition."""
+        self._recorded: dict[str, _Recorded] = {}
+        """What was written into each pod's condition last."""
         self._failures = _LatestTexts()
         self._gates_changed: set[str] = set()
         self._gates_recorded: dict[str, float] = {}
@@ -54,7 +55,7 @@ class Recorder:
     ) -> None:
         """Write into every pod of a unit why it has no node, and its nominated node if any.
 
-        :param reason: the condition's reason, such as Unschedulable.
+        :param reason: the condition's reason, such as ``NODES_LACK``.
         :param nominated: nominated nodes by pod key.
         """
         for pod in unit.pods:
@@ -71,10 +72,11 @@ class Recorder:
 
     def nomination_ended(self, pod: PodInfo, why: str) -> None:
         """Record that a pod no longer has a nominated node."""
-        self._recorded.pop(pod.key, None)
+        before = self._recorded.pop(pod.key, None)
         message = f"{pod.key} no longer has a nominated node{': ' if why else ''}{why}"
         self._cluster.submit(Event(pod.key, "Normal", "NotNominated", message))
-        condition = PodCondition("PodScheduled", "False", "Unschedulable", message)
+        reason = before.reason if before is not None else NODES_LACK
+        condition = PodCondition("PodScheduled", "False", reason, message)
         self._cluster.submit(PatchPodStatus(pod.key, pod.pod.metadata.uid, condition, ""))
 
     def preempted(self, victim: PodInfo, unit: str, node: str) -> None:
@@ -115,7 +117,7 @@ class Recorder:
             self._gates_recorded[unit_key] = now
             for pod, refusal in unit.gated.values():
                 gates = bool(pod.spec.scheduling_gates)
-                self._pending(pod, "SchedulingGated" if gates else "Unschedulable", refusal)
+                self._pending(pod, "SchedulingGated" if gates else NOT_READY, refusal)
 
     def next_time(self) -> float | None:
         """Return when ``gated`` may write a unit again, in seconds; None when never."""
@@ -189,7 +191,7 @@ class Recorder:
         self, pod: PodInfo, reason: str, message: str, nominated: str | None = None
     ) -> bool:
         """Write why a pod has no node; return False when it says so already."""
-        text = f"{nominated or ''} {message}"
+        text = _Recorded(reason, nominated or "", message)
         if self._recorded.get(pod.key) == text:
             return False
         self._recorded[pod.key] = text
@@ -203,6 +205,14 @@ class Recorder:
         write = PatchPodStatus(pod.key, pod.pod.metadata.uid, condition, nominated)
         self._cluster.submit(write, answered)
         return True
+
+
+class _Recorded(NamedTuple):
+    """The reason and the message of a pod's condition, with its nominated node."""
+
+    reason: str
+    nominated: str
+    message: str
 
 
 class _LatestTexts:

@@ -38,6 +38,7 @@ from bayplan.scheduler.evictor import Evictor
 from bayplan.scheduler.expectations import EXPECTED, ClusterOfAnother, Expectations
 from bayplan.scheduler.gang_timeouts import GangTimeouts
 from bayplan.scheduler.handle import PluginHandle
+from bayplan.scheduler.node_demand import NodeDemand
 from bayplan.scheduler.nominator import Nomination
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.permits import PermitWait
@@ -47,9 +48,6 @@ from bayplan.scheduler.state import SchedulerState
 from bayplan.snapshot import PodInfo
 
 __all__ = ["Scheduler"]
-
-_TOLD_AT_ONCE = 16
-"""So many units that were not tried are told why between two looks at the queue."""
 
 
 class Scheduler:
@@ -94,6 +92,7 @@ class Scheduler:
         self._binding = BindingCycle(state, self._redeliver)
         self.evictor = Evictor(state, self._binding.cancel_placement)
         self._expectations = None if binds else Expectations(state)
+        self._demand = NodeDemand(state)
         self._gang_timeouts = GangTimeouts(state.gangs)
         self._events = EventHandlers(state, self._binding, self.evictor, self._gang_timeouts)
         for profile in profiles.profiles:
@@ -342,7 +341,7 @@ class Scheduler:
                 self._queue_refusal,
                 lambda pod: self.profile_of(pod) is not None,
             )
-            if self._tell_untold() or waited:
+            if self._demand.tell() or waited:
                 return True
             self._prepare()
             return False
@@ -473,6 +472,7 @@ class Scheduler:
                 f'the members of gang "{unit.key}" name different schedulers: '
                 f"{', '.join(sorted(names))}"
             )
+            result.decision.of_members = True
         else:
             result = self._run(queued, unit, profile)
         if self._expectations is not None:
@@ -509,7 +509,7 @@ class Scheduler:
             result = profile.cycle.make_room(unit, before, number, state.now, action)
             if queued.stand_in and not result.decision.message:
                 why = f"not tried, as {queued.stand_in}, which needs no more, did not fit."
-                result.decision.message = why
+                result.decision.message, result.decision.of_queue = why, queued.held
             return result
         if nomination is None:
             # Room for a unit of a queue is made once nothing else can be placed.
@@ -585,30 +585,12 @@ class Scheduler:
         """Let a unit of a queue go on to its next action, or wait after the last one."""
         state, decision = self._state, result.decision
         everywhere = queued.action == 0 and not decision.of_queue
-        state.queue.not_placed(queued, everywhere, state.now)
+        state.queue.not_placed(queued, everywhere, state.now, decision.held_by_queue)
         if state.queue.make_room(queued):
             # What refuses it is told once every way to make room was tried.
             return
-        if queued.key in state.queue.units:
-            state.recorder.refused(state.unit(queued), decision, "Unschedulable")
+        self._demand.tell_later(queued.key, decision)
         state.queue.keep_in_line(queued, state.now)
-
-    def _tell_untold(self) -> bool:
-        """Tell some units that were not tried why they wait; return whether there were any."""
-        state = self._state
-        found = state.queue.take_untold(_TOLD_AT_ONCE)
-        for key, refused in found.items():
-            unit = state.unit(state.queue.units[key])
-            decision = Decision(key, state.statistics.cycles, state.now)
-            known = state.decisions.get(refused)
-            why = f": {known.message}" if known is not None and known.message else "."
-            decision.message = f"not tried, as {refused}, which needs no more, did not fit{why}"
-            decision.refused_by = set(known.refused_by) if known is not None else set()
-            state.remember(decision)
-            state.recorder.refused(unit, decision, "Unschedulable")
-            for gang in state.gangs.gangs_of(key) if unit.gang is not None else ():
-                state.group_status.changed(gang)
-        return bool(found)
 
     def _why_pending(self, gang: str) -> str:
         """Return what keeps a gang pending, as recorded on its pods."""

@@ -31,6 +31,7 @@ from bayplan_plugins.queues.policies import QueuesArgs, make_policies
 from bayplan_plugins.queues.policy import (
     AdmitsJobs,
     AssignsNodes,
+    BoundByNodes,
     KeepsOffNodes,
     LendsToElasticJobs,
     Policy,
@@ -201,8 +202,16 @@ class Queues(Plugin[QueuesArgs]):
             return None
         policy, queue = found
         # The queue may have gone since the unit passed the gate.
-        refusal = policy.gate(pod, queue) or policy.refusal(unit)
-        return None if refusal is None else Placements(reason=f"{refusal}.", of_queue=True)
+        closed = policy.gate(pod, queue)
+        refusal = closed or policy.refusal(unit)
+        if refusal is None:
+            return None
+        more_nodes = (
+            closed is None
+            and isinstance(policy, BoundByNodes)
+            and policy.is_within_own_limits(unit)
+        )
+        return Placements(reason=f"{refusal}.", of_queue=True, more_nodes=more_nodes)
 
     @hookimpl
     def reserve(self, pod: PodInfo) -> str | None:

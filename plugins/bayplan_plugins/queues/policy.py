@@ -17,6 +17,7 @@ from bayplan.queues.tree import AmountRows
 __all__ = [
     "AdmitsJobs",
     "AssignsNodes",
+    "BoundByNodes",
     "LendsToElasticJobs",
     "Moves",
     "Policy",
@@ -229,6 +230,14 @@ class ProtectsNewJobs(Protocol):
 
     def safe_for(self, pod: PodInfo, queue: str) -> float:
         """Return for how many more seconds the job of a pod is safe; 0 if it is not."""
+
+
+@runtime_checkable
+class BoundByNodes(Protocol):
+    """A policy whose queues may have no more than a share of what the nodes have."""
+
+    def is_within_own_limits(self, unit: Unit) -> bool:
+        """Tell whether a unit keeps within what its queue, and those above it, state themselves."""
 
 
 @runtime_checkable

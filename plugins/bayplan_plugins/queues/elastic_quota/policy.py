@@ -128,6 +128,11 @@ class ElasticQuotaPolicy:
         gate = self.followed.quotas.gate_of(unit.pods[0].pod)
         return None if gate is None else _refused(gate, unit)
 
+    def is_within_own_limits(self, unit: Unit) -> bool:
+        """Tell whether a unit keeps within the max of its quota, and of those above it."""
+        gate = self.followed.quotas.gate_of(unit.pods[0].pod, runtime=False)
+        return gate is None or _refused(gate, unit) is None
+
     def overrun(self, pod: PodInfo) -> str | None:
         """Refuse a pod that took its quota, or one above, beyond what it may have."""
         gate = self.followed.quotas.gate_of(pod.pod)

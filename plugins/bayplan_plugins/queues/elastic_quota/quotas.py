@@ -200,10 +200,13 @@ class Quotas:
 
     # Decisions ---------------------------------------------------------------------------
 
-    def gate_of(self, pod: Pod, check_parents: bool = True) -> QuotaGate | None:
+    def gate_of(
+        self, pod: Pod, check_parents: bool = True, runtime: bool = True
+    ) -> QuotaGate | None:
         """Return the limits of a pod's quota, for a trial; None for a pod without a quota.
 
         :param check_parents: whether the limits above it count, where the arguments say so.
+        :param runtime: whether its share of the nodes counts, where the arguments say so.
         """
         home = self.home_of(pod)
         if home is None:
@@ -211,7 +214,7 @@ class Quotas:
         return QuotaGate(
             self.trees[home[0]],
             home[1],
-            self.args.enable_runtime_quota,
+            runtime and self.args.enable_runtime_quota,
             check_parents and self.args.enable_check_parent_quota,
         )
 

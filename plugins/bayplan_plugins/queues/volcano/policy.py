@@ -28,6 +28,7 @@ from bayplan_plugins.queues.volcano.status import statuses
 from bayplan_plugins.queues.volcano.tiers import Tiers
 from bayplan_plugins.queues.volcano.turns import pods_of_turn
 from bayplan_plugins.queues.volcano.victims import plan_for
+from bayplan_plugins.queues.volcano.voters.limits import first_over
 
 __all__ = ["VolcanoArgs", "VolcanoPolicy"]
 
@@ -134,8 +135,19 @@ class VolcanoPolicy:
         row = self.ledger.row_of(unit.pods[0])
         if row is None:
             return None
+        return self.tiers.refusal(row, self._least(unit))
+
+    def is_within_own_limits(self, unit: Unit) -> bool:
+        """Tell whether a unit keeps within the capability of its queue, and of those above it."""
+        row, tree = self.ledger.row_of(unit.pods[0]), self.ledger.tree
+        if row is None or (self.session.hierarchical and not tree.is_leaf(row)):
+            return False
+        return first_over(self.session, row, self._least(unit), tree.limit, "capability") is None
+
+    def _least(self, unit: Unit) -> AmountRows:
+        """Return what the minimum of a unit takes of its queue."""
         least = sorted(unit.pods, key=self._size)[: max(1, unit.min_placed)]
-        return self.tiers.refusal(row, self.ledger.sum_of(least))
+        return self.ledger.sum_of(least)
 
     def _size(self, pod: PodInfo) -> float:
         """Return how large a pod is of what its queue may have: small ones fit the longest."""

@@ -1,0 +1,192 @@
+"""Which pending pods lack nodes: the reason of their PodScheduled condition.
+
+Autoscalers add nodes for pods with the reason ``Unschedulable`` and skip those with any other one,
+whatever the message says. So a unit that its queue, a missing member, a gate or an eviction holds
+back has another reason. Of the units that no node takes, only as many ask for nodes as their queues
+would take together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from bayplan.errors import PluginError
+from bayplan.plugin.base import Unit
+from bayplan.plugin.decision import NODES_LACK, NOT_READY, Decision
+from bayplan.scheduler.known_refusals import Refusal
+from bayplan.scheduler.nominator import Nomination
+from bayplan.scheduler.queue import Place, QueuedUnit
+from bayplan.scheduler.state import SchedulerState
+
+__all__ = ["NodeDemand", "reason_for"]
+
+_TOLD_AT_ONCE = 64
+"""So many units are told why they wait between two looks at the queue."""
+_KINDS_AT_ONCE = 64
+"""So many kinds of units that were held back are looked at again at once."""
+_NOWHERE = ""
+"""The node, in a trial, of pods that are supposed to have one."""
+
+
+def reason_for(
+    queued: QueuedUnit, unit: Unit, decision: Decision, nomination: Nomination | None = None
+) -> str:
+    """Return the reason of the PodScheduled conditions of a unit that has no nodes.
+
+    A pod without gang and queue has kube-scheduler's, which is the same for whatever refuses it.
+
+    :param nomination: its nominated nodes, if any.
+    """
+    if unit.gang is None and not queued.lane:
+        return NODES_LACK
+    evicting = nomination is not None and bool(nomination.victims)
+    held = decision.held_by_queue or decision.of_members or decision.at_permit or evicting
+    return NOT_READY if held else NODES_LACK
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """A unit of a queue that no action placed, and why."""
+
+    queued: QueuedUnit
+    unit: Unit
+    decision: Decision
+
+
+class NodeDemand:
+    """Tells units of queues why they wait, and which of them autoscalers may add nodes for."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._untold: dict[str, Decision] = {}
+        """What refused units that do not know it yet, by key."""
+        self._asking: dict[str, _Refused] = {}
+        """The units that ask for nodes, by key, in the order in which they were told."""
+        self._held: dict[str, _Refused] = {}
+        """The units that no node takes and that their queues would not take beside those."""
+        self._seen = (-1, -1)
+
+    def tell_later(self, key: str, decision: Decision) -> None:
+        """Tell a unit of a queue, once nothing is left to try, why no action placed it."""
+        self._untold[key] = decision
+
+    def tell(self) -> bool:
+        """Tell some units why they wait; return whether there were any."""
+        state = self._state
+        at = state.events, state.statistics.cycles
+        changed, self._seen = at != self._seen, at
+        self._forget_gone()
+        found = self._take_untold()
+        if not found and not (changed and (self._asking or self._held)):
+            return False
+        with state.snapshot.trial():
+            for one in self._asking.values():
+                self._suppose(one.unit)
+            told = [self._weighed(one) for one in found]
+            if changed:
+                told += [*self._overtaken(), *self._openings()]
+        for one in told:
+            reason = reason_for(one.queued, one.unit, one.decision)
+            state.remember(one.decision)
+            state.recorder.refused(one.unit, one.decision, reason)
+            for gang in state.gangs.gangs_of(one.unit.key) if one.unit.gang is not None else ():
+                state.group_status.changed(gang)
+        return bool(told)
+
+    def _forget_gone(self) -> None:
+        """Drop the units that are gone, have nodes, or wait behind gates."""
+        units = self._state.queue.units
+        for known in (self._asking, self._held, self._untold):
+            for key in list(known):
+                queued = units.get(key)
+                if queued is None or queued.place in (Place.GATED, Place.IN_FLIGHT):
+                    known.pop(key)
+
+    def _take_untold(self) -> list[_Refused]:
+        queue = self._state.queue
+        keys = list(self._untold)[:_TOLD_AT_ONCE]
+        found = {key: self._untold.pop(key) for key in keys}
+        for key, refusal in queue.take_untold(_TOLD_AT_ONCE).items():
+            found.setdefault(key, self._as_equivalent(key, refusal))
+        for key in found:
+            self._asking.pop(key, None)
+            self._held.pop(key, None)
+        units = [queue.units[key] for key in found]
+        return [_Refused(one, self._state.unit(one), found[one.key]) for one in units]
+
+    def _as_equivalent(self, key: str, refusal: Refusal) -> Decision:
+        """Return the decision on a unit that was not tried, as one that needs no more was refused.
+
+        What refused that one refuses this one, too: its queue, which is the same, or the nodes.
+        """
+        state = self._state
+        known = state.decisions.get(refusal.unit)
+        decision = Decision(key, state.statistics.cycles, state.now)
+        why = f": {known.message}" if known is not None and known.message else "."
+        decision.message = f"not tried, as {refusal.unit}, which needs no more, did not fit{why}"
+        decision.refused_by = set(known.refused_by) if known is not None else set()
+        decision.of_queue = refusal.held
+        return decision
+
+    # As many as queues take ----------------------------------------------------------------
+
+    def _weighed(self, one: _Refused) -> _Refused:
+        """Let a unit ask for nodes if its queue would take it beside those that ask already."""
+        key = one.unit.key
+        if reason_for(one.queued, one.unit, one.decision) == NOT_READY:
+            return one
+        refusal = self._queue_refusal(one.unit)
+        if not refusal:
+            self._asking[key] = one
+            self._suppose(one.unit)
+            return one
+        self._held[key] = one
+        message = f"{one.decision.message} More nodes alone would not help: {refusal}"
+        return replace(one, decision=replace(one.decision, message=message, of_queue=True))
+
+    def _overtaken(self) -> Iterator[_Refused]:
+        """Yield the units that asked for nodes until others took what their queue had left."""
+        by_lane: dict[str, list[str]] = {}
+        for key, one in self._asking.items():
+            by_lane.setdefault(one.queued.lane, []).append(key)
+        for keys in by_lane.values():
+            for key in reversed(keys):
+                one = self._asking.pop(key)
+                for pod in one.unit.pods:
+                    self._state.snapshot.remove_pod(pod.key)
+                told = self._weighed(one)
+                if key in self._asking:
+                    break
+                yield told
+
+    def _openings(self) -> Iterator[_Refused]:
+        """Yield the units that were held back and that their queues would take now."""
+        kinds: dict[object, list[str]] = {}
+        for key, one in self._held.items():
+            kind = one.queued.lane, one.queued.shape, one.queued.size
+            kinds.setdefault(kind, []).append(key)
+        for keys in list(kinds.values())[:_KINDS_AT_ONCE]:
+            for key in keys:
+                told = self._weighed(self._held[key])
+                if key not in self._asking:
+                    break
+                del self._held[key]
+                yield told
+
+    def _suppose(self, unit: Unit) -> None:
+        """Let the running trial count a unit as placed, as its queue will."""
+        snapshot = self._state.snapshot
+        for pod in unit.pods:
+            if pod.key not in snapshot.placed:
+                snapshot.add_pod(pod, _NOWHERE)
+
+    def _queue_refusal(self, unit: Unit) -> str:
+        """Return why a unit's queue would not take it if there were nodes, "" if it would."""
+        profile = self._state.profiles.of(unit.pods[0].pod)
+        try:
+            refused = profile.cycle.queue_refusal(unit) if profile is not None else None
+        except PluginError as exc:
+            self._state.recorder.plugin_failed(unit.pods[0], exc)
+            return ""
+        return refused.reason if refused is not None and not refused.more_nodes else ""
