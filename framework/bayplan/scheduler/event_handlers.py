@@ -33,6 +33,7 @@ from bayplan.scheduler.object_changes import (
     node_difference,
     same_needs,
 )
+from bayplan.scheduler.queue import Place
 from bayplan.scheduler.rivals import Rivals
 from bayplan.scheduler.state import AssumedPod, SchedulerState
 from bayplan.snapshot import PodInfo
@@ -64,6 +65,8 @@ class EventHandlers:
         """Units of gangs whose gates have to be checked again, once for all events."""
         self._objects_changed = False
         """Whether an object changed that a gate may wait for."""
+        self._renominated: dict[str, None] = {}
+        """Pods, by key, whose status names another nominated node than before."""
 
     def handle(self, event: WatchEvent) -> None:
         """Apply one watch event."""
@@ -231,6 +234,9 @@ class EventHandlers:
             self._pod_gone(pod)
             return
         known = self._known(pod)
+        stated = known.pod.status.nominated_node_name if known is not None else ""
+        if pod.status.nominated_node_name != stated:
+            self._renominated[pod.key] = None
         if known is not None and same_needs(known.pod, pod):
             before, known.pod = known.pod, pod
             if _claims_made(before) != _claims_made(pod):
@@ -264,6 +270,25 @@ class EventHandlers:
             self._gang_timeouts.watch(info.gang, state.now)
         state.recorder.gate_changed(state.gangs.unit_of(info))
         state.events += 1
+
+    def read_nominations(self) -> None:
+        """Keep the nodes that the status of pending pods names, as a leader that has just begun.
+
+        What this process nominated itself is known better than the status says, which follows.
+        """
+        state = self._state
+        changed, self._renominated = self._renominated, {}
+        units = [state.queue.unit_key(key) for key in changed]
+        for unit in dict.fromkeys(key for key in units if key is not None):
+            queued, current = state.queue.units[unit], state.nominator.get(unit)
+            if queued.place is Place.IN_FLIGHT or (current is not None and not current.stated):
+                continue
+            state.nominator.drop(unit)
+            pods = list(queued.pods.values())
+            if any(pod.pod.status.nominated_node_name for pod in pods):
+                self._evictor.read_back(state.unit_of(unit, pods))
+            elif current is not None:
+                state.broadcast(ClusterEvent.POD_REMOVED)
 
     # Nodes and other objects -------------------------------------------------------------
 

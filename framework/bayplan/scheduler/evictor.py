@@ -95,6 +95,22 @@ class Evictor:
         pods = [pod for pod in unit.pods if pod.key in nodes]
         self._nominator.add(Nomination(unit.key, pods, nodes, until, set()))
 
+    def read_back(self, unit: Unit) -> None:
+        """Nominate the nodes that the status of a unit's pods names, if any.
+
+        A process before this one nominated them, or another component. Pods that were evicted from
+        them are waited for.
+        """
+        pods = [pod for pod in unit.pods if pod.pod.status.nominated_node_name]
+        nodes = {pod.key: pod.pod.status.nominated_node_name for pod in pods}
+        names = set(nodes.values())
+        there = [pod for pod, node in self._state.snapshot.placed.values() if node in names]
+        victims = [pod for pod in there if _was_evicted(pod)]
+        until = self._state.now + self._seconds(unit, victims)
+        found = Nomination(unit.key, pods, nodes, until, {pod.key for pod in victims}, stated=True)
+        found.action = "preempt" if victims else ""
+        self._nominator.add(found)
+
     def give_up(self, nomination: Nomination, why: str = "") -> None:
         """End a nomination that did not lead to a placement, and let other units go first."""
         self._nominator.drop(nomination.unit)
@@ -130,8 +146,7 @@ class Evictor:
                 waited_for.add(victim.key)
         pods = [pod for pod in unit.pods if pod.key in preemption.nodes]
         waited_for |= self._followers(victims, pods, preemption.nodes)
-        grace = max((v.spec.termination_grace_period_seconds for v in victims), default=0)
-        until = self._state.now + max(_nomination_time(unit), grace + _AFTER_GRACE)
+        until = self._state.now + self._seconds(unit, victims)
         nodes, domain = preemption.nodes, preemption.domain
         why, moves = preemption.reason, preemption.moves
         made = Nomination(unit.key, pods, nodes, until, waited_for, domain, why, moves, action)
@@ -143,6 +158,11 @@ class Evictor:
         guarded = [victim for victim in victims if victim.key in preemption.guarded]
         others = [victim for victim in victims if victim.key not in preemption.guarded]
         self._evict_all(guarded, others, made)
+
+    def _seconds(self, unit: Unit, victims: Sequence[PodInfo]) -> float:
+        """Return for how long nodes stay nominated for a unit that waits for victims."""
+        grace = max((v.spec.termination_grace_period_seconds for v in victims), default=0)
+        return max(_nomination_time(unit), grace + _AFTER_GRACE)
 
     def _followers(
         self, victims: Sequence[PodInfo], pods: Sequence[PodInfo], nodes: Mapping[str, str]
@@ -262,6 +282,14 @@ class Evictor:
                 replace(trial, chosen=False, refusal=refusal) if trial.chosen else trial
                 for trial in decision.preemption
             )
+
+
+def _was_evicted(pod: PodInfo) -> bool:
+    """Tell whether a pod ends because it was evicted."""
+    conditions = pod.pod.status.conditions
+    return pod.terminating and any(
+        one.type == "DisruptionTarget" and one.status == "True" for one in conditions
+    )
 
 
 def _nomination_time(unit: Unit) -> float:

@@ -23,7 +23,7 @@ class Nomination:
     domain of the nodes, "" without one. ``reason`` is told to the victims, ``moves`` names the
     node where a victim, by key, fits once it is created again. ``action`` is how room was made.
     ``reasons`` is what single victims, by key, are told instead of ``reason``, ``together`` how
-    many pods of each gang are evicted.
+    many pods of each gang are evicted. ``stated`` says that it was read from the pods' status.
     """
 
     unit: str
@@ -37,6 +37,7 @@ class Nomination:
     action: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)
     together: Mapping[str, int] = field(default_factory=dict)
+    stated: bool = False
 
     def reason_for(self, victim: str) -> str:
         """Return why a victim, by key, is evicted."""

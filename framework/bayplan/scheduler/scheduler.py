@@ -321,6 +321,7 @@ class Scheduler:
         """End waits at Permit or, without any, run one cycle; return whether there was either."""
         state = self._state
         state.snapshot.sync()
+        self._events.read_nominations()
         self._admit()
         self._events.recheck_stale_gates()
         if self._binding.settle_permits():
@@ -628,9 +629,11 @@ def _is_useless(nomination: Nomination, unit: Unit, decision: Decision) -> bool:
 
     Its queue does not take it now, or its gang has lost members since and needs more nodes than
     were freed. What refuses it on its nodes may pass, such as devices that are still given back.
+    Nodes of which only the status tells, and that nobody has to leave, serve it at once or not at
+    all, as in kube-scheduler.
     """
-    if nomination.victims or not nomination.action:
+    if nomination.victims:
         return False
-    if nomination.action == EXPECTED:
-        return True
+    if nomination.action in ("", EXPECTED):
+        return nomination.stated or nomination.action == EXPECTED
     return decision.of_queue or len(nomination.pods) < unit.min_placed
