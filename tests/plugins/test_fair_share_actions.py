@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from paths import ROOT
 
 from bayplan.api import KaiPodGroup, Pod
@@ -212,6 +213,27 @@ def test_a_gang_that_lost_a_member_for_good_is_evicted_after_its_grace_period(gr
     assert not evicted(cluster)
     cluster.advance(120)
     assert evicted(cluster) == (set() if grace.startswith("-") else {"gang-0"})
+
+
+@pytest.mark.parametrize("slow", [True, False], ids=["nominated", "no node"])
+def test_a_member_whose_node_is_cleared_by_a_slow_victim_keeps_its_gang(slow: bool) -> None:
+    cluster = world(2, 2, queue("a", 4), queue("b", 0))
+    add_job(cluster, "gang", "a", pods=2, gpus=2, stalenessGracePeriod="1m")
+    cluster.advance(1)
+    cluster.remove("gang-1")
+    add_job(cluster, "rest", "b", gpus=2)
+    victim = cluster.api.get(Pod, "default/rest-0")
+    assert victim is not None
+    grace = 240 if slow else 1
+    spec = replace(victim.spec, termination_grace_period_seconds=grace)
+    cluster.api.update(replace(victim, spec=spec))
+    cluster.schedule()
+    if slow:
+        cluster.add(member("gang", 1, 2, 50))
+    cluster.advance(180)
+    assert evicted(cluster) == ({"rest-0"} if slow else {"gang-0"})
+    cluster.advance(120)
+    assert ("gang-1" in cluster.placements()) == slow
 
 
 def test_a_limit_holds_a_job_back_with_the_numbers() -> None:

@@ -45,7 +45,7 @@ class StaleGangs:
             members = self._handle.gang(key)
             stated = timestamp(group.metadata.annotations.get(STALE_SINCE))
             (self._told.add if stated else self._told.discard)(key)
-            whole = _stale_part(members)
+            whole = self._stale_part(members)
             if whole is None:
                 self._forget(key)
                 continue
@@ -61,7 +61,7 @@ class StaleGangs:
             if now < since + grace:
                 times.append(since + grace - now + self._handle.now)
                 continue
-            victims += [(pod, stale_text(pod, members)) for pod, _ in members.bound.values()]
+            victims += [(pod, stale_text(pod, whole)) for pod, _ in members.bound.values()]
         if not victims and not times:
             return None
         return Overdue(victims, min(times, default=None))
@@ -73,6 +73,19 @@ class StaleGangs:
         for key in self._told - self._since.keys():
             yield PatchAnnotations(KaiPodGroup, key, {STALE_SINCE: None})
 
+    def _stale_part(self, members: GangMembers) -> Part | None:
+        """Return a gang if members run, none has succeeded, and too few have a node; else None.
+
+        Members count for which a node is nominated: they come once the evicted pods there end.
+        """
+        if members.gang is None or not members.bound or members.count_ended("Succeeded"):
+            return None
+        placed = self._handle.snapshot.placed
+        here = [pod for pod, _ in members.bound.values()]
+        here += [pod for key, pod in members.pending.items() if key in placed]
+        whole = whole_of(members.gang, here, ())
+        return None if whole.satisfied else whole
+
     def _forget(self, key: str) -> None:
         self._since.pop(key, None)
         self._texts.pop(key, None)
@@ -83,11 +96,3 @@ class StaleGangs:
         if self._texts.get(key) != text:
             self._texts[key] = text
             self._handle.submit(Event(key, "Normal", "StaleJob", text, about="PodGroup"))
-
-
-def _stale_part(members: GangMembers) -> Part | None:
-    """Return a gang if members run, none has succeeded, and too few are left; else None."""
-    if members.gang is None or not members.bound or members.count_ended("Succeeded"):
-        return None
-    whole = whole_of(members.gang, [pod for pod, _ in members.bound.values()], ())
-    return None if whole.satisfied else whole

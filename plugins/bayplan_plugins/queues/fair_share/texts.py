@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bayplan import PodInfo
-from bayplan.gangs.directory import GangMembers
 from bayplan.queues.tree import AmountRows, QueueTree
-from bayplan_plugins.queues.fair_share.jobs import Job, Part, whole_of
+from bayplan_plugins.queues.fair_share.jobs import Job, Part
 from bayplan_plugins.queues.fair_share.shares import FairShares
 from bayplan_plugins.queues.policy import QuotaRefusal
 
@@ -142,10 +141,9 @@ def stale_job_text(whole: Part) -> str:
     return f"Job is stale. {text}{''.join(short)}"
 
 
-def stale_text(victim: PodInfo, members: GangMembers) -> str:
+def stale_text(victim: PodInfo, whole: Part) -> str:
     """Return the text for a member of a gang that has been below its minimum for too long."""
-    active = [pod for pod, _ in members.bound.values()]
-    short = [one for one in whole_of(members.gang, active, ()).sets if not one.satisfied]
+    short = [one for one in whole.sets if not one.satisfied]
     least = short[0].least if short else 0
     where = f" in sub-group {short[0].name}" if short and short[0].name else ""
     return (
