@@ -15,6 +15,7 @@ import urllib.request
 import zipfile
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from prometheus_client import CollectorRegistry
 from bayplan.api import ApiObject, Namespace, ObjectMeta, Pod, VolcanoQueue
 from bayplan.api.configmap import ConfigMap
 from bayplan.cli import cli, main
-from bayplan.cluster.apiserver import Role, Rule
+from bayplan.cluster.apiserver import Role, Rule, ServedCluster
 from bayplan.cluster.embedded.assembly import create_in_order
 from bayplan.cluster.manifests import load_manifests
 from bayplan.live import app
@@ -445,6 +446,115 @@ def test_explain_asks_the_scheduler_that_runs(face: Face, kubeconfig: Path, run:
     assert "Simulated" in told.stdout
     text = failure("explain", "default/none", "--kubeconfig", kubeconfig)
     assert 'no pod or gang "default/none"' in text
+
+
+def _profile_of(path: Path, name: str, namespace: str, **more: Any) -> Path:
+    """Write a profile file for pods of ``name``, whose Lease is in ``namespace``."""
+    content = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"resourceNamespace": namespace},
+        "profiles": [{"schedulerName": name, **more}],
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_without_a_config_the_scheduler_is_found_by_its_lease_in_any_namespace(
+    face: Face, kubeconfig: Path, run: Any, tmp_path: Path
+) -> None:
+    config = _profile_of(tmp_path / "profile.yaml", "bayplan", "bayplan-system")
+    create(
+        face,
+        Namespace(ObjectMeta("bayplan-system")),
+        make_node("n0"),
+        VolcanoQueue(ObjectMeta(name="a")),
+        make_pod("big", cpu=64, spec={"schedulerName": "bayplan"}),
+        make_pod("typed", spec={"schedulerName": "bayplam"}),
+        make_pod("kube", spec={"schedulerName": "default-scheduler"}),
+        make_pod("small", spec={"schedulerName": "bayplan", "nodeSelector": {"late": "yes"}}),
+    )
+    running = run(config=config)
+    running.until("not placed")
+    for command in (("explain", "big"), ("queue", "list"), ("top", "--once")):
+        told = bayplan(*command, "--kubeconfig", kubeconfig)
+        assert (told.exit_code, told.stderr) == (0, ""), command
+        assert "Simulated" not in told.stdout
+    typed = 'no profile schedules pods of schedulerName "bayplam"; did you mean "bayplan"?'
+    assert typed in bayplan("explain", "typed", "--kubeconfig", kubeconfig).stdout
+    running.end()
+    create(face, make_node("n1", labels={"late": "yes"}))
+    # Without the scheduler, the simulation places the pods that were its own, and no others.
+    told = bayplan("explain", "typed", "--kubeconfig", kubeconfig)
+    assert "nobody holds the Lease bayplan-system/bayplan: no scheduler runs" in told.stderr
+    assert typed in told.stdout
+    told = bayplan("explain", "kube", "--kubeconfig", kubeconfig)
+    assert 'no profile schedules pods of schedulerName "default-scheduler"' in told.stdout
+    told = bayplan("explain", "small", "--kubeconfig", kubeconfig)
+    assert "default/small would be on n1" in told.stdout
+    told = bayplan("explain", "small", "--kubeconfig", kubeconfig, "-o", "json")
+    assert json.loads(told.stdout)["simulated"]
+
+
+def test_a_pod_is_explained_by_the_scheduler_that_places_it(
+    face: Face, kubeconfig: Path, run: Any, tmp_path: Path
+) -> None:
+    create(face, make_node("n0"))
+    for name in ("one", "two"):
+        create(face, Namespace(ObjectMeta(name)))
+        create(face, make_pod(f"of-{name}", cpu=64, spec={"schedulerName": name}))
+        run(config=_profile_of(tmp_path / f"{name}.yaml", name, name)).until("not placed")
+    for name, other in (("one", "two"), ("two", "one")):
+        told = bayplan("explain", f"of-{name}", "--kubeconfig", kubeconfig)
+        assert "Insufficient cpu" in told.stdout
+        assert f"note: the holder of the Lease {name}/bayplan answers" in told.stderr
+        assert f"{other}/bayplan" in told.stderr
+
+
+def test_plugins_of_the_running_profile_are_not_needed_to_ask(
+    face: Face, kubeconfig: Path, run: Any, tmp_path: Path
+) -> None:
+    create(face, Namespace(ObjectMeta("system")), make_node("n0"), make_pod("big", cpu=64))
+    name = "default-scheduler"
+    run(config=_profile_of(tmp_path / "run.yaml", name, "system")).until("not placed")
+    enabled = {"multiPoint": {"enabled": [{"name": "NotInstalledHere"}]}}
+    config = _profile_of(tmp_path / "ask.yaml", name, "system", plugins=enabled)
+    for command in (("explain", "big"), ("top", "--once")):
+        told = bayplan(*command, "--kubeconfig", kubeconfig, "--config", config)
+        assert (told.exit_code, told.stderr) == (0, ""), told.output
+        assert "big" in told.stdout
+
+
+def test_without_the_right_to_list_leases_the_usual_ones_are_read(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "kubeconfig"
+    reader = Role(
+        "reader",
+        (
+            Rule(("*",), ("pods", "nodes"), ("list", "watch")),
+            Rule(("coordination.k8s.io",), ("leases",), ("get",)),
+        ),
+    )
+    with serving(tokens={"token": reader}) as face:
+        face.server.write_kubeconfig(path, "token")
+        create(face, make_node("n0"), make_pod("p"))
+        told = bayplan("explain", "p", "--kubeconfig", path)
+    assert "no scheduler of it has ever led here" in told.stderr
+    assert "default/p would be on n0" in told.stdout
+
+
+def test_waits_of_a_cluster_count_from_the_creation_of_its_pods(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    with serving(ServedCluster(start=an_hour_ago)) as face:
+        face.server.write_kubeconfig(path)
+        in_queue = {"scheduling.volcano.sh/queue-name": "a"}
+        create(face, VolcanoQueue(ObjectMeta(name="a")), make_pod("p", annotations=in_queue))
+        top = bayplan("top", "-o", "json", "--kubeconfig", path)
+        queue = bayplan("queue", "show", "a", "-o", "json", "--kubeconfig", path)
+    waits = [json.loads(top.stdout)["pending"][0], json.loads(queue.stdout)["line"][0]]
+    assert [round(one["waits"] / 3600) for one in waits] == [1, 1]
 
 
 def test_queues_come_from_the_scheduler_that_runs_or_else_from_the_cluster(

@@ -91,4 +91,4 @@ def test_explain_asks_a_cluster_again_until_ctrl_c(
     assert result.exit_code == 0
     first, second = result.stdout.split("Simulated:")[1:]
     assert "default/p is pending" in first
-    assert "default/p is on n" in second
+    assert "default/p would be on n" in second

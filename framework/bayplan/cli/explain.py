@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import click
 
 from bayplan.cli.options import (
     cluster_options,
+    lease_of,
     optional_input_options,
     output_option,
     profiles,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from bayplan.api import Pod
     from bayplan.billing.prices import PriceList
     from bayplan.explain.target import Target
+    from bayplan.live.client import Reply
+    from bayplan.profiles.loading import ProfileSet
     from bayplan.simulation import Simulation
 
 __all__ = ["command"]
@@ -103,9 +106,14 @@ def _explain(
 
     if kubeconfig is None and not context and find_kubeconfig() is None:
         raise InputError("give manifests with -f, or a cluster with --kubeconfig")
-    if prices is None and _ask(wanted, config, plugins_dir, kubeconfig, context, output):
+    reply = _ask(wanted, config, kubeconfig, context, output)
+    # What a scheduler answers has no prices.
+    if reply.text is not None and prices is None:
+        answer = json.dumps(json.loads(reply.text), indent=2) if output == "json" else reply.text
+        click.echo(answer.rstrip("\n"))
         return
-    _explain_simulated(wanted, config, plugins_dir, until, kubeconfig, context, output, prices)
+    loaded = profiles(config, plugins_dir, reply.leases)
+    _explain_simulated(wanted, loaded, until, kubeconfig, context, output, prices)
 
 
 def _prices(path: Path | None) -> PriceList | None:
@@ -117,50 +125,42 @@ def _prices(path: Path | None) -> PriceList | None:
 
 
 def _ask(
-    wanted: Target,
-    config: Path | None,
-    plugins_dir: Path | None,
-    kubeconfig: Path | None,
-    context: str,
-    output: str,
-) -> bool:
-    """Print the answer of the running scheduler; return False when it has none."""
+    wanted: Target, config: Path | None, kubeconfig: Path | None, context: str, output: str
+) -> Reply:
+    """Return the answer of the running scheduler, and print the notes about it."""
     from bayplan.live.client import Question, ask_scheduler
 
-    lease = profiles(config, plugins_dir).leader_election
     pod = f"{wanted.kind.lower()}/{wanted.key}" if wanted.kind else wanted.key
     question = Question("/debug/explain", {"pod": pod}, output)
-    answer, why = asyncio.run(ask_scheduler(kubeconfig, context, question, lease))
-    if answer is None:
-        click.echo(f"note: {why}", err=True)
-        return False
-    if output == "json":
-        answer = json.dumps(json.loads(answer), indent=2)
-    click.echo(answer.rstrip("\n"))
-    return True
+    reply = asyncio.run(ask_scheduler(kubeconfig, context, question, lease_of(config)))
+    for note in reply.notes:
+        click.echo(f"note: {note}", err=True)
+    return reply
 
 
 def _explain_simulated(
     wanted: Target,
-    config: Path | None,
-    plugins_dir: Path | None,
+    loaded: ProfileSet,
     until: float | None,
     kubeconfig: Path | None,
     context: str,
     output: str,
     prices: PriceList | None,
 ) -> None:
+    from bayplan.api import Pod
     from bayplan.live.client import read_cluster
 
-    view = asyncio.run(read_cluster(kubeconfig, context, profiles(config, plugins_dir)))
+    view = asyncio.run(read_cluster(kubeconfig, context, loaded))
     for note in view.left_out:
         click.echo(f"note: left out: {note}", err=True)
     objects = [obj for found in view.objects.values() for obj in found]
-    whose = "" if config else "; without --config it places every pod, whatever its schedulerName"
-    head = f"Simulated: what bayplan would do with the cluster as it is now{whose}:"
     record = frozenset((wanted.key,))
-    simulation = simulate_objects(objects, config, plugins_dir, until, record)
-    _print(simulation, wanted, output, head, prices)
+    simulation = simulate_objects(objects, loaded, until, record)
+    placed = {obj.key for obj in objects if isinstance(obj, Pod) and obj.spec.node_name}
+    whose = "; every pod is placed, as no scheduler of bayplan has led here yet"
+    whose = whose if loaded.any_scheduler else ""
+    head = f"Simulated: what bayplan would do with the cluster as it is now{whose}:"
+    _print(simulation, wanted, output, head, prices, placed)
 
 
 def _print(
@@ -169,7 +169,9 @@ def _print(
     output: str,
     head: str = "",
     prices: PriceList | None = None,
+    placed: Container[str] | None = None,
 ) -> None:
+    """Print the explanation of a simulation; ``placed`` are the pods that really have a node."""
     from bayplan.api import Pod
     from bayplan.cli import render
     from bayplan.explain.explanation import explain, explain_job
@@ -199,6 +201,8 @@ def _print(
         verb = "are no" if what else "is no"
         raise InputError(f"there {verb} {what} {wanted} at the end{near}".replace("  ", " "))
     about = explain(scheduler, found[0], len(found) if wanted.makes_pods else 1)
+    if placed is not None and found[0].key not in placed:
+        about = replace(about, simulated=True)
     if prices is not None:
         about = replace(about, cost=_cost(found, simulation, prices))
     for note in simulation.problems():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,13 +19,20 @@ from bayplan.errors import InputError
 from bayplan.inputs.choices import OneOf
 from bayplan.inputs.durations import parse_duration
 from bayplan.profiles.finder import PluginFinder
-from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
+from bayplan.profiles.loading import (
+    ProfileSet,
+    default_profiles,
+    load_leader_election,
+    load_profiles,
+)
+from bayplan.profiles.settings import LeaderElection
 from bayplan.simulation import Simulation
 from bayplan.simulation.arrivals import split_by_arrival
 
 if TYPE_CHECKING:
     from bayplan.cli.progress import Bars
     from bayplan.cycle.evaluator import Trace
+    from bayplan.live.leases import SchedulerLease
     from bayplan.metering.journal import Journal
 
 __all__ = [
@@ -31,6 +40,7 @@ __all__ = [
     "check_readable",
     "cluster_options",
     "compared_input_options",
+    "lease_of",
     "optional_input_options",
     "output_option",
     "profiles",
@@ -161,13 +171,32 @@ def check_readable(option: str, path: Path | None) -> None:
         raise InputError(exc.strerror or str(exc), f"{option} {path}") from None
 
 
-def profiles(config: Path | None, plugins_dir: Path | None) -> ProfileSet:
+def profiles(
+    config: Path | None, plugins_dir: Path | None, leases: Sequence[SchedulerLease] = ()
+) -> ProfileSet:
     """Return the profiles of a file, or the default profile.
 
+    :param leases: of the schedulers of a cluster: without a file, theirs are the pods of the
+        default profile, and the queues beside the first.
     :raises InputError: for a profile that cannot be loaded.
     """
     finder = PluginFinder(plugins_dir)
-    return default_profiles(finder) if config is None else load_profiles(config, finder)
+    if config is not None:
+        return load_profiles(config, finder)
+    names = dict.fromkeys(name for lease in leases for name in lease.scheduler_names)
+    found = default_profiles(finder, tuple(names))
+    if not leases:
+        return found
+    first = LeaderElection(resource_namespace=leases[0].namespace, resource_name=leases[0].name)
+    return dataclasses.replace(found, leader_election=first)
+
+
+def lease_of(config: Path | None) -> LeaderElection | None:
+    """Return the Lease that a profile file names, None without a file: any of bayplan's.
+
+    :raises InputError: for a file that cannot be used; its plugins need not be installed.
+    """
+    return None if config is None else load_leader_election(config)
 
 
 def simulate(
@@ -256,33 +285,29 @@ def _check_admitted(simulation: Simulation, pods: frozenset[str]) -> None:
 
 def simulate_objects(
     objects: Iterable[ApiObject],
-    config: Path | None,
-    plugins_dir: Path | None,
+    loaded: ProfileSet,
     until: float | None,
     record: frozenset[str],
 ) -> Simulation:
-    """Simulate the objects of a cluster; see ``simulate`` for the parameters.
+    """Simulate the objects of a cluster from now on; see ``simulate`` for the parameters.
 
     :raises InputError: for input that cannot be used.
     """
     with _plugins_print_to_stderr():
-        loaded = profiles(config, plugins_dir)
-        simulation = Simulation(loaded, until=until, explained=record)
-        simulation.create(objects)
+        simulation = Simulation(loaded, until=until, explained=record, start=datetime.now(UTC))
+        simulation.create(objects, restore=True)
         simulation.run()
         _check_admitted(simulation, record)
     return simulation
 
 
-def unscheduled(
-    objects: Iterable[ApiObject], config: Path | None, plugins_dir: Path | None
-) -> Simulation:
-    """Return the objects of a cluster as a scheduler sees them that has not decided anything.
+def unscheduled(objects: Iterable[ApiObject], loaded: ProfileSet) -> Simulation:
+    """Return the objects of a cluster as a scheduler sees them now that has not decided anything.
 
     :raises InputError: for input that cannot be used.
     """
     with _plugins_print_to_stderr():
-        simulation = Simulation(profiles(config, plugins_dir))
-        simulation.create(objects)
+        simulation = Simulation(loaded, start=datetime.now(UTC))
+        simulation.create(objects, restore=True)
         simulation.observe()
     return simulation

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from bayplan.cli.options import cluster_options, profiles
+from bayplan.cli.options import cluster_options, lease_of, profiles
 from bayplan.errors import InputError
 
 __all__ = ["command"]
@@ -19,7 +19,8 @@ __all__ = ["command"]
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The profile file: ConfigMaps that define queues are beside the Lease that it names.",
+    help="The profile file: ConfigMaps that define queues are beside the Lease that it names. "
+    "Without it, they are beside the Lease of the scheduler that runs.",
 )
 @click.option(
     "-o",
@@ -39,14 +40,15 @@ def command(kubeconfig: Path | None, context: str, config: Path | None, output: 
     from importlib.metadata import version
 
     from bayplan.cluster.archive import is_archive, write_archive
-    from bayplan.live.client import read_cluster
+    from bayplan.live.client import read_cluster, running_schedulers
 
     if not is_archive(output):
         raise InputError("expected a name that ends in .zip", str(output))
     if not output.parent.is_dir():
         # Checked first, because reading a large cluster takes long.
         raise InputError("there is no such folder", str(output.parent))
-    view = asyncio.run(read_cluster(kubeconfig, context, profiles(config, None)))
+    leases = asyncio.run(running_schedulers(kubeconfig, context, lease_of(config)))
+    view = asyncio.run(read_cluster(kubeconfig, context, profiles(config, None, leases)))
     about = {
         "bayplan": version("bayplan"),
         "taken": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

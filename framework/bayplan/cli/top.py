@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
@@ -17,7 +16,6 @@ from bayplan.cli.options import (
     cluster_options,
     optional_input_options,
     output_option,
-    profiles,
     simulate,
 )
 from bayplan.cli.views import ViewRequest, check_source, read_unscheduled
@@ -54,7 +52,7 @@ def command(once: bool, **given: Any) -> None:
 
     request = ViewRequest(**given, watch=False)
     if once or request.output == "json" or not sys.stdout.isatty():
-        request.answer(TopView(None if request.paths else time.time))
+        request.answer(TopView())
         return
     check_source(request)
     _Screen(request).run()
@@ -143,17 +141,14 @@ class _Screen:
 
         from bayplan.explain.overview import Overview, overview
         from bayplan.explain.top_view import TopView
-        from bayplan.live.client import Question, ask_scheduler
 
         request = self.request
-        lease = profiles(request.config, request.plugins_dir).leader_election
-        question = Question(TopView.page, {}, "json")
-        asked = ask_scheduler(request.kubeconfig, request.context, question, lease)
-        answer, why = asyncio.run(asked)
-        if answer is not None:
-            return msgspec.convert(json.loads(answer), Overview), ""
-        simulation, _ = read_unscheduled(request)
-        return overview(simulation.scheduler, time.time()), why
+        reply = request.ask(TopView.page, {}, "json")
+        notes = "\n".join(reply.notes)
+        if reply.text is not None:
+            return msgspec.convert(json.loads(reply.text), Overview), notes
+        simulation, _ = read_unscheduled(request, reply.leases)
+        return overview(simulation.scheduler), notes
 
 
 class _Frames:

@@ -15,6 +15,7 @@ import click
 
 from bayplan.cli.options import (
     cluster_options,
+    lease_of,
     optional_input_options,
     output_option,
     profiles,
@@ -28,6 +29,8 @@ from bayplan.errors import BayplanError, InputError, NotFound
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bayplan.live.client import Reply
+    from bayplan.live.leases import SchedulerLease
     from bayplan.scheduler.scheduler import Scheduler
     from bayplan.simulation import Simulation
 
@@ -135,18 +138,27 @@ class ViewRequest:
     # Cluster -----------------------------------------------------------------------------
 
     def _live(self, view: View) -> None:
+        reply = self.ask(view.page, view.asked, self.output)
+        for note in reply.notes:
+            click.echo(f"note: {note}", err=True)
+        if reply.text is None:
+            self._read(view, reply.leases)
+        elif self.output == "json":
+            indent = None if self.watch else 2
+            click.echo(json.dumps(json.loads(reply.text), indent=indent))
+        else:
+            click.echo(reply.text.rstrip("\n"))
+
+    def ask(self, page: str, asked: Mapping[str, str], output: str) -> Reply:
+        """Ask the running scheduler for a page.
+
+        :raises ClusterError: when the API server fails, or the scheduler knows no such thing.
+        """
         from bayplan.live.client import Question, ask_scheduler
 
-        lease = profiles(self.config, self.plugins_dir).leader_election
-        question = Question(view.page, dict(view.asked), self.output)
-        answer, why = asyncio.run(ask_scheduler(self.kubeconfig, self.context, question, lease))
-        if answer is None:
-            click.echo(f"note: {why}", err=True)
-            self._read(view)
-            return
-        if self.output == "json":
-            answer = json.dumps(json.loads(answer), indent=None if self.watch else 2)
-        click.echo(answer.rstrip("\n"))
+        question = Question(page, dict(asked), output)
+        lease = lease_of(self.config)
+        return asyncio.run(ask_scheduler(self.kubeconfig, self.context, question, lease))
 
     def _live_again(self, view: View) -> None:
         """Look again; a cluster that does not answer for a while is asked again, too."""
@@ -159,9 +171,9 @@ class ViewRequest:
         except BayplanError as exc:
             click.echo(f"note: {exc}", err=True)
 
-    def _read(self, view: View) -> None:
+    def _read(self, view: View, leases: Sequence[SchedulerLease]) -> None:
         """Show what it is as the cluster's objects say, without deciding anything."""
-        simulation, left_out = read_unscheduled(self)
+        simulation, left_out = read_unscheduled(self, leases)
         for note in left_out:
             click.echo(f"note: left out: {note}", err=True)
         self.print(simulation, view)
@@ -182,19 +194,23 @@ def check_source(request: ViewRequest) -> None:
         raise InputError("give manifests with -f, or a cluster with --kubeconfig")
 
 
-def read_unscheduled(request: ViewRequest) -> tuple[Simulation, Sequence[str]]:
+def read_unscheduled(
+    request: ViewRequest, leases: Sequence[SchedulerLease]
+) -> tuple[Simulation, Sequence[str]]:
     """Read a cluster as a scheduler sees it that has not decided anything.
 
     Return also what could not be read.
+
+    :param leases: of the schedulers of the cluster.
 
     :raises BayplanError: when it cannot be reached, or its pods or nodes cannot be read.
     """
     from bayplan.live.client import read_cluster
 
-    read = profiles(request.config, request.plugins_dir)
-    found = asyncio.run(read_cluster(request.kubeconfig, request.context, read))
+    loaded = profiles(request.config, request.plugins_dir, leases)
+    found = asyncio.run(read_cluster(request.kubeconfig, request.context, loaded))
     objects = [obj for several in found.objects.values() for obj in several]
-    return unscheduled(objects, request.config, request.plugins_dir), found.left_out
+    return unscheduled(objects, loaded), found.left_out
 
 
 class _Changes:

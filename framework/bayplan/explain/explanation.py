@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Pod
-from bayplan.errors import PluginError
+from bayplan.errors import PluginError, did_you_mean
 from bayplan.explain.options import Suggestion
 from bayplan.explain.suggestions import Diagnosis
 from bayplan.gangs.completeness import has_minimum
@@ -52,7 +52,8 @@ class Explanation:
     """Everything that is known about one pod's placement.
 
     ``of`` is how many pods this one stands for. ``state`` is Running (it has a node), Waiting
-    (placed, and held back at Permit or until what is ``awaited`` is ready), Pending or Ended.
+    (placed, and held back at Permit or until what is ``awaited`` is ready), Pending or Ended;
+    ``simulated`` says that the pod has really no node yet.
     ``decided`` is None when this process did not decide. ``now`` says that filters and finalists
     are those of a decision made now. Times are in seconds of the cluster's clock. ``cost`` is what
     all the pods cost. ``unread`` is what could not be read of the pod's node, or of any node that
@@ -64,6 +65,7 @@ class Explanation:
     gang: bool
     state: str
     of: int = 1
+    simulated: bool = False
     phase: str = ""
     node: str = ""
     node_exists: bool = True
@@ -100,6 +102,7 @@ class Explanation:
             "unit": self.unit,
             "of": self.of,
             "state": self.state,
+            "simulated": self.simulated,
             "phase": self.phase,
             "node": self.node,
             "message": self.message,
@@ -175,11 +178,12 @@ def _filled(plain: Mapping[str, Any]) -> dict[str, Any]:
 def why_pending(scheduler: Scheduler, pod: Pod) -> str:
     """Return the recorded reason why a pod has no node."""
     condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
-    if condition is not None:
-        return condition.message
     if scheduler.profile_of(pod) is None:
-        return f'no profile schedules pods of schedulerName "{pod.spec.scheduler_name}"'
-    return "not tried yet"
+        name = pod.spec.scheduler_name
+        near = did_you_mean(name, scheduler.profiles)
+        told = f'no profile schedules pods of schedulerName "{name}"{near}'
+        return f"{told}; that scheduler says: {condition.message}" if condition else told
+    return condition.message if condition is not None else "not tried yet"
 
 
 # What is known ----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ from bayplan.api import ResourceClaim, ResourceSlice
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.api.node_state import NodeState, state_of
 from bayplan.api.queue import UNLIMITED
-from bayplan.dialects.reading import timestamp
 from bayplan.explain.explanation import why_pending
+from bayplan.explain.waits import waited
 from bayplan.queues.amounts import base_resource
 from bayplan.queues.report import QueueReport
 from bayplan.scheduler.scheduler import Scheduler
@@ -113,11 +113,9 @@ class Overview:
         return asdict(self)
 
 
-def overview(scheduler: Scheduler, unix_time: float | None = None) -> Overview:
+def overview(scheduler: Scheduler) -> Overview:
     """Return what a scheduler knows of its cluster now.
 
-    :param unix_time: now, in seconds since 1970, if waits count from the creation of pods;
-        otherwise they count from when the scheduler saw them.
     :raises PluginError: when a plugin raises.
     """
     snapshot = scheduler.snapshot
@@ -125,7 +123,7 @@ def overview(scheduler: Scheduler, unix_time: float | None = None) -> Overview:
     table = snapshot.nodes
     resources = _resources(table)
     states = [state_of(node) for node in table.nodes]
-    jobs = _pending(scheduler, unix_time)
+    jobs = _pending(scheduler)
     reports = scheduler.queue_reports()
     queues = sorted(reports, key=lambda one: (-one.waiting, -_finite(one.share, 1e9)))
     return Overview(
@@ -249,7 +247,7 @@ def _finite(value: float, instead: float) -> float:
     return instead if value == UNLIMITED else value
 
 
-def _pending(scheduler: Scheduler, unix_time: float | None) -> list[PendingJob]:
+def _pending(scheduler: Scheduler) -> list[PendingJob]:
     """Return the jobs with pods that have no node, those that wait longest first."""
     jobs: dict[str, list[PodInfo]] = {}
     placed = scheduler.snapshot.placed
@@ -261,18 +259,7 @@ def _pending(scheduler: Scheduler, unix_time: float | None) -> list[PendingJob]:
     found = []
     for unit, pods in jobs.items():
         first = pods[0]
-        waits = max(0.0, _since(scheduler, unit, pods, unix_time))
+        waits = waited(scheduler, unit, pods)
         why = why_pending(scheduler, first.pod)
         found.append(PendingJob(unit, first.key, len(pods), round(waits, 3), why))
     return sorted(found, key=lambda job: -job.waits)
-
-
-def _since(
-    scheduler: Scheduler, unit: str, pods: Iterable[PodInfo], unix_time: float | None
-) -> float:
-    """Return for how many seconds a job has waited."""
-    if unix_time is not None:
-        created = [timestamp(pod.pod.metadata.creation_timestamp) for pod in pods]
-        return unix_time - min((at for at in created if at), default=unix_time)
-    queued = scheduler.queue.units.get(unit)
-    return scheduler.now - queued.added if queued is not None else 0.0

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bayplan.errors import InputError, did_you_mean
+from bayplan.explain.waits import waited
 from bayplan.queues.report import JobInLine, QueueReport
 from bayplan.scheduler.queue import QueuedUnit
 from bayplan.scheduler.scheduler import Scheduler
@@ -100,5 +101,5 @@ def _job(scheduler: Scheduler, queued: QueuedUnit, place: int) -> JobInLine:
     if place == 0:
         why = next((reason for _, reason in queued.gated.values()), why)
     priority = max(pod.priority for pod in queued.pods.values())
-    waits = max(0.0, scheduler.now - queued.added)
+    waits = waited(scheduler, queued.key, queued.pods.values())
     return JobInLine(queued.key, place, len(queued.pods), priority, waits, why)

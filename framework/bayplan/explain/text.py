@@ -98,7 +98,7 @@ def _print_head(console: Console, about: Explanation) -> None:
         place = f"; it was on {where}" if node else ""
         console.print(f"{pod} has ended ({about.phase}){place}")
     elif about.state == "Running":
-        console.print(f"{pod} is on {where}")
+        console.print(f"{pod} {'would be' if about.simulated else 'is'} on {where}")
         if not about.node_exists:
             _line(console, 2, "There is no such node.")
     elif about.awaited:

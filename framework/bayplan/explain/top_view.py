@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,13 +18,7 @@ _ROWS = 20
 
 @dataclass(frozen=True)
 class TopView:
-    """What somebody asked to see.
-
-    ``unix_time`` returns now in seconds since 1970 where a scheduler has only just seen the pods,
-    so that their waits count from their creation.
-    """
-
-    unix_time: Callable[[], float] | None = None
+    """What somebody asked to see."""
 
     page: ClassVar[str] = "/debug/top"
 
@@ -40,11 +33,8 @@ class TopView:
 
     def as_json(self, scheduler: Scheduler) -> dict[str, Any]:
         """Return it as one JSON object, with the cluster's time in seconds as ``at``."""
-        return overview(scheduler, self._now()).as_json()
+        return overview(scheduler).as_json()
 
     def print(self, console: Console, scheduler: Scheduler) -> None:
         """Print it for people."""
-        console.print(drawn(overview(scheduler, self._now()), _ROWS))
-
-    def _now(self) -> float | None:
-        return None if self.unix_time is None else self.unix_time()
+        console.print(drawn(overview(scheduler), _ROWS))

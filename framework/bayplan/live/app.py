@@ -34,6 +34,7 @@ from bayplan.live.budget_metrics import BudgetMetrics
 from bayplan.live.config_maps import config_maps
 from bayplan.live.elastic_jobs import ElasticJobs
 from bayplan.live.election import Election
+from bayplan.live.leases import annotations_of
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
@@ -135,6 +136,7 @@ class LiveApp:
             self.not_ready,
             lambda: self.live,
             lambda key: self.cache.get(Pod, key),
+            lambda: self.cache.all(Pod),
             reviews.allows,
             reviews.allows_tenant,
             options.bills,
@@ -165,9 +167,13 @@ class LiveApp:
             settings,
             self.identity,
             self._leadership,
-            lambda: {"bayplan.dev/url": self.page.url},
+            self._lease_annotations,
             options.clock,
         )
+
+    def _lease_annotations(self) -> dict[str, str]:
+        bound = self._profiles.profiles if self._options.binds else ()
+        return annotations_of(self.page.url, [profile.scheduler_name for profile in bound])
 
     def _make_usage(self) -> UsageWriter | None:
         journal = self._options.journal

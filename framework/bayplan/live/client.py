@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
@@ -21,10 +19,18 @@ from bayplan.cluster.kubernetes.resources import SNAPSHOT
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
 from bayplan.live.config_maps import config_maps
+from bayplan.live.leases import OTHERS, SchedulerLease, find_leases
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.settings import LeaderElection
 
-__all__ = ["ClusterView", "Question", "ask_scheduler", "read_cluster"]
+__all__ = [
+    "ClusterView",
+    "Question",
+    "Reply",
+    "ask_scheduler",
+    "read_cluster",
+    "running_schedulers",
+]
 
 _SECONDS = 60.0
 _UNWRAPPED = 1_000
@@ -39,6 +45,18 @@ class Question:
     path: str
     params: Mapping[str, str]
     output: str = "table"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a running scheduler answers, None for no answer; ``notes`` say why not, or who does.
+
+    ``leases`` are those of all bayplan's schedulers that were found.
+    """
+
+    text: str | None
+    notes: Sequence[str] = ()
+    leases: Sequence[SchedulerLease] = ()
 
 
 class ClusterView:
@@ -99,45 +117,99 @@ async def _listed(cache: ObjectCache, source: str) -> None:
 
 
 async def ask_scheduler(
-    kubeconfig: Path | None, context: str, question: Question, lease: LeaderElection
-) -> tuple[str | None, str]:
-    """Return the running scheduler's answer, or None, and why it could not be asked.
+    kubeconfig: Path | None, context: str, question: Question, given: LeaderElection | None
+) -> Reply:
+    """Ask the running schedulers, whose addresses are in their Leases; return the best answer.
 
-    The scheduler's address is in its Lease.
-
-    :raises ClusterError: when the API server fails, or the scheduler knows no such thing.
+    :param given: the Lease whose holder is asked; None for all that bayplan's schedulers hold.
+    :raises ClusterError: when the API server fails, or no scheduler knows such a thing.
     :raises InputError: when the credentials cannot be used.
     """
+    try:
+        leases = await _leases(kubeconfig, context, given)
+    except Forbidden as exc:
+        return Reply(None, (str(exc),))
+    held = [lease for lease in leases if lease.holder]
+    if not held:
+        return Reply(None, (_nobody(leases, given),), leases)
+    unasked: list[str] = []
+    unknown: NotFound | None = None
+    spare: tuple[SchedulerLease, str] | None = None
+    for lease in held:
+        try:
+            answer = await _get(lease.url, question) if lease.url else None
+        except NotFound as exc:
+            unknown = unknown or exc
+            continue
+        if answer is None:
+            where = lease.url or "any address"
+            unasked.append(
+                f"{lease.holder}, which holds the Lease {lease}, cannot be asked at {where}"
+            )
+        elif answer.mine:
+            return Reply(answer.text, _whose(lease, held), leases)
+        else:
+            spare = spare or (lease, answer.text)
+    if spare is not None and not unasked:
+        return Reply(spare[1], _whose(spare[0], held), leases)
+    if unknown is not None and not unasked:
+        raise unknown
+    return Reply(None, tuple(unasked), leases)
+
+
+async def running_schedulers(
+    kubeconfig: Path | None, context: str, given: LeaderElection | None
+) -> Sequence[SchedulerLease]:
+    """Return the Leases of bayplan's schedulers, none if the credentials do not allow it.
+
+    :raises ClusterError: when the API server fails.
+    :raises InputError: when the credentials cannot be used.
+    """
+    try:
+        return await _leases(kubeconfig, context, given)
+    except Forbidden:
+        return ()
+
+
+async def _leases(
+    kubeconfig: Path | None, context: str, given: LeaderElection | None
+) -> Sequence[SchedulerLease]:
     credentials = Credentials(kubeconfig, context)
     await credentials.endpoint()
     transport = Transport(credentials)
-    path = (
-        f"/apis/coordination.k8s.io/v1/namespaces/{lease.resource_namespace}"
-        f"/leases/{lease.resource_name}"
-    )
-    name = f"{lease.resource_namespace}/{lease.resource_name}"
     try:
-        content: Any = json.loads(await transport.request("GET", path, seconds=_PROBE_SECONDS))
-        holder = content.get("spec", {}).get("holderIdentity")
-        url = content["metadata"].get("annotations", {}).get("bayplan.dev/url", "")
-    except NotFound:
-        return None, f"there is no Lease {name}: no scheduler has ever led by it"
-    except Forbidden as exc:
-        return None, str(exc)
-    except (ValueError, KeyError, AttributeError):
-        return None, f"the Lease {name} cannot be read"
+        return await find_leases(transport, given)
     finally:
         await transport.close()
-    if not holder:
-        return None, f"nobody holds the Lease {name}: no scheduler runs"
-    answer = await _get(url, question) if url else None
-    return (
-        answer,
-        f"{holder}, which holds the Lease {name}, cannot be asked at {url or 'any address'}",
-    )
 
 
-async def _get(url: str, question: Question) -> str | None:
+def _nobody(leases: Sequence[SchedulerLease], given: LeaderElection | None) -> str:
+    if leases:
+        names = " or ".join(map(str, leases))
+        return f"nobody holds the Lease {names}: no scheduler runs"
+    if given is None:
+        return "there is no Lease of bayplan: no scheduler of it has ever led here"
+    name = f"{given.resource_namespace}/{given.resource_name}"
+    return f"there is no Lease {name}: no scheduler has ever led by it"
+
+
+def _whose(lease: SchedulerLease, held: Sequence[SchedulerLease]) -> tuple[str, ...]:
+    """Say who answers where several might."""
+    others = ", ".join(str(one) for one in held if one is not lease)
+    if not others:
+        return ()
+    return (f"the holder of the Lease {lease} answers; --config selects another: {others}",)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a scheduler says; ``mine`` unless it is about a pod of another scheduler."""
+
+    text: str
+    mine: bool
+
+
+async def _get(url: str, question: Question) -> _Answer | None:
     limit = aiohttp.ClientTimeout(total=_ASK_SECONDS, connect=3.0)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
     params = {**question.params, "output": question.output, "width": str(width)}
@@ -149,6 +221,6 @@ async def _get(url: str, question: Question) -> str | None:
             text = await answer.text()
             if answer.status == 404 and text.startswith("there is no "):
                 raise NotFound(f"the scheduler at {url} says: {text.strip()}")
-            return text if answer.status == 200 else None
+            return _Answer(text, OTHERS not in answer.headers) if answer.status == 200 else None
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None

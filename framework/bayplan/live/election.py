@@ -26,6 +26,7 @@ from bayplan.errors import (
     InputError,
     NotFound,
 )
+from bayplan.live.leases import LABELS
 from bayplan.profiles.settings import LeaderElection
 
 __all__ = ["Election"]
@@ -193,6 +194,7 @@ class Election:
             "metadata": {
                 "name": self._name,
                 "namespace": self._namespace,
+                "labels": dict(LABELS),
                 "annotations": self._annotations(),
             },
             "spec": self._spec(
@@ -208,6 +210,7 @@ class Election:
         body = {
             "metadata": {
                 "resourceVersion": lease.metadata.resource_version,
+                "labels": dict(LABELS),
                 "annotations": self._annotations(),
             },
             "spec": self._spec(holder, seconds, lease.spec),

@@ -13,8 +13,7 @@ import io
 import json
 import os
 import ssl
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from bayplan.inputs.httpserver import (
     request_log,
 )
 from bayplan.live.bill_pages import BillPages, Bills, bearer_token
+from bayplan.live.leases import OTHERS
 from bayplan.live.loop import LiveScheduler
 from bayplan.page.site import Site
 from bayplan.plugin.decision import Decision
@@ -95,6 +95,7 @@ class WebPage:
     :param ready: returns why the process is not ready, "" when it is.
     :param live: returns the scheduler's loop, None before there is one.
     :param find: returns a pod by its key, as it was last seen.
+    :param pods: returns every pod, those of other schedulers, too.
     :param authorize: returns whether a token may get a path.
     :param authorize_tenant: returns whether a token may see a tenant's costs.
     :param bills: what costs are computed from, None to show none.
@@ -108,6 +109,7 @@ class WebPage:
         ready: Callable[[], str],
         live: Callable[[], LiveScheduler | None],
         find: Callable[[str], Pod | None],
+        pods: Callable[[], Sequence[Pod]],
         authorize: Authorize,
         authorize_tenant: Authorize,
         bills: Bills | None = None,
@@ -119,6 +121,7 @@ class WebPage:
         self._ready = ready
         self._live = live
         self._find = find
+        self._pods = pods
         self._authorize = authorize
         self._bills = None if bills is None else BillPages(bills, self._accepts, authorize_tenant)
         self._runner: web.AppRunner | None = None
@@ -255,7 +258,8 @@ class WebPage:
             return web.Response(status=400, text=f"{exc}\n")
         found: list[Pod] = []
         if live is not None:
-            found = pods_of(live.scheduler, live.scheduler.known_pods(), self._find, target)
+            alive = (pod for pod in self._pods() if pod.status.phase not in ("Succeeded", "Failed"))
+            found = pods_of(live.scheduler, alive, self._find, target)
         job = None
         if live is not None and not found and target.makes_pods:
             job = explain_job(live.scheduler, target.kind, target.key)
@@ -268,8 +272,12 @@ class WebPage:
         of = len(found) if target.makes_pods else 1
         about = explain(live.scheduler, found[0], of)
         if request.query.get("output") == "json":
-            return web.json_response(about.as_json())
-        return _printed(request, lambda console: print_explanation(console, about))
+            answer = web.json_response(about.as_json())
+        else:
+            answer = _printed(request, lambda console: print_explanation(console, about))
+        if live.scheduler.profile_of(found[0]) is None:
+            answer.headers[OTHERS] = "true"
+        return answer
 
     async def _queues(self, request: web.Request) -> web.Response:
         kinds = {kind.value: kind for kind in ViewKind}
@@ -291,7 +299,7 @@ class WebPage:
         live = self._live()
         if live is None:
             return web.Response(status=503, text="this scheduler stands by\n")
-        return _shown(request, TopView(time.time), live.scheduler)
+        return _shown(request, TopView(), live.scheduler)
 
 
 def _shown(

@@ -9,7 +9,7 @@ entry of a single point overrides it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,14 @@ from bayplan.profiles.configuration import Configuration, PluginSet, ProfileEntr
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.settings import ClientConnection, LeaderElection
 
-__all__ = ["POINTS", "Profile", "ProfileSet", "default_profiles", "load_profiles"]
+__all__ = [
+    "POINTS",
+    "Profile",
+    "ProfileSet",
+    "default_profiles",
+    "load_leader_election",
+    "load_profiles",
+]
 
 _FAMILY = {"filter_node": "filter", "score_node": "score", "normalize": "score", "slots": "filter"}
 _QUIET = {
@@ -137,16 +144,21 @@ class ProfileSet:
     client_connection: ClientConnection = dataclasses.field(default_factory=ClientConnection)
 
 
-def default_profiles(finder: PluginFinder | None = None) -> ProfileSet:
-    """Return the default profile; it takes every pod, whatever its schedulerName.
+def default_profiles(
+    finder: PluginFinder | None = None, scheduler_names: Sequence[str] = ()
+) -> ProfileSet:
+    """Return the default profile.
 
+    :param scheduler_names: whose pods it takes; without any, every pod.
     :raises InputError: when a plugin of the default profile cannot be imported.
     """
-    raw = ProfileEntry()
     source = "the default profile"
     document = Document(source, 1, {}, Text(source, ""))
-    profile = _resolve(raw, document, (), finder or PluginFinder(), "default-scheduler")
-    return ProfileSet((profile,), any_scheduler=True)
+    profile = _resolve(ProfileEntry(), document, (), finder or PluginFinder(), "default-scheduler")
+    if not scheduler_names:
+        return ProfileSet((profile,), any_scheduler=True)
+    named = (dataclasses.replace(profile, scheduler_name=name) for name in scheduler_names)
+    return ProfileSet(tuple(named))
 
 
 def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
@@ -154,13 +166,7 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
 
     :raises InputError: naming file, line, column and path of what cannot be used.
     """
-    documents = parse_documents(read_text(path), str(path))
-    if not documents:
-        raise InputError("is empty; expected a KubeSchedulerConfiguration", str(path))
-    if len(documents) > 1:
-        raise InputError("holds several documents; expected one", documents[1].where())
-    document, default_name = _unwrap(documents[0])
-    config = validated(Configuration, document.content, document, ())
+    document, default_name, config = _configuration(path)
     if config.extenders:
         raise InputError(
             "extenders are not supported: write a plugin instead", document.where(["extenders"])
@@ -191,6 +197,25 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
         leader_election=config.leader_election,
         client_connection=config.client_connection,
     )
+
+
+def load_leader_election(path: Path) -> LeaderElection:
+    """Return the Lease that a profile file names; its plugins need not be installed.
+
+    :raises InputError: naming file, line, column and path of what cannot be used.
+    """
+    return _configuration(path)[2].leader_election
+
+
+def _configuration(path: Path) -> tuple[Document, str, Configuration]:
+    """Read a profile file; return it with the default scheduler name, and decoded."""
+    documents = parse_documents(read_text(path), str(path))
+    if not documents:
+        raise InputError("is empty; expected a KubeSchedulerConfiguration", str(path))
+    if len(documents) > 1:
+        raise InputError("holds several documents; expected one", documents[1].where())
+    document, default_name = _unwrap(documents[0])
+    return document, default_name, validated(Configuration, document.content, document, ())
 
 
 def _unwrap(document: Document) -> tuple[Document, str]:

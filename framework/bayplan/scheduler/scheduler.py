@@ -178,10 +178,6 @@ class Scheduler:
             "gang reasons": state.group_status.pending_reasons,
         }
 
-    def known_pods(self) -> list[Pod]:
-        """Return the pods that have not ended, of this scheduler's profiles or on nodes."""
-        return [info.pod for info in self._state.pods.values()]
-
     def pending_unit(self, key: str) -> Unit | None:
         """Return a pending unit as a cycle would get it.
 

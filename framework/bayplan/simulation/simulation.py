@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from bayplan.api import (
 )
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.cluster.embedded.assembly import create_in_order, start_controllers
-from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.embedded.store import LONG_AGO, MemoryCluster
 from bayplan.cluster.protocol import Event
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Trace
@@ -74,6 +75,7 @@ class Simulation:
         said of the nodes, and so do the newest others.
     :param trace: a pod whose evaluations are logged hook by hook.
     :param journal: where usage is recorded, from the start of the virtual time on.
+    :param start: the date and time at which the virtual time begins.
     :raises PluginError: when a plugin raises in ``__init__``.
     """
 
@@ -85,8 +87,9 @@ class Simulation:
         explained: frozenset[str] = frozenset(),
         trace: Trace | None = None,
         journal: Journal | None = None,
+        start: datetime = LONG_AGO,
     ) -> None:
-        self.cluster = MemoryCluster(seed)
+        self.cluster = MemoryCluster(seed, start=start)
         self.wall_seconds = 0.0
         """Seconds that ``run`` took by the wall clock."""
         self._until = until
@@ -117,12 +120,14 @@ class Simulation:
         self.cluster.watch(meter.handle)
         return meter
 
-    def create(self, objects: Iterable[ApiObject]) -> None:
+    def create(self, objects: Iterable[ApiObject], restore: bool = False) -> None:
         """Create objects in any order; those that others refer to are created first.
 
         An object that an API server would refuse is left out; ``refused`` names it.
+
+        :param restore: keep their creationTimestamps, where the virtual time begins now.
         """
-        create_in_order(self.cluster, objects)
+        create_in_order(self.cluster, objects, restore)
 
     def arrive(self, later: Iterable[tuple[float, ApiObject]]) -> None:
         """Create objects at their times in virtual seconds, those of one time together."""

@@ -84,13 +84,17 @@ def place_of(type_: type) -> int:
     return _PLACES.get(type_, len(_PLACES))
 
 
-def create_in_order(cluster: MemoryCluster, objects: Iterable[ApiObject]) -> None:
+def create_in_order(
+    cluster: MemoryCluster, objects: Iterable[ApiObject], restore: bool = False
+) -> None:
     """Create objects, referenced ones first.
 
     An object that admission refuses is reported and skipped, as kubectl apply does.
+
+    :param restore: keep their creationTimestamps: they are those of another cluster.
     """
     for obj in sorted(objects, key=lambda obj: place_of(type(obj))):
         try:
-            cluster.create(obj)
+            cluster.create(obj, obj.metadata.creation_timestamp if restore else None)
         except InputError as exc:
             cluster.report(obj, exc)

@@ -159,17 +159,17 @@ class MemoryCluster:
         """Return the key under which an object is stored."""
         return object_key(obj)
 
-    def create(self, obj: Obj) -> Obj:
+    def create(self, obj: Obj, created: str | None = None) -> Obj:
         """Create an object; give it a name, a uid and a resource version.
 
+        :param created: its creationTimestamp; None for now.
         :raises AlreadyExists: when the name is taken.
         :raises InputError: when admission refuses it.
         """
         meta = obj.metadata
         taken = self._objects.setdefault(type(obj), {})
-        meta = replace(
-            meta, uid=meta.uid or self._new_uid(obj), creation_timestamp=self.timestamp()
-        )
+        uid = meta.uid or self._new_uid(obj)
+        meta = replace(meta, uid=uid, creation_timestamp=created or self.timestamp())
         if not meta.name:
             meta = replace(meta, name=self._free_name(meta.generate_name, meta.namespace, taken))
         obj = self._admit(replace(obj, metadata=meta))

@@ -1,0 +1,122 @@
+"""The Leases of bayplan's schedulers: who leads, for which pods, and where it can be asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan.cluster.kubernetes.transport import Transport
+from bayplan.errors import ClusterError, Forbidden, NotFound
+from bayplan.profiles.settings import LeaderElection
+
+__all__ = ["LABELS", "OTHERS", "SchedulerLease", "annotations_of", "find_leases"]
+
+LABELS: Mapping[str, str] = {"app.kubernetes.io/part-of": "bayplan"}
+"""By these, Leases are found in any namespace."""
+OTHERS = "Bayplan-Other-Scheduler"
+"""The header of a scheduler's answer about a pod that another scheduler places."""
+
+_URL = "bayplan.dev/url"
+_SCHEDULERS = "bayplan.dev/scheduler-names"
+_GROUP = "/apis/coordination.k8s.io/v1"
+_USUAL = (
+    LeaderElection(resource_namespace="bayplan-system"),
+    LeaderElection(),
+)
+"""Where Leases are if listing all of them is forbidden: that of ``configs/deploy``, the default."""
+_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class SchedulerLease:
+    """A Lease that a bayplan scheduler holds or held.
+
+    ``holder`` is "" when nobody holds it. ``scheduler_names`` are those whose pods it binds.
+    ``renewed`` is a time in RFC 3339.
+    """
+
+    namespace: str
+    name: str
+    holder: str
+    url: str
+    scheduler_names: tuple[str, ...]
+    renewed: str
+
+    def __str__(self) -> str:
+        """Return ``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+
+def annotations_of(url: str, scheduler_names: Iterable[str]) -> dict[str, str]:
+    """Return the annotations that say where the holder of a Lease is asked, and what it binds."""
+    return {_URL: url, _SCHEDULERS: ",".join(scheduler_names)}
+
+
+async def find_leases(transport: Transport, given: LeaderElection | None) -> list[SchedulerLease]:
+    """Return the Leases of bayplan's schedulers, the best to ask first.
+
+    Those that are held come first, then those whose holder binds pods, then the latest.
+
+    :param given: the only Lease that matters; None for all that there are.
+    :raises ClusterError: when the API server fails or does not allow it.
+    """
+    if given is not None:
+        found = await _named(transport, given)
+        return [found] if found is not None else []
+    try:
+        query = {"labelSelector": ",".join(f"{key}={value}" for key, value in LABELS.items())}
+        content = await transport.request("GET", f"{_GROUP}/leases", query=query, seconds=_SECONDS)
+        leases = [_read(one) for one in _items(_decoded(content, f"{_GROUP}/leases"))]
+    except Forbidden:
+        named = [await _named(transport, one) for one in _USUAL]
+        leases = [one for one in named if one is not None]
+    leases.sort(key=lambda lease: lease.renewed, reverse=True)
+    return sorted(leases, key=lambda lease: (not lease.holder, not lease.scheduler_names))
+
+
+async def _named(transport: Transport, lease: LeaderElection) -> SchedulerLease | None:
+    path = f"{_GROUP}/namespaces/{lease.resource_namespace}/leases/{lease.resource_name}"
+    try:
+        content = await transport.request("GET", path, seconds=_SECONDS)
+    except NotFound:
+        return None
+    return _read(_decoded(content, path))
+
+
+def _decoded(content: bytes, path: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError:
+        raise ClusterError(f"{path}: the API server's answer is no JSON") from None
+
+
+def _items(content: Any) -> list[Any]:
+    items = content.get("items") if isinstance(content, dict) else None
+    return items if isinstance(items, list) else []
+
+
+def _read(content: Any) -> SchedulerLease:
+    """Read a Lease; what somebody else wrote into it counts as nothing."""
+    meta, spec = _mapping(content, "metadata"), _mapping(content, "spec")
+    annotations = _mapping(meta, "annotations")
+    names = _text(annotations, _SCHEDULERS).split(",")
+    return SchedulerLease(
+        _text(meta, "namespace"),
+        _text(meta, "name"),
+        _text(spec, "holderIdentity"),
+        _text(annotations, _URL),
+        tuple(name for name in names if name),
+        _text(spec, "renewTime"),
+    )
+
+
+def _mapping(content: Any, name: str) -> Mapping[str, Any]:
+    found = content.get(name) if isinstance(content, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _text(content: Mapping[str, Any], name: str) -> str:
+    found = content.get(name)
+    return found if isinstance(found, str) else ""
