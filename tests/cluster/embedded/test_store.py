@@ -40,10 +40,19 @@ def test_a_watch_lists_what_is_there_and_then_every_change() -> None:
     assert watcher.seen() == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
 
 
+def test_an_update_that_changes_nothing_is_not_written() -> None:
+    cluster = MemoryCluster()
+    first = cluster.create(make_node("a"))
+    watcher = Watcher(cluster)
+    assert cluster.update(first) == first
+    cluster.deliver()
+    assert watcher.seen() == [("ADDED", "a")]
+
+
 def test_versions_grow_and_guard_updates() -> None:
     cluster = MemoryCluster()
     first = cluster.create(make_node("a"))
-    second = cluster.update(first)
+    second = cluster.update(replace(first, spec=replace(first.spec, unschedulable=True)))
     assert int(second.metadata.resource_version) > int(first.metadata.resource_version)
     with pytest.raises(Conflict, match="changed meanwhile"):
         cluster.update(first)

@@ -254,6 +254,10 @@ class ServedCluster(MemoryCluster):
             return cast(Obj, with_tolerations(obj))
         return obj
 
+    def _is_current(self, obj: Obj, current: Obj) -> bool:
+        # JSON that comes with an object may differ in fields that are not typed.
+        return self._incoming is None and super()._is_current(obj, current)
+
     def _store(self, obj: Obj, type_: WatchType) -> Obj:
         stored = super()._store(obj, type_)
         resource = self.resources.of(type(stored))

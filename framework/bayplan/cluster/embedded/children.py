@@ -35,6 +35,7 @@ from bayplan.dialects.reading import is_index
 from bayplan.errors import AlreadyExists, InputError
 
 __all__ = [
+    "Child",
     "Children",
     "Operated",
     "Owner",

@@ -1,7 +1,7 @@
 """The resource claim controller, as k8s.io/kubernetes pkg/controller/resourceclaim.
 
-It creates claims from templates, releases those of finished pods, and deletes them with their
-pods.
+It creates claims from templates, releases those of finished pods, deallocates what nobody uses any
+more, and deletes generated claims with their pods.
 """
 
 from __future__ import annotations
@@ -140,11 +140,17 @@ class ClaimController:
                 self._drop(claim, pod.metadata.uid)
 
     def _drop(self, claim: ResourceClaim, pod_uid: str) -> None:
+        """Take a pod off a claim's consumers; the claim is deallocated with its last one."""
         left = tuple(r for r in claim.status.reserved_for if r.uid != pod_uid)
-        if left == claim.status.reserved_for and not _may_go(claim):
-            return
-        status = replace(claim.status, reserved_for=left)
-        self._settle(replace(claim, status=status))
+        if left != claim.status.reserved_for:
+            status = replace(claim.status, reserved_for=left)
+            if not left and DELETE_PROTECTION in claim.metadata.finalizers:
+                status = replace(status, allocation=None, devices=())
+            claim = self._cluster.update(replace(claim, status=status))
+            if claim.status.allocation is None:
+                self._unprotect(claim)
+        elif _may_go(claim):
+            self._free(claim)
 
     def _claim(self, type_: WatchType, claim: ResourceClaim) -> None:
         for reference in claim.metadata.owner_references:
@@ -157,20 +163,26 @@ class ClaimController:
                 del self._owned[reference.uid]
         current = self._cluster.get(ResourceClaim, claim.key)
         if current is not None and _may_go(current):
-            self._settle(current)
+            self._free(current)
 
-    def _settle(self, claim: ResourceClaim) -> None:
-        """Store a claim; free it of its allocation and finalizer when it may go."""
-        if _may_go(claim):
-            if claim.status.allocation is not None:
-                claim = replace(claim, status=replace(claim.status, allocation=None, devices=()))
-                claim = self._cluster.update(claim)
-            finalizers = tuple(f for f in claim.metadata.finalizers if f != DELETE_PROTECTION)
-            claim = replace(claim, metadata=replace(claim.metadata, finalizers=finalizers))
-        self._cluster.update(claim)
+    def _free(self, claim: ResourceClaim) -> None:
+        """Deallocate a claim that is being deleted, and let it go."""
+        if claim.status.allocation is not None:
+            status = replace(claim.status, allocation=None, devices=())
+            claim = self._cluster.update(replace(claim, status=status))
+        self._unprotect(claim)
+
+    def _unprotect(self, claim: ResourceClaim) -> None:
+        """Remove the finalizer of allocated claims; those of others stay."""
+        left = tuple(one for one in claim.metadata.finalizers if one != DELETE_PROTECTION)
+        if left != claim.metadata.finalizers:
+            meta = replace(claim.metadata, finalizers=left)
+            self._cluster.update(replace(claim, metadata=meta))
 
 
 def _may_go(claim: ResourceClaim) -> bool:
-    """Return whether a claim is being deleted and no longer used."""
+    """Return whether a claim is being deleted, no longer used, and kept for its devices alone."""
     marked = claim.metadata.deletion_timestamp is not None
-    return marked and not claim.status.reserved_for and bool(claim.metadata.finalizers)
+    return (
+        marked and not claim.status.reserved_for and DELETE_PROTECTION in claim.metadata.finalizers
+    )

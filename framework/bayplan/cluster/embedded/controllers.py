@@ -25,6 +25,7 @@ from bayplan.api import (
     StatefulSet,
 )
 from bayplan.cluster.embedded.children import Children, Operated, Owner
+from bayplan.cluster.embedded.crash_loops import CrashLoops
 from bayplan.cluster.embedded.daemonsets import DaemonSetController
 from bayplan.cluster.embedded.deployments import DeploymentController
 from bayplan.cluster.embedded.elastic_jobs import ElasticJobController
@@ -71,6 +72,7 @@ class WorkloadControllers:
         self._ray_jobs = RayJobController(cluster, self._children)
         self._ray_clusters = RayClusterController(cluster, self._children)
         self._elastic_jobs = ElasticJobController(cluster, self._children)
+        self._crash_loops = CrashLoops(cluster)
         self._dirty: dict[str, tuple[type[Owner | Operated], str]] = {}
         self._alarms: dict[str, float] = {}
         self._met: set[str] = set()
@@ -85,6 +87,7 @@ class WorkloadControllers:
         if isinstance(obj, Pod | ReplicaSet | ControllerRevision | Job | RayCluster):
             owner = self._children.changed(obj, gone)
             if owner is not None:
+                self._crash_loops.see(owner, obj, gone)
                 self._request_owner(owner, obj.metadata)
         if isinstance(obj, Owner | Operated):
             if gone:
@@ -112,7 +115,11 @@ class WorkloadControllers:
             self._request(kind, f"{meta.namespace}/{owner.name}", owner.uid)
 
     def _request(self, kind: type[Owner | Operated], key: str, uid: str) -> None:
-        """Reconcile a workload after all events of this instant."""
+        """Reconcile a workload after all events of this instant, or once its crash loop lets it."""
+        until = self._crash_loops.until(uid)
+        if until > self._cluster.now:
+            self._look_at(kind, key, uid, until, self._crash_loops.is_hopeless(uid))
+            return
         if not self._dirty:
             self._cluster.clock.call_later(0, self._reconcile_all)
         self._dirty[uid] = (kind, key)
@@ -141,7 +148,7 @@ class WorkloadControllers:
         else:
             again = self._ray_jobs.reconcile(owner)
             if again is not None:
-                self._look_at(owner, key, again, False)
+                self._look_at(type(owner), key, owner.metadata.uid, again, False)
 
     def _reconcile(self, owner: Owner, key: str) -> None:
         if owner.metadata.uid not in self._met:
@@ -158,14 +165,16 @@ class WorkloadControllers:
             again = self._replica_sets.reconcile(owner)
         elif isinstance(owner, DaemonSet):
             again = self._daemon_sets.reconcile(owner)
+            idle = self._daemon_sets.is_hopeless(owner)
         else:
             again = self._stateful_sets.reconcile(owner)
         if again is not None:
-            self._look_at(owner, key, again, idle)
+            self._look_at(type(owner), key, owner.metadata.uid, again, idle)
 
-    def _look_at(self, owner: Owner | Operated, key: str, at: float, idle: bool) -> None:
+    def _look_at(
+        self, kind: type[Owner | Operated], key: str, uid: str, at: float, idle: bool
+    ) -> None:
         """Reconcile a workload again at a time; equal requests are merged."""
-        kind, uid = type(owner), owner.metadata.uid
         if self._alarms.get(uid) == at:
             return
         self._alarms[uid] = at
@@ -181,6 +190,7 @@ class WorkloadControllers:
         """Delete the objects of a deleted workload."""
         self._alarms.pop(owner.metadata.uid, None)
         self._met.discard(owner.metadata.uid)
+        self._crash_loops.forget(owner.metadata.uid)
         if isinstance(owner, Job):
             self._jobs.forget(owner)
         elif isinstance(owner, ElasticJob):

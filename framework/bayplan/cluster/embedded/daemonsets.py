@@ -81,6 +81,14 @@ class DaemonSetController:
         later = [at for at in (*times, again) if at is not None and at > self._cluster.now]
         return min(later, default=None)
 
+    def is_hopeless(self, owner: DaemonSet) -> bool:
+        """Tell whether its pods have failed on a node for so long that nobody waits for more."""
+        uid = owner.metadata.uid
+        return any(
+            own == uid and delay >= _LONGEST_BACKOFF
+            for (own, _), (_, delay) in self._retries.items()
+        )
+
     def _by_node(self, owner: DaemonSet) -> _ByNode:
         """Return the pods by the node they run on or are pinned to."""
         found: _ByNode = defaultdict(list)

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.api import Node, PersistentVolumeClaim, Pod, PodCondition, ResourceClaim
+from bayplan.api import (
+    DaemonSet,
+    Node,
+    PersistentVolumeClaim,
+    Pod,
+    PodCondition,
+    ReplicaSet,
+    ResourceClaim,
+    StatefulSet,
+)
 from bayplan.api.volumes import is_bound, is_owned, used_claims
 from bayplan.cluster.embedded.admission import with_condition
 from bayplan.cluster.embedded.kubelet_admission import KubeletAdmission
+from bayplan.cluster.embedded.owner_references import controller_of
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import Event, WatchEvent, WatchType
 from bayplan.errors import ClusterError, InputError
 from bayplan.inputs.durations import DURATION_ANNOTATION, parse_duration
 
 __all__ = ["VirtualKubelet"]
+
+_SERVICES: dict[str, type[ReplicaSet | StatefulSet | DaemonSet]] = {
+    "ReplicaSet": ReplicaSet,
+    "StatefulSet": StatefulSet,
+    "DaemonSet": DaemonSet,
+}
+"""Kinds whose pods run without end: one that ends is replaced."""
 
 
 class VirtualKubelet:
@@ -126,7 +143,18 @@ class VirtualKubelet:
                 self._cluster.report(pod, InputError(text, f"Pod {key}"))
                 return
             uid = pod.metadata.uid
-            self._cluster.clock.call_later(seconds, lambda: self._finish(key, uid))
+            idle = self._is_replacement(pod)
+            self._cluster.clock.call_later(seconds, lambda: self._finish(key, uid), idle)
+
+    def _is_replacement(self, pod: Pod) -> bool:
+        """Tell whether a service made a pod later: it is replaced without end, so nobody waits."""
+        owner = controller_of(pod.metadata)
+        type_ = _SERVICES.get(owner.kind) if owner is not None else None
+        if owner is None or type_ is None:
+            return False
+        service = self._cluster.get(type_, f"{pod.metadata.namespace}/{owner.name}")
+        created = pod.metadata.creation_timestamp
+        return service is not None and service.metadata.creation_timestamp != created
 
     def _missing_claim(self, pod: Pod) -> str:
         """Return why a claim of the pod is not ready, "" when all are."""

@@ -56,8 +56,6 @@ Obj = TypeVar("Obj", bound=ApiObject)
 Content = dict[str, Any]
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
-_LOCK_WAIT = 5.0
-"""Seconds until locks are looked at again that keep bindings waiting."""
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
 
@@ -88,7 +86,7 @@ class MemoryCluster:
         self._broken = False
         self._stamp = (-1, "")
         self._locked: list[tuple[Bind, Done | None]] = []
-        self._looks_at_locks = False
+        self._looks_at_locks: float | None = None
 
     @property
     def now(self) -> float:
@@ -181,6 +179,8 @@ class MemoryCluster:
     def update(self, obj: Obj) -> Obj:
         """Replace an object. Its resourceVersion, if set, must be the current one.
 
+        What changes nothing is not written, and nobody is told, as in Kubernetes.
+
         :raises NotFound: when there is no such object.
         :raises Conflict: when its resourceVersion is stale.
         """
@@ -198,10 +198,17 @@ class MemoryCluster:
         over = meta.deletion_timestamp is not None and not meta.deletion_grace_period_seconds
         if current.metadata.finalizers and over and not meta.finalizers:
             return self._remove(obj)
+        if self._is_current(obj, current):
+            return current
         stored = self._store(obj, WatchType.MODIFIED)
         if self._locked and isinstance(obj, Node):
             self.clock.call_later(0.0, self._unlock)
         return stored
+
+    def _is_current(self, obj: Obj, current: Obj) -> bool:
+        """Return whether an object is as it is stored, whatever its resourceVersion."""
+        version = current.metadata.resource_version
+        return replace(obj, metadata=replace(obj.metadata, resource_version=version)) == current
 
     def delete(self, type_: type[ApiObject], key: str, grace: float | None = None) -> None:
         """Delete an object; a running pod gets its grace period (seconds) first.
@@ -255,16 +262,19 @@ class MemoryCluster:
             done(error)
 
     def _wait_for_lock(self, write: Bind, done: Done | None, locked: Locked) -> None:
-        """Keep a binding until its node changes, or the lock may be broken."""
+        """Keep a binding until its node changes, a pod goes, or the lock may be broken."""
         self._locked.append((write, done))
-        if not self._looks_at_locks:
-            self._looks_at_locks = True
-            wait = min((locked.retry_after or 0.0) + 1.0, _LOCK_WAIT)
-            self.clock.call_later(wait, self._look_at_locks)
+        at = self.now + (locked.retry_after or 0.0) + 1.0
+        if self._looks_at_locks is None or at < self._looks_at_locks:
+            self._looks_at_locks = at
+            # Nobody waits for a lock from the future, of a clock that was ahead.
+            idle = write.lock is None or at > self.now + write.lock.seconds + 1.0
+            self.clock.call_at(at, lambda: self._look_at_locks(at), idle)
 
-    def _look_at_locks(self) -> None:
-        self._looks_at_locks = False
-        self._unlock()
+    def _look_at_locks(self, at: float) -> None:
+        if self._looks_at_locks == at:
+            self._looks_at_locks = None
+            self._unlock()
 
     def _unlock(self) -> None:
         """Try the bindings again that wait for a lock, in their order."""
@@ -306,6 +316,8 @@ class MemoryCluster:
         if self._objects.get(type(obj), {}).pop(self.key_of(obj), None) is not None:
             obj = self._next_version(obj)
             self._emit(WatchType.DELETED, obj)
+            if self._locked and isinstance(obj, Pod):
+                self.clock.call_later(0.0, self._unlock)
         return obj
 
     def _terminate(self, pod: Pod, seconds: float) -> None:
