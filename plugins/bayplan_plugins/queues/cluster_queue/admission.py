@@ -53,12 +53,14 @@ from bayplan_plugins.queues.cluster_queue.victims import (
 )
 from bayplan_plugins.queues.cluster_queue.workloads import (
     WorkloadInfo,
+    beyond_limits,
     creation,
     local_queue_key,
 )
 
 __all__ = ["Admission", "CycleResult", "WorkloadEvent"]
 
+_INVALID = "resources validation failed"
 _FAILED_CHECKS = "The workload has failed admission checks"
 _SLICE_GOES = "The workload slice that it replaces is being evicted"
 _WRONG_NAMESPACE = "Workload namespace doesn't match ClusterQueue selector"
@@ -332,7 +334,10 @@ class Admission:
             entry.message, entry.reason = _WRONG_NAMESPACE, Reason.MISCONFIGURED
             entry.requeue = Requeue.NAMESPACE_MISMATCH
             return True
-        return False
+        beyond = beyond_limits(entry.workload.workload)
+        if beyond:
+            entry.message, entry.reason = f"{_INVALID}: {beyond}", Reason.MISCONFIGURED
+        return bool(beyond)
 
     def _pods_ready(self) -> bool:
         """Tell whether no admitted workload waits for its pods, where that blocks others."""

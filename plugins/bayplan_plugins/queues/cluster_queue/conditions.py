@@ -82,10 +82,14 @@ def since(workload: KueueWorkload, type_: str) -> float | None:
 
 
 def stamped(
-    conditions: Iterable[KueueCondition], new: KueueCondition, now: float
+    conditions: Iterable[KueueCondition], new: KueueCondition, now: float, generation: int | None
 ) -> tuple[KueueCondition, ...]:
-    """Return conditions with one set; its time changes only when its status does."""
+    """Return conditions with one set; its time changes only when its status does.
+
+    :param generation: the generation of the object that the condition tells about.
+    """
     kept = list(conditions)
+    new = msgspec.structs.replace(new, observed_generation=generation)
     for index, old in enumerate(kept):
         if old.type == new.type:
             same = old.status == new.status and old.last_transition_time is not None
@@ -100,10 +104,19 @@ def _with(workload: KueueWorkload, status: KueueWorkloadStatus) -> KueueWorkload
 
 
 def _set(
-    status: KueueWorkloadStatus, type_: str, value: bool, reason: str, message: str, now: float
+    workload: KueueWorkload,
+    status: KueueWorkloadStatus,
+    type_: str,
+    value: bool,
+    reason: str,
+    message: str,
+    now: float,
 ) -> KueueWorkloadStatus:
+    """Return a status of a workload with a condition set."""
     new = KueueCondition(type_, "True" if value else "False", reason, message)
-    return msgspec.structs.replace(status, conditions=stamped(status.conditions, new, now))
+    generation = workload.metadata.generation
+    conditions = stamped(status.conditions, new, now, generation)
+    return msgspec.structs.replace(status, conditions=conditions)
 
 
 def pending(
@@ -119,12 +132,12 @@ def pending(
     :param gated: whether its preemption gates keep it from preempting.
     """
     status = msgspec.structs.replace(workload.status, admission=None)
-    status = _set(status, "QuotaReserved", False, reason, message, now)
+    status = _set(workload, status, "QuotaReserved", False, reason, message, now)
     if gated:
         type_ = "BlockedOnPreemptionGates"
-        status = _set(status, type_, True, "PreemptionGated", message, now)
+        status = _set(workload, status, type_, True, "PreemptionGated", message, now)
     text = "The workload has no reservation"
-    status = _set(status, "Admitted", False, "NoReservation", text, now)
+    status = _set(workload, status, "Admitted", False, "NoReservation", text, now)
     return _with(workload, msgspec.structs.replace(status, resource_requests=requests))
 
 
@@ -137,21 +150,23 @@ def reserved(
     """
     status = msgspec.structs.replace(workload.status, admission=admission, resource_requests=())
     text = f"Quota reserved in ClusterQueue {admission.cluster_queue}"
-    status = _set(status, "QuotaReserved", True, "QuotaReserved", text, now)
+    status = _set(workload, status, "QuotaReserved", True, "QuotaReserved", text, now)
     for type_ in ("Evicted", "Preempted"):
         old = next((one for one in status.conditions if one.type == type_), None)
         if old is not None and old.status == "True":
             text = f"Previously: {old.message}"
-            status = _set(status, type_, False, "QuotaReserved", text, now)
+            status = _set(workload, status, type_, False, "QuotaReserved", text, now)
     states = {check.name: check.state for check in status.admission_checks}
     if all(name in states for name in checks):
         ready = all(state == "Ready" for state in states.values())
         if ready:
-            status = _set(status, "Admitted", True, "Admitted", "The workload is admitted", now)
+            status = _set(
+                workload, status, "Admitted", True, "Admitted", "The workload is admitted", now
+            )
         else:
             text = "The workload has not all checks ready"
             reason = "UnsatisfiedAdmissionChecks"
-            status = _set(status, "Admitted", False, reason, text, now)
+            status = _set(workload, status, "Admitted", False, reason, text, now)
     return _with(workload, status)
 
 
@@ -165,11 +180,11 @@ def evicted(
     """
     status = workload.status
     if reason == "Preempted":
-        status = _set(status, "Evicted", True, reason, message, now)
-        status = _set(status, "Preempted", True, cause, message, now)
+        status = _set(workload, status, "Evicted", True, reason, message, now)
+        status = _set(workload, status, "Preempted", True, cause, message, now)
         cause = ""
     else:
-        status = _set(status, "Evicted", True, reason, message, now)
+        status = _set(workload, status, "Evicted", True, reason, message, now)
     stats = status.scheduling_stats or SchedulingStats()
     counts = list(stats.evictions)
     for index, one in enumerate(counts):
@@ -190,7 +205,7 @@ def with_pods_ready(workload: KueueWorkload, ready: bool, now: float) -> KueueWo
         reason, text = "WaitForRecovery", "At least one pod has failed, waiting for recovery"
     else:
         reason, text = "WaitForStart", "Not all pods are ready or succeeded"
-    return _with(workload, _set(workload.status, "PodsReady", ready, reason, text, now))
+    return _with(workload, _set(workload, workload.status, "PodsReady", ready, reason, text, now))
 
 
 def _recovers(workload: KueueWorkload) -> bool:
@@ -202,4 +217,4 @@ def finished(workload: KueueWorkload, reason: str, message: str, now: float) -> 
     """Return a workload that has ended."""
     if is_true(workload, "Finished"):
         return workload
-    return _with(workload, _set(workload.status, "Finished", True, reason, message, now))
+    return _with(workload, _set(workload, workload.status, "Finished", True, reason, message, now))

@@ -168,7 +168,7 @@ def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
     ]
     conditions = workload.status.conditions
     for one in new:
-        conditions = stamped(conditions, one, now)
+        conditions = stamped(conditions, one, now, workload.metadata.generation)
     # Checks begin anew with the next reservation.
     checks = tuple(
         msgspec.structs.replace(check, state="Pending", message="Reset to Pending after eviction.")
@@ -195,7 +195,7 @@ def after_backoff(workload: KueueWorkload, now: float) -> KueueWorkload | None:
             return None
         reason, text = "BackoffFinished", "The workload backoff was finished"
     new = KueueCondition("Requeued", "True", reason, text)
-    conditions = stamped(workload.status.conditions, new, now)
+    conditions = stamped(workload.status.conditions, new, now, workload.metadata.generation)
     state = workload.status.requeue_state
     if state is not None:
         state = msgspec.structs.replace(state, requeue_at=None)
@@ -229,6 +229,6 @@ def after_checks(workload: KueueWorkload, queue: ClusterQueue, now: float) -> Ku
     if any(state != "Ready" for state in states.values()):
         return None
     new = KueueCondition("Admitted", "True", "Admitted", "The workload is admitted")
-    conditions = stamped(workload.status.conditions, new, now)
+    conditions = stamped(workload.status.conditions, new, now, workload.metadata.generation)
     status = msgspec.structs.replace(workload.status, conditions=conditions)
     return msgspec.structs.replace(workload, status=status)

@@ -84,7 +84,7 @@ def cluster_queue_status(store: Store, name: str, now: float) -> ClusterQueueSta
     reserving = list(store.reserving.get(name, {}).values())
     running = _admitted(reserving)
     return ClusterQueueStatus(
-        conditions=stamped(queue.status.conditions, active, now),
+        conditions=stamped(queue.status.conditions, active, now, queue.metadata.generation),
         flavors_reservation=_usage(queue, reserving, borrows=True),
         flavors_usage=_usage(queue, running, borrows=True),
         pending_workloads=len(store.pending[name]),
@@ -110,9 +110,10 @@ def local_queue_status(store: Store, key: str, now: float) -> LocalQueueStatus:
     all_of = store.reserving.get(name, {}).values()
     reserving = [one for one in all_of if local_queue_key(one.workload) == key]
     running = _admitted(reserving)
+    active = _active(store, local, queue)
     waiting = sum(local_queue_key(one.workload) == key for one in store.pending.get(name, ()))
     return LocalQueueStatus(
-        conditions=stamped(local.status.conditions, _active(store, local, queue), now),
+        conditions=stamped(local.status.conditions, active, now, local.metadata.generation),
         pending_workloads=waiting,
         reserving_workloads=len(reserving),
         admitted_workloads=len(running),

@@ -21,6 +21,7 @@ __all__ = [
     "REPLACES",
     "PodSetRequests",
     "WorkloadInfo",
+    "beyond_limits",
     "boost_of",
     "creation",
     "local_queue_key",
@@ -31,6 +32,7 @@ __all__ = [
 BOOST = "kueue.x-k8s.io/priority-boost"
 REPLACES = "kueue.x-k8s.io/workload-slice-replacement-for"
 """Names the workload slice (``namespace/name``) that a larger one replaces."""
+_BEYOND = "requests must not exceed its limits"
 _AFTER = 0.001
 """Seconds by which a preempted workload counts as newer than its preemptor."""
 
@@ -138,6 +140,33 @@ class WorkloadInfo:
             PodSetRequest(one.name, {n: quantity_of(n, a) for n, a in one.requests.items()})
             for one in self.pod_sets
         )
+
+
+def beyond_limits(workload: KueueWorkload) -> str:
+    """Return what asks for more than its own limits, "" for nothing: no pod of it could be made.
+
+    The text is that of Kueue's ``ValidateResources``.
+    """
+    told = []
+    for number, pod_set in enumerate(workload.spec.pod_sets):
+        spec = pod_set.template.spec
+        parts = [
+            *((f"initContainers[{i}]", c.resources) for i, c in enumerate(spec.init_containers)),
+            *((f"containers[{i}]", c.resources) for i, c in enumerate(spec.containers)),
+            *([("resources", spec.resources)] if spec.resources is not None else []),
+        ]
+        for name, resources in parts:
+            larger = sorted(
+                resource
+                for resource, limit in resources.limits.items()
+                if resource in resources.requests
+                and amount_in(resource, resources.requests[resource]) > amount_in(resource, limit)
+            )
+            if larger:
+                path = f"spec.podSets[{number}].template.spec.{name}"
+                shown = ", ".join(f'"{resource}"' for resource in larger)
+                told.append(f"{path}: Invalid value: [{shown}]: {_BEYOND}")
+    return f"[{', '.join(told)}]" if len(told) > 1 else "".join(told)
 
 
 def _asked(workload: KueueWorkload) -> tuple[PodSetRequests, ...]:

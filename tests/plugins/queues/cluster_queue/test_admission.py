@@ -716,3 +716,32 @@ def test_releasing_what_has_no_quota_changes_nothing() -> None:
     load(admission, [workload("w", "q")])
     assert admission.release("default/w", NOW) is None
     assert admission.release("default/unknown", NOW) is None
+
+
+def test_pods_that_ask_for_more_than_their_limits_wait_and_are_told_which() -> None:
+    admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}))
+    resources = {"requests": {"cpu": "2"}, "limits": {"cpu": "1500m"}}
+    pods = {"containers": [{"name": "c"}, {"name": "d", "resources": resources}]}
+    load(admission, [workload("w", "q", pods=pods), workload("other", "q", created=1)])
+    admission.cycle(NOW)
+    assert said(admission, "w") == (
+        "False",
+        "Misconfigured",
+        "resources validation failed: spec.podSets[0].template.spec.containers[1]: "
+        'Invalid value: ["cpu"]: requests must not exceed its limits',
+    )
+    admission.cycle(NOW)
+    assert is_true(now_of(admission, "other"), "Admitted")
+
+
+def test_a_condition_tells_which_generation_of_the_workload_it_is_about() -> None:
+    admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}))
+    one = workload("w", "q")
+    metadata = msgspec.structs.replace(one.metadata, generation=7)
+    load(admission, [msgspec.structs.replace(one, metadata=metadata)])
+    admission.cycle(NOW)
+    conditions = now_of(admission, "w").status.conditions
+    assert {one.type: one.observed_generation for one in conditions} == {
+        "QuotaReserved": 7,
+        "Admitted": 7,
+    }

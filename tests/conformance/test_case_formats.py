@@ -1,0 +1,127 @@
+"""Readers of cases leave nothing aside: an absent field has its default, an unknown one is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kueue_format
+import kueue_objects
+import msgspec
+import pytest
+from case_format import UnknownFieldError, fields_of
+
+from bayplan.schemas.catalog import ListOf, MapOf, RecordType, Scalar, Type
+
+KUEUE = "kueue.x-k8s.io/v1beta2"
+_ENCODER = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text)
+_SCALARS: dict[str, Any] = {
+    "string": "x",
+    "quantity": "1",
+    "time": "2000-01-01T00:00:00Z",
+    "boolean": True,
+    "int-or-string": 1,
+    "any": {},
+}
+_CHOICES: dict[str, Any] = {
+    "admissionMode": "NoAdmissionFairSharing",
+    "effect": "NoSchedule",
+    "policy": "LowerPriority",
+    "preference": "BorrowingOverPreemption",
+    "queueingStrategy": "StrictFIFO",
+    "reclaimWithinCohort": "Any",
+    "state": "Ready",
+    "stopPolicy": "Hold",
+    "whenCanBorrow": "TryNextFlavor",
+    "whenCanPreempt": "MayStopSearch",
+    "withinClusterQueue": "LowerPriority",
+}
+"""Values of fields that take only some."""
+_SHORT = {
+    *("podSets", "resourceGroups", "admission", "conditions"),
+    # Their lists hold selectors with operators of their own.
+    *("namespaceSelector", "tolerations"),
+}
+"""Fields that cases give in a short form, which the cases themselves show."""
+_OLD = {
+    *("priorityClassName", "priorityClassSource", "cohort", "parent", "admissionChecks"),
+    *("selfLink", "managedFields", "flavors", "flavorUsage", "pendingWorkloadsStatus"),
+    *("accumulatedPastExexcutionTimeSeconds", "ownerReferences"),
+}
+"""Fields of older versions, and those that say nothing to a scheduler."""
+
+
+def a_value(name: str, type_: Type) -> Any:
+    """Return a value of a field, with all fields of its own."""
+    if name in _CHOICES:
+        return _CHOICES[name]
+    if isinstance(type_, Scalar):
+        return _SCALARS.get(type_.name, 1)
+    if isinstance(type_, ListOf):
+        return [a_value("", type_.items)]
+    if isinstance(type_, MapOf):
+        return {"x": a_value("", type_.values)}
+    assert isinstance(type_, RecordType)
+    return {field.name: a_value(field.name, field.type) for field in type_.fields.values()}
+
+
+MAKERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "Workload": kueue_objects.workload,
+    "ClusterQueue": kueue_objects.cluster_queue,
+    "Cohort": kueue_objects.cohort,
+    "LocalQueue": kueue_objects.local_queue,
+    "ResourceFlavor": kueue_objects.flavor,
+}
+
+
+def kueue_fields() -> Iterator[tuple[str, str, str]]:
+    """Yield the kinds, sections and fields of Kueue's API that a case may give."""
+    for kind in MAKERS:
+        taken: set[str] = set()
+        for section in ("spec", "metadata", "status"):
+            for name in fields_of(KUEUE, kind, section):
+                if name not in (_SHORT | _OLD | taken):
+                    yield kind, section, name
+                taken.add(name)
+
+
+@pytest.mark.parametrize(("kind", "section", "name"), list(kueue_fields()))
+def test_every_field_of_kueues_api_reaches_the_product(kind: str, section: str, name: str) -> None:
+    value = a_value(name, fields_of(KUEUE, kind, section)[name].type)
+    spelt = re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: f"_{found[1].lower()}", name)
+    for key in (name, spelt):
+        made = MAKERS[kind]({"name": "x", key: value})
+        found = msgspec.json.decode(_ENCODER.encode(made)).get(section, {})
+        assert name in found, key
+
+
+UNKNOWN: tuple[tuple[Callable[[dict[str, Any]], Any], dict[str, Any], str], ...] = (
+    (kueue_objects.workload, {"colour": 1}, "colour"),
+    (kueue_objects.workload, {"pod_sets": [{"colour": 1}]}, "template.spec.colour"),
+    (kueue_objects.workload, {"admission": {"colour": 1}}, "status.admission.colour"),
+    (kueue_objects.workload, {"conditions": [{"type": "A", "hue": 1}]}, "conditions[0].hue"),
+    (kueue_objects.cluster_queue, {"preemption": {"hue": "Any"}}, "spec.preemption.hue"),
+    (kueue_objects.cluster_queue, {"colour": 1}, "colour"),
+    (kueue_format.completed, {"kind": "available", "input": {"hue": 1}}, "hue"),
+    (kueue_format.completed, {"kind": "schedule-cycle", "expected": {"hue": 1}}, "hue"),
+)
+
+
+@pytest.mark.parametrize(("reader", "case", "told"), UNKNOWN)
+def test_an_unknown_field_is_an_error_that_names_it(
+    reader: Callable[[dict[str, Any]], Any], case: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UnknownFieldError, match=re.escape(told)):
+        reader({"name": "x", **case})
+
+
+def test_absent_fields_have_the_defaults_of_the_api() -> None:
+    queue = kueue_objects.cluster_queue({"name": "q"})
+    assert (queue.spec.queueing_strategy, queue.spec.preemption.within_cluster_queue) == (
+        "BestEffortFIFO",
+        "Never",
+    )
+    case = kueue_format.completed({"kind": "queue", "input": {"reason": None}})
+    assert (case["input"]["workloads_to_add"], "reason" in case["input"]) == ([], False)
+    assert case["expected"]["pending"] == 0
