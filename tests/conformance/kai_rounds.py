@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from case_format import UnknownFieldError
 from kai_nodes import differences, states_of
 from kai_scenarios import (
     Case,
@@ -72,10 +73,15 @@ def _done(case: Case, scenario: Scenario, found: Outcome) -> Iterator[Mismatch]:
     for name, wanted in (case["expected"].get("nodes") or {}).items():
         for what, expected, got in differences(wanted, found.nodes[name]):
             yield Mismatch(f"{name}, {what}", expected, got)
-    for name, wanted in (case["expected"].get("jobs") or {}).items():
+    named = {**case["expected"]["jobs"], **case["expected"]["tasks"]}
+    for name, wanted in named.items():
         zones = wanted.get("numa_zones")
         if zones is not None:
-            own = [key_of(job, task) for job, task in scenario.jobs_of() if job["name"] == name]
+            own = [
+                key_of(job, task)
+                for job, task in scenario.jobs_of()
+                if name in (job["name"], task_id(task))
+            ]
             got = sorted({zone for key in own for zone in found.zones.get(key, ())})
             if got != sorted(zones):
                 yield Mismatch(f"{name}, NUMA nodes", str(sorted(zones)), str(got))
@@ -166,8 +172,10 @@ def _compared(case: Case, scenario: Scenario, found: Mapping[str, TaskState]) ->
 def _checked(check: Case, scenario: Scenario, found: Mapping[str, TaskState]) -> Iterator[Mismatch]:
     """Compare an assertion that a test of KAI makes in code.
 
-    :raises KeyError: for an assertion that nobody models.
+    :raises UnknownFieldError: for an assertion that nobody models.
     """
+    if check["type"] not in _CHECKS:
+        raise UnknownFieldError(f"{scenario.case['name']}: nobody checks {check['type']}")
     yield from _CHECKS[check["type"]](check, scenario, found)
 
 
@@ -184,8 +192,8 @@ def _statuses(
 ) -> Iterator[Mismatch]:
     count = 0
     for job, task in scenario.jobs_of():
-        whole = job["name"] == check.get("job")
-        if whole or job["name"].startswith(check.get("job_prefix", "\0")):
+        prefix = check["job_prefix"]
+        if job["name"] == check["job"] or (prefix and job["name"].startswith(prefix)):
             count += 1
             yield from _differs(task_id(task), check, found[task_id(task)])
     if count != check.get("tasks", count):

@@ -193,9 +193,9 @@ def _queue_object(name: str, spec: Case) -> Case:
 def _department(department: Case) -> Case:
     quota = department.get("deserved_gpus", 0)
     resources = {
-        "gpu": _amounts(quota, department.get("max_allowed_gpus"), max(0, quota)),
-        "cpu": _amounts(-1, department.get("max_allowed_cpus"), 1),
-        "memory": _amounts(-1, None, 1),
+        "gpu": _amounts(quota, department.get("max_allowed_gpus") or -1, max(0, quota)),
+        "cpu": _amounts(-1, department.get("max_allowed_cpus", -1), 1),
+        "memory": _amounts(-1, department.get("max_allowed_memory", -1), 1),
     }
     return _queue_object(department["name"], {"resources": resources, "priority": 100})
 
@@ -208,12 +208,12 @@ def _queue(queue: Case, parent: str) -> Case:
         spec["resources"] = {
             "gpu": _amounts(
                 queue.get("deserved_gpus", 0),
-                queue.get("max_allowed_gpus"),
+                queue.get("max_allowed_gpus") or -1,
                 queue.get("gpu_over_quota_weight", 0),
             ),
-            "cpu": _amounts(queue.get("deserved_cpus", -1), queue.get("max_allowed_cpus"), 1),
+            "cpu": _amounts(queue.get("deserved_cpus", -1), queue.get("max_allowed_cpus", -1), 1),
             "memory": _amounts(
-                queue.get("deserved_memory", -1), queue.get("max_allowed_memory"), 1
+                queue.get("deserved_memory", -1), queue.get("max_allowed_memory", -1), 1
             ),
         }
     for name, key in (("reclaim", "reclaimMinRuntime"), ("preempt", "preemptMinRuntime")):
@@ -222,8 +222,8 @@ def _queue(queue: Case, parent: str) -> Case:
     return _queue_object(queue["name"], spec)
 
 
-def _amounts(quota: float, limit: float | None, weight: float) -> Case:
-    return {"quota": quota, "limit": limit or -1, "overQuotaWeight": weight}
+def _amounts(quota: float, limit: float, weight: float) -> Case:
+    return {"quota": quota, "limit": limit, "overQuotaWeight": weight}
 
 
 # Nodes -------------------------------------------------------------------------------------
@@ -233,15 +233,14 @@ def _node(node: Case) -> Case:
     amounts = {
         "cpu": str(node.get("cpu_millis") or _CORES),
         "memory": str(int(node.get("cpu_memory") or _MEMORY)),
-        "pods": str(_PODS),
+        "pods": str(node.get("max_task_num", _PODS)),
     }
-    memory = int(node.get("gpu_memory") or _GPU_MEMORY)
-    labels = {
-        "kubernetes.io/hostname": node["name"],
-        "kai.scheduler/type": node["name"],
-        "nvidia.com/gpu.memory": str(memory),
-        **(node.get("labels") or {}),
-    }
+    labels = {"kubernetes.io/hostname": node["name"], "kai.scheduler/type": node["name"]}
+    if node.get("gpu_memory_synced", True):
+        labels["nvidia.com/gpu.memory"] = str(int(node.get("gpu_memory") or _GPU_MEMORY))
+    if node.get("gpu_name"):
+        labels["nvidia.com/gpu.product"] = node["gpu_name"]
+    labels |= node.get("labels") or {}
     strategy = node.get("mig_strategy")
     if strategy:
         labels |= {"node-role.kubernetes.io/runai-mig-enabled": "true"}
@@ -434,6 +433,10 @@ def _pod(job: Job, task: Task, state: TaskState) -> Case:
         "affinity": _affinity(task),
     }
     claims = [{"name": name, "resourceClaimName": name} for name in _claim_names(task)]
+    spec["volumes"] = [
+        {"name": name, "persistentVolumeClaim": {"claimName": name}}
+        for name in task.get("persistent_volume_claim_names") or ()
+    ]
     templates = task.get("resource_claim_templates") or {}
     claims += [{"name": name, "resourceClaimTemplateName": name} for name in templates]
     if claims:

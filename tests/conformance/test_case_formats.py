@@ -6,11 +6,15 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import kai_format
 import kueue_format
 import kueue_objects
 import msgspec
 import pytest
 from case_format import UnknownFieldError, fields_of
+from kai_rounds import mismatches, session
+from kai_scenarios import Scenario
+from kai_scope import profiles_of
 
 from bayplan.schemas.catalog import ListOf, MapOf, RecordType, Scalar, Type
 
@@ -105,6 +109,12 @@ UNKNOWN: tuple[tuple[Callable[[dict[str, Any]], Any], dict[str, Any], str], ...]
     (kueue_objects.cluster_queue, {"colour": 1}, "colour"),
     (kueue_format.completed, {"kind": "available", "input": {"hue": 1}}, "hue"),
     (kueue_format.completed, {"kind": "schedule-cycle", "expected": {"hue": 1}}, "hue"),
+    (kai_format.completed, {"hue": 1}, "hue"),
+    (kai_format.completed, {"jobs": [{"name": "j", "tasks": [{"id": "t", "hue": 1}]}]}, "hue"),
+    (kai_format.completed, {"queues": [{"name": "q", "hue": 1}]}, "$.queues[0]"),
+    (kai_format.completed, {"expected": {"jobs": {"j": {"hue": 1}}}}, "hue"),
+    (kai_format.completed, {"config": {"tiers": [{"plugins": [{"name": "hue"}]}]}}, "hue"),
+    (kai_format.completed, {"op": "isOverLimit", "input": {"queue": {"hue": 1}}}, "hue"),
 )
 
 
@@ -125,3 +135,48 @@ def test_absent_fields_have_the_defaults_of_the_api() -> None:
     case = kueue_format.completed({"kind": "queue", "input": {"reason": None}})
     assert (case["input"]["workloads_to_add"], "reason" in case["input"]) == ([], False)
     assert case["expected"]["pending"] == 0
+
+
+def kai(job: dict[str, Any], node: dict[str, Any], **case: Any) -> dict[str, Any]:
+    """Return a scenario of one pending task, one queue and one node."""
+    plain = {
+        "id": "own",
+        "name": "own",
+        "actions": ["allocate"],
+        "queues": [{"name": "q", "deserved_gpus": 8}],
+        "nodes": [{"name": "n", "gpus": 8, **node}],
+        "jobs": [{"name": "j", "queue": "q", "tasks": [{"id": "t"}], **job}],
+    }
+    return kai_format.completed({**plain, **case})
+
+
+@pytest.mark.parametrize(
+    ("job", "node", "case", "status"),
+    [
+        ({}, {}, {}, "Binding"),
+        ({"is_best_effort": True}, {"cpu_millis": 1, "cpu_memory": 1}, {}, "Binding"),
+        ({"tasks": [{"id": "t", "persistent_volume_claim_names": ["gone"]}]}, {}, {}, "Pending"),
+        ({}, {"max_task_num": 0}, {}, "Pending"),
+        (
+            {},
+            {},
+            {
+                "queues": [{"name": "q", "parent": "d"}],
+                "departments": [{"name": "d", "max_allowed_memory": 0}],
+            },
+            "Pending",
+        ),
+    ],
+)
+def test_a_scenario_of_kai_says_all_that_its_types_can(
+    job: dict[str, Any], node: dict[str, Any], case: dict[str, Any], status: str
+) -> None:
+    scenario = kai(job, node, **case)
+    found = session(Scenario(scenario), profiles_of(scenario))
+    assert found.tasks["t"].status == status
+
+
+def test_an_assertion_of_kai_that_nobody_makes_is_named() -> None:
+    scenario = kai({}, {}, checks=[{"type": "colour"}])
+    with pytest.raises(UnknownFieldError, match="colour"):
+        mismatches(scenario, profiles_of(scenario))

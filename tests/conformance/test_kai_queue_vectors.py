@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kai_format import completed
 from kai_tables import OPERATIONS, Case, kai_cases, run
 
 TABLES = (
@@ -21,5 +22,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_queue_table(case: Case) -> None:
     if case["op"] not in OPERATIONS:
         pytest.skip(f"out of scope: no function models {case['op']}")
-    got, expected = run(case)
+    got, expected = run(completed(case))
     assert got == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kai_format import completed
 from kai_known import known_difference
 from kai_rounds import mismatches
 from kai_scenarios import Case
@@ -18,6 +19,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_scenario(case: Case) -> None:
+    case = completed(case)
     reason = out_of_scope(case)
     if reason is not None:
         pytest.skip(f"out of scope: {reason}")
