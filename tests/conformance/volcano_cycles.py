@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from case_format import ApiFields, UnknownFieldError, api_spelling, checked
 from vectors import SHARED
 
 from bayplan.api import ApiObject, Pod, VolcanoPodGroup
@@ -31,6 +32,7 @@ _SWITCHES = (
     *("enablePreemptive", "enableQueueOrder", "enablePredicate", "enableNodeOrder"),
     *("enabledOverused", "enabledAllocatable", "enabledVictim", "enableHierarchy"),
 )
+_SCHEDULING = "scheduling.volcano.sh/v1beta1"
 _PLACES = ("allocate", "backfill")
 
 
@@ -67,39 +69,44 @@ def volcano_cases(config: pytest.Config, cycles: bool) -> list[Any]:
 def objects(case: Case) -> Iterator[ApiObject]:
     """Yield the objects of a case, as Volcano's own manifests would have them."""
     for one in case.get("priority_classes") or ():
-        yield make_object(
-            {
-                "apiVersion": "scheduling.k8s.io/v1",
-                "kind": "PriorityClass",
-                "metadata": {"name": one["name"]},
-                "value": one["value"],
-            }
-        )
+        yield make_object(_priority_class(one))
     for one in case["queues"]:
         yield make_object(_queue(one))
     yield from _unlisted_devices(case)
     for kind, field_name in _EXTRAS.items():
         for one in case.get(field_name) or ():
-            api = _API[kind]
-            yield make_object({"apiVersion": api, "kind": kind, **_without_version(one)})
+            yield make_object(checked(_API[kind], kind, _without_version(one)))
     for one in _hypernodes(case):
-        spec = {"tier": one["tier"], "members": one.get("members") or []}
-        if one.get("tier_name"):
-            spec["tierName"] = one["tier_name"]
-        yield make_object(
-            {
-                "apiVersion": "topology.volcano.sh/v1alpha1",
-                "kind": "HyperNode",
-                "metadata": {"name": one["name"]},
-                "spec": spec,
-            }
-        )
+        yield make_object(_named("topology.volcano.sh/v1alpha1", "HyperNode", one))
     for one in case.get("nodes") or ():
         yield make_object(_node(one))
     for one in case.get("podgroups") or ():
         yield make_object(_group(one))
     for one in case.get("pods") or ():
         yield make_object(_pod(one))
+
+
+def _filled(one: Case) -> Case:
+    """Return a part without what is empty, which a builder of Volcano's tests leaves so."""
+    return {name: value for name, value in one.items() if value not in (None, "", [], {})}
+
+
+def _named(api_version: str, kind: str, one: Case) -> Case:
+    """Return an object whose fields are all the API's."""
+    fields = ApiFields(api_version, kind, _filled(one))
+    return fields.object({}, _place(fields))
+
+
+def _place(fields: ApiFields) -> Case:
+    namespace = fields.take("namespace")
+    place = {"name": fields.take("name")}
+    return {**place, "namespace": namespace} if namespace else place
+
+
+def _priority_class(one: Case) -> Case:
+    rest = {api_spelling(key): value for key, value in one.items() if key != "name"}
+    content = {"metadata": {"name": one["name"]}, "value": 0, **rest}
+    return checked("scheduling.k8s.io/v1", "PriorityClass", content)
 
 
 def _unlisted_devices(case: Case) -> Iterator[ApiObject]:
@@ -182,98 +189,54 @@ def _without_version(content: Case) -> Case:
 
 
 def _queue(one: Case) -> Case:
-    spec = {
-        "weight": one.get("weight") or 1,
-        **{k: one[k] for k in ("capability", "deserved", "parent", "priority") if one.get(k)},
-        **{k: one[k] for k in ("reclaimable", "affinity") if one.get(k) is not None},
-    }
-    if one.get("guarantee"):
-        spec["guarantee"] = {"resource": one["guarantee"]}
-    return {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
-        "kind": "Queue",
-        "metadata": {"name": one["name"], "annotations": one.get("annotations") or {}},
-        "spec": spec,
-        "status": {"state": one.get("state", "Open")},
-    }
+    fields = ApiFields(_SCHEDULING, "Queue", _filled(one))
+    spec = {"weight": fields.take("weight") or 1}
+    guarantee = fields.take("guarantee")
+    if guarantee:
+        spec["guarantee"] = {"resource": guarantee}
+    return fields.object(spec, _place(fields), {"state": fields.take("state", "Open")})
 
 
 def _node(one: Case) -> Case:
-    amounts = one["allocatable"]
-    spec = {"taints": one["taints"]} if one.get("taints") else {}
-    labels = {"kubernetes.io/hostname": one["name"], **(one.get("labels") or {})}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": one["name"], "labels": labels},
-        "spec": spec,
-        "status": {"allocatable": amounts, "capacity": amounts},
-    }
+    fields = ApiFields("v1", "Node", one)
+    amounts = fields.take("allocatable", {})
+    status = {"allocatable": amounts, "capacity": fields.take("capacity", amounts)}
+    labels = {"kubernetes.io/hostname": one["name"], **fields.take("labels", {})}
+    return fields.object({}, {**_place(fields), "labels": labels}, status)
 
 
 def _group(one: Case) -> Case:
-    spec: Case = {"minMember": one["min_member"], "queue": one["queue"]}
-    for ours, theirs in (
-        ("min_task_member", "minTaskMember"),
-        ("min_resources", "minResources"),
-        ("priority_class", "priorityClassName"),
-        ("network_topology", "networkTopology"),
-    ):
-        if one.get(ours):
-            spec[theirs] = one[ours]
-    if one.get("sub_group_policy"):
-        spec["subGroupPolicy"] = [_sub_group(policy) for policy in one["sub_group_policy"]]
-    meta = {"name": one["name"], "namespace": one["namespace"]}
-    return {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
-        "kind": "PodGroup",
-        "metadata": {**meta, "annotations": one.get("annotations") or {}},
-        "spec": spec,
-        "status": {"phase": one.get("phase", "")},
-    }
-
-
-def _sub_group(policy: Case) -> Case:
-    found = {k: v for k, v in policy.items() if k not in ("matchLabelKeys", "match_label_keys")}
-    keys = policy.get("matchLabelKeys") or policy.get("match_label_keys")
-    return {**found, "matchLabelKeys": keys} if keys else found
+    fields = ApiFields(_SCHEDULING, "PodGroup", _filled({"min_member": 0, **one}))
+    spec: Case = {"minMember": fields.take("min_member", 0)}
+    priority = fields.take("priority_class")
+    if priority:
+        spec["priorityClassName"] = priority
+    policies = fields.take("sub_group_policy")
+    if policies:
+        spec["subGroupPolicy"] = [
+            {api_spelling(key): value for key, value in policy.items()} for policy in policies
+        ]
+    return fields.object(spec, _place(fields), {"phase": fields.take("phase", "")})
 
 
 def _pod(one: Case) -> Case:
-    annotations = dict(one.get("annotations") or {})
-    if one.get("podgroup"):
-        annotations["scheduling.k8s.io/group-name"] = one["podgroup"]
-    resources: Case = {"requests": one.get("requests") or {}}
-    for other in one.get("containers_resources_other") or ():
+    fields = ApiFields("v1", "Pod", _filled(one))
+    annotations = dict(fields.take("annotations", {}))
+    group = fields.take("podgroup")
+    if group:
+        annotations["scheduling.k8s.io/group-name"] = group
+    resources: Case = {"requests": fields.take("requests", {})}
+    for other in fields.take("containers_resources_other", ()):
         resources |= other
     container: Case = {"name": "c", "image": "busybox", "resources": resources}
-    for other in one.get("containers_other") or ():
+    for other in fields.take("containers_other", ()):
         container |= other
     spec: Case = {"containers": [container], "schedulerName": "volcano"}
-    for ours, theirs in (
-        ("node", "nodeName"),
-        ("node_selector", "nodeSelector"),
-        ("priority", "priority"),
-        ("preemption_policy", "preemptionPolicy"),
-        ("affinity", "affinity"),
-        ("volumes", "volumes"),
-        ("resourceClaims", "resourceClaims"),
-        ("tolerations", "tolerations"),
-    ):
-        if one.get(ours) not in (None, ""):
-            spec[theirs] = one[ours]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": one["name"],
-            "namespace": one["namespace"],
-            "labels": one.get("labels") or {},
-            "annotations": annotations,
-        },
-        "spec": spec,
-        "status": {"phase": one["phase"]},
-    }
+    node = fields.take("node")
+    if node:
+        spec["nodeName"] = node
+    metadata = {**_place(fields), "annotations": annotations}
+    return fields.object(spec, metadata, {"phase": fields.take("phase", "Pending")})
 
 
 # Running -----------------------------------------------------------------------------------
@@ -299,10 +262,10 @@ def configuration(case: Case) -> Case:
                     "name": one["name"],
                     **dict.fromkeys(_SWITCHES, False),
                     **{k: v for k, v in one["switches"].items() if k in _SWITCHES},
-                    "arguments": one.get("arguments") or {},
+                    "arguments": one["arguments"],
                 }
                 for one in tier["plugins"]
-                if one.get("registered", True)
+                if one["registered"]
             ]
         }
         for tier in case["tiers"]
@@ -385,6 +348,9 @@ def _weights(case: Case) -> Case | None:
     fit = max(stated.get("leastrequested.weight", 1), stated.get("mostrequested.weight", 0))
     weights = {"NodeResourcesFit": fit}
     weights |= {name: stated.get(key, own) for key, (name, own) in _WEIGHTS.items()}
+    unknown = stated.keys() - _WEIGHTS.keys() - {"leastrequested.weight", "mostrequested.weight"}
+    if unknown:
+        raise UnknownFieldError(f"nobody reads the weight {sorted(unknown)[0]}")
     enabled = [{"name": name, "weight": weight} for name, weight in weights.items() if weight]
     return {"disabled": [{"name": "*"}], "enabled": enabled}
 
@@ -430,7 +396,7 @@ def differences(case: Case, found: Outcome) -> list[str]:
     if "bind_num" in expected and "task_status_nums" not in expected:
         if len(found.bound) != expected["bind_num"]:
             told.append(f"bound {found.bound}, expected {expected['bind_num']}")
-    wanted = expected.get("bind_map") or {}
+    wanted = expected["bind_map"] if expected["bind_map_checked"] else {}
     if wanted and {key: found.bound.get(key) for key in wanted} != wanted:
         told.append(f"bound {found.bound}, expected {wanted}")
     wanted = expected.get("bind_nums_in_hypernode")
@@ -439,17 +405,20 @@ def differences(case: Case, found: Outcome) -> list[str]:
     evicted = Counter(expected.get("evicted") or ())
     if "evicted" in expected and found.evicted != evicted:
         told.append(f"evicted {dict(found.evicted)}, expected {dict(evicted)}")
-    for group, nodes in (expected.get("pipelined") or {}).items():
+    if "evicted" not in expected and found.evicted.total() != expected.get("evict_num", 0):
+        told.append(f"evicted {dict(found.evicted)}, expected {expected.get('evict_num', 0)}")
+    for group, nodes in expected["pipelined"].items():
         own = {found.nominated[key] for key in _members(case, group) if key in found.nominated}
         if not own or not own <= set(nodes):
             told.append(f"{group} nominated to {sorted(own)}, expected some of {nodes}")
-    for group, phase in (expected.get("podgroup_phase") or {}).items():
+    for group, phase in expected["podgroup_phase"].items():
         if found.phases.get(group) != phase:
             told.append(f"{group} is {found.phases.get(group)}, expected {phase}")
     for group, counts in (expected.get("task_status_nums") or {}).items():
-        own_bound = [key for key in _members(case, group) if key in found.bound]
-        if "Binding" in counts and len(own_bound) != counts["Binding"]:
-            told.append(f"{group} has {len(own_bound)} bound, expected {counts['Binding']}")
+        for status, number in counts.items():
+            own = _in_status(status, _members(case, group), case, found)
+            if len(own) != number:
+                told.append(f"{group} has {sorted(own)} {status}, expected {number}")
     return [*told, *(f"{key}: {text}" for key, text in found.messages.items() if told and text)]
 
 
@@ -460,6 +429,21 @@ def _in_hypernodes(case: Case, found: Outcome) -> list[int]:
     bound = list(found.bound.values())
     counts = (sum(map(bound.count, case["hypernode_nodes"][name])) for name in lowest)
     return sorted(filter(None, counts))
+
+
+def _in_status(status: str, members: Sequence[str], case: Case, found: Outcome) -> list[str]:
+    """Return the members of a group that have one of Volcano's statuses of tasks."""
+    stood = {f"{p['namespace']}/{p['name']}" for p in case["pods"] if p.get("node")}
+    of_status: Mapping[str, Collection[str]] = {
+        "Binding": found.bound,
+        "Pipelined": found.nominated,
+        "Releasing": found.evicted,
+        "Running": stood - found.evicted.keys(),
+        "Pending": set(members) - stood - found.bound.keys() - found.nominated.keys(),
+    }
+    if status not in of_status:
+        raise UnknownFieldError(f"nobody counts tasks that are {status}")
+    return [key for key in members if key in of_status[status]]
 
 
 def _members(case: Case, group: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_format import UnknownFieldError
 from volcano_cycles import Case, configuration, objects
 
 from bayplan.api import VolcanoPodGroup
@@ -183,6 +184,21 @@ _SESSIONS = {
     "sla": _sla,
     "tdm": _tdm,
 }
+_ROWS: Mapping[str, frozenset[str]] = {
+    "conformance": frozenset(("preemptees", "expectVictims")),
+    "nodegroup": frozenset(
+        (
+            *("expected", "expectedStatus", "targetTaskName"),
+            # These repeat what the case has.
+            *("arguments", "enableHierarchy", "name", "queue", "pods", "podGroups"),
+        )
+    ),
+    "overcommit": frozenset(("arguments", "expectedEnqueueAble")),
+    "resourcequota": frozenset(("expectedEnqueueAble",)),
+    "sla": frozenset(("arguments", "expectedOrder", "expectedEnqueueAble")),
+    "tdm": frozenset(("args", "want", "predicatedExpected", "scoreExpected", "pods", "nodes")),
+}
+"""What a session compares with of the row of its test's table."""
 _SCORES = "it compares single scores of nodes, which plugins of the profile give by their own rules"
 _OUT_OF_SCOPE = {
     "binpack": _SCORES,
@@ -198,6 +214,11 @@ def run_session(case: Case) -> tuple[Any, Any]:
     name = case["file"].split("/")[3]
     if name in _OUT_OF_SCOPE:
         pytest.skip(f"out of scope: {_OUT_OF_SCOPE[name]}")
+    if name not in _SESSIONS:
+        raise UnknownFieldError(f"nobody runs sessions of the plugin {name}")
+    unread = case["row"].keys() - _ROWS[name]
+    if unread:
+        raise UnknownFieldError(f"nobody compares {sorted(unread)[0]} of the plugin {name}")
     return _SESSIONS[name](case)
 
 
@@ -206,7 +227,8 @@ def run_session(case: Case) -> tuple[Any, Any]:
 
 def _amounts(given: Mapping[str, Any]) -> dict[str, float]:
     named = {_UNITS[key]: float(value) for key, value in given.items() if key in _UNITS}
-    return {**named, **{k: float(v) for k, v in (given.get("scalar_resources") or {}).items()}}
+    named = {name: amount for name, amount in named.items() if amount}
+    return {**named, **{k: float(v) for k, v in given["scalar_resources"].items()}}
 
 
 def _capacity_share(case: Case) -> tuple[Any, Any]:
