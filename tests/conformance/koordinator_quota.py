@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from case_format import ApiFields, UnknownFieldError
 from vectors import SHARED
 
 from bayplan.api import ElasticQuota, Node, Pod, Quantity
@@ -48,8 +49,8 @@ PREFIX = "quota.scheduling.koordinator.sh/"
 BUILTIN = (ROOT_QUOTA, SYSTEM_QUOTA, DEFAULT_QUOTA)
 UNMODELLED = {
     "CandidatesToVictimsMap": "it only converts between types of Go's framework",
-    "OrderedScoreFuncs": "it only converts between types of Go's framework",
-    "GetOffsetAndNumCandidates": "it only converts between types of Go's framework",
+    "OrderedScoreFuncs": "it gives Go's framework no functions",
+    "GetOffsetAndNumCandidates": "it tells Go's framework to look at all nodes",
     "PodEligibleToPreemptOthers": "the vector does not hold the nominated node and its pods",
     "migratePods": "quotas hand over their pods by settle",
 }
@@ -93,38 +94,33 @@ def positive(values: Mapping[str, int] | None) -> ResourceList:
 
 
 def quota_of(fields: Step) -> ElasticQuota:
-    meta: Step = {
-        key: fields[key] for key in ("name", "namespace", "labels", "annotations") if key in fields
-    }
-    if fields.get("deleting"):
-        meta["deletionTimestamp"] = LONG_GONE
-    spec = {key: fields.get(key) for key in ("min", "max")}
-    content = {"metadata": meta, "spec": spec, "status": {"used": fields.get("status_used")}}
-    return decode_part(ElasticQuota, content)
+    own = ApiFields("scheduling.sigs.k8s.io/v1alpha1", "ElasticQuota", fields)
+    metadata = _deleting(own, {"name": own.take("name")})
+    status = {"used": own.take("status_used")}
+    return decode_part(ElasticQuota, own.object({}, metadata, status))
+
+
+def _deleting(own: ApiFields, metadata: Step) -> Step:
+    return {**metadata, "deletionTimestamp": LONG_GONE} if own.take("deleting") else metadata
 
 
 def pod_of(fields: Step) -> Pod:
-    meta: Step = {key: fields[key] for key in ("name", "namespace", "labels") if key in fields}
-    if fields.get("deleting"):
-        meta["deletionTimestamp"] = LONG_GONE
-        meta["deletionGracePeriodSeconds"] = fields.get("deletion_grace_seconds")
+    own = ApiFields("v1", "Pod", fields)
+    own.take("assigned")
     containers = [
         {"name": f"c{place}", "resources": {"requests": requests}}
-        for place, requests in enumerate(fields.get("requests", ()))
+        for place, requests in enumerate(own.take("requests", ()))
     ]
-    spec = {
-        "containers": containers,
-        "nodeName": fields.get("node"),
-        "priority": fields.get("priority"),
-    }
-    content = {"metadata": meta, "spec": spec, "status": {"phase": fields.get("phase", "Pending")}}
-    return decode_part(Pod, content)
+    grace = own.take("deletion_grace_seconds")
+    metadata = {"name": own.take("name"), "deletionGracePeriodSeconds": grace}
+    spec = {"containers": containers, "nodeName": own.take("node")}
+    status = {"phase": own.take("phase", "Pending")}
+    return decode_part(Pod, own.object(spec, _deleting(own, metadata), status))
 
 
 def node_of(fields: Step) -> Node:
-    meta = {"name": fields["name"], "labels": fields["labels"]}
-    content = {"metadata": meta, "status": {"allocatable": fields["allocatable"]}}
-    return decode_part(Node, content)
+    own = ApiFields("v1", "Node", fields)
+    return decode_part(Node, own.object({}, {"name": own.take("name")}))
 
 
 # Tables ------------------------------------------------------------------------------------
@@ -161,7 +157,10 @@ def run_revoke(case: Case) -> None:
     pods = [pod_of(fields) for fields in case["pods"]]
     counted = [
         CountedPod(
-            pod, dict(pod_requests(pod.spec).effective), is_preemptible(pod), fields["assigned"]
+            pod,
+            dict(pod_requests(pod.spec).effective),
+            is_preemptible(pod),
+            fields.get("assigned", False),
         )
         for pod, fields in zip(pods, case["pods"], strict=True)
     ]
@@ -181,7 +180,10 @@ GATES = {
 
 
 def features_of(case: Case) -> QuotaFeatures:
-    gates = {"MultiQuotaTree": False, **case.get("feature_gates", {})}
+    gates = {"MultiQuotaTree": False, **case["feature_gates"]}
+    unknown = sorted(gates.keys() - GATES.keys() - {"DisableDefaultQuota"})
+    if unknown:
+        raise UnknownFieldError(f"nobody reads the gate {unknown[0]}")
     features = QuotaFeatures(**{GATES[name]: on for name, on in gates.items() if name in GATES})
     return replace(features, default_quota=not gates.get("DisableDefaultQuota", False))
 
@@ -245,6 +247,7 @@ class Script:
             self.set_fields(manager, name, fields)
 
     def set_fields(self, manager: QuotaManager, name: str, fields: Step) -> None:
+        """Set what a test sets; what pods ask for and use follows from those that are added."""
         quota = manager.quotas.get(name) or Quota(QuotaDefinition(name))
         changes: Step = {
             own: amounts(fields[key])
@@ -480,7 +483,7 @@ def set_pod(script: Script, step: Step) -> Any:
     if name is None:
         script.quotas.set_pod(pod, NOW)
         return NotImplemented
-    manager, before = script.manager(name), args.get("oldQuotaName", name)
+    manager, before = script.manager(name), args["oldQuotaName"] or name
     if before != name or not script.features.counts(pod, NOW):
         script.manager(before).remove_pod(before, pod)
     if script.features.counts(pod, NOW):
@@ -578,7 +581,7 @@ def trial(script: Script, step: Step) -> Any:
     gate = script.quotas.gate_of(pod)
     assert gate is not None
     gate.used = amounts(state["used"])
-    (gate.remove if "podInfoToRemove" in args else gate.add)(pod)
+    (gate.remove if args["podInfoToRemove"] else gate.add)(pod)
     assert positive(gate.used) == positive(amounts(step["post_filter_state_after"]["used"]))
     return {"code": "Success", "reasons": []}
 
@@ -719,9 +722,7 @@ class Admission:
 
     def __init__(self, case: Case) -> None:
         self.topology = QuotaTopology(
-            features_of(
-                {"feature_gates": {"MultiQuotaTree": True, **case.get("feature_gates", {})}}
-            )
+            features_of({"feature_gates": {"MultiQuotaTree": True, **case["feature_gates"]}})
         )
         self.features = features_of(case)
         self.said: dict[str, Any] = {}

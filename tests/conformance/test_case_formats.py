@@ -7,15 +7,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import kai_format
+import koordinator_format
+import koordinator_quota
 import kueue_format
 import kueue_objects
 import msgspec
 import pytest
+import volcano_cycles
+import volcano_format
 from case_format import UnknownFieldError, fields_of
 from kai_rounds import mismatches, session
 from kai_scenarios import Scenario
 from kai_scope import profiles_of
 
+from bayplan.api import ApiObject, Pod
 from bayplan.schemas.catalog import ListOf, MapOf, RecordType, Scalar, Type
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
@@ -100,6 +105,16 @@ def test_every_field_of_kueues_api_reaches_the_product(kind: str, section: str, 
         assert name in found, key
 
 
+def script(step: dict[str, Any]) -> dict[str, Any]:
+    """Return a case of one step."""
+    return {"kind": "quota-script", "steps": [step]}
+
+
+def world(case: dict[str, Any]) -> list[ApiObject]:
+    """Return the objects of a cycle of Volcano."""
+    return list(volcano_cycles.objects(volcano_format.completed({"kind": "cycle", **case})))
+
+
 UNKNOWN: tuple[tuple[Callable[[dict[str, Any]], Any], dict[str, Any], str], ...] = (
     (kueue_objects.workload, {"colour": 1}, "colour"),
     (kueue_objects.workload, {"pod_sets": [{"colour": 1}]}, "template.spec.colour"),
@@ -109,6 +124,20 @@ UNKNOWN: tuple[tuple[Callable[[dict[str, Any]], Any], dict[str, Any], str], ...]
     (kueue_objects.cluster_queue, {"colour": 1}, "colour"),
     (kueue_format.completed, {"kind": "available", "input": {"hue": 1}}, "hue"),
     (kueue_format.completed, {"kind": "schedule-cycle", "expected": {"hue": 1}}, "hue"),
+    (koordinator_quota.quota_of, {"hue": 1}, "hue"),
+    (koordinator_quota.pod_of, {"hue": 1}, "hue"),
+    (koordinator_format.completed, {"kind": "quota-runtime", "nodes": [{"hue": 1}]}, "hue"),
+    (koordinator_format.completed, script({"op": "Reserve", "args": {"hue": 1}}), "Reserve"),
+    (koordinator_format.completed, script({"state": {"q": {"hue": 1}}}), "hue"),
+    (volcano_format.completed, {"kind": "cycle", "checks": ["CheckHue"]}, "CheckHue"),
+    (volcano_format.completed, {"kind": "cycle", "hue": 1}, "hue"),
+    (world, {"pods": [{"name": "p", "namespace": "n", "hue": 1}]}, "hue"),
+    (
+        world,
+        {"podgroups": [{"name": "p", "namespace": "n", "sub_group_policy": [{"hue": 1}]}]},
+        "hue",
+    ),
+    (world, {"queues": [{"name": "q", "hue": 1}]}, "hue"),
     (kai_format.completed, {"hue": 1}, "hue"),
     (kai_format.completed, {"jobs": [{"name": "j", "tasks": [{"id": "t", "hue": 1}]}]}, "hue"),
     (kai_format.completed, {"queues": [{"name": "q", "hue": 1}]}, "$.queues[0]"),
@@ -180,3 +209,12 @@ def test_an_assertion_of_kai_that_nobody_makes_is_named() -> None:
     scenario = kai({}, {}, checks=[{"type": "colour"}])
     with pytest.raises(UnknownFieldError, match="colour"):
         mismatches(scenario, profiles_of(scenario))
+
+
+def test_pods_of_volcano_have_all_fields_of_pods() -> None:
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    pod = {"name": "p", "namespace": "n", "topologySpreadConstraints": [spread], "node": ""}
+    (made,) = world({"pods": [pod]})
+    assert isinstance(made, Pod)
+    assert made.spec.topology_spread_constraints[0].topology_key == "zone"
+    assert (made.status.phase, made.spec.node_name) == ("Pending", "")

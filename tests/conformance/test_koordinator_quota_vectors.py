@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from koordinator_format import completed
 from koordinator_quota import RUNNERS, Case, Different, Unmodelled, quota_cases
 
 
@@ -13,7 +14,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_quota_vector(case: Case) -> None:
     try:
-        RUNNERS[case["kind"]](case)
+        RUNNERS[case["kind"]](completed(case))
     except Unmodelled as exc:
         pytest.skip(f"out of scope: {exc}")
     except Different as exc:
