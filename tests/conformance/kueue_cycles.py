@@ -70,7 +70,9 @@ OF_NO_ACCOUNT = frozenset(
     )
 )
 """Gates of how Kueue computes, writes, and places on topologies: no part of these cases."""
-SPECIAL = frozenset(("AdmissionFairSharing", "SchedulerTimestampPreemptionBuffer"))
+BUFFER = "SchedulerTimestampPreemptionBuffer"
+"""A gate that Kueue no longer has; what it chose is gone with it."""
+SPECIAL = frozenset(("AdmissionFairSharing", BUFFER))
 """Gates that choose settings of their own."""
 KNOWN_GATES = LASTING | OF_NO_ACCOUNT | SPECIAL | GATES.keys()
 RELEASED: Mapping[str, Any] = {"preemptors_first": False}
@@ -81,6 +83,8 @@ def settings(case: Case, **given: Any) -> Settings:
     """Return settings with a case's feature gates, and else those of the release."""
     gates = case["feature_gates"]
     chosen = {GATES[gate]: on for gate, on in gates.items() if gate in GATES}
+    if gates.get(BUFFER):
+        raise UnknownFieldError(f"nobody reads the gate {BUFFER}")
     strategy = case["quota_check_strategy"]
     if strategy not in ("", "BlockUndeclared", "IgnoreUndeclared"):
         raise UnknownFieldError(f"nobody reads the quota_check_strategy {strategy}")
