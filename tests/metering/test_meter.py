@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Collection
 from typing import Any
@@ -108,6 +109,23 @@ def test_a_new_tenant_or_amount_ends_a_record_and_begins_the_next(stage: Stage) 
         ("default", "nvidia.com/gpu", "H100", 2000, 0, 10),
         ("blue", "nvidia.com/gpu", "H100", 2000, 10, None),
     ]
+
+
+def test_shares_count_as_parts_once_the_node_registers_its_gpus(stage: Stage) -> None:
+    node = make_node("n1", gpu=20)
+    pod = gpu_pod(gpus=1, **{"nvidia.com/gpumem": 20_000})
+    stage.see(node, pod)
+    stage.at = 10
+    one = {"count": 10, "devmem": 80_000, "devcore": 100, "type": "H100", "health": True}
+    cards = [{"id": f"GPU-{index}", "index": index, **one} for index in range(2)]
+    noted = {"hami.io/node-nvidia-register": json.dumps(cards)}
+    stage.see(replace(node, metadata=replace(node.metadata, annotations=noted)))
+    assert stage.used() == [
+        ("default", "nvidia.com/gpu", "", 1000, 0, 10),
+        ("default", "nvidia.com/gpu", "", 250, 10, None),
+    ]
+    in_service = [one for one in stage.offered("nvidia.com/gpu") if one[0] is IN_SERVICE]
+    assert [amount for _, amount, *_ in in_service] == [20_000, 2_000]
 
 
 def test_what_runs_on_a_cordoned_node_counts_as_in_service(stage: Stage) -> None:

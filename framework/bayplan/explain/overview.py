@@ -8,17 +8,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bayplan.api import ResourceClaim, ResourceSlice
+from bayplan.api.cards import WHOLE
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.api.node_state import NodeState, state_of
 from bayplan.api.queue import UNLIMITED
 from bayplan.explain.explanation import why_pending
 from bayplan.explain.waits import waited
 from bayplan.queues.amounts import base_resource
+from bayplan.queues.gpus import gpus_offered, gpus_used, is_gpu_count
 from bayplan.queues.report import QueueReport
 from bayplan.scheduler.scheduler import Scheduler
-from bayplan.snapshot import NodeTable, PodInfo, Snapshot
+from bayplan.snapshot import NodeRow, NodeTable, PodInfo, Snapshot
 
 __all__ = ["MOST_ROWS", "Amount", "BusyQueue", "FullNode", "Overview", "PendingJob", "overview"]
 
@@ -26,13 +29,15 @@ MOST_ROWS = 50
 """How many nodes, queues and jobs are named; all are counted."""
 _MOST_DEVICES = 3
 _ENDED = ("Succeeded", "Failed")
+_Column = tuple[str, npt.NDArray[Any], npt.NDArray[Any]]
+"""A resource, what is used of it, and what there is, by node."""
 
 
 @dataclass(frozen=True)
 class Amount:
     """How much of a resource is requested, of what is offered; CPU in milli-CPU, memory in bytes.
 
-    ``offered`` is None where there is no limit.
+    Shares of GPUs are parts of GPUs. ``offered`` is None where there is no limit.
     """
 
     resource: str
@@ -121,7 +126,7 @@ def overview(scheduler: Scheduler) -> Overview:
     snapshot = scheduler.snapshot
     snapshot.sync()
     table = snapshot.nodes
-    resources = _resources(table)
+    columns = [_column(table, name) for name in _resources(table)]
     states = [state_of(node) for node in table.nodes]
     jobs = _pending(scheduler)
     reports = scheduler.queue_reports()
@@ -137,15 +142,11 @@ def overview(scheduler: Scheduler) -> Overview:
         amounts=(
             *_claimed(snapshot),
             *(
-                Amount(
-                    name,
-                    float(table.used(name).sum(dtype=np.float64)),
-                    float(table.allocatable(name).sum()),
-                )
-                for name in resources
+                Amount(name, float(used.sum(dtype=np.float64)), float(offered.sum()))
+                for name, used, offered in columns
             ),
         ),
-        nodes=_fullest(table, resources, states),
+        nodes=_fullest(table, columns, states),
         queue_count=len(reports),
         queues=tuple(_queue(one) for one in queues[:MOST_ROWS]),
         pending=tuple(jobs[:MOST_ROWS]),
@@ -192,10 +193,21 @@ def _claimed(snapshot: Snapshot) -> list[Amount]:
     ]
 
 
+def _column(table: NodeTable, resource: str) -> _Column:
+    """Return what is used and what there is of a resource, by node; of GPUs in GPUs."""
+    used, offered = table.used(resource), table.allocatable(resource)
+    if not is_gpu_count(resource):
+        return resource, used, offered
+    used, offered = used.astype(np.float64), offered.astype(np.float64)
+    for row in np.flatnonzero(offered).tolist():
+        offered[row] = gpus_offered(table.nodes[row], resource, int(offered[row])) / WHOLE
+        used[row] = gpus_used(NodeRow(table, row), resource) / WHOLE
+    return resource, used, offered
+
+
 def _fullest(
-    table: NodeTable, resources: Sequence[str], states: Sequence[NodeState]
+    table: NodeTable, columns: Sequence[_Column], states: Sequence[NodeState]
 ) -> tuple[FullNode, ...]:
-    columns = [(name, table.used(name), table.allocatable(name)) for name in resources]
     parts = [-used / np.maximum(offered, 1) for _, used, offered in columns]
     in_service = np.array([state is NodeState.IN_SERVICE for state in states], dtype=np.bool_)
     # The last key counts most; equal nodes keep the order of their names.

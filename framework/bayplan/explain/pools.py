@@ -16,6 +16,7 @@ from bayplan.dialects.compute_pool import NAME
 from bayplan.errors import InputError, did_you_mean
 from bayplan.explain.queue_text import print_queues
 from bayplan.queues.devices import WHOLE, is_device
+from bayplan.queues.gpus import is_gpu_count
 from bayplan.queues.pools import PoolAccount, PoolAmounts, account_of
 from bayplan.queues.report import QueueReport, amount_text
 from bayplan.scheduler.scheduler import Scheduler
@@ -51,17 +52,20 @@ class PoolReport:
             "type": self.pool.spec.pool_type,
             "problem": self.problem,
             "nodes": list(self.account.nodes),
-            "resources": {name: _plain(one) for name, one in self.account.amounts.items()},
+            "resources": {name: _plain(name, one) for name, one in self.account.amounts.items()},
             "models": [
-                {"resource": resource, "model": model, **_plain(one)}
+                {"resource": resource, "model": model, **_plain(resource, one)}
                 for (resource, model), one in sorted(self.account.models.items())
             ],
             "tenants": [one.as_json() for one in self.queues[1:]],
         }
 
 
-def _plain(amounts: PoolAmounts) -> dict[str, int]:
-    return {name: getattr(amounts, name) for name in FIELDS}
+def _plain(resource: str, amounts: PoolAmounts) -> dict[str, float]:
+    found: dict[str, float] = {name: getattr(amounts, name) for name in FIELDS}
+    if not is_gpu_count(resource):
+        return found
+    return {name: one // WHOLE if one % WHOLE == 0 else one / WHOLE for name, one in found.items()}
 
 
 def pool_reports(scheduler: Scheduler) -> list[PoolReport]:
@@ -161,7 +165,7 @@ def _rows(one: PoolReport) -> list[tuple[str, ...]]:
 
 def _texts(resource: str, amounts: PoolAmounts) -> list[str]:
     values = (getattr(amounts, name) for name in FIELDS)
-    if is_device(resource):
+    if is_device(resource) or is_gpu_count(resource):
         values = (value / WHOLE for value in values)
     return [amount_text(resource, value) if value else "-" for value in values]
 

@@ -13,6 +13,7 @@ from bayplan.dialects.compute_pool import tenant_of
 from bayplan.metering.record import UsageRecord
 from bayplan.queues.device_selection import DeviceSelector
 from bayplan.queues.devices import DeviceIndex, Key, Offer
+from bayplan.queues.gpus import asks_of_each_gpu, gpus_held, gpus_offered, is_gpu_count
 
 __all__ = [
     "MOST_HELD",
@@ -73,15 +74,22 @@ def amounts_of(
 ) -> dict[Key, int]:
     """Return what a pod holds, in thousandths: its effective requests, and its claims' devices.
 
-    Extended resources that a claim stands for count as the claim's devices.
+    Of GPUs that it shares it holds parts. Extended resources that a claim stands for count as the
+    claim's devices.
     """
     extended = pod.status.extended_resource_claim_status
     as_claims = {one.resource_name for one in extended.request_mappings} if extended else set()
     found: dict[Key, int] = {}
-    for resource, amount in pod_requests(pod.spec).effective.items():
-        if resource not in as_claims and _is_metered(resource):
+    requests = pod_requests(pod.spec).effective
+    amounts = {
+        resource: _thousandths(resource, amount)
+        for resource, amount in requests.items()
+        if _is_metered(resource) and not is_gpu_count(resource)
+    }
+    for resource, amount in (amounts | gpus_held(pod, node, requests)).items():
+        if resource not in as_claims:
             key = Key(resource, model_of(node, resource) if node is not None else "")
-            found[key] = _thousandths(resource, amount)
+            found[key] = amount
     for claim in claims:
         allocation = claim.status.allocation
         for result in allocation.devices.results if allocation is not None else ():
@@ -97,7 +105,11 @@ def with_node(node: Node, offer: Offer) -> Offer:
     for resource, quantity in resources.items():
         if _is_metered(resource):
             key = Key(resource, model_of(node, resource))
-            amount = _thousandths(resource, amount_of(resource, quantity))
+            amount = amount_of(resource, quantity)
+            if is_gpu_count(resource):
+                amount = gpus_offered(node, resource, amount)
+            else:
+                amount = _thousandths(resource, amount)
             if amount > 0:
                 offer.amounts[key] = offer.amounts.get(key, 0) + amount
     state = state_of(node)
@@ -148,4 +160,6 @@ def _thousandths(resource: str, amount: int) -> int:
 
 def _is_metered(resource: str) -> bool:
     # The number of pods and of volumes is a limit of the kubelet, not something that is used up.
-    return resource != "pods" and not resource.startswith("attachable-volumes-")
+    if resource == "pods" or resource.startswith("attachable-volumes-"):
+        return False
+    return not asks_of_each_gpu(resource)

@@ -11,6 +11,7 @@ from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.metering.holdings import end_of, holds
 from bayplan.queues.device_selection import DeviceSelector, selector_of
 from bayplan.queues.devices import DeviceIndex
+from bayplan.queues.gpus import gpu_registers
 from bayplan.queues.pools import in_pool
 
 __all__ = ["World"]
@@ -89,8 +90,8 @@ class World:
             self.nodes.pop(name, None)
             return
         self.nodes[name] = self.last_seen[name] = node
-        if before is None or before.metadata.labels != node.metadata.labels:
-            # Labels name the pool, and the models of devices.
+        if before is None or _read_of(before) != _read_of(node):
+            # Labels name the pool, and the models of devices; annotations how GPUs are shared.
             here = (uid for uid, pod in self.pods.items() if pod.spec.node_name == name)
             self.changed_pods |= set(here)
 
@@ -141,6 +142,11 @@ class World:
         labels = found.metadata.labels
         pools = (self.pools[name] for name in sorted(self.pools))
         return next((pool for pool in pools if in_pool(pool, labels)), None)
+
+
+def _read_of(node: Node) -> tuple[object, ...]:
+    """Return what of a node changes what its pods hold."""
+    return node.metadata.labels, gpu_registers(node)
 
 
 def _consumers(claim: ResourceClaim) -> Sequence[str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bayplan.api import ResourceClaim
 from bayplan.api.cards import WHOLE
 from bayplan.api.dra import DeviceId
+from bayplan.dialects.kai_shares import groups_of, is_reservation
 from bayplan.plugin.devices import CardHolder, NodeDevices, PublishedDevice
+from bayplan.queues.gpus import part_of_gpu
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 from bayplan.topology.machine.model import Machine
@@ -97,13 +99,34 @@ def cards_of(
     models = {card.index: card.model for card in gpus}
     if found.machine is None and models:
         found.models = [models.get(index, "") for index in range(found.count)]
-    _hold(found, (holder for one in told for holder in one.holders))
+    memory = {card.index: card.memory for card in shared}
+    holders = [holder for one in told for holder in one.holders]
+    for_others = _held_for_others(pods, {one.pod for one in holders})
+    _hold(found, [one for one in holders if one.pod not in for_others], memory)
     devices = {key: gpu for one in told for key, gpu in one.devices.items()}
     nics = {key: nic for one in told for key, nic in one.nics.items()}
     for key, own in claims.items():
         _claimed(found, key, own, devices, nics)
-    _place_uncounted(found, pods)
+    _place_uncounted(found, {key: pod for key, pod in pods.items() if key not in for_others})
     return found
+
+
+def _held_for_others(pods: Mapping[str, PodInfo], told: Container[str]) -> set[str]:
+    """Return the pods that hold a card for others that share it, by key.
+
+    :param told: the pods that are known to have something of cards.
+    """
+    groups = {
+        group
+        for key, pod in pods.items()
+        if key in told and not is_reservation(pod.pod)
+        for group in groups_of(pod.pod)
+    }
+    return {
+        key
+        for key, pod in pods.items()
+        if is_reservation(pod.pod) and not groups.isdisjoint(groups_of(pod.pod))
+    }
 
 
 def _drawn(published: Sequence[PublishedDevice]) -> tuple[PublishedDevice, ...]:
@@ -123,17 +146,20 @@ def _told(scheduler: Scheduler, node: str) -> list[NodeDevices]:
     return found
 
 
-def _hold(found: NodeCards, holders: Iterable[CardHolder]) -> None:
-    """Enter the holders of cards; a part of a card counts before a hold of it as a whole."""
-    holders = list(holders)
-    parted = {(one.card, one.pod) for one in holders if one.compute < WHOLE or one.partition}
-    shared = {card for card, _ in parted}
-    for one in holders:
-        whole = one.compute >= WHOLE and not one.partition
-        if whole and one.card in shared:
+def _hold(found: NodeCards, holders: Iterable[CardHolder], memory: Mapping[int, int]) -> None:
+    """Enter the holders of cards; a part of a card counts before a hold of it as a whole.
+
+    :param memory: that of each card, 0 where it is not known.
+    """
+    parts = [
+        (one, part_of_gpu(one.compute, one.memory, memory.get(one.card, 0))) for one in holders
+    ]
+    shared = {one.card for one, part in parts if part < WHOLE or one.partition}
+    for one, part in parts:
+        if part >= WHOLE and not one.partition and one.card in shared:
             continue
         own = found.of_pod.setdefault(one.pod, [])
-        card = PodCard(one.card, one.compute, one.partition, one.guessed)
+        card = PodCard(one.card, part, one.partition, one.guessed)
         if card not in own:
             own.append(card)
 

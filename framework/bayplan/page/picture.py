@@ -13,6 +13,7 @@ from typing import Any
 from bayplan.api import Node, Pod, ResourceClaim, ResourceSlice
 from bayplan.api.node_state import NodeState, model_of, state_of
 from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.dialects.kai_shares import is_reservation
 from bayplan.naming import natural_key
 from bayplan.page.cards import MOST_CARDS, NodeCards, PodCard, card_count, cards_of
 from bayplan.page.floor import Floor, floor_of
@@ -180,7 +181,9 @@ class Picture:
         unit = info.gang or pod.key
         requests = info.requests
         created = PodTimes(self.scheduler.now, self.scheduler.unix_time).created(pod)
-        row = PodRow(unit, created, requests.get("cpu", 0), card_count(requests))
+        # A pod that holds a GPU for those that share it has none of its own.
+        cards = 0 if is_reservation(pod) else card_count(requests)
+        row = PodRow(unit, created, requests.get("cpu", 0), cards)
         if before is not None:
             row.stints = before.stints[-_MOST_STINTS:]
             if before.ended is not None and created - before.ended <= _MADE_AGAIN:

@@ -21,6 +21,7 @@ from bayplan.api.dra import (
     ResourceSlice,
 )
 from bayplan.queues.device_selection import DeviceSelector
+from bayplan.queues.gpus import is_gpu_count
 
 __all__ = [
     "WHOLE",
@@ -55,8 +56,8 @@ def is_device(resource: str) -> bool:
 
 
 def in_thousandths(resource: str) -> bool:
-    """Tell whether amounts of a pool are in thousandths of the resource's unit."""
-    return resource == "cpu" or is_device(resource)
+    """Tell whether amounts of a pool are in thousandths: of cores, of devices and of GPUs."""
+    return resource == "cpu" or is_device(resource) or is_gpu_count(resource)
 
 
 class ListedDevice(NamedTuple):

@@ -15,6 +15,7 @@ from bayplan.api.node_state import NodeState, model_of, state_of
 from bayplan.api.pools import reserved_part
 from bayplan.queues.device_selection import DeviceSelector, selector_of
 from bayplan.queues.devices import WHOLE, DeviceIndex, Key, ListedDevice, is_device
+from bayplan.queues.gpus import gpus_offered, gpus_used, is_gpu_count
 from bayplan.snapshot import NodeRow, Snapshot
 
 __all__ = [
@@ -32,7 +33,7 @@ Obj = TypeVar("Obj", bound=ApiObject)
 
 @dataclass
 class PoolAmounts:
-    """Amounts of one resource, in its unit (CPU in milli-CPU, devices in thousandths).
+    """Amounts of one resource, in its unit (CPU in milli-CPU, devices and GPUs in thousandths).
 
     ``allocated`` is what pods on the pool's nodes have, whether they came through the pool or not.
     ``reserved`` is the part of what is free that is kept for growth; ``maintenance`` and ``failed``
@@ -76,8 +77,8 @@ class PoolAmounts:
 class PoolAccount:
     """What a pool has, by resource; of devices also by model, as pairs of resource and model.
 
-    ``usable`` is what its pods may have at most: what is in service without what is kept free, CPU
-    in milli-CPU, anything else in its unit (devices of slices in devices).
+    ``usable`` is what its pods may request at most: what is in service without what is kept free,
+    CPU in milli-CPU, anything else in its unit (devices of slices in devices).
     """
 
     nodes: list[str] = field(default_factory=list)
@@ -191,7 +192,11 @@ def account_of(pool: ComputePool, snapshot: Snapshot) -> PoolAccount:
         state = state_of(row.node)
         for resource in row.node.status.allocatable or row.node.status.capacity:
             offered, used = row.allocatable(resource), row.used(resource)
-            _count(account, row, resource, offered, used, state)
+            if is_gpu_count(resource):
+                counted = gpus_offered(row.node, resource, offered), gpus_used(row, resource)
+                _count(account, row, resource, *counted, state)
+            else:
+                _count(account, row, resource, offered, used, state)
             if state is NodeState.IN_SERVICE:
                 in_service[resource] = in_service.get(resource, 0) + offered
         found = devices.of(row.name, selector)
@@ -205,7 +210,8 @@ def account_of(pool: ComputePool, snapshot: Snapshot) -> PoolAccount:
     for (resource, _), amounts in account.models.items():
         amounts.reserve(kept[resource], _unit(resource))
     account.usable = {
-        name: usable(most, kept[name], _unit(name)) for name, most in in_service.items()
+        name: usable(most, kept[name], WHOLE if is_device(name) else 1)
+        for name, most in in_service.items()
     }
     return account
 
@@ -220,7 +226,7 @@ def usable(most: int, kept: float, unit: int = 1) -> float:
 
 
 def _unit(resource: str) -> int:
-    return WHOLE if is_device(resource) else 1
+    return WHOLE if is_device(resource) or is_gpu_count(resource) else 1
 
 
 def _count_devices(account: PoolAccount, found: Iterable[_Devices], state: NodeState) -> None:

@@ -202,7 +202,7 @@ export class Model {
           job.bound += 1;
           job.nodes.add(state[0]);
         }
-        if (state !== "ended") job.gpus += pod.gpus || cardsOf(state);
+        if (state !== "ended") job.gpus += cardsOf(state) || pod.gpus || 0;
       }
       if (job.created === Infinity) continue;
       job.state = job.pending ? (job.bound ? "part" : "pending") : job.bound ? "running" : "ended";
