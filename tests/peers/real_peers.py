@@ -60,7 +60,8 @@ class Peers:
             yield made
         finally:
             made.stop()
-        assert made.problems() == []
+        problems = made.problems()
+        assert not problems, "\n".join(problems)
 
     def log(self, name: str) -> str:
         """Return what a controller has logged."""

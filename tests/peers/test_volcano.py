@@ -12,6 +12,7 @@ from test_stories import asking, nodes
 
 JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
 GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
+QUEUES = "/apis/scheduling.volcano.sh/v1beta1/queues"
 GATE = "example.com/hold"
 
 
@@ -19,6 +20,7 @@ GATE = "example.com/hold"
 def volcano(running: Peers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
     """Volcano's controller-manager and webhook-manager, and bayplan as it is installed."""
     with running.running("volcano"), running.scheduler(tmp_path_factory.mktemp("run")) as made:
+        running.wait(lambda: queue_state(running) == "Open", "the controller opens the queue")
         yield made
 
 
@@ -42,6 +44,12 @@ def job(name: str, tasks: dict[str, int], least: int, cpu: int = 1, **spec: obje
     }
 
 
+def queue_state(peers: Peers) -> str:
+    """Return the state of Volcano's default queue."""
+    content = peers.cluster.client.get(f"{QUEUES}/default").json
+    return str(content.get("status", {}).get("state", ""))
+
+
 def phase(peers: Peers, name: str) -> str:
     """Return the phase of a Volcano Job."""
     content = peers.cluster.client.get(f"{JOBS}/{name}").json
@@ -59,13 +67,10 @@ def nodes_of(peers: Peers, name: str) -> list[str]:
 
 
 def group_phase(peers: Peers, name: str) -> str:
-    """Return the phase of the PodGroup that Volcano's controller made for a job."""
-    (phase,) = [
-        one.get("status", {}).get("phase", "")
-        for one in peers.cluster.items(GROUPS)
-        if one["metadata"]["name"].startswith(f"{name}-")
-    ]
-    return str(phase)
+    """Return the phase of the PodGroup that Volcano's controller made for a job, "" for none."""
+    groups = peers.cluster.items(GROUPS)
+    mine = [one for one in groups if one["metadata"]["name"].startswith(f"{name}-")]
+    return str(mine[0].get("status", {}).get("phase", "")) if mine else ""
 
 
 def test_a_job_is_admitted_bound_as_a_gang_and_runs(peers: Peers, volcano: Scheduler) -> None:
@@ -73,7 +78,7 @@ def test_a_job_is_admitted_bound_as_a_gang_and_runs(peers: Peers, volcano: Sched
     peers.wait(lambda: phase(peers, "train") == "Running", "the job runs")
     assert len(nodes_of(peers, "train")) == 6
     assert all(nodes_of(peers, "train"))
-    assert group_phase(peers, "train") == "Running"
+    peers.wait(lambda: group_phase(peers, "train") == "Running", "the group runs")
 
 
 def test_a_job_that_does_not_fit_binds_no_pod_and_follows_the_first(
