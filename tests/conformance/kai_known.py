@@ -11,7 +11,6 @@ __all__ = ["known_difference"]
 
 _TOPOLOGY = "the gang gets as good a domain, another one or other nodes of it"
 _CLAIMS = "asks the pre-filter alone; no node has the devices of both claims"
-_DRA = "nobody is evicted for a claim that a user made: it keeps its devices"
 _WAITS = "starts at once on a free GPU instead of waiting for a share that becomes free"
 _PIPELINED = "begins with a pod that has a node and waits for nobody; it starts there"
 
@@ -20,7 +19,6 @@ _KNOWN: dict[str, str] = {
     "actions/allocate/allocateTopology#TestHandleTopologyAllocation-18": _TOPOLOGY,
     "actions/allocate/allocateTopology#TestHandleTopologyAllocation-19": _TOPOLOGY,
     "actions/allocate/allocateTopology#TestHandleTopologyAllocation-21": _TOPOLOGY,
-    "actions/integration_tests/reclaim/reclaim_gpu_dra#TestReclaimGpuDRAIntegrationTest-1": _DRA,
     "plugins/dynamicresources/dynamicresources#TestDynamicResourceAllocationPreFilter-2": _CLAIMS,
 }
 

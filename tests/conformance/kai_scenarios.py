@@ -15,6 +15,7 @@ import msgspec
 from kai_nodes import NodeState, Zones
 
 from bayplan.api import ApiObject, Pod
+from bayplan.api.dra import DELETE_PROTECTION
 from bayplan.api.objects import decode_part
 from bayplan.cluster.embedded.gpu_reservations import GpuReservations
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
@@ -329,7 +330,7 @@ def _dra(kind: str, meta: Case, content: Case) -> Case:
 def _claim(one: Case, status: Case | None) -> Case:
     driver = _driver(one["device_class_name"])
     exactly = {"deviceClassName": driver, "allocationMode": "ExactCount", "count": one["count"]}
-    meta = {
+    meta: Case = {
         "name": one["name"],
         "namespace": one["namespace"],
         "labels": {key: object_name(value) for key, value in (one.get("labels") or {}).items()},
@@ -342,6 +343,8 @@ def _claim(one: Case, status: Case | None) -> Case:
     if found:
         results = [{**result, "driver": driver} for result in found]
         content["status"]["allocation"] = {"devices": {"results": results}}
+        # As everything that a scheduler allocates; KAI's own fake client needs none.
+        meta["finalizers"] = [DELETE_PROTECTION]
     users = (status or {}).get("reserved_for") or ()
     content["status"]["reservedFor"] = [{**u, "name": object_name(u["name"])} for u in users]
     return _dra("ResourceClaim", meta, content)

@@ -21,6 +21,7 @@ from gpu_builders import (
     slice_of,
     template,
 )
+from msgspec.structs import replace
 
 from bayplan.api import (
     Pod,
@@ -198,7 +199,7 @@ def test_errors_on_another_members_node_do_not_confuse_the_reason() -> None:
     assert "request gpu needs 5 devices" in message(made, "g-1")
 
 
-def test_nobody_is_evicted_for_devices_of_a_claim_that_outlives_its_pods() -> None:
+def test_nobody_is_evicted_for_a_claim_that_nobody_deallocates() -> None:
     made = gpu_cluster(
         {"a": 1},
         claim("kept", request()),
@@ -206,6 +207,10 @@ def test_nobody_is_evicted_for_devices_of_a_claim_that_outlives_its_pods() -> No
         pod("low", from_claim="kept", priority=1),
     )
     made.schedule()
+    (kept,) = made.api.list(ResourceClaim)
+    unprotected = replace(kept.metadata, finalizers=())
+    made.api.update(replace(kept, metadata=unprotected))
+    made.api.deliver()
     made.add(pod("high", "one", priority=100))
     made.schedule()
     made.advance(60)
@@ -245,7 +250,6 @@ def test_a_member_that_comes_while_its_gang_gets_ready_is_tried_next() -> None:
     assert made.schedule() == {}
     made.add(pod("g-2", "quick", gang="g"))
     made.schedule()
-    from msgspec.structs import replace
 
     for found in made.api.list(ResourceClaim):
         allocation = found.status.allocation

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 
 from bayplan.api import ResourceClaim
+from bayplan.api.dra import DELETE_PROTECTION
 from bayplan_dra.allocator import HeldDevice
 
 __all__ = ["AllocatedDevices"]
 
 
 class AllocatedDevices:
-    """The devices, consumers and owners of each claim, by uid, as last seen in the API.
+    """The devices and consumers of each claim, by uid, as last seen in the API.
 
     ``held`` is not counted in the usage here: the ledger does that, because a trial or an
     in-flight allocation may stand for the same devices.
@@ -23,14 +24,15 @@ class AllocatedDevices:
         self._seen = 0
         self._consumers: dict[str, frozenset[str]] = {}
         self._claims_of: dict[str, dict[str, None]] = {}
-        self._owners: dict[str, str] = {}
+        self._stay: set[str] = set()
+        """The claims that stay allocated when nobody uses them any more."""
 
     def note(self, claim: ResourceClaim) -> None:
-        """Record a claim's owner, its consumers, and when its allocation was first seen."""
+        """Record a claim's consumers, what frees it, and when its allocation was first seen."""
         uid = claim.metadata.uid
-        for owner in claim.metadata.owner_references:
-            if owner.kind == "Pod":
-                self._owners[uid] = owner.uid
+        self._stay.discard(uid)
+        if _stays_allocated(claim):
+            self._stay.add(uid)
         if claim.status.allocation is None:
             self._first_seen.pop(uid, None)
         elif uid not in self._first_seen:
@@ -42,7 +44,7 @@ class AllocatedDevices:
         """Drop a claim that is gone; return what it held."""
         self._first_seen.pop(uid, None)
         self._set_consumers(uid, frozenset())
-        self._owners.pop(uid, None)
+        self._stay.discard(uid)
         return self._held.pop(uid, [])
 
     def held(self, uid: str) -> list[HeldDevice]:
@@ -57,13 +59,13 @@ class AllocatedDevices:
         """Return the claims that are reserved for a pod; all by uid."""
         return self._claims_of.get(pod, ())
 
-    def freed_without(self, pod: str) -> Iterator[str]:
-        """Yield the claims whose devices are free once a pod is gone.
+    def freed_without(self, pod: str, gone: Set[str]) -> Iterator[str]:
+        """Yield a pod's claims whose devices are free once it and all of ``gone`` are: all by uid.
 
-        These were made for the pod, and no other pod uses them.
+        The last pod that uses a claim frees its devices, whoever made the claim.
         """
         for uid in self._claims_of.get(pod, ()):
-            if self._owners.get(uid) == pod and self._consumers[uid] == {pod} and uid in self._held:
+            if uid in self._held and uid not in self._stay and self._consumers[uid] <= gone:
                 yield uid
 
     def before(self, uid: str) -> list[tuple[str, list[HeldDevice]]]:
@@ -94,3 +96,15 @@ class AllocatedDevices:
             self._consumers[uid] = pods
         else:
             self._consumers.pop(uid, None)
+
+
+def _stays_allocated(claim: ResourceClaim) -> bool:
+    """Tell whether a claim stays allocated when its last consumer goes.
+
+    Kubernetes deallocates those that bear its finalizer, as all that a scheduler allocated do. A
+    claim without any finalizer that was made for a pod goes with it.
+    """
+    meta = claim.metadata
+    if DELETE_PROTECTION in meta.finalizers:
+        return False
+    return bool(meta.finalizers) or all(one.kind != "Pod" for one in meta.owner_references)

@@ -46,8 +46,10 @@ class DeviceLedger:
         self.allocated = AllocatedDevices()
         self.in_flight = InFlightAllocations(self.usage)
         self.trial_holds = TrialHolds(self.usage)
+        self._out: set[str] = set()
+        """The pods, by uid, that a trial took out."""
         self._taken_back: dict[str, list[str]] = {}
-        """The claims whose freed devices pods, by uid, took back in a trial."""
+        """Pods, by uid, that a trial put back, and the claims whose freed devices they took."""
         for type_, listener in (
             (ResourceSlice, self.devices.on_slice),
             (DeviceTaintRule, self.devices.on_rule),
@@ -154,10 +156,17 @@ class DeviceLedger:
         uid = pod.uid
         if placed:
             claims = self.allocated.claims_of(uid)
-            taken_back = [claim for claim in claims if self.trial_holds.is_freed(claim)]
-            if taken_back and not self._snapshot.undoing:
-                self._taken_back[uid] = taken_back
-            for claim in claims:
+            # What was allocated anew for it, such as on another node, stays free where it was.
+            freed = [
+                claim
+                for claim in claims
+                if self.trial_holds.is_freed(claim) and self.in_flight.get(claim) is None
+            ]
+            if uid in self._out:
+                self._out.discard(uid)
+                if not self._snapshot.undoing:
+                    self._taken_back[uid] = freed
+            for claim in freed:
                 self.trial_holds.undo_free(claim, self.allocated.held(claim))
             if not pod.spec.node_name and not claims and not self.in_flight.concern(uid):
                 self.trial_holds.nominate(uid, node)
@@ -165,10 +174,13 @@ class DeviceLedger:
         self.trial_holds.withdraw(uid)
         if self._snapshot.undoing:
             # A claim that is allocated keeps its devices, wherever its pod was tried.
+            if uid in self._taken_back:
+                self._out.add(uid)
             for claim in self._taken_back.pop(uid, ()):
                 self.trial_holds.free(claim, self.allocated.held(claim))
         elif self._snapshot.in_trial:
-            for claim in self.allocated.freed_without(uid):
+            self._out.add(uid)
+            for claim in self.allocated.freed_without(uid, self._out):
                 self.trial_holds.free(claim, self.allocated.held(claim))
         else:
             # The claim for extended resources may have no object yet, so no deletion would be seen.

@@ -165,7 +165,9 @@ def _read_claims(
         if claim is None:
             found.problem = f'resource claim "{name}" does not exist'
             return
-        allocation = claim.status.allocation
+        # Pods that share the claim went in a trial: it is allocated anew.
+        freed = ledger.trial_holds.is_freed(claim.metadata.uid)
+        allocation = claim.status.allocation if not freed else None
         in_flight = ledger.in_flight.get(claim.metadata.uid)
         if allocation is not None:
             found.fixed.append((claim, allocation.node_selector))

@@ -1,7 +1,7 @@
 """What trials and nominations change: devices freed with a pod, devices kept for one.
 
-In a trial of the snapshot the devices of a pod that is taken out are free, if their claim was made
-for it: that is how preemption frees devices. A pod that is put on its nominated node holds the
+In a trial of the snapshot the devices of a claim are free once all pods that use it are taken out:
+that is how preemption frees devices. A pod that is put on its nominated node holds the
 devices that it was given there when the node was last tried.
 """
 
@@ -33,7 +33,7 @@ class TrialHolds:
     # Devices that a trial frees --------------------------------------------------------------
 
     def is_freed(self, claim: str) -> bool:
-        """Tell whether a claim's devices count as free, because its pod was taken out."""
+        """Tell whether a claim's devices count as free, because its pods were taken out."""
         return claim in self._freed
 
     def free(self, claim: str, held: Sequence[HeldDevice]) -> None:

@@ -158,7 +158,9 @@ class VictimSearch:
         if found is not None:
             nodes = found
         else:
-            victims = everybody
+            # Each of them may stay, but not all together, as they hold the same devices.
+            cost = self._evictable.cost(everybody)
+            return self.minimised(placement, VictimSet(placement, tuple(everybody), nodes, cost))
         cost = self._evictable.cost(victims)
         if self._unit.gang is None:
             # Which pods violate a budget was decided when all of them were to go, as in
