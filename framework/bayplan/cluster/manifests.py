@@ -272,6 +272,7 @@ class _Loader:
             else:
                 ignored = check_fields(kind, content)
                 self._result.field_notes.add(kind, ignored, entry.where_at)
+                self._result.field_notes.add_unhonoured(kind, content, entry.where_at)
                 obj = decode_object(kind, content)
             _check_duration(obj)
             if isinstance(obj, ClusterNetworkTopology):

@@ -6,17 +6,17 @@ from bayplan.api import ApiObject, Pod, SchedulerPluginsPodGroup
 from bayplan.api.gang import Gang, Membership
 from bayplan.dialects.koordinator import pod_group
 
-__all__ = ["MEMBERS_BY", "NAME", "gang_of", "membership_of"]
+__all__ = ["GROUP_LABEL", "MEMBERS_BY", "NAME", "gang_of", "membership_of"]
 
 NAME = "scheduler-plugins"
-_LABEL = "scheduling.x-k8s.io/pod-group"
-MEMBERS_BY = frozenset((_LABEL,))
+GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+MEMBERS_BY = frozenset((GROUP_LABEL,))
 """The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 
 
 def membership_of(pod: Pod) -> Membership | None:
     """Return the pod's gang by label."""
-    name = pod.metadata.labels.get(_LABEL)
+    name = pod.metadata.labels.get(GROUP_LABEL)
     return Membership(f"{pod.metadata.namespace}/{name}") if name else None
 
 

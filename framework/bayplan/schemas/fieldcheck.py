@@ -12,6 +12,7 @@ from typing import Any
 from bayplan.api import Kind
 from bayplan.api.objects import DecodeError
 from bayplan.schemas import FieldProblem, Step, field_problems
+from bayplan.schemas.without_effect import unhonoured
 
 __all__ = ["FieldNotes", "check_fields"]
 
@@ -61,6 +62,18 @@ class FieldNotes:
                 self._notes[key] = (
                     f"{locate(list(problem.steps))}: {kind.name}: {problem.path}: "
                     f"{problem.message}, ignored; a newer {_owner(kind)} may know it"
+                )
+
+    def add_unhonoured(
+        self, kind: Kind, content: Mapping[str, Any], locate: Callable[[list[Step]], str]
+    ) -> None:
+        """Add what an object says that has no effect here; see ``add``."""
+        for one in unhonoured(kind.group, kind.name, content):
+            key = kind.name, one.path
+            if key not in self._notes:
+                self._notes[key] = (
+                    f"{locate(list(one.steps))}: {kind.name}: {one.path}: has no effect here: "
+                    f"{one.instead}"
                 )
 
     def texts(self) -> list[str]:

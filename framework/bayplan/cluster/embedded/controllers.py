@@ -195,6 +195,8 @@ class WorkloadControllers:
             self._jobs.forget(owner)
         elif isinstance(owner, ElasticJob):
             self._elastic_jobs.forget(owner)
+        elif isinstance(owner, PyTorchJob):
+            self._pytorch_jobs.delete_group(owner)
         for child in self._children.all(owner):
             if child.metadata.deletion_timestamp is None:
                 self._cluster.delete(type(child), self._cluster.key_of(child))

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.api import Pod, PyTorchJob
+from bayplan.api import ObjectMeta, Pod, PyTorchJob, SchedulerPluginsPodGroup, VolcanoPodGroup
 from bayplan.api.kubeflow import PyTorchJobStatus, ReplicaSpec, ReplicaStatus
+from bayplan.api.podgroup import PodGroupSpec, VolcanoPodGroupSpec
 from bayplan.api.workloads import WorkloadCondition
-from bayplan.cluster.embedded.children import Children, PodOverrides, alive, template_at
+from bayplan.cluster.embedded.children import (
+    Children,
+    PodOverrides,
+    alive,
+    reference_of,
+    template_at,
+)
 from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.dialects import membership_of
 from bayplan.dialects.reading import is_index
+from bayplan.dialects.scheduler_plugins import GROUP_LABEL
+from bayplan.dialects.volcano import GROUP_ANNOTATION
 
 __all__ = ["PyTorchJobController"]
 
@@ -41,7 +51,9 @@ class PyTorchJobController:
         )
         if _is_true(status, *_ENDS):
             self._clean_up(owner)
+            self.delete_group(owner)
         elif policy.suspend:
+            self.delete_group(owner)
             for pod in self._children.pods(owner):
                 self._children.delete(pod)
             status = self._suspended(owner, status)
@@ -71,12 +83,36 @@ class PyTorchJobController:
             text = _text(owner, "resumed")
             status = self._with(status, "Suspended", "False", _reason("Resumed"), text)
             status = replace(status, start_time=now)
+        self._make_group(owner)
         for kind, spec in owner.spec.pytorch_replica_specs.items():
             status = self._replicas(owner, kind, spec, status)
         specs = owner.spec.pytorch_replica_specs
         counts = {kind: self._count(owner, kind) for kind in specs}
         status = replace(status, replica_statuses=counts, start_time=status.start_time or now)
         return self._progress(owner, status)
+
+    # The gang --------------------------------------------------------------------------------
+
+    def _make_group(self, owner: PyTorchJob) -> None:
+        """Create the job's pod group, or let its minimum follow that of the job."""
+        made = _group_of(owner)
+        if made is None:
+            return
+        known = self._cluster.get(type(made), self._cluster.key_of(made))
+        if known is None:
+            self._cluster.create(made)
+        elif known.spec.min_member != made.spec.min_member and _is_of(owner, known):
+            spec = replace(known.spec, min_member=made.spec.min_member)
+            self._cluster.update(replace(known, spec=spec))
+
+    def delete_group(self, owner: PyTorchJob) -> None:
+        """Delete the pod group that was made for a job."""
+        for kind in (SchedulerPluginsPodGroup, VolcanoPodGroup):
+            known = self._cluster.get(kind, self._cluster.key_of(owner))
+            if known is not None and _is_of(owner, known):
+                self._cluster.delete(kind, self._cluster.key_of(owner))
+
+    # Pods ------------------------------------------------------------------------------------
 
     def _replicas(
         self, owner: PyTorchJob, kind: str, spec: ReplicaSpec, status: PyTorchJobStatus
@@ -108,11 +144,19 @@ class PyTorchJobController:
         }
         if kind == "Master":
             labels[f"{_PREFIX}job-role"] = "master"
+        annotations: dict[str, str] = {}
+        if owner.spec.run_policy.scheduling_policy is not None and not _names_a_group(spec):
+            if _is_of_volcano(owner):
+                annotations[GROUP_ANNOTATION] = name
+            else:
+                labels[GROUP_LABEL] = name
         path = ("pytorchReplicaSpecs", kind, "template")
         template = template_at(self._cluster, owner, spec.template, *path)
         restarts = "Never" if spec.restart_policy == "ExitCode" else spec.restart_policy
         pods = replace(spec.template.spec, restart_policy=restarts)
-        marks = PodOverrides(name=f"{name}-{kind.lower()}-{index}", labels=labels)
+        marks = PodOverrides(
+            name=f"{name}-{kind.lower()}-{index}", labels=labels, annotations=annotations
+        )
         self._children.make(owner, template, marks, pods)
 
     def _of(self, owner: PyTorchJob, kind: str) -> list[Pod]:
@@ -190,6 +234,53 @@ class PyTorchJobController:
         if last:
             known[last] = known.pop(last)
         return replace(status, conditions=tuple(known.values()))
+
+
+def _group_of(owner: PyTorchJob) -> SchedulerPluginsPodGroup | VolcanoPodGroup | None:
+    """Return the pod group that a job's scheduling policy asks for, as the operator makes it.
+
+    It is Volcano's where the job is for Volcano, else that of the scheduler plugins.
+    """
+    policy, specs = owner.spec.run_policy.scheduling_policy, owner.spec.pytorch_replica_specs
+    if policy is None or any(map(_names_a_group, specs.values())):
+        return None
+    least = policy.min_available
+    if least is None:
+        least = sum(spec.replicas for spec in specs.values())
+    meta = ObjectMeta(
+        name=owner.metadata.name,
+        namespace=owner.metadata.namespace,
+        owner_references=(reference_of(owner),),
+    )
+    if not _is_of_volcano(owner):
+        return SchedulerPluginsPodGroup(meta, PodGroupSpec(least, policy.min_resources))
+    return VolcanoPodGroup(
+        meta,
+        VolcanoPodGroupSpec(
+            least,
+            min_resources=policy.min_resources,
+            queue=policy.queue or "default",
+            priority_class_name=policy.priority_class,
+        ),
+    )
+
+
+def _is_of_volcano(owner: PyTorchJob) -> bool:
+    """Tell whether a job is for Volcano: it names a queue, or its pods name the scheduler."""
+    policy = owner.spec.run_policy.scheduling_policy
+    names = {one.template.spec.scheduler_name for one in owner.spec.pytorch_replica_specs.values()}
+    return "volcano" in names or bool(
+        policy is not None and (policy.queue or policy.priority_class)
+    )
+
+
+def _names_a_group(spec: ReplicaSpec) -> bool:
+    """Tell whether pods of a template belong to a gang by what the template says."""
+    return bool(membership_of(Pod(spec.template.metadata, spec.template.spec)).gang)
+
+
+def _is_of(owner: PyTorchJob, group: SchedulerPluginsPodGroup | VolcanoPodGroup) -> bool:
+    return any(one.uid == owner.metadata.uid for one in group.metadata.owner_references)
 
 
 def _reason(what: str) -> str:
