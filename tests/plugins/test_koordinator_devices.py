@@ -568,6 +568,18 @@ def test_whole_npus_are_told_by_their_minors() -> None:
     assert told(cluster, "a")["huawei.com/npu-core"] == "0,1"
 
 
+def test_the_310p_has_an_annotation_and_a_prefix_of_its_own() -> None:
+    model = {"node.koordinator.sh/gpu-model": "Ascend-310P3-300I-DUO"}
+    cluster = scheduled(
+        *_vendor("huawei", *_npus(2), **model),
+        pod("a", {"huawei.com/npu-core": 16, "gpu-memory-ratio": 200}),
+    )
+    found = told(cluster, "a")
+    assert found["huawei.com/Ascend310P"] == "Ascend310P-0,Ascend310P-1"
+    assert found["predicate-time"]
+    assert "huawei.com/npu-core" not in found
+
+
 def test_cambricon_serves_one_pod_at_a_time_by_its_profile() -> None:
     share = {"gpu.shared": 1, "gpu-core": 25, "gpu-memory": 2**30}
     cluster = scheduled(*_vendor("cambricon", gpu(0, "0")), pod("a", share), pod("b", share))

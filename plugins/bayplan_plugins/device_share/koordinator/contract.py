@@ -245,7 +245,8 @@ class KoordinatorCards:
         self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
     ) -> Written:
         """Return the pod's devices in its annotation, and what the vendor's device plugin reads."""
-        vendor = _machine(cards).vendor
+        machine = _machine(cards)
+        vendor = machine.vendor
         taken = {one.card for one in own}
         by_index = {card.index: card for card in cards if card.index in taken}
         allocations = [allocation_of(one, by_index.get(one.card)) for one in own]
@@ -253,6 +254,7 @@ class KoordinatorCards:
             pod.labels,
             node.metadata.name,
             vendor,
+            machine.model,
             [one for one in allocations if one is not None],
             now,
         )

@@ -27,6 +27,9 @@ _HAMI_CORE = "HAMi-core"
 _HAMI_NODE = "hami.io/vgpu-node"
 _HUAWEI_TIME = "predicate-time"
 _HUAWEI_DEVICES = "huawei.com/npu-core"
+_HUAWEI_310P = "huawei.com/Ascend310P"
+_OF_310P = "huawei-Ascend-310P3-300I-DUO"
+"""The model whose device plugin reads an annotation of its own."""
 _CAMBRICON_ASSIGNED = "CAMBRICON_DSMLU_ASSIGHED"  # spelled so by the device plugin
 _CAMBRICON_PROFILE = "CAMBRICON_DSMLU_PROFILE"
 _CAMBRICON_UNIT = 256 * 2**20
@@ -42,10 +45,14 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class _Binding(msgspec.Struct, frozen=True):
-    """The GPUs of a pod that is bound; ``now`` is in seconds since 1970."""
+    """The GPUs of a pod that is bound; ``now`` is in seconds since 1970.
+
+    ``model`` is that of the node's GPUs, ``<vendor>-<model>``.
+    """
 
     now: float
     gpus: Sequence[Allocation]
+    model: str = ""
 
     @property
     def nanoseconds(self) -> str:
@@ -56,6 +63,7 @@ def tell(
     labels: Mapping[str, str],
     node: str,
     vendor: str,
+    model: str,
     allocations: Sequence[Allocation],
     now: float,
 ) -> Told:
@@ -63,11 +71,12 @@ def tell(
 
     :param labels: those of the pod.
     :param vendor: of the node's GPUs, "" if it is not known.
+    :param model: theirs, ``<vendor>-<model>``.
     :param now: the time in seconds since 1970.
     :raises ValueError: for devices that the vendor's plugin cannot give out so.
     """
     gpus = [one for one in allocations if one.kind == GPU]
-    binding = _Binding(now, gpus)
+    binding = _Binding(now, gpus, model)
     told = Told({ALLOCATED: allocated_text(allocations), BIND_TIME: binding.nanoseconds})
     if not gpus:
         return told
@@ -96,6 +105,9 @@ def gpu_minors(gpus: Sequence[Allocation]) -> str:
 
 
 def _huawei(binding: _Binding) -> dict[str, str]:
+    if binding.model == _OF_310P:
+        named = ",".join(f"Ascend310P-{one.minor}" for one in binding.gpus)
+        return {_HUAWEI_TIME: binding.nanoseconds, _HUAWEI_310P: named}
     first = binding.gpus[0]
     part = f"{first.minor}-{first.template}"
     devices = part if first.template else gpu_minors(binding.gpus)
