@@ -13,6 +13,7 @@ import kueue_format
 import kueue_objects
 import msgspec
 import pytest
+import share_format
 import volcano_cycles
 import volcano_format
 from case_format import UnknownFieldError, fields_of
@@ -138,6 +139,9 @@ UNKNOWN: tuple[tuple[Callable[[dict[str, Any]], Any], dict[str, Any], str], ...]
         "hue",
     ),
     (world, {"queues": [{"name": "q", "hue": 1}]}, "hue"),
+    (share_format.completed, {"kind": "fit", "devices": [{"hue": 1}]}, "hue"),
+    (share_format.completed, {"kind": "fit", "want": {"hue": 1}}, "hue"),
+    (share_format.completed, {"kind": "convert", "source": "/deviceshare/", "hue": 1}, "hue"),
     (kai_format.completed, {"hue": 1}, "hue"),
     (kai_format.completed, {"jobs": [{"name": "j", "tasks": [{"id": "t", "hue": 1}]}]}, "hue"),
     (kai_format.completed, {"queues": [{"name": "q", "hue": 1}]}, "$.queues[0]"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fraction_cases import fraction_cases
+from share_format import completed
 
 from bayplan.api import Quantity
 from bayplan.api.cards import MEBIBYTE, Card, CardUse, Partition, PartitionProfile
@@ -52,32 +53,32 @@ def _device(plain: Mapping[str, Any], cordon: str = "") -> Device:
             one["Name"],
             one["MemoryMB"] * MEBIBYTE,
             one["Core"] * PERCENT,
-            one.get("SliceCount", 0),
+            one["SliceCount"],
             tuple(placement["Start"] for placement in one["Placements"]),
             one["Placements"][0]["Size"] if one["Placements"] else 0,
         )
-        for one in plain.get("MigProfiles") or ()
+        for one in plain["MigProfiles"]
     ]
     card = Card(
-        plain.get("index", 0),
+        plain["index"],
         plain["id"],
         plain["type"],
-        plain.get("totalcore", 0) * PERCENT,
-        plain.get("totalmem", 0) * MEBIBYTE,
-        plain.get("count", 0),
-        plain.get("numa", 0),
-        plain.get("health", True),
+        plain["totalcore"] * PERCENT,
+        plain["totalmem"] * MEBIBYTE,
+        plain["count"],
+        plain["numa"],
+        plain["health"],
         plain["id"] in cordoned_uuids(cordon),
-        plain.get("mode", ""),
+        plain["mode"],
         tuple(profiles),
     )
-    cores, memory = plain.get("usedcores", 0) * PERCENT, plain.get("usedmem", 0) * MEBIBYTE
-    used = CardUse(cores, memory, plain.get("used", 0))
+    cores, memory = plain["usedcores"] * PERCENT, plain["usedmem"] * MEBIBYTE
+    used = CardUse(cores, memory, plain["used"])
     return device_of(card, used)
 
 
 def _request(plain: Mapping[str, Any]) -> ContainerRequest:
-    percentage = plain.get("memPercent", 0)
+    percentage = plain["memPercent"]
     if not percentage and not plain["memreq"]:
         percentage = UNSET_PERCENTAGE
     return ContainerRequest(
@@ -86,7 +87,7 @@ def _request(plain: Mapping[str, Any]) -> ContainerRequest:
 
 
 def _options(case: Case, policy: str = "") -> CardOptions:
-    annotations = dict(case.get("podAnnotations") or {})
+    annotations = dict(case["podAnnotations"])
     if policy:
         annotations.setdefault("hami.io/gpu-scheduler-policy", policy)
     return card_options_of(annotations)
@@ -102,7 +103,7 @@ def _picked(picks: tuple[Pick, ...]) -> list[dict[str, Any]]:
 
 
 def _check_fit(case: Case) -> None:
-    cordon = (case.get("nodeAnnotations") or {}).get(CORDON, "")
+    cordon = case["nodeAnnotations"].get(CORDON, "")
     devices = [_device(one, cordon) for one in case["devices"]]
     found = fit(devices, _request(case["request"]), _options(case))
     want = case["want"]
@@ -125,7 +126,7 @@ def _check_reason(found: Fit, want: Mapping[str, Any]) -> None:
 def _check_fit_in_devices(case: Case) -> None:
     devices = [_device(one) for one in case["devices"]]
     requests = [_request(one) for one in case["requests"].values()]
-    answers = (fit_container(devices, request, CardOptions()) for request in requests)
+    answers = (fit_container(devices, request, _options(case)) for request in requests)
     reason = next((found for found in answers if isinstance(found, str)), "")
     assert (not reason) == case["want"]["fit"]
     assert reason == case["want"]["reason"]
@@ -178,9 +179,9 @@ def _resources(case: Case) -> ResourceRequirements:
 def _check_request(case: Case) -> None:
     config = case["config"]
     rules = RequestRules(
-        memory_factor=config.get("memoryFactor", 1),
-        default_memory=config.get("defaultMemory", 0),
-        default_cores=config.get("defaultCores", 0),
+        memory_factor=config["memoryFactor"],
+        default_memory=config["defaultMemory"],
+        default_cores=config["defaultCores"],
     )
     try:
         request = container_request(_resources(case), rules)
@@ -202,7 +203,7 @@ def _check_request(case: Case) -> None:
 def _check_admission(case: Case) -> None:
     names = case["names"]
     resources = Resources(names["count"], names["mem"], names["memPercent"], names["core"])
-    rules = RequestRules(resources, default_count=names.get("defaultGPUNum", 1))
+    rules = RequestRules(resources, default_count=names["defaultGPUNum"])
     found = admitted(_resources(case), rules)
     want = case["want"]
     limit, request = found.limits.get(names["core"]), found.requests.get(names["core"])
@@ -229,7 +230,7 @@ def _profiles(case: Case) -> tuple[PartitionProfile, ...]:
 
 
 def _occupied(case: Case) -> list[Partition]:
-    return [Partition("", start, size) for start, size in case.get("occupied") or ()]
+    return [Partition("", start, size) for start, size in case["occupied"]]
 
 
 def _check_feasible(case: Case) -> None:
@@ -247,7 +248,7 @@ def _check_sequence(case: Case) -> None:
 
 def _check_filter(case: Case) -> None:
     taken = _occupied(case)
-    queued = [memory for gpu, memory in case.get("queued") or () if gpu == case["gpu"]]
+    queued = [memory for gpu, memory in case["queued"] if gpu == case["gpu"]]
     for memory in [*queued, case["memory"]]:
         found = choose_partition(_profiles(case), taken, memory)
         if found is None:
@@ -330,4 +331,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_hami_decides_as_in_this_case(case: Case) -> None:
-    _CHECKS[case["kind"]](case)
+    _CHECKS[case["kind"]](completed(case))

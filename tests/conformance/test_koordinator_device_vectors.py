@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from koordinator_device_cases import RUNNERS, Case, device_cases
+from share_format import completed
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -11,4 +12,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_device_vector(case: Case) -> None:
-    RUNNERS[case["kind"]](case)
+    RUNNERS[case["kind"]](completed(case))
