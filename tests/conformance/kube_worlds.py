@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from case_format import Part, checked, complete
+from msgspec import UNSET, UnsetType
 
 from bayplan import Unit
 from bayplan.api import ApiObject, Pod
@@ -79,7 +81,7 @@ class Answer:
 
 def compared(worlds: Iterable[Content], profiles: ProfileSet) -> Iterator[Comparison]:
     """Replay worlds; yield one comparison for each thing that was decided."""
-    known = list(worlds)
+    known = [_checked(world) for world in worlds]
     sizes = image_sizes(known)
     for world in known:
         replay = _Replay(world, profiles, world["bound"])
@@ -90,6 +92,43 @@ def compared(worlds: Iterable[Content], profiles: ProfileSet) -> Iterator[Compar
             for one in _comparisons(world, step, answer):
                 yield one if one.agrees else _excused(one, world, index, profiles, sizes)
             replay.follow(step)
+
+
+class _Step(Part, kw_only=True):
+    """A pod, and what kube-scheduler decided about it."""
+
+    pod: dict[str, Any]
+    objects: list[dict[str, Any]] = []
+    node: str | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+    nominated: str = ""
+    victims: list[str] = []
+    refused: Any = UNSET
+    timeout: Any = UNSET
+
+
+class _World(Part, kw_only=True):
+    """A world; ``bad`` says what of it the API server did not take."""
+
+    seed: Any = None
+    bad: Any = None
+    nodes: list[dict[str, Any]] = []
+    bound: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
+    steps: list[_Step] = []
+
+
+def _checked(world: Content) -> Content:
+    """Return a world with all its fields.
+
+    :raises UnknownFieldError: for a field that nobody reads.
+    """
+    found = complete(_World, world)
+    pods = [step["pod"] for step in found["steps"]]
+    others = [one for step in found["steps"] for one in step["objects"]]
+    for one in (*found["nodes"], *found["bound"], *found["objects"], *pods, *others):
+        checked(one["apiVersion"], one["kind"], one)
+    return found
 
 
 def table(found: Sequence[Comparison]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from vectors import cases
+from case_format import checked, complete
+from vectors import SelectorCase, cases
 
 from bayplan.api.dra import Device
 from bayplan.api.objects import decode_part
@@ -19,14 +20,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def test_a_selector_answers_as_the_reference(case: dict[str, Any]) -> None:
+    case = complete(SelectorCase, case)
     gate = case.get("enableListTypeAttributes")
     for lists in (False, True) if gate is None else (gate,):
         check(case, lists)
 
 
 def check(case: dict[str, Any], lists: bool) -> None:
-    shared = case.get("enableConsumableCapacity", False)
-    if case.get("expectCompileError"):
+    shared = case["enableConsumableCapacity"]
+    if case["expectCompileError"]:
         with pytest.raises(CompileError) as compiled:
             compile_selector(case["expression"], shared, lists)
         assert case["expectCompileError"] in str(compiled.value)
@@ -34,10 +36,13 @@ def check(case: dict[str, Any], lists: bool) -> None:
     program = compile_selector(case["expression"], shared, lists)
     content = {
         "name": "device",
-        "attributes": case.get("attributes") or {},
-        "capacity": case.get("capacity") or {},
-        "allowMultipleAllocations": case.get("allowMultipleAllocations", False),
+        "attributes": case["attributes"],
+        "capacity": case["capacity"],
+        "allowMultipleAllocations": case["allowMultipleAllocations"],
     }
+    pool = {"name": "pool", "resourceSliceCount": 1, "generation": 1}
+    spec = {"driver": case["driver"], "pool": pool, "devices": [content]}
+    checked("resource.k8s.io/v1", "ResourceSlice", {"spec": spec})
     device = decode_part(Device, content)
 
     def evaluate() -> bool:
@@ -50,7 +55,7 @@ def check(case: dict[str, Any], lists: bool) -> None:
         )
         return program.matches(view)
 
-    if case.get("expectMatchError"):
+    if case["expectMatchError"]:
         with pytest.raises(CelError) as raised:
             evaluate()
         assert case["expectMatchError"] in str(raised.value)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from case_format import Part, UnknownFieldError, checked
+from msgspec import UNSET, UnsetType
 from worlds import World
 
 from bayplan.api import DeviceClass, Node, Quantity, ResourceClaim, ResourceSlice
@@ -16,6 +18,8 @@ from bayplan.api.dra import AllocationResult, DeviceId
 from bayplan.api.objects import decode_part
 from bayplan_dra.allocator import AllocatedState, Features, Inventory
 
+Made = TypeVar("Made")
+_DRA = "resource.k8s.io/v1"
 HERE = Path(__file__).parent
 SHARED = HERE.parent.parent.parent / "shared" / "conformance"
 FEATURES = {
@@ -48,30 +52,76 @@ def _read(path: Path, prefix: str) -> list[Any]:
     return [pytest.param(case, id=f"{prefix}-{case['name']}") for case in parsed]
 
 
+class AllocatorCase(Part, kw_only=True):
+    """A case of the allocator; how often Go's functions are called is not compared."""
+
+    name: str
+    features: list[str] = []
+    classes: list[dict[str, Any]] = []
+    slices: list[dict[str, Any]] = []
+    claims: list[dict[str, Any]] = []
+    node: dict[str, Any] = {}
+    allocatedDevices: list[str] = []
+    allocatedSharedDeviceIDs: list[str] = []
+    aggregatedCapacity: dict[str, dict[str, str]] = {}
+    results: list[dict[str, Any]] = []
+    error: str = ""
+    errorIsNodeLocal: bool = False
+    allocateOneCalls: int = 0
+
+
+class SelectorCase(Part, kw_only=True):
+    """A case of a CEL selector; that an expression is new says which costs are allowed for it."""
+
+    name: str
+    driver: str = ""
+    attributes: dict[str, Any] = {}
+    capacity: dict[str, Any] = {}
+    allowMultipleAllocations: bool = False
+    expression: str = ""
+    enableConsumableCapacity: bool = False
+    enableListTypeAttributes: bool | UnsetType = UNSET
+    newExpressionsOnly: bool = False
+    expectCompileError: str = ""
+    expectMatch: bool = False
+    expectMatchError: str = ""
+
+
+def _object(type_: type[Made], kind: str, content: dict[str, Any]) -> Made:
+    whole = checked("v1" if kind == "Node" else _DRA, kind, content)
+    return decode_part(type_, {k: v for k, v in whole.items() if k not in ("apiVersion", "kind")})
+
+
 def decode(case: dict[str, Any]) -> World:
-    """Return an allocator case as the world that it describes."""
+    """Return an allocator case as the world that it describes.
+
+    :raises UnknownFieldError: for a field or feature that nobody reads.
+    """
     given = case["features"]
+    unknown = sorted(set(given) - FEATURES.keys())
+    if unknown:
+        raise UnknownFieldError(f"nobody reads the feature {unknown[0]}")
     features = Features(**{field: name in given for name, field in FEATURES.items()})
     inventory = Inventory(features)
     seen: set[str] = set()
-    for index, content in enumerate(case["slices"] or []):
+    for index, content in enumerate(case["slices"]):
         # The reference's cases give several slices one name; their order is what counts.
         meta = dict(content["metadata"])
         if meta["name"] in seen:
             meta["name"] += f"-{index}"
         seen.add(meta["name"])
-        inventory.set_slice(decode_part(ResourceSlice, {**content, "metadata": meta}))
+        inventory.set_slice(_object(ResourceSlice, "ResourceSlice", {**content, "metadata": meta}))
     return World(
         inventory,
-        {c["metadata"]["name"]: decode_part(DeviceClass, c) for c in case["classes"] or []},
-        decode_part(Node, case["node"]),
-        [decode_part(ResourceClaim, content) for content in case["claims"] or []],
+        {c["metadata"]["name"]: _object(DeviceClass, "DeviceClass", c) for c in case["classes"]},
+        _object(Node, "Node", case["node"]),
+        [_object(ResourceClaim, "ResourceClaim", content) for content in case["claims"]],
         AllocatedState(
-            {_device(text) for text in case.get("allocatedDevices") or ()},
-            dict(Counter(_device(text) for text in case.get("allocatedSharedDeviceIDs") or ())),
+            {_device(text) for text in case["allocatedDevices"]},
+            dict(Counter(_device(text) for text in case["allocatedSharedDeviceIDs"])),
             {
                 _device(text): {name: Quantity(amount).number for name, amount in used.items()}
-                for text, used in (case.get("aggregatedCapacity") or {}).items()
+                for text, used in case["aggregatedCapacity"].items()
             },
         ),
     )
