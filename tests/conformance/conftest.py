@@ -31,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 _SYSTEMS = {
+    "test_given_files.py": "files",
     "test_hami_share_vectors.py": "HAMi, shares",
     "test_kai_queue_vectors.py": "KAI, tables",
     "test_kai_scenario_vectors.py": "KAI, scenarios",

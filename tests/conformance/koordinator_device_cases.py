@@ -32,7 +32,7 @@ from bayplan_plugins.device_share.koordinator.scoring import Scorer
 from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
 from bayplan_plugins.shared.cards.contract import NodeCards
 
-__all__ = ["RUNNERS", "Case", "device_cases"]
+__all__ = ["RUNNERS", "Case", "device_cases", "is_own"]
 
 Case: TypeAlias = dict[str, Any]
 NODE = "test-node-1"
@@ -46,14 +46,15 @@ def device_cases(config: pytest.Config) -> list[Any]:
     objects = _objects(SHARED)
     for folder in sorted({Path(name).parent for name in given}):
         objects |= _objects(folder)
-    cases = fraction_cases(config, _FILE, _is_own)
+    cases = fraction_cases(config, _FILE, is_own)
     for case in cases:
         if "deviceCR" in case.values[0]:
             case.values[0]["objects"] = objects
     return cases
 
 
-def _is_own(case: Case) -> bool:
+def is_own(case: Case) -> bool:
+    """Tell whether a case is one of Koordinator's devices."""
     return case.get("kind") in RUNNERS and "/deviceshare/" in case.get("source", "")
 
 

@@ -322,12 +322,13 @@ _CHECKS: Mapping[str, Callable[[Case], None]] = {
 }
 
 
-def _is_own(case: Case) -> bool:
+def is_own(case: Case) -> bool:
+    """Tell whether a case is one of HAMi's."""
     return case.get("kind") in _CHECKS and "/deviceshare/" not in case["source"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.parametrize("case", fraction_cases(metafunc.config, "hami-fit.jsonl", _is_own))
+    metafunc.parametrize("case", fraction_cases(metafunc.config, "hami-fit.jsonl", is_own))
 
 
 def test_hami_decides_as_in_this_case(case: Case) -> None:
