@@ -50,7 +50,7 @@ from bayplan.cluster.protocol import (
     SelectNode,
     Write,
 )
-from bayplan.errors import ClusterError, InputError, Locked, Stopped, Transient
+from bayplan.errors import ClusterError, InputError, Locked, NotFound, Stopped, Transient
 
 __all__ = ["SeenObjects", "Writer"]
 
@@ -367,7 +367,9 @@ class Writer:
             except Exception:
                 _log.exception("%s: the handler of its answer failed", type(job.write).__name__)
         elif error is not None and not isinstance(error, Stopped):
-            _log.warning("%s of %s: %s", *name_of(job.write), error)
+            # Whose object has gone needs to be told nothing.
+            level = logging.INFO if isinstance(error, NotFound) else logging.WARNING
+            _log.log(level, "%s of %s: %s", *name_of(job.write), error)
 
     async def _event(self, event: Event, sent: bool) -> None:
         if self._may_write is not None and not self._may_write():
