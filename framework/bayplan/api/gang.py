@@ -7,7 +7,16 @@ from typing import Literal
 
 from bayplan.api.selectors import EVERYTHING, Selector
 
-__all__ = ["Fill", "Gang", "Gather", "MatchPolicy", "Membership", "Slice", "SubGroup"]
+__all__ = [
+    "DomainOrder",
+    "Fill",
+    "Gang",
+    "Gather",
+    "MatchPolicy",
+    "Membership",
+    "Slice",
+    "SubGroup",
+]
 
 MatchPolicy = Literal["once-satisfied", "waiting-and-running", "only-waiting"]
 """What counts towards the minimum: pending and running pods, only pending pods, or, once the gang
@@ -17,6 +26,15 @@ Fill = Literal["BestFit", "LargestFirst", "LeastFree", "Balanced", "ByScore"]
 """The order in which the parts of a domain are filled: see the module
 :mod:`bayplan.topology.network.packing`. With ``ByScore`` each member takes the node of the domain
 that scores best."""
+
+DomainOrder = Literal["LeastOffered", "LeastFree", "OutermostFirst"]
+"""Which of several domains of a layer that can hold a gang is tried first.
+
+``LeastOffered`` is the one that leaves the fewest members' places over, where a node offers no more
+than there are members (Koordinator's rule); among equals, the one with the least free.
+``LeastFree`` is the one with the least free, whatever is free around it (Kueue's rule).
+``OutermostFirst`` lies in the outermost domain with the least free, and so on inwards (KAI's
+rule)."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +102,7 @@ class Gang:
     roles: tuple[tuple[str, int], ...] = ()
     topology: str = ""
     fill: Fill | None = None
+    domain_order: DomainOrder = "LeastOffered"
     together: tuple[str, ...] = ()
     match_policy: MatchPolicy = "once-satisfied"
     strict: bool = True

@@ -88,6 +88,7 @@ def gang_of(group: ApiObject) -> Gang | None:
         gather=_gather_of(spec.topology_constraint),
         sub_groups=() if problem else tuple(_sub_group(one, group) for one in spec.sub_groups),
         topology=next(iter(topologies), ""),
+        domain_order="OutermostFirst",
         match_policy="waiting-and-running",
         queue=spec.queue,
         problem=problem,

@@ -281,6 +281,7 @@ def _network(gang: Gang | None) -> Hashable:
         gang.slices,
         gang.topology,
         gang.fill,
+        gang.domain_order,
         gang.roles,
         gang.min_resources,
         gang.strict,

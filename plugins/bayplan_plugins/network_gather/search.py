@@ -1,8 +1,9 @@
 """Which domains can hold a unit, in which order they are offered, and how they are filled.
 
-On each layer, the domains that can hold the whole unit come first, by increasing waste; then those
-that can hold its minimum, by decreasing capacity. Ties break by the waste of the domains around,
-then by name (digits as numbers).
+On each layer, the domains that can hold the whole unit come first, the fullest first
+(:data:`~bayplan.api.gang.DomainOrder` says what that is); then those that can hold its minimum, by
+decreasing capacity. Ties break by the domains around, then by what is free, then by name (digits as
+numbers).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bayplan import DomainTrial, Handle, NodeView, Placement, Placements, PodInfo, Unit
-from bayplan.api.gang import Fill, Gang
+from bayplan.api.gang import DomainOrder, Fill, Gang
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.topology.network.packing import Capacity, balance, distribute
 from bayplan.topology.network.tree import NODE_LAYER, ROOT_LAYER, Domain, NetworkTree
@@ -25,6 +26,8 @@ _MOST_RECORDED = 64
 """Domains that a decision records: those that hold the most members."""
 _MOST_CANDIDATES = 256
 """Domains of one layer that are offered; more would not be tried."""
+_MOST_ON_A_NODE = 1 << 20
+"""Members that a node takes which nothing limits."""
 
 
 class DomainSearch:
@@ -63,12 +66,14 @@ class DomainSearch:
         self._capacities = [
             Capacity(tree, self._slots(pod, self._size), multiples) for pod in self._kinds
         ]
+        self._free = [Capacity(tree, self._slots(pod), multiples) for pod in self._kinds]
         order = tree.layer_order()
         required = [layer_named(tree, r.layer) for r in gang.gather if r.required]
         self._border = max(required, key=order.index) if required else None
         self._existing = self._count_bound()
 
-    def _slots(self, pod: PodInfo, most: int) -> IntColumn:
+    def _slots(self, pod: PodInfo, most: int = _MOST_ON_A_NODE) -> IntColumn:
+        """Return how many such members each row takes, up to a number."""
         slots = np.minimum(self._handle.free_slots(pod), most)
         if self._allowed is not None:
             slots[~self._allowed] = 0
@@ -139,10 +144,17 @@ class DomainSearch:
             holds = (existing == total) & (not outside)
         enough = np.flatnonzero((offered >= self._size) & holds)
         least = np.flatnonzero((offered >= self._least) & (offered < self._size) & holds)
-        for index in self._ranked(layer, enough, offered, existing):
+        around, free = self._around(layer, self._capacities), self._around(layer, self._free)
+        orders: Mapping[DomainOrder, list[IntColumn]] = {
+            "LeastOffered": around + free,
+            "LeastFree": free,
+            "OutermostFirst": free[::-1],
+        }
+        for index in self._ranked(layer, enough, existing, orders[self._gang.domain_order]):
             placement = self._placement(layer, index, int(offered[index]))
             found.append((int(existing[index]), placement))
-        for index in self._ranked(layer, least, -offered, existing)[:_MOST_RECORDED]:
+        largest = [-offered, *around, *free]
+        for index in self._ranked(layer, least, existing, largest)[:_MOST_RECORDED]:
             room = int(offered[index])
             smaller.append((room, self._placement(layer, index, room)))
         short = np.flatnonzero(~holds | (offered < self._least))
@@ -172,6 +184,25 @@ class DomainSearch:
         offered: IntColumn = np.sum(bounded, axis=0)
         return offered
 
+    def _around(self, layer: str, capacities: Sequence[Capacity]) -> list[IntColumn]:
+        """Return what each domain of a layer takes, then what those around it take, outwards."""
+        tree, names = self._tree, self._tree.layer_order()
+        found: list[IntColumn] = [self._taken(capacities, layer)]
+        if layer == ROOT_LAYER:
+            return found
+        starts = np.arange(len(tree.order)) if layer == NODE_LAYER else tree.bounds(layer)[0]
+        for outer in reversed(names[1 : names.index(layer)]):
+            begins, ends = tree.bounds(outer)
+            if len(begins):
+                at = np.maximum(np.searchsorted(begins, starts, side="right") - 1, 0)
+                inside = (begins[at] <= starts) & (starts < ends[at])
+                found.append(np.where(inside, self._taken(capacities, outer)[at], 0))
+        return found
+
+    def _taken(self, capacities: Sequence[Capacity], layer: str) -> IntColumn:
+        taken: IntColumn = np.sum([self._of_layer(one, layer) for one in capacities], axis=0)
+        return taken
+
     def _of_layer(self, capacity: Capacity, layer: str) -> IntColumn:
         if layer == NODE_LAYER:
             return capacity.in_order
@@ -194,29 +225,25 @@ class DomainSearch:
         return found
 
     def _ranked(
-        self, layer: str, indices: IntColumn, waste: IntColumn, existing: IntColumn
+        self, layer: str, indices: IntColumn, existing: IntColumn, keys: Sequence[IntColumn]
     ) -> list[int]:
-        """Order domains: by bound members, least waste here and around, then name."""
-        first = np.lexsort((indices, waste[indices], -existing[indices]))[:_MOST_CANDIDATES]
-        chosen: list[int] = indices[first].tolist()
-        if len(chosen) < 2:
+        """Order domains: by bound members, evenness if asked for, the keys, the first first, name.
+
+        :param keys: a column for each key, over all domains of the layer.
+        """
+        columns = [indices, *(key[indices] for key in reversed(keys)), -existing[indices]]
+        chosen: list[int] = indices[np.lexsort(columns)][:_MOST_CANDIDATES].tolist()
+        if len(chosen) < 2 or self._fill != "Balanced" or layer == NODE_LAYER:
             return chosen
 
-        def key(index: int) -> tuple[object, ...]:
-            around = []
-            domain = self._domain(layer, index).parent
-            while domain is not None:
-                around.append(self._capacities[0].of(domain))
-                domain = domain.parent
-            spread: tuple[float, ...] = ()
-            if self._fill == "Balanced" and layer != NODE_LAYER:
-                own = self._domain(layer, index)
-                slots = self._capacities[0].in_order[own.start : own.end]
-                even = balance(slots, self._size)
-                spread = (0.0,) if even is None else (1.0, -float(even[0]), -even[1])
-            return (-int(existing[index]), spread, int(waste[index]), around, index)
+        def evenness(index: int) -> tuple[float, ...]:
+            own = self._domain(layer, index)
+            slots = self._capacities[0].in_order[own.start : own.end]
+            even = balance(slots, self._size)
+            spread = (0.0,) if even is None else (1.0, -float(even[0]), -even[1])
+            return (-float(existing[index]), *spread)
 
-        return sorted(chosen, key=key)
+        return sorted(chosen, key=evenness)
 
     def _domain(self, layer: str, index: int) -> Domain:
         if layer == ROOT_LAYER:
@@ -254,7 +281,7 @@ class DomainSearch:
         allowed = rows if self._allowed is None else rows[self._allowed[rows]]
 
         def plan(pods: Sequence[PodInfo], limits: Mapping[int, int]) -> list[int]:
-            slots = self._slots(pods[0], len(pods))
+            slots = self._slots(pods[0], self._most_on_a_node(len(pods)))
             for row, most in limits.items():
                 slots[row] = min(int(slots[row]), most)
             taken = self._begun(domain, slots, len(pods))
@@ -272,6 +299,13 @@ class DomainSearch:
         if self._fill == "ByScore" and not self._multiples:
             return Placement(domain.label, allowed, offered)
         return Placement(domain.label, allowed, offered, plan, exact=bool(self._multiples))
+
+    def _most_on_a_node(self, members: int) -> int:
+        """Return for how many members a node counts at most.
+
+        Those that it takes beyond the gang's tell how free it is; Koordinator does not count them.
+        """
+        return members if self._fill == "LargestFirst" else _MOST_ON_A_NODE
 
     def _begun(self, domain: Domain, slots: IntColumn, most: int) -> IntColumn:
         """Return how many members each of the domain's rows takes to complete begun slices."""
