@@ -75,6 +75,8 @@ def test_the_nodes_are_held_while_the_victims_end(desk: Desk) -> None:
     assert (made.nodes, made.victims) == ({UNIT: "a"}, {"default/v", "default/w"})
     assert desk.state.snapshot.placed[UNIT] == (desk.pod, "a")
     assert (UNIT, "Nominated") in desk.events()
+    (told,) = [event.message for event in desk.cluster.of(Event) if event.reason == "Nominated"]
+    assert "which preempts default/v, default/w, until 2 pods have ended" in told
 
 
 def test_an_evicted_victim_is_recorded_and_told(desk: Desk) -> None:

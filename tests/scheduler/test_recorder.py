@@ -143,17 +143,24 @@ def test_a_bound_pod_is_reported_with_its_node_and_has_no_reason_any_more(desk: 
 
 
 @pytest.mark.parametrize(
-    ("victims", "ending"),
+    ("victims", "ending", "told"),
     [
-        (1, "until 1 pod of lower priority has ended"),
-        (2, "until 2 pods of lower priority have ended"),
+        (["x/a"], 1, ", which preempts x/a, until 1 pod has ended"),
+        (["x/a", "x/b"], 3, ", which preempts x/a, x/b, until 3 pods have ended"),
+        (
+            [f"x/{letter}" for letter in "abcdefg"],
+            7,
+            ", which preempts x/a, x/b, x/c, x/d, x/e and 2 more, until 7 pods have ended",
+        ),
+        ([], 2, " until 2 pods have ended"),
+        ([], 0, ""),
     ],
 )
-def test_a_nominated_node_is_reported_with_the_number_of_victims(
-    desk: Desk, victims: int, ending: str
+def test_a_preemptor_is_told_whom_it_preempts_and_on_how_many_it_waits(
+    desk: Desk, victims: list[str], ending: int, told: str
 ) -> None:
-    desk.recorder.nominated(POD, "n", victims)
-    assert desk.events() == [("Nominated", f"n is nominated for default/p {ending}")]
+    desk.recorder.nominated(POD, "n", victims, ending)
+    assert desk.events() == [("Nominated", f"n is nominated for default/p{told}")]
 
 
 def test_the_end_of_a_nomination_clears_the_nominated_node(desk: Desk) -> None:

@@ -153,8 +153,9 @@ class Evictor:
         made.reasons = preemption.reasons
         made.together = Counter(victim.gang for victim in victims if victim.gang is not None)
         self._nominator.add(made)
+        keys = [victim.key for victim in victims]
         for pod in pods:
-            self._recorder.nominated(pod, nodes[pod.key], len(waited_for))
+            self._recorder.nominated(pod, nodes[pod.key], keys, len(waited_for))
         guarded = [victim for victim in victims if victim.key in preemption.guarded]
         others = [victim for victim in victims if victim.key not in preemption.guarded]
         self._evict_all(guarded, others, made)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from bayplan.api import PodCondition
 from bayplan.cluster.protocol import Cluster, Event, PatchPodStatus
 from bayplan.errors import ClusterError, PluginError
+from bayplan.naming import counted, listed
 from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import NODES_LACK, NOT_READY, Decision
 from bayplan.scheduler.permits import PermitWait
@@ -24,6 +25,7 @@ __all__ = ["Recorder"]
 
 _NONE: Mapping[str, str] = {}
 _GATES_SECONDS = 1.0
+_MOST_NAMED = 5
 _REMEMBERED = 10_000
 
 _log = logging.getLogger("bayplan.plugins")
@@ -63,11 +65,17 @@ class Recorder:
             message = decision.message or (own.message if own is not None else "")
             self._pending(pod, reason, message, nominated.get(pod.key))
 
-    def nominated(self, pod: PodInfo, node: str, victims: int) -> None:
-        """Record that a node is nominated for a pod until its victims there have ended."""
-        ending = f"{victims} pod{'' if victims == 1 else 's'}"
-        have = "has" if victims == 1 else "have"
-        message = f"{node} is nominated for {pod.key} until {ending} of lower priority {have} ended"
+    def nominated(self, pod: PodInfo, node: str, victims: Iterable[str], ending: int) -> None:
+        """Record that a node is nominated for a pod until others have ended.
+
+        :param victims: the pods, by key, that its unit preempts.
+        :param ending: how many pods have to end, those that end without it included.
+        """
+        preempted = listed(victims, _MOST_NAMED)
+        whom = f", which preempts {preempted}," if preempted else ""
+        have = "has" if ending == 1 else "have"
+        waits = f" until {counted(ending, 'pod')} {have} ended" if ending else ""
+        message = f"{node} is nominated for {pod.key}{whom}{waits}".rstrip(",")
         self._cluster.submit(Event(pod.key, "Normal", "Nominated", message, node))
 
     def nomination_ended(self, pod: PodInfo, why: str) -> None:
