@@ -59,7 +59,7 @@ def test_without_a_scheduler_the_objects_tell(tmp_path: Path) -> None:
         given = ["top", "--kubeconfig", str(kubeconfig), "-o", "json"]
         result: Result = CliRunner().invoke(cli, given, catch_exceptions=False)
         after = face.do(lambda server: server.cluster.list(Pod))
-    assert "no scheduler has ever led by it" in result.stderr
+    assert "no scheduler of it has ever led here" in result.stderr
     found = msgspec.convert(json.loads(result.stdout), Overview)
     assert (found.node_count, found.placed, found.waiting) == (1, 1, 1)
     assert found.pending[0].why == "not tried yet"

@@ -28,9 +28,10 @@ def simulated(
     objects: Iterable[ApiObject],
     later: Iterable[tuple[float, ApiObject]] = (),
     act: Callable[[Simulation], None] = lambda simulation: None,
+    until: float | None = None,
 ) -> tuple[Recording, Simulation]:
     """Run a simulation and record it."""
-    simulation = Simulation(default_profiles())
+    simulation = Simulation(default_profiles(), until=until)
     recording = Recording("test")
     recording(simulation)
     simulation.create(objects)
@@ -41,8 +42,10 @@ def simulated(
 
 
 def shown(
-    objects: Iterable[ApiObject], later: Iterable[tuple[float, ApiObject]] = ()
+    objects: Iterable[ApiObject],
+    later: Iterable[tuple[float, ApiObject]] = (),
+    until: float | None = None,
 ) -> dict[str, Any]:
     """Return the rows of the page of a simulation."""
-    recording, simulation = simulated(objects, later)
+    recording, simulation = simulated(objects, later, until=until)
     return data_of(recording.page(simulation))

@@ -15,6 +15,7 @@ from bayplan.explain.claims import claim_rows
 from bayplan.explain.explanation import domain_lines
 from bayplan.naming import counted, listed, short_key
 from bayplan.plugin.decision import Decision
+from bayplan.queues.held_jobs import HeldJob
 from bayplan.simulation import Simulation, resource_use
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.networks import Networks
@@ -62,19 +63,45 @@ def print_simulation(simulation: Simulation) -> None:
     if pending:
         console.print(f"\n[bold]Pending ({len(pending)})[/bold]")
         _print_pending(console, pending)
+    held = simulation.held_jobs()
+    if held:
+        console.print(f"\n[bold]Held back ({len(held)})[/bold]  jobs without pods, until admitted")
+        _print_held(console, held)
     refused = simulation.refused()
     if refused:
         console.print(f"\n[bold]Refused ({len(refused)})[/bold]  an API server would refuse these")
         _print_refused(console, refused)
     seconds = simulation.wall_seconds
     console.print(
-        f"\n{len(placements)} of {len(simulation.pods())} pods have a node; "
+        f"\n{len(placements)} of {len(simulation.pods())} pods have a node; {_held_text(held)}"
         f"{counted(simulation.scheduler.statistics.cycles, 'cycle')} in {seconds:.3f} s, "
         f"{simulation.cluster.now:g} s of virtual time"
     )
-    if pending:
-        key = next(iter(pending))
-        console.print(f"[dim]bayplan explain {key} -f ... shows what would help[/dim]")
+    unplaced = [*pending, *map(str, held)]
+    if unplaced:
+        console.print(f"[dim]bayplan explain {unplaced[0]} -f ... shows what would help[/dim]")
+
+
+def _held_text(held: Sequence[HeldJob]) -> str:
+    """Return how many jobs are held back, and with how many pods."""
+    if not held:
+        return ""
+    pods = counted(sum(job.pods for job in held), "pod")
+    return (
+        f"{counted(len(held), 'job')} with {pods} {'is' if len(held) == 1 else 'are'} held back; "
+    )
+
+
+def _print_held(console: Console, held: Sequence[HeldJob]) -> None:
+    by_reason: dict[str, list[HeldJob]] = {}
+    for job in held:
+        by_reason.setdefault(job.why, []).append(job)
+    for why, jobs in list(by_reason.items())[:_MANY_PENDING]:
+        names = (f"{short_key(job.key)} ({counted(job.pods, 'pod')})" for job in jobs)
+        console.print(f"  [yellow]{escape(listed(names, _MANY_PODS))}[/yellow]")
+        console.print(f"    {escape(why)}")
+    if len(by_reason) > _MANY_PENDING:
+        console.print(f"  … {len(by_reason) - _MANY_PENDING} more reasons")
 
 
 def _print_gpus(console: Console, simulation: Simulation) -> None:

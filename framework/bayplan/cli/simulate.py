@@ -50,7 +50,7 @@ _PENDING = 3
 @click.option(
     "--fail-on-pending",
     is_flag=True,
-    help="Exit with status 3 if a pod stays pending.",
+    help="Exit with status 3 if a pod stays pending, or a job is held back by its queue.",
 )
 @click.option(
     "--arrivals",
@@ -159,7 +159,7 @@ def _simulate(
             costs.print(simulation)
     if unwritten is not None:
         raise unwritten
-    if fail_on_pending and (simulation.pending() or simulation.refused()):
+    if fail_on_pending and not simulation.complete:
         sys.exit(_PENDING)
 
 
@@ -195,6 +195,9 @@ def _compare(
             begun = recording if not runs else None
             runs.append(run_policy(config, work, bars, begun))
     found = compare(runs, prices)
+    for outcome in found.outcomes:
+        for note in outcome.notes:
+            click.echo(f"note: {outcome.policy}: {note}", err=True)
     unwritten = None
     if report is not None and recording is not None:
         page = recording.page(runs[0].simulation, {"comparison": found.as_json()})
@@ -206,8 +209,7 @@ def _compare(
         print_comparison(found)
     if unwritten is not None:
         raise unwritten
-    unplaced = any(run.simulation.pending() or run.simulation.refused() for run in runs)
-    if fail_on_pending and unplaced:
+    if fail_on_pending and not all(run.simulation.complete for run in runs):
         sys.exit(_PENDING)
 
 

@@ -16,6 +16,7 @@ from bayplan.gangs.completeness import has_minimum
 from bayplan.naming import counted, short_key
 from bayplan.plugin.base import DomainState, DomainTrial, PreemptionTrial, Unit
 from bayplan.plugin.decision import Decision, Finalist, PodDecision
+from bayplan.queues.held_jobs import HeldJobs
 from bayplan.queues.report import LineReport
 from bayplan.scheduler.active_profiles import ActiveProfile
 from bayplan.scheduler.scheduler import Scheduler
@@ -211,23 +212,24 @@ def explain(scheduler: Scheduler, pod: Pod, of: int = 1, search: bool = True) ->
 class JobExplanation:
     """Why a job has no pods yet: it waits in a queue, suspended.
 
-    ``kind`` and ``job`` (``namespace/name``) name it; ``line`` is its place in the queue. ``cost``
-    is what its pods will cost.
+    ``kind`` and ``job`` (``namespace/name``) name it; ``line`` is its place in the queue, if that
+    is there; ``why`` is what holds it back otherwise. ``cost`` is what its pods will cost.
     """
 
     kind: str
     job: str
-    line: LineReport
+    line: LineReport | None
+    why: str = ""
     cost: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
-        line = self.line.as_json()
         return {
             "kind": self.kind,
             "job": self.job,
             "state": "Suspended",
-            "queue": line,
+            "queue": self.line.as_json() if self.line is not None else None,
+            "message": self.why,
             "cost": self.cost,
         }
 
@@ -238,7 +240,10 @@ def explain_job(scheduler: Scheduler, kind: str, key: str) -> JobExplanation | N
     :raises PluginError: when a plugin raises.
     """
     line = scheduler.queue_line_of(kind, key)
-    return None if line is None else JobExplanation(kind, key, line)
+    if line is not None and line.refusal:
+        return JobExplanation(kind, key, line)
+    held = HeldJobs(scheduler.snapshot).get((kind, key))
+    return None if held is None else JobExplanation(kind, key, line, held.why)
 
 
 @dataclass

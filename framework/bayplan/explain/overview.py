@@ -19,6 +19,7 @@ from bayplan.explain.explanation import why_pending
 from bayplan.explain.waits import waited
 from bayplan.queues.amounts import base_resource
 from bayplan.queues.gpus import gpus_offered, gpus_used, is_gpu_count
+from bayplan.queues.held_jobs import HeldJobs
 from bayplan.queues.report import QueueReport
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import NodeRow, NodeTable, PodInfo, Snapshot
@@ -82,7 +83,7 @@ class BusyQueue:
 class PendingJob:
     """Pods of one job or gang that have no node: how many, for how many seconds, and why.
 
-    ``first`` is one of them, for ``bayplan explain``.
+    ``first`` is one of them, or a job that has none yet, for ``bayplan explain``.
     """
 
     job: str
@@ -260,7 +261,7 @@ def _finite(value: float, instead: float) -> float:
 
 
 def _pending(scheduler: Scheduler) -> list[PendingJob]:
-    """Return the jobs with pods that have no node, those that wait longest first."""
+    """Return the jobs with pods, also to come, that have no node; the longest waits first."""
     jobs: dict[str, list[PodInfo]] = {}
     placed = scheduler.snapshot.placed
     for key, info in scheduler.snapshot.living.items():
@@ -274,4 +275,8 @@ def _pending(scheduler: Scheduler) -> list[PendingJob]:
         waits = waited(scheduler, unit, pods)
         why = why_pending(scheduler, first.pod)
         found.append(PendingJob(unit, first.key, len(pods), round(waits, 3), why))
+    now = scheduler.unix_time
+    for job in HeldJobs(scheduler.snapshot).all():
+        waits = round(max(0.0, now - job.since), 3)
+        found.append(PendingJob(job.key, str(job), job.pods, waits, job.why))
     return sorted(found, key=lambda job: -job.waits)

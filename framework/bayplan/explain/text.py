@@ -71,10 +71,13 @@ def print_job(console: Console, about: JobExplanation) -> None:
     """Print why a job has no pods yet, and what would admit it."""
     state = "[yellow]suspended[/yellow]"
     console.print(f"{about.kind} [bold]{escape(about.job)}[/bold] is {state}: it has no pods yet")
-    _print_line(console, about.line)
+    if about.why:
+        _line(console, 2, about.why)
+    if about.line is not None:
+        _print_line(console, about.line)
     if about.cost:
         _line(console, 2, f"will cost at list price: {about.cost}")
-    if about.line.change:
+    if about.line is not None and about.line.change:
         _heading(console, "What would help")
         _line(console, 2, f"it would be admitted with {about.line.change}")
 

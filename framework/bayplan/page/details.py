@@ -11,9 +11,10 @@ from bayplan.explain.explanation import explain
 from bayplan.naming import natural_key
 from bayplan.page.picture import Picture
 from bayplan.page.rows import UnitRow
+from bayplan.queues.held_jobs import HeldJob
 from bayplan.scheduler.scheduler import Scheduler
 
-__all__ = ["detail_of", "details_of"]
+__all__ = ["detail_of", "detail_of_job", "details_of"]
 
 MOST_SEARCHED = 12
 """For how many pending jobs a file says what would help: each search takes time."""
@@ -32,6 +33,19 @@ def detail_of(scheduler: Scheduler, pod: Pod, search: bool = True) -> dict[str, 
         return explain(scheduler, pod, search=search).as_json()
     except BayplanError as exc:
         return {"pod": pod.key, "problem": str(exc)}
+
+
+def detail_of_job(scheduler: Scheduler, held: HeldJob) -> dict[str, Any]:
+    """Return why a job has no pods yet as a JSON object, like that of a pod."""
+    found: dict[str, Any] = {"pod": held.key, "state": "Pending", "message": held.why}
+    try:
+        line = scheduler.queue_line_of(held.kind, held.key)
+    except BayplanError as exc:
+        return {**found, "problem": str(exc)}
+    if line is None:
+        return found
+    change = [{"text": f"it would be admitted with {line.change}"}] if line.change else []
+    return {**found, "line": line.as_json(), "suggestions": change}
 
 
 def details_of(picture: Picture, pods: Mapping[str, Pod]) -> dict[str, dict[str, Any]]:
@@ -56,6 +70,8 @@ def details_of(picture: Picture, pods: Mapping[str, Pod]) -> dict[str, dict[str,
         for number, unit in enumerate(units[:MOST_JOBS]):
             detail = detail_of(picture.scheduler, first[unit], number < searched)
             found[unit] = detail if number < searched else {**detail, "brief": True}
+    held = picture.held_jobs()
+    found |= {one.key: detail_of_job(picture.scheduler, one) for one in held[:MOST_SEARCHED]}
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from bayplan.api import Node, Pod, ResourceClaim, ResourceSlice
 from bayplan.api.node_state import NodeState, model_of, state_of
+from bayplan.api.object_key import controller_key
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.kai_shares import is_reservation
 from bayplan.naming import natural_key
@@ -25,6 +26,7 @@ from bayplan.page.rows import NodeTile, PodRow, Stint, UnitRow
 from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Decision
 from bayplan.queues.amounts import base_resource
+from bayplan.queues.held_jobs import HeldJob, HeldJobs
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 from bayplan.snapshot.nvlink import NvlinkDomains
@@ -93,13 +95,40 @@ class Picture:
         self._tree: object = None
         self._decided = -1
         self._evicted: tuple[str, float] | None = None
+        self._held_jobs: dict[str, HeldJob] = {}
+        self._released: dict[str, tuple[float, float]] = {}
+        """Of jobs that were just admitted: since when they waited, and when that was."""
+        self._follow_held()
 
     def follow(self, scheduler: Scheduler) -> None:
         """Follow another scheduler of the same cluster, after its profiles were read again."""
         self.scheduler = scheduler
         self.queue_log.follow(scheduler)
+        self._follow_held()
         self._decided = -1
         self._every_node = True
+
+    def _follow_held(self) -> None:
+        self._held = HeldJobs(self.scheduler.snapshot, self._held_changed)
+        self._changed_units |= self._held_jobs.keys()
+        self._held_jobs = {job.key: job for job in self._held.all()}
+        self._changed_units |= self._held_jobs.keys()
+
+    def _held_changed(self, key: tuple[str, str]) -> None:
+        """Note that a job is held back in another way, or no more."""
+        name, now = key[1], self.scheduler.now
+        before, held = self._held_jobs.pop(name, None), self._held.get(key)
+        if held is not None:
+            self._held_jobs[name] = held
+        elif before is not None:
+            latest = self._released.items()
+            self._released = {one: at for one, at in latest if now - at[1] <= _MADE_AGAIN}
+            self._released[name] = (self._since(before), now)
+        self._changed_units.add(name)
+
+    def _since(self, held: HeldJob) -> float:
+        """Return since when a job is held back, in seconds of the cluster."""
+        return self.scheduler.now - max(0.0, self.scheduler.unix_time - held.since)
 
     # The watch -------------------------------------------------------------------------------
 
@@ -184,6 +213,10 @@ class Picture:
         # A pod that holds a GPU for those that share it has none of its own.
         cards = 0 if is_reservation(pod) else card_count(requests)
         row = PodRow(unit, created, requests.get("cpu", 0), cards)
+        for job in (unit, controller_key(pod.metadata)):
+            if job in self._released and created - self._released[job][1] <= _MADE_AGAIN:
+                # It waited as long as its job.
+                row.created = min(created, self._released[job][0])
         if before is not None:
             row.stints = before.stints[-_MOST_STINTS:]
             if before.ended is not None and created - before.ended <= _MADE_AGAIN:
@@ -405,17 +438,21 @@ class Picture:
         return found[::-1]
 
     def _unit(self, key: str) -> UnitRow | None:
-        members = self._of_unit.get(key)
+        members = self._of_unit.get(key, set())
+        held = self._held_jobs.get(key)
         if not members:
             self._of_unit.pop(key, None)
-            return None
+            return None if held is None else self._held_unit(UnitRow(), held)
         known = self.units.get(key, UnitRow())
         alive = next((self._alive[one] for one in sorted(members) if one in self._alive), None)
         row = replace(
             known,
             gang=key in self.scheduler.gangs.all() or len(members) > 1,
             members=len(members),
+            held=None,
         )
+        if held is not None:
+            return self._held_unit(row, held)
         if alive is not None:
             queue = self._queue_of(alive) or known.queue
             row = replace(row, priority=alive.spec.priority or 0, queue=queue)
@@ -434,6 +471,24 @@ class Picture:
             domain=decision.domain or "",
             decided=decision.at,
         )
+
+    def _held_unit(self, row: UnitRow, held: HeldJob) -> UnitRow:
+        """Return the row of a job that waits suspended."""
+        return replace(
+            row,
+            queue=held.queue or row.queue,
+            gang=held.pods > 1,
+            message=held.why,
+            held=(self._since(held), held.pods),
+        )
+
+    def held_job(self, unit: str) -> HeldJob | None:
+        """Return a job that has no pods yet, None for any other unit."""
+        return self._held_jobs.get(unit)
+
+    def held_jobs(self) -> list[HeldJob]:
+        """Return the jobs that have no pods yet, by name."""
+        return [self._held_jobs[key] for key in sorted(self._held_jobs, key=natural_key)]
 
     def _gated(self, key: str) -> str:
         """Return what holds back a unit that has no pod to try, "" for nothing."""
@@ -467,8 +522,9 @@ class Picture:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many pods wait for a node, and how many have one."""
-        return len(self._waiting), len(self._running)
+        """How many pods wait for a node or are yet to come, and how many have one."""
+        to_come = sum(job.pods for job in self._held_jobs.values())
+        return len(self._waiting) + to_come, len(self._running)
 
     def as_json(self) -> dict[str, Any]:
         """Return all rows as one JSON object."""

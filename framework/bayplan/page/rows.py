@@ -98,8 +98,8 @@ class PodRow:
 class UnitRow:
     """A job as the scheduler places it: a gang, or a pod of its own.
 
-    ``outcome`` and ``message`` are those of its latest cycle, ``decided`` its time; ``cycles`` how
-    many it had.
+    ``outcome`` and ``message`` are those of its latest cycle, ``decided`` its time. ``held`` is
+    since when it waits suspended, without any pods yet, and for how many: None for other jobs.
     """
 
     queue: str = ""
@@ -110,10 +110,13 @@ class UnitRow:
     message: str = ""
     domain: str = ""
     decided: float | None = None
+    held: tuple[float, int] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object without empty fields."""
+        held = None if self.held is None else [_rounded(self.held[0]), self.held[1]]
         plain = {
+            "held": held,
             "queue": self.queue,
             "gang": self.gang,
             "priority": self.priority,

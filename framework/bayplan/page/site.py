@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from bayplan.errors import BayplanError
-from bayplan.page.details import detail_of
+from bayplan.page.details import detail_of, detail_of_job
 from bayplan.page.document import document, policy
 from bayplan.page.feed import Feed, TooManyViewers
 
@@ -122,6 +122,9 @@ class Site:
         if not self._may_ask():
             return web.Response(status=429, text="too many questions at once: ask again\n")
         pod, picture = self._feed.pod_of(unit), self._feed.picture
+        held = picture.held_job(unit) if picture is not None else None
+        if picture is not None and held is not None:
+            return detail_of_job(picture.scheduler, held)
         if pod is None or picture is None:
             return web.Response(status=404, text="there is no such job any more\n")
         return detail_of(picture.scheduler, pod)

@@ -21,6 +21,7 @@ __all__ = [
     "WaitingWorkload",
     "reached",
     "waiting_workloads",
+    "waits_since",
 ]
 
 ADMITTED = "Admitted"
@@ -56,7 +57,7 @@ def reached(old: KueueWorkload | None, new: KueueWorkload | None) -> Iterator[Re
     before = _true(old)
     for kind, one in _true(new).items():
         if kind in (QUOTA_RESERVED, ADMITTED, EVICTED) and kind not in before:
-            waited = max(0.0, timestamp(one.last_transition_time) - _waits_since(new))
+            waited = max(0.0, timestamp(one.last_transition_time) - waits_since(new))
             yield Reached(kind, admission.cluster_queue, waited, one.reason)
 
 
@@ -78,7 +79,7 @@ def waiting_workloads(snapshot: Snapshot, unix_time: float) -> Iterator[WaitingW
             continue
         queue = queues.get(f"{one.metadata.namespace}/{one.spec.queue_name}")
         if queue is not None:
-            waits = max(0.0, unix_time - _waits_since(one))
+            waits = max(0.0, unix_time - waits_since(one))
             yield WaitingWorkload(one, queue.spec.cluster_queue, waits)
 
 
@@ -87,7 +88,7 @@ def _true(workload: KueueWorkload) -> dict[str, KueueCondition]:
     return {one.type: one for one in workload.status.conditions if one.status == "True"}
 
 
-def _waits_since(workload: KueueWorkload) -> float:
+def waits_since(workload: KueueWorkload) -> float:
     """Return since when a workload waits or waited, in seconds since 1970."""
     stamps = [workload.metadata.creation_timestamp]
     stamps += [c.last_transition_time for c in workload.status.conditions if c.type in _SINCE]

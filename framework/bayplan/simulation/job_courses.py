@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayplan.api import ObjectMeta
+from bayplan.api.object_key import controller_key
 from bayplan.snapshot import PodInfo
 
-__all__ = ["JobCourse", "JobCourses", "job_of", "owner_of"]
+__all__ = ["JobCourse", "JobCourses", "job_of"]
 
 
 @dataclass
@@ -104,10 +104,4 @@ def job_of(pod: PodInfo) -> str:
 
     Names of generated groups differ from run to run, those of controllers do not.
     """
-    return owner_of(pod.pod.metadata) or pod.gang or pod.key
-
-
-def owner_of(meta: ObjectMeta) -> str:
-    """Return the key of the controller that made an object, "" without one."""
-    owner = next((one.name for one in meta.owner_references if one.controller), "")
-    return f"{meta.namespace}/{owner}" if owner else ""
+    return controller_key(pod.pod.metadata) or pod.gang or pod.key

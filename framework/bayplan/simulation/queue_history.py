@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.api import KueueWorkload
+from bayplan.api.object_key import controller_key
 from bayplan.plugin.base import Unit
 from bayplan.queues.job_waits import JobWaits
 from bayplan.queues.report import QueueReport, ResourceReport
 from bayplan.queues.workload_waits import ADMITTED, EVICTED, reached, waiting_workloads
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.scheduler import Scheduler
-from bayplan.simulation.job_courses import JobCourse, JobCourses, job_of, owner_of
+from bayplan.simulation.job_courses import JobCourse, JobCourses, job_of
 from bayplan.simulation.queue_statistics import QueueStatistics, Statistics, Waits, jain
 from bayplan.snapshot import PodInfo, Snapshot
 
@@ -290,7 +291,7 @@ def _job_of(workload: KueueWorkload | None) -> str:
     """Return the key of the job that a workload stands for."""
     if workload is None:
         return ""
-    return owner_of(workload.metadata) or workload.key
+    return controller_key(workload.metadata) or workload.key
 
 
 def _statistics(track: _Track, waiting: Sequence[float], until: float) -> QueueStatistics:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,8 +25,9 @@ from bayplan.cluster.protocol import Event
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Trace
 from bayplan.explain.explanation import why_pending
-from bayplan.naming import natural_key
+from bayplan.naming import counted, natural_key
 from bayplan.profiles.loading import ProfileSet
+from bayplan.queues.held_jobs import HeldJob, HeldJobs
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.scheduler.virtual_time import VirtualTime
 from bayplan.simulation.job_courses import JobCourse
@@ -171,13 +173,30 @@ class Simulation:
 
     def problems(self) -> list[str]:
         """Return what could not be read or had to be assumed, equal nodes in one line."""
-        about_nodes = problem_lines(self.scheduler.snapshot.problems)
+        about_nodes = [
+            *self.foreign_pods(),
+            *problem_lines(self.scheduler.snapshot.problems),
+        ]
         about_pods = [
             f"Pod {key}: {text}"
             for (kind, key), text in self.cluster.reports.items()
             if kind == "Pod" and self._is_there(key)
         ]
         return about_nodes + about_pods
+
+    def foreign_pods(self) -> list[str]:
+        """Return, for each scheduler without a profile here, how many pods wait for it."""
+        names = Counter(
+            pod.spec.scheduler_name
+            for pod in self.cluster.list(Pod)
+            if not pod.spec.node_name and self.scheduler.profile_of(pod) is None
+        )
+        known = ", ".join(self.scheduler.profiles)
+        return [
+            f'no profile schedules {counted(count, "pod")} of schedulerName "{name}"; '
+            f"there are profiles for {known}"
+            for name, count in sorted(names.items())
+        ]
 
     def on_settled(self, look: Callable[[Simulation], None]) -> None:
         """Call a function at each instant, when nothing is left to do at it."""
@@ -199,11 +218,15 @@ class Simulation:
         time_.advance(self._horizon() if self._until is None else self._until, idle=False)
         while self._until is None and self._last_arrival and self.cluster.clock.next_time(False):
             time_.advance(self._horizon(), idle=False)
-        if self._until is not None and self.scheduler.backlog()["being prepared"]:
+        if self._until is not None and self._somebody_waits():
             # What is waited for has been so until the end, not until the last event.
             self.cluster.clock.advance(self._until)
         self._end_at(self._until or 0.0)
         self.wall_seconds += time.perf_counter() - started
+
+    def _somebody_waits(self) -> bool:
+        prepared = self.scheduler.backlog()["being prepared"]
+        return bool(prepared or self.scheduler.queue.units or self.held_jobs())
 
     def outlast(self, until: float) -> None:
         """Let time pass up to a time in virtual seconds, so that runs end at the same time."""
@@ -255,6 +278,15 @@ class Simulation:
             found[pod.key] = (message, pod.status.nominated_node_name or None)
         return found
 
+    def held_jobs(self) -> list[HeldJob]:
+        """Return the jobs that wait suspended for quota: they have no pods yet."""
+        return sorted(HeldJobs(self.scheduler.snapshot).all(), key=lambda job: natural_key(job.key))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every pod has a node, and nothing is held back or refused."""
+        return not (self.pending() or self.held_jobs() or self.refused())
+
     def refused(self) -> dict[str, str]:
         """Return the objects that an API server would not admit, by kind and key, and why.
 
@@ -301,7 +333,7 @@ class Simulation:
         Everything in it follows from the input and the seed, except the two wall-clock figures
         ``stats.seconds`` and ``stats.podsPerSecond``.
         """
-        placements, pending = self.placements(), self.pending()
+        placements, pending, held = self.placements(), self.pending(), self.held_jobs()
         seconds = self.wall_seconds
         bound = self.scheduler.statistics.bound
         return {
@@ -313,6 +345,17 @@ class Simulation:
                 key: {"message": message, "nominatedNode": node}
                 for key, (message, node) in pending.items()
             },
+            "held": [
+                {
+                    "kind": job.kind,
+                    "job": job.key,
+                    "pods": job.pods,
+                    "queue": job.queue,
+                    "waits": round(max(0.0, self.scheduler.unix_time - job.since), 3),
+                    "message": job.why,
+                }
+                for job in held
+            ],
             "refused": self.refused(),
             "evicted": [
                 {"pod": eviction.pod, "at": eviction.at, "for": eviction.unit}
@@ -333,6 +376,7 @@ class Simulation:
                 "pods": len(self.pods()),
                 "bound": len(placements),
                 "pending": len(pending),
+                "held": len(held),
                 "seconds": round(seconds, 6),
                 "podsPerSecond": round(bound / seconds, 1) if seconds > 0 else 0.0,
                 "cycles": self.scheduler.statistics.cycles,

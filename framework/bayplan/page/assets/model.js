@@ -204,11 +204,22 @@ export class Model {
         }
         if (state !== "ended") job.gpus += cardsOf(state) || pod.gpus || 0;
       }
+      this.addHeld(job);
       if (job.created === Infinity) continue;
       job.state = job.pending ? (job.bound ? "part" : "pending") : job.bound ? "running" : "ended";
       jobs.push(job);
     }
     return jobs.sort((a, b) => byName(a.key, b.key));
+  }
+
+  /** Count the pods to come of a job that waits suspended. */
+  addHeld(job) {
+    const [since, pods] = job.unit.held || [Infinity, 0];
+    if (since > this.at) return;
+    job.created = Math.min(job.created, since);
+    job.since = since;
+    job.pending += pods;
+    job.held = true;
   }
 
   /** The nearest sample at or before the time shown. */

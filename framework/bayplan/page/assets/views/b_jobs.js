@@ -56,6 +56,7 @@ function jobList(context, query) {
 }
 
 function stateText(job) {
+  if (job.held) return h("span", { class: "warn" }, "held back");
   if (job.state === "part") return h("span", { class: "warn" }, `${counted(job.pending, "pod")} pending`);
   return h("span", { class: job.state === "pending" ? "warn" : job.state === "running" ? "good" : "dim" }, job.state);
 }
@@ -108,6 +109,7 @@ function notKept(unit) {
 
 function podsText(job) {
   const there = job.bound + job.pending;
+  if (job.held) return `${counted(job.pending, "pod")} to come, once it is admitted`;
   return [there ? `${job.bound} of ${there} have a node` : "", job.ended ? `${job.ended} ended` : ""].filter(Boolean).join(", ");
 }
 

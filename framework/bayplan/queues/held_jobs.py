@@ -1,0 +1,134 @@
+"""Jobs that wait suspended for quota: they have no pods that could be seen to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bayplan.api import ApiObject, KueueWorkload, LocalQueue, kind_of
+from bayplan.api.object_key import object_key
+from bayplan.dialects.queued_jobs import QUEUE_LABEL, QUEUED_KINDS, QueuedJob, queued_job
+from bayplan.dialects.reading import timestamp
+from bayplan.queues.workload_waits import QUOTA_RESERVED, waits_since
+from bayplan.snapshot import Snapshot
+
+__all__ = ["HeldJob", "HeldJobs"]
+
+_KINDS = frozenset(("Job", "JobSet", "PyTorchJob", "RayCluster", "RayJob"))
+"""Owners of jobs that wait in their place."""
+
+
+@dataclass(frozen=True)
+class HeldJob:
+    """A job without pods: how many it will have, its queue (``SYSTEM/NAME``, "" for none), why.
+
+    ``since`` is when it began to wait, in seconds since 1970.
+    """
+
+    kind: str
+    key: str
+    pods: int
+    queue: str
+    since: float
+    why: str
+
+    def __str__(self) -> str:
+        """Return ``KIND/NAMESPACE/NAME``, as commands take it."""
+        return f"{self.kind.lower()}/{self.key}"
+
+
+Key = tuple[str, str]
+"""A job's kind, and ``namespace/name``."""
+
+
+class HeldJobs:
+    """The suspended jobs that name a queue and have not ended.
+
+    A job that its user suspended names none, and waits for nobody but the user.
+
+    :param changed: called with the key of a job that may wait in another way, or no more.
+    """
+
+    def __init__(self, snapshot: Snapshot, changed: Callable[[Key], None] | None = None) -> None:
+        self._snapshot = snapshot
+        self._changed: Callable[[Key], None] = _nothing
+        self._jobs: dict[Key, QueuedJob] = {}
+        self._workloads: dict[Key, KueueWorkload] = {}
+        for workload in snapshot.objects(KueueWorkload).values():
+            self._see_workload(None, workload)
+        for type_ in QUEUED_KINDS:
+            for job in snapshot.objects(type_).values():
+                self._see_job(None, job)
+        if changed is not None:
+            self._changed = changed
+            snapshot.on_object(KueueWorkload, self._see_workload)
+            snapshot.on_object(LocalQueue, self._see_queue)
+            for type_ in QUEUED_KINDS:
+                snapshot.on_object(type_, self._see_job)
+
+    def all(self) -> Iterator[HeldJob]:
+        """Yield all of them."""
+        return (self._held(job) for job in self._jobs.values())
+
+    def get(self, key: Key) -> HeldJob | None:
+        """Return one of them, None for a job that is not held."""
+        job = self._jobs.get(key)
+        return self._held(job) if job is not None else None
+
+    def _see_job(self, old: ApiObject | None, new: ApiObject | None) -> None:
+        obj = new or old
+        assert obj is not None, "one of them is there"
+        key = (kind_of(obj).name, object_key(obj))
+        job = queued_job(new) if new is not None and _names_queue(new) else None
+        if job is not None and job.suspended and job.state.end is None:
+            self._jobs[key] = job
+        elif self._jobs.pop(key, None) is None:
+            return
+        self._changed(key)
+
+    def _see_workload(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
+        one = new or old
+        assert one is not None, "one of them is there"
+        for owner in one.metadata.owner_references:
+            key = (owner.kind, f"{one.metadata.namespace}/{owner.name}")
+            if new is not None:
+                self._workloads[key] = new
+            else:
+                self._workloads.pop(key, None)
+            self._changed(key)
+
+    def _see_queue(self, old: LocalQueue | None, new: LocalQueue | None) -> None:
+        for key in self._jobs:
+            self._changed(key)
+
+    def _held(self, job: QueuedJob) -> HeldJob:
+        meta = job.obj.metadata
+        name = meta.labels[QUEUE_LABEL]
+        queue = self._snapshot.objects(LocalQueue).get(f"{meta.namespace}/{name}")
+        workload = self._workloads.get((job.kind, job.key))
+        since = timestamp(meta.creation_timestamp) if workload is None else waits_since(workload)
+        why = _told(workload) if workload is not None else "not tried yet"
+        if queue is None:
+            why = f'there is no LocalQueue "{name}" in namespace "{meta.namespace}"'
+        pods = sum(job.counts.values())
+        in_queue = "" if queue is None else f"kueue/{queue.spec.cluster_queue}"
+        return HeldJob(job.kind, job.key, pods, in_queue, since, why)
+
+
+def _names_queue(obj: ApiObject) -> bool:
+    """Tell whether a job itself is queued, not as a part of another one."""
+    owners = obj.metadata.owner_references
+    owned = any(owner.controller and owner.kind in _KINDS for owner in owners)
+    return QUEUE_LABEL in obj.metadata.labels and not owned
+
+
+def _nothing(key: Key) -> None:
+    pass
+
+
+def _told(workload: KueueWorkload) -> str:
+    """Return why a workload has no quota, as its condition says."""
+    if workload.spec.active is False:
+        return "its Workload is not active"
+    told = (one for one in workload.status.conditions if one.type == QUOTA_RESERVED)
+    return next((one.message for one in told if one.status == "False"), "") or "not tried yet"
