@@ -135,3 +135,43 @@ def test_progress_is_told_and_failures_come_through() -> None:
 def test_a_process_that_dies_is_told() -> None:
     with pytest.raises(BayplanError, match="ended before its run did"):
         at_once(2, os._exit, [1, 1], None)
+
+
+NAMED = PROFILE.replace("[{plugins", "[{schedulerName: research, plugins")
+
+
+def test_jobs_of_a_trace_are_those_of_the_profile_that_is_simulated(tmp_path: Path) -> None:
+    (tmp_path / "node.yaml").write_text(NODE)
+    (tmp_path / "a.csv").write_text(JOBS)
+    (tmp_path / "own.yaml").write_text(NAMED % "ImageLocality")
+    (tmp_path / "usual.yaml").write_text(PROFILE % "ImageLocality")
+    inputs = ["-f", str(tmp_path / "node.yaml"), "--arrivals", str(tmp_path / "a.csv")]
+    configs = [str(tmp_path / f"{name}.yaml") for name in ("own", "usual")]
+    runs = json.loads(
+        sweep("sweep", *inputs, "--config", configs[0], "--config", configs[1], "-o", "json")
+    )["runs"]
+    given = ["simulate", *inputs, "--compare", configs[0], "--compare", configs[1]]
+    compared = CliRunner().invoke(cli, [*given, "--fail-on-pending", "-o", "json"])
+    assert (compared.exit_code, compared.stderr) == (0, "")
+    for one in (*runs, *json.loads(compared.stdout)["policies"]):
+        assert (one["wait"]["started"], one["pending"], one["notes"]) == (3, 0, [])
+
+
+def test_pods_that_no_profile_schedules_are_noted(tmp_path: Path) -> None:
+    pod = "kind: Pod\napiVersion: v1\nmetadata: {name: p}\nspec: {schedulerName: reserach, %s}\n"
+    container = "containers: [{name: c, image: i}]"
+    (tmp_path / "world.yaml").write_text(f"{NODE}---\n{pod % container}")
+    config = tmp_path / "own.yaml"
+    config.write_text(NAMED % "ImageLocality")
+    inputs = ["-f", str(tmp_path / "world.yaml")]
+    note = (
+        'no profile schedules 1 pod of schedulerName "reserach"; there are profiles for research\n'
+    )
+    one = [*inputs, "--config", str(config), "--fail-on-pending"]
+    simulated = CliRunner().invoke(cli, ["simulate", *one])
+    assert (simulated.exit_code, simulated.stderr) == (3, f"note: {note}")
+    assert 'did you mean "research"?' in simulated.stdout
+    compared = CliRunner().invoke(cli, ["simulate", *one, "--compare", str(config)])
+    assert (compared.exit_code, compared.stderr) == (3, f"note: {config}: {note}" * 2)
+    swept = CliRunner().invoke(cli, ["sweep", *inputs, "--config", str(config)])
+    assert swept.stderr == f"note: {config}: {note}"

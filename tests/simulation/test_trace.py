@@ -108,7 +108,7 @@ QUEUES += [
 
 def made_of(queue: str, pods: int = 2) -> tuple[Job, list[object]]:
     job = TraceJob(name="j", arrival=5, duration=60, queue=queue, pods=pods, requests={"cpu": "1"})
-    made = arrivals_of_trace([job], QUEUES)
+    made = arrivals_of_trace([job], QUEUES, "bayplan")
     assert {at for at, _ in made} == {5}
     (found,) = [obj for _, obj in made if isinstance(obj, Job)]
     return found, [obj for _, obj in made if not isinstance(obj, Job)]

@@ -243,7 +243,8 @@ def simulate(
             from bayplan.simulation.trace import read_trace, shuffled
             from bayplan.simulation.trace_objects import arrivals_of_trace
 
-            later += arrivals_of_trace(shuffled(read_trace(arrivals), order), manifests.objects)
+            jobs = shuffled(read_trace(arrivals), order)
+            later += arrivals_of_trace(jobs, manifests.objects, loaded.usual_name)
         simulation.create(start)
         simulation.arrive(later)
         simulation.run(bars("pods placed") if bars is not None else None)

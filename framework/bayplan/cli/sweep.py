@@ -131,6 +131,9 @@ def command(
             answers = at_once(processes or _cores(), run_one, runs, progress)
     results = zip(runs, answers, strict=True)
     found = [SweepResult(run.work, _checked(answer)) for run, answer in results]
+    notes = [f"{run.outcome.policy}: {note}" for run in found for note in run.outcome.notes]
+    for note in dict.fromkeys(notes):
+        click.echo(f"note: {note}", err=True)
     if output == "json":
         click.echo(json.dumps({"runs": [one.as_json() for one in found]}, indent=2))
     else:

@@ -111,6 +111,7 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
 """The default profile: kube-scheduler 1.36's plugins and weights, with gangs and gathering."""
 
 
+_USUAL = "default-scheduler"
 _WITHOUT_EFFECT = {"DeviceShare": ("allocator", "disableDeviceNUMATopologyAlignment")}
 """Arguments of Koordinator's plugins that bayplan takes and does not need."""
 
@@ -143,6 +144,12 @@ class ProfileSet:
     leader_election: LeaderElection = dataclasses.field(default_factory=LeaderElection)
     client_connection: ClientConnection = dataclasses.field(default_factory=ClientConnection)
 
+    @property
+    def usual_name(self) -> str:
+        """Whose pods those are that name no scheduler: Kubernetes' default, or the first's."""
+        names = [profile.scheduler_name for profile in self.profiles]
+        return _USUAL if _USUAL in names else names[0]
+
 
 def default_profiles(
     finder: PluginFinder | None = None, scheduler_names: Sequence[str] = ()
@@ -154,7 +161,7 @@ def default_profiles(
     """
     source = "the default profile"
     document = Document(source, 1, {}, Text(source, ""))
-    profile = _resolve(ProfileEntry(), document, (), finder or PluginFinder(), "default-scheduler")
+    profile = _resolve(ProfileEntry(), document, (), finder or PluginFinder(), _USUAL)
     if not scheduler_names:
         return ProfileSet((profile,), any_scheduler=True)
     named = (dataclasses.replace(profile, scheduler_name=name) for name in scheduler_names)
@@ -224,7 +231,7 @@ def _unwrap(document: Document) -> tuple[Document, str]:
     if not isinstance(content, dict):
         raise InputError("expected a mapping of kind KubeSchedulerConfiguration", document.where())
     if content.get("kind") != "ConfigMap":
-        return document, "default-scheduler"
+        return document, _USUAL
     data = content.get("data")
     entries = data if isinstance(data, dict) else {}
     for key, text in entries.items():
@@ -233,7 +240,7 @@ def _unwrap(document: Document) -> tuple[Document, str]:
             if len(inner) != 1 or not isinstance(inner[0].content, dict):
                 raise InputError("expected one document", f"{document.source} (data.{key})")
             # Koordinator's ConfigMap does not name its scheduler; its Deployment does.
-            named = "koord-scheduler" if "koord" in key else "default-scheduler"
+            named = "koord-scheduler" if "koord" in key else _USUAL
             return inner[0], named
     raise InputError("this ConfigMap holds no KubeSchedulerConfiguration", document.where(["data"]))
 

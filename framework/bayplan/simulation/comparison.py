@@ -80,6 +80,7 @@ class Outcome:
     :param idle: what was free while jobs waited, by resource, in amounts times seconds (CPU in
         milli-CPU).
     :param lost: what evicted pods had held, likewise.
+    :param notes: what people have to know of the run: which pods no profile schedules.
     """
 
     policy: str
@@ -91,6 +92,7 @@ class Outcome:
     pending: int
     idle: Mapping[str, float]
     lost: Mapping[str, float]
+    notes: Sequence[str] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object; money is a decimal in text, times are seconds."""
@@ -105,6 +107,7 @@ class Outcome:
             "pending": self.pending,
             "idleWhileWaiting": {name: round(one, 3) for name, one in self.idle.items()},
             "lost": {name: round(one, 3) for name, one in self.lost.items()},
+            "notes": list(self.notes),
         }
 
 
@@ -237,6 +240,7 @@ def _outcome(
         len(simulation.pending()),
         dict(sorted(run.idle.total.items())),
         dict(sorted(lost.items())),
+        tuple(simulation.foreign_pods()),
     )
 
 

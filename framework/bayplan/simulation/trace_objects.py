@@ -32,17 +32,18 @@ Plain = dict[str, Any]
 
 
 def arrivals_of_trace(
-    jobs: Sequence[TraceJob], objects: Iterable[ApiObject]
+    jobs: Sequence[TraceJob], objects: Iterable[ApiObject], scheduler_name: str
 ) -> list[tuple[float, ApiObject]]:
     """Return the objects of all jobs, each with when it arrives, in seconds.
 
     :param objects: those of the cluster, among them the queues.
+    :param scheduler_name: whose pods theirs are.
     :raises InputError: for a queue that is not among them, or that two systems have.
     """
     queues = _queues(objects)
     made: list[tuple[float, ApiObject]] = []
     for job in jobs:
-        for content in _job(job, _queue_of(job, queues)):
+        for content in _job(job, _queue_of(job, queues), scheduler_name):
             group, _, _ = str(content["apiVersion"]).rpartition("/")
             made.append((job.arrival, decode_object(KINDS[group, content["kind"]], content)))
     return made
@@ -98,7 +99,7 @@ def _queue_of(job: TraceJob, queues: Mapping[str, Sequence[_Queue]]) -> _Queue:
     return found[0]
 
 
-def _job(job: TraceJob, queue: _Queue) -> list[Plain]:
+def _job(job: TraceJob, queue: _Queue, scheduler_name: str) -> list[Plain]:
     """Return the manifests of a job: a pod group where the system has one, and a Job.
 
     The Job makes pods that were evicted again; they start from the beginning.
@@ -108,6 +109,7 @@ def _job(job: TraceJob, queue: _Queue) -> list[Plain]:
         meta["annotations"][DURATION_ANNOTATION] = f"{job.duration:.3f}s"
     groups = _MEMBERS.get(queue.system, _plain)(job, meta, queue.name)
     pods: Plain = {
+        "schedulerName": scheduler_name,
         "priority": job.priority,
         "restartPolicy": "Never",
         "containers": [{"name": "main", "resources": {"requests": dict(job.requests)}}],
