@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from bayplan.api import ObjectMeta, Pod, PyTorchJob, SchedulerPluginsPodGroup, VolcanoPodGroup
+from bayplan.api import (
+    ApiObject,
+    ObjectMeta,
+    Pod,
+    PyTorchJob,
+    SchedulerPluginsPodGroup,
+    VolcanoPodGroup,
+)
 from bayplan.api.kubeflow import PyTorchJobStatus, ReplicaSpec, ReplicaStatus
 from bayplan.api.podgroup import PodGroupSpec, VolcanoPodGroupSpec
 from bayplan.api.workloads import WorkloadCondition
@@ -279,7 +286,7 @@ def _names_a_group(spec: ReplicaSpec) -> bool:
     return bool(membership_of(Pod(spec.template.metadata, spec.template.spec)).gang)
 
 
-def _is_of(owner: PyTorchJob, group: SchedulerPluginsPodGroup | VolcanoPodGroup) -> bool:
+def _is_of(owner: PyTorchJob, group: ApiObject) -> bool:
     return any(one.uid == owner.metadata.uid for one in group.metadata.owner_references)
 
 

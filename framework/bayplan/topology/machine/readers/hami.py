@@ -53,7 +53,7 @@ class _Pairs:
     def any_known(self) -> bool:
         """Whether the scores show how any two GPUs are connected."""
         diagonal = len(self.levels)
-        return bool(self.links) or np.count_nonzero(self.levels != UNKNOWN) > diagonal
+        return bool(self.links) or int(np.count_nonzero(self.levels != UNKNOWN)) > diagonal
 
 
 def machine_from_scores(
