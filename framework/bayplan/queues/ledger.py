@@ -115,6 +115,7 @@ class Ledger:
             snapshot.on_object(ResourceClaim, self._claim_changed)
         snapshot.on_pod(self._pod_moved)
         snapshot.on_living(self._pod_lives)
+        snapshot.on_supposed(self._supposed)
 
     @property
     def tree(self) -> QueueTree:
@@ -233,6 +234,11 @@ class Ledger:
                 self._tree.use(entry.row, entry.amounts, 1, entry.fixed)
         if claims:
             self._charge_claims(pod)
+
+    def _supposed(self, pods: Sequence[PodInfo], times: int) -> None:
+        row = self.row_of(pods[0]) if len(self.tree) else None
+        if row is not None:
+            self._tree.use(row, self.sum_of(pods), times, self.is_fixed(pods[0]))
 
     def _pod_lives(self, pod: PodInfo, added: bool) -> None:
         if pod.gang is not None:

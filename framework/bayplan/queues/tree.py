@@ -133,7 +133,10 @@ class QueueTree:
     # Usage -------------------------------------------------------------------------------
 
     def use(self, row: int, amounts: AmountRows, sign: int = 1, fixed: bool = False) -> None:
-        """Count amounts as used in a queue and its ancestors; ``sign`` -1 takes them back."""
+        """Count amounts as used in a queue and its ancestors.
+
+        :param sign: how often, below 0 to take them back.
+        """
         width = len(amounts)
         rows = self.paths[row]
         self.used[rows, :width] += sign * amounts

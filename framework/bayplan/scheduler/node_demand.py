@@ -8,7 +8,7 @@ would take together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bayplan.errors import PluginError
@@ -18,6 +18,7 @@ from bayplan.scheduler.known_refusals import Refusal
 from bayplan.scheduler.nominator import Nomination
 from bayplan.scheduler.queue import Place, QueuedUnit
 from bayplan.scheduler.state import SchedulerState
+from bayplan.snapshot import PodInfo
 
 __all__ = ["NodeDemand", "reason_for"]
 
@@ -25,8 +26,6 @@ _TOLD_AT_ONCE = 64
 """So many units are told why they wait between two looks at the queue."""
 _KINDS_AT_ONCE = 64
 """So many kinds of units that were held back are looked at again at once."""
-_NOWHERE = ""
-"""The node, in a trial, of pods that are supposed to have one."""
 
 
 def reason_for(
@@ -53,6 +52,16 @@ class _Refused:
     unit: Unit
     decision: Decision
 
+    @property
+    def kind(self) -> Hashable:
+        """What units have in common that are equal for their queue."""
+        return self.queued.lane, self.queued.shape, self.queued.size
+
+    @property
+    def least(self) -> Sequence[PodInfo]:
+        """The pods that its queue has to take at once."""
+        return self.unit.pods[: max(1, self.unit.min_placed)]
+
 
 class NodeDemand:
     """Tells units of queues why they wait, and which of them autoscalers may add nodes for."""
@@ -74,18 +83,22 @@ class NodeDemand:
     def tell(self) -> bool:
         """Tell some units why they wait; return whether there were any."""
         state = self._state
-        at = state.events, state.statistics.cycles
+        at = state.events, len(state.snapshot.placed)
         changed, self._seen = at != self._seen, at
-        self._forget_gone()
+        if changed or self._untold:
+            self._forget_gone()
         found = self._take_untold()
-        if not found and not (changed and (self._asking or self._held)):
-            return False
-        with state.snapshot.trial():
-            for one in self._asking.values():
-                self._suppose(one.unit)
-            told = [self._weighed(one) for one in found]
-            if changed:
-                told += [*self._overtaken(), *self._openings()]
+        told: list[_Refused] = []
+        fresh: list[_Refused] = []
+        # What asks already, and was refused once more, asks on as long as no queue has changed.
+        for one in found:
+            if not changed and one.unit.key in self._asking and not one.decision.held_by_queue:
+                self._asking[one.unit.key] = one
+                told.append(one)
+            else:
+                fresh.append(one)
+        if fresh or (changed and (self._asking or self._held)):
+            told += self._weigh(fresh, changed)
         for one in told:
             reason = reason_for(one.queued, one.unit, one.decision)
             state.remember(one.decision)
@@ -93,6 +106,18 @@ class NodeDemand:
             for gang in state.gangs.gangs_of(one.unit.key) if one.unit.gang is not None else ():
                 state.group_status.changed(gang)
         return bool(told)
+
+    def _weigh(self, fresh: Sequence[_Refused], changed: bool) -> list[_Refused]:
+        """Return what units are told that were refused, and others of which it has changed."""
+        for one in fresh:
+            self._asking.pop(one.unit.key, None)
+            self._held.pop(one.unit.key, None)
+        with self._state.snapshot.trial():
+            self._suppose_asking()
+            told = [self._weighed(one) for one in fresh]
+            if changed:
+                told += [*self._overtaken(), *self._openings()]
+        return told
 
     def _forget_gone(self) -> None:
         """Drop the units that are gone, have nodes, or wait behind gates."""
@@ -109,9 +134,6 @@ class NodeDemand:
         found = {key: self._untold.pop(key) for key in keys}
         for key, refusal in queue.take_untold(_TOLD_AT_ONCE).items():
             found.setdefault(key, self._as_equivalent(key, refusal))
-        for key in found:
-            self._asking.pop(key, None)
-            self._held.pop(key, None)
         units = [queue.units[key] for key in found]
         return [_Refused(one, self._state.unit(one), found[one.key]) for one in units]
 
@@ -139,7 +161,7 @@ class NodeDemand:
         refusal = self._queue_refusal(one.unit)
         if not refusal:
             self._asking[key] = one
-            self._suppose(one.unit)
+            self._state.snapshot.suppose(one.least)
             return one
         self._held[key] = one
         message = f"{one.decision.message} More nodes alone would not help: {refusal}"
@@ -153,8 +175,7 @@ class NodeDemand:
         for keys in by_lane.values():
             for key in reversed(keys):
                 one = self._asking.pop(key)
-                for pod in one.unit.pods:
-                    self._state.snapshot.remove_pod(pod.key)
+                self._state.snapshot.suppose(one.least, -1)
                 told = self._weighed(one)
                 if key in self._asking:
                     break
@@ -162,10 +183,9 @@ class NodeDemand:
 
     def _openings(self) -> Iterator[_Refused]:
         """Yield the units that were held back and that their queues would take now."""
-        kinds: dict[object, list[str]] = {}
+        kinds: dict[Hashable, list[str]] = {}
         for key, one in self._held.items():
-            kind = one.queued.lane, one.queued.shape, one.queued.size
-            kinds.setdefault(kind, []).append(key)
+            kinds.setdefault(one.kind, []).append(key)
         for keys in list(kinds.values())[:_KINDS_AT_ONCE]:
             for key in keys:
                 told = self._weighed(self._held[key])
@@ -174,12 +194,13 @@ class NodeDemand:
                 del self._held[key]
                 yield told
 
-    def _suppose(self, unit: Unit) -> None:
-        """Let the running trial count a unit as placed, as its queue will."""
-        snapshot = self._state.snapshot
-        for pod in unit.pods:
-            if pod.key not in snapshot.placed:
-                snapshot.add_pod(pod, _NOWHERE)
+    def _suppose_asking(self) -> None:
+        """Let queues count the units that ask for nodes as placed, all of a kind at once."""
+        kinds: dict[Hashable, list[_Refused]] = {}
+        for one in self._asking.values():
+            kinds.setdefault(one.kind, []).append(one)
+        for alike in kinds.values():
+            self._state.snapshot.suppose(alike[0].least, len(alike))
 
     def _queue_refusal(self, unit: Unit) -> str:
         """Return why a unit's queue would not take it if there were nodes, "" if it would."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TypeVar
 
 from bayplan.api import ApiObject, Namespace, Node, ObjectMeta
@@ -18,6 +18,7 @@ Obj = TypeVar("Obj")
 ObjectListener = Callable[[ApiObject | None, ApiObject | None], None]
 PodListener = Callable[[PodInfo, str, bool], None]
 LivingListener = Callable[[PodInfo, bool], None]
+SupposedListener = Callable[[Sequence[PodInfo], int], None]
 
 
 class Trial:
@@ -80,6 +81,7 @@ class Snapshot:
         self._pod_listeners: list[PodListener] = []
         self._living: dict[str, PodInfo] = {}
         self._living_listeners: list[LivingListener] = []
+        self._supposed_listeners: list[SupposedListener] = []
         self._shared: dict[type, object] = {}
 
     @property
@@ -125,6 +127,13 @@ class Snapshot:
         Changes in trials (``in_trial``) and their undoing are reported, too.
         """
         self._pod_listeners.append(listener)
+
+    def on_supposed(self, listener: SupposedListener) -> None:
+        """Call ``listener(pods, times)`` when a trial supposes that pods have nodes (``suppose``).
+
+        The end of the trial is reported as the same pods with the opposite number.
+        """
+        self._supposed_listeners.append(listener)
 
     def on_living(self, listener: LivingListener) -> None:
         """Call ``listener(pod, added)`` when a pod is known as living, and when it no longer is.
@@ -283,6 +292,19 @@ class Snapshot:
         self._place(pod, node_name)
         if self._depth:
             self._undo.append(lambda: self._unplace(pod))
+
+    def suppose(self, pods: Sequence[PodInfo], times: int = 1) -> None:
+        """Let queues count pods of one queue as placed, for the rest of the running trial.
+
+        :param times: for how many such units they count, below 0 for fewer.
+        """
+        assert self._depth, "only a trial supposes"
+        self._tell_supposed(pods, times)
+        self._undo.append(lambda: self._tell_supposed(pods, -times))
+
+    def _tell_supposed(self, pods: Sequence[PodInfo], times: int) -> None:
+        for listener in self._supposed_listeners:
+            listener(pods, times)
 
     def remove_pod(self, key: str) -> PodInfo | None:
         """Remove a pod from its node; return it, or None when it was on no node."""

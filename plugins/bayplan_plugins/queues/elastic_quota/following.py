@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from bayplan.api import ElasticQuota, ElasticQuotaProfile, Node
 from bayplan.dialects.elastic_quota import (
@@ -43,6 +43,7 @@ class FollowedQuotas:
         snapshot.on_object(ElasticQuotaProfile, self._profile_changed)
         snapshot.on_pod(self._pod_moved)
         snapshot.on_living(self._pod_lives)
+        snapshot.on_supposed(self._supposed)
 
     @property
     def quotas(self) -> Quotas:
@@ -88,6 +89,12 @@ class FollowedQuotas:
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         if self._quotas is not None:
             (self._quotas.reserve if placed else self._quotas.unreserve)(pod.pod)
+
+    def _supposed(self, pods: Sequence[PodInfo], times: int) -> None:
+        if self._quotas is not None or quota_objects(self._snapshot):
+            quotas = self.quotas
+            for pod in pods:
+                quotas.suppose(pod.pod, times)
 
     def _pod_lives(self, pod: PodInfo, added: bool) -> None:
         if self._quotas is None:

@@ -336,6 +336,13 @@ class QuotaManager:
             counted.assigned = assigned
             self.use(name, *_signed(counted, 1 if assigned else -1))
 
+    def suppose(self, name: str, pod: Pod, times: int) -> None:
+        """Count what a pod of a quota requests so many times more as used, or fewer below 0."""
+        quota = self.quotas.get(name)
+        counted = quota.pods.get(pod.key) if quota is not None else None
+        if counted is not None:
+            self.use(name, *_signed(counted, times))
+
     def _count(self, quota: Quota, counted: CountedPod, assigned: bool) -> None:
         quota.pods[counted.pod.key] = counted
         self.ask(quota.name, *_signed(counted, 1))

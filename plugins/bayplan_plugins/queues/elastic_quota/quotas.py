@@ -188,6 +188,12 @@ class Quotas:
         """Count a pod as one that has no node after all."""
         self._assign(pod, False)
 
+    def suppose(self, pod: Pod, times: int) -> None:
+        """Count a pod so many times more as one that has a node, or fewer below 0."""
+        home = self._homes.get(pod.key)
+        if home is not None:
+            self.trees[home[0]].suppose(home[1], pod, times)
+
     def _assign(self, pod: Pod, assigned: bool) -> None:
         home = self._homes.get(pod.key)
         if home is not None:
