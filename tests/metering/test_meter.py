@@ -486,3 +486,47 @@ def test_absurd_amounts_of_one_pod_and_node_keep_the_journal_going(stage: Stage)
     fine = [(amount, since, until) for *_, amount, since, until in stage.used() if amount == 2000]
     assert fine == [(2000, 0, 3600)]
     assert max(amount for _, amount, *_ in stage.offered("cpu")) == 2**58
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_clock_that_was_ahead_for_a_moment_costs_nobody_and_nothing(
+    stage: Stage, restarts: bool
+) -> None:
+    first, later, short = (
+        replace(pod, metadata=replace(pod.metadata, uid=pod.metadata.name))
+        for pod in (make_pod(n, cpu=c, node="n1") for n, c in (("a", 1), ("b", 8), ("c", 2)))
+    )
+    stage.see(make_node("n1", cpu=64), first, short)
+    stage.at = 86400
+    stage.see(make_node("n1", cpu=32))
+    stage.meter.flush()
+    stage.at = 30
+    if restarts:
+        stage.meter = Meter(stage.journal, lambda: START + stage.at, lambda pod: "q")
+    stage.see(make_node("n1", cpu=32), first, short)
+    stage.at = 60
+    stage.gone(short)
+    stage.at = 90
+    stage.see(later)
+    stage.meter.flush()
+    stage.at = 90 + 3 * 3600
+    stage.gone(later)
+    stage.at += 60
+    stage.gone(first)
+    cpu = [
+        (amount, until - since)
+        for _, name, _, amount, since, until in stage.used()
+        if name == "cpu" and until is not None and until > since
+    ]
+    assert cpu == [(1000, 90 + 3 * 3600 + 60), (2000, 60), (8000, 3 * 3600)]
+    assert stage.journal.heartbeat == (START + stage.at) * 1000
+
+
+def test_a_clock_that_was_behind_for_a_moment_costs_that_moment(stage: Stage) -> None:
+    pod = make_pod("a", cpu=1, node="n1")
+    stage.see(make_node("n1", cpu=64))
+    stage.at = -86400
+    stage.see(pod)
+    stage.at = 3600
+    stage.gone(pod)
+    assert [(since, until) for *_, since, until in stage.used()][:1] == [(0, 3600)]

@@ -56,12 +56,14 @@ class Entry:
 class Batch:
     """What one transaction writes: new entries, and (entry, until) of those that end.
 
-    A new entry may end in the same batch. ``heartbeat`` is until when all is known, in ms.
+    A new entry may end in the same batch. ``heartbeat`` is until when all is known, in ms; it moves
+    forward only, unless the clock was ``set_back``.
     """
 
     opened: Sequence[Entry] = ()
     closed: Sequence[tuple[Entry, int]] = ()
     heartbeat: int = 0
+    set_back: bool = False
 
 
 @dataclass
@@ -179,7 +181,9 @@ class Journal:
         taken = connection.execute(update(journal).where(mine).values(batch=known.batch + 1))
         if taken.rowcount == 1:
             later = batch.heartbeat
-            moved = update(journal).where(journal.c.heartbeat < later).values(heartbeat=later)
+            moved = update(journal).values(heartbeat=later)
+            if not batch.set_back:
+                moved = moved.where(journal.c.heartbeat < later)
             connection.execute(moved)
             return True
         row = connection.execute(select(journal.c.writer, journal.c.batch)).one()

@@ -71,6 +71,8 @@ class Meter:
         self._loaded = False
         self._begins = 0
         self._first = 0
+        self._began_behind: dict[int, int] = {}
+        """What the clock said when records began while it was behind, by their number."""
         self._moved: set[str] = set()
         self._alive = 0
         self._written = 0
@@ -102,6 +104,9 @@ class Meter:
         :raises InputError: when the journal cannot be read at the start.
         """
         now = self._load() if not self._loaded else self.clock.now()
+        self._pending.wall = self.clock.wall if self.clock.behind else None
+        if self.clock.went_back:
+            self._set_back(now)
         world = self._world
         gone = now
         if world.relisted:
@@ -113,6 +118,20 @@ class Meter:
         if world.changed_pods or world.changed_nodes:
             self._apply(now, gone)
         self._alive = now
+
+    def _set_back(self, now: int) -> None:
+        """Follow the clock back: what was dated after now began when the clock said so."""
+        for records in self._open.values():
+            for key, entry in records.items():
+                if entry.record.since > now:
+                    began = min(now, self._began_behind.get(entry.number, now))
+                    records[key] = self._pending.begin_again(entry, began)
+        for ledger in self._ledgers.values():
+            ledger.set_back(now)
+        self._pending.set_back()
+        self._began_behind.clear()
+        self._alive, self._begins = min(self._alive, now), min(self._begins, now)
+        self._first, self._written = min(self._first, now), 0
 
     def take(self) -> Batch | None:
         """Return what is to be written next, None if nothing has happened for a while."""
@@ -272,7 +291,10 @@ class Meter:
         offered = ledger.offer.amounts.get(key, 0)
         if ends and ledger.used[key] + record.amount > offered:
             return False
-        self._hold(self._pending.open(record, max(change.at, at)), key)
+        entry = self._pending.open(record, max(change.at, at))
+        self._hold(entry, key)
+        if self.clock.behind:
+            self._began_behind[entry.number] = self.clock.wall
         ledger.record(key, max(change.at, at))
         return True
 

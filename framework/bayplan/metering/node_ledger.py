@@ -56,6 +56,13 @@ class NodeLedger:
         """Let nothing of a key begin before a time."""
         self.floor[key] = max(at, self.floor.get(key, at))
 
+    def set_back(self, now: int) -> None:
+        """Let records begin from now on, whatever a clock that was ahead has dated later."""
+        self.floor = {key: min(at, now) for key, at in self.floor.items()}
+        for known, entry in self._entries.items():
+            if entry.record.since > now:
+                self._entries[known] = self._pending.begin_again(entry, now)
+
     def free(self, key: Key) -> tuple[int, int]:
         """Return (in service in all, free of it), including what is reserved."""
         parts = self._parts(key)
