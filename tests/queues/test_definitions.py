@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from bayplan.api.queue import Queue, QueueState, Share
 from bayplan.queues.definitions import sound
 from bayplan.queues.gate import gate
 from bayplan.queues.notes import notes_on
+from bayplan.queues.shape import MOST_LEVELS
 from bayplan.queues.tree import QueueTree
 
 GPU = "nvidia.com/gpu"
@@ -40,6 +42,26 @@ def test_a_cycle_takes_out_its_queues_and_those_below() -> None:
         **dict.fromkeys("abc", text),
         **dict.fromkeys("de", f'its ancestor "c": {text}'),
     }
+
+
+@pytest.mark.parametrize("names", [range(10_000), reversed(range(10_000))])
+def test_queues_that_lie_too_deep_are_set_apart_one_by_one(names: Iterable[int]) -> None:
+    chain = [Queue(f"q{at}", f"q{at - 1}" if at else "") for at in names]
+    found = problems(*chain)
+    assert set(found.values()) == {f"it lies below more than {MOST_LEVELS - 1} others"}
+    assert len(found) == 10_000 - MOST_LEVELS
+    tree = QueueTree(sound(chain))
+    assert max(map(len, tree.paths)) == MOST_LEVELS
+    assert not tree.queues[tree.row_of[f"q{MOST_LEVELS - 1}"]].problem
+
+
+def test_a_large_cycle_is_told_in_short() -> None:
+    found = problems(*(Queue(f"q{at}", f"q{(at + 1) % 10_000}") for at in range(10_000)))
+    assert len(found) == 10_000
+    (text,) = set(found.values())
+    assert text == (
+        "queues are their own ancestors: q0 -> q1 -> q2 -> q3 -> q4 -> ... (10000 in all) -> q0"
+    )
 
 
 def test_a_queue_may_be_its_own_parent() -> None:

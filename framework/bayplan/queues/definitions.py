@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bayplan.api.queue import Queue, Share
+from bayplan.queues.shape import detached
 
 __all__ = ["sound"]
 
@@ -22,22 +23,23 @@ _ANCESTOR = "its ancestor "
 def sound(queues: Iterable[Queue]) -> list[Queue]:
     """Return queues of which :class:`~bayplan.queues.tree.QueueTree` makes a tree.
 
-    Queues that share a name, have a missing parent, are in a cycle or have an amount below zero
-    get a ``problem``, and so do all below them. Of several with one name the first is kept. Those
-    with a missing parent and those in a cycle become roots. All others stay as they are.
+    Queues that share a name, have a missing parent, are in a cycle, lie too deep or have an amount
+    below zero get a ``problem``, and so do all below them. Of several with one name the first is
+    kept. Those with a missing parent, in a cycle or too deep become roots. All others stay as they
+    are.
     """
     named: dict[str, list[Queue]] = {}
     for queue in queues:
         named.setdefault(queue.name, []).append(queue)
     found = {name: same[0] for name, same in named.items()}
     problems = {name: text for name, same in named.items() if (text := _own_problem(same))}
-    detached = _detached(found)
-    for name, text in detached.items():
+    rootless = detached({name: queue.parent for name, queue in found.items()})
+    for name, text in rootless.items():
         problems.setdefault(name, text)
     for name in found:
         _inherit(name, found, problems)
     return [
-        _broken(queue, problems[name], "" if name in detached else queue.parent)
+        _broken(queue, problems[name], "" if name in rootless else queue.parent)
         if name in problems
         else queue
         for name, queue in found.items()
@@ -57,26 +59,6 @@ def _own_problem(same: list[Queue]) -> str:
             if math.isnan(amount) or amount < 0:
                 return f"{field} of {resource}: expected 0 or more, got {amount:g}"
     return ""
-
-
-def _detached(queues: Mapping[str, Queue]) -> dict[str, str]:
-    """Return the queues, by name, whose parent is missing or that are in a cycle, and why."""
-    found: dict[str, str] = {}
-    seen: set[str] = set()
-    for start in queues:
-        chain: list[str] = []
-        name = start
-        while name in queues and name not in seen:
-            seen.add(name)
-            chain.append(name)
-            name = queues[name].parent
-        if name and name not in queues:
-            found[chain[-1]] = f'its parent "{name}" does not exist'
-        elif name in chain:
-            cycle = chain[chain.index(name) :]
-            text = f"queues are their own ancestors: {' -> '.join([*cycle, name])}"
-            found |= dict.fromkeys(cycle, text)
-    return found
 
 
 def _inherit(name: str, queues: Mapping[str, Queue], problems: dict[str, str]) -> None:

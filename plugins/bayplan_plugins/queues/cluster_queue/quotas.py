@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from bayplan.api.kueue import ClusterQueue, Cohort, ResourceGroup
 from bayplan.api.queue import UNLIMITED, Amounts, Order, Queue, QueueState, Share
+from bayplan.queues.shape import MOST_LEVELS, detached
 from bayplan.queues.tree import QueueTree
 from bayplan_plugins.queues.cluster_queue.amounts import amount_in, column
 
@@ -29,14 +30,14 @@ def queues_of(cluster_queues: Iterable[ClusterQueue], cohorts: Iterable[Cohort])
     """Translate Kueue's objects into queues of one vocabulary; columns are ``flavor/resource``.
 
     Cohorts that only a queue or a child names exist without quota. The parents of cohorts that
-    contain themselves are dropped; a problem says so.
+    contain themselves, or lie too deep, are dropped; a problem says so.
     """
     cluster_queues, cohorts = list(cluster_queues), list(cohorts)
     parents = {one.metadata.name: one.spec.parent_name for one in cohorts}
-    looped = _looped(parents)
+    rootless = _rootless(parents)
     named = {parent for parent in parents.values() if parent}
     named |= {queue.spec.cohort_name for queue in cluster_queues if queue.spec.cohort_name}
-    found = [_cohort(one, looped) for one in cohorts]
+    found = [_cohort(one, rootless) for one in cohorts]
     found += [
         Queue(
             name=cohort_row_name(name),
@@ -47,30 +48,32 @@ def queues_of(cluster_queues: Iterable[ClusterQueue], cohorts: Iterable[Cohort])
         )
         for name in sorted(named - parents.keys())
     ]
-    return found + [_cluster_queue(queue, looped) for queue in cluster_queues]
+    return found + [_cluster_queue(queue, rootless) for queue in cluster_queues]
 
 
 _ALL = Share(other=UNLIMITED)
 _CYCLE = "belongs to a cohort that contains itself"
+_DEEP = f"belongs to a cohort below more than {MOST_LEVELS - 1} others"
 
 
-def _looped(parents: Mapping[str, str]) -> set[str]:
-    """Return the cohorts whose way to the root does not end."""
-    looped: set[str] = set()
+def _rootless(parents: Mapping[str, str]) -> dict[str, str]:
+    """Return the cohorts whose way to the root does not end, or is too long, and which it is."""
+    stated = {name: parent if parent in parents else "" for name, parent in parents.items()}
+    why = detached(stated)
+    cycles = {name for name, text in why.items() if "their own ancestors" in text}
+    found = {name: _CYCLE if name in cycles else _DEEP for name in why}
     for name in parents:
-        seen: set[str] = set()
-        current = name
-        while current and current not in seen:
-            seen.add(current)
-            current = parents.get(current, "")
-        if current:
-            looped.add(name)
-    return looped
+        way = [name]
+        while stated[way[-1]] and way[-1] not in found:
+            way.append(stated[way[-1]])
+        if way[-1] in found:
+            found |= dict.fromkeys(way, found[way[-1]])
+    return found
 
 
-def _cohort(cohort: Cohort, looped: set[str]) -> Queue:
+def _cohort(cohort: Cohort, rootless: Mapping[str, str]) -> Queue:
     name, spec = cohort.metadata.name, cohort.spec
-    parent = "" if name in looped else spec.parent_name
+    parent = "" if name in rootless else spec.parent_name
     weight = spec.fair_sharing.weight if spec.fair_sharing else None
     shares = _shares(spec.resource_groups)
     return Queue(
@@ -78,7 +81,7 @@ def _cohort(cohort: Cohort, looped: set[str]) -> Queue:
         parent=cohort_row_name(parent) if parent else "",
         source=f"Cohort {name}",
         weight=Share(other=float(weight.amount) if weight is not None else 1.0),
-        problem=_CYCLE if name in looped else None,
+        problem=rootless.get(name),
         pools=True,
         uid=cohort.metadata.uid,
         deserved=shares.nominal,
@@ -87,7 +90,7 @@ def _cohort(cohort: Cohort, looped: set[str]) -> Queue:
     )
 
 
-def _cluster_queue(queue: ClusterQueue, looped: set[str]) -> Queue:
+def _cluster_queue(queue: ClusterQueue, rootless: Mapping[str, str]) -> Queue:
     name, spec = queue.metadata.name, queue.spec
     weight = spec.fair_sharing.weight if spec.fair_sharing else None
     strict = spec.queueing_strategy == "StrictFIFO"
@@ -100,7 +103,7 @@ def _cluster_queue(queue: ClusterQueue, looped: set[str]) -> Queue:
         weight=Share(other=float(weight.amount) if weight is not None else 1.0),
         order=Order.STRICT if strict else Order.PRIORITY,
         state=QueueState.CLOSED if stopped else QueueState.OPEN,
-        problem=_CYCLE if spec.cohort_name in looped else None,
+        problem=rootless.get(spec.cohort_name),
         uid=queue.metadata.uid,
         labels=queue.metadata.labels,
         deserved=shares.nominal,

@@ -17,7 +17,7 @@ from bayplan.api.selectors import Selector, compile_selector
 from bayplan.queues.tree import QueueTree
 from bayplan_plugins.queues.cluster_queue.conditions import has_quota, is_true
 from bayplan_plugins.queues.cluster_queue.pending import PendingQueue
-from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest, queues_of
+from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest, cohort_row_name, queues_of
 from bayplan_plugins.queues.cluster_queue.settings import Settings
 from bayplan_plugins.queues.cluster_queue.snapshot import QueueView, Snapshot
 from bayplan_plugins.queues.cluster_queue.usage_over_time import UsageLedger, counts_usage, go_on
@@ -43,7 +43,12 @@ class Store:
         self.local_queues: dict[str, LocalQueue] = {}
         self.flavors: dict[str, ResourceFlavor] = {}
         self.workloads: dict[str, KueueWorkload] = {}
-        self.pending: dict[str, PendingQueue] = {}
+        self._pending: dict[str, PendingQueue] = {}
+        self._redefined: dict[str, float] = {}
+        """When the quotas of rows, their trees included, changed; looked at by :meth:`_settle`."""
+        self._all_redefined: float | None = None
+        self._freed: dict[str, float] = {}
+        """When a workload of a queue gave its quota back, likewise."""
         self.reserving: dict[str, dict[str, WorkloadInfo]] = {}
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._selectors: dict[str, Selector] = {}
@@ -54,6 +59,12 @@ class Store:
         self._forest: QuotaForest | None = None
         self._views: dict[str, QueueView] = {}
         self._inactive: dict[str, tuple[str, str] | None] = {}
+
+    @property
+    def pending(self) -> Mapping[str, PendingQueue]:
+        """The pending queues by ClusterQueue; what changes have made possible is active again."""
+        self._settle()
+        return self._pending
 
     # Objects -----------------------------------------------------------------------------
 
@@ -72,12 +83,12 @@ class Store:
             known = self.cohorts.get(obj.metadata.name)
             self.cohorts[obj.metadata.name] = obj
             if known is None or known.spec != obj.spec:
-                self._quotas_changed(self.cluster_queues, now)
+                self._quotas_changed(now)
         elif isinstance(obj, ResourceFlavor):
             old = self.flavors.get(obj.metadata.name)
             self.flavors[obj.metadata.name] = obj
             if old is None or old.spec != obj.spec:
-                self._quotas_changed(self.cluster_queues, now)
+                self._quotas_changed(now)
         else:
             self._set_namespace(obj, now)
 
@@ -90,8 +101,8 @@ class Store:
                 self._forget(obj.key, now)
         elif isinstance(obj, ClusterQueue):
             self.cluster_queues.pop(name, None)
-            self.pending.pop(name, None)
-            self._quotas_changed(self.cluster_queues, now)
+            self._pending.pop(name, None)
+            self._quotas_changed(now)
         elif isinstance(obj, LocalQueue):
             key = f"{obj.metadata.namespace}/{name}"
             self.local_queues.pop(key, None)
@@ -101,10 +112,10 @@ class Store:
                 self._unqueue(workload)
         elif isinstance(obj, Cohort):
             self.cohorts.pop(name, None)
-            self._quotas_changed(self.cluster_queues, now)
+            self._quotas_changed(now)
         elif isinstance(obj, ResourceFlavor):
             self.flavors.pop(name, None)
-            self._quotas_changed(self.cluster_queues, now)
+            self._quotas_changed(now)
         else:
             self._namespaces.pop(name, None)
 
@@ -120,27 +131,29 @@ class Store:
     def _set_cluster_queue(self, queue: ClusterQueue, now: float) -> None:
         name = queue.metadata.name
         known = self.cluster_queues.get(name)
-        before = self.cohort_of(name)
         self.cluster_queues[name] = queue
         if known is not None and known.spec == queue.spec:
             return
-        self._forest = None
+        if known is not None and known.spec.cohort_name != queue.spec.cohort_name:
+            # Those that it leaves behind may have more, or less.
+            self._redefined[cohort_row_name(known.spec.cohort_name)] = now
         self._selectors[name] = compile_selector(queue.spec.namespace_selector)
-        waiting = list(self.pending.get(name, ()))
+        waiting = list(self._pending.get(name, ()))
         ledger = self.ledger
         usage = counts_usage(queue, self.settings.usage_sharing) and ledger is not None
-        self.pending[name] = PendingQueue(
+        self._pending[name] = PendingQueue(
             self.settings,
             queue.spec.queueing_strategy == "StrictFIFO",
             self.usage_share if usage else None,
             (lambda: ledger.version) if ledger is not None else (lambda: 0),
         )
         for one in waiting:
-            self.pending[name].push(one, now)
+            self._pending[name].push(one, now)
         for key, local in self.local_queues.items():
             if local.spec.cluster_queue == name:
                 self._enqueue(self._of_local.get(key, ()), now)
-        self._quotas_changed({name, *before, *self.cohort_of(name)}, now)
+        self._redefined[name] = now
+        self._forget_quotas()
 
     def _set_local_queue(self, queue: LocalQueue, now: float) -> None:
         key = f"{queue.metadata.namespace}/{queue.metadata.name}"
@@ -225,7 +238,7 @@ class Store:
     def _queue(self, workload: KueueWorkload, now: float) -> None:
         local = self.local_queues.get(local_queue_key(workload))
         stopped = local is not None and local.spec.stop_policy in ("Hold", "HoldAndDrain")
-        pending = self.pending.get(local.spec.cluster_queue) if local is not None else None
+        pending = self._pending.get(local.spec.cluster_queue) if local is not None else None
         if stopped or pending is None or workload.spec.active is False:
             self._unqueue(workload.key)
             return
@@ -238,8 +251,8 @@ class Store:
 
     def _unqueue(self, key: str) -> None:
         name = self._waits_in.pop(key, None)
-        if name in self.pending:
-            self.pending[name].delete(key)
+        if name in self._pending:
+            self._pending[name].delete(key)
 
     def _forget(self, key: str, now: float) -> None:
         self._unqueue(key)
@@ -267,18 +280,51 @@ class Store:
             self._forest.remove(self._forest.row_of[name], info.usage)
         self._generations[name] = self._generations.get(name, 0) + 1
         self._views.pop(name, None)
-        for queue in self.cohort_of(name):
-            self.flush(queue, now)
+        self._freed[name] = now
 
     # Derived -----------------------------------------------------------------------------
 
-    def _quotas_changed(self, queues: Iterable[str], now: float) -> None:
+    def _quotas_changed(self, now: float) -> None:
+        """Try the parked workloads of all queues again, once somebody asks for any."""
+        self._all_redefined = now
+        self._forget_quotas()
+
+    def _forget_quotas(self) -> None:
         self._forest = None
         self._views.clear()
         self._inactive.clear()
-        for name in list(queues):
+
+    def _settle(self) -> None:
+        """Try the parked workloads again of queues whose cohort has changed since the last time.
+
+        Changes that come together, as at the start, cost as much as one of them.
+        """
+        every, redefined, freed = self._all_redefined, self._redefined, self._freed
+        if every is None and not redefined and not freed:
+            return
+        self._all_redefined, self._redefined, self._freed = None, {}, {}
+        if every is not None:
+            again = dict.fromkeys(self.cluster_queues, every)
+        else:
+            again = self._in_cohorts_of(redefined)
+        for name in again:
             self._generations[name] = self._generations.get(name, 0) + 1
+            self._views.pop(name, None)
+        for name, now in (again | self._in_cohorts_of(freed)).items():
             self.flush(name, now)
+
+    def _in_cohorts_of(self, rows: Mapping[str, float]) -> dict[str, float]:
+        """Return all ClusterQueues of the trees of some queues and cohorts, each with its time."""
+        forest = self.forest()
+        found: dict[str, float] = {}
+        roots: dict[int, float] = {}
+        for row, now in rows.items():
+            if row in forest.row_of:
+                roots[forest.root(forest.row_of[row])] = now
+        for root, now in roots.items():
+            names = (root,) if not forest.is_cohort(root) else forest.queues_below(root)
+            found |= dict.fromkeys(map(forest.name, names), now)
+        return found
 
     def cohort_of(self, name: str) -> list[str]:
         """Return all ClusterQueues of the cohort tree that a queue belongs to."""
@@ -292,8 +338,8 @@ class Store:
 
     def flush(self, name: str, now: float) -> None:
         """Try the parked workloads of a queue again."""
-        if name in self.pending:
-            self.pending[name].flush(self.namespace_fits, now)
+        if name in self._pending:
+            self._pending[name].flush(self.namespace_fits, now)
 
     def forest(self) -> QuotaForest:
         """Return the quotas with what is used of them."""
@@ -309,6 +355,7 @@ class Store:
 
     def snapshot(self) -> Snapshot:
         """Return quotas, usage and workloads for one cycle."""
+        self._settle()
         forest = self.forest()
         for name, queue in self.cluster_queues.items():
             if name not in self._views:

@@ -69,8 +69,7 @@ class FollowedQuotas:
     def recounted(self) -> Quotas:
         """Return the quotas as counted from nothing, to compare with those that were followed."""
         quotas = Quotas(self._args, self._features)
-        for quota in quota_objects(self._snapshot).values():
-            quotas.set_quota(quota)
+        quotas.set_quotas(quota_objects(self._snapshot).values())
         for pod in self._snapshot.living.values():
             quotas.set_pod(pod.pod, self._now(), pod.requests)
         for pod, _ in self._snapshot.placed.values():

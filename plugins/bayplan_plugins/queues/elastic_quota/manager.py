@@ -20,6 +20,7 @@ from bayplan.dialects.elastic_quota import (
     ResourceList,
     is_preemptible,
 )
+from bayplan.queues.shape import MOST_LEVELS, cycle_text
 from bayplan_plugins.queues.elastic_quota.division import Siblings, divide, scaled_min
 from bayplan_plugins.queues.elastic_quota.quota import CountedPod, Quota
 from bayplan_plugins.queues.elastic_quota.resource_lists import (
@@ -30,7 +31,7 @@ from bayplan_plugins.queues.elastic_quota.resource_lists import (
     without_negatives,
 )
 
-__all__ = ["QuotaManager"]
+__all__ = ["QuotaManager", "parents_first"]
 
 Amounts = Mapping[str, int]
 _NOTHING: Amounts = {}
@@ -113,14 +114,15 @@ class QuotaManager:
         asked, guaranteed = quota.limited_request, quota.guaranteed
         counted = quota.definition.maximum.keys()
         quota.definition = definition
-        above = self.path(quota.name)[1:]
         if quota.name in _OUTSIDE:
             quota.runtime = dict(definition.maximum)
         elif quota.name != ROOT_QUOTA and self._guarantee:
             quota.guaranteed = at_least(quota.allocated, definition.minimum)
-            self._allocate(above, subtracted(quota.guaranteed, guaranteed))
+            self._allocate(self.path(quota.name)[1:], subtracted(quota.guaranteed, guaranteed))
         self._redefined()
-        self._ask(above, subtracted(quota.limited_request, asked), _NOTHING)
+        more = subtracted(quota.limited_request, asked)
+        if more:
+            self._ask(self.path(quota.name)[1:], more, _NOTHING)
         if counted != definition.maximum.keys():
             self._recount(quota)
 
@@ -138,7 +140,7 @@ class QuotaManager:
         wanted = {name: quota.definition for name, quota in before.items()}
         wanted[definition.name] = definition
         self.quotas, self._children = {}, {}
-        for one in _parents_first(wanted):
+        for one in parents_first(wanted):
             self._insert(one)
         for name, quota in before.items():
             self.quotas[name].pods = quota.pods
@@ -152,16 +154,22 @@ class QuotaManager:
     # Sums --------------------------------------------------------------------------------
 
     def path(self, name: str) -> list[Quota]:
-        """Return a quota and its ancestors, up to the root unless one is missing or a cycle."""
-        found: dict[str, Quota] = {}
-        quota = self.quotas.get(name)
-        while quota is not None and quota.name not in found:
-            found[quota.name] = quota
-            quota = self.quotas.get(quota.parent)
-        return list(found.values())
+        """Return a quota and its ancestors, up to the root unless it does not hang on it.
+
+        That is where an ancestor is missing, in a cycle, or too far up.
+        """
+        found: list[Quota] = []
+        quotas = self.quotas
+        while (quota := quotas.get(name)) is not None and len(found) <= MOST_LEVELS:
+            found.append(quota)
+            name = quota.definition.parent
+        if len(found) <= MOST_LEVELS:
+            return found
+        # A cycle is walked more than once.
+        return list({one.name: one for one in found}.values())
 
     def problem(self, name: str) -> str | None:
-        """Return why a quota may have nothing: its object, a missing ancestor, or a cycle."""
+        """Return why a quota may have nothing: its object, or that it does not hang on the root."""
         path = self.path(name)
         if not path:
             return f'quota "{name}" does not exist'
@@ -172,8 +180,10 @@ class QuotaManager:
             return None
         if last.parent in self.quotas:
             names = [quota.name for quota in path]
-            cycle = [*names[names.index(last.parent) :], last.parent]
-            return f"quotas are their own ancestors: {' -> '.join(cycle)}"
+            if last.parent not in names:
+                return f'quota "{name}" lies below more than {MOST_LEVELS - 1} others'
+            cycle = cycle_text(names[names.index(last.parent) :])
+            return f"quotas are their own ancestors: {cycle}"
         return f'quota "{last.name}" has the parent "{last.parent}", which does not exist'
 
     def ask(self, name: str, every: Amounts, non_preemptible: Amounts = _NOTHING) -> None:
@@ -200,6 +210,8 @@ class QuotaManager:
             every = subtracted(quota.limited_request, before)
             if any(every.values()):
                 self._divided.pop(quota.parent, None)
+            elif not any(non_preemptible.values()):
+                return
 
     def _use(self, path: Iterable[Quota], every: Amounts, non_preemptible: Amounts) -> None:
         for quota in path:
@@ -355,7 +367,8 @@ def _signed(counted: CountedPod, sign: int) -> tuple[ResourceList, ResourceList]
     return every, {} if counted.preemptible else every
 
 
-def _parents_first(definitions: Mapping[str, QuotaDefinition]) -> Sequence[QuotaDefinition]:
+def parents_first(definitions: Mapping[str, QuotaDefinition]) -> Sequence[QuotaDefinition]:
+    """Return definitions so that each comes after its parent, as far as they are in no cycle."""
     ordered: dict[str, QuotaDefinition] = {}
     for definition in definitions.values():
         chain: dict[str, QuotaDefinition] = {}

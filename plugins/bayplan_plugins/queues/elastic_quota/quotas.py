@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from bayplan.api import ElasticQuota, Node, Pod, Quantity
 from bayplan.api.resources import amount_of
@@ -17,7 +17,7 @@ from bayplan.dialects.elastic_quota import (
 )
 from bayplan_plugins.queues.elastic_quota.features import QuotaFeatures
 from bayplan_plugins.queues.elastic_quota.gate import QuotaGate, QuotaRefusal
-from bayplan_plugins.queues.elastic_quota.manager import QuotaManager
+from bayplan_plugins.queues.elastic_quota.manager import QuotaManager, parents_first
 from bayplan_plugins.queues.elastic_quota.resource_lists import added, subtracted
 
 __all__ = ["Quotas"]
@@ -85,9 +85,16 @@ class Quotas:
 
     def set_quota(self, quota: ElasticQuota) -> None:
         """Add a quota, or take over its changes; one that is being deleted is left as it is."""
-        if quota.metadata.deletion_timestamp is not None:
-            return
-        definition = definition_of(quota)
+        self.set_quotas((quota,))
+
+    def set_quotas(self, quotas: Iterable[ElasticQuota]) -> None:
+        """Add quotas, or take over their changes, each after its parent: none moves twice."""
+        living = (one for one in quotas if one.metadata.deletion_timestamp is None)
+        definitions = [definition_of(one) for one in living]
+        for definition in parents_first({one.name: one for one in definitions}):
+            self._set(definition)
+
+    def _set(self, definition: QuotaDefinition) -> None:
         known = self._definitions.get(definition.name)
         tree = self._tree_id(definition)
         if known is not None and self._tree_id(known) != tree:
