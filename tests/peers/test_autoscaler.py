@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from installation import path_of
 from live_cluster import PODS, Content
 from process import Scheduler
 from real_peers import SCHEDULER, Peers
 from test_stories import asking
+
+from bayplan.plugin.decision import NOT_READY
 
 NODES = "/api/v1/nodes"
 GPU = "nvidia.com/gpu"
@@ -17,17 +21,18 @@ _SCANS = 3
 
 @pytest.fixture(scope="module")
 def autoscaler(running: Peers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
-    """cluster-autoscaler with kwok's node groups, and bayplan as it is installed."""
+    """cluster-autoscaler with its provider of simulated nodes, and bayplan as it is installed."""
     with (
-        running.running("autoscaler", "kwok", SCAN="1s"),
+        running.running("autoscaler", SCAN="1s", CA_FLAGS="--v=4"),
         running.scheduler(tmp_path_factory.mktemp("run")) as made,
     ):
         yield made
 
 
-def queue(name: str, gpus: int) -> Content:
-    """Return a queue that may have so many GPUs."""
-    return {
+@contextmanager
+def queue(peers: Peers, name: str, gpus: int) -> Iterator[None]:
+    """Make a queue that may have so many GPUs, for the time of a story."""
+    content = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
@@ -37,6 +42,10 @@ def queue(name: str, gpus: int) -> Content:
         },
         "data": {"maxCapacity": f"{{{GPU}: {gpus}}}"},
     }
+    client = peers.cluster.client
+    assert client.post(path_of(content, name=False), content).code == 201
+    yield
+    client.delete(path_of(content))
 
 
 def asking_gpus(name: str, count: int, of: str) -> Content:
@@ -75,18 +84,18 @@ def test_no_node_is_bought_for_a_pod_that_its_queue_holds_back(
     peers: Peers, autoscaler: Scheduler
 ) -> None:
     """Eight GPUs for two pods of eight: one node, and the second pod waits for the first."""
-    peers.cluster.apply([queue("eight", 8)])
-    peers.cluster.apply(asking_gpus(f"p{i}", 8, "eight") for i in range(2))
-    peers.wait(lambda: len(peers.cluster.placements()) == 1, "one pod has a node")
-    wait_for_scans(peers)
-    assert len(bought(peers)) == 1
-    (waiting,) = {"p0", "p1"} - peers.cluster.placements().keys()
-    assert reason(peers, waiting) not in ("", "Unschedulable")
+    with queue(peers, "eight", 8):
+        peers.cluster.apply(asking_gpus(f"p{i}", 8, "eight") for i in range(2))
+        peers.wait(lambda: len(peers.cluster.placements()) == 1, "one pod has a node")
+        wait_for_scans(peers)
+        assert len(bought(peers)) == 1
+        (waiting,) = {"p0", "p1"} - peers.cluster.placements().keys()
+        assert reason(peers, waiting) == NOT_READY
 
 
 def test_nodes_are_bought_for_all_pods_that_lack_them(peers: Peers, autoscaler: Scheduler) -> None:
     """Pods that are equal are not tried one by one; each lacks a node of its own all the same."""
-    peers.cluster.apply([queue("many", 64)])
-    peers.cluster.apply(asking_gpus(f"p{i}", 8, "many") for i in range(3))
-    peers.wait(lambda: len(peers.cluster.placements()) == 3, "all pods have nodes")
-    assert len(bought(peers)) == 3
+    with queue(peers, "many", 64):
+        peers.cluster.apply(asking_gpus(f"p{i}", 8, "many") for i in range(3))
+        peers.wait(lambda: len(peers.cluster.placements()) == 3, "all pods have nodes")
+        assert len(bought(peers)) == 3
