@@ -34,6 +34,7 @@ from bayplan.api.kueue import (
     WorkloadPriorityClass,
 )
 from bayplan.api.kueue_versions import as_v1beta2
+from bayplan.api.lease import Lease
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node
 from bayplan.api.numa import NodeResourceTopology
@@ -149,6 +150,7 @@ ApiObject: TypeAlias = (
     | KueueWorkload
     | WorkloadPriorityClass
     | ConfigMap
+    | Lease
     | ComputePool
     | AiComputePool
     | ElasticJob
@@ -193,6 +195,7 @@ _KINDS = (
     Kind("", "Service", ("v1",), Service),
     Kind("", "ResourceQuota", ("v1",), ResourceQuota),
     Kind("", "ConfigMap", ("v1",), ConfigMap),
+    Kind("coordination.k8s.io", "Lease", ("v1",), Lease),
     Kind("", "PersistentVolumeClaim", ("v1",), PersistentVolumeClaim),
     Kind("", "PersistentVolume", ("v1",), PersistentVolume, namespaced=False),
     Kind(_STORAGE, "StorageClass", ("v1",), StorageClass, namespaced=False),

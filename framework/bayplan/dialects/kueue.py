@@ -15,9 +15,11 @@ from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 from bayplan.topology.network.tree import HOSTNAME, ROOT_LAYER, Layer
 
-__all__ = ["MEMBERS_BY", "NAME", "gang_of", "layers_of", "membership_of"]
+__all__ = ["MANAGER_LEASE", "MEMBERS_BY", "NAME", "gang_of", "layers_of", "membership_of"]
 
 NAME = "Kueue"
+MANAGER_LEASE = "c1f6bfd2.kueue.x-k8s.io"
+"""The name of the Lease by which Kueue's manager leads, in whatever namespace it runs."""
 _DOMAIN = "kueue.x-k8s.io/"
 _GROUP_LABEL = f"{_DOMAIN}pod-group-name"
 _TOTAL_ANNOTATION = f"{_DOMAIN}pod-group-total-count"

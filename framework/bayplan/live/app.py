@@ -31,13 +31,13 @@ from bayplan.inputs.httpserver import allow_many_connections
 from bayplan.live.bill_pages import Bills
 from bayplan.live.bill_reload import BillReload
 from bayplan.live.budget_metrics import BudgetMetrics
-from bayplan.live.config_maps import config_maps
 from bayplan.live.elastic_jobs import ElasticJobs
 from bayplan.live.election import Election
 from bayplan.live.leases import annotations_of
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
+from bayplan.live.parts import parts_of
 from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.usage_metrics import UsageMetrics
@@ -125,7 +125,7 @@ class LiveApp:
         self.cache = ObjectCache(
             self.transport,
             on_unreadable=self._unreadable,
-            parts=config_maps(self._profiles),
+            parts=parts_of(self._profiles),
         )
         billed = {} if bills is None else {"bills": {"currency": bills.book().prices.currency}}
         self._feed = Feed(options.title, wall=True, more=billed)

@@ -18,8 +18,8 @@ from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.resources import SNAPSHOT
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
-from bayplan.live.config_maps import config_maps
 from bayplan.live.leases import OTHERS, SchedulerLease, find_leases
+from bayplan.live.parts import parts_of
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.settings import LeaderElection
 
@@ -85,7 +85,7 @@ async def read_cluster(kubeconfig: Path | None, context: str, profiles: ProfileS
     credentials = Credentials(kubeconfig, context)
     await credentials.endpoint()
     transport = Transport(credentials)
-    cache = ObjectCache(transport, SNAPSHOT, parts=config_maps(profiles))
+    cache = ObjectCache(transport, SNAPSHOT, parts=parts_of(profiles))
     # Problems are reported once, at the end, instead of in the log.
     logging.getLogger("bayplan.cluster").addHandler(logging.NullHandler())
     try:

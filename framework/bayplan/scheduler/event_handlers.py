@@ -18,6 +18,7 @@ from bayplan.api import (
 )
 from bayplan.api.definition import same_definition
 from bayplan.api.gang import Gang
+from bayplan.api.lease import Lease
 from bayplan.api.object_key import object_key
 from bayplan.api.objects import is_known
 from bayplan.cluster.protocol import WatchEvent, WatchType
@@ -306,6 +307,10 @@ class EventHandlers:
     def _object(self, type_: WatchType, obj: ApiObject) -> None:
         state, key = self._state, object_key(obj)
         deleted = type_ is WatchType.DELETED
+        if isinstance(obj, Lease):
+            # It is renewed every few seconds, which helps nobody.
+            self._store(key, obj, deleted)
+            return
         old = state.snapshot.objects(type(obj)).get(key)
         if not deleted and same_definition(old, obj):
             # Only its status changed, which matters if it says that a gang is admitted or complete.

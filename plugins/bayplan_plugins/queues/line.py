@@ -16,6 +16,7 @@ from bayplan.queues.amounts import base_resource
 from bayplan.queues.report import KnownReports, LineReport, QueueReport, amount_text
 from bayplan_plugins.queues.policy import (
     AdmitsJobs,
+    MayLeaveAdmission,
     Policy,
     QuotaRefusal,
     ReservesQuota,
@@ -23,7 +24,7 @@ from bayplan_plugins.queues.policy import (
 )
 from bayplan_plugins.queues.room import RoomSearch
 
-__all__ = ["line_of", "reports"]
+__all__ = ["left_to", "line_of", "reports"]
 
 _MOST_NAMED = 5
 _MOST_TRIED = 64
@@ -78,6 +79,9 @@ def line_of(handle: Handle, policy: Policy, queue: str, unit: Unit) -> LineRepor
     own = _own_report(handle, policy, row) if row is not None else _unknown(policy, queue)
     keys, name = _line(handle, policy, queue, unit)
     place = keys.index(name) + 1 if name in keys else 0
+    note = left_to(policy)
+    if note:
+        return LineReport(own, place, len(keys), notes=(note,))
     refusal = policy.refusal(unit) if row is not None else None
     lacks = policy.shortfall(unit) if row is not None and isinstance(policy, AdmitsJobs) else None
     return LineReport(
@@ -90,6 +94,11 @@ def line_of(handle: Handle, policy: Policy, queue: str, unit: Unit) -> LineRepor
         tuple(_waits_for(handle, policy, unit)),
         _change(lacks or refusal),
     )
+
+
+def left_to(policy: Policy) -> str:
+    """Return who decides on a policy's queues instead, in words; "" where the policy does."""
+    return policy.left_to if isinstance(policy, MayLeaveAdmission) else ""
 
 
 def _line(handle: Handle, policy: Policy, queue: str, unit: Unit) -> tuple[list[str], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from bayplan import (
     SKIP,
@@ -26,7 +27,7 @@ from bayplan.plugin.base import Skip
 from bayplan.queues.report import JobInLine, KnownReports, LineReport, QueueReport
 from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.isolation import alone
-from bayplan_plugins.queues.line import line_of, reports
+from bayplan_plugins.queues.line import left_to, line_of, reports
 from bayplan_plugins.queues.policies import QueuesArgs, make_policies
 from bayplan_plugins.queues.policy import (
     AdmitsJobs,
@@ -34,6 +35,7 @@ from bayplan_plugins.queues.policy import (
     BoundByNodes,
     KeepsOffNodes,
     LendsToElasticJobs,
+    MayLeaveAdmission,
     Policy,
     ProtectsNewJobs,
     Room,
@@ -61,6 +63,7 @@ class Queues(Plugin[QueuesArgs]):
         self._assigning = [one for one in self.policies if isinstance(one, AssignsNodes)]
         self._keeping = [one for one in self.policies if isinstance(one, KeepsOffNodes)]
         self._reports = {one.system: KnownReports(one.system, one.name) for one in self.policies}
+        self._leaving = [one for one in self.policies if isinstance(one, MayLeaveAdmission)]
         self._seen = -1
         self._with_queues: Sequence[Policy] = ()
         self._keeping_now: Sequence[KeepsOffNodes] = ()
@@ -83,10 +86,21 @@ class Queues(Plugin[QueuesArgs]):
     @hookimpl
     def admit(self) -> None:
         """Admit what waits for a queue, by the policies of its system."""
+        self._look()
         for policy in self.policies:
             with alone(f"admission to {policy.system}'s queues"):
                 if policy.active:
                     policy.admit()
+
+    def _look(self) -> bool:
+        """Look who decides on queues of systems with own controllers; tell whether that changed."""
+        changed = False
+        for policy in self._leaving:
+            with alone("a look at who admits"):
+                changed |= policy.look()
+        if changed:
+            self._seen = -1
+        return changed
 
     @hookimpl
     def queue_of(self, unit: Unit) -> str | None:
@@ -245,8 +259,9 @@ class Queues(Plugin[QueuesArgs]):
     @hookimpl
     def overdue(self) -> Overdue | None:
         """Evict the pods that a system's rules let hold their nodes no longer."""
-        found: list[Overdue] = []
-        for policy in self._active:
+        changed = self._look()
+        found: list[Overdue] = [Overdue(waited=True)] if changed else []
+        for policy in self._shown():
             with alone(f"eviction from {policy.system}'s queues"):
                 overdue = policy.overdue()
                 found += [overdue] if overdue is not None else []
@@ -308,10 +323,19 @@ class Queues(Plugin[QueuesArgs]):
     def queue_reports(self) -> list[QueueReport]:
         """Return the queues of all systems that have any."""
         found: list[QueueReport] = []
-        for policy in self._active:
+        for policy in self._shown():
             with alone(f"report on {policy.system}'s queues"):
-                found += reports(self.handle, policy, self._reports[policy.system])
+                own = reports(self.handle, policy, self._reports[policy.system])
+                note = left_to(policy)
+                found += [replace(one, notes=(note, *one.notes)) for one in own] if note else own
         return found
+
+    def _shown(self) -> Iterator[Policy]:
+        """Yield the policies of the systems that have any queue, whoever decides on them."""
+        yield from self._active
+        for policy in self.policies:
+            if isinstance(policy, MayLeaveAdmission) and policy.has_queues and policy.left_to:
+                yield policy
 
     @hookimpl
     def queue_statuses(self) -> list[PatchStatus | PatchAnnotations]:
@@ -333,13 +357,20 @@ class Queues(Plugin[QueuesArgs]):
     @hookimpl
     def queue_line(self, unit: Unit) -> LineReport | None:
         """Return the unit's place in its queue, and what would admit it."""
-        found = self._of(unit.pods[0])
-        return None if found is None else line_of(self.handle, *found, unit)
+        pod = unit.pods[0]
+        found = self._of(pod)
+        if found is not None:
+            return line_of(self.handle, *found, unit)
+        for policy in self._shown():
+            queue = policy.queue_of(pod) if left_to(policy) else None
+            if queue is not None:
+                return line_of(self.handle, policy, queue, unit)
+        return None
 
     @hookimpl
     def queue_line_of(self, kind: str, key: str) -> LineReport | None:
         """Return the place of a job that waits for admission before it has pods."""
-        for policy in self._active:
+        for policy in self._shown():
             unit = policy.unit_of_job(kind, key) if isinstance(policy, AdmitsJobs) else None
             if unit is not None:
                 queue = policy.queue_of(unit.pods[0])
@@ -350,7 +381,7 @@ class Queues(Plugin[QueuesArgs]):
     def queue_jobs(self, queue: str) -> Sequence[JobInLine] | None:
         """Return the jobs that wait for admission by policies that keep their line themselves."""
         system, _, name = queue.partition("/")
-        for policy in self._active:
+        for policy in self._shown():
             if policy.system == system and isinstance(policy, AdmitsJobs):
                 return policy.jobs_in_line(name)
         return None

@@ -42,9 +42,8 @@ def make_policies(args: QueuesArgs, handle: Handle) -> list[Policy]:
         ElasticQuotaPolicy(args.koordinator, handle),
         config_map_queues(args.configmap, handle),
         PoolPolicy(args.pools, handle),
+        ClusterQueuePolicy(args.kueue, handle),
     ]
-    if args.kueue is not None:
-        policies.append(ClusterQueuePolicy(args.kueue, handle))
     if args.namespaces is not None:
         policies.append(namespace_queues(args.namespaces, handle))
     return policies

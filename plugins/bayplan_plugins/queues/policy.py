@@ -19,6 +19,7 @@ __all__ = [
     "AssignsNodes",
     "BoundByNodes",
     "LendsToElasticJobs",
+    "MayLeaveAdmission",
     "Moves",
     "Policy",
     "ProtectsNewJobs",
@@ -210,6 +211,22 @@ class ReservesQuota(Protocol):
 
     def reserved(self) -> AmountRows:
         """Return what is reserved in each queue, in the ledger's rows and columns."""
+
+
+@runtime_checkable
+class MayLeaveAdmission(Protocol):
+    """A policy of a system with controllers of its own, to which it may leave admission."""
+
+    @property
+    def has_queues(self) -> bool:
+        """Whether the cluster has any queue of this system, whoever decides on them."""
+
+    @property
+    def left_to(self) -> str:
+        """Who decides instead, in words; "" where the policy does."""
+
+    def look(self) -> bool:
+        """Look who decides now; tell whether that has changed."""
 
 
 @runtime_checkable

@@ -159,6 +159,7 @@ _WITHOUT_STATUS = {
     "csistoragecapacities",
     "workloads",
     "configmaps",
+    "leases",
     "controllerrevisions",
     "commands",
 }
@@ -204,7 +205,6 @@ _OTHERS = (
     ("node.k8s.io", "RuntimeClass", ("v1",), False, False),
     (_ADMISSION, "ValidatingWebhookConfiguration", ("v1",), False, False),
     (_ADMISSION, "MutatingWebhookConfiguration", ("v1",), False, False),
-    ("coordination.k8s.io", "Lease", ("v1",), True, False),
     (_STORAGE, "StorageClass", ("v1",), False, False),
     (_STORAGE, "CSINode", ("v1",), False, False),
     (_STORAGE, "CSIDriver", ("v1",), False, False),

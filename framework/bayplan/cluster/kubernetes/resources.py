@@ -19,13 +19,14 @@ from bayplan.api import (
     VolcanoCommand,
 )
 from bayplan.api.configmap import ConfigMap
+from bayplan.api.lease import Lease
 from bayplan.api.objects import DecodeError, decode_json
 
 __all__ = ["SNAPSHOT", "WATCHED", "Part", "WatchedResource", "is_required", "what_is_used"]
 
 _FIRST = (Node,)
 _LAST = (Pod,)
-_UNREAD = (DaemonSet, Deployment, ConfigMap, VolcanoCommand)
+_UNREAD = (DaemonSet, Deployment, ConfigMap, Lease, VolcanoCommand)
 _POD = KINDS["", "Pod"]
 _USES = ("containers", "initContainers", "overhead", "nodeName", "priority", "schedulerName")
 

@@ -60,13 +60,27 @@ class AdmissionLine:
         for home, job in self._jobs.jobs.items():
             name = self._jobs.current(home)
             found = self._admission.store.workloads.get(name)
-            if job.kind == kind and job.key == key and found is not None:
-                if is_true(found, "Admitted") or job.state.end is not None:
+            if job.kind == kind and job.key == key:
+                admitted = found is not None and is_true(found, "Admitted")
+                if admitted or job.state.end is not None:
                     return None
-                counts = {one.name: one.count for one in found.spec.pod_sets}
+                sets = found.spec.pod_sets if found is not None else job.pods
+                counts = {one.name: one.count for one in sets}
                 pods = [one.pod for one in self._pods.to_come(name, counts, {})]
                 return Unit(job.key, pods) if pods else None
         return None
+
+    def any_would_fit(self) -> bool:
+        """Tell whether the first that waits in any queue would be admitted now."""
+        store = self._admission.store
+        first = [next(iter(line), None) for line in store.pending.values()]
+        waiting = [one for one in first if one is not None]
+        with self._rehearsal.running(()):
+            return any(
+                self._admission.would_fit(one, (), self._handle.unix_time)
+                for one in waiting
+                if store.inactive_reason(one.queue) is None
+            )
 
     def jobs(self, queue: str) -> list[JobInLine]:
         """Return the workloads that wait for a queue's quota, the next one first."""

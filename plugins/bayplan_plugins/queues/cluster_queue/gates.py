@@ -17,7 +17,9 @@ from bayplan_plugins.queues.cluster_queue.written import Written
 __all__ = ["as_admitted", "is_gated", "open_gate"]
 
 _GATE = "kueue.x-k8s.io/admission"
-_OWN = (_GATE, ELASTIC_GATE)
+_TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
+"""Of pods whose nodes Kueue chooses."""
+_OWN = (_GATE, ELASTIC_GATE, _TOPOLOGY_GATE)
 
 
 def is_gated(pod: PodInfo) -> bool:

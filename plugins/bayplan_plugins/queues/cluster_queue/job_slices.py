@@ -30,7 +30,7 @@ from bayplan_plugins.queues.cluster_queue.slices import (
 from bayplan_plugins.queues.cluster_queue.victims import JOB_UID
 from bayplan_plugins.queues.cluster_queue.workloads import REPLACES
 
-__all__ = ["MANAGED_BY", "JobSlices", "home_of", "updated"]
+__all__ = ["MANAGED_BY", "JobSlices", "home_of", "is_own", "updated"]
 
 MANAGED_BY = ("app.kubernetes.io/managed-by", "bayplan")
 """The label of the Workloads that bayplan makes. Others have controllers of their own."""
@@ -39,6 +39,12 @@ _SLICE_NAME = "kueue.x-k8s.io/workload-slice-name"
 _LONGEST_NAME = 247
 """Characters of a Workload's name before the dash and the five of its hash."""
 _NO_MATCH = "No matching Workload; restoring pod templates according to existing Workload"
+
+
+def is_own(workload: KueueWorkload) -> bool:
+    """Tell whether bayplan made a Workload, or has taken it over."""
+    name, value = MANAGED_BY
+    return workload.metadata.labels.get(name) == value
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,13 @@ from bayplan.dialects.queued_jobs import QueuedJob
 from bayplan_plugins.queues.cluster_queue.admission import WorkloadEvent
 from bayplan_plugins.queues.cluster_queue.conditions import has_quota, is_true
 from bayplan_plugins.queues.cluster_queue.injection import admitted_fields, restored_fields
+from bayplan_plugins.queues.cluster_queue.job_slices import MANAGED_BY
 from bayplan_plugins.queues.cluster_queue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.cluster_queue.slices import replaced_key
 from bayplan_plugins.queues.cluster_queue.store import Store
 from bayplan_plugins.queues.cluster_queue.written import Written
 
-__all__ = ["JobWrites"]
+__all__ = ["JobWrites", "taking_over"]
 
 
 class JobWrites:
@@ -124,6 +125,15 @@ class JobWrites:
         where = object_key(job.obj)
         write = PatchFields(type(job.obj), where, meta.uid, fields, subresource)
         self._written.once(key, f"job {subresource}", (meta.resource_version, fields), write)
+
+
+def taking_over(workload: KueueWorkload) -> PatchFields:
+    """Return the write that makes a Workload bayplan's."""
+    name, value = MANAGED_BY
+    fields: dict[str, Any] = {f"/metadata/labels/{name.replace('/', '~1')}": value}
+    if not workload.metadata.labels:
+        fields = {"/metadata/labels": {name: value}}
+    return PatchFields(KueueWorkload, workload.key, workload.metadata.uid, fields)
 
 
 def _spec_fields(workload: KueueWorkload, seen: KueueWorkload) -> dict[str, Any]:

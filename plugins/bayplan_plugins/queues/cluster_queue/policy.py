@@ -18,7 +18,8 @@ from bayplan.api import (
 )
 from bayplan.api.definition import same_definition
 from bayplan.api.queue import Amounts, Queue
-from bayplan.cluster.protocol import PatchStatus
+from bayplan.cluster.protocol import Event, PatchStatus
+from bayplan.dialects.queued_jobs import QUEUED_KINDS
 from bayplan.naming import counted
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.report import JobInLine
@@ -30,9 +31,9 @@ from bayplan_plugins.queues.cluster_queue.amounts import column
 from bayplan_plugins.queues.cluster_queue.args import ClusterQueueArgs
 from bayplan_plugins.queues.cluster_queue.conditions import condition, has_quota, is_true, since
 from bayplan_plugins.queues.cluster_queue.gates import is_gated, open_gate
-from bayplan_plugins.queues.cluster_queue.job_slices import MANAGED_BY
 from bayplan_plugins.queues.cluster_queue.job_workloads import JobWorkloads
-from bayplan_plugins.queues.cluster_queue.job_writes import JobWrites
+from bayplan_plugins.queues.cluster_queue.job_writes import JobWrites, taking_over
+from bayplan_plugins.queues.cluster_queue.manager import KueueManager
 from bayplan_plugins.queues.cluster_queue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.cluster_queue.quotas import queues_of
 from bayplan_plugins.queues.cluster_queue.rehearsal import Rehearsal
@@ -45,7 +46,12 @@ from bayplan_plugins.queues.policy import QuotaRefusal, Room, RoomPlan
 __all__ = ["ClusterQueueArgs", "ClusterQueuePolicy"]
 
 _LOCAL = "LocalQueue "
-_MANAGED = "kueue.x-k8s.io/managed"
+_BY_PROFILE = "the profile leaves the ClusterQueues to Kueue's manager (kueue: null)"
+_FOLLOWED = {
+    *(type_.__name__ for type_ in QUEUED_KINDS),
+    *("Pod", "ReplicaSet", "StatefulSet", "LeaderWorkerSet"),
+}
+"""The kinds of jobs that are followed themselves or by their pods."""
 _TICK_SECONDS = 1.0
 _MOST_ROUNDS = 8
 """Rounds of cycles in one go, each of which lets victims go that have no pods on nodes."""
@@ -54,30 +60,36 @@ _MOST_ROUNDS = 8
 class ClusterQueuePolicy:
     """Admission by quota, in which nothing is admitted that would get no nodes.
 
-    It admits pods, pod groups and suspended jobs. Where other programs make Workload objects,
-    Kueue's own controllers admit, and this policy leaves it to them.
+    It admits pods, pod groups and suspended jobs. Where Kueue's own manager is at work, this policy
+    leaves it to that, and only shows its queues.
+
+    :param args: None leaves admission to Kueue whatever happens.
     """
 
     name = "cluster-queue"
     system = "kueue"
     actions: Sequence[str] = ()
 
-    def __init__(self, args: ClusterQueueArgs, handle: Handle) -> None:
+    def __init__(self, args: ClusterQueueArgs | None, handle: Handle) -> None:
         self._handle = handle
+        self._never = args is None
         self._jobs = JobWorkloads(handle)
+        self._manager = KueueManager(handle, self._jobs)
         self._pods = PodWorkloads(handle, self._jobs)
         self._written = Written(handle, self._pods.changed)
         self._writes = JobWrites(handle, self._jobs, self._written)
         self._rehearsal = Rehearsal(handle, self._pods, lambda: self._admission.store)
         self._admission = Admission(
-            args.settings(), self._rehearsal.fits, self._rehearsal.assume, self._waits
+            (args or ClusterQueueArgs()).settings(),
+            self._rehearsal.fits,
+            self._rehearsal.assume,
+            self._waits,
         )
         self._line = AdmissionLine(handle, self._admission, self._pods, self._jobs, self._rehearsal)
         self._room: tuple[int, bool] = (-1, False)
         self._redefined = True
         self._ticked_at = 0.0
         self._next_change: float | None = None
-        self._foreign: set[str] = set()
         self._admitted = 0
         self._growth: dict[str, PodInfo] = {}
         """Pods on nodes in a trial by which elastic jobs would grow."""
@@ -116,11 +128,8 @@ class ClusterQueuePolicy:
             self._pods.all_changed()
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
-        name, value = MANAGED_BY
-        if new is not None and new.metadata.labels.get(name) != value:
-            self._foreign.add(new.key)
-        elif old is not None:
-            self._foreign.discard(old.key)
+        if self.left_to or (new is not None and self._is_charged(new)):
+            self._mirror(old, new)
         if new is None and old is not None:
             # Whoever deleted it gets it again, as it was.
             self._written.forget(old.key)
@@ -138,13 +147,65 @@ class ClusterQueuePolicy:
 
     @property
     def active(self) -> bool:
-        """Whether the cluster has any ClusterQueue, and no controllers of Kueue's that admit."""
-        return bool(self._handle.snapshot.objects(ClusterQueue)) and not self._foreign
+        """Whether the cluster has any ClusterQueue, and Kueue's manager is not at work."""
+        return self.has_queues and not self.left_to
+
+    @property
+    def has_queues(self) -> bool:
+        """Whether the cluster has any ClusterQueue."""
+        return bool(self._handle.snapshot.objects(ClusterQueue))
+
+    @property
+    def left_to(self) -> str:
+        """Who admits instead, in words; "" where this policy does."""
+        return _BY_PROFILE if self._never else self._manager.at_work
+
+    def look(self) -> bool:
+        """Look whether Kueue's manager is at work; tell whether that has changed."""
+        if self._never or not self.has_queues:
+            return False
+        told = self._manager.look(self._line.any_would_fit)
+        if told is None:
+            return False
+        self._begin_again()
+        reason = "LeftToKueue" if self.left_to else "TakenOverFromKueue"
+        for name in self._handle.snapshot.objects(ClusterQueue):
+            self._handle.submit(Event(name, "Normal", reason, told, about="ClusterQueue"))
+        return True
+
+    def _begin_again(self) -> None:
+        """Forget what is known of Workloads: they are taken from Kueue's manager, or left to it."""
+        now = self._handle.unix_time
+        for known in list(self._admission.store.workloads.values()):
+            self._admission.delete(known, now)
+        workloads = self._handle.snapshot.objects(KueueWorkload)
+        left = bool(self.left_to)
+        for one in workloads.values():
+            if left or self._is_charged(one):
+                self._mirror(None, one)
+        for key in () if left else list(self._manager.foreign):
+            self._written.once(key, "take over", "", taking_over(workloads[key]))
+        self._redefined = True
+        self._pods.all_changed()
+
+    def _mirror(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
+        """Take a Workload as it is."""
+        now = self._handle.unix_time
+        if new is not None and new.metadata.deletion_timestamp is None:
+            self._admission.set(new, now)
+        elif (one := new or old) is not None:
+            self._admission.delete(one, now)
+
+    def _is_charged(self, workload: KueueWorkload) -> bool:
+        """Tell whether a Workload holds quota for a job of a kind that bayplan does not follow."""
+        owners = workload.metadata.owner_references
+        kind = next((one.kind for one in owners if one.controller), "")
+        return bool(kind) and kind not in _FOLLOWED and has_quota(workload)
 
     def queue_of(self, pod: PodInfo) -> str | None:
         """Return the ClusterQueue of the LocalQueue that a pod's label, or its job's, names."""
         name = self._pods.queue_of(pod)
-        if not name or _MANAGED in pod.labels:
+        if not name:
             return None
         local = self._handle.snapshot.objects(LocalQueue).get(f"{pod.namespace}/{name}")
         return local.spec.cluster_queue if local is not None else f"{_LOCAL}{name}"
@@ -219,9 +280,7 @@ class ClusterQueuePolicy:
             units = {pod.gang or pod.key: pod for pod in self._pods.without_node(key)}
             for pod in units.values():
                 self._handle.recheck_gates(pod)
-            job = self._jobs.job_of(key)
-            if job is None or job.elastic:
-                self._open_gates(key)
+            self._open_gates(key)
         self._writes.write(store, filter(self._pods.is_of_job, altered))
         self._next_change = self._time_of_next_change(now)
 
@@ -465,6 +524,9 @@ class ClusterQueuePolicy:
 
     def overdue(self) -> Overdue | None:
         """Evict the pods of workloads that were preempted, or whose queue was stopped."""
+        if self.left_to:
+            at = self._manager.next_time()
+            return Overdue((), at) if at is not None else None
         victims: list[tuple[PodInfo, str]] = []
         for one in self._holders():
             stated = condition(one.workload, "Evicted") if one.evicted else None
