@@ -30,6 +30,7 @@ from bayplan.cluster.embedded.disruption import DisruptionController
 from bayplan.cluster.embedded.fabric import VirtualFabric
 from bayplan.cluster.embedded.gpu_reservations import GpuReservations
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
+from bayplan.cluster.embedded.pod_finalizers import PodFinalizers
 from bayplan.cluster.embedded.pod_gc import PodGarbageCollector
 from bayplan.cluster.embedded.remote_workers import RemoteWorkers
 from bayplan.cluster.embedded.store import MemoryCluster
@@ -75,6 +76,7 @@ def start_controllers(cluster: MemoryCluster) -> None:
     VirtualFabric(cluster)
     VolumeController(cluster)
     TaintEviction(cluster)
+    PodFinalizers(cluster)
     PodGarbageCollector(cluster)
     WorkloadGarbage(cluster)
 
