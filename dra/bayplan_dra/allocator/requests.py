@@ -144,6 +144,9 @@ class Wanted:
     ) -> bool:
         """Tell whether the selectors of the class and of the request match the device.
 
+        As in Kubernetes, an attribute without a value that CEL knows fails any expression, even one
+        that does not read it: a newer API may have it.
+
         :param claim: the claim's label, for messages.
         :raises AllocationError: for an expression that does not compile.
         :raises SelectorError: for an expression that fails on the device.
@@ -151,6 +154,11 @@ class Wanted:
         """
         for selector in self.selectors:
             program = selector.program(features, claim)
+            try:
+                _ = device.view.attributes
+            except EvaluationError as exc:
+                name = device.id.device
+                raise SelectorError(claim, selector, name, str(exc)) from None
             if not _holds(selector, program, device, claim, interrupt):
                 return False
         return True

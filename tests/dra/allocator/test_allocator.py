@@ -19,7 +19,15 @@ from worlds import (
 )
 
 from bayplan.api import ResourceClaim
-from bayplan_dra.allocator import AllocatedState, DeviceId, Failure, Inventory, Solved
+from bayplan_dra.allocator import (
+    AllocatedState,
+    AllocationError,
+    DeviceId,
+    Failure,
+    Features,
+    Inventory,
+    Solved,
+)
 from bayplan_dra.allocator.problem import MOST_STEPS
 
 CLASSES = {"any": device_class("any", "true")}
@@ -137,6 +145,18 @@ def test_an_interrupted_search_fails() -> None:
     found = world(made, hard).solve(interrupt=lambda: True)
     assert isinstance(found, Failure)
     assert found.steps <= MOST_STEPS
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_an_attribute_of_an_unknown_type_ends_the_references_allocation(lists: bool) -> None:
+    devices = [{"name": "d0", "attributes": {"model": {}, "index": {"int": 0}}}]
+    selector = f"device.attributes['{DRIVER}'].index == 0"
+    asked = claim("c", [wanted(selectors=[{"cel": {"expression": selector}}])])
+    inventory = Inventory(Features(list_attributes=lists))
+    inventory.set_slice(slice_of(devices))
+    made = world(inventory, asked)
+    with pytest.raises(AllocationError, match="attribute model: unsupported attribute value"):
+        made.solve(True)
 
 
 def alternatives(name: str, *counts: int) -> dict[str, Any]:
