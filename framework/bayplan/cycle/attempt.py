@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from bayplan.cycle.reservations import Reserved
@@ -36,7 +36,8 @@ class Attempt:
     """One try to put a unit into one placement: who has a node, who has none, and why.
 
     ``budget`` is shared by the attempts of a cycle. ``closest`` is the way that came furthest: how
-    many pods it placed, all decisions, and the decisions of those that failed.
+    many pods it placed, all decisions, and the decisions of those that failed. ``without``
+    are the plugins that are not asked at Reserve and Permit.
     """
 
     placement: Placement
@@ -50,6 +51,7 @@ class Attempt:
     lack: str | None = None
     score: float = 0.0
     closest: tuple[int, dict[str, PodDecision], list[PodDecision]] | None = None
+    without: Set[str] = frozenset()
 
 
 def lacking(unit: Unit, reserved: Sequence[Reserved]) -> str | None:

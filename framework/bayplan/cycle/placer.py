@@ -62,16 +62,19 @@ class Placer:
         self._evaluator = evaluator
         self._snapshot = snapshot
 
-    def offers(self, unit: Unit, parent: Placement, state: CycleState) -> Placements:
+    def offers(
+        self, unit: Unit, parent: Placement, state: CycleState, in_queue: bool = True
+    ) -> Placements:
         """Return the placements inside ``parent`` that the plugins offer for a unit.
 
+        :param in_queue: whether its queue may refuse it.
         :raises PluginError: when a plugin fails in ``placement_generate``.
         """
         if unit.gang is not None:
             view = self._snapshot.view()
             for call in self._runtime["placement_generate"]:
                 answer: Placements | None = call.call(unit, view, parent, state)
-                if answer is not None:
+                if answer is not None and (in_queue or not answer.of_queue):
                     guard(call, _check_rows, answer, len(view))
                     return answer
         return Placements((parent,))
@@ -323,6 +326,8 @@ class Placer:
         if calls:
             node = NodeRow(snapshot.nodes, row)
             for call in calls:
+                if call.name in attempt.without:
+                    continue
                 refusal = call.call(pod, node, state)
                 if refusal is not None:
                     attempt.refusal = (call.name, refusal)

@@ -75,7 +75,7 @@ class Cycle:
         self.unreserve = Unreserve(runtime, snapshot, failed)
         self._placer = Placer(runtime, evaluator, snapshot, self.unreserve, tables)
         self._score_placements = bool(runtime["placement_score"])
-        self._queueing = {call.name for call in runtime["queue_of"]}
+        self._queueing = frozenset(call.name for call in runtime["queue_of"])
 
     def run(self, unit: Unit, number: int, now: float, preempt: bool = True) -> Result:
         """Try to place a unit; a plugin that raises makes the outcome ERROR, never an exception.
@@ -222,6 +222,8 @@ class Cycle:
         for reserved in attempt.reserved:
             node = self._row(reserved.node)
             for call in self._runtime.of(reserved.pod)["permit"]:
+                if call.name in attempt.without:
+                    continue
                 answer = call.call(reserved.pod, node, unit, reserved.state)
                 if isinstance(answer, Wait):
                     waits.setdefault(call.name, {})[reserved.pod.key] = answer.seconds
@@ -339,12 +341,13 @@ class Cycle:
 
     # For plugins -------------------------------------------------------------------------
 
-    def offers(self, unit: Unit) -> Placements:
+    def offers(self, unit: Unit, in_queue: bool = True) -> Placements:
         """Return the parts of the cluster that may hold a unit now.
 
+        :param in_queue: whether its queue may refuse it.
         :raises PluginError: when a plugin fails in ``placement_generate``.
         """
-        return self._placer.offers(unit, EVERYWHERE, CycleState())
+        return self._placer.offers(unit, EVERYWHERE, CycleState(), in_queue)
 
     def queue_refusal(self, unit: Unit) -> Placements | None:
         """Return why the unit's queue does not take it now; None if it does.
@@ -359,12 +362,16 @@ class Cycle:
                     return answer
         return None
 
-    def place_here(self, unit: Unit, placement: Placement) -> dict[str, str] | None:
+    def place_here(
+        self, unit: Unit, placement: Placement, in_queue: bool = True
+    ) -> dict[str, str] | None:
         """Place a unit within the running trial; return each pod's node, or None.
 
+        :param in_queue: whether its queue may refuse it.
         :raises PluginError: when a plugin raises.
         """
-        attempt = Attempt(placement, SearchBudget())
+        without = frozenset() if in_queue else self._queueing
+        attempt = Attempt(placement, SearchBudget(), without=without)
         if not self._find_way(unit, attempt, CycleState()):
             self.unreserve(attempt.reserved)
             return None

@@ -213,13 +213,15 @@ class JobExplanation:
     """Why a job has no pods yet: it waits in a queue, suspended.
 
     ``kind`` and ``job`` (``namespace/name``) name it; ``line`` is its place in the queue, if that
-    is there; ``why`` is what holds it back otherwise. ``cost`` is what its pods will cost.
+    is there; ``why`` is what holds it back otherwise. ``suggestions`` are what would admit it, each
+    tried. ``cost`` is what its pods will cost.
     """
 
     kind: str
     job: str
     line: LineReport | None
     why: str = ""
+    suggestions: Sequence[Suggestion] = ()
     cost: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -230,6 +232,7 @@ class JobExplanation:
             "state": "Suspended",
             "queue": self.line.as_json() if self.line is not None else None,
             "message": self.why,
+            "suggestions": [_suggestion_json(one) for one in self.suggestions],
             "cost": self.cost,
         }
 
@@ -239,9 +242,12 @@ def explain_job(scheduler: Scheduler, kind: str, key: str) -> JobExplanation | N
 
     :raises PluginError: when a plugin raises.
     """
-    line = scheduler.queue_line_of(kind, key)
-    if line is not None and line.refusal:
-        return JobExplanation(kind, key, line)
+    units = scheduler.units_of_job(kind, key)
+    line = scheduler.queue_line(units[0]) if units else None
+    profile = scheduler.profile_of(units[0].pods[0].pod) if units else None
+    if line is not None and line.refusal and profile is not None:
+        found = _diagnosis(scheduler, profile).admit(units, line.change)
+        return JobExplanation(kind, key, line, suggestions=found)
     held = HeldJobs(scheduler.snapshot).get((kind, key))
     return None if held is None else JobExplanation(kind, key, line, held.why)
 
@@ -302,11 +308,9 @@ class _About:
         if not self.search:
             return self._made("Pending")
         if line is None or not line.refusal:
-            # No change of a node helps a pod that its queue holds back.
             self._suggest()
-        elif line.change:
-            change = Suggestion(f"would be admitted with {line.change}")
-            self._fields["suggestions"] = (change,)
+        else:
+            self._admit(line.change)
         return self._made("Pending")
 
     def _unread(self, nodes: Sequence[str] | None = None) -> None:
@@ -437,6 +441,19 @@ class _About:
         if not has_minimum(gang.gang, gang.present):
             return ""
         return f"would be tried once {_counted_members(len(held))} no longer held back: {held[0]}"
+
+    def _admit(self, change: str) -> None:
+        """Add what would admit a pod that its queue holds back, and let it run."""
+        profile = self.scheduler.profile_of(self.pod)
+        unit = self.scheduler.pending_unit(self.unit) if profile is not None else None
+        if profile is None or unit is None:
+            return
+        try:
+            found = _diagnosis(self.scheduler, profile).admit([unit], change)
+        except PluginError as exc:
+            self._fields["broken_plugin"] = str(exc)
+            return
+        self._fields["suggestions"] = tuple(found)
 
     def _suggest(self) -> None:
         profile = self.scheduler.profile_of(self.pod)

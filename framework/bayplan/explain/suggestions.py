@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ _COMPARED = 8
 _SMALL = 16
 _MOST_ALONE = 32
 _NEVER = 10**9
+_MOST_EMPTIED = 20_000
+"""In how large a cluster, by its pods, it is tried what would fit without them."""
 _MIRROR = "kubernetes.io/config.mirror"
 """Pods with this annotation are the kubelet's own; it starts them again."""
 
@@ -59,6 +61,91 @@ class Diagnosis:
                 self.snapshot.remove_pod(pod.key)
             return self._changes(unit, now)
 
+    def admit(self, units: Sequence[Unit], change: str) -> list[Suggestion]:
+        """Return at most three changes that would let a job run that its queue holds back.
+
+        Each is tried with the nodes as they are, as if its queue took it.
+
+        :param units: its gangs and single pods; they are placed beside each other.
+        :param change: the change of a queue that would admit it, "" where that is not known.
+        :raises PluginError: when a plugin raises.
+        """
+        self.snapshot.sync()
+        with self.snapshot.trial():
+            for pod in (pod for unit in units for pod in unit.pods):
+                self.snapshot.remove_pod(pod.key)
+            for index, unit in enumerate(units):
+                if not self._kept(unit):
+                    return self._admit(units[index:], change)
+        return [Suggestion(f"would be admitted with {change}")] if change else []
+
+    def _kept(self, unit: Unit) -> bool:
+        """Place a unit within the running trial, as if its queue took it; tell whether it fits."""
+        offered = self.cycle.offers(unit, in_queue=False).candidates
+        return any(self.cycle.place_here(unit, one, in_queue=False) is not None for one in offered)
+
+    def _admit(self, units: Sequence[Unit], change: str) -> list[Suggestion]:
+        """Return what makes room for the first of some units, besides a change of its queue."""
+        unit = units[0]
+        more = f", and with {change}" if change else ""
+        remedies = self._remedies_of(unit)
+        if unit.gang is None and len(units) > 1:
+            # What helps one of several pods is not enough.
+            remedies = self._more_nodes([pod for one in units for pod in one.pods], None, "")
+        found = [
+            Suggestion(f"would be admitted {text}{more}", changes=1 + bool(change))
+            for text, weaker in self._relaxations(unit)
+            if self._fits(weaker)
+        ]
+        found += [
+            replace(
+                one,
+                text=f"would be admitted {change_only(one.text)}{more}",
+                changes=one.changes + bool(change),
+            )
+            for one in remedies
+            if one.text.startswith("would fit")
+        ]
+        return self._sorted(unit, found)
+
+    def _remedies_of(self, unit: Unit) -> list[Suggestion]:
+        if unit.gang is not None:
+            return self._gang_remedies(unit)
+        return self._remedies(unit.pods[0], None, frozenset((unit.pods[0].key,)))
+
+    def _sorted(self, unit: Unit, found: Iterable[Suggestion]) -> list[Suggestion]:
+        """Return the smallest changes, after what no end of other pods changes."""
+        best = sorted(found, key=lambda one: one.changes)[:_MOST]
+        if unit.gang is None or any(one.ends for one in best):
+            return best
+        return [*self._never(unit), *best]
+
+    def _fits(self, unit: Unit) -> bool:
+        """Tell whether there is room for a unit, if its queue took it."""
+        with self.snapshot.trial():
+            return self._kept(unit)
+
+    def _never(self, unit: Unit) -> list[Suggestion]:
+        """Return why a gang would not fit if no other pod ran, and how it would; [] if it would."""
+        placed = self.snapshot.placed
+        if len(placed) > _MOST_EMPTIED:
+            return []
+        own = {pod.key for pod, _ in unit.bound}
+        with self.snapshot.trial():
+            for key in [key for key in placed if key not in own and not self._comes_back(key)]:
+                self.snapshot.remove_pod(key)
+            refused = self.cycle.offers(unit, in_queue=False).refused
+            offered = [trial for trial in refused if trial.offered is not None]
+            if not offered or self._fits(unit):
+                return []
+            wider = next((t for t, one in self._relaxations(unit) if self._fits(one)), "")
+        best = max(offered, key=lambda trial: trial.offered or 0)
+        text = (
+            f"can never fit with the nodes as they are: of its {best.needed} pods the largest "
+            f"domain, {best.name}, has room for {best.offered}"
+        )
+        return [Suggestion(f"{text}; it would {wider}" if wider else text, changes=0)]
+
     def _changes(self, unit: Unit, now: float) -> list[Suggestion]:
         places = self._places(unit, now)
         if places is not None:
@@ -72,17 +159,15 @@ class Diagnosis:
             for text, weaker in relaxed
             if (places := self._places(weaker, now)) is not None
         ]
-        if unit.gang is None:
-            found += self._remedies(unit.pods[0], None, frozenset((unit.pods[0].key,)))
-        else:
-            found += self._gang_remedies(unit)
+        found += self._remedies_of(unit)
+        if unit.gang is not None:
             fewest = min((one.changes for one in found), default=_NEVER)
             if fewest > 1:
                 more = self._relaxed_and_more(relaxed)
                 found += [one for one in more if one.changes < fewest]
         if not found:
             found += self._mendings(unit, now)
-        return sorted(found, key=lambda one: one.changes)[:_MOST]
+        return self._sorted(unit, found)
 
     def _waits(self, unit: Unit) -> str:
         """Return what the unit waits for before it is tried, "" for nothing."""
@@ -305,13 +390,18 @@ class Diagnosis:
         """Tell whether ending a pod helps: it is not in the unit, nothing recreates it there."""
         if key in unit or key not in self.snapshot.placed:
             return False
-        other = self.snapshot.placed[key][0].pod.metadata
-        if _MIRROR in other.annotations:
+        if self._comes_back(key):
             return False
+        other = self.snapshot.placed[key][0].pod.metadata
         owners = {owner.uid for owner in pod.pod.metadata.owner_references if owner.controller}
-        return not any(
-            owner.controller and (owner.kind == "DaemonSet" or owner.uid in owners)
-            for owner in other.owner_references
+        return not any(owner.controller and owner.uid in owners for owner in other.owner_references)
+
+    def _comes_back(self, key: str) -> bool:
+        """Tell whether a pod that ends is started again on its node."""
+        meta = self.snapshot.placed[key][0].pod.metadata
+        owners = meta.owner_references
+        return _MIRROR in meta.annotations or any(
+            owner.controller and owner.kind == "DaemonSet" for owner in owners
         )
 
     def _share(self, info: PodInfo, row: int) -> float:
@@ -415,7 +505,7 @@ class Diagnosis:
         """Return the domain that offers the most; the cluster for a unit without gathering."""
         if not self.runtime["placement_generate"]:
             return "", None
-        answer = self.cycle.offers(unit)
+        answer = self.cycle.offers(unit, in_queue=False)
         if answer.candidates:
             return answer.candidates[0].name, answer.candidates[0].rows
         # Domains with enough nodes for the unit come first, then those where most members fit.

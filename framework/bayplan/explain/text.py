@@ -77,9 +77,10 @@ def print_job(console: Console, about: JobExplanation) -> None:
         _print_line(console, about.line)
     if about.cost:
         _line(console, 2, f"will cost at list price: {about.cost}")
-    if about.line is not None and about.line.change:
+    if about.suggestions:
         _heading(console, "What would help")
-        _line(console, 2, f"it would be admitted with {about.line.change}")
+    for one in about.suggestions:
+        _line(console, 2, _suggestion("it", one))
 
 
 def _line(console: Console, indent: int, text: str, style: str = "") -> None:
@@ -247,11 +248,11 @@ def _print_help(console: Console, about: Explanation) -> None:
     if not about.suggestions:
         _line(console, 2, "no change that bayplan knows of")
     for one in about.suggestions:
-        _line(console, 2, _suggestion(about, one))
+        _line(console, 2, _suggestion("the gang" if about.gang else "it", one))
 
 
-def _suggestion(about: Explanation, one: Suggestion) -> str:
-    subject = "the gang" if about.gang else "it"
+def _suggestion(subject: str, one: Suggestion) -> str:
+    """Return a change in a sentence about its subject."""
     # Where the text names them already, they are not named again.
     told = set(re.findall(r"[\w./-]+", one.text))
     named = any(short_key(key) in told for key in one.ends)

@@ -7,7 +7,7 @@ from typing import Any
 
 from bayplan.api import Pod
 from bayplan.errors import BayplanError
-from bayplan.explain.explanation import explain
+from bayplan.explain.explanation import explain, explain_job
 from bayplan.naming import natural_key
 from bayplan.page.picture import Picture
 from bayplan.page.rows import UnitRow
@@ -39,13 +39,13 @@ def detail_of_job(scheduler: Scheduler, held: HeldJob) -> dict[str, Any]:
     """Return why a job has no pods yet as a JSON object, like that of a pod."""
     found: dict[str, Any] = {"pod": held.key, "state": "Pending", "message": held.why}
     try:
-        line = scheduler.queue_line_of(held.kind, held.key)
+        about = explain_job(scheduler, held.kind, held.key)
     except BayplanError as exc:
         return {**found, "problem": str(exc)}
-    if line is None:
+    if about is None or about.line is None:
         return found
-    change = [{"text": f"it would be admitted with {line.change}"}] if line.change else []
-    return {**found, "line": line.as_json(), "suggestions": change}
+    own = about.as_json()
+    return {**found, "line": own["queue"], "suggestions": own["suggestions"]}
 
 
 def details_of(picture: Picture, pods: Mapping[str, Pod]) -> dict[str, dict[str, Any]]:

@@ -29,6 +29,7 @@ from bayplan.plugin.base import (
     Reads,
     Refusal,
     Skip,
+    Unit,
     Wait,
 )
 from bayplan.plugin.devices import NodeDevices
@@ -213,7 +214,10 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "None or an UnschedulableReason",
     ),
     "queue_line": (lambda v: v is None or isinstance(v, LineReport), "None or a LineReport"),
-    "queue_line_of": (lambda v: v is None or isinstance(v, LineReport), "None or a LineReport"),
+    "units_of_job": (
+        lambda v: v is None or (bool(v) and all(isinstance(one, Unit) for one in v)),
+        "None or some Units",
+    ),
     "queue_jobs": (
         lambda v: (
             v is None or (isinstance(v, Sequence) and all(isinstance(one, JobInLine) for one in v))

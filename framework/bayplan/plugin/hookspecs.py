@@ -391,11 +391,12 @@ def queue_line(unit: Unit) -> LineReport | None:
 
 
 @hookspec(firstresult=True)
-def queue_line_of(kind: str, key: str) -> LineReport | None:
-    """Return where a job without pods stands in its queue; None for one that waits in none.
+def units_of_job(kind: str, key: str) -> Sequence[Unit] | None:
+    """Return the pods that a job will have, which waits for its queue without any; None if not.
 
-    ``kind`` and ``key`` (``namespace/name``) name the object whose pods are still to come. As
-    ``queue_line`` it may search and try.
+    ``kind`` and ``key`` (``namespace/name``) name the object whose pods are still to come: gangs,
+    and single pods. ``queue_line`` is asked about the first, and all are tried, for explanations
+    only.
     """
 
 

@@ -58,7 +58,7 @@ _QUIET = {
     "queue_statuses",
     "unschedulable_reason",
     "queue_line",
-    "queue_line_of",
+    "units_of_job",
     "queue_jobs",
     "may_give_up",
     "admitted_without",

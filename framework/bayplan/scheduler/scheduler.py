@@ -242,17 +242,17 @@ class Scheduler:
                 return line
         return None
 
-    def queue_line_of(self, kind: str, key: str) -> LineReport | None:
-        """Return where a job without pods stands in its queue; None for one that waits in none.
+    def units_of_job(self, kind: str, key: str) -> Sequence[Unit]:
+        """Return the pods to come of a job that waits in a queue; none for one that does not.
 
         :raises PluginError: when a plugin raises.
         """
         for profile in self._state.profiles.by_name.values():
-            for call in profile.runtime["queue_line_of"]:
-                line: LineReport | None = call(kind, key)
-                if line is not None:
-                    return line
-        return None
+            for call in profile.runtime["units_of_job"]:
+                units: Sequence[Unit] | None = call(kind, key)
+                if units is not None:
+                    return units
+        return ()
 
     def queue_jobs(self, queue: str) -> Sequence[JobInLine] | None:
         """Return the jobs that wait in a queue (``SYSTEM/NAME``) to be admitted, the next first.

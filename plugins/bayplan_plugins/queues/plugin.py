@@ -368,13 +368,12 @@ class Queues(Plugin[QueuesArgs]):
         return None
 
     @hookimpl
-    def queue_line_of(self, kind: str, key: str) -> LineReport | None:
-        """Return the place of a job that waits for admission before it has pods."""
+    def units_of_job(self, kind: str, key: str) -> Sequence[Unit] | None:
+        """Return the pods to come of a job that waits for admission."""
         for policy in self._shown():
-            unit = policy.unit_of_job(kind, key) if isinstance(policy, AdmitsJobs) else None
-            if unit is not None:
-                queue = policy.queue_of(unit.pods[0])
-                return None if queue is None else line_of(self.handle, policy, queue, unit)
+            units = policy.units_of_job(kind, key) if isinstance(policy, AdmitsJobs) else ()
+            if units:
+                return units
         return None
 
     @hookimpl

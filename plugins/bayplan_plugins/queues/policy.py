@@ -186,8 +186,8 @@ class TellsReasons(Protocol):
 class AdmitsJobs(Protocol):
     """A policy that admits jobs, also before they have pods, and keeps their line itself."""
 
-    def unit_of_job(self, kind: str, key: str) -> Unit | None:
-        """Return the pods that a job would have, if it waits for a queue; None if not."""
+    def units_of_job(self, kind: str, key: str) -> Sequence[Unit]:
+        """Return the pods that a job would have, if it waits for a queue; none if not."""
 
     def jobs_in_line(self, queue: str) -> Sequence[JobInLine]:
         """Return the jobs that wait for admission to a queue, the next one first."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bayplan import Handle, PodInfo, Unit
+from bayplan.api.kueue import ResourceFlavor
 from bayplan.api.queue import Amounts
 from bayplan.queues.report import JobInLine
 from bayplan_plugins.queues.cluster_queue.admission import Admission
@@ -19,6 +20,7 @@ from bayplan_plugins.queues.cluster_queue.conditions import (
 )
 from bayplan_plugins.queues.cluster_queue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.cluster_queue.pod_workloads import PodWorkloads
+from bayplan_plugins.queues.cluster_queue.pods_to_come import PodToCome
 from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest
 from bayplan_plugins.queues.cluster_queue.rehearsal import Rehearsal
 from bayplan_plugins.queues.cluster_queue.slices import replaced_key
@@ -55,20 +57,37 @@ class AdmissionLine:
 
     # Who waits ---------------------------------------------------------------------------
 
-    def unit_of_job(self, kind: str, key: str) -> Unit | None:
-        """Return the pods that a job would have, if it waits; None if not."""
+    def units_of_job(self, kind: str, key: str) -> list[Unit]:
+        """Return the pods that a job would have, if it waits: gangs, and single pods."""
         for home, job in self._jobs.jobs.items():
             name = self._jobs.current(home)
             found = self._admission.store.workloads.get(name)
             if job.kind == kind and job.key == key:
                 admitted = found is not None and is_true(found, "Admitted")
                 if admitted or job.state.end is not None:
-                    return None
+                    return []
                 sets = found.spec.pod_sets if found is not None else job.pods
                 counts = {one.name: one.count for one in sets}
-                pods = [one.pod for one in self._pods.to_come(name, counts, {})]
-                return Unit(job.key, pods) if pods else None
-        return None
+                flavors = self._first_flavors(name)
+                of_sets = dict.fromkeys(counts, flavors)
+                return self._units(self._pods.to_come(name, counts, of_sets))
+        return []
+
+    def _units(self, pods: Iterable[PodToCome]) -> list[Unit]:
+        together: dict[str, list[PodToCome]] = {}
+        for one in pods:
+            together.setdefault(one.pod.gang or one.pod.key, []).append(one)
+        return [
+            self._handle.unit([one.pod for one in own], own[0].gang) for own in together.values()
+        ]
+
+    def _first_flavors(self, key: str) -> list[ResourceFlavor]:
+        """Return the flavors that are tried first for a workload."""
+        store = self._admission.store
+        queue = next((name for name, line in store.pending.items() if line.get(key)), None)
+        groups = store.cluster_queues[queue].spec.resource_groups if queue is not None else ()
+        names = dict.fromkeys(group.flavors[0].name for group in groups if group.flavors)
+        return [store.flavors[name] for name in names if name in store.flavors]
 
     def any_would_fit(self) -> bool:
         """Tell whether the first that waits in any queue would be admitted now."""

@@ -482,9 +482,9 @@ class ClusterQueuePolicy:
 
     # The line for people -----------------------------------------------------------------
 
-    def unit_of_job(self, kind: str, key: str) -> Unit | None:
+    def units_of_job(self, kind: str, key: str) -> Sequence[Unit]:
         """Return the pods that a suspended job would have, if it waits for a queue."""
-        return self._line.unit_of_job(kind, key)
+        return self._line.units_of_job(kind, key)
 
     def jobs_in_line(self, queue: str) -> Sequence[JobInLine]:
         """Return the workloads that wait for a ClusterQueue's quota."""
