@@ -10,9 +10,11 @@ import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import ROOT
 
 from bayplan.api import ApiObject, Pod
 from bayplan.cluster.embedded.assembly import start_controllers
+from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.gpu_fragmentation import stranded
@@ -383,3 +385,53 @@ def test_fractions_get_the_same_nodes_with_and_without_the_cache(asked: list[str
                 cluster.advance(2)
         found.append(cluster.placements())
     assert found[0] == found[1]
+
+
+# Whole GPUs ----------------------------------------------------------------------------------
+
+
+def gpu_nodes(count: int) -> list[ApiObject]:
+    return [make_node(f"n{number}", cpu="64", memory="512Gi", gpu=8) for number in range(count)]
+
+
+def nodes_of(cluster: Cluster, prefix: str) -> list[str]:
+    """Return the nodes of the pods whose names begin so, in order of their names."""
+    found = cluster.schedule()
+    return [found[name] for name in sorted(found) if name.startswith(prefix)]
+
+
+def test_the_profile_that_people_start_with_keeps_machines_whole() -> None:
+    cluster = Cluster(gpu_nodes(4))
+    cluster.add(*(make_pod(f"small-{number}", cpu="4", gpu=1) for number in range(8)))
+    assert len(set(nodes_of(cluster, "small"))) == 1
+    cluster.add(*(make_pod(f"large-{number}", cpu="32", gpu=8) for number in range(3)))
+    assert sorted(nodes_of(cluster, "large")) == sorted({"n0", "n1", "n2", "n3"} - {"n0"})
+
+
+def test_mixed_sizes_fill_machines_one_after_the_other() -> None:
+    cluster = Cluster(gpu_nodes(4))
+    for number, gpus in enumerate((2, 4, 1, 1, 4, 2, 2)):
+        cluster.add(make_pod(f"p{number}", cpu="2", gpu=gpus))
+        cluster.schedule()
+    assert len(set(nodes_of(cluster, "p"))) == 2
+
+
+def test_pods_without_gpus_are_spread_as_before() -> None:
+    packs = Cluster([*gpu_nodes(4), make_pod("gpu", cpu="4", gpu=1)])
+    spreads = Cluster([*gpu_nodes(4), make_pod("gpu", cpu="4", gpu=1)], profiles=kube_scheduler())
+    for cluster in (packs, spreads):
+        cluster.schedule()
+        for number in range(8):
+            cluster.add(make_pod(f"web-{number}", cpu="2"))
+            cluster.schedule()
+    assert nodes_of(packs, "web") == nodes_of(spreads, "web")
+
+
+def test_in_the_place_of_kube_scheduler_pods_with_gpus_are_spread_as_it_does() -> None:
+    cluster = Cluster(gpu_nodes(4), profiles=kube_scheduler())
+    cluster.add(*(make_pod(f"p{number}", cpu="4", gpu=1) for number in range(4)))
+    assert len(set(nodes_of(cluster, "p"))) == 4
+
+
+def kube_scheduler() -> ProfileSet:
+    return load_profiles(ROOT / "configs" / "profiles" / "default-scheduler.yaml")

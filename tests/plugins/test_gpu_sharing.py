@@ -38,7 +38,8 @@ def sharer(name: str, fraction: str = "", memory: str = "", devices: str = "", *
 
 def sharing(*objects: Any, **args: Any) -> Cluster:
     """Return a cluster whose kubelet runs pods, with GPUSharing in its profile."""
-    cluster = Cluster(plugins={"GPUSharing": args})
+    # What GPUFragmentation packs besides outweighs where GPUSharing would put pods.
+    cluster = Cluster(plugins={"GPUSharing": args, "GPUFragmentation": {}})
     start_controllers(cluster.api)
     cluster.add(*objects)
     cluster.schedule()

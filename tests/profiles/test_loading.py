@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from bayplan import Args, Plugin, hookimpl
 from bayplan.errors import InputError
@@ -62,6 +63,12 @@ def test_the_default_weights_are_those_of_kube_scheduler() -> None:
         "GPUSharing": 1,
         "GPUTopology": 2,
     }
+
+
+def test_without_a_file_the_profile_is_the_one_that_people_start_with() -> None:
+    (shipped,) = load_profiles(ROOT / "configs" / "profiles" / "default.yaml").profiles
+    (without,) = default_profiles().profiles
+    assert (shipped.points, shipped.args) == (without.points, without.args)
 
 
 def test_an_empty_configuration_means_the_defaults(tmp_path: Path) -> None:

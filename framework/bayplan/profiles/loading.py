@@ -22,7 +22,7 @@ from bayplan.inputs.documents import Document, Text, parse_documents, read_text
 from bayplan.inputs.validated import validated
 from bayplan.plugin.base import Args, Plugin
 from bayplan.plugin.contract import hook_names
-from bayplan.profiles.configuration import Configuration, PluginSet, ProfileEntry
+from bayplan.profiles.configuration import Configuration, PluginConfig, PluginSet, ProfileEntry
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.settings import ClientConnection, LeaderElection
 
@@ -108,8 +108,10 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("NodeNUMA", 1),
     ("DefaultPreemption", 1),
 )
-"""The default profile: kube-scheduler 1.36's plugins and weights, with gangs and gathering."""
+"""Without "plugins": kube-scheduler 1.36's plugins and weights, with gangs and gathering."""
 
+_DEFAULT_ARGS: Mapping[str, Mapping[str, Any]] = {"GPUFragmentation": {"packs": "GPUs"}}
+"""What the default profile (``configs/profiles/default.yaml``) says besides: it packs GPUs."""
 
 _USUAL = "default-scheduler"
 _WITHOUT_EFFECT = {"DeviceShare": ("allocator", "disableDeviceNUMATopologyAlignment")}
@@ -159,9 +161,14 @@ def default_profiles(
     :param scheduler_names: whose pods it takes; without any, every pod.
     :raises InputError: when a plugin of the default profile cannot be imported.
     """
+    raw = ProfileEntry(
+        plugin_config=tuple(
+            PluginConfig(name=name, args=dict(args)) for name, args in _DEFAULT_ARGS.items()
+        )
+    )
     source = "the default profile"
     document = Document(source, 1, {}, Text(source, ""))
-    profile = _resolve(ProfileEntry(), document, (), finder or PluginFinder(), _USUAL)
+    profile = _resolve(raw, document, (), finder or PluginFinder(), _USUAL)
     if not scheduler_names:
         return ProfileSet((profile,), any_scheduler=True)
     named = (dataclasses.replace(profile, scheduler_name=name) for name in scheduler_names)
