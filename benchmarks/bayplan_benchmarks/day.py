@@ -85,7 +85,7 @@ def outcome(profiles: ProfileSet, nodes: int, jobs: Sequence[TraceJob]) -> Outco
     simulation = Simulation(profiles, until=_DAY, journal=journal)
     simulation.on_settled(idle.look)
     simulation.create(cluster)
-    simulation.arrive(arrivals_of_trace(jobs, cluster))
+    simulation.arrive(arrivals_of_trace(jobs, cluster, profiles.usual_name))
     simulation.run()
     return compare([Run("", simulation, journal, idle)]).outcomes[0]
 
