@@ -54,7 +54,12 @@ function all(context) {
     if (!systems.has(queue.system)) systems.set(queue.system, []);
     systems.get(queue.system).push(queue);
   }
-  return [h("h1", {}, "Queues"), [...systems].map(([system, own]) => tree(system, own)), context.model.time === null ? null : h("p", { class: "dim" }, "What queues have and deserve is that of the present."), shares(queues, context), statistics(context)];
+  return [h("h1", {}, "Queues"), [...systems].map(([system, own]) => [tree(system, own), ofAll(own).map((note) => h("p", { class: "warn" }, note))]), context.model.time === null ? null : h("p", { class: "dim" }, "What queues have and deserve is that of the present."), shares(queues, context), statistics(context)];
+}
+
+/** What is noted of every queue of a system, such as who decides on them. */
+function ofAll(queues) {
+  return (queues[0].notes || []).filter((note) => queues.every((queue) => queue.notes.includes(note)));
 }
 
 function tree(system, queues) {
