@@ -98,7 +98,8 @@ def test_where_the_manager_renews_its_lease_the_queues_are_left_to_it_and_say_so
     line = cluster.scheduler.queue_jobs("kueue/cq")
     assert line is not None
     assert [one.job for one in line] == ["default/waits"]
-    about = cluster.scheduler.queue_line_of("Job", "default/waits")
+    (unit,) = cluster.scheduler.units_of_job("Job", "default/waits")[:1]
+    about = cluster.scheduler.queue_line(unit)
     assert about is not None
     assert (about.queue.name, about.place, about.notes) == ("cq", 1, (note(cluster),))
     (workload,) = cluster.api.list(KueueWorkload)
