@@ -53,11 +53,12 @@ def kai_cases(
 
 
 def run(case: Case) -> tuple[Any, Any]:
-    """Return what a case gives and what it expects.
+    """Return what a case gives and what it expects, where absent values are zero.
 
     :raises KeyError: for an operation that no function models.
     """
-    return OPERATIONS[case["op"]](case["input"], case["expected"])
+    got, expected = OPERATIONS[case["op"]](case["input"], case["expected"])
+    return got, {**{name: type(value)() for name, value in got.items()}, **expected}
 
 
 # Trees -------------------------------------------------------------------------------------
@@ -119,13 +120,13 @@ def _divide_all(given: Case, expected: Case) -> tuple[Any, Any]:
     shares = tree_of(given["queues"])
     usage = _usage(shares.tree, given["queues"])
     fair = Division(shares.tree, given["k_value"]).fair_shares(amounts(given["total"]), usage)
-    return _named(shares.tree, fair, expected), expected["fair_share"]
+    return _named(shares.tree, fair, expected), expected.get("fair_share", {})
 
 
 def _named(tree: QueueTree, fair: AmountRows, expected: Case) -> dict[str, dict[str, float]]:
     return {
         name: {kind: float(fair[tree.row_of[name], KINDS.index(kind)]) for kind in kinds}
-        for name, kinds in expected["fair_share"].items()
+        for name, kinds in expected.get("fair_share", {}).items()
     }
 
 

@@ -95,8 +95,9 @@ def _per_gpu(case: Case) -> None:
 
 def _fill_memory(case: Case) -> None:
     for kind, entries in case["allocations"].items():
-        for entry, want in zip(entries, case["want"][kind], strict=True):
-            total = _amounts(case["deviceTotal"][kind].get(str(entry["minor"])))
+        for entry, want in zip(entries, case["want"].get(kind, ()), strict=True):
+            totals = case["deviceTotal"].get(kind, {})
+            total = _amounts(totals.get(str(entry["minor"])))
             try:
                 found = with_memory(_amounts(entry["resources"]), total)
             except ValueError:

@@ -57,7 +57,8 @@ def _group(group: Case) -> dict[str, Any]:
             {"name": name, "nominalQuota": "0", **_spelt(quota, nominal="nominalQuota")}
             for name, quota in flavor.get("resources", {}).items()
         ]
-        flavors.append({"name": flavor["flavor"], "resources": resources, **_spelt(rest)})
+        name = flavor.get("flavor", "")
+        flavors.append({"name": name, "resources": resources, **_spelt(rest)})
     covered = list(dict.fromkeys(r["name"] for flavor in flavors for r in flavor["resources"]))
     rest = {k: v for k, v in group.items() if k != "flavors"}
     return {"coveredResources": covered, "flavors": flavors, **_spelt(rest)}
@@ -160,11 +161,11 @@ def _admission(case: Case | None) -> dict[str, Any] | None:
     sets = [
         {"name": "main", **_spelt(one, usage="resourceUsage")} for one in case.get("pod_sets", ())
     ]
-    return {**_spelt(left), "podSetAssignments": sets}
+    return {"clusterQueue": "", **_spelt(left), "podSetAssignments": sets}
 
 
 def _conditions(cases: Iterable[Case]) -> list[dict[str, Any]]:
-    nothing = dict.fromkeys(("status", "reason", "message"), "")
+    nothing = dict.fromkeys(("type", "status", "reason", "message"), "")
     return [
         {
             **nothing,
@@ -197,11 +198,21 @@ def workload(case: Case) -> KueueWorkload:
         "priorityClassRef": fields.take("priority_class"),
     }
     checks = fields.take("admission_checks", ())
+    stats = fields.take("scheduling_stats")
+    if stats is not None:
+        evictions = [{"reason": "", **_spelt(one)} for one in stats.get("evictions", ())]
+        stats = {**stats, "evictions": evictions}
     status = {
         "conditions": _conditions(fields.take("conditions", ())),
         "admission": _admission(fields.take("admission")),
         "requeueState": _timed(fields.take("requeue_state"), "requeueAt"),
-        "admissionChecks": [_timed(one, "lastTransitionTime") for one in checks],
+        "admissionChecks": [
+            _timed({"name": "", "state": "Pending", **one}, "lastTransitionTime") for one in checks
+        ],
+        "resourceRequests": [
+            {"name": "", **_spelt(one)} for one in fields.take("resource_requests", ())
+        ],
+        "schedulingStats": stats,
         "preemptionGates": fields.take("preemption_gate_states", []),
     }
     return _made(KueueWorkload, fields.object(spec, metadata, status))
