@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta, explicit
 from bayplan.api.quantity import Quantity
@@ -34,7 +34,7 @@ class ResourceQuotaSpec(ApiStruct, frozen=True):
 
     hard: dict[str, Quantity] = {}
     scopes: tuple[str, ...] = ()
-    scope_selector: dict[str, object] | None = None
+    scope_selector: dict[str, Any] | None = None
 
 
 class ResourceQuota(ApiStruct, frozen=True):
