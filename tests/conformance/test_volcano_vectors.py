@@ -24,7 +24,7 @@ def test_cycle(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     told = differences(case, run(case, monkeypatch, tmp_path))
     reason = better_answer(case)
     if told and reason is not None:
-        pytest.xfail(f"better answer: {reason}")
+        pytest.xfail(f"better answer, as {reason}")
     assert told == []
 
 

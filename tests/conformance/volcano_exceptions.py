@@ -23,7 +23,7 @@ def out_of_scope(case: Case) -> str | None:
 
 BETTER = {
     "allocate/TestAllocateWithPartitionPolicyNetworkTopology/8": (
-        "three members fit: one in a domain, two that belong together in the other; Volcano's "
+        "three members fit, one in a domain, two that belong together in the other; Volcano's "
         "search takes the first domain and gives up"
     ),
     "allocate/TestAllocateWithNetWorkTopologies/16": (
@@ -34,7 +34,7 @@ BETTER = {
         "a claim asks for 100 devices, and the API allows 32; its queue does not bound them"
     ),
     "reclaim/TestReclaim/7": (
-        "the gang needs two pods, and its queue deserves one: Volcano evicts a pod in vain"
+        "the gang needs two pods, and its queue deserves one; Volcano evicts a pod in vain"
     ),
 }
 """Cases with a better answer, by id."""
