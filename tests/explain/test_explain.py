@@ -108,6 +108,11 @@ def test_the_json_holds_what_the_text_says() -> None:
     }
     assert about["suggestions"] == [
         {
+            "text": "can never fit with the nodes as they are: of its 5 pods the largest domain, "
+            "RackLayer/r0, has room for 4; it would without MustGather at RackLayer",
+            "changes": 0,
+        },
+        {
             "text": "would fit without MustGather at RackLayer",
             "changes": 1,
             "places": {f"default/p{i}": f"r0n{i}" for i in range(4)} | {"default/p4": "r1n0"},

@@ -26,10 +26,20 @@ ANSWERS: dict[str, Answer] = {
         ("would fit if 3 CPUs were freed on n0", ["default/big"]),
     ],
     "c03-rack": [
+        (
+            "can never fit with the nodes as they are: of its 5 pods the largest domain, RackLayer/r0, "
+            "has room for 4; it would without MustGather at RackLayer",
+            [],
+        ),
         ("would fit without MustGather at RackLayer", []),
         ("would fit if RackLayer/r0 had 1 more node like r0n0", []),
     ],
     "c03b-rack": [
+        (
+            "can never fit with the nodes as they are: of its 9 pods the largest domain, RackLayer/r0, "
+            "has room for 4",
+            [],
+        ),
         (
             "would fit without MustGather at RackLayer and if the cluster had 1 more node like r0n0",
             [],
@@ -218,6 +228,11 @@ ANSWERS: dict[str, Answer] = {
         ),
     ],
     "d19-nolabel": [
+        (
+            "can never fit with the nodes as they are: of its 3 pods the largest domain, RackLayer/r0, "
+            "has room for 2; it would without MustGather at RackLayer",
+            [],
+        ),
         ("would fit without MustGather at RackLayer", []),
         ("would fit if RackLayer/r0 had 1 more node like n1", []),
     ],

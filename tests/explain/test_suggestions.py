@@ -83,6 +83,8 @@ def test_a_gang_is_told_what_to_relax_and_what_to_free() -> None:
     cluster.add(make_pod("busy", "1", None, node="n-4"), *gang(4))
     # Neither rack has four nodes, so no freeing can help.
     assert advice(cluster, "job") == [
+        "can never fit with the nodes as they are: of its 4 pods the largest domain, Rack/a, "
+        "has room for 3; it would without MustGather at Rack",
         "would fit without MustGather at Rack",
         "would fit if Rack/a had 1 more node like n-0",
     ]

@@ -106,17 +106,22 @@ class Diagnosis:
             for one in remedies
             if one.text.startswith("would fit")
         ]
-        return self._sorted(unit, found)
+        return self._sorted(unit, found, remedies)
 
     def _remedies_of(self, unit: Unit) -> list[Suggestion]:
         if unit.gang is not None:
             return self._gang_remedies(unit)
         return self._remedies(unit.pods[0], None, frozenset((unit.pods[0].key,)))
 
-    def _sorted(self, unit: Unit, found: Iterable[Suggestion]) -> list[Suggestion]:
-        """Return the smallest changes, after what no end of other pods changes."""
+    def _sorted(
+        self, unit: Unit, found: Iterable[Suggestion], remedies: Iterable[Suggestion]
+    ) -> list[Suggestion]:
+        """Return the smallest changes, after what none of the nodes that there are can change.
+
+        :param remedies: those of the changes that are not of the unit itself.
+        """
         best = sorted(found, key=lambda one: one.changes)[:_MOST]
-        if unit.gang is None or any(one.ends for one in best):
+        if unit.gang is None or any(one.places for one in remedies):
             return best
         return [*self._never(unit), *best]
 
@@ -159,7 +164,8 @@ class Diagnosis:
             for text, weaker in relaxed
             if (places := self._places(weaker, now)) is not None
         ]
-        found += self._remedies_of(unit)
+        remedies = self._remedies_of(unit)
+        found += remedies
         if unit.gang is not None:
             fewest = min((one.changes for one in found), default=_NEVER)
             if fewest > 1:
@@ -167,7 +173,7 @@ class Diagnosis:
                 found += [one for one in more if one.changes < fewest]
         if not found:
             found += self._mendings(unit, now)
-        return self._sorted(unit, found)
+        return self._sorted(unit, found, remedies)
 
     def _waits(self, unit: Unit) -> str:
         """Return what the unit waits for before it is tried, "" for nothing."""
