@@ -572,7 +572,7 @@ def test_queues_come_from_the_scheduler_that_runs_or_else_from_the_cluster(
     running.until("not placed")
     told = bayplan("queue", "show", "a", "--kubeconfig", kubeconfig)
     assert told.stderr == ""
-    assert "Insufficient cpu" in told.stdout
+    assert "deserved share of cpu exceeded" in told.stdout
     listed = json.loads(bayplan("queue", "list", "-o", "json", "--kubeconfig", kubeconfig).stdout)
     assert [one["name"] for one in listed["queues"]] == ["a"]
     assert 'there is no queue "b"' in failure("queue", "show", "b", "--kubeconfig", kubeconfig)

@@ -138,7 +138,7 @@ def test_a_suspended_job_learns_what_it_waits_for() -> None:
     answer = explain("job/distill", "5m")
     assert "Job default/distill is suspended: it has no pods yet" in answer
     assert "place 1 of 1 in the line" in answer
-    assert "waits for default/train, which ends in about 1680 s" in answer
+    assert "waits for default/train, which ends in about 1500 s" in answer
     assert 'with 4 more h100/nvidia.com/gpu in the quota of queue "vision"' in answer
 
 

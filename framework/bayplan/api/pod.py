@@ -11,6 +11,7 @@ from bayplan.api.quantity import Quantity
 from bayplan.api.volume_claim import PersistentVolumeClaimTemplate
 
 __all__ = [
+    "DEFAULT_SCHEDULER",
     "Affinity",
     "Container",
     "ContainerPort",
@@ -40,6 +41,9 @@ __all__ = [
     "TopologySpreadConstraint",
     "WeightedPodAffinityTerm",
 ]
+
+DEFAULT_SCHEDULER = "default-scheduler"
+"""The schedulerName of pods that state none: Kubernetes' own scheduler."""
 
 ResourceList = dict[str, Quantity]
 TaintEffect = Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"]
@@ -245,7 +249,7 @@ class PodSpec(ApiStruct, frozen=True):
     preemption_policy: Literal["PreemptLowerPriority", "Never"] | None = None
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduling_group: SchedulingGroup | None = None
-    scheduler_name: str = explicit("default-scheduler")
+    scheduler_name: str = explicit(DEFAULT_SCHEDULER)
     resource_claims: tuple[PodResourceClaim, ...] = ()
     volumes: tuple[Volume, ...] = ()
     host_network: bool = False

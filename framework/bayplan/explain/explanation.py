@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Pod
+from bayplan.api.pod import DEFAULT_SCHEDULER
 from bayplan.errors import PluginError, did_you_mean
 from bayplan.explain.options import Suggestion
 from bayplan.explain.suggestions import Diagnosis
@@ -181,7 +182,7 @@ def why_pending(scheduler: Scheduler, pod: Pod) -> str:
     condition = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
     if scheduler.profile_of(pod) is None:
         name = pod.spec.scheduler_name
-        near = did_you_mean(name, scheduler.profiles)
+        near = "" if name == DEFAULT_SCHEDULER else did_you_mean(name, scheduler.profiles)
         told = f'no profile schedules pods of schedulerName "{name}"{near}'
         return f"{told}; that scheduler says: {condition.message}" if condition else told
     return condition.message if condition is not None else "not tried yet"

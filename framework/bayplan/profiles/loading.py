@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
+from bayplan.api.pod import DEFAULT_SCHEDULER
 from bayplan.dialects.koordinator import CoschedulingArgs
 from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.documents import Document, Text, parse_documents, read_text
@@ -113,7 +114,6 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
 _DEFAULT_ARGS: Mapping[str, Mapping[str, Any]] = {"GPUFragmentation": {"packs": "GPUs"}}
 """What the default profile (``configs/profiles/default.yaml``) says besides: it packs GPUs."""
 
-_USUAL = "default-scheduler"
 _WITHOUT_EFFECT = {"DeviceShare": ("allocator", "disableDeviceNUMATopologyAlignment")}
 """Arguments of Koordinator's plugins that bayplan takes and does not need."""
 
@@ -150,7 +150,7 @@ class ProfileSet:
     def usual_name(self) -> str:
         """Whose pods those are that name no scheduler: Kubernetes' default, or the first's."""
         names = [profile.scheduler_name for profile in self.profiles]
-        return _USUAL if _USUAL in names else names[0]
+        return DEFAULT_SCHEDULER if DEFAULT_SCHEDULER in names else names[0]
 
 
 def default_profiles(
@@ -168,7 +168,7 @@ def default_profiles(
     )
     source = "the default profile"
     document = Document(source, 1, {}, Text(source, ""))
-    profile = _resolve(raw, document, (), finder or PluginFinder(), _USUAL)
+    profile = _resolve(raw, document, (), finder or PluginFinder(), DEFAULT_SCHEDULER)
     if not scheduler_names:
         return ProfileSet((profile,), any_scheduler=True)
     named = (dataclasses.replace(profile, scheduler_name=name) for name in scheduler_names)
@@ -238,7 +238,7 @@ def _unwrap(document: Document) -> tuple[Document, str]:
     if not isinstance(content, dict):
         raise InputError("expected a mapping of kind KubeSchedulerConfiguration", document.where())
     if content.get("kind") != "ConfigMap":
-        return document, _USUAL
+        return document, DEFAULT_SCHEDULER
     data = content.get("data")
     entries = data if isinstance(data, dict) else {}
     for key, text in entries.items():
@@ -247,7 +247,7 @@ def _unwrap(document: Document) -> tuple[Document, str]:
             if len(inner) != 1 or not isinstance(inner[0].content, dict):
                 raise InputError("expected one document", f"{document.source} (data.{key})")
             # Koordinator's ConfigMap does not name its scheduler; its Deployment does.
-            named = "koord-scheduler" if "koord" in key else _USUAL
+            named = "koord-scheduler" if "koord" in key else DEFAULT_SCHEDULER
             return inner[0], named
     raise InputError("this ConfigMap holds no KubeSchedulerConfiguration", document.where(["data"]))
 

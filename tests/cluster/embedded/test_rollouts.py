@@ -51,7 +51,7 @@ def workload(kind: str, image: str = "one", grace: int = 0, cpu: str = "1", **sp
 class Rollout:
     """A workload in a simulation, and what was seen of its pods."""
 
-    def __init__(self, obj: Any, cpu: int = 100, until: float = 3600) -> None:
+    def __init__(self, obj: Any, cpu: int = 100, until: float | None = 3600) -> None:
         self.made = Simulation(default_profiles(), until=until)
         self.made.create([make_node("n", cpu=cpu), obj])
         self.type = type(obj)
@@ -163,7 +163,7 @@ def test_a_rollout_that_does_not_go_on_misses_its_deadline() -> None:
 def test_nobody_waits_for_a_deadline_alone() -> None:
     gated = template("one")
     gated["spec"]["schedulingGates"] = [{"name": "example.com/later"}]
-    made = Rollout(workload("Deployment", template=gated))
+    made = Rollout(workload("Deployment", template=gated), until=None)
     assert made.condition("Progressing").reason == "ReplicaSetUpdated"
     assert made.made.cluster.now == 0
 
