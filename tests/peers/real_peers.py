@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from live_cluster import EVENTS, PODS, LiveCluster
 from plane import BASH, ControlPlane, wait_until
 from process import Scheduler
@@ -18,7 +19,13 @@ from real_programs import PEERS, RAN, missing_peers
 Content = dict[str, Any]
 
 SCHEDULER = "bayplan"
-"""The schedulerName of all pods; the peers take it for their own."""
+"""The schedulerName of pods; the peers take it for their own."""
+_PROFILE: Content = {
+    "apiVersion": "kubescheduler.config.k8s.io/v1",
+    "kind": "KubeSchedulerConfiguration",
+    "profiles": [{"schedulerName": SCHEDULER}, {"schedulerName": "volcano"}],
+}
+"""Operators that write Volcano's groups send the pods to Volcano, whatever their templates say."""
 
 
 @dataclass
@@ -57,7 +64,9 @@ class Peers:
 
         :param expected: what a line of the log contains that is none.
         """
-        made = Scheduler(self.kubeconfig, folder)
+        profile = folder / "profile.yaml"
+        profile.write_text(yaml.safe_dump(_PROFILE))
+        made = Scheduler(self.kubeconfig, folder, profile)
         made.start()
         try:
             yield made

@@ -111,9 +111,7 @@ KINDS = {
     ),
     "mpi": Kind(["mpi"], mpi_job, TRAINING, 3),
     "mpi-volcano": Kind(["mpi"], mpi_job, TRAINING, 3, VOLCANO, {"MPI_GANG": "volcano"}),
-    "mpi-coscheduling": Kind(
-        ["mpi"], mpi_job, TRAINING, 3, COSCHEDULING, {"MPI_GANG": "scheduler-plugins"}
-    ),
+    "mpi-coscheduling": Kind(["mpi"], mpi_job, TRAINING, 3, COSCHEDULING, {"MPI_GANG": SCHEDULER}),
 }
 
 
