@@ -1,4 +1,4 @@
-"""Whether a node can be used, and which model its devices are."""
+"""Whether a node and its kubelet can be used, and which model its devices are."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from enum import Enum
 
 from bayplan.api.node import Node
 
-__all__ = ["NodeState", "model_of", "state_of"]
+__all__ = ["NodeState", "is_out_of_service", "is_silent", "model_of", "state_of"]
 
-_UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_SILENT = "node.kubernetes.io/unreachable"
+_UNREACHABLE = ("node.kubernetes.io/not-ready", _SILENT)
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _MODELS = {
     "nvidia.com": "nvidia.com/gpu.product",
     "amd.com": "amd.com/gpu.product-name",
@@ -31,12 +33,30 @@ class NodeState(Enum):
 
 def state_of(node: Node) -> NodeState:
     """Return a node's state: failed where its kubelet is not ready, maintenance while cordoned."""
-    ready = next((one for one in node.status.conditions if one.type == "Ready"), None)
-    if ready is not None and ready.status != "True":
+    if _ready(node) != "True":
         return NodeState.FAILED
     if any(taint.key in _UNREACHABLE for taint in node.spec.taints):
         return NodeState.FAILED
     return NodeState.MAINTENANCE if node.spec.unschedulable else NodeState.IN_SERVICE
+
+
+def is_silent(node: Node) -> bool:
+    """Tell whether a node's kubelet says nothing, so that its pods neither start nor end.
+
+    A kubelet that itself says that its node is not ready does both.
+    """
+    return _ready(node) == "Unknown" or any(taint.key == _SILENT for taint in node.spec.taints)
+
+
+def is_out_of_service(node: Node) -> bool:
+    """Tell whether somebody vouches that nothing runs any more on a node that is not ready."""
+    tainted = any(taint.key == _OUT_OF_SERVICE for taint in node.spec.taints)
+    return tainted and _ready(node) != "True"
+
+
+def _ready(node: Node) -> str:
+    """Return the status of the condition Ready; a node without it counts as ready."""
+    return next((one.status for one in node.status.conditions if one.type == "Ready"), "True")
 
 
 def model_of(node: Node, resource: str) -> str:

@@ -14,6 +14,7 @@ from bayplan.api import (
     ResourceClaim,
     StatefulSet,
 )
+from bayplan.api.node_state import is_silent
 from bayplan.api.volumes import is_bound, is_owned, used_claims
 from bayplan.cluster.embedded.admission import with_condition
 from bayplan.cluster.embedded.kubelet_admission import KubeletAdmission
@@ -34,7 +35,7 @@ _SERVICES: dict[str, type[ReplicaSet | StatefulSet | DaemonSet]] = {
 
 
 class VirtualKubelet:
-    """Runs the pods of all nodes of an embedded cluster."""
+    """Runs the pods of all nodes of an embedded cluster, those of silent kubelets excepted."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -43,6 +44,7 @@ class VirtualKubelet:
         self._without_volumes: dict[str, None] = {}
         self._room = KubeletAdmission()
         self._failed: set[str] = set()
+        self._delayed: dict[str, dict[tuple[str, str], None]] = {}
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
@@ -54,6 +56,7 @@ class VirtualKubelet:
             return
         if isinstance(pod, Node):
             self._node_changed(pod, event.type is WatchType.DELETED)
+            self._catch_up(pod, event.type is WatchType.DELETED)
         if not isinstance(pod, Pod):
             return
         if event.type is WatchType.DELETED or pod.status.phase in ("Succeeded", "Failed"):
@@ -65,7 +68,9 @@ class VirtualKubelet:
             self._started.add(pod.metadata.uid)
             if pod.status.phase == "Running":
                 self._room.count(pod)
-            elif pod.status.phase == "Pending" and self._admit(pod.key):
+            elif pod.status.phase != "Pending" or self._is_delayed(pod):
+                return
+            elif self._admit(pod.key):
                 self._start(pod.key)
 
     def _node_changed(self, node: Node, gone: bool) -> None:
@@ -84,6 +89,28 @@ class VirtualKubelet:
                 ready = PodCondition("Ready", str(not bad), last_transition_time=stamp)
                 self._cluster.update(with_condition(pod, ready))
 
+    def _is_delayed(self, pod: Pod) -> bool:
+        """Tell whether a pod's kubelet is silent; then what it has to do waits for its return."""
+        name = pod.spec.node_name
+        node = self._cluster.get(Node, name)
+        if node is None or not is_silent(node):
+            return False
+        self._delayed.setdefault(name, {})[pod.key, pod.metadata.uid] = None
+        return True
+
+    def _catch_up(self, node: Node, gone: bool) -> None:
+        """Start and complete the pods that waited for a kubelet that is back."""
+        if is_silent(node) and not gone:
+            return
+        for key, uid in self._delayed.pop(node.metadata.name, ()):
+            pod = self._cluster.get(Pod, key)
+            if pod is None or pod.metadata.uid != uid or gone or pod.metadata.deletion_timestamp:
+                continue
+            if pod.status.phase == "Running":
+                self._finish(key, uid)
+            elif self._admit(key):
+                self._start(key)
+
     def _admit(self, key: str) -> bool:
         """Admit a pod if its node has enough resources; otherwise fail it."""
         pod = self._cluster.get(Pod, key)
@@ -101,7 +128,7 @@ class VirtualKubelet:
 
     def _start(self, key: str) -> None:
         pod = self._cluster.get(Pod, key)
-        if pod is None or pod.status.phase != "Pending":
+        if pod is None or pod.status.phase != "Pending" or self._is_delayed(pod):
             return
         missing = self._missing_claim(pod)
         if missing:
@@ -192,6 +219,8 @@ class VirtualKubelet:
     def _finish(self, key: str, uid: str) -> None:
         pod = self._cluster.get(Pod, key)
         if pod is None or pod.metadata.uid != uid or pod.metadata.deletion_timestamp is not None:
+            return
+        if self._is_delayed(pod):
             return
         conditions = tuple(c for c in pod.status.conditions if c.type != "Ready")
         status = replace(pod.status, phase="Succeeded", conditions=conditions)

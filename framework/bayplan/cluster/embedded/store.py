@@ -25,6 +25,7 @@ from bayplan.api import (
     StorageClass,
     kind_of,
 )
+from bayplan.api.node_state import is_silent
 from bayplan.api.object_key import object_key
 from bayplan.api.volumes import default_class
 from bayplan.cluster.embedded.admission import with_condition_taints, with_spec
@@ -174,7 +175,12 @@ class MemoryCluster:
         key = self.key_of(obj)
         if key in taken:
             raise AlreadyExists(f"{self.kind_of(obj).name} {key} exists already")
-        return self._store(obj, WatchType.ADDED)
+        stored = self._store(obj, WatchType.ADDED)
+        if isinstance(stored, Node):
+            self._kubelet_is_back(stored)
+        elif isinstance(stored, Pod) and stored.metadata.deletion_timestamp is not None:
+            self._wait_for_end(stored, self._left_of_grace(stored))
+        return stored
 
     def update(self, obj: Obj) -> Obj:
         """Replace an object. Its resourceVersion, if set, must be the current one.
@@ -201,8 +207,11 @@ class MemoryCluster:
         if self._is_current(obj, current):
             return current
         stored = self._store(obj, WatchType.MODIFIED)
-        if self._locked and isinstance(obj, Node):
-            self.clock.call_later(0.0, self._unlock)
+        if isinstance(stored, Node) and isinstance(current, Node):
+            if self._locked:
+                self.clock.call_later(0.0, self._unlock)
+            if is_silent(current):
+                self._kubelet_is_back(stored)
         return stored
 
     def _is_current(self, obj: Obj, current: Obj) -> bool:
@@ -213,6 +222,7 @@ class MemoryCluster:
     def delete(self, type_: type[ApiObject], key: str, grace: float | None = None) -> None:
         """Delete an object; a running pod gets its grace period (seconds) first.
 
+        A pod of a silent kubelet stays until the kubelet is back or the grace period is 0.
         An object with finalizers is only marked; ``update`` without finalizers removes it.
 
         :raises NotFound: when there is no such object.
@@ -329,11 +339,35 @@ class MemoryCluster:
             deletion_grace_period_seconds=int(seconds),
         )
         pod = self._store(replace(pod, metadata=meta), WatchType.MODIFIED)
-        self.clock.call_later(seconds, lambda: self._remove_if_same(pod.key, pod.metadata.uid))
+        self._wait_for_end(pod, seconds)
 
-    def _remove_if_same(self, key: str, uid: str) -> None:
+    def _wait_for_end(self, pod: Pod, seconds: float) -> None:
+        """Let the kubelet end a pod after its grace period, if it hears of the deletion."""
+        if not self._has_silent_kubelet(pod):
+            self.clock.call_later(seconds, lambda: self._end(pod.key, pod.metadata.uid))
+
+    def _kubelet_is_back(self, node: Node) -> None:
+        """Let the kubelet end what was deleted while it was silent."""
+        if is_silent(node):
+            return
+        for pod in self.list(Pod):
+            meta = pod.metadata
+            if pod.spec.node_name == node.metadata.name and meta.deletion_timestamp is not None:
+                self._wait_for_end(pod, meta.deletion_grace_period_seconds or 0)
+
+    def _has_silent_kubelet(self, pod: Pod) -> bool:
+        node = self.get(Node, pod.spec.node_name)
+        return node is not None and is_silent(node)
+
+    def _left_of_grace(self, pod: Pod) -> float:
+        """Return the seconds until the end of a pod whose deletion began elsewhere."""
+        meta = pod.metadata
+        left = self.seconds_of(meta.deletion_timestamp) - self.now
+        return max(0.0, min(left, meta.deletion_grace_period_seconds or 0))
+
+    def _end(self, key: str, uid: str) -> None:
         pod = self.get(Pod, key)
-        if pod is None or pod.metadata.uid != uid:
+        if pod is None or pod.metadata.uid != uid or self._has_silent_kubelet(pod):
             return
         if pod.metadata.finalizers:
             meta = replace(pod.metadata, deletion_grace_period_seconds=0)
