@@ -134,7 +134,7 @@ def test_policies_are_compared_over_the_time_of_the_longest(tmp_path: Path) -> N
 def test_policies_are_compared_without_prices(tmp_path: Path) -> None:
     shown = compared(tmp_path, "--arrivals", str(tmp_path / "jobs.csv")).stdout
     head, names, *rows = shown.splitlines()
-    assert head.startswith("Policies  over 1")
+    assert head.startswith("Comparison  over 1")
     assert names.split() == [str(tmp_path / "fifo.yaml"), str(tmp_path / "priority.yaml")]
     figures = {row[:20].strip(): row[20:].split() for row in rows}
     assert figures["jobs started"] == ["2", "3"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from bayplan.errors import InputError
 from bayplan.naming import counted
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool, page: 
         return
     from bayplan.cluster.apiserver.cluster_up import serve
     from bayplan.cluster.manifests import load_manifests
+    from bayplan.cluster.node_changes import AT_PATH
 
     def ready(served: Served) -> None:
         for kind, count in sorted(served.ignored.items()):
@@ -89,6 +91,9 @@ def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool, page: 
         click.echo(f"export KUBECONFIG={shlex.quote(str(kubeconfig.absolute()))}")
 
     manifests = load_manifests(paths, in_full=True)
+    if manifests.changes:
+        text = "is for bayplan simulate: change the node of a served cluster with kubectl"
+        raise InputError(text, f"Node {manifests.changes[0].name}: {AT_PATH}")
     for note in manifests.notes():
         click.echo(f"note: {note}", err=True)
     serve(manifests, port, kubeconfig, ready, _page if page else None)

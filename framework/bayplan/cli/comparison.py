@@ -43,7 +43,7 @@ def print_comparison(found: Comparison) -> None:
         _add_amounts(table, name, "free while jobs waited", [one.idle for one in outcomes])
         _add_amounts(table, name, "lost by evictions", [one.lost for one in outcomes])
     console = stdout()
-    console.print(f"[bold]Policies[/bold]  over {duration_text(outcomes[0].seconds)}")
+    console.print(f"[bold]Comparison[/bold]  over {duration_text(outcomes[0].seconds)}")
     console.print(table)
     for difference in found.differences:
         _print_difference(console, difference)

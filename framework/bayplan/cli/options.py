@@ -247,6 +247,7 @@ def simulate(
             later += arrivals_of_trace(jobs, manifests.objects, loaded.usual_name)
         simulation.create(start)
         simulation.arrive(later)
+        simulation.change_nodes(manifests.changes)
         simulation.run(bars("pods placed") if bars is not None else None)
         _check_admitted(simulation, record)
     return simulation, manifests

@@ -30,10 +30,14 @@ class Work:
     seed: int = 0
     arrivals: Path | None = None
     order: int = 0
+    added: str | None = None
+    """A file or folder of manifests beside ``paths``, for a comparison with and without it."""
 
 
-def policy_name(config: Path | None) -> str:
-    """Return the name of a policy: its profile file."""
+def policy_name(config: Path | None, added: str | None = None) -> str:
+    """Return the name of a policy: its profile file, or the manifests that it adds to the first."""
+    if added is not None:
+        return f"with {added}"
     return DEFAULT if config is None else str(config)
 
 
@@ -49,7 +53,7 @@ def run_policy(
 
     journal, idle = Journal(), IdleHistory()
     simulation, _ = simulate(
-        work.paths,
+        work.paths if work.added is None else (*work.paths, work.added),
         config,
         work.plugins_dir,
         work.until,
@@ -61,4 +65,4 @@ def run_policy(
         bars=bars,
         begun=begun,
     )
-    return Run(policy_name(config), simulation, journal, idle)
+    return Run(policy_name(config, work.added), simulation, journal, idle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,10 @@ import click
 from bayplan.cli.options import compared_input_options, output_option, simulate
 from bayplan.cli.progress import progress_bars
 from bayplan.cli.watching import again_and_again, check_watchable, watch_option
+from bayplan.cluster.archive import is_archive
 from bayplan.errors import InputError, did_you_mean
 from bayplan.naming import counted
+from bayplan.profiles.loading import holds_profiles
 
 if TYPE_CHECKING:
     from bayplan.cli.costs import Costs
@@ -36,9 +39,10 @@ _PENDING = 3
     "compared",
     type=click.Path(path_type=Path),
     multiple=True,
-    metavar="FILE",
-    help="Compare this profile file with the one of --config, or else with the other --compare, "
-    "or else with the default profile. Repeatable.",
+    metavar="PATH",
+    help="A profile file: compare it with the one of --config, or else with the other --compare, "
+    "or else with the default profile. A file or folder of manifests: compare with and without "
+    "them, under the first profile. Repeatable.",
 )
 @output_option
 @click.option(
@@ -70,8 +74,8 @@ _PENDING = 3
 def command(watch: bool, **given: Any) -> None:
     """Place the pods of manifest files on an embedded cluster, in virtual time.
 
-    With several profile files, print what each of them would earn, leave idle, and let wait, and
-    which jobs would wait longer or run elsewhere.
+    With several profile files, or with more manifests to compare, print what each of them would
+    earn, leave idle, and let wait, and which jobs would wait longer or run elsewhere.
     """
     if not watch:
         _simulate(**given)
@@ -101,8 +105,8 @@ def _simulate(
 ) -> None:
     from bayplan.cli import render
 
-    policies = _policies(configs, compared)
-    if len(policies) > 1:
+    policies, added = _policies(configs, compared)
+    if len(policies) + len(added) > 1:
         from bayplan.cli.policy_runs import Work
 
         if trace is not None:
@@ -110,7 +114,9 @@ def _simulate(
         if report is not None and str(report) == "-":
             raise InputError("prints a table, too: give a file", "--report -")
         work = Work(paths, plugins_dir, until, seed, arrivals)
-        _compare(policies, work, price_file, output, report, fail_on_pending)
+        runs = [(config, work) for config in policies]
+        runs += [(policies[0], replace(work, added=path)) for path in added]
+        _compare(runs, price_file, output, report, fail_on_pending)
         return
     page_only = report is not None and str(report) == "-"
     if page_only and output == "json":
@@ -163,34 +169,45 @@ def _simulate(
         sys.exit(_PENDING)
 
 
-def _policies(configs: Sequence[Path], compared: Sequence[Path]) -> list[Path | None]:
-    """Return the profile files to run; None stands for the default profile."""
+def _policies(
+    configs: Sequence[Path], compared: Sequence[Path]
+) -> tuple[list[Path | None], list[str]]:
+    """Return the profile files to run, None for the default profile, and the manifests to add."""
+    profiles = [path for path in compared if not _is_manifests(path)]
+    added = [str(path) for path in compared if path not in profiles]
     base: list[Path | None] = list(configs)
-    if not base and len(compared) < 2:
+    if not base and len(profiles) < 2:
         base = [None]
-    return base + list(compared)
+    return base + profiles, added
+
+
+def _is_manifests(path: Path) -> bool:
+    if path.is_dir() or is_archive(path):
+        return True
+    # Nothing can be said of a missing file: it is reported as it is loaded.
+    return path.exists() and not holds_profiles(path)
 
 
 def _compare(
-    configs: Sequence[Path | None],
-    work: Work,
+    policies: Sequence[tuple[Path | None, Work]],
     price_file: Path | None,
     output: str,
     report: Path | None,
     fail_on_pending: bool,
 ) -> None:
-    """Print what becomes of the same work with each profile file; the page shows the first."""
+    """Print what becomes of work with each profile file; the page shows the first."""
     from bayplan.billing.prices import load_prices
     from bayplan.cli.comparison import print_comparison
     from bayplan.cli.policy_runs import run_policy
     from bayplan.simulation.comparison import compare
 
-    if "-" in work.paths:
-        raise InputError("is read once: give a file to compare several profiles", "-f -")
+    paths = policies[0][1].paths
+    if "-" in paths:
+        raise InputError("is read once: give a file to compare", "-f -")
     prices = None if price_file is None else load_prices(price_file)
-    recording = _recording(report, work.paths)
+    recording = _recording(report, paths)
     runs: list[Run] = []
-    for config in configs:
+    for config, work in policies:
         with progress_bars() as bars:
             begun = recording if not runs else None
             runs.append(run_policy(config, work, bars, begun))

@@ -25,6 +25,7 @@ from bayplan.api.objects import DecodeError, Kind, decode_text
 from bayplan.api.validation import validate
 from bayplan.cluster.archive import is_archive, read_archive
 from bayplan.cluster.load_progress import LoadProgress
+from bayplan.cluster.node_changes import NodeChange, change_of, check_changes
 from bayplan.cluster.snapshot_changes import SnapshotChanges
 from bayplan.dialects.koordinator import layers_of
 from bayplan.dialects.topograph import cluster_of, is_model
@@ -50,7 +51,8 @@ class Manifests:
     """The objects of some files, in order, and the skipped kinds with their counts.
 
     ``contents`` is every object in full, if asked for; ``field_notes`` name ignored fields;
-    ``replaced`` names the objects of a snapshot that had to be replaced.
+    ``replaced`` names the objects of a snapshot that had to be replaced; ``changes`` are those of
+    nodes at a time of a simulation, in the order of their times.
     """
 
     objects: list[ApiObject] = field(default_factory=list)
@@ -58,6 +60,7 @@ class Manifests:
     contents: list[FullObject] | None = None
     field_notes: FieldNotes = field(default_factory=FieldNotes)
     replaced: list[str] = field(default_factory=list)
+    changes: list[NodeChange] = field(default_factory=list)
 
     def notes(self) -> list[str]:
         """Return notes for the user about ignored fields and skipped objects."""
@@ -210,6 +213,7 @@ class _Loader:
         self._archived: dict[tuple[type, str], tuple[ManifestEntry, ApiObject]] = {}
         self._changes = SnapshotChanges(result.replaced)
         self._changed: dict[tuple[type, str] | None, FullObject] = {}
+        self._timed: list[tuple[NodeChange, ManifestEntry]] = []
 
     def begin(self, text: str, documents: int) -> None:
         """Begin with a text of about so many documents."""
@@ -237,9 +241,14 @@ class _Loader:
 
     def finish(self) -> Manifests:
         """Return all objects; changed ones replace those of the archives."""
+        self._apply_changes()
+        self._check_timed()
+        return self._result
+
+    def _apply_changes(self) -> None:
         result = self._result
         if not self._changed:
-            return result
+            return
         result.objects = self._changes.applied(result.objects, object_key)
         if result.contents is not None:
             contents, result.contents = result.contents, []
@@ -251,7 +260,16 @@ class _Loader:
                 for one in result.contents
                 if one.obj is None or not self._changes.is_gone(one.obj)
             ]
-        return result
+
+    def _check_timed(self) -> None:
+        """Order the changes of nodes by their times, and check that each of them can be made."""
+        self._timed.sort(key=lambda pair: pair[0].at)
+        self._result.changes = [change for change, _ in self._timed]
+        found = check_changes(self._result.changes, self._result.objects)
+        if found is not None:
+            wrong, error = found
+            entry = next(entry for change, entry in self._timed if change is wrong)
+            raise _error(KINDS["", "Node"], entry, error)
 
     def _load(self, entry: ManifestEntry) -> None:
         content = entry.content
@@ -275,10 +293,14 @@ class _Loader:
                 self._result.field_notes.add_unhonoured(kind, content, entry.where_at)
                 obj = decode_object(kind, content)
             _check_duration(obj)
+            timed = None if raw else change_of(obj, content)
             if isinstance(obj, ClusterNetworkTopology):
                 layers_of(obj)
         except (DecodeError, TopologyError) as exc:
             raise _error(kind, entry, exc) from None
+        if timed is not None:
+            self._timed.append((timed, entry))
+            return
         self._add(obj, None if self._result.contents is None else _plain(entry), entry)
 
     def _kind(self, head: _Head, entry: ManifestEntry) -> Kind | None:

@@ -26,9 +26,9 @@ from bayplan.api import (
     StatefulSet,
     VolcanoJob,
 )
-from bayplan.api.objects import Kind, decode_object
+from bayplan.api.objects import DecodeError, Kind, decode_object
 
-__all__ = ["SnapshotChanges"]
+__all__ = ["SnapshotChanges", "patched"]
 
 Key = tuple[type, str]
 
@@ -88,11 +88,7 @@ def _after(type_: type, archived: dict[str, Any], content: dict[str, Any]) -> di
     Fields that the file leaves out are removed, except those that the cluster adds.
     """
     if type_ in _SHARED:
-        # Imported late, as the cluster package itself reads manifests.
-        from bayplan.cluster.apiserver.patches import strategic_patch
-
-        merged: dict[str, Any] = strategic_patch(archived, content)
-        return merged
+        return patched(archived, content)
     meta, own = dict(archived.get("metadata") or {}), dict(content.get("metadata") or {})
     for field in ("labels", "annotations"):
         kept = {k: v for k, v in (meta.get(field) or {}).items() if _is_system(k)}
@@ -104,6 +100,22 @@ def _after(type_: type, archived: dict[str, Any], content: dict[str, Any]) -> di
     if "status" in archived:
         result["status"] = archived["status"]
     return result
+
+
+def patched(before: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object with a manifest applied that describes it in part.
+
+    :raises DecodeError: for a directive that a strategic merge patch does not have.
+    """
+    # Imported late, as the cluster package itself reads manifests.
+    from bayplan.cluster.apiserver.api_errors import ApiError
+    from bayplan.cluster.apiserver.patches import strategic_patch
+
+    try:
+        merged: dict[str, Any] = strategic_patch(before, content)
+    except ApiError as exc:
+        raise DecodeError(str(exc), "$") from None
+    return merged
 
 
 def _is_system(key: str) -> bool:

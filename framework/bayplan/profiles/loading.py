@@ -32,6 +32,7 @@ __all__ = [
     "Profile",
     "ProfileSet",
     "default_profiles",
+    "holds_profiles",
     "load_leader_election",
     "load_profiles",
 ]
@@ -114,6 +115,7 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
 _DEFAULT_ARGS: Mapping[str, Mapping[str, Any]] = {"GPUFragmentation": {"packs": "GPUs"}}
 """What the default profile (``configs/profiles/default.yaml``) says besides: it packs GPUs."""
 
+_KIND = "KubeSchedulerConfiguration"
 _WITHOUT_EFFECT = {"DeviceShare": ("allocator", "disableDeviceNUMATopologyAlignment")}
 """Arguments of Koordinator's plugins that bayplan takes and does not need."""
 
@@ -213,6 +215,14 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
     )
 
 
+def holds_profiles(path: Path) -> bool:
+    """Return whether a file is a profile file rather than manifests, by what it says.
+
+    :raises InputError: for a file that cannot be read.
+    """
+    return _KIND in read_text(path)
+
+
 def load_leader_election(path: Path) -> LeaderElection:
     """Return the Lease that a profile file names; its plugins need not be installed.
 
@@ -242,7 +252,7 @@ def _unwrap(document: Document) -> tuple[Document, str]:
     data = content.get("data")
     entries = data if isinstance(data, dict) else {}
     for key, text in entries.items():
-        if isinstance(text, str) and "KubeSchedulerConfiguration" in text:
+        if isinstance(text, str) and _KIND in text:
             inner = parse_documents(text, f"{document.source} (data.{key})")
             if len(inner) != 1 or not isinstance(inner[0].content, dict):
                 raise InputError("expected one document", f"{document.source} (data.{key})")

@@ -1,4 +1,7 @@
-"""What several policies make of the same work: what moves, what waits longer, what is wasted."""
+"""What several policies make of the same work: what moves, what waits longer, what is wasted.
+
+A policy is a profile, or the same profile with more manifests.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.api.node_state import NodeState, state_of
 from bayplan.queues.workload_waits import waiting_workloads
 from bayplan.simulation.job_courses import JobCourse
 from bayplan.simulation.queue_statistics import Waits
 from bayplan.simulation.simulation import Simulation
+from bayplan.snapshot import NodeTable
 
 if TYPE_CHECKING:
     from bayplan.billing.earnings import Earnings
@@ -29,6 +37,8 @@ class IdleHistory:
     total: dict[str, float] = field(default_factory=dict)
     _free: dict[str, float] = field(default_factory=dict)
     _since: float = 0.0
+    _looked_at: int = -1
+    _mask: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
     def look(self, simulation: Simulation) -> None:
         """Take in an instant; what is free then stays so until the next one."""
@@ -39,13 +49,21 @@ class IdleHistory:
         if not scheduler.queue.units and not any(waiting_workloads(snapshot, scheduler.unix_time)):
             return
         table = snapshot.nodes
-        usable = ~table.unschedulable
+        in_service = self._in_service(table)
         for name, offered in table.allocatable_columns.items():
             if name == "pods":
                 continue
-            free = float((offered - table.used(name)).clip(min=0)[usable].sum())
+            free = float((offered - table.used(name)).clip(min=0)[in_service].sum())
             if free:
                 self._free[name] = free
+
+    def _in_service(self, table: NodeTable) -> npt.NDArray[np.bool_]:
+        """Return which nodes can take pods: not those that failed or are cordoned."""
+        if self._looked_at != table.node_version:
+            self._looked_at = table.node_version
+            states = [state_of(node) is NodeState.IN_SERVICE for node in table.nodes]
+            self._mask = np.array(states, dtype=np.bool_)
+        return self._mask
 
     def ends(self, at: float) -> None:
         """Count up to the end of the run."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.api import KueueWorkload
+from bayplan.api import KueueWorkload, Pod
 from bayplan.api.object_key import controller_key
 from bayplan.plugin.base import Unit
 from bayplan.queues.job_waits import JobWaits
@@ -28,6 +28,8 @@ _Parts = npt.NDArray[np.float64]
 _USED, _DESERVED, _ENTITLED, _DEMAND = range(4)
 _NOTHING = 1e-9
 _KUEUE = "kueue"
+_BY_CONTROLLERS = ("DeletionByTaintManager", "DeletionByPodGC")
+"""Reasons of DisruptionTarget for pods that lose their node without the scheduler."""
 
 Key = tuple[str, str]
 """A queue's system and name."""
@@ -104,6 +106,7 @@ class QueueHistory(Observer):
         self._courses = JobCourses(lambda: self._scheduler.now if self._scheduler else 0.0)
         self.evictions = 0
         """How many pods, and workloads of Kueue, were evicted."""
+        self._lost: set[str] = set()
         self._tracks: dict[Key, _Track] = {}
         self._capacity: Mapping[str, float] = {}
         self._columns: set[str] = set()
@@ -118,11 +121,18 @@ class QueueHistory(Observer):
             snapshot, lambda: scheduler.now, lambda: scheduler.unix_time, self._waited
         )
         snapshot.on_object(KueueWorkload, self._workload_changed)
-        snapshot.on_living(lambda pod, added: self._mark())
+        snapshot.on_living(self._living_changed)
         snapshot.on_pod(lambda pod, node, placed: self._mark())
 
     def _mark(self) -> None:
         self._changed = True
+
+    def _living_changed(self, pod: PodInfo, added: bool) -> None:
+        self._mark()
+        uid = pod.pod.metadata.uid
+        if added and _lost_its_node(pod.pod) and uid not in self._lost:
+            self._lost.add(uid)
+            self.evicted(pod, "")
 
     # What happens ------------------------------------------------------------------------
 
@@ -319,3 +329,11 @@ def _capacity(snapshot: Snapshot, columns: Iterable[str]) -> dict[str, float]:
         name: float(nodes.allocatable(name).sum(dtype=np.float64)) for name in sorted(names) if name
     }
     return {name: total for name, total in found.items() if total > 0}
+
+
+def _lost_its_node(pod: Pod) -> bool:
+    """Tell whether a controller deletes a pod because of its node: taints, or the node is gone."""
+    return any(
+        one.type == "DisruptionTarget" and one.reason in _BY_CONTROLLERS
+        for one in pod.status.conditions
+    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayplan.api import (
     ApiObject,
+    Node,
     Pod,
     ResourceClaim,
     pod_requests,
@@ -21,6 +22,7 @@ from bayplan.api import (
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.cluster.embedded.assembly import create_in_order, start_controllers
 from bayplan.cluster.embedded.store import LONG_AGO, MemoryCluster
+from bayplan.cluster.node_changes import NodeChange
 from bayplan.cluster.protocol import Event
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Trace
@@ -139,6 +141,20 @@ class Simulation:
         for at, objects in by_time.items():
             self.cluster.clock.call_at(at, partial(self.create, objects))
             self._last_arrival = max(self._last_arrival, at)
+
+    def change_nodes(self, changes: Iterable[NodeChange]) -> None:
+        """Change nodes at their times, as a kubelet and ``kubectl`` would."""
+        for change in changes:
+            self.cluster.clock.call_at(change.at, partial(self._change_node, change))
+            self._last_arrival = max(self._last_arrival, change.at)
+
+    def _change_node(self, change: NodeChange) -> None:
+        before = self.cluster.get(Node, change.name)
+        after = change.applied(before)
+        if before is None:
+            self.cluster.create(after)
+        else:
+            self.cluster.update(after)
 
     def queue_statistics(self) -> Statistics | None:
         """Return what happened to the queues up to now; None without queues."""
