@@ -112,15 +112,16 @@ def test_the_page_of_a_comparison_shows_more_nodes(tmp_path: Path) -> None:
 # Nodes that change at a time ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", ["Unknown", "False"])
-def test_a_node_fails_and_returns(tmp_path: Path, status: str) -> None:
+@pytest.mark.parametrize(("status", "ends"), [("Unknown", 30), ("False", 0)])
+def test_a_node_fails_and_returns(tmp_path: Path, status: str, ends: int) -> None:
     given = write(tmp_path / "all.yaml", NODE % "a", JOB % "train")
     # The order of the documents does not matter.
     events = write(
         tmp_path / "fail.yaml", AT % ("a", "3h", READY % "True"), AT % ("a", "1h", READY % status)
     )
     found = simulated("-f", given, "-f", events)
-    assert bound(found, "train") == [(0, "a"), (3 * HOUR, "a")]
+    # A silent kubelet ends its old pods once it is back.
+    assert bound(found, "train") == [(0, "a"), (3 * HOUR + ends, "a")]
     (evicted,) = (one for one in found["timeline"] if one["kind"] == "TaintManagerEviction")
     assert evicted["at"] == HOUR + 300
     assert found["stats"]["pending"] == 0
@@ -137,8 +138,8 @@ def test_what_a_failure_costs_is_compared(tmp_path: Path) -> None:
     without, failed = found["policies"]
     assert (without["evicted"], failed["evicted"]) == (0, 1)
     assert failed["lost"][GPU] == 8 * (HOUR + 300)
-    # A node that failed is not free, although jobs wait.
-    assert failed["idleWhileWaiting"] == {}
+    # A node that failed is not free: its cores are so only while the old pod ends, once it is back.
+    assert failed["idleWhileWaiting"]["cpu"] == 64_000 * 30
     (change,) = found["differences"][0]["changes"]
     assert change["after"]["evicted"] == 1
     assert change["after"]["nodes"] == {"a": 1}
