@@ -95,3 +95,71 @@ def test_a_pod_that_waits_at_permit_is_explained(
     assert waits in shown.output
     late = CliRunner().invoke(cli, ["simulate", *arguments, "--until", "20s"])
     assert "rejected due to timeout after waiting 20s at plugin Gate" in late.output
+
+
+TESTED = """\
+from bayplan import Args, Plugin, hookimpl
+
+
+class Anywhere(Plugin[Args]):
+    @hookimpl
+    def filter_node(self):
+        return None
+"""
+TEST = """\
+from anywhere import Anywhere
+
+
+def test_is_a_plugin():
+    assert Anywhere
+"""
+
+
+def test_a_folder_may_hold_plugins_and_their_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pd").mkdir()
+    Path("pd/anywhere.py").write_text(TESTED)
+    Path("pd/test_anywhere.py").write_text(TEST)
+    Path("pd/anywhere_test.py").write_text(TEST)
+    Path("pd/conftest.py").write_text("import not_installed_here\n")
+    Path("pf.yaml").write_text(PROFILE.replace("Gate", "Anywhere"))
+    Path("w.yaml").write_text(CLUSTER)
+    for arguments, said in (
+        (["simulate", "-f", "w.yaml", "--config", "pf.yaml", "--plugins-dir", "pd"], "1 of 1 pods"),
+        (["plugin", "list", "--plugins-dir", "pd"], "Anywhere"),
+        (["plugin", "check", "pd"], "Anywhere: ok"),
+    ):
+        answer = CliRunner().invoke(cli, arguments)
+        assert answer.exit_code == 0, answer.output
+        assert said in answer.output
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("import not_installed_here\n", "cannot be imported: ModuleNotFoundError"),
+        (TESTED.replace("filter_node(self)", "filter_node(self, node, pods)"), "pods"),
+        (TESTED.replace("return None", "return 7"), "filter_node"),
+    ],
+)
+def test_a_broken_file_of_a_folder_is_named(source: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "anywhere.py").write_text(TESTED)
+    (tmp_path / "broken.py").write_text(source)
+    answer = CliRunner().invoke(cli, ["plugin", "check", str(tmp_path)])
+    assert isinstance(answer.exception, InputError)
+    assert str(tmp_path / "broken.py") in str(answer.exception)
+    assert problem in str(answer.exception)
+
+
+def test_a_plugin_that_reads_more_than_it_says_is_refused(tmp_path: Path) -> None:
+    source = TESTED.replace("    @hookimpl", "    by_spec = True\n\n    @hookimpl")
+    reads = source.replace(
+        "(self):\n        return None", "(self, pod):\n        pod.labels.get('a')"
+    )
+    path = tmp_path / "anywhere.py"
+    path.write_text(reads)
+    answer = CliRunner().invoke(cli, ["plugin", "check", str(path)])
+    assert isinstance(answer.exception, InputError)
+    assert 'filter_node reads the label "a" of a pod, but by_spec' in str(answer.exception)

@@ -20,7 +20,7 @@ from bayplan.dialects.koordinator import PLUGIN_NAMES
 from bayplan.errors import InputError
 from bayplan.plugin.base import Plugin
 from bayplan.plugin.contract import check_class, hooks_of
-from bayplan.profiles.finder import PluginFinder, load_file, plugins_in
+from bayplan.profiles.finder import PluginFinder, load_file, plugin_files, plugins_in
 
 __all__ = ["command"]
 
@@ -112,25 +112,27 @@ def new(name: str, into: Path) -> None:
 @command.command()
 @click.argument("path", type=click.Path(path_type=Path))
 def check(path: Path) -> None:
-    """Check on random clusters that the plugins of a file or folder keep the contract."""
+    """Check on random clusters that the plugins of a file or folder keep the contract.
+
+    Tests in the folder (test_*.py, *_test.py, conftest.py) are left out.
+    """
     from bayplan.errors import PluginError
     from bayplan.testing import PluginCheckError, check_plugin
 
     if not path.exists():
         raise InputError("there is no such file", str(path))
-    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
-    found: dict[str, type[Plugin[Any]]] = {}
-    for file in files:
-        found.update(plugins_in(load_file(file)))
-    if not found:
+    checked = False
+    for file in plugin_files(path) if path.is_dir() else [path]:
+        for name, cls in plugins_in(load_file(file)).items():
+            check_class(name, cls, str(file))
+            try:
+                check_plugin(cls)
+            except (PluginCheckError, PluginError) as exc:
+                raise InputError(str(exc), str(file)) from None
+            click.echo(f"{name}: ok ({', '.join(_hooks(cls))})")
+            checked = True
+    if not checked:
         raise InputError("defines no subclass of bayplan.Plugin", str(path))
-    for name, cls in found.items():
-        check_class(name, cls, str(path))
-        try:
-            check_plugin(cls)
-        except (PluginCheckError, PluginError) as exc:
-            raise InputError(str(exc), str(path)) from None
-        click.echo(f"{name}: ok ({', '.join(_hooks(cls))})")
 
 
 def _taken(name: str, module: str) -> str:

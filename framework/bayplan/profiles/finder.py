@@ -18,15 +18,19 @@ from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin.base import Plugin
 from bayplan.plugin.contract import check_class
 
-__all__ = ["ENTRY_POINT_GROUP", "PluginFinder", "load_file", "plugins_in"]
+__all__ = ["ENTRY_POINT_GROUP", "PluginFinder", "load_file", "plugin_files", "plugins_in"]
 
 ENTRY_POINT_GROUP = "bayplan.plugins"
+
+_TESTS = ("test_*.py", "*_test.py", "conftest.py")
+"""Files that pytest collects; they may stand beside the plugins that they test."""
 
 
 class PluginFinder:
     """Finds plugin classes by the name that a profile uses; loads only what is asked for.
 
     :param plugins_dir: a folder of single-file plugins; each class there is known by its name.
+        Tests beside them are not loaded.
     """
 
     def __init__(self, plugins_dir: Path | None = None) -> None:
@@ -34,7 +38,7 @@ class PluginFinder:
         if plugins_dir is not None:
             if not plugins_dir.is_dir():
                 raise InputError("is not a folder", str(plugins_dir))
-            for path in sorted(plugins_dir.glob("*.py")):
+            for path in plugin_files(plugins_dir):
                 self._classes.update(plugins_in(load_file(path)))
 
     @cached_property
@@ -82,6 +86,12 @@ def _import(target: str, name: str, where: str) -> type[Plugin[Any]]:
     if not (inspect.isclass(cls) and issubclass(cls, Plugin)):
         raise InputError(f'"{target}" is not a subclass of bayplan.Plugin', where)
     return cls
+
+
+def plugin_files(folder: Path) -> list[Path]:
+    """Return the Python files of a folder, without tests."""
+    files = sorted(folder.glob("*.py"))
+    return [path for path in files if not any(path.match(pattern) for pattern in _TESTS)]
 
 
 def load_file(path: Path) -> ModuleType:
