@@ -112,6 +112,73 @@ class LiesAboutSign(Plugin[Args]):
         yield Reject(np.full(len(nodes), pod.name.endswith("0")), "no zeros")
 
 
+class ReadsLabels(Plugin[Args]):
+    """Says that the spec is all that counts, and keeps tenants apart by a label."""
+
+    reads = Reads.PODS
+    by_spec = True
+
+    @hookimpl
+    def filter_node(self, pod: PodInfo, node: NodeRow) -> str | None:
+        mine = pod.labels.get("tenant") or pod.namespace
+        others = (other.labels.get("tenant") or other.namespace for other in node.pods.values())
+        return None if all(other == mine for other in others) else "other tenants"
+
+
+class ReadsAnnotations(Plugin[Args]):
+    """Says that the spec is all that counts, and scores by one value of an annotation."""
+
+    reads = Reads.NODE
+    by_spec = True
+
+    @hookimpl
+    def score_node(self, pod: PodInfo, node: NodeRow) -> float:
+        return 100.0 if pod.annotations.get("nice") == "very" and node.row else 0.0
+
+
+class ReadsNamespace(Plugin[Args]):
+    """Says that the spec is all that counts, and looks at the namespace."""
+
+    reads = Reads.NODE
+    by_spec = True
+
+    @hookimpl
+    def filter_node(self, pod: PodInfo, node: NodeRow) -> str | None:
+        return "not here" if node.row and pod.namespace != "default" else None
+
+
+class SignsTooLittle(Plugin[Args]):
+    """Signs one label, and counts the pods that are alike in two."""
+
+    reads = Reads.PODS
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> object:
+        return pod.labels.get("team")
+
+    @hookimpl
+    def score_node(self, pod: PodInfo, node: NodeRow) -> float:
+        both = (pod.labels.get("team"), pod.labels.get("tier"))
+        if both[1] is None:
+            return 0.0
+        alike = [
+            p for p in node.pods.values() if (p.labels.get("team"), p.labels.get("tier")) == both
+        ]
+        return float(len(alike))
+
+
+class SignsWhatItReads(Plugin[Args]):
+    """Looks at one label or the namespace, and signs that."""
+
+    reads = Reads.PODS
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> object:
+        return pod.labels.get("tenant") or pod.namespace
+
+    filter_node = ReadsLabels.filter_node
+
+
 class TooHigh(Plugin[Args]):
     """Scores beyond 100."""
 
@@ -179,7 +246,14 @@ class WrongArgument(Plugin[Args]):
         (WrongArgument, 'filter_node takes no argument "pods"; did you mean "pod"'),
         (Disagrees, "filter and filter_node disagree"),
         (LiesAboutPods, "an evaluation that was kept and one from scratch differ in scores"),
-        (LiesAboutSign, "an evaluation that was kept and one from scratch differ in the nodes"),
+        (
+            LiesAboutSign,
+            r"share answers \(equal spec and sign, different names\) differ in the nodes",
+        ),
+        (ReadsLabels, 'filter_node reads the label "tenant" of a pod, but by_spec = True says'),
+        (ReadsAnnotations, 'score_node reads the annotation "nice" of a pod, but by_spec = True'),
+        (ReadsNamespace, r"share answers \(equal spec, different namespaces\) differ in the nodes"),
+        (SignsTooLittle, r'share answers \(equal spec and sign, different labels "tier"\) differ'),
         (TooHigh, r"score 8000 of node node-\d+ is not in 0..100; set normalize_scores"),
         (Meddles, "Meddles: filter changes the pods on nodes, the status of node node-0"),
         (WritesColumns, "read-only"),
@@ -189,6 +263,10 @@ class WrongArgument(Plugin[Args]):
 def test_check_plugin_finds_what_is_wrong(plugin: type[Plugin[Any]], message: str) -> None:
     with pytest.raises(PluginCheckError, match=message):
         check_plugin(plugin)
+
+
+def test_a_plugin_may_read_what_it_signs() -> None:
+    check_plugin(SignsWhatItReads)
 
 
 def filters(change: Callable[[PodInfo, NodeView], object]) -> type[Plugin[Any]]:

@@ -28,6 +28,7 @@ from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 from bayplan.testing import fingerprints
 from bayplan.testing.cluster import Cluster, checked_args, evaluator_of, runtime_of
 from bayplan.testing.random_clusters import random_cluster, random_pod
+from bayplan.testing.twins import relabelled, twins_of, watched
 
 __all__ = ["PluginCheckError", "check_plugin"]
 
@@ -46,6 +47,8 @@ def check_plugin(
     - every hook's name and arguments are known, and the arguments' model has a schema;
     - ``filter`` and ``filter_node`` agree, ``score`` and ``score_node`` agree;
     - the answer is the same twice, and the same from cached evaluations as from scratch;
+    - pods that share answers (of equal spec, and equal ``sign`` where there is one) get equal ones,
+      whatever their names, namespaces, owners, labels and annotations are;
     - scores are finite, and within 0..100 when normalised;
     - no hook changes what it is given: nodes, pods, other objects, columns, the cycle state of
       other plugins; and ``unreserve`` undoes what ``reserve`` counted.
@@ -88,12 +91,74 @@ def _check_on(
         _same(plugin, "two evaluations of one pod", first, again)
         _same(plugin, "an evaluation that was kept and one from scratch", first, cached)
         _check_spellings(plugin, args, cluster, pod, first)
+        # Pods of other labels on the nodes reveal what the answer makes of them.
+        placed = _check_twins(plugin, args, cluster, probe, seed + index)
         # The plugin runs alone here; the default profile says where the pod fits at all.
         room = cluster.profile.evaluator.evaluate(pod).feasible
         row = first.best(np.flatnonzero(room & first.feasible))
         if row is not None:
             _check_other_hooks(plugin, args, cluster, pod, first, row)
-            cluster.snapshot.add_pod(pod, cluster.snapshot.nodes.names[row])
+            cluster.snapshot.add_pod(placed, cluster.snapshot.nodes.names[row])
+
+
+def _check_twins(
+    plugin: type[Plugin[Any]],
+    args: Mapping[str, Any],
+    cluster: Cluster,
+    probe: Pod,
+    seed: int,
+) -> PodInfo:
+    """Ask about pods of the spec of a probe that differ in all else.
+
+    :returns: a pod of the probe's name and spec, with other labels where the plugin reads some.
+    """
+    runtime = runtime_of(plugin, cluster, args)
+    if not (plugin.by_spec or runtime["sign"]):
+        return PodInfo(probe)
+    read = _metadata_read(plugin, runtime, cluster.snapshot, probe)
+    kept, plain = (Evaluator(runtime, cluster.snapshot, cached) for cached in (True, False))
+    first = relabelled(random.Random(seed), probe, *read)  # noqa: S311 - test data
+    kept.evaluate(PodInfo(first))
+    equal = "spec and sign" if runtime["sign"] else "spec"
+    for twin in twins_of(first, *read):
+        pod = PodInfo(twin.pod)
+        what = f"pods that share answers (equal {equal}, different {twin.differs})"
+        _same(plugin, what, plain.evaluate(pod), kept.evaluate(pod))
+    return PodInfo(first)
+
+
+def _metadata_read(
+    plugin: type[Plugin[Any]], runtime: Runtime, snapshot: Snapshot, probe: Pod
+) -> tuple[list[str], list[str]]:
+    """Return the labels and the annotations of a pod that Filter and Score ask for.
+
+    :raises PluginCheckError: when the plugin says that it asks for none.
+    """
+    copy, labels, annotations = watched(probe)
+    pod = PodInfo(copy)
+    # What was asked for until here is the framework's.
+    labels.asked.clear()
+    annotations.asked.clear()
+    readers: dict[str, str] = {}
+
+    def noted(call: HookCall) -> HookCall:
+        def run(*given: Any) -> Any:
+            answer = _in_full(call, call.call(*given))
+            for kind, read in (("label", labels.asked), ("annotation", annotations.asked)):
+                for name in read:
+                    readers.setdefault(f'{kind} "{name}"', call.hook)
+            return answer
+
+        return replace(call, call=run)
+
+    Evaluator(runtime.with_calls(noted), snapshot, cached=False).evaluate(pod)
+    if readers and plugin.by_spec:
+        what, hook = next(iter(readers.items()))
+        raise PluginCheckError(
+            f"{plugin.__name__}: {hook} reads the {what} of a pod, but by_spec = True says that "
+            f"only its spec counts; leave that out, and return what else counts from sign(pod)"
+        )
+    return list(labels.asked), list(annotations.asked)
 
 
 def _same(plugin: type[Plugin[Any]], what: str, one: Evaluation, other: Evaluation) -> None:
