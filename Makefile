@@ -26,6 +26,7 @@ format: $(READY)
 
 docs: $(READY)
 	$(BIN)/python docs/make_hooks.py
+	$(BIN)/python docs/make_reference.py
 	$(BIN)/bayplan profile schema > docs/profile.schema.json
 
 bench: $(READY)

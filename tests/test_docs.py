@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner
 from paths import ROOT
 
+from bayplan import NodeRow, NodeView, PodInfo, Unit
 from bayplan.cli import cli
 from bayplan.cluster.manifests import load_manifests
 from bayplan.plugin.contract import hook_names
@@ -47,14 +51,29 @@ def test_the_readme_shows_the_main_job() -> None:
     assert len([p for p in SHOWN if p.values[0].name == "README.md"]) >= 4  # type: ignore[union-attr]
 
 
-def test_the_hook_reference_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("make_hooks", ROOT / "docs" / "make_hooks.py")
+def generator(name: str) -> Any:
+    """Return a module of docs/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_hook_reference_is_up_to_date() -> None:
     page = (ROOT / "docs" / "hooks.md").read_text()
-    assert page == module.render(), "run make docs"
+    assert page == generator("make_hooks").render(), "run make docs"
+
+
+@pytest.mark.parametrize("cls", [NodeRow, NodeView, PodInfo, Unit], ids=lambda cls: cls.__name__)
+def test_the_reference_of_what_hooks_are_given_is_up_to_date(cls: type) -> None:
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    assert page == generator("make_reference").filled(page), "run make docs"
+    _, _, section = page.partition(f"### {cls.__name__}\n")
+    rows = re.findall(r"^\| `(\w+)", section.split("\n#")[0], re.MULTILINE)
+    slots = getattr(cls, "__slots__", getattr(cls, "__dataclass_fields__", ()))
+    assert sorted(rows) == sorted({n for n in (*dir(cls), *slots) if not n.startswith("_")})
 
 
 def test_every_hook_has_a_description() -> None:
@@ -210,3 +229,35 @@ def test_plugin_snippets_in_the_tutorial_keep_the_contract(tmp_path: Path) -> No
                 check_plugin(plugin, rounds=3)
                 checked += 1
     assert checked == 2
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_the_tutorial_mounts_a_folder_of_plugins_into_the_scheduler(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    (block,) = re.findall(r"```yaml\n([^`]*kind: Kustomization.*?)```", page, re.DOTALL)
+    shutil.copytree(ROOT / "configs" / "deploy", tmp_path / "deploy")
+    folder = tmp_path / "with-plugins"
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text(block)
+    (folder / "keep_gpus_free.py").write_text("# a plugin\n")
+    command = [shutil.which("kubectl") or "", "kustomize", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    built = list(yaml.safe_load_all(done.stdout))
+    maps = [one for one in built if "keep_gpus_free.py" in one.get("data", {})]
+    (deployment,) = [one for one in built if one["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "plugins"]
+    assert f"--plugins-dir={mount['mountPath']}" in pod["containers"][0]["args"]
+    (volume,) = [v for v in pod["volumes"] if v["name"] == "plugins"]
+    assert [volume["configMap"]["name"]] == [one["metadata"]["name"] for one in maps]
+
+
+def test_the_image_with_plugins_is_based_on_that_of_the_deployment_and_runs_as_it_does() -> None:
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    (block,) = re.findall(r"```dockerfile\n(.*?)```", page, re.DOTALL)
+    (image,) = yaml.safe_load((ROOT / "configs/deploy/kustomization.yaml").read_text())["images"]
+    users = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if "USER" in line]
+    lines = block.splitlines()
+    assert lines[0] == f"FROM {image['name']}:{image['newTag']}"
+    assert lines[-1:] == users[-1:]

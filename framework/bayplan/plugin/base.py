@@ -275,25 +275,28 @@ NOTES: Final[StateKey[Sequence[str]]] = StateKey("notes")
 
 @dataclass
 class Unit:
-    """What one cycle places: a gang's pending members in rank order, or one pod.
-
-    ``bound`` are the members that have a node already, with its name. ``parts`` are sub-groups that
-    are placed one by one and together hold all of ``pods``; a part may be left out while at least
-    ``needed`` parts of its ``kind`` are placed. ``satisfied`` says that the gang was complete
-    before. ``nominated`` are the nominated nodes of members, by pod key, in the domain
-    ``nominated_domain``.
-    """
+    """What one cycle places: a gang's pending members in rank order, or one pod."""
 
     key: str
+    """The key of the gang or of the pod, as in ``team-a/train``."""
     pods: Sequence[PodInfo]
+    """The pending pods."""
     gang: Gang | None = None
+    """The gang's definition, None for one pod."""
     bound: Sequence[tuple[PodInfo, str]] = ()
+    """The members that have a node already, with its name."""
     parts: Sequence[Unit] = ()
+    """Sub-groups that are placed one by one and together hold all of ``pods``."""
     kind: str = ""
+    """The kind of a part."""
     needed: int = 1
+    """How many parts of a part's kind have to be placed; the others may be left out."""
     satisfied: bool = False
+    """Whether the gang was complete before."""
     nominated: Mapping[str, str] = field(default_factory=dict)
+    """The nominated nodes of members, by pod key."""
     nominated_domain: str = ""
+    """The domain of the nominated nodes."""
 
     @property
     def priority(self) -> int:

@@ -288,6 +288,9 @@ class NodeView:
 
     __slots__ = ("_mask", "_rows", "table")
 
+    table: NodeTable
+    """The table of all nodes."""
+
     def __init__(
         self, table: NodeTable, rows: Rows | None = None, mask: BoolColumn | None = None
     ) -> None:
@@ -388,6 +391,11 @@ class NodeRow:
     """One node, as a per-node plugin sees it. Amounts are in milli-CPU or units."""
 
     __slots__ = ("row", "table")
+
+    table: NodeTable
+    """The table of all nodes."""
+    row: int
+    """The node's row in the table, and its place in columns over all nodes."""
 
     def __init__(self, table: NodeTable, row: int) -> None:
         self.table = table

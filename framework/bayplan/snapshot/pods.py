@@ -10,6 +10,7 @@ from types import MappingProxyType
 import msgspec
 
 from bayplan.api import Pod, PodSpec, pod_requests
+from bayplan.api.gang import Gang
 from bayplan.dialects import membership_of
 from bayplan.dialects.elastic import GOING_ANNOTATION
 from bayplan.snapshot.affinity import HeldTerms, held_terms
@@ -49,15 +50,7 @@ class SpecFacts:
 
 
 class PodInfo:
-    """A pod, its identity, and what scheduling derives from it.
-
-    ``rank`` is the pod's stated rank in its gang, None without one, ``role`` its role there.
-    ``definition`` is the gang when the pod's own annotations define it. ``problem`` says what is
-    wrong with its annotations and keeps it pending. ``inherited`` are annotations of its
-    controller that apply to it. ``serial`` orders pods by when this version of each was seen.
-    ``kind`` is a number that pods share whose specs are equal, and whose labels and annotations
-    have the same names.
-    """
+    """A pod, its identity, and what scheduling derives from it."""
 
     __slots__ = (
         "definition",
@@ -80,6 +73,43 @@ class PodInfo:
         "uid",
     )
 
+    pod: Pod
+    """The API object."""
+    key: str
+    """The namespace and the name, as in ``team-a/web-0``."""
+    name: str
+    """The pod's name."""
+    namespace: str
+    """The pod's namespace."""
+    uid: str
+    """The pod's UID; the key where it has none."""
+    labels: Mapping[str, str]
+    """The pod's labels."""
+    priority: int
+    """The pod's priority, 0 without one."""
+    gang: str | None
+    """The key of the pod's gang, None without one."""
+    rank: int | None
+    """The pod's stated rank in its gang, None without one."""
+    role: str
+    """The pod's role in its gang, empty without one."""
+    definition: Gang | None
+    """The gang, where the pod's own annotations define it."""
+    problem: str | None
+    """What is wrong with the pod's annotations and keeps it pending, None if nothing is."""
+    inherited: Mapping[str, str]
+    """Annotations of the pod's controller that apply to it."""
+    facts: SpecFacts
+    """What follows from the spec alone; pods of equal spec share one object."""
+    terms: HeldTerms
+    """The pod's affinity terms, compiled."""
+    labels_id: tuple[str, frozenset[tuple[str, str]]]
+    """The namespace and the labels, hashable: for ``sign``."""
+    kind: int
+    """A number of pods whose specs are equal, and whose labels and annotations have equal names."""
+    serial: int
+    """A number in the order in which this version of each pod was seen."""
+
     def __init__(self, pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> None:
         meta = pod.metadata
         self.serial = next(_serials)
@@ -89,12 +119,12 @@ class PodInfo:
         self.namespace = meta.namespace
         self.key = f"{meta.namespace}/{meta.name}"
         self.uid = meta.uid or self.key
-        self.labels: Mapping[str, str] = MappingProxyType(meta.labels)
+        self.labels = MappingProxyType(meta.labels)
         self.labels_id = (meta.namespace, frozenset(meta.labels.items()))
         self.priority = pod.spec.priority or 0
         self.facts = _facts(pod.spec)
         self.kind = _kind((self.facts, *meta.labels, None, *meta.annotations, None, *inherited))
-        self.terms: HeldTerms = held_terms(pod)
+        self.terms = held_terms(pod)
         member = membership_of(pod, inherited)
         self.gang = member.gang
         self.rank = member.rank
