@@ -440,7 +440,7 @@ def test_a_queue_counts_the_parts_of_gpus() -> None:
     cluster = kai_cluster(node(), queue(1), *map(of_team, pods))
     assert cluster.message("c") == (
         'queue "team": limit of nvidia.com/gpu exceeded: 0.2 requested, 0.88 of 1 used, '
-        "0.08 missing"
+        "0.08 missing."
     )
     cluster.add(of_team(sharer("d", "0.1")))
     assert "d" in cluster.schedule()
@@ -464,7 +464,7 @@ def test_memory_counts_by_the_node_that_a_pod_gets() -> None:
     assert allocated(cluster) == 0.25
     cluster.add(node("small", 1, 40_000), of_team(sharer("b", memory="70000")))
     cluster.schedule()
-    assert "Insufficient shares of GPUs" in cluster.message("b")
+    assert "limit of nvidia.com/gpu exceeded: 0.88 requested, 0.25 of 1" in cluster.message("b")
     cluster.add(of_team(sharer("c", memory="30000", spec={"nodeSelector": {SIZE: "40000"}})))
     cluster.schedule()
     assert allocated(cluster) == 1.0
