@@ -80,7 +80,11 @@ def test_a_pod_group_is_explained_by_its_first_member() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("deploy/wbe", "there are no pods of Deployment default/wbe at the end"),
+        (
+            "deploy/wbe",
+            'there are no pods of Deployment default/wbe at the end; did you mean "default/web"?',
+        ),
+        ("job/other/training", 'did you mean "default/training"?'),
         ("store-9", 'there is no pod or gang "default/store-9" at the end; did you mean'),
         ("other/store-0", 'did you mean "default/store-0"?'),
     ],

@@ -65,6 +65,24 @@ def simulated(tmp_path: Path, *more: object, cluster: str = CLUSTER, jobs: str =
     return json.loads(result.stdout) if "json" in arguments else result.stdout
 
 
+def test_what_runs_for_ever_is_in_use_though_no_time_passes(tmp_path: Path) -> None:
+    pod = """
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p, labels: {kai.scheduler/queue: a}}
+spec:
+  schedulerName: kai-scheduler
+  containers: [{name: c, image: i, resources: {requests: {cpu: 2}}}]
+"""
+    told = simulated(tmp_path, cluster=CLUSTER + pod, jobs="")
+    assert "Queues  at this instant" in told
+    assert "cluster used: cpu 50%" in told
+    content = simulated(tmp_path, "-o", "json", cluster=CLUSTER + pod, jobs="")
+    assert content["queues"]["a"]["meanShare"] == 0.5
+    assert content["queues"]["a"]["utilisation"] == 1.0
+
+
 def test_jobs_of_a_trace_arrive_run_and_end_in_virtual_time(tmp_path: Path) -> None:
     content = simulated(tmp_path, "-o", "json")
     queues, fairness = content["queues"], content["fairness"]

@@ -196,7 +196,7 @@ def _print(
             print_job(render.stdout(), job)
         return
     if not found:
-        near = nearest(wanted, simulation.pods(), scheduler.gangs.all())
+        near = nearest(wanted, simulation.pods(), scheduler)
         what = "pods of" if wanted.makes_pods else ""
         verb = "are no" if what else "is no"
         raise InputError(f"there {verb} {what} {wanted} at the end{near}".replace("  ", " "))

@@ -20,7 +20,8 @@ _MANY = 40
 
 def print_statistics(console: Console, statistics: Statistics) -> None:
     """Print a table of the queues, and the fairness among them."""
-    console.print(f"\n[bold]Queues[/bold]  over {duration_text(statistics.until)}")
+    when = f"over {duration_text(statistics.until)}" if statistics.until else "at this instant"
+    console.print(f"\n[bold]Queues[/bold]  {when}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("  queue")
     table.add_column("share over time")

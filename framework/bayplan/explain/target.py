@@ -117,14 +117,19 @@ def _owners(scheduler: Scheduler, pod: Pod) -> Iterator[tuple[str, str]]:
         meta = found.metadata if found is not None else None
 
 
-def nearest(target: Target, pods: Iterable[Pod], gangs: Iterable[str]) -> str:
-    """Return ``'; did you mean "ns/name"?'`` for the most similar name, or ""."""
+def nearest(target: Target, pods: Iterable[Pod], scheduler: Scheduler) -> str:
+    """Return ``'; did you mean "ns/name"?'`` for the most similar name, or "".
+
+    Owners are known by their pods.
+    """
     if target.makes_pods:
-        # Only names of pods and gangs are known here.
-        return ""
-    keys = {key.partition("/")[2]: key for key in (*(pod.key for pod in pods), *gangs)}
+        owners = {owner for pod in pods for owner in _owners(scheduler, pod)}
+        known = sorted(key for kind, key in owners if kind == target.kind)
+    else:
+        known = [*(pod.key for pod in pods), *scheduler.gangs.all()]
+    keys = {key.partition("/")[2]: key for key in known if key != target.key}
     name = target.key.partition("/")[2]
-    if name in keys and keys[name] != target.key:
+    if name in keys:
         return f'; did you mean "{keys[name]}"?'
     near = did_you_mean(name, keys)
     for short, key in keys.items():

@@ -72,17 +72,23 @@ class _Track:
         if not self.series or abs(self.series[-1][1] - share) > _NOTHING:
             self.series.append((at, share))
 
-    def ratio(self, part: int, of: int) -> float | None:
-        """Return the largest ratio of two sums over the resources, None where both are nothing."""
-        sums = [one for one in self.sums.values() if one[of] > _NOTHING]
-        return max((float(one[part] / one[of]) for one in sums), default=None)
+    def means(self, until: float) -> Mapping[str, _Parts]:
+        """Return the means from 0 to a time; at 0 what there is then."""
+        return {name: sums / until for name, sums in self.sums.items()} if until else self.now
+
+    def ratio(self, part: int, of: int, until: float) -> float | None:
+        """Return the largest ratio of two means over the resources, None where both are nothing."""
+        means = [one for one in self.means(until).values() if one[of] > _NOTHING]
+        return max((float(one[part] / one[of]) for one in means), default=None)
 
     def mean_share(self, until: float) -> float:
-        """Return the mean of the dominant share from 0 to a time."""
+        """Return the mean of the dominant share from 0 to a time; at 0 what it is then."""
+        if not until:
+            return self.series[-1][1] if self.series else 0.0
         ends = [*(at for at, _ in self.series[1:]), until]
         spans = zip(self.series, ends, strict=False)
         total = sum(share * max(0.0, end - at) for (at, share), end in spans)
-        return total / until if until > 0 else 0.0
+        return total / until
 
 
 def _amounts(found: ResourceReport) -> _Parts:
@@ -290,11 +296,11 @@ class QueueHistory(Observer):
     def _utilisation(self, until: float) -> dict[str, float]:
         """Return how much of each resource the roots used, as a part of what the nodes offer."""
         roots = [one for one in self._tracks.values() if not one.report.parent]
-        used = {
-            name: sum(float(one.sums[name][_USED]) for one in roots if name in one.sums)
+        means = [one.means(until) for one in roots]
+        return {
+            name: sum(float(one[name][_USED]) for one in means if name in one)
             for name in self._capacity
         }
-        return {name: total / until if until > 0 else 0.0 for name, total in used.items()}
 
 
 def _job_of(workload: KueueWorkload | None) -> str:
@@ -306,7 +312,7 @@ def _job_of(workload: KueueWorkload | None) -> str:
 
 def _statistics(track: _Track, waiting: Sequence[float], until: float) -> QueueStatistics:
     report = track.report
-    satisfaction = track.ratio(_USED, _ENTITLED)
+    satisfaction = track.ratio(_USED, _ENTITLED, until)
     return QueueStatistics(
         report.system,
         report.name,
@@ -315,7 +321,7 @@ def _statistics(track: _Track, waiting: Sequence[float], until: float) -> QueueS
         track.series,
         track.mean_share(until),
         Waits.of(track.waits, waiting),
-        track.ratio(_USED, _DESERVED),
+        track.ratio(_USED, _DESERVED, until),
         None if satisfaction is None else min(1.0, satisfaction),
         track.evictions,
     )

@@ -1,7 +1,7 @@
 // The policy lab: the same work with two profiles or more, side by side.
 
 import { bar, h, show, table } from "../dom.js";
-import { byName, counted, duration, percent } from "../text.js";
+import { amount, byName, counted, duration, percent } from "../text.js";
 
 const MOST = 300;
 
@@ -41,8 +41,7 @@ function outcomes(policies) {
 }
 
 function hours(resource, value) {
-  const amount = (value || 0) / 3600 / (resource === "cpu" ? 1000 : 1);
-  return resource === "memory" ? `${(amount / 2 ** 30).toFixed(1)} GiB` : amount.toFixed(1);
+  return amount(resource, (value || 0) / 3600);
 }
 
 /** The jobs that notice another policy, those that wait longest more first. */
