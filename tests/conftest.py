@@ -26,9 +26,8 @@ settings.register_profile(
 settings.load_profile("bayplan")
 
 _LIVE = Path(__file__).parent / "live"
-_REAL = re.compile(r"controlplane/|[-\[]real[-\]]")
+_REAL = re.compile(r"controlplane/|peers/|[-\[]real[-\]]")
 _NODE = "tests/node/"
-_PEERS = "tests/peers/"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,8 +66,8 @@ def plane() -> Iterator[ControlPlane]:
 
 
 class _Scheduling(LoadScopeScheduling):
-    """All tests on the real control plane go to one process, likewise those on a real node, and
-    those with the peers' controllers.
+    """All tests on a real control plane, those of the peers too, go to one process, likewise those
+    on a real node: more at once would wait for each other.
 
     Any other test goes to the next process that is free.
     """
@@ -76,8 +75,6 @@ class _Scheduling(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         if _NODE in nodeid:
             return "the node"
-        if _PEERS in nodeid:
-            return "the peers"
         return "the control plane" if _REAL.search(nodeid) else nodeid
 
 

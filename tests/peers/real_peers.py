@@ -80,7 +80,7 @@ class Peers:
         path = self.plane.folder / "peers" / "run" / f"{name}.log"
         return path.read_text(errors="replace")
 
-    def wait(self, true: Callable[[], Any], what: str, seconds: float = 90.0) -> None:
+    def wait(self, true: Callable[[], Any], what: str, seconds: float = 180.0) -> None:
         """Wait until a condition holds.
 
         :raises AssertionError: when it does not in time, with the pods and their events.
