@@ -27,6 +27,7 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
 def test_json_holds_every_part_of_the_answer() -> None:
     answer = json.loads(run("simulate", "-f", PENDING, "-o", "json").stdout)
     assert set(answer) == {
+        "held",
         "placements",
         "devices",
         "annotations",
@@ -44,6 +45,7 @@ def test_json_holds_every_part_of_the_answer() -> None:
     assert set(answer["stats"]) == {
         "pods",
         "bound",
+        "held",
         "pending",
         "seconds",
         "podsPerSecond",

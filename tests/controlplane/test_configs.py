@@ -74,7 +74,7 @@ def test_what_is_deployed_is_accepted_without_unknown_fields(path: Path, real: L
     sorted(
         p.name
         for p in EXAMPLES.iterdir()
-        if p.name not in (*NO_CLUSTER, *OVER_TIME, *BY_AGENTS, WITH_UIDS)
+        if p.name not in (*NO_CLUSTER, *OVER_TIME, *BY_AGENTS, WITH_UIDS, "node-failure")
     ),
 )
 async def test_an_example_ends_on_the_real_control_plane_as_it_does_in_memory(

@@ -344,6 +344,8 @@ NOT_EXERCISED: set[Permission] = {
 def test_what_may_be_listed_is_what_is_followed() -> None:
     granted = permissions(*only("ClusterRole")["rules"])
     followed = {(kind.group, kind.plural) for kind in WATCHED}
+    # One of them by its name: that of Kueue's manager.
+    followed.add(("coordination.k8s.io", "leases"))
     own = permissions(*only("Role")["rules"])
     for verb in ("list", "watch"):
         assert {(group, resource) for one, group, resource in granted if one == verb} == followed

@@ -160,6 +160,7 @@ def rules() -> list[Any]:
 def test_it_reads_what_the_scheduler_reads() -> None:
     granted = permissions(*only("ClusterRole", POOLS)["rules"])
     followed = {(kind.group, kind.plural) for kind in WATCHED}
+    followed.add(("coordination.k8s.io", "leases"))
     for verb in ("list", "watch"):
         assert {(group, resource) for one, group, resource in granted if one == verb} == followed
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace as replace_any
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -12,13 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from paths import ROOT
 from permit_waits import held_at_permit, let_go
 
 from bayplan import PodInfo
 from bayplan.api import ApiObject, Node, Pod, ResourceClaim
 from bayplan.api.gpus import GPUS, named_gpus
+from bayplan.profiles.loading import load_profiles
 from bayplan.testing import (
-    Cluster,
     assert_pending,
     assert_placed,
     make_gang,
@@ -26,11 +29,15 @@ from bayplan.testing import (
     make_object,
     make_pod,
 )
+from bayplan.testing import Cluster as AnyCluster
 from bayplan.topology.machine.readers.hami_register import REGISTER
 from bayplan_plugins.shared.gpus.ledger import GpuLedger
 
 MACHINE = "bayplan.dev/machine"
 DRIVER = "gpu.nvidia.com"
+SPREADING = load_profiles(ROOT / "configs" / "profiles" / "default-scheduler.yaml")
+Cluster = partial(AnyCluster, profiles=replace_any(SPREADING, any_scheduler=True))
+"""The topology of GPUs decides here; the default profile packs them first."""
 
 
 def gpu_node(name: str, machine: str = "dgx-1v", gpus: int = 8, **labels: str) -> Node:
@@ -45,14 +52,14 @@ def gpu_pod(name: str, count: int = 1, asks: str = "", **fields: Any) -> Pod:
     )
 
 
-def gpus_of(cluster: Cluster, name: str) -> tuple[int, ...]:
+def gpus_of(cluster: AnyCluster, name: str) -> tuple[int, ...]:
     """Return the GPUs that the pod's annotation names."""
     pod = cluster.api.get(Pod, f"default/{name}")
     assert pod is not None
     return named_gpus(pod.metadata.annotations)
 
 
-def free_gpus(cluster: Cluster, node: str) -> tuple[int, ...]:
+def free_gpus(cluster: AnyCluster, node: str) -> tuple[int, ...]:
     ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
     ledger.codes()
     found = ledger.node(node)
@@ -113,7 +120,7 @@ def claim_pod(name: str, count: int, asks: str = "", **fields: Any) -> Pod:
     return make_pod(name, annotations=annotations, spec={"resourceClaims": [wanted]}, **fields)
 
 
-def claimed(cluster: Cluster) -> list[int]:
+def claimed(cluster: AnyCluster) -> list[int]:
     """Return the GPUs that claims hold, by index."""
     return sorted(
         int(one.device.split("-")[1])
@@ -123,7 +130,7 @@ def claimed(cluster: Cluster) -> list[int]:
     )
 
 
-def dra_cluster(*objects: ApiObject, cached: bool = True) -> Cluster:
+def dra_cluster(*objects: ApiObject, cached: bool = True) -> AnyCluster:
     from bayplan.cluster.embedded.claims import ClaimController
 
     cluster = Cluster(cached=cached)
@@ -538,7 +545,7 @@ def job_pods(count: int, gpus: int, asks: str) -> list[ApiObject]:
     return [make_gang("g", count), *pods]
 
 
-def nodes_of(cluster: Cluster) -> list[str]:
+def nodes_of(cluster: AnyCluster) -> list[str]:
     return sorted(cluster.schedule().values())
 
 
@@ -610,7 +617,7 @@ def test_no_gpu_is_ever_had_twice(seed: int, cached: bool) -> None:
         _assert_apart(cluster)
 
 
-def _assert_apart(cluster: Cluster) -> None:
+def _assert_apart(cluster: AnyCluster) -> None:
     """Assert that nobody shares a GPU, and that the rest is what the ledger takes for free."""
     had: dict[str, list[int]] = {name: [] for name in "abc"}
     for pod in cluster.api.list(Pod):

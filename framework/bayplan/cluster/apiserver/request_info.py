@@ -21,6 +21,9 @@ class PathNotFound(Exception):
     """Nothing is at this path; the real server answers 404 in plain text."""
 
 
+_BY_NAME = "metadata.name="
+
+
 @dataclass(frozen=True)
 class RequestInfo:
     """A request for a verb on a resource, one of its objects, or a subresource.
@@ -51,6 +54,17 @@ class RequestInfo:
             if self.subresource
             else self.resource.plural
         )
+
+    @property
+    def target_name(self) -> str:
+        """The name that RBAC compares: the object's, or that of a list or watch of one object.
+
+        As in Kubernetes, ``fieldSelector=metadata.name=NAME`` names it.
+        """
+        if self.name or self.verb not in ("list", "watch"):
+            return self.name
+        selector = self.params.get("fieldSelector", "")
+        return selector.removeprefix(_BY_NAME) if selector.startswith(_BY_NAME) else ""
 
     @property
     def schema(self) -> RecordType | None:

@@ -230,7 +230,7 @@ class ApiServer:
         call = (info.verb, info.group, info.target, bool(info.namespace))
         if len(self.calls) < _MOST_CALLS or call in self.calls:
             self.calls[call] += 1
-        authorize(user, info.verb, info.group, info.target, info.namespace, info.name)
+        authorize(user, info.verb, info.group, info.target, info.namespace, info.target_name)
         if info.verb == "update" and creates(self.cluster, info):
             authorize(user, "create", info.group, info.target, info.namespace, info.name)
         return await self._serve(request, info)
