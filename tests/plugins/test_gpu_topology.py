@@ -21,6 +21,7 @@ from bayplan import PodInfo
 from bayplan.api import ApiObject, Node, Pod, ResourceClaim
 from bayplan.api.gpus import GPUS, named_gpus
 from bayplan.profiles.loading import load_profiles
+from bayplan.testing import Cluster as AnyCluster
 from bayplan.testing import (
     assert_pending,
     assert_placed,
@@ -29,7 +30,6 @@ from bayplan.testing import (
     make_object,
     make_pod,
 )
-from bayplan.testing import Cluster as AnyCluster
 from bayplan.topology.machine.readers.hami_register import REGISTER
 from bayplan_plugins.shared.gpus.ledger import GpuLedger
 

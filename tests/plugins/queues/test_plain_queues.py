@@ -154,7 +154,7 @@ def test_the_queue_with_the_least_of_its_share_goes_first() -> None:
     assert sum(name.startswith("b") for name in names) == 6
 
 
-def test_what_would_help_a_job_beyond_its_limit_is_a_larger_limit_not_a_larger_node() -> None:
+def test_what_would_help_a_job_beyond_its_limit_and_its_node_is_more_of_both() -> None:
     limited = queue("lab", maxCapacity="{nvidia.com/gpu: 2}")
     members = [gpu_pod(f"job-{index}", "lab", gang="job") for index in range(3)]
     cluster = run(make_node("n1", gpu=2), limited, make_gang("job", 3), *members)
@@ -162,7 +162,8 @@ def test_what_would_help_a_job_beyond_its_limit_is_a_larger_limit_not_a_larger_n
     assert pod is not None
     about = explain(cluster.scheduler, pod)
     assert [one.text for one in about.suggestions] == [
-        'would be admitted with 1 more nvidia.com/gpu in the limit of queue "lab"'
+        "would be admitted if the cluster had 1 more node like n1, and with 1 more nvidia.com/gpu "
+        'in the limit of queue "lab"'
     ]
 
 
