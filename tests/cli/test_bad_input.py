@@ -322,6 +322,17 @@ def test_an_object_that_is_defined_twice_names_both_places(bayplan: Bayplan) -> 
     )
 
 
+def test_a_node_that_is_defined_twice_tells_how_it_changes_at_a_time(bayplan: Bayplan) -> None:
+    node = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
+    Path("nodes.yaml").write_text(node)
+    Path("fails.yaml").write_text(f"{node}status: {{conditions: [{{type: Ready, status: x}}]}}\n")
+    refused(
+        bayplan("simulate", "-f", "nodes.yaml", "-f", "fails.yaml"),
+        "Node n is defined twice; first in nodes.yaml",
+        "a change at a time needs bayplan.dev/at",
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "api_version", "near"),
     [("Pdo", "v1", "Pod"), ("pod", "v1", "Pod"), ("Deploymnt", "apps/v1", "Deployment")],

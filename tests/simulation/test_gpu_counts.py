@@ -16,7 +16,7 @@ from bayplan.explain.pools import pool_reports
 from bayplan.metering.journal import Journal
 from bayplan.metering.summary import Summary
 from bayplan.profiles.loading import default_profiles
-from bayplan.simulation import Simulation
+from bayplan.simulation import Simulation, resource_use
 from bayplan.testing import make_node, make_object, make_pod
 
 GPU, NUMBER = "nvidia.com/gpu", "volcano.sh/vgpu-number"
@@ -34,11 +34,13 @@ POOL = {
 class Seen:
     """What everybody says of the GPUs of a cluster after an hour: how many, and who has how many.
 
-    ``page`` is what the page says of nodes and of jobs by their pods, ``idle`` GPU hours.
+    ``tree`` is what ``simulate`` prints of nodes, ``page`` what the page says of nodes and of jobs
+    by their pods, ``idle`` GPU hours.
     """
 
     pool: tuple[float, float]
     top: tuple[float, float]
+    tree: tuple[float, float]
     page: tuple[float, float]
     jobs: Mapping[str, float]
     hours: Mapping[str, float]
@@ -58,6 +60,9 @@ def seen(*objects: Any, resource: str = GPU) -> Seen:
     amounts = report.as_json()["resources"][resource]
     used = next(one for one in overview(simulation.scheduler).amounts if one.resource == resource)
     recording.picture.look()
+    table = simulation.scheduler.snapshot.nodes
+    rows = [line for row in range(len(table.nodes)) for line in resource_use(table, row)]
+    printed = [(float(o), float(u)) for name, u, o in rows if name == resource]
     tiles = recording.picture.nodes.values()
     held = {
         key: sum(card.compute for card in row.stints[-1].cards) / 1000
@@ -75,6 +80,7 @@ def seen(*objects: Any, resource: str = GPU) -> Seen:
     return Seen(
         (amounts["total"], amounts["allocated"]),
         (used.offered or 0.0, used.used),
+        (sum(offered for offered, _ in printed), sum(used for _, used in printed)),
         (sum(tile.cards for tile in tiles), sum(tile.used for tile in tiles) / 1000),
         {key: amount for key, amount in held.items() if amount},
         hours,
@@ -88,6 +94,7 @@ def agree(found: Seen, gpus: float, **namespaces: float) -> None:
     expected = pytest.approx((gpus, used), abs=1e-9)
     assert found.pool == expected
     assert found.top == expected
+    assert found.tree == expected
     assert found.page == expected
     assert found.hours == pytest.approx(namespaces)
     assert found.idle == pytest.approx(gpus - used)
@@ -130,7 +137,7 @@ def test_shares_of_volcano_are_parts_of_gpus() -> None:
     node = make_node("n", cpu=64, annotations=noted, **{NUMBER: 20})
     words = {NUMBER: 1, "volcano.sh/vgpu-memory": 20_000, "volcano.sh/vgpu-cores": 40}
     found = seen(node, pod_of("students", "p", **words), resource=NUMBER)
-    assert found.pool == found.top == found.page == (2, 0.4)
+    assert found.pool == found.top == found.tree == found.page == (2, 0.4)
     assert found.hours == {"students": 0.4}
     assert found.idle == 1.6
 

@@ -16,6 +16,7 @@ from bayplan.api import (
     KINDS,
     ApiObject,
     ClusterNetworkTopology,
+    Node,
     Pod,
     decode_object,
     kind_of,
@@ -25,7 +26,7 @@ from bayplan.api.objects import DecodeError, Kind, decode_text
 from bayplan.api.validation import validate
 from bayplan.cluster.archive import is_archive, read_archive
 from bayplan.cluster.load_progress import LoadProgress
-from bayplan.cluster.node_changes import NodeChange, change_of, check_changes
+from bayplan.cluster.node_changes import AT_ANNOTATION, NodeChange, change_of, check_changes
 from bayplan.cluster.snapshot_changes import SnapshotChanges
 from bayplan.dialects.koordinator import layers_of
 from bayplan.dialects.topograph import cluster_of, is_model
@@ -335,7 +336,8 @@ class _Loader:
         if obj.metadata.name and key in self._seen:
             first = self._seen[key]
             name = f"{kind_of(obj).name} {key[1]}"
-            raise InputError(f"{name} is defined twice; first in {first}", entry.where())
+            later = f"; a change at a time needs {AT_ANNOTATION}" if type(obj) is Node else ""
+            raise InputError(f"{name} is defined twice; first in {first}{later}", entry.where())
         self._seen[key] = entry.document.source
         if self._loading_archives:
             self._archived[key] = entry, obj

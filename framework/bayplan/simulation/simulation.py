@@ -19,6 +19,7 @@ from bayplan.api import (
     ResourceClaim,
     pod_requests,
 )
+from bayplan.api.cards import WHOLE
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.cluster.embedded.assembly import create_in_order, start_controllers
 from bayplan.cluster.embedded.store import LONG_AGO, MemoryCluster
@@ -29,13 +30,14 @@ from bayplan.cycle.evaluator import Trace
 from bayplan.explain.explanation import why_pending
 from bayplan.naming import counted, natural_key
 from bayplan.profiles.loading import ProfileSet
+from bayplan.queues.gpus import gpus_offered, gpus_used, is_gpu_count
 from bayplan.queues.held_jobs import HeldJob, HeldJobs
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.scheduler.virtual_time import VirtualTime
 from bayplan.simulation.job_courses import JobCourse
 from bayplan.simulation.queue_history import QueueHistory
 from bayplan.simulation.queue_statistics import Statistics, Waits
-from bayplan.snapshot import NodeTable, problem_lines
+from bayplan.snapshot import NodeRow, NodeTable, problem_lines
 
 if TYPE_CHECKING:
     from bayplan.metering.journal import Journal
@@ -424,11 +426,22 @@ def _gpus_of(pod: Pod) -> list[dict[str, str]]:
 
 
 def resource_use(table: NodeTable, row: int) -> list[tuple[str, str, str]]:
-    """Return (resource, used, offered) of a node for people: cores, and extended resources."""
+    """Return (resource, used, offered) of a node for people: cores, and extended resources.
+
+    Shares of GPUs count as what they are of a GPU.
+    """
     node = table.nodes[row]
     extended = sorted(
         name for name in node.status.allocatable or node.status.capacity if "/" in name
     )
     cores = [f"{int(c[row]) / 1000:g}" for c in (table.used("cpu"), table.allocatable("cpu"))]
-    whole = [(r, str(table.used(r)[row]), str(table.allocatable(r)[row])) for r in extended]
-    return [("cpu", cores[0], cores[1]), *whole]
+    return [("cpu", cores[0], cores[1]), *(_counted(table, row, name) for name in extended)]
+
+
+def _counted(table: NodeTable, row: int, resource: str) -> tuple[str, str, str]:
+    offered = int(table.allocatable(resource)[row])
+    if not is_gpu_count(resource):
+        return resource, str(table.used(resource)[row]), str(offered)
+    used = gpus_used(NodeRow(table, row), resource)
+    gpus = gpus_offered(table.nodes[row], resource, offered)
+    return resource, f"{used / WHOLE:g}", f"{gpus / WHOLE:g}"
