@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from passing_time import pass_time
 
 from bayplan.api import ApiObject, Node, Pod, Taint
 from bayplan.api.node import NodeCondition
@@ -41,11 +42,7 @@ class Stage:
         self.advance(0)
 
     def advance(self, seconds: float) -> None:
-        clock = self.cluster.clock
-        end = clock.now + seconds
-        while self.cluster.deliver() or (clock.next_time() or end + 1) <= end:
-            clock.advance(min(end, clock.next_time() or end))
-        clock.advance(end)
+        pass_time(self.cluster, seconds)
 
     @property
     def pod(self) -> Pod | None:

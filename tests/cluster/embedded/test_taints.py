@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from passing_time import pass_time
 
 from bayplan.api import Node, Pod, Taint
 from bayplan.api.node import NodeCondition
@@ -27,16 +28,7 @@ class Stage:
         self.advance(0)
 
     def advance(self, seconds: float) -> None:
-        clock = self.cluster.clock
-        end = clock.now + seconds
-        while True:
-            while self.cluster.deliver():
-                pass
-            due = clock.next_time()
-            if due is None or due > end:
-                break
-            clock.advance(due)
-        clock.advance(end)
+        pass_time(self.cluster, seconds)
 
     @property
     def node(self) -> Node:
