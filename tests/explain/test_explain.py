@@ -74,7 +74,9 @@ def test_a_workload_stands_for_its_pods(target: str, pod: str) -> None:
 
 def test_a_pod_group_is_explained_by_its_first_member() -> None:
     text = said("podgroup/g", "-f", str(CASES / "c03-rack.yaml"))
-    assert text.startswith("default/p0 is pending\n")
+    assert text.startswith(
+        "default/p0 is pending\n  No RackLayer has room for 5 pods; the best, r0, has room for 4.\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,7 @@ def test_what_is_not_there_is_said_with_what_was_meant(target: str, message: str
 
 def test_the_json_holds_what_the_text_says() -> None:
     about = json.loads(said("g", "-o", "json", "-f", str(CASES / "c03-rack.yaml")))
+    assert about["why"] == "No RackLayer has room for 5 pods; the best, r0, has room for 4."
     assert about["state"] == "Pending"
     assert about["domains"][0] == {
         "name": "RackLayer/r0",

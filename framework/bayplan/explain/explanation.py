@@ -97,6 +97,11 @@ class Explanation:
     cost: str = ""
     unread: Sequence[str] = ()
 
+    @property
+    def why(self) -> str:
+        """Why it is pending, in one sentence; "" where ``message`` alone says it."""
+        return shortfall(self.domains) if self.state == "Pending" else ""
+
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object without empty fields."""
         plain = {
@@ -107,6 +112,7 @@ class Explanation:
             "simulated": self.simulated,
             "phase": self.phase,
             "node": self.node,
+            "why": self.why,
             "message": self.message,
             "nominatedNode": self.nominated,
             "decidedAt": self.decided,
@@ -498,6 +504,19 @@ def _bottleneck(decision: Decision) -> str:
         return ""
     nodes = f"{tightest.feasible} of {counted(tightest.nodes, 'node')}"
     return f"{tightest.pod}: {nodes} can take it"
+
+
+def shortfall(domains: Sequence[DomainTrial]) -> str:
+    """Return in one sentence that no domain has room for a unit; "" if that is not the reason."""
+    best = max(domains, key=lambda one: one.offered or 0, default=None)
+    short = (one.state is DomainState.REFUSED and one.offered is not None for one in domains)
+    if best is None or best.offered is None or best.offered >= best.needed or not all(short):
+        return ""
+    needed = counted(best.needed, "pod")
+    layer, _, name = best.name.rpartition("/")
+    if not layer:
+        return f"The {name} has room for {best.offered} of {needed}."
+    return f"No {layer} has room for {needed}; the best, {name}, has room for {best.offered}."
 
 
 def domain_lines(domains: Sequence[DomainTrial], size: int) -> list[str]:

@@ -9,6 +9,7 @@ from bayplan.api import ApiObject, Job, ObjectMeta, Pod, RayCluster, ReplicaSet
 from bayplan.errors import InputError, did_you_mean
 from bayplan.gangs.completeness import rank_order
 from bayplan.naming import natural_key
+from bayplan.queues.held_jobs import HeldJobs
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 
@@ -120,10 +121,11 @@ def _owners(scheduler: Scheduler, pod: Pod) -> Iterator[tuple[str, str]]:
 def nearest(target: Target, pods: Iterable[Pod], scheduler: Scheduler) -> str:
     """Return ``'; did you mean "ns/name"?'`` for the most similar name, or "".
 
-    Owners are known by their pods.
+    Owners are known by their pods, and those that a queue holds back by themselves.
     """
     if target.makes_pods:
         owners = {owner for pod in pods for owner in _owners(scheduler, pod)}
+        owners |= {(held.kind, held.key) for held in HeldJobs(scheduler.snapshot).all()}
         known = sorted(key for kind, key in owners if kind == target.kind)
     else:
         known = [*(pod.key for pod in pods), *scheduler.gangs.all()]

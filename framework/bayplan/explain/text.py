@@ -120,7 +120,8 @@ def _print_head(console: Console, about: Explanation) -> None:
         _line(console, 2, about.message)
     else:
         console.print(f"{pod} is [yellow]pending[/yellow]")
-        _line(console, 2, about.message)
+        for text in filter(None, (about.why, about.message)):
+            _line(console, 2, text)
         if about.nominated:
             _line(console, 2, f"nominated: {about.nominated}")
     if about.decided is not None:
