@@ -49,7 +49,9 @@ def driver(node: RealNode, machine: MachineFiles) -> Iterator[DriverProcess]:
     """A driver that has published the machine; it ends after the pods."""
     made = DriverProcess(node, machine)
     made.start()
-    made.wait_until_ready()
-    yield made
-    node.clear()
-    made.stop()
+    try:
+        made.wait_until_ready()
+        yield made
+        node.clear()
+    finally:
+        made.stop()

@@ -384,7 +384,18 @@ class DriverProcess:
         try:
             wait_until(lambda: self.ready() == "ok", "the driver is ready")
         except TimeoutError as exc:
-            raise AssertionError(f"{exc}: {self.ready()}\n{self.log.read_text()[-3000:]}") from None
+            log = self.log.read_text()[-3000:]
+            raise AssertionError(f"{exc}: {self.ready()}; {self._state()}\n{log}") from None
+
+    def _state(self) -> str:
+        """Return how the process ended, or what its threads wait for in the kernel."""
+        assert self._process is not None
+        status = self._process.poll()
+        if status is not None:
+            return f"it ended with {status}"
+        threads = Path(f"/proc/{self._process.pid}/task").glob("*")
+        waits = [f"{(one / 'comm').read_text()} {(one / 'wchan').read_text()}" for one in threads]
+        return "its threads: " + ", ".join(" ".join(one.split()) for one in sorted(waits))
 
 
 @contextmanager

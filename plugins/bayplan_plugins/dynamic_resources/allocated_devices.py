@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Set
 
-from bayplan.api import ResourceClaim
+from bayplan.api import Node, ResourceClaim
 from bayplan.api.dra import DELETE_PROTECTION
+from bayplan.api.nodeselection import selects
+from bayplan.api.pod import NodeSelector
 from bayplan_dra.allocator import HeldDevice
 
 __all__ = ["AllocatedDevices"]
@@ -20,6 +22,8 @@ class AllocatedDevices:
 
     def __init__(self) -> None:
         self._held: dict[str, list[HeldDevice]] = {}
+        self._where: dict[str, NodeSelector] = {}
+        """The nodes that can use what a claim holds, where that is not all of them."""
         self._first_seen: dict[str, tuple[int, str]] = {}
         self._seen = 0
         self._consumers: dict[str, frozenset[str]] = {}
@@ -33,7 +37,11 @@ class AllocatedDevices:
         self._stay.discard(uid)
         if _stays_allocated(claim):
             self._stay.add(uid)
-        if claim.status.allocation is None:
+        allocation = claim.status.allocation
+        self._where.pop(uid, None)
+        if allocation is not None and allocation.node_selector is not None:
+            self._where[uid] = allocation.node_selector
+        if allocation is None:
             self._first_seen.pop(uid, None)
         elif uid not in self._first_seen:
             self._seen += 1
@@ -43,6 +51,7 @@ class AllocatedDevices:
     def forget(self, uid: str) -> list[HeldDevice]:
         """Drop a claim that is gone; return what it held."""
         self._first_seen.pop(uid, None)
+        self._where.pop(uid, None)
         self._set_consumers(uid, frozenset())
         self._stay.discard(uid)
         return self._held.pop(uid, [])
@@ -50,6 +59,11 @@ class AllocatedDevices:
     def held(self, uid: str) -> list[HeldDevice]:
         """Return what a claim holds."""
         return self._held.get(uid, [])
+
+    def reaches(self, uid: str, node: Node) -> bool:
+        """Tell whether a node can use what a claim holds."""
+        where = self._where.get(uid)
+        return where is None or selects(where, node)
 
     def set_held(self, uid: str, held: list[HeldDevice]) -> None:
         """Record what a claim holds."""

@@ -150,18 +150,24 @@ class DeviceLedger:
 
     # Pods ------------------------------------------------------------------------------------
 
+    def _takes_back(self, claim: str, node: str) -> bool:
+        """Tell whether a pod of a freed claim uses its devices again, now that it is on a node.
+
+        On another node it cannot: they stay free, and the claim is allocated anew there.
+        """
+        if not self.trial_holds.is_freed(claim) or self.in_flight.get(claim) is not None:
+            return False
+        return self._snapshot.undoing or self.allocated.reaches(
+            claim, self._snapshot.row(node).node
+        )
+
     def _on_pod(self, pod: PodInfo, node: str, placed: bool) -> None:
         if not pod.facts.wants_devices:
             return
         uid = pod.uid
         if placed:
             claims = self.allocated.claims_of(uid)
-            # What was allocated anew for it, such as on another node, stays free where it was.
-            freed = [
-                claim
-                for claim in claims
-                if self.trial_holds.is_freed(claim) and self.in_flight.get(claim) is None
-            ]
+            freed = [claim for claim in claims if self._takes_back(claim, node)]
             if uid in self._out:
                 self._out.discard(uid)
                 if not self._snapshot.undoing:
