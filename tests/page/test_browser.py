@@ -94,6 +94,34 @@ def test_why_is_my_job_pending_in_two_clicks(window: Browser, example: str) -> N
 
 
 @on("pending")
+def test_the_why_begins_with_a_sentence_and_bars_have_scales(window: Browser, example: str) -> None:
+    window.open(example)
+    window.go("#/waiting")
+    sentence = "No RackLayer has room for 3 pods; the best, rack-a, has room for 2."
+    assert sentence in window.texts("h2.message")
+    raw = window.texts(".reason .raw")
+    assert len(raw) == 1
+    window.go("#/jobs/default%2Ftraining")
+    window.until(lambda: window.all(".remedies"))
+    assert window.texts(".message, .raw") == [sentence, *raw]
+    assert window.texts(".domains .scale i") == ["0", "3 slots"]
+
+
+def test_what_runs_gets_the_colours_that_can_be_told_apart(window: Browser, tmp_path: Path) -> None:
+    node = make_node("n", cpu=16, gpu=4)
+    large = [make_pod(f"large-{i}", cpu=1, gpu=8) for i in range(20)]
+    small = [make_pod(f"small-{i}", cpu=1, gpu=1) for i in range(4)]
+    window.open(page_of(*simulated([node, *large, *small]), tmp_path) + "#/jobs?state=running")
+    window.until(lambda: window.all("td .swatch"))
+    swatches = "[...document.querySelectorAll('td .swatch')]"
+    colours = f"return {swatches}.map((one) => one.style.background)"
+    running = window.run(colours)
+    assert len(set(running)) == 4
+    window.go("#/jobs?state=pending")
+    assert not set(running) & set(window.run(colours)[:8])
+
+
+@on("pending")
 def test_a_remedys_nodes_are_marked_on_the_floor(window: Browser, example: str) -> None:
     window.open(example)
     window.go("#/jobs/default%2Ftraining")
@@ -326,6 +354,14 @@ def test_a_machine_is_drawn_with_its_links_and_a_ring(window: Browser, tmp_path:
         "return [...document.querySelectorAll('.machine > g > title')].map((t) => t.textContent)"
     )
     assert [text[:22] for text in rings if "ring" in text] == ["ring of default/ring: "]
+
+
+def test_a_machine_without_known_nvlinks_has_no_ring(window: Browser, tmp_path: Path) -> None:
+    node = make_node("m", cpu=16, gpu=8, annotations={"bayplan.dev/machine": "l40s-pcie"})
+    window.open(page_of(*simulated([node, make_pod("p", cpu=1, gpu=4)]), tmp_path) + "#/floor/m")
+    window.until(lambda: window.all("svg.machine"))
+    assert window.all("svg.machine .ring") == []
+    assert "No NVLink is known between its GPUs" in window.text("main")
 
 
 @on("gpu-nic-pcie-root")

@@ -73,6 +73,22 @@ def test_the_network_and_the_jobs_of_an_example_are_there() -> None:
     assert page["samples"][-1][7] == 1, "one eviction"
 
 
+def test_the_replicas_of_one_owner_are_one_job() -> None:
+    page = shown(
+        [
+            gpu_node("n"),
+            *(gpu_pod(f"web-{i}", 2, owner="ReplicaSet/web") for i in range(3)),
+            *(gpu_pod(f"static-{i}", 0, owner="Node/n") for i in range(2)),
+        ]
+    )
+    assert sorted(page["units"]) == ["default/static-0", "default/static-1", "default/web"]
+    web = page["units"]["default/web"]
+    assert (web["members"], web["outcome"]) == (3, "Unschedulable")
+    assert "Insufficient nvidia.com/gpu" in web["message"]
+    assert "why" not in web
+    assert [key for key, pod in page["pods"].items() if pod["unit"] == "default/web"]
+
+
 def test_what_pods_hold_never_exceeds_a_card() -> None:
     page = example("shared-gpus")
     taken: dict[tuple[str, int], int] = {}

@@ -15,6 +15,7 @@ from bayplan.api.node_state import NodeState, model_of, state_of
 from bayplan.api.object_key import controller_key
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.kai_shares import is_reservation
+from bayplan.explain.explanation import shortfall
 from bayplan.naming import natural_key
 from bayplan.page.cards import MOST_CARDS, NodeCards, PodCard, card_count, cards_of
 from bayplan.page.floor import Floor, floor_of
@@ -41,6 +42,13 @@ _MOST_STINTS = 50
 _MADE_AGAIN = 60.0
 """Within how many seconds after its end a pod of the same name is the same one, made again."""
 _WHOLE = 1000
+
+
+def _job_of(pod: Pod) -> str:
+    """Return the job of a pod of no gang: what its controller made is one, else it is its own."""
+    owners = pod.metadata.owner_references
+    of_node = any(one.controller and one.kind == "Node" for one in owners)
+    return pod.key if of_node else controller_key(pod.metadata) or pod.key
 
 
 @dataclass
@@ -207,7 +215,7 @@ class Picture:
 
     def _new_row(self, pod: Pod, before: PodRow | None) -> PodRow:
         info = self.scheduler.snapshot.living.get(pod.key) or PodInfo(pod)
-        unit = info.gang or pod.key
+        unit = info.gang or _job_of(pod)
         requests = info.requests
         created = PodTimes(self.scheduler.now, self.scheduler.unix_time).created(pod)
         # A pod that holds a GPU for those that share it has none of its own.
@@ -413,13 +421,15 @@ class Picture:
             latest = max(latest, decision.cycle)
         self._decided = latest
         for decision in reversed(fresh):
-            self._changed_units.add(decision.unit)
-            known = self.units.get(decision.unit)
+            row = self.pods.get(decision.unit)
+            job = decision.unit if row is None else row.unit
+            self._changed_units.add(job)
+            known = self.units.get(job)
             message = decision.message or next(
                 (own.message for own in decision.pods.values() if own.message), ""
             )
             if known is None or known.message != message or known.outcome != decision.outcome.value:
-                self.history.add(decision.at, decision.outcome.value, decision.unit, "", message)
+                self.history.add(decision.at, decision.outcome.value, job, "", message)
         for eviction in self._new_evictions():
             for_whom = f"for {eviction.unit}" if eviction.unit else eviction.reason
             row = self.pods.get(eviction.pod)
@@ -447,7 +457,7 @@ class Picture:
         alive = next((self._alive[one] for one in sorted(members) if one in self._alive), None)
         row = replace(
             known,
-            gang=key in self.scheduler.gangs.all() or len(members) > 1,
+            gang=known.gang or key in self.scheduler.gangs.all(),
             members=len(members),
             held=None,
         )
@@ -456,8 +466,8 @@ class Picture:
         if alive is not None:
             queue = self._queue_of(alive) or known.queue
             row = replace(row, priority=alive.spec.priority or 0, queue=queue)
-        decision = self.scheduler.decisions.get(key)
-        gated = self._gated(key)
+        decision = self._decision(key, members)
+        gated = self._gated(key, members)
         if gated and gated != known.message:
             self.history.add(self.scheduler.now, "Gated", key, "", gated)
         if decision is None:
@@ -468,6 +478,7 @@ class Picture:
             row,
             outcome=decision.outcome.value,
             message=decision.message or own,
+            why=shortfall(decision.domains) if members & self._waiting else "",
             domain=decision.domain or "",
             decided=decision.at,
         )
@@ -490,12 +501,25 @@ class Picture:
         """Return the jobs that have no pods yet, by name."""
         return [self._held_jobs[key] for key in sorted(self._held_jobs, key=natural_key)]
 
-    def _gated(self, key: str) -> str:
-        """Return what holds back a unit that has no pod to try, "" for nothing."""
-        queued = self.scheduler.queue.units.get(key)
-        if queued is None or queued.ready:
+    def _decision(self, key: str, members: Iterable[str]) -> Decision | None:
+        """Return the latest decision on a job: on pods of their own, on one that waits if any."""
+        decisions = self.scheduler.decisions
+        found = decisions.get(key)
+        if found is not None:
+            return found
+        decided = [one for one in members if one in decisions]
+        last = max(
+            decided, key=lambda one: (one in self._waiting, decisions[one].cycle), default=""
+        )
+        return decisions.get(last)
+
+    def _gated(self, key: str, members: Iterable[str]) -> str:
+        """Return what holds back a job that has no pod to try, "" for nothing."""
+        units = self.scheduler.queue.units
+        queued = [units[one] for one in (key, *members) if one in units]
+        if any(one.ready for one in queued):
             return ""
-        return next((reason for _, reason in queued.gated.values()), "")
+        return next((reason for one in queued for _, reason in one.gated.values()), "")
 
     def _told_of(self, pod: Pod) -> str:
         """Return what a pod says that this scheduler does not decide on, "" if it says nothing."""

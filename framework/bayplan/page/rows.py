@@ -96,9 +96,10 @@ class PodRow:
 
 @dataclass(frozen=True)
 class UnitRow:
-    """A job as the scheduler places it: a gang, or a pod of its own.
+    """A job: a gang, the pods that one controller made, or a pod of its own.
 
-    ``outcome`` and ``message`` are those of its latest cycle, ``decided`` its time. ``held`` is
+    ``outcome`` and ``message`` are those of its latest cycle, ``decided`` its time; ``why`` says
+    in one sentence why no domain has room, "" where ``message`` alone says why. ``held`` is
     since when it waits suspended, without any pods yet, and for how many: None for other jobs.
     """
 
@@ -108,6 +109,7 @@ class UnitRow:
     members: int = 1
     outcome: str = ""
     message: str = ""
+    why: str = ""
     domain: str = ""
     decided: float | None = None
     held: tuple[float, int] | None = None
@@ -123,6 +125,7 @@ class UnitRow:
             "members": self.members,
             "outcome": self.outcome,
             "message": self.message,
+            "why": self.why,
             "domain": self.domain,
             "decided": _rounded(self.decided),
         }

@@ -63,9 +63,10 @@ class App {
     this.model = model;
     this.live = live;
     this.colours = new Colours();
-    // The largest jobs get the colours that can be told apart.
+    // The largest jobs that run get the colours that can be told apart, then those that wait.
     const size = (job) => job.gpus || job.bound + job.pending;
-    for (const job of model.jobs().sort((a, b) => size(b) - size(a))) this.colours.of(job.key);
+    const waits = (job) => Number(!job.bound);
+    for (const job of model.jobs().sort((a, b) => waits(a) - waits(b) || size(b) - size(a))) this.colours.of(job.key);
     for (const queue of largestQueues(model)) this.colours.of(queue, "queue");
     this.route = parse(location.hash);
     this.shown = null;

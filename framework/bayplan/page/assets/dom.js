@@ -69,6 +69,12 @@ export function bar(part, text, className = "") {
     h("i", { style: { width } }));
 }
 
+/** What the bars below it are measured by: from nothing to the most, with the middle. */
+export function scale(most, unit) {
+  const middle = most % 2 ? null : h("i", {}, most / 2);
+  return h("div", { class: "step", "aria-hidden": "true" }, h("span", { class: "scale" }, h("i", {}, "0"), middle, h("i", {}, `${most} ${unit}`)));
+}
+
 /** Link to a place of the page. */
 export function link(href, text, more = {}) {
   return h("a", { href, ...more }, text);

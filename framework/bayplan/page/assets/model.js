@@ -165,9 +165,9 @@ export class Model {
     return Math.max(pod.created || 0, ...ends);
   }
 
-  /** Why a job had no node at the time shown, as far as it was said. */
+  /** Why a job had no node at the time shown, as far as it was said, in one sentence if there is one. */
   whyOf(job) {
-    if (this.time === null) return job.unit.message || job.unit.outcome || "";
+    if (this.time === null) return job.unit.why || job.unit.message || job.unit.outcome || "";
     if (this.reasonsOf !== this.version) {
       this.reasonsOf = this.version;
       this.reasons = new Map();

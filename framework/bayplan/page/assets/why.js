@@ -1,6 +1,6 @@
 // Why a job is where it is, or why it waits: the explanation drawn.
 
-import { bar, facts, h, link, show, table } from "./dom.js";
+import { bar, facts, h, link, scale, show, table } from "./dom.js";
 import { place } from "./route.js";
 import { counted, duration } from "./text.js";
 
@@ -9,7 +9,8 @@ export function explanation(about, unit, context) {
   if (about.problem) return h("p", { class: "warn" }, about.problem);
   return [
     about.brokenPlugin ? h("p", { class: "warn" }, about.brokenPlugin) : null,
-    about.message ? h("p", { class: "message" }, about.message) : null,
+    about.why ? h("p", { class: "message" }, about.why) : null,
+    about.message ? h("p", { class: about.why ? "dim raw" : "message" }, about.message) : null,
     about.cost ? h("p", {}, `Cost: ${about.cost}`) : null,
     about.bottleneck ? h("p", {}, `The tightest member is ${about.bottleneck}.`) : null,
     about.brief ? h("p", { class: "dim" }, "To keep the file small, it does not hold what would help this job. Ask: ", h("code", {}, `bayplan explain ${unit}`)) : null,
@@ -32,7 +33,7 @@ function funnel(about) {
   const rows = about.filtered.filter((one) => one.removed).map((one) => row(one.plugin, one.left, about.nodes,
     one.reasons.map((reason) => `${reason.count} ${reason.reason}`).join("; ")));
   return [h("h3", {}, about.wouldBeDecidedNow ? "Nodes left after each plugin, if it were decided now" : "Nodes left after each plugin"),
-    h("div", { class: "funnel" }, row("all nodes", about.nodes, about.nodes, ""), rows)];
+    h("div", { class: "funnel" }, scale(about.nodes, "nodes"), row("all nodes", about.nodes, about.nodes, ""), rows)];
 }
 
 function row(name, left, all, why) {
@@ -47,7 +48,7 @@ function domains(about) {
   const most = Math.max(need, ...about.domains.map((one) => one.offered || 0));
   const shown = about.domains.slice(0, 40);
   return [h("h3", {}, `Domains: ${counted(need, "slot")} needed`),
-    h("div", { class: "funnel domains" }, shown.map((one) => h("div", { class: `step ${one.state}` },
+    h("div", { class: "funnel domains" }, scale(most, "slots"), shown.map((one) => h("div", { class: `step ${one.state}` },
       h("span", { class: "name" }, one.name),
       h("span", { class: "need" }, bar((one.offered || 0) / most, `${one.name} offers ${one.offered ?? "an unknown number of"} slots`, (one.offered || 0) < need ? "short" : ""),
         h("i", { class: "mark", style: { left: `${(100 * need) / most}%` }, title: `${need} needed` })),
@@ -64,7 +65,7 @@ function finalists(about) {
   const hue = (index) => `var(--hue-${index % 8})`;
   return [h("h3", {}, "Scores of the best nodes"),
     h("p", { class: "legend" }, plugins.map((name, index) => h("span", {}, h("i", { class: "swatch", style: { background: hue(index) } }), name))),
-    h("div", { class: "funnel" }, about.finalists.slice(0, 10).map((one) => h("div", { class: "step" },
+    h("div", { class: "funnel" }, scale(Math.round(most), "points"), about.finalists.slice(0, 10).map((one) => h("div", { class: "step" },
       link(place("floor", one.node), one.node, { class: "name" }),
       h("span", { class: "stack", role: "img", "aria-label": plugins.map((name) => `${name} ${Math.round(one.scores[name] || 0)}`).join(", ") },
         plugins.map((name, index) => h("i", { title: `${name} ${Math.round(one.scores[name] || 0)}`, style: { background: hue(index), width: `${(100 * Math.abs(one.scores[name] || 0)) / most}%` } }))),

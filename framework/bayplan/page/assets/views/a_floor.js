@@ -228,8 +228,9 @@ function nodePage(name, node, context) {
   const { model, colours } = context;
   const held = model.on(name);
   const machine = node.machine === undefined ? null : model.machines[node.machine];
+  const linked = machine !== null && machine.links.length > 0;
   const rings = held.pods.map((pod) => ({ pod, unit: model.pods.get(pod).unit, cards: held.cards.flatMap((holders, card) => (holders.some((one) => one.pod === pod) ? [card] : [])) }))
-    .map((ring) => ({ ...ring, cards: machine && machine.published ? [] : ringOrder(model, name, ring) }));
+    .map((ring) => ({ ...ring, cards: linked ? ringOrder(model, name, ring) : [] }));
   const rows = held.pods.map((pod) => {
     const row = model.pods.get(pod);
     const cards = [...held.cards.entries(), ...[...held.nics.entries()].map(([nic, holders]) => [-1 - nic, holders])].flatMap(([card, holders = []]) => holders.filter((one) => one.pod === pod).map((one) => ({ ...one, card })));
@@ -242,9 +243,9 @@ function nodePage(name, node, context) {
     facts([["State", node.state || "in-service"], ["Machine", machine ? machine.name : ""], ["Cards", node.cards ? `${node.cards - free} of ${node.cards} in use` : ""],
       ["Model", (machine ? [...new Set(machine.gpus.map((gpu) => gpu.model))] : node.models || []).filter(Boolean).join(", ")], ["NVLink domain", (node.nvlink || []).join(", ")],
       ["CPU", node.cpu ? [bar(held.cpu / Math.max(1, node.cpu[1]), `${amount("cpu", held.cpu)} of ${amount("cpu", node.cpu[1])} cores`), ` ${amount("cpu", held.cpu)} of ${amount("cpu", node.cpu[1])} cores`] : ""],
-      ["Memory", node.memory && model.time === null ? [bar(node.memory[0] / Math.max(1, node.memory[1]), "memory"), ` ${bytes(node.memory[0])} of ${bytes(node.memory[1])}`] : ""]]),
+      ["Memory", node.memory && model.time === null ? [bar(node.memory[0] / Math.max(1, node.memory[1]), `${bytes(node.memory[0])} of ${bytes(node.memory[1])}`), ` ${bytes(node.memory[0])} of ${bytes(node.memory[1])}`] : ""]]),
     machine ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the machine" }, machineDrawing(machine, held, rings, (one) => colours.of(one.unit), node.nvlink)) : cardStrip(held, colours),
-    machine ? h("p", { class: "dim" }, machine.published ? "As drivers publish it in ResourceSlices, which do not say which NVLinks there are." : "Lines: NVLinks. Dashed: the ring in which a pod uses its GPUs.") : null,
+    machine ? h("p", { class: "dim" }, machine.published ? "As drivers publish it in ResourceSlices, which do not say which NVLinks there are." : linked ? "Lines: NVLinks. Dashed: the ring in which a pod uses its GPUs." : "No NVLink is known between its GPUs.") : null,
     held.cards.some((holders) => holders.some((one) => one.guessed)) ? h("p", { class: "dim" }, "Nothing says which cards the kubelet chose: such pods are drawn on the first free ones.") : null,
     rows.length ? table("Pods", ["pod", "cards", "cpu"], rows, [2]) : h("p", {}, "No pod is on this node."),
   ];

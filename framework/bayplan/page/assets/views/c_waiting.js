@@ -28,10 +28,16 @@ function page(context) {
   return [
     h("h1", {}, "Waiting"),
     jobs.length ? h("p", { class: "dim" }, `${counted(jobs.length, "job")} with ${counted(jobs.reduce((sum, job) => sum + job.pending, 0), "pod")} without a node, by reason. Open one to see what would help.`) : h("p", {}, "Nothing waits."),
-    sorted.map(([why, own]) => h("section", { class: "reason" }, h("h2", { class: "message" }, why), jobTable(own, context))),
+    sorted.map(([why, own]) => h("section", { class: "reason" }, h("h2", { class: "message" }, why), raw(why, own, model), jobTable(own, context))),
     refused.length ? [h("h2", {}, "Refused"), table("Objects that an API server would refuse", ["object", "why"], refused)] : null,
     model.data.notes && model.data.notes.length ? [h("h2", {}, "Notes"), h("ul", {}, model.data.notes.slice(0, MOST).map((note) => h("li", {}, note)))] : null,
   ];
+}
+
+/** The message that stands behind a sentence, where all jobs have the same. */
+function raw(why, jobs, model) {
+  const [message = "", ...others] = new Set(jobs.map((job) => (model.time === null ? job.unit.message || "" : "")));
+  return others.length || message === why ? null : h("p", { class: "dim raw" }, message);
 }
 
 function jobTable(jobs, context) {

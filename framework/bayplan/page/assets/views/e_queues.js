@@ -86,9 +86,10 @@ function name(queue, depth) {
 
 function row(queue, resource, depth, first) {
   const found = queue.resources[resource];
-  const most = found.limit ?? found.fair ?? found.deserved ?? found.used;
+  const most = found.limit ?? found.fair ?? found.deserved ?? null;
   const say = (value) => amount(resource, value);
-  return [first ? name(queue, depth) : "", resource, [bar(most ? found.used / most : 0, `${say(found.used)} used`, found.borrowed ? "borrows" : ""), ` ${say(found.used)}${found.reserved > found.used ? ` (${say(found.reserved)} reserved)` : ""}`], say(found.deserved), say(found.limit), found.borrowed ? say(found.borrowed) : "",
+  const used = most === null ? say(found.used) : `${say(found.used)} of ${say(most)}`;
+  return [first ? name(queue, depth) : "", resource, [bar(most ? found.used / most : 0, used, found.borrowed ? "borrows" : ""), ` ${used}${found.reserved > found.used ? ` (${say(found.reserved)} reserved)` : ""}`], say(found.deserved), say(found.limit), found.borrowed ? say(found.borrowed) : "",
     first ? String(queue.waiting) : "", first ? String(queue.running) : ""];
 }
 
