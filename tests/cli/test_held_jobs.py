@@ -120,7 +120,9 @@ def test_the_page_shows_a_job_without_quota_and_later_how_long_it_waited(two_job
     assert page["samples"][-1][5] == 2
     assert "8 more needed" in page["details"]["default/b"]["message"]
     page = shown(objects, until=3 * 3600.0)
-    assert "default/b" not in page["units"]
+    unit = page["units"]["default/b"]
+    assert "held" not in unit
+    assert (unit["members"], unit["outcome"]) == (2, "Placed")
     pods = [pod for key, pod in page["pods"].items() if key.startswith("default/b-")]
     waits = [pod["stints"][0][1] - pod.get("created", 0.0) for pod in pods]
     assert waits == [7200.0, 7200.0]

@@ -98,6 +98,36 @@ def test_what_is_not_there_is_said_with_what_was_meant(target: str, message: str
     assert not result.stdout
 
 
+def leader(name: str) -> dict[str, object]:
+    """Return a pod as the controller of LeaderWorkerSets makes it: of a StatefulSet of its own."""
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": "u"}
+    meta = {
+        "name": f"{name}-0",
+        "labels": {"leaderworkerset.sigs.k8s.io/name": name},
+        "ownerReferences": [{**owner, "controller": True}],
+    }
+    spec = {"schedulerName": "bayplan", "containers": [{"name": "c", "image": "i"}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("lws/serving", "default/serving-0 is pending"),
+        ("lws/servnig", "there are no pods of LeaderWorkerSet default/servnig at the end; did you"),
+        ("leaderworkerset/other/serving", 'did you mean "default/serving"?'),
+        ("vcjob/serving", "there are no pods of Job default/serving at the end"),
+    ],
+)
+def test_a_leader_worker_set_is_found_by_its_name(
+    target: str, expected: str, tmp_path: Path
+) -> None:
+    manifest = tmp_path / "lws.yaml"
+    manifest.write_text(json.dumps(leader("serving")))
+    result = run(target, "-f", str(manifest))
+    assert expected in result.output + str(result.exception or "")
+
+
 # JSON -------------------------------------------------------------------------------------------
 
 

@@ -59,7 +59,8 @@ __all__ = ["command"]
 def command(watch: bool, paths: tuple[str, ...], **given: Any) -> None:
     """Explain why a pod or gang is where it is, or why it is pending and what would help.
 
-    KIND is pod, podgroup, or a workload: deploy, sts, ds, rs, job or vcjob.
+    KIND is pod, podgroup, or a workload, such as deploy, sts, job, vcjob, jobset or
+    lws.
 
     With -f, the answer comes from a simulation of manifests. With --kubeconfig, it comes from the
     running scheduler, or, if that does not answer, from a simulation of the cluster.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from bayplan.api import ApiObject, Job, ObjectMeta, Pod, RayCluster, ReplicaSet
+from bayplan.api import ApiObject, Job, JobSet, ObjectMeta, Pod, RayCluster, ReplicaSet
 from bayplan.errors import InputError, did_you_mean
 from bayplan.gangs.completeness import rank_order
 from bayplan.naming import natural_key
@@ -24,6 +24,12 @@ _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("job", "jobs", "job.batch"), "Job"),
     **dict.fromkeys(("vj", "vcjob", "vcjobs", "job.batch.volcano.sh"), "Job"),
     **dict.fromkeys(("jobset", "jobsets", "jobset.jobset.x-k8s.io"), "JobSet"),
+    **dict.fromkeys(
+        ("lws", "leaderworkerset", "leaderworkersets", "leaderworkerset.leaderworkerset.x-k8s.io"),
+        "LeaderWorkerSet",
+    ),
+    **dict.fromkeys(("trainjob", "trainjobs", "trainjob.trainer.kubeflow.org"), "TrainJob"),
+    **dict.fromkeys(("mpijob", "mpijobs", "mpijob.kubeflow.org"), "MPIJob"),
     **dict.fromkeys(("pytorchjob", "pytorchjobs", "pytorchjob.kubeflow.org"), "PyTorchJob"),
     **dict.fromkeys(("rayjob", "rayjobs", "rayjob.ray.io"), "RayJob"),
     **dict.fromkeys(("raycluster", "rayclusters", "raycluster.ray.io"), "RayCluster"),
@@ -34,9 +40,11 @@ _ANY = ""
 _OWNED: Mapping[str, type[ApiObject]] = {
     "ReplicaSet": ReplicaSet,
     "Job": Job,
+    "JobSet": JobSet,
     "RayCluster": RayCluster,
 }
 """Owners of pods that may have an owner themselves."""
+_NAME_OF_LWS = "leaderworkerset.sigs.k8s.io/name"
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,9 @@ def _members(scheduler: Scheduler, get: Callable[[str], Pod | None], key: str) -
 
 def _owners(scheduler: Scheduler, pod: Pod) -> Iterator[tuple[str, str]]:
     """Yield kind and key of a pod's owner, of that one's owner, and so on."""
+    if _NAME_OF_LWS in pod.metadata.labels:
+        # Between it and its pods are StatefulSets and other pods.
+        yield "LeaderWorkerSet", f"{pod.metadata.namespace}/{pod.metadata.labels[_NAME_OF_LWS]}"
     meta: ObjectMeta | None = pod.metadata
     while meta is not None:
         owner = next((one for one in meta.owner_references if one.controller), None)
