@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from bayplan.errors import PluginError
 from bayplan.plugin.base import Unit
@@ -22,7 +23,7 @@ from bayplan.snapshot import PodInfo
 
 __all__ = ["NodeDemand", "reason_for"]
 
-_TOLD_AT_ONCE = 64
+_TOLD_AT_ONCE = 256
 """So many units are told why they wait between two looks at the queue."""
 _KINDS_AT_ONCE = 64
 """So many kinds of units that were held back are looked at again at once."""
@@ -58,9 +59,21 @@ class _Refused:
         return self.queued.lane, self.queued.shape, self.queued.size
 
     @property
-    def least(self) -> Sequence[PodInfo]:
-        """The pods that its queue has to take at once."""
-        return self.unit.pods[: max(1, self.unit.min_placed)]
+    def count(self) -> int:
+        """How many pods its queue has to take at once."""
+        return min(len(self.unit.pods), max(1, self.unit.min_placed))
+
+    @cached_property
+    def least(self) -> tuple[Sequence[PodInfo], int]:
+        """The pods that its queue has to take at once, and how often: one if all are equal."""
+        pods = self.unit.pods[: self.count]
+        first = pods[0]
+        said = first.pod.metadata.annotations
+        claims = first.spec.resource_claims
+        for pod in pods:
+            if claims or pod.facts is not first.facts or pod.pod.metadata.annotations != said:
+                return pods, 1
+        return (first,), self.count
 
 
 class NodeDemand:
@@ -87,19 +100,17 @@ class NodeDemand:
         changed, self._seen = at != self._seen, at
         if changed or self._untold:
             self._forget_gone()
-        found = self._take_untold()
-        told: list[_Refused] = []
+        told: dict[str, _Refused] = {}
         fresh: list[_Refused] = []
-        # What asks already, and was refused once more, asks on as long as no queue has changed.
-        for one in found:
-            if not changed and one.unit.key in self._asking and not one.decision.held_by_queue:
-                self._asking[one.unit.key] = one
-                told.append(one)
+        # What asks already, and was refused once more, asks on until its queue is overtaken.
+        for one in self._take_untold():
+            if one.unit.key in self._asking and not one.decision.held_by_queue:
+                self._asking[one.unit.key] = told[one.unit.key] = one
             else:
                 fresh.append(one)
         if fresh or (changed and (self._asking or self._held)):
-            told += self._weigh(fresh, changed)
-        for one in told:
+            told |= {one.unit.key: one for one in self._weigh(fresh, changed)}
+        for one in told.values():
             reason = reason_for(one.queued, one.unit, one.decision)
             state.remember(one.decision)
             state.recorder.refused(one.unit, one.decision, reason)
@@ -161,7 +172,7 @@ class NodeDemand:
         refusal = self._queue_refusal(one.unit)
         if not refusal:
             self._asking[key] = one
-            self._state.snapshot.suppose(one.least)
+            self._state.snapshot.suppose(*one.least)
             return one
         self._held[key] = one
         message = f"{one.decision.message} More nodes alone would not help: {refusal}"
@@ -175,7 +186,8 @@ class NodeDemand:
         for keys in by_lane.values():
             for key in reversed(keys):
                 one = self._asking.pop(key)
-                self._state.snapshot.suppose(one.least, -1)
+                pods, times = one.least
+                self._state.snapshot.suppose(pods, -times)
                 told = self._weighed(one)
                 if key in self._asking:
                     break
@@ -196,11 +208,16 @@ class NodeDemand:
 
     def _suppose_asking(self) -> None:
         """Let queues count the units that ask for nodes as placed, all of a kind at once."""
-        kinds: dict[Hashable, list[_Refused]] = {}
+        counts: dict[Hashable, list[int]] = {}
+        pods_of: dict[Hashable, Sequence[PodInfo]] = {}
         for one in self._asking.values():
-            kinds.setdefault(one.kind, []).append(one)
-        for alike in kinds.values():
-            self._state.snapshot.suppose(alike[0].least, len(alike))
+            pods, times = one.least
+            # Units of one shape have equal pods; only their number differs.
+            kind = one.queued.lane, one.queued.shape, len(pods)
+            pods_of.setdefault(kind, pods)
+            counts.setdefault(kind, []).append(times)
+        for kind, pods in pods_of.items():
+            self._state.snapshot.suppose(pods, sum(counts[kind]))
 
     def _queue_refusal(self, unit: Unit) -> str:
         """Return why a unit's queue would not take it if there were nodes, "" if it would."""
