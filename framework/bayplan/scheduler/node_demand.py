@@ -211,13 +211,13 @@ class NodeDemand:
         counts: dict[Hashable, list[int]] = {}
         pods_of: dict[Hashable, Sequence[PodInfo]] = {}
         for one in self._asking.values():
-            pods, times = one.least
+            pods, often = one.least
             # Units of one shape have equal pods; only their number differs.
-            kind = one.queued.lane, one.queued.shape, len(pods)
+            kind: Hashable = (one.queued.lane, one.queued.shape, len(pods))
             pods_of.setdefault(kind, pods)
-            counts.setdefault(kind, []).append(times)
-        for kind, pods in pods_of.items():
-            self._state.snapshot.suppose(pods, sum(counts[kind]))
+            counts.setdefault(kind, []).append(often)
+        for kind, times in counts.items():
+            self._state.snapshot.suppose(pods_of[kind], sum(times))
 
     def _queue_refusal(self, unit: Unit) -> str:
         """Return why a unit's queue would not take it if there were nodes, "" if it would."""
