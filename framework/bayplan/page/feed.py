@@ -151,7 +151,8 @@ class Feed:
         if len(picture.machines.rows) > self._machines:
             self._machines = len(picture.machines.rows)
             found["machines"] = picture.machines.rows
-        if at >= self._organised + _ORGANISATION:
+        # A page that opens gets all of it; until then nobody reads what changes.
+        if self._viewers and at >= self._organised + _ORGANISATION:
             self._organised = at
             fresh = organisation(picture.scheduler)
             if fresh != self._organisation:

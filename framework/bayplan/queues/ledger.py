@@ -77,6 +77,8 @@ class Ledger:
         changes a queue.
     :param concerns: whether an object of ``kinds`` has a say at all, as a ConfigMap that defines no
         queue has none.
+    :param states: returns what the status of an object of ``kinds`` says of its queue; without it,
+        nothing.
     :param group_kinds: the types of the objects that name the queue of a pod group; their status
         says nothing of it.
     """
@@ -89,9 +91,11 @@ class Ledger:
         group_kinds: Iterable[type[ApiObject]],
         rules: PodRules,
         concerns: Callable[[ApiObject], bool] = bool,
+        states: Callable[[ApiObject], object] = type,
     ) -> None:
         self._snapshot = snapshot
         self._concerns = concerns
+        self._states = states
         self._define = define
         self._rules = rules
         self._tree = QueueTree(())
@@ -188,10 +192,10 @@ class Ledger:
     def _queue_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
         if not any(one is not None and self._concerns(one) for one in (old, new)):
             return
-        if new is not None and same_definition(old, new):
-            self._restated = True
-        else:
+        if old is None or new is None or not same_definition(old, new):
             self._stale = True
+        elif self._states(old) != self._states(new):
+            self._restated = True
 
     def _group_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
         group = new or old

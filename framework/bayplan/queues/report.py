@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -78,14 +78,20 @@ class QueueReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object; null is unlimited."""
-        plain = asdict(self)
+        plain = {field: getattr(self, field) for field in _QUEUE_FIELDS}
         plain["resources"] = {
-            name: {key: _finite(value) for key, value in asdict(one).items()}
+            name: {field: _finite(getattr(one, field)) for field in _RESOURCE_FIELDS}
             for name, one in self.resources.items()
         }
         plain["share"] = _finite(self.share)
         plain["weight"] = _finite(self.weight)
+        plain["children"], plain["notes"] = list(self.children), list(self.notes)
         return plain
+
+
+# There may be thousands of queues: asdict copies all that they hold.
+_QUEUE_FIELDS = [one.name for one in fields(QueueReport)]
+_RESOURCE_FIELDS = [one.name for one in fields(ResourceReport)]
 
 
 @dataclass(frozen=True)

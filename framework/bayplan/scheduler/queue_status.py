@@ -21,9 +21,13 @@ _TAKING_OVER = 60.0
 
 @dataclass
 class _Told:
-    """What was told last, the object as it was seen since then, and whether it was told again."""
+    """What was told last, the object as it was seen since then, and whether it was told again.
+
+    ``given`` is it as a plugin gave it, with times.
+    """
 
     patch: _Patch
+    given: _Patch
     seen: ApiObject
     again: bool = False
 
@@ -56,11 +60,12 @@ class QueueStatusWriter:
                 self._write(one, obj, subject, before.get(subject))
 
     def _write(self, one: _Patch, obj: ApiObject, subject: _Subject, last: _Told | None) -> None:
-        told = _without_times(one)
-        known = self._told[subject] = _Told(told, obj)
+        same = last is not None and last.given is one
+        told = last.patch if last is not None and same else _without_times(one)
+        known = self._told[subject] = _Told(told, one, obj)
         if last is None:
             due = not _says(obj, told)
-        elif last.patch == told:
+        elif same or last.patch == told:
             # After a write the object may be shown as it was before it.
             due = self._is_overwritten(last, obj)
             known.again = due or last.again

@@ -34,7 +34,7 @@ from bayplan_plugins.queues.fair_share.lines import Head, Standings
 from bayplan_plugins.queues.fair_share.reasons import delayed, no_queue, over_bound
 from bayplan_plugins.queues.fair_share.shares import FairShares
 from bayplan_plugins.queues.fair_share.stale import StaleGangs
-from bayplan_plugins.queues.fair_share.status import statuses
+from bayplan_plugins.queues.fair_share.status import QueueStatuses
 from bayplan_plugins.queues.fair_share.turns import next_pods
 from bayplan_plugins.queues.policy import QuotaRefusal, Room, RoomPlan
 from bayplan_plugins.shared.cards.kai_requests import CardSizes, known_share
@@ -74,6 +74,7 @@ class FairSharePolicy:
         )
         snapshot = handle.snapshot
         self.ledger = Ledger(snapshot, _queues, (KaiQueue,), (KaiPodGroup,), rules)
+        self._statuses = QueueStatuses(snapshot, self.ledger)
         self._journal = args.usage.opened() if args.usage is not None else None
         self._heads: dict[str, tuple[Unit, Head]] = {}
         self._shares: tuple[object, FairShares] | None = None
@@ -295,7 +296,7 @@ class FairSharePolicy:
 
     def statuses(self) -> Iterable[PatchStatus | PatchAnnotations]:
         """Return the status of each Queue, and since when PodGroups are stale."""
-        return [*statuses(self._handle.snapshot, self.ledger), *self._stale.annotations()]
+        return [*self._statuses.all(), *self._stale.annotations()]
 
 
 def _queues(snapshot: Snapshot) -> list[Queue]:

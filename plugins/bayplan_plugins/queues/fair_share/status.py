@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from bayplan.api import KaiQueue
 from bayplan.api.queue_objects import KaiQueueCondition, KaiQueueStatus
@@ -13,29 +13,56 @@ from bayplan.queues.tree import EPSILON, QueueTree
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.isolation import alone
 
-__all__ = ["statuses"]
+__all__ = ["QueueStatuses"]
 
 _ORPHAN, _OVER_QUOTA = "Orphan", "OverQuota"
 
 
-def statuses(snapshot: Snapshot, ledger: Ledger) -> Iterator[PatchStatus]:
-    """Yield the status of each queue: its children, what its jobs ask for and what they have.
+class QueueStatuses:
+    """The status of each queue: its children, what its jobs ask for and what they have.
 
-    Conditions of other programs stay.
+    Conditions of other programs stay. There may be thousands of queues, of which few change at a
+    time: the others keep the status that was made last.
     """
-    tree = ledger.tree
-    queues = snapshot.objects(KaiQueue)
-    for name, queue in queues.items():
-        with alone(f"status of Queue {name}"):
-            parent = queue.spec.parent_queue
-            orphan = _orphan(parent, not parent or parent in queues)
-            yield PatchStatus(KaiQueue, name, _status(queue, tree, tree.row_of[name], orphan))
+
+    def __init__(self, snapshot: Snapshot, ledger: Ledger) -> None:
+        self._snapshot = snapshot
+        self._ledger = ledger
+        self._known: dict[str, tuple[object, PatchStatus]] = {}
+
+    def all(self) -> Iterator[PatchStatus]:
+        """Yield the status of each queue."""
+        tree = self._ledger.tree
+        queues = self._snapshot.objects(KaiQueue)
+        known, self._known = self._known, {}
+        names = tuple(tree.resources)
+        for name, queue in queues.items():
+            with alone(f"status of Queue {name}"):
+                row = tree.row_of[name]
+                columns = (tree.demand, tree.used, tree.fixed, tree.deserved)
+                orphaned = bool(queue.spec.parent_queue) and queue.spec.parent_queue not in queues
+                others = _of_others(queue)
+                amounts = [column[row].tobytes() for column in columns]
+                children = [tree.name(child) for child in tree.children[row]]
+                mark = (names, amounts, children, orphaned, others)
+                last = known.get(name)
+                if last is None or last[0] != mark:
+                    orphan = _orphan(queue.spec.parent_queue, not orphaned)
+                    status = _status(others, tree, row, orphan)
+                    last = mark, PatchStatus(KaiQueue, name, status)
+                self._known[name] = last
+                yield last[1]
+
+
+def _of_others(queue: KaiQueue) -> tuple[KaiQueueCondition, ...]:
+    """Return the conditions that other programs wrote."""
+    stated = queue.status.conditions
+    return tuple(one for one in stated if one.type not in (_ORPHAN, _OVER_QUOTA))
 
 
 def _status(
-    queue: KaiQueue, tree: QueueTree, row: int, orphan: KaiQueueCondition
+    others: Iterable[KaiQueueCondition], tree: QueueTree, row: int, orphan: KaiQueueCondition
 ) -> KaiQueueStatus:
-    others = [one for one in queue.status.conditions if one.type not in (_ORPHAN, _OVER_QUOTA)]
     return KaiQueueStatus(
         tuple(sorted(tree.name(child) for child in tree.children[row])),
         quantities(tree.amounts(tree.demand[row])),

@@ -70,7 +70,14 @@ class VolcanoPolicy:
             counts=lambda pod: not pod.terminating,
             claim=lambda claim, _: devices_of(claim),
         )
-        return Ledger(self._handle.snapshot, define, (VolcanoQueue,), (VolcanoPodGroup,), rules)
+        return Ledger(
+            self._handle.snapshot,
+            define,
+            (VolcanoQueue,),
+            (VolcanoPodGroup,),
+            rules,
+            states=lambda queue: isinstance(queue, VolcanoQueue) and queue.status.state,
+        )
 
     def _amounts(self, pod: PodInfo) -> Amounts:
         """Return what a pod takes of its queue: itself, its requests, the devices made for it."""
