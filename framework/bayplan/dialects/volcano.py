@@ -32,6 +32,7 @@ __all__ = [
     "membership_of",
     "queue_of",
     "sets_of",
+    "state_of",
 ]
 
 NAME = "Volcano"
@@ -117,7 +118,6 @@ def queue_of(queue: VolcanoQueue) -> Queue:
     """
     spec, meta = queue.spec, queue.metadata
     guarantee = spec.guarantee.resource if spec.guarantee is not None else {}
-    states = {"Closed": QueueState.CLOSED, "Closing": QueueState.CLOSING}
     return Queue(
         meta.name,
         spec.parent,
@@ -131,8 +131,14 @@ def queue_of(queue: VolcanoQueue) -> Queue:
         uid=meta.uid or meta.name,
         reclaimable=spec.reclaimable is not False,
         order=Order.STRICT if spec.dequeue_strategy == "fifo" else Order.PRIORITY,
-        state=states.get(queue.status.state, QueueState.OPEN),
+        state=state_of(queue),
     )
+
+
+def state_of(queue: VolcanoQueue) -> QueueState:
+    """Return whether a Volcano Queue takes jobs; one without a state does."""
+    states = {"Closed": QueueState.CLOSED, "Closing": QueueState.CLOSING}
+    return states.get(queue.status.state, QueueState.OPEN)
 
 
 def _problem_of(group: VolcanoPodGroup) -> str | None:

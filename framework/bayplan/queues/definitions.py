@@ -7,17 +7,43 @@ It has no share of anything, and nobody may reclaim what its pods have.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Generic, TypeVar
 
+from bayplan.api import ApiObject
 from bayplan.api.queue import Queue, Share
 from bayplan.queues.shape import detached
 
-__all__ = ["sound"]
+__all__ = ["Translations", "sound"]
 
 _AMOUNTS = ("deserved", "guaranteed", "limit", "weight", "lent", "borrowed")
 _NOTHING = Share()
 _ANCESTOR = "its ancestor "
+
+
+_Object = TypeVar("_Object", bound=ApiObject)
+
+
+class Translations(Generic[_Object]):
+    """Queues by the objects that define them: an object that is as it was is not read again.
+
+    :param translate: returns the queue that an object defines.
+    """
+
+    def __init__(self, translate: Callable[[_Object], Queue]) -> None:
+        self._translate = translate
+        self._known: dict[str, tuple[_Object, Queue]] = {}
+
+    def of(self, objects: Mapping[str, _Object]) -> list[Queue]:
+        """Return the queues of objects, given by key, in their order."""
+        before, self._known = self._known, {}
+        for key, one in objects.items():
+            known = before.get(key)
+            if known is None or known[0] is not one:
+                known = one, self._translate(one)
+            self._known[key] = known
+        return [queue for _, queue in self._known.values()]
 
 
 def sound(queues: Iterable[Queue]) -> list[Queue]:

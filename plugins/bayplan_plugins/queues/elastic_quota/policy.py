@@ -17,6 +17,7 @@ from bayplan.dialects.elastic_quota import (
     queue_of,
 )
 from bayplan.inputs.durations import parse_duration
+from bayplan.queues.definitions import Translations
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import AmountRows
 from bayplan.snapshot import Snapshot
@@ -58,9 +59,15 @@ class ElasticQuotaPolicy:
             counts=lambda pod: True,
         )
         kinds = (ElasticQuota, ElasticQuotaProfile)
-        self.ledger = Ledger(handle.snapshot, _queues, kinds, (), rules)
+        self._queue_of_quota = Translations(queue_of)
+        self.ledger = Ledger(handle.snapshot, self._queues, kinds, (), rules)
         self._monitor = OveruseMonitor(parse_duration(args.delay_evict_time))
         self._places: dict[str, tuple[Unit, tuple[float, str]]] = {}
+
+    def _queues(self, snapshot: Snapshot) -> list[Queue]:
+        objects = quota_objects(snapshot).items()
+        quotas = {name: one for name, one in objects if name not in BUILTIN_QUOTAS}
+        return self._queue_of_quota.of(quotas)
 
     @property
     def active(self) -> bool:
@@ -189,11 +196,6 @@ class ElasticQuotaPolicy:
                 manager = self._tree_of(name)
                 if manager is not None:
                     yield from writes_for(quota, status_of(manager, name))
-
-
-def _queues(snapshot: Snapshot) -> list[Queue]:
-    objects = quota_objects(snapshot).items()
-    return [queue_of(one) for name, one in objects if name not in BUILTIN_QUOTAS]
 
 
 def _refused(gate: QuotaGate, unit: Unit) -> str | None:

@@ -9,16 +9,17 @@ import numpy as np
 from bayplan import Handle, Overdue, PodInfo, Unit
 from bayplan.api import KaiPodGroup, KaiQueue
 from bayplan.api.podgroup import UnschedulableReason
-from bayplan.api.queue import Amounts, Queue
+from bayplan.api.queue import Amounts
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.dialects import kai
 from bayplan.dialects.kai_shares import GpuShareRequest, mig_gpus
 from bayplan.inputs.durations import parse_duration
+from bayplan.queues.definitions import Translations
 from bayplan.queues.gate import gate
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan.queues.usage import Sample
-from bayplan.snapshot import Snapshot, SpecFacts
+from bayplan.snapshot import SpecFacts
 from bayplan_plugins.queues.fair_share.actions import Actions
 from bayplan_plugins.queues.fair_share.args import FairShareArgs
 from bayplan_plugins.queues.fair_share.capacity import job_over_capacity, overrun
@@ -73,7 +74,14 @@ class FairSharePolicy:
             basis=self._cards.basis,
         )
         snapshot = handle.snapshot
-        self.ledger = Ledger(snapshot, _queues, (KaiQueue,), (KaiPodGroup,), rules)
+        queues = Translations(kai.queue_of)
+        self.ledger = Ledger(
+            snapshot,
+            lambda snapshot: queues.of(snapshot.objects(KaiQueue)),
+            (KaiQueue,),
+            (KaiPodGroup,),
+            rules,
+        )
         self._statuses = QueueStatuses(snapshot, self.ledger)
         self._journal = args.usage.opened() if args.usage is not None else None
         self._heads: dict[str, tuple[Unit, Head]] = {}
@@ -297,7 +305,3 @@ class FairSharePolicy:
     def statuses(self) -> Iterable[PatchStatus | PatchAnnotations]:
         """Return the status of each Queue, and since when PodGroups are stale."""
         return [*self._statuses.all(), *self._stale.annotations()]
-
-
-def _queues(snapshot: Snapshot) -> list[Queue]:
-    return [kai.queue_of(one) for one in snapshot.objects(KaiQueue).values()]

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 
 from bayplan.api import VolcanoQueue
 from bayplan.api.queue import UNLIMITED, Queue, Share
 from bayplan.dialects import volcano
+from bayplan.queues.definitions import Translations
 from bayplan_plugins.queues.volcano.devices import CLASS_PREFIX
 
-__all__ = ["ROOT", "queues_of"]
+__all__ = ["ROOT", "QueueDefinitions"]
 
 ROOT = "root"
 """The queue that contains all others; Volcano makes it."""
 
 
-def queues_of(objects: Iterable[VolcanoQueue], hierarchical: bool) -> list[Queue]:
-    """Return the queues; without a hierarchy none has a parent.
+class QueueDefinitions:
+    """The queues; without a hierarchy none has a parent.
 
     In a hierarchy a queue without a parent belongs to the root.
     """
-    found = {one.metadata.name: _bounded(volcano.queue_of(one)) for one in objects}
-    if not hierarchical:
-        return [replace(queue, parent="") for queue in found.values()]
-    found.setdefault(ROOT, Queue(ROOT, source="the root of all Queues"))
-    for name, queue in found.items():
-        found[name] = replace(queue, parent="" if name == ROOT else queue.parent or ROOT)
-    return list(found.values())
+
+    def __init__(self, hierarchical: bool) -> None:
+        self._hierarchical = hierarchical
+        self._known = Translations(self._queue)
+
+    def of(self, objects: Mapping[str, VolcanoQueue]) -> list[Queue]:
+        """Return the queues that objects define, given by name."""
+        found = self._known.of(objects)
+        if self._hierarchical and ROOT not in objects:
+            found.append(_ROOT)
+        return found
+
+    def _queue(self, one: VolcanoQueue) -> Queue:
+        queue = _bounded(volcano.queue_of(one))
+        parent = queue.parent or ROOT if self._hierarchical and queue.name != ROOT else ""
+        return replace(queue, parent=parent)
+
+
+_ROOT = Queue(ROOT, source="the root of all Queues")
 
 
 def _bounded(queue: Queue) -> Queue:

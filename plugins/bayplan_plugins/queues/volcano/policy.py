@@ -10,17 +10,16 @@ import numpy as np
 
 from bayplan import Handle, NodeView, Overdue, PodInfo, Reject, Unit
 from bayplan.api import VolcanoPodGroup, VolcanoQueue
-from bayplan.api.queue import Amounts, Queue
+from bayplan.api.queue import Amounts
 from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects import volcano
 from bayplan.queues.gate import gate
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import AmountRows
-from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.policy import QuotaRefusal, RoomPlan
 from bayplan_plugins.queues.volcano.admission import Admission
 from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
-from bayplan_plugins.queues.volcano.definitions import queues_of
+from bayplan_plugins.queues.volcano.definitions import QueueDefinitions
 from bayplan_plugins.queues.volcano.devices import devices_of, devices_of_templates
 from bayplan_plugins.queues.volcano.jobs import Jobs
 from bayplan_plugins.queues.volcano.session import Claimant, Session
@@ -60,9 +59,7 @@ class VolcanoPolicy:
         self._admission = Admission(self.session, self.tiers) if enqueues else None
 
     def _ledger(self, hierarchical: bool) -> Ledger:
-        def define(snapshot: Snapshot) -> list[Queue]:
-            return queues_of(snapshot.objects(VolcanoQueue).values(), hierarchical)
-
+        definitions = QueueDefinitions(hierarchical)
         rules = PodRules(
             queue_of=self.queue_of,
             amounts=self._amounts,
@@ -72,11 +69,11 @@ class VolcanoPolicy:
         )
         return Ledger(
             self._handle.snapshot,
-            define,
+            lambda snapshot: definitions.of(snapshot.objects(VolcanoQueue)),
             (VolcanoQueue,),
             (VolcanoPodGroup,),
             rules,
-            states=lambda queue: isinstance(queue, VolcanoQueue) and queue.status.state,
+            states=lambda queue: isinstance(queue, VolcanoQueue) and volcano.state_of(queue),
         )
 
     def _amounts(self, pod: PodInfo) -> Amounts:
