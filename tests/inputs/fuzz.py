@@ -24,7 +24,7 @@ from typing import Any
 
 from bayplan.api import Node, ObjectMeta, Pod
 from bayplan.api.objects import KINDS, DecodeError, decode_object
-from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.api_errors import ApiError
 from bayplan.cluster.apiserver.request_bodies import read_json, read_yaml
 from bayplan.cluster.manifests import load_manifests
 from bayplan.dialects import gpu_topology, hami

@@ -9,10 +9,10 @@ import fuzz
 import pytest
 
 from bayplan.api import Node
-from bayplan.cluster.apiserver.api_errors import ApiError
-from bayplan.cluster.apiserver.patches import json_patch
+from bayplan.cluster.api_errors import ApiError
 from bayplan.cluster.apiserver.request_bodies import read_json, read_yaml
 from bayplan.cluster.manifests import load_manifests
+from bayplan.cluster.patches import json_patch
 from bayplan.errors import InputError
 from bayplan.inputs.durations import parse_duration
 from bayplan.profiles.loading import load_profiles

@@ -27,6 +27,8 @@ from bayplan.api import (
     VolcanoJob,
 )
 from bayplan.api.objects import DecodeError, Kind, decode_object
+from bayplan.cluster.api_errors import ApiError
+from bayplan.cluster.patches import strategic_patch
 
 __all__ = ["SnapshotChanges", "patched"]
 
@@ -107,10 +109,6 @@ def patched(before: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, 
 
     :raises DecodeError: for a directive that a strategic merge patch does not have.
     """
-    # Imported late, as the cluster package itself reads manifests.
-    from bayplan.cluster.apiserver.api_errors import ApiError
-    from bayplan.cluster.apiserver.patches import strategic_patch
-
     try:
         merged: dict[str, Any] = strategic_patch(before, content)
     except ApiError as exc:

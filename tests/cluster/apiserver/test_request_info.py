@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.api_errors import ApiError
 from bayplan.cluster.apiserver.request_info import PathNotFound, RequestInfo, parse_request
 from bayplan.cluster.apiserver.resources import Resources
 

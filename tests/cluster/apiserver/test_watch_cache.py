@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.api_errors import ApiError
 from bayplan.cluster.apiserver.watch_cache import Change, ChangeLog, StoredObject
 from bayplan.testing import make_pod
 

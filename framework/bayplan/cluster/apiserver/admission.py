@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bayplan.api import Pod
-from bayplan.cluster.apiserver.api_errors import Cause, forbidden
+from bayplan.cluster.api_errors import Cause, forbidden
 from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.selectors import at_path
 from bayplan.cluster.apiserver.store import ServedCluster

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bayplan.cluster.apiserver.patches import MERGE_KEYS, merge_patch, strategic_patch
+from bayplan.cluster.patches import MERGE_KEYS, merge_patch, strategic_patch
 
 __all__ = ["apply"]
 

@@ -12,7 +12,7 @@ import msgspec
 
 from bayplan.api import KINDS, Kind
 from bayplan.api.meta import ApiStruct
-from bayplan.cluster.apiserver.api_errors import Cause, invalid
+from bayplan.cluster.api_errors import Cause, invalid
 from bayplan.cluster.apiserver.resources import PrinterColumn, Resource, make_type
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.unknown_fields import plain

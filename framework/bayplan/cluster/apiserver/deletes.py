@@ -7,15 +7,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Namespace
-from bayplan.cluster.apiserver.api_errors import bad_request, conflict, forbidden, success
+from bayplan.cluster.api_errors import bad_request, conflict, forbidden, success
 from bayplan.cluster.apiserver.garbage_collector import FOREGROUND
-from bayplan.cluster.apiserver.patches import not_a
 from bayplan.cluster.apiserver.reads import find, list_page
 from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.request_kinds import DeleteOptions, Preconditions, read_body
 from bayplan.cluster.apiserver.request_options import check_deletion, check_options
 from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.watch_cache import StoredObject
+from bayplan.cluster.patches import not_a
 
 __all__ = ["check_preconditions", "delete", "delete_all"]
 

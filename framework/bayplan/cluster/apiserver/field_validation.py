@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from bayplan.cluster.apiserver.api_errors import ApiError, Cause, bad_request, invalid
+from bayplan.cluster.api_errors import ApiError, Cause, bad_request, invalid
 from bayplan.cluster.apiserver.decoding import decoding_problems, untyped
-from bayplan.cluster.apiserver.patches import as_go
 from bayplan.cluster.apiserver.request_bodies import Body, Repeated
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.validation.formats import wrong
+from bayplan.cluster.patches import as_go
 from bayplan.schemas.catalog import ListOf, MapOf, RecordType, Scalar, Type, record_of
 from bayplan.schemas.checkers import ItemBudget, checker_of
 from bayplan.schemas.problems import Step, Walk, record_problems

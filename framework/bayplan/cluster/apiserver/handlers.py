@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from bayplan.cluster.api_errors import ApiError, method_not_allowed
 from bayplan.cluster.apiserver import subresources, writes
-from bayplan.cluster.apiserver.api_errors import ApiError, method_not_allowed
 from bayplan.cluster.apiserver.deletes import delete, delete_all
 from bayplan.cluster.apiserver.field_validation import subresource_kind
 from bayplan.cluster.apiserver.reads import (

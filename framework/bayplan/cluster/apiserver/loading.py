@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bayplan.api import ApiObject, Namespace, ObjectMeta
-from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.api_errors import ApiError
 from bayplan.cluster.apiserver.field_validation import pruned, type_of
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.store import ServedCluster

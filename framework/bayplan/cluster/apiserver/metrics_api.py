@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bayplan.api import Node, Pod, pod_requests
-from bayplan.cluster.apiserver.api_errors import not_found
+from bayplan.cluster.api_errors import not_found
 from bayplan.cluster.apiserver.selectors import label_predicate
 from bayplan.cluster.apiserver.store import ServedCluster
 

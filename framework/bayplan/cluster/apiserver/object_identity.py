@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bayplan.cluster.apiserver.api_errors import ApiError, bad_request, conflict, invalid
+from bayplan.cluster.api_errors import ApiError, bad_request, conflict, invalid
 from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.validation.formats import mapping, wrong

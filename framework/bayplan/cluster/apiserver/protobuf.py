@@ -10,7 +10,7 @@ import base64
 from collections.abc import Iterator
 from typing import Any
 
-from bayplan.cluster.apiserver.api_errors import bad_request, unsupported_media_type
+from bayplan.cluster.api_errors import bad_request, unsupported_media_type
 from bayplan.cluster.apiserver.protobuf_schemas import AMOUNT, META, QUANTITY, ROOT, Schema
 
 __all__ = ["MEDIA_TYPE", "decode_protobuf"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.cluster.apiserver.api_errors import ApiError, forbidden
+from bayplan.cluster.api_errors import ApiError, forbidden
 
 __all__ = ["Access", "Role", "Rule"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bayplan.cluster.apiserver.api_errors import (
+from bayplan.cluster.api_errors import (
     ApiError,
     bad_request,
     expired,

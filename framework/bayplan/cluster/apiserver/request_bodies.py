@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.cluster.apiserver.api_errors import bad_request
+from bayplan.cluster.api_errors import bad_request
 from bayplan.inputs.jsontext import duplicate_key, parse_json
 from bayplan.inputs.limits import BODY, LimitExceeded
 from bayplan.inputs.yamltext import YamlProblem, parse_yaml

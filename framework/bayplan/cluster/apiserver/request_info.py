@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from bayplan.cluster.apiserver.api_errors import bad_request, method_not_allowed
+from bayplan.cluster.api_errors import bad_request, method_not_allowed
 from bayplan.cluster.apiserver.field_validation import FieldValidation, type_of
 from bayplan.cluster.apiserver.resources import Resource, Resources
 from bayplan.schemas import RecordType

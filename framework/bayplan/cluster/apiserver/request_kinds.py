@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bayplan.api.meta import ApiStruct
-from bayplan.cluster.apiserver.api_errors import bad_request
+from bayplan.cluster.api_errors import bad_request
 
 __all__ = [
     "BindingBody",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from bayplan.cluster.apiserver.api_errors import (
+from bayplan.cluster.api_errors import (
     Cause,
     bad_request,
     invalid,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cluster.apiserver.api_errors import ApiError, bad_request
+from bayplan.cluster.api_errors import ApiError, bad_request
 from bayplan.cluster.apiserver.rbac import Access, Role, authorize, authorize_path
 
 __all__ = ["REVIEWS", "review"]

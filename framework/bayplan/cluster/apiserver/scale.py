@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bayplan.cluster.api_errors import Cause, invalid, method_not_allowed
 from bayplan.cluster.apiserver import writes
-from bayplan.cluster.apiserver.api_errors import Cause, invalid, method_not_allowed
 from bayplan.cluster.apiserver.reads import find
 from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.request_kinds import ScaleBody, read_body

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bayplan.cluster.apiserver.api_errors import bad_request
+from bayplan.cluster.api_errors import bad_request
 
 if TYPE_CHECKING:
     from bayplan.cluster.apiserver.resources import Resource

@@ -18,7 +18,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
 
-from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.api_errors import ApiError
 from bayplan.cluster.apiserver.crds import CustomResources
 from bayplan.cluster.apiserver.discovery import VERSION, OpenApiV2, discover, openapi
 from bayplan.cluster.apiserver.faults import Fault, FaultKind, ServerFaults, WatchFault

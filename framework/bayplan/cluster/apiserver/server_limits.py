@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bayplan.cluster.apiserver.api_errors import ApiError, too_many_requests
+from bayplan.cluster.api_errors import ApiError, too_many_requests
 from bayplan.inputs.httpserver import ConnectionLimits
 
 __all__ = ["Allowance", "ServerLimits"]

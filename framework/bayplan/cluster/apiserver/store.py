@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Kind, Namespace, Node, ObjectMeta, Pod
-from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.api_errors import ApiError
 from bayplan.cluster.apiserver.defaults import pod_defaults
 from bayplan.cluster.apiserver.resources import Resource, Resources
 from bayplan.cluster.apiserver.unknown_fields import overlay, plain

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.api import Pod, PodCondition
-from bayplan.cluster.apiserver.api_errors import (
+from bayplan.cluster.api_errors import (
     ApiError,
     bad_request,
     conflict,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from bayplan.cluster.apiserver.api_errors import ApiError, bad_request
+from bayplan.cluster.api_errors import ApiError, bad_request
 from bayplan.cluster.apiserver.server_limits import Allowance
 from bayplan.inputs.limits import BODY
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bayplan.api import ApiObject
-from bayplan.cluster.apiserver.api_errors import expired, too_large_version
+from bayplan.cluster.api_errors import expired, too_large_version
 
 __all__ = ["Change", "ChangeLog", "StoredObject"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from bayplan.cluster.apiserver.api_errors import ApiError, expired
+from bayplan.cluster.api_errors import ApiError, expired
 from bayplan.cluster.apiserver.faults import ServerFaults, WatchFault
 from bayplan.cluster.apiserver.reads import convert_for, selection
 from bayplan.cluster.apiserver.request_info import RequestInfo

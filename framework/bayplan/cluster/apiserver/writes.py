@@ -10,12 +10,7 @@ import msgspec
 
 from bayplan.api import ApiObject, Pod, decode_object
 from bayplan.api.objects import DecodeError
-from bayplan.cluster.apiserver.admission import (
-    admission_problems,
-    check_priority,
-    check_runtime_class,
-)
-from bayplan.cluster.apiserver.api_errors import (
+from bayplan.cluster.api_errors import (
     ApiError,
     Cause,
     already_exists,
@@ -27,6 +22,11 @@ from bayplan.cluster.apiserver.api_errors import (
     not_found,
     precondition_failed,
     unsupported_media_type,
+)
+from bayplan.cluster.apiserver.admission import (
+    admission_problems,
+    check_priority,
+    check_runtime_class,
 )
 from bayplan.cluster.apiserver.apply import apply
 from bayplan.cluster.apiserver.conversion import core_event
@@ -41,7 +41,6 @@ from bayplan.cluster.apiserver.object_identity import (
     check_namespace,
     check_version,
 )
-from bayplan.cluster.apiserver.patches import json_patch, merge_patch, not_a, strategic_patch
 from bayplan.cluster.apiserver.reads import convert_for, find
 from bayplan.cluster.apiserver.request_info import RequestInfo
 from bayplan.cluster.apiserver.request_options import APPLY_PATCH
@@ -52,6 +51,7 @@ from bayplan.cluster.apiserver.validation.rules import problems
 from bayplan.cluster.apiserver.validation.typed import merged, typed_causes
 from bayplan.cluster.apiserver.watch_cache import StoredObject
 from bayplan.cluster.apiserver.workload_defaults import with_defaults
+from bayplan.cluster.patches import json_patch, merge_patch, not_a, strategic_patch
 from bayplan.errors import AlreadyExists, InputError
 
 __all__ = ["create", "creates", "decode", "patch", "update", "without_nulls"]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from bayplan.api.dra_validation import LONGEST_EXPRESSION
-from bayplan.cluster.apiserver.api_errors import Cause
+from bayplan.cluster.api_errors import Cause
 from bayplan.cluster.apiserver.validation.conditions import conditions
 from bayplan.cluster.apiserver.validation.formats import (
     duplicate,

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from bayplan.cluster.apiserver.api_errors import Cause
+from bayplan.cluster.api_errors import Cause
 
 __all__ = [
     "LABEL",

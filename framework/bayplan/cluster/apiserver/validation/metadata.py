@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bayplan.cluster.apiserver.api_errors import Cause
+from bayplan.cluster.api_errors import Cause
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.selectors import at_path
 from bayplan.cluster.apiserver.validation.formats import (

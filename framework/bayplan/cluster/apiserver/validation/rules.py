@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bayplan.cluster.apiserver.api_errors import Cause
+from bayplan.cluster.api_errors import Cause
 from bayplan.cluster.apiserver.resources import Resource
 from bayplan.cluster.apiserver.validation import claims, core, groups, pods, storage, workloads
 from bayplan.cluster.apiserver.validation.metadata import metadata_problems

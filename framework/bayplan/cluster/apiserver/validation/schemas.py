@@ -12,7 +12,7 @@ from typing import Any
 
 import re2
 
-from bayplan.cluster.apiserver.api_errors import Cause
+from bayplan.cluster.api_errors import Cause
 from bayplan.cluster.apiserver.validation.formats import (
     duplicate,
     required,

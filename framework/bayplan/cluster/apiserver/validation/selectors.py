@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bayplan.cluster.apiserver.api_errors import Cause
+from bayplan.cluster.api_errors import Cause
 from bayplan.cluster.apiserver.validation.formats import (
     forbidden,
     items,

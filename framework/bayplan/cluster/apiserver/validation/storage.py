@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bayplan.api.quantity import Quantity, is_quantity
-from bayplan.cluster.apiserver.api_errors import Cause
+from bayplan.cluster.api_errors import Cause
 from bayplan.cluster.apiserver.validation.formats import (
     at_least,
     forbidden,

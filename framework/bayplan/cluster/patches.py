@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bayplan.cluster.apiserver.api_errors import ApiError, bad_request
+from bayplan.cluster.api_errors import ApiError, bad_request
 from bayplan.inputs.limits import BODY
 
 __all__ = ["MERGE_KEYS", "as_go", "json_patch", "merge_patch", "not_a", "strategic_patch"]

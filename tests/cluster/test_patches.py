@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.cluster.apiserver.api_errors import ApiError
+from bayplan.cluster.api_errors import ApiError
 from bayplan.cluster.apiserver.apply import apply
-from bayplan.cluster.apiserver.patches import json_patch, merge_patch, strategic_patch
+from bayplan.cluster.patches import json_patch, merge_patch, strategic_patch
 
 KEYS = st.sampled_from(["a", "b", "c", "x/y", "~"])
 VALUES = st.recursive(
