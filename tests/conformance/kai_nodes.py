@@ -10,8 +10,8 @@ from bayplan import PodInfo
 from bayplan.api import Quantity
 from bayplan.api.resources import amount_of
 from bayplan.scheduler.scheduler import Scheduler
-from bayplan_plugins.node_numa.ledger import NumaLedger
-from bayplan_plugins.shared.cards.kai_groups import GpuGroups
+from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
+from bayplan_plugins.numa.ledger import NumaLedger
 
 __all__ = ["NodeState", "Zones", "differences", "states_of"]
 

@@ -25,7 +25,7 @@ from bayplan.api import Pod, ResourceClaim
 from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.scheduler.virtual_time import VirtualTime
-from bayplan_plugins.shared.cards.kai_groups import GpuGroups
+from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
 
 Wanted = Mapping[str, Any]
 

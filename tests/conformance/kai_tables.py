@@ -14,16 +14,16 @@ from vectors import SHARED
 
 from bayplan.api.queue import Queue, Share
 from bayplan.queues.tree import AmountRows, QueueTree
-from bayplan_plugins.queues.fair_share import capacity, reclaim
-from bayplan_plugins.queues.fair_share.division import (
+from bayplan_plugins.queues.kai import capacity, reclaim
+from bayplan_plugins.queues.kai.division import (
     Division,
     Siblings,
     grant_quotas,
     share_surplus,
 )
-from bayplan_plugins.queues.fair_share.gpu_requests import gpus_of_memory
-from bayplan_plugins.queues.fair_share.ordering import compare, standing
-from bayplan_plugins.queues.fair_share.shares import FairShares
+from bayplan_plugins.queues.kai.gpu_requests import gpus_of_memory
+from bayplan_plugins.queues.kai.ordering import compare, standing
+from bayplan_plugins.queues.kai.shares import FairShares
 
 Case = dict[str, Any]
 KINDS = ("cpu", "memory", "gpu")

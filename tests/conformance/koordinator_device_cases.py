@@ -26,11 +26,11 @@ from bayplan.dialects.koordinator_allocations import (
 from bayplan.dialects.koordinator_requests import combination_of, converted, per_card, with_memory
 from bayplan.dialects.koordinator_wishes import HOPPER_GROUPS
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.device_share.koordinator.contract import KoordinatorCards
-from bayplan_plugins.device_share.koordinator.runtime import gpu_minors
-from bayplan_plugins.device_share.koordinator.scoring import Scorer
-from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
-from bayplan_plugins.shared.cards.contract import NodeCards
+from bayplan_plugins.gpus.vendors.contract import NodeCards
+from bayplan_plugins.gpus.vendors.koordinator.contract import KoordinatorCards
+from bayplan_plugins.gpus.vendors.koordinator.runtime import gpu_minors
+from bayplan_plugins.gpus.vendors.koordinator.scoring import Scorer
+from bayplan_plugins.gpus.vendors.koordinator.settings import KoordinatorArgs
 
 __all__ = ["RUNNERS", "Case", "device_cases", "is_own"]
 

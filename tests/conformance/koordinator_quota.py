@@ -25,21 +25,21 @@ from bayplan.dialects.elastic_quota import (
     definition_of,
     is_preemptible,
 )
-from bayplan_plugins.queues.elastic_quota.admission import (
+from bayplan_plugins.queues.koordinator.admission import (
     QuotaRefused,
     QuotaTopology,
     check_amounts,
 )
-from bayplan_plugins.queues.elastic_quota.division import Siblings, divide, scaled_min
-from bayplan_plugins.queues.elastic_quota.features import QuotaFeatures
-from bayplan_plugins.queues.elastic_quota.gate import QuotaGate, QuotaRefusal
-from bayplan_plugins.queues.elastic_quota.hints import helped_by_deletion, helped_by_quota
-from bayplan_plugins.queues.elastic_quota.manager import QuotaManager
-from bayplan_plugins.queues.elastic_quota.overuse import pods_to_revoke
-from bayplan_plugins.queues.elastic_quota.preemption import may_preempt, victims_on_node
-from bayplan_plugins.queues.elastic_quota.quota import CountedPod, Quota
-from bayplan_plugins.queues.elastic_quota.quotas import Quotas
-from bayplan_plugins.queues.elastic_quota.resource_lists import masked, subtracted
+from bayplan_plugins.queues.koordinator.division import Siblings, divide, scaled_min
+from bayplan_plugins.queues.koordinator.features import QuotaFeatures
+from bayplan_plugins.queues.koordinator.gate import QuotaGate, QuotaRefusal
+from bayplan_plugins.queues.koordinator.hints import helped_by_deletion, helped_by_quota
+from bayplan_plugins.queues.koordinator.manager import QuotaManager
+from bayplan_plugins.queues.koordinator.overuse import pods_to_revoke
+from bayplan_plugins.queues.koordinator.preemption import may_preempt, victims_on_node
+from bayplan_plugins.queues.koordinator.quota import CountedPod, Quota
+from bayplan_plugins.queues.koordinator.quotas import Quotas
+from bayplan_plugins.queues.koordinator.resource_lists import masked, subtracted
 
 Case = dict[str, Any]
 Step = dict[str, Any]

@@ -24,7 +24,7 @@ from bayplan.profiles.loading import ProfileSet
 from bayplan.snapshot import PodInfo
 from bayplan.testing import Cluster, make_object
 from bayplan_plugins.preemption.dry_run import DryRun
-from bayplan_plugins.preemption.victims import Evictable
+from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["Comparison", "compared", "image_sizes", "table"]
 

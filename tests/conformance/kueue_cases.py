@@ -25,7 +25,7 @@ from bayplan.api.kueue import FlavorFungibility, KueueWorkload
 from bayplan.api.objects import decode_part
 from bayplan.api.quantity import Quantity
 from bayplan.queues.tree import QueueTree
-from bayplan_plugins.queues.cluster_queue import (
+from bayplan_plugins.queues.kueue import (
     Admission,
     CycleResult,
     FairRule,
@@ -34,11 +34,11 @@ from bayplan_plugins.queues.cluster_queue import (
     Settings,
     anywhere,
 )
-from bayplan_plugins.queues.cluster_queue.amounts import amount_in, flavor_of, resource_of
-from bayplan_plugins.queues.cluster_queue.conditions import Reason
-from bayplan_plugins.queues.cluster_queue.entry import Entry, State, to_reserve
-from bayplan_plugins.queues.cluster_queue.fair import TargetOrder
-from bayplan_plugins.queues.cluster_queue.flavor_assignment import (
+from bayplan_plugins.queues.kueue.amounts import amount_in, flavor_of, resource_of
+from bayplan_plugins.queues.kueue.conditions import Reason
+from bayplan_plugins.queues.kueue.entry import Entry, State, to_reserve
+from bayplan_plugins.queues.kueue.fair import TargetOrder
+from bayplan_plugins.queues.kueue.flavor_assignment import (
     Assignment,
     FlavorChoice,
     PodSetAssignment,
@@ -47,14 +47,14 @@ from bayplan_plugins.queues.cluster_queue.flavor_assignment import (
     preferred,
     total_requests,
 )
-from bayplan_plugins.queues.cluster_queue.flavor_search import ALLOWED_FLAVORS, FlavorSearch
-from bayplan_plugins.queues.cluster_queue.order import classical_order, fair_rank
-from bayplan_plugins.queues.cluster_queue.pending import PendingQueue, Requeue, may_run_again
-from bayplan_plugins.queues.cluster_queue.preemption import Preemptor
-from bayplan_plugins.queues.cluster_queue.quotas import QuotaForest, cohort_row_name, queues_of
-from bayplan_plugins.queues.cluster_queue.reduction import largest_counts
-from bayplan_plugins.queues.cluster_queue.shares import DominantShare, dominant_share
-from bayplan_plugins.queues.cluster_queue.slices import (
+from bayplan_plugins.queues.kueue.flavor_search import ALLOWED_FLAVORS, FlavorSearch
+from bayplan_plugins.queues.kueue.order import classical_order, fair_rank
+from bayplan_plugins.queues.kueue.pending import PendingQueue, Requeue, may_run_again
+from bayplan_plugins.queues.kueue.preemption import Preemptor
+from bayplan_plugins.queues.kueue.quotas import QuotaForest, cohort_row_name, queues_of
+from bayplan_plugins.queues.kueue.reduction import largest_counts
+from bayplan_plugins.queues.kueue.shares import DominantShare, dominant_share
+from bayplan_plugins.queues.kueue.slices import (
     choose_slice,
     is_elastic,
     latest_with_quota,
@@ -64,14 +64,14 @@ from bayplan_plugins.queues.cluster_queue.slices import (
     scaled_down,
     unfinished,
 )
-from bayplan_plugins.queues.cluster_queue.snapshot import Snapshot
-from bayplan_plugins.queues.cluster_queue.usage_over_time import UsageLedger, pays_on_entry
-from bayplan_plugins.queues.cluster_queue.victims import (
+from bayplan_plugins.queues.kueue.snapshot import Snapshot
+from bayplan_plugins.queues.kueue.usage_over_time import UsageLedger, pays_on_entry
+from bayplan_plugins.queues.kueue.victims import (
     in_order,
     may_preempt,
     preemption_message,
 )
-from bayplan_plugins.queues.cluster_queue.workloads import (
+from bayplan_plugins.queues.kueue.workloads import (
     WorkloadInfo,
     boost_of,
     priority_of,

@@ -26,9 +26,9 @@ from bayplan.api.kueue import (
     SchedulingStats,
 )
 from bayplan.api.quantity import Quantity
-from bayplan_plugins.queues.cluster_queue import Admission, CycleResult, Settings, UsageSharing
-from bayplan_plugins.queues.cluster_queue.amounts import amount_in
-from bayplan_plugins.queues.cluster_queue.store import KueueObject
+from bayplan_plugins.queues.kueue import Admission, CycleResult, Settings, UsageSharing
+from bayplan_plugins.queues.kueue.amounts import amount_in
+from bayplan_plugins.queues.kueue.store import KueueObject
 
 _TOPOLOGY = "kueue.x-k8s.io/v1beta2"
 GATES = {

@@ -25,22 +25,22 @@ from bayplan.dialects.vgpu.requests import (
 )
 from bayplan.dialects.vgpu.systems import Resources
 from bayplan.topology.machine.readers.hami_register import CORDON, cordoned_uuids
-from bayplan_plugins.device_share.vgpu.containers import (
+from bayplan_plugins.gpus.vendors.hami.containers import (
     ContainerKind,
     Wanted,
     allocate,
     fit_container,
 )
-from bayplan_plugins.device_share.vgpu.device import PERCENT, Device, device_of
-from bayplan_plugins.device_share.vgpu.fit import Fit, Pick, fit
-from bayplan_plugins.device_share.vgpu.mig import choose_partition, fit_together, place
-from bayplan_plugins.device_share.vgpu.order import (
+from bayplan_plugins.gpus.vendors.hami.device import PERCENT, Device, device_of
+from bayplan_plugins.gpus.vendors.hami.fit import Fit, Pick, fit
+from bayplan_plugins.gpus.vendors.hami.mig import choose_partition, fit_together, place
+from bayplan_plugins.gpus.vendors.hami.order import (
     device_rank,
     device_score,
     node_score,
     prefers_node,
 )
-from bayplan_plugins.device_share.vgpu.quota import QuotaLimits, within_quota
+from bayplan_plugins.gpus.vendors.hami.quota import QuotaLimits, within_quota
 
 Case = dict[str, Any]
 _NVIDIA = "NVIDIA"

@@ -37,7 +37,7 @@ from bayplan.topology.machine.readers.hami_register import (
     read_register,
     read_volcano_register,
 )
-from bayplan_plugins.device_share.vgpu.contract import hami_cards, volcano_cards
+from bayplan_plugins.gpus.vendors.hami.contract import hami_cards, volcano_cards
 
 MOST = 2**31 - 1
 CARD = {

@@ -32,7 +32,7 @@ from bayplan.scheduler.group_status import phase_of
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.testing import make_gang, make_node, make_object, make_pod
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
+from bayplan_plugins.device_ledger.ledger import DeviceLedger
 
 W = TypeVar("W", bound=Write)
 

@@ -29,7 +29,7 @@ from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan.profiles.settings import LeaderElection
 from bayplan.scheduler.queue import Place
 from bayplan.testing import make_gang, make_node, make_object, make_pod
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
+from bayplan_plugins.device_ledger.ledger import DeviceLedger
 
 NODES, CPU, GPUS, NAMES, GANGS, STEPS = 4, 6, 3, 12, 3, 40
 CALM = 45.0

@@ -19,7 +19,7 @@ from bayplan.api.objects import KINDS, decode_object
 from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.testing import Cluster
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
+from bayplan_plugins.device_ledger.ledger import DeviceLedger
 
 DRA = "resource.k8s.io"
 GPU = "gpu.example.com"

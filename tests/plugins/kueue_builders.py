@@ -8,8 +8,8 @@ from typing import Any
 from bayplan.api.kueue import ClusterQueue, Cohort, KueueWorkload, LocalQueue, ResourceFlavor
 from bayplan.api.objects import decode_part
 from bayplan.api.times import rfc3339
-from bayplan_plugins.queues.cluster_queue import Admission, CycleResult
-from bayplan_plugins.queues.cluster_queue.store import KueueObject
+from bayplan_plugins.queues.kueue import Admission, CycleResult
+from bayplan_plugins.queues.kueue.store import KueueObject
 
 NOW = 1_750_000_000.0
 Limits = tuple[int | None, int | None, int | None]

@@ -9,8 +9,8 @@ import pytest
 from bayplan.api import Pod
 from bayplan.snapshot import PodInfo
 from bayplan.testing import Cluster, make_node, make_pod
-from bayplan_plugins.device_share.contracts import CONTRACTS
-from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.vendors.adapters import CONTRACTS
 
 KOORDINATOR = "scheduling.koordinator.sh/"
 SAID = {

@@ -12,7 +12,7 @@ from quota_builders import GPU, PREFIX, quota
 from bayplan.api import ElasticQuota, Pod
 from bayplan.dialects.elastic_quota import BUILTIN_QUOTAS
 from bayplan.testing import Cluster, assert_pending, make_gang, make_node, make_object, make_pod
-from bayplan_plugins.queues.elastic_quota.policy import ElasticQuotaPolicy
+from bayplan_plugins.queues.koordinator.policy import ElasticQuotaPolicy
 from bayplan_plugins.queues.plugin import Queues
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan_plugins.queues.elastic_quota.division import Siblings, divide, scaled_min
+from bayplan_plugins.queues.koordinator.division import Siblings, divide, scaled_min
 
 AMOUNT = st.integers(0, 2**62)
 SMALL = st.integers(0, 40)

@@ -11,7 +11,7 @@ from quota_builders import GPU, PREFIX, gpus, pod, quota
 from bayplan.api import ElasticQuota, Node, ObjectMeta, Pod, Quantity
 from bayplan.api.node import NodeStatus
 from bayplan.dialects.elastic_quota import DEFAULT_QUOTA, ElasticQuotaArgs, ResourceList
-from bayplan_plugins.queues.elastic_quota import (
+from bayplan_plugins.queues.koordinator import (
     OveruseMonitor,
     QuotaFeatures,
     QuotaRefused,
@@ -21,10 +21,10 @@ from bayplan_plugins.queues.elastic_quota import (
     status_of,
     status_patch,
 )
-from bayplan_plugins.queues.elastic_quota.hints import helped_by_deletion, helped_by_quota
-from bayplan_plugins.queues.elastic_quota.overuse import pods_to_revoke
-from bayplan_plugins.queues.elastic_quota.preemption import may_preempt, victims_on_node
-from bayplan_plugins.queues.elastic_quota.quota import CountedPod
+from bayplan_plugins.queues.koordinator.hints import helped_by_deletion, helped_by_quota
+from bayplan_plugins.queues.koordinator.overuse import pods_to_revoke
+from bayplan_plugins.queues.koordinator.preemption import may_preempt, victims_on_node
+from bayplan_plugins.queues.koordinator.quota import CountedPod
 
 NOW = 1_000_000.0
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from quota_builders import GPU, defined, gpus, pod
 
 from bayplan.dialects.elastic_quota import DEFAULT_QUOTA, ROOT_QUOTA, QuotaDefinition, ResourceList
-from bayplan_plugins.queues.elastic_quota.division import Siblings, divide, scaled_min
-from bayplan_plugins.queues.elastic_quota.manager import QuotaManager
+from bayplan_plugins.queues.koordinator.division import Siblings, divide, scaled_min
+from bayplan_plugins.queues.koordinator.manager import QuotaManager
 
 
 def tree(*definitions: QuotaDefinition, total: int = 16) -> QuotaManager:

@@ -9,19 +9,19 @@ import pytest
 
 from bayplan.api.queue import UNLIMITED, Queue, Share
 from bayplan.queues.tree import QueueTree
-from bayplan_plugins.queues.fair_share.capacity import (
+from bayplan_plugins.queues.kai.capacity import (
     LIMIT,
     QUOTA,
     is_preemptible,
     job_over_capacity,
 )
-from bayplan_plugins.queues.fair_share.min_runtime import (
+from bayplan_plugins.queues.kai.min_runtime import (
     ReclaimResolution,
     preempt_min_runtime,
     reclaim_min_runtime,
 )
-from bayplan_plugins.queues.fair_share.ordering import compare, standing
-from bayplan_plugins.queues.fair_share.shares import FairShares
+from bayplan_plugins.queues.kai.ordering import compare, standing
+from bayplan_plugins.queues.kai.shares import FairShares
 
 GPU = "nvidia.com/gpu"
 

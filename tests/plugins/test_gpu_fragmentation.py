@@ -16,7 +16,6 @@ from bayplan.api import ApiObject, Pod
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.testing import Cluster, make_node, make_object, make_pod
-from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.gpu_fragmentation import stranded
 from bayplan_plugins.gpu_fragmentation.fragments import FragmentationGradient
 from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTable
@@ -31,6 +30,7 @@ from bayplan_plugins.gpu_fragmentation.shapes import (
 )
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
+from bayplan_plugins.gpus.share_ledger import CardLedger
 
 WHOLE = 1000
 CORE, RATIO = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio"

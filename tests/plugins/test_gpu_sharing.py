@@ -19,7 +19,7 @@ from bayplan.dialects.kai_shares import GROUP_LABEL, INDEX_ANNOTATION, RESERVATI
 from bayplan.errors import Conflict
 from bayplan.profiles.loading import load_profiles
 from bayplan.testing import Cluster, make_node, make_object, make_pod
-from bayplan_plugins.shared.cards.kai_groups import GpuGroups
+from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
 
 CARD = 80_000
 SIZE = "nvidia.com/gpu.memory"

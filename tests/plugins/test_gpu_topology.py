@@ -31,7 +31,7 @@ from bayplan.testing import (
     make_pod,
 )
 from bayplan.topology.machine.readers.hami_register import REGISTER
-from bayplan_plugins.shared.gpus.ledger import GpuLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 
 MACHINE = "bayplan.dev/machine"
 DRIVER = "gpu.nvidia.com"

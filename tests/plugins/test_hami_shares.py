@@ -30,7 +30,7 @@ from bayplan.testing import (
     make_pod,
 )
 from bayplan.topology.machine.readers.hami_register import CORDON, HANDSHAKE, REGISTER
-from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpus.share_ledger import CardLedger
 
 A100 = "NVIDIA-NVIDIA A100-SXM4-80GB"
 KEYS = HAMI.annotations

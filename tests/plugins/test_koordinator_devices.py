@@ -30,7 +30,7 @@ from bayplan.testing import (
     scores,
 )
 from bayplan_plugins.device_share import DeviceShare
-from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpus.share_ledger import CardLedger
 
 POD_GROUP = {"pod-group.scheduling.sigs.k8s.io": "g"}
 JOINT = {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}

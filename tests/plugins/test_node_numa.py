@@ -26,8 +26,8 @@ from bayplan.testing import (
     refusals,
 )
 from bayplan_plugins.node_numa import NodeNUMA
-from bayplan_plugins.node_numa.aligned_requests import aligned_requests_of
-from bayplan_plugins.node_numa.hints import Amounts, Policy, affinity
+from bayplan_plugins.numa.aligned_requests import aligned_requests_of
+from bayplan_plugins.numa.hints import Amounts, Policy, affinity
 
 POLICIES: tuple[Policy, ...] = ("none", "best-effort", "restricted", "single-numa-node")
 SCOPES = ("container", "pod")

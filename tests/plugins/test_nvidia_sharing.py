@@ -19,7 +19,7 @@ from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.dialects.nvidia import GpuLabels, gpu_labels, mig_profile, replication_of
 from bayplan.explain.explanation import explain
 from bayplan.testing import Cluster, assert_pending, assert_placed, make_node, make_pod
-from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpus.share_ledger import CardLedger
 
 MIXED = {"nvidia.com/mig.strategy": "mixed", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 SLICED = {

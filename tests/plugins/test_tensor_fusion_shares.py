@@ -14,7 +14,7 @@ from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.dialects.tensor_fusion import PREFIX
 from bayplan.dialects.tensor_fusion_shares import GPU_IDS
 from bayplan.testing import Cluster, make_node, make_object, make_pod
-from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpus.share_ledger import CardLedger
 
 GIB = 1 << 30
 

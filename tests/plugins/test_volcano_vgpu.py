@@ -12,7 +12,7 @@ from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.dialects.vgpu.systems import VOLCANO
 from bayplan.testing import Cluster, assert_pending, assert_placed, make_node, make_object
 from bayplan.topology.machine.readers.hami_register import VOLCANO_REGISTER
-from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpus.share_ledger import CardLedger
 
 KEYS = VOLCANO.annotations
 MIB = 1 << 20

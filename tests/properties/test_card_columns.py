@@ -12,8 +12,8 @@ from koordinator_builders import devices, gpu, node, pod
 from bayplan.api import KoordinatorDevice
 from bayplan.api.cards import WHOLE, Card, CardUse
 from bayplan.testing import Cluster
-from bayplan_plugins.device_share.columns import NO_CARD, CardArrays
-from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpus.columns import NO_CARD, CardArrays
+from bayplan_plugins.gpus.share_ledger import CardLedger
 
 NODES = ("n0", "n1", "n2")
 CARDS = 3

@@ -15,7 +15,7 @@ from bayplan.api.objects import KINDS, decode_object
 from bayplan.profiles.loading import default_profiles
 from bayplan.simulation import Simulation
 from bayplan_dra.allocator import AllocatedState, allocated_ids
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
+from bayplan_plugins.device_ledger.ledger import DeviceLedger
 
 GPU = "gpu.example.com"
 SEEDS = st.integers(min_value=0, max_value=10**9)

@@ -16,9 +16,9 @@ from bayplan.api.cards import CardUse, Share
 from bayplan.api.objects import decode_part
 from bayplan.dialects.koordinator_allocations import ALLOCATED, Allocation
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.device_share.koordinator.contract import KoordinatorCards
-from bayplan_plugins.device_share.koordinator.devices import Device
-from bayplan_plugins.shared.cards.contract import NodeCards
+from bayplan_plugins.gpus.vendors.contract import NodeCards
+from bayplan_plugins.gpus.vendors.koordinator.contract import KoordinatorCards
+from bayplan_plugins.gpus.vendors.koordinator.devices import Device
 
 DOMAIN = "scheduling.koordinator.sh/"
 JOINT = {f"{DOMAIN}device-joint-allocate": '{"deviceTypes":["gpu","rdma"]}'}

@@ -17,7 +17,7 @@ from share_fields import CONTRACTS, Field
 from bayplan.api import Pod
 from bayplan.api.objects import DecodeError
 from bayplan.testing import Cluster
-from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpus.share_ledger import CardLedger
 
 _TOGETHER = 50
 """Texts in one cluster."""

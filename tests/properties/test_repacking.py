@@ -20,7 +20,7 @@ from bayplan.profiles.loading import load_profiles
 from bayplan.scheduler.evictor import Eviction
 from bayplan.simulation import Simulation
 from bayplan.testing import make_node, make_object, make_pod
-from bayplan_plugins.device_share.ledger import CardLedger
+from bayplan_plugins.gpus.share_ledger import CardLedger
 
 HOUR = 3600.0
 CORE, RATIO = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio"

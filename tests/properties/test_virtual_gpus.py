@@ -15,8 +15,8 @@ from bayplan.api.cards import Card, CardUse, Share
 from bayplan.api.pod import Container, ResourceRequirements
 from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.topology.machine.readers.hami_register import REGISTER
-from bayplan_plugins.device_share.vgpu.contract import VirtualGpus, hami_cards
-from bayplan_plugins.shared.cards.contract import CardRequest, NodeCards
+from bayplan_plugins.gpus.vendors.contract import CardRequest, NodeCards
+from bayplan_plugins.gpus.vendors.hami.contract import VirtualGpus, hami_cards
 
 PROFILES = [
     {

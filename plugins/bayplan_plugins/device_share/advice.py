@@ -11,8 +11,8 @@ from bayplan import NodeView, Remedy
 from bayplan.api.cards import MEBIBYTE, WHOLE, Card
 from bayplan.naming import counted
 from bayplan.plugin.hookspecs import IntColumn
-from bayplan_plugins.device_share.columns import CardArrays
-from bayplan_plugins.shared.cards.contract import CardRequest
+from bayplan_plugins.gpus.columns import CardArrays
+from bayplan_plugins.gpus.vendors.contract import CardRequest
 
 __all__ = [
     "cards_that_could_be_used",

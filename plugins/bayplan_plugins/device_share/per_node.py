@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from bayplan_plugins.device_share.ledger import CardLedger
-from bayplan_plugins.shared.cards.contract import CardRequest
+from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.vendors.contract import CardRequest
 
 __all__ = ["PerNode"]
 

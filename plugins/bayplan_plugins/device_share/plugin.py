@@ -42,13 +42,11 @@ from bayplan_plugins.device_share.advice import (
     what_would_fit,
     whole_cards_that_would_fit,
 )
-from bayplan_plugins.device_share.columns import NO_CARD
-from bayplan_plugins.device_share.fit import Fit, slots_of
-from bayplan_plugins.device_share.koordinator.settings import KoordinatorArgs
-from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.device_share.per_node import PerNode
-from bayplan_plugins.device_share.vgpu.settings import ConfigMapKey, HamiArgs
-from bayplan_plugins.shared.cards.contract import (
+from bayplan_plugins.gpus.columns import NO_CARD
+from bayplan_plugins.gpus.fit import Fit, slots_of
+from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.vendors.contract import (
     CardContract,
     CardRequest,
     Choice,
@@ -56,7 +54,9 @@ from bayplan_plugins.shared.cards.contract import (
     ScoringContract,
     Written,
 )
-from bayplan_plugins.shared.cards.kai_requests import word_of_kai
+from bayplan_plugins.gpus.vendors.hami.settings import ConfigMapKey, HamiArgs
+from bayplan_plugins.gpus.vendors.kai.requests import word_of_kai
+from bayplan_plugins.gpus.vendors.koordinator.settings import KoordinatorArgs
 
 __all__ = ["DeviceShare", "DeviceShareArgs"]
 

@@ -15,7 +15,7 @@ from bayplan_dra.allocator import (
     SelectorError,
     as_quantity,
 )
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
+from bayplan_plugins.device_ledger.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocator
 
 __all__ = ["advice", "guarded_selectors"]

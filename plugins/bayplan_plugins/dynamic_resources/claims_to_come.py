@@ -14,7 +14,7 @@ from bayplan.api import ObjectMeta, ResourceClaim, ResourceClaimTemplate
 from bayplan.api.pod import PodResourceClaim
 from bayplan.snapshot import Snapshot
 from bayplan_dra.allocator import ClaimToAllocate
-from bayplan_plugins.dynamic_resources.claim_specs import ClaimSpecs
+from bayplan_plugins.device_ledger.claim_specs import ClaimSpecs
 
 __all__ = ["claim_to_come", "prepared_to_come", "templates_to_come"]
 

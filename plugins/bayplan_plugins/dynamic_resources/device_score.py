@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bayplan import Handle, NodeRow, PodInfo
 from bayplan_dra.allocator import Choice, Score
-from bayplan_plugins.dynamic_resources.node_devices import NodeDevices
+from bayplan_plugins.device_ledger.node_devices import NodeDevices
 
 __all__ = ["DeviceOpinion", "DeviceScores"]
 

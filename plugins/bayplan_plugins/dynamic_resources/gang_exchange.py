@@ -11,9 +11,9 @@ from functools import partial
 
 from bayplan import Handle, NodeRow, PodInfo
 from bayplan_dra.allocator import Choice, ClaimToAllocate, allocation_of
+from bayplan_plugins.device_ledger.in_flight import InFlightAllocation
+from bayplan_plugins.device_ledger.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.device_score import DeviceScores
-from bayplan_plugins.dynamic_resources.in_flight import InFlightAllocation
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocation, NodeAllocator
 
 __all__ = ["GangExchange"]

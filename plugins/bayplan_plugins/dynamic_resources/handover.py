@@ -9,8 +9,8 @@ from __future__ import annotations
 from bayplan import NodeRow, PodInfo
 from bayplan.api import ResourceClaim
 from bayplan_dra.allocator import AllocationError, Reach, allocation_of
-from bayplan_plugins.dynamic_resources.in_flight import InFlightAllocation
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
+from bayplan_plugins.device_ledger.in_flight import InFlightAllocation
+from bayplan_plugins.device_ledger.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocator
 
 __all__ = ["Handovers"]

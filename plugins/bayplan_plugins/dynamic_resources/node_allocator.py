@@ -23,7 +23,7 @@ from bayplan_dra.allocator import (
     Task,
     TimedOut,
 )
-from bayplan_plugins.dynamic_resources.node_devices import NodeDevices
+from bayplan_plugins.device_ledger.node_devices import NodeDevices
 
 __all__ = ["Deadline", "NodeAllocation", "NodeAllocator"]
 

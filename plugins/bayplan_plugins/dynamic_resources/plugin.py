@@ -52,12 +52,12 @@ from bayplan_dra.allocator import (
     allocation_of,
     reach_of,
 )
+from bayplan_plugins.device_ledger.in_flight import InFlightAllocation
+from bayplan_plugins.device_ledger.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.advice import advice, guarded_selectors
 from bayplan_plugins.dynamic_resources.device_score import DeviceScores
 from bayplan_plugins.dynamic_resources.gang_exchange import GangExchange
 from bayplan_plugins.dynamic_resources.handover import Handovers
-from bayplan_plugins.dynamic_resources.in_flight import InFlightAllocation
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.nearness import near_points
 from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocation, NodeAllocator
 from bayplan_plugins.dynamic_resources.pod_claims import (

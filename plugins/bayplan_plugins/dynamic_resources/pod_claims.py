@@ -12,15 +12,15 @@ from bayplan.api.dra import ADMIN_ACCESS_LABEL, IMPLICIT_RESOURCE_PREFIX
 from bayplan.api.pod import NodeSelector
 from bayplan.snapshot import Snapshot, SpecFacts
 from bayplan_dra.allocator import AllocationError, ClaimToAllocate
-from bayplan_plugins.dynamic_resources.claim_specs import without_claim_name
+from bayplan_plugins.device_ledger.claim_specs import without_claim_name
+from bayplan_plugins.device_ledger.device_classes import DeviceClasses
+from bayplan_plugins.device_ledger.extended_claims import ExtendedClaim
+from bayplan_plugins.device_ledger.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.claims_to_come import (
     claim_to_come,
     prepared_to_come,
     templates_to_come,
 )
-from bayplan_plugins.dynamic_resources.device_classes import DeviceClasses
-from bayplan_plugins.dynamic_resources.extended_claims import ExtendedClaim
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 
 __all__ = ["NO_CLAIMS", "PodClaims", "claims_of", "may_have_claims", "why_waiting"]
 

@@ -15,6 +15,8 @@ from bayplan.api.times import rfc3339, seconds_of
 from bayplan.cluster.protocol import CreateClaim, ReleaseClaim, ReserveClaim, Write
 from bayplan.errors import ClusterError, NotFound
 from bayplan_dra.allocator import AllocationError, HeldDevice
+from bayplan_plugins.device_ledger.in_flight import InFlightAllocation
+from bayplan_plugins.device_ledger.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.binding_conditions import (
     HANDED_OVER,
     failed_condition,
@@ -24,8 +26,6 @@ from bayplan_plugins.dynamic_resources.binding_conditions import (
     unready,
 )
 from bayplan_plugins.dynamic_resources.handover import Handovers
-from bayplan_plugins.dynamic_resources.in_flight import InFlightAllocation
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.pod_claims import PodClaims
 from bayplan_plugins.dynamic_resources.rivals import earlier_rival
 

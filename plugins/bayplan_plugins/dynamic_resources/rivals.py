@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from bayplan.api import Node, ResourceClaim
 from bayplan_dra.allocator import AllocatedState, CounterKey, DeviceTable, HeldDevice, Usage
-from bayplan_plugins.dynamic_resources.ledger import DeviceLedger
+from bayplan_plugins.device_ledger.ledger import DeviceLedger
 
 __all__ = ["earlier_rival"]
 

@@ -1,7 +1,7 @@
 """KAI's shares as the policies see them: what pods ask for, and what is left of shared cards.
 
 A reservation pod holds a shared card, so the ledger of cards has the card as given out whole. What
-the pods of its group leave of it is known by :class:`~bayplan_plugins.shared.cards.kai_groups`.
+the pods of its group leave of it is known by :class:`~bayplan_plugins.gpus.vendors.kai.groups`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from bayplan import PodInfo
 from bayplan.api.cards import MEBIBYTE, WHOLE
 from bayplan.dialects.kai_shares import GpuShareRequest, is_reservation
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.device_share.ledger import NO_REQUESTS, CardLedger, Requests
-from bayplan_plugins.shared.cards.contract import CardRequest
-from bayplan_plugins.shared.cards.kai_groups import GpuGroups
-from bayplan_plugins.shared.cards.kai_requests import known_share
+from bayplan_plugins.gpus.share_ledger import NO_REQUESTS, CardLedger, Requests
+from bayplan_plugins.gpus.vendors.contract import CardRequest
+from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
+from bayplan_plugins.gpus.vendors.kai.requests import known_share
 
 __all__ = ["SharedCards"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
-from bayplan_plugins.device_share.columns import Cards
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows
+from bayplan_plugins.gpus.columns import Cards
 
 __all__ = ["KnownStates", "StateTable", "kinds_of"]
 

@@ -36,8 +36,6 @@ from bayplan.api.cards import WHOLE
 from bayplan.api.resources import amount_of
 from bayplan.dialects.kai_shares import is_reservation
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
-from bayplan_plugins.device_share.columns import NO_CARD
-from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.gpu_fragmentation import simple
 from bayplan_plugins.gpu_fragmentation.fragments import FragmentationGradient
 from bayplan_plugins.gpu_fragmentation.policy import FIRST, Policy, Rated
@@ -52,7 +50,9 @@ from bayplan_plugins.gpu_fragmentation.shapes import (
 )
 from bayplan_plugins.gpu_fragmentation.states import StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
-from bayplan_plugins.shared.cards.contract import NodeCards
+from bayplan_plugins.gpus.columns import NO_CARD
+from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.vendors.contract import NodeCards
 
 __all__ = ["GPUFragmentation", "GPUFragmentationArgs"]
 

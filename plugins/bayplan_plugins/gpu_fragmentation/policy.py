@@ -10,9 +10,9 @@ import numpy as np
 
 from bayplan.api.cards import WHOLE
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
-from bayplan_plugins.device_share.columns import Cards
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows
+from bayplan_plugins.gpus.columns import Cards
 
 __all__ = [
     "FIRST",

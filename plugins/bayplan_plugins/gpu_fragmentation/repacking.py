@@ -23,8 +23,8 @@ from bayplan_plugins.gpu_fragmentation.policy import Rated
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
-from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.shared.moving import placed_again, started_at
+from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["Move", "RepackArgs", "Repacking", "ToCome"]
 

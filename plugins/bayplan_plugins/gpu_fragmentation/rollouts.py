@@ -16,8 +16,8 @@ import numpy as np
 
 from bayplan.api.cards import WHOLE
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
-from bayplan_plugins.device_share.columns import Cards
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
+from bayplan_plugins.gpus.columns import Cards
 
 __all__ = ["Rollouts"]
 

@@ -22,8 +22,8 @@ from bayplan.api.pod import (
     NodeSelectorTerm,
 )
 from bayplan.snapshot import SpecFacts
-from bayplan_plugins.device_share.ledger import Requests
-from bayplan_plugins.shared.cards.contract import CardRequest
+from bayplan_plugins.gpus.share_ledger import Requests
+from bayplan_plugins.gpus.vendors.contract import CardRequest
 
 __all__ = [
     "LearnedWorkload",

@@ -10,10 +10,10 @@ import numpy.typing as npt
 from bayplan import NodeRow, NodeView
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.device_share.columns import Cards
-from bayplan_plugins.device_share.ledger import CardLedger
 from bayplan_plugins.gpu_fragmentation.groups import SharedCards
 from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, shape_of
+from bayplan_plugins.gpus.columns import Cards
+from bayplan_plugins.gpus.share_ledger import CardLedger
 from bayplan_plugins.shared.node_selection import required_match
 
 __all__ = ["NodeStates", "StateSource"]

@@ -14,7 +14,7 @@ from bayplan.dialects.kai_shares import (
     gpu_memory_of,
 )
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
-from bayplan_plugins.shared.cards.kai_groups import GpuGroups
+from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
 
 __all__ = ["CardColumns"]
 

@@ -1,6 +1,6 @@
 """GPUSharing: pods that share cards in KAI's words (annotations gpu-fraction and gpu-memory).
 
-Who shares which card is known by :class:`~bayplan_plugins.shared.cards.kai_groups.GpuGroups`. A
+Who shares which card is known by :class:`~bayplan_plugins.gpus.vendors.kai.groups.GpuGroups`. A
 reservation pod takes the card for each group, as an ordinary pod with a GPU. So every other plugin
 counts shared cards as taken, and only this one knows what is left of them.
 """
@@ -50,9 +50,9 @@ from bayplan.plugin.base import Skip
 from bayplan.plugin.devices import CardHolder, NodeDevices
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.gpu_sharing.columns import CardColumns
-from bayplan_plugins.shared.cards.contract import own_lock
-from bayplan_plugins.shared.cards.kai_groups import GpuGroups
-from bayplan_plugins.shared.cards.kai_requests import known_share, says_shares
+from bayplan_plugins.gpus.vendors.contract import own_lock
+from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
+from bayplan_plugins.gpus.vendors.kai.requests import known_share, says_shares
 
 __all__ = ["GPUSharing", "GPUSharingArgs"]
 

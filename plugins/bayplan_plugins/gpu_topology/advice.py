@@ -14,8 +14,8 @@ from bayplan.topology.machine.select import Selection
 from bayplan_plugins.gpu_topology.job_limits import JobLimits
 from bayplan_plugins.gpu_topology.requests import PodGpuRequest, weaker_requests
 from bayplan_plugins.gpu_topology.selection import GpuSelector
-from bayplan_plugins.shared.gpus.ledger import GpuLedger, GpuState
-from bayplan_plugins.shared.gpus.machines import MACHINE
+from bayplan_plugins.gpus.ledger import GpuLedger, GpuState
+from bayplan_plugins.gpus.machines import MACHINE
 
 __all__ = ["GpuAdvice"]
 

@@ -10,7 +10,7 @@ from bayplan import NodeView, PodInfo, Reject
 from bayplan.naming import counted
 from bayplan.plugin.hookspecs import FloatColumn
 from bayplan_plugins.gpu_topology.requests import PodGpuRequest
-from bayplan_plugins.shared.gpus.ledger import GpuLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 
 __all__ = ["JobLimits"]
 

@@ -52,9 +52,9 @@ from bayplan_plugins.gpu_topology.requests import (
     pod_request_of,
 )
 from bayplan_plugins.gpu_topology.selection import NOT_KNOWN, GpuSelector
-from bayplan_plugins.node_numa.ledger import NumaLedger
-from bayplan_plugins.shared.gpus.claims import gpu_of_device
-from bayplan_plugins.shared.gpus.ledger import UNKNOWN, GpuLedger, GpuState
+from bayplan_plugins.gpus.claims import gpu_of_device
+from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger, GpuState
+from bayplan_plugins.numa.ledger import NumaLedger
 
 if TYPE_CHECKING:
     from bayplan.nccl import Member

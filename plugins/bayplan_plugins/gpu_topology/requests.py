@@ -10,8 +10,8 @@ from bayplan import PodInfo
 from bayplan.api.gpus import GpuRequest
 from bayplan.dialects import gpu_topology, hami
 from bayplan.topology.machine.model import Machine
-from bayplan_plugins.shared.gpus.jobs import job_of
-from bayplan_plugins.shared.gpus.resources import gpu_count
+from bayplan_plugins.gpus.jobs import job_of
+from bayplan_plugins.gpus.resources import gpu_count
 
 __all__ = [
     "PodGpuRequest",

@@ -23,8 +23,8 @@ from bayplan_plugins.gpu_topology.requests import (
     has_hard_constraints,
     names_gpus,
 )
-from bayplan_plugins.node_numa.ledger import UNALIGNED, NumaLedger
-from bayplan_plugins.shared.gpus.ledger import UNKNOWN, GpuLedger, GpuState
+from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger, GpuState
+from bayplan_plugins.numa.ledger import UNALIGNED, NumaLedger
 
 __all__ = ["NOT_KNOWN", "GpuSelector", "SelectionResult"]
 

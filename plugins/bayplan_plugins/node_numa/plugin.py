@@ -23,10 +23,10 @@ from bayplan import (
     Remedy,
     hookimpl,
 )
-from bayplan_plugins.node_numa.aligned_requests import aligned_requests_of
-from bayplan_plugins.node_numa.alignment import AlignedNode, NumaPlacement
-from bayplan_plugins.node_numa.hints import Policy
-from bayplan_plugins.node_numa.ledger import UNALIGNED, NumaLedger
+from bayplan_plugins.numa.aligned_requests import aligned_requests_of
+from bayplan_plugins.numa.alignment import AlignedNode, NumaPlacement
+from bayplan_plugins.numa.hints import Policy
+from bayplan_plugins.numa.ledger import UNALIGNED, NumaLedger
 
 __all__ = ["NodeNUMA", "NodeNUMAArgs"]
 

@@ -19,7 +19,7 @@ from bayplan.plugin.decision import fit_message
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan_plugins.preemption.messages import NO_VICTIMS, UNHELPFUL, trial_of
 from bayplan_plugins.preemption.search import VictimSearch, VictimSet, missing_for, until_enough
-from bayplan_plugins.preemption.victims import Evictable, EvictionCost
+from bayplan_plugins.shared.victims import Evictable, EvictionCost
 
 __all__ = ["DryRun", "no_victims"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bayplan import Placement, Preemption, PreemptionTrial
 from bayplan_plugins.preemption.search import VictimSet
-from bayplan_plugins.preemption.victims import Evictable
+from bayplan_plugins.shared.victims import Evictable
 
 __all__ = [
     "NO_VICTIMS",

@@ -3,7 +3,7 @@
 For a pod the candidates are nodes, and the rules those of kube-scheduler 1.36; for a gang they are
 the network domains that it may use, or the cluster. In each candidate, :mod:`.search` looks for the
 fewest and least important victims. Candidates are compared by
-:class:`~bayplan_plugins.preemption.victims.EvictionCost`, then by waste. A gang is never taken
+:class:`~bayplan_plugins.shared.victims.EvictionCost`, then by waste. A gang is never taken
 below its minimum, unless all of it is evicted and nothing else is cheaper.
 """
 
@@ -36,7 +36,7 @@ from bayplan_plugins.preemption.messages import (
     trial_of,
 )
 from bayplan_plugins.preemption.search import VictimSearch, VictimSet
-from bayplan_plugins.preemption.victims import Evictable
+from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["DefaultPreemption", "DefaultPreemptionArgs"]
 

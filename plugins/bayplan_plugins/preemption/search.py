@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bayplan import Handle, Placement, PodInfo, Unit
-from bayplan_plugins.preemption.victims import Evictable, EvictionCost
+from bayplan_plugins.shared.victims import Evictable, EvictionCost
 
 __all__ = ["VictimSearch", "VictimSet", "missing_for", "until_enough"]
 

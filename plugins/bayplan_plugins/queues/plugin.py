@@ -25,7 +25,6 @@ from bayplan.api.queue import Order
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.plugin.base import Skip
 from bayplan.queues.report import JobInLine, KnownReports, LineReport, QueueReport
-from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.line import left_to, line_of, reports
 from bayplan_plugins.queues.policies import QueuesArgs, make_policies
@@ -43,6 +42,7 @@ from bayplan_plugins.queues.policy import (
 )
 from bayplan_plugins.queues.room import RoomSearch
 from bayplan_plugins.shared.node_selection import matches_labels
+from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["Queues"]
 

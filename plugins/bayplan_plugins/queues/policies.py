@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bayplan import Args, Handle
 from bayplan.dialects.elastic_quota import ElasticQuotaArgs
-from bayplan_plugins.queues.cluster_queue.policy import ClusterQueueArgs, ClusterQueuePolicy
-from bayplan_plugins.queues.elastic_quota.policy import ElasticQuotaPolicy
-from bayplan_plugins.queues.fair_share.args import FairShareArgs
-from bayplan_plugins.queues.fair_share.policy import FairSharePolicy
+from bayplan_plugins.queues.kai.args import FairShareArgs
+from bayplan_plugins.queues.kai.policy import FairSharePolicy
+from bayplan_plugins.queues.koordinator.policy import ElasticQuotaPolicy
+from bayplan_plugins.queues.kueue.policy import ClusterQueueArgs, ClusterQueuePolicy
 from bayplan_plugins.queues.plain.policy import PlainArgs
 from bayplan_plugins.queues.plain.pools import PoolArgs, PoolPolicy
 from bayplan_plugins.queues.plain.sources import config_map_queues, namespace_queues

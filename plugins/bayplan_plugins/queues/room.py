@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bayplan import Handle, Placement, PodInfo, Unit
-from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.leaving import leaving_pods
 from bayplan_plugins.queues.policy import Moves, Room, RoomPlan, Step
 from bayplan_plugins.shared.moving import placed_again
+from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["RoomSearch"]
 

@@ -30,7 +30,7 @@ from bayplan.queues.devices import WHOLE, is_device
 from bayplan.queues.pools import PoolAccount, PoolDevices, usable
 from bayplan.snapshot import Snapshot
 from bayplan_dra.allocator import Features
-from bayplan_plugins.dynamic_resources.device_classes import DeviceClasses
+from bayplan_plugins.device_ledger.device_classes import DeviceClasses
 from bayplan_plugins.queues.plain.device_requests import DeviceRequests, Most, Wanted, wanted_of
 from bayplan_plugins.queues.volcano.devices import CLASS_PREFIX
 

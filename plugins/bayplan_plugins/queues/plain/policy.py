@@ -26,7 +26,7 @@ from bayplan.queues.amounts import amount_text
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.queues.fair_share.division import Division
+from bayplan_plugins.queues.kai.division import Division
 from bayplan_plugins.queues.plain.claimed_devices import ClaimedDevices, claims_of
 from bayplan_plugins.queues.policy import Moves, QuotaRefusal, RoomPlan, Step
 from bayplan_plugins.queues.victims import RunningJob, running_jobs

@@ -24,7 +24,7 @@ from bayplan.topology.machine.readers.hami_register import (
     read_register,
     read_volcano_register,
 )
-from bayplan_plugins.shared.gpus.machines import NodeMachines
+from bayplan_plugins.gpus.machines import NodeMachines
 
 CASES = SHARED / "fixtures" / "pair_score_cases.json"
 NEEDS_SHARED = pytest.mark.skipif(

@@ -21,7 +21,7 @@ from bayplan.topology.machine.select import (
     SelectionRequest,
     select,
 )
-from bayplan_plugins.shared.gpus.machines import NodeMachines, numa_nodes
+from bayplan_plugins.gpus.machines import NodeMachines, numa_nodes
 
 
 def zone(name: str, type_: str = "Node", **resources: str) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bayplan import PodInfo
 from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import parse_duration
-from bayplan_plugins.preemption.victims import Evictable
 from bayplan_plugins.queues.volcano.session import Claimant, Victim
 from bayplan_plugins.queues.volcano.voters.base import Voter
+from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["Conformance", "CooldownProtection", "DisruptionBudgets"]
 

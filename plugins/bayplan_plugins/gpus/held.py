@@ -1,0 +1,170 @@
+"""The cards of one node, and what its pods hold of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from bayplan import PodInfo
+from bayplan.api.cards import Card, CardUse, Partition, Share
+from bayplan_plugins.gpus.vendors.contract import CardContract, NodeCards
+
+__all__ = ["HeldCards"]
+
+
+@dataclass
+class HeldCards:
+    """The cards of one node, what pods hold of them by uid, and what is taken of each.
+
+    ``code`` is the contract's number in the ledger. ``position`` is each card's place in ``cards``
+    by its index; ``compute``, ``memory`` and ``slots`` are sums over all shares. ``unsettled`` are
+    pods whose shares are not known yet, ``guessed`` those whose shares are stated nowhere.
+    ``version`` is another one after every change of what is held. ``changed`` are the places whose
+    sums changed since the columns of all cards showed them.
+    """
+
+    contract: CardContract
+    code: int
+    cards: tuple[Card, ...]
+    held: dict[str, tuple[Share, ...]] = field(default_factory=dict)
+    guessed: set[str] = field(default_factory=set)
+    unsettled: dict[str, PodInfo] = field(default_factory=dict)
+    version: int = 0
+    position: dict[int, int] = field(init=False)
+    compute: list[int] = field(init=False)
+    memory: list[int] = field(init=False)
+    slots: list[int] = field(init=False)
+    changed: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.position = {card.index: place for place, card in enumerate(self.cards)}
+        zeros = [0] * len(self.cards)
+        self.compute, self.memory, self.slots = zeros, zeros.copy(), zeros.copy()
+
+    def count(self, shares: Sequence[Share], sign: int) -> None:
+        """Add shares to the sums, or take them away; those of cards that are gone do not count."""
+        for share in shares:
+            place = self.position.get(share.card)
+            if place is not None:
+                self.changed.add(place)
+                self.compute[place] += sign * share.compute
+                self.memory[place] += sign * share.memory
+                self.slots[place] += sign * share.slots
+
+    def has_room(self, shares: Sequence[Share]) -> bool:
+        """Tell whether the cards have these shares left, all of them together."""
+        wanted: dict[int, CardUse] = {}
+        for share in shares:
+            wanted[share.card] = wanted.get(share.card, CardUse()).plus(share)
+        taken = self.partitions() if any(use.partitions for use in wanted.values()) else None
+        for index, use in wanted.items():
+            place = self.position.get(index)
+            if place is None:
+                return False
+            card = self.cards[place]
+            if (
+                self.compute[place] + use.compute > card.compute
+                or (card.memory and self.memory[place] + use.memory > card.memory)
+                or self.slots[place] + use.slots > card.slots
+            ):
+                return False
+            if taken is not None and _overlap([*taken[place], *use.partitions]):
+                return False
+        return True
+
+    def idle_card(self, but: str = "") -> NodeCards | None:
+        """Return the first usable card that nobody uses but one pod, by uid; None without one."""
+        own = self.held.get(but, ())
+        self.count(own, -1)
+        sums = zip(self.cards, self.compute, self.memory, self.slots, strict=True)
+        found = None
+        for card, compute, memory, slots in sums:
+            if not (compute or memory or slots) and card.usable:
+                found = card
+                break
+        self.count(own, 1)
+        return NodeCards((found,), (CardUse(),)) if found is not None else None
+
+    def is_overfull(self, uid: str) -> bool:
+        """Tell whether a card of a pod, by uid, has more taken than it has, of what the pod takes.
+
+        No choice does that: somebody else has been given as much since then.
+        """
+        own = self.held.get(uid, ())
+        others = self.partitions(uid) if any(share.partition for share in own) else None
+        for share in own:
+            place = self.position.get(share.card)
+            if place is None:
+                continue
+            card = self.cards[place]
+            if (
+                (share.compute and self.compute[place] > card.compute)
+                or (share.memory and card.memory and self.memory[place] > card.memory)
+                or (share.slots and self.slots[place] > card.slots)
+            ):
+                return True
+            if others is not None and share.partition is not None:
+                mine = share.partition
+                if any(_overlap((mine, one)) for one in others[place]):
+                    return True
+        return False
+
+    def partitions(self, but: str = "") -> list[list[Partition]]:
+        """Return the partitions of each card that pods hold, except those of a pod by uid."""
+        found: list[list[Partition]] = [[] for _ in self.cards]
+        for uid, shares in self.held.items():
+            for share in shares if uid != but else ():
+                if share.partition is not None and share.card in self.position:
+                    found[self.position[share.card]].append(share.partition)
+        return found
+
+    def details(self, but: str = "") -> list[list[Hashable]]:
+        """Return the details of the shares of each card, except those of a pod by uid."""
+        found: list[list[Hashable]] = [[] for _ in self.cards]
+        for uid, shares in self.held.items():
+            for share in shares if uid != but else ():
+                if share.detail is not None and share.card in self.position:
+                    found[self.position[share.card]].append(share.detail)
+        return found
+
+    def state_of(self, place: int, but: str = "") -> NodeCards:
+        """Return one card, by its place, and its use, without that of the pod ``but``, by uid."""
+        card = self.cards[place]
+        compute, memory, slots = self.compute[place], self.memory[place], self.slots[place]
+        parts: list[Partition] = []
+        details: list[Hashable] = []
+        for uid, shares in self.held.items():
+            for share in shares:
+                if share.card != card.index:
+                    continue
+                if uid == but:
+                    compute -= share.compute
+                    memory -= share.memory
+                    slots -= share.slots
+                    continue
+                if share.partition is not None:
+                    parts.append(share.partition)
+                if share.detail is not None:
+                    details.append(share.detail)
+        use = CardUse(compute, memory, slots, tuple(sorted(parts)), tuple(details))
+        return NodeCards((card,), (use,))
+
+    def state(self, but: str = "") -> NodeCards:
+        """Return the cards and their use, without that of the pod ``but``, by uid."""
+        own = self.held.get(but, ())
+        self.count(own, -1)
+        parts, details = self.partitions(but), self.details(but)
+        sums = zip(self.compute, self.memory, self.slots, parts, details, strict=True)
+        used = tuple(
+            CardUse(compute, memory, slots, tuple(sorted(own_parts)), tuple(own_details))
+            for compute, memory, slots, own_parts, own_details in sums
+        )
+        self.count(own, 1)
+        return NodeCards(self.cards, used)
+
+
+def _overlap(partitions: Sequence[Partition]) -> bool:
+    """Tell whether any two partitions of a card share a memory slice."""
+    spans = sorted((one.start, one.start + one.size) for one in partitions)
+    return any(before > start for (_, before), (start, _) in pairwise(spans))

@@ -1,0 +1,1 @@
+"""Vendor adapters: how each system asks for GPUs and shares of them, and records what it gave."""

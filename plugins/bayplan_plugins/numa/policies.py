@@ -1,0 +1,66 @@
+"""Which Topology Manager policy and scope a node's kubelet has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bayplan.api import Node, NodeResourceTopology
+from bayplan.api.numa import ZoneAttribute
+from bayplan.errors import did_you_mean
+from bayplan_plugins.numa.hints import Policy
+
+__all__ = ["policy_of"]
+
+_POLICY = "bayplan.dev/topology-manager-policy"
+_SCOPE = "bayplan.dev/topology-manager-scope"
+_KOORDINATOR = "node.koordinator.sh/numa-topology-policy"
+_POLICIES: Mapping[str, Policy] = {
+    "none": "none",
+    "best-effort": "best-effort",
+    "restricted": "restricted",
+    "single-numa-node": "single-numa-node",
+    "None": "none",
+    "BestEffort": "best-effort",
+    "Restricted": "restricted",
+    "SingleNUMANode": "single-numa-node",
+    "BestEffortContainerLevel": "best-effort",
+    "BestEffortPodLevel": "best-effort",
+    "RestrictedContainerLevel": "restricted",
+    "RestrictedPodLevel": "restricted",
+    "SingleNUMANodeContainerLevel": "single-numa-node",
+    "SingleNUMANodePodLevel": "single-numa-node",
+}
+
+
+def policy_of(node: Node, zones: NodeResourceTopology | None) -> tuple[Policy, str, str]:
+    """Return the kubelet's policy, its scope ("container" or "pod"), and what is wrong with them.
+
+    Annotations and labels of the node win over its report; with a problem nothing is aligned.
+    """
+    meta = node.metadata
+    attributes: tuple[ZoneAttribute, ...] = zones.attributes if zones is not None else ()
+    reported = {attribute.name: attribute.value for attribute in attributes}
+    older = zones.topology_policies[0] if zones is not None and zones.topology_policies else ""
+    text = (
+        meta.annotations.get(_POLICY)
+        or meta.labels.get(_POLICY)
+        or reported.get("topologyManagerPolicy")
+        or older
+        or meta.labels.get(_KOORDINATOR)
+        or "none"
+    )
+    scope = (
+        meta.annotations.get(_SCOPE)
+        or meta.labels.get(_SCOPE)
+        or reported.get("topologyManagerScope")
+        or ("pod" if older.endswith("PodLevel") else "container")
+    )
+    problem = ""
+    if text not in _POLICIES:
+        near = did_you_mean(text, _POLICIES)
+        problem = f'nothing is aligned, there is no Topology Manager policy "{text}"{near}'
+    elif scope not in ("pod", "container"):
+        problem = f'there is no Topology Manager scope "{scope}", expected container or pod'
+    if problem:
+        return "none", "container", problem
+    return _POLICIES[text], scope, ""

@@ -1,0 +1,128 @@
+"""Quotas in step with the scheduler's snapshot, in trials, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from bayplan.api import ElasticQuota, ElasticQuotaProfile, Node
+from bayplan.dialects.elastic_quota import (
+    ElasticQuotaArgs,
+    ResourceList,
+    definition_of,
+    tree_root_of,
+)
+from bayplan.snapshot import PodInfo, Snapshot
+from bayplan_plugins.queues.koordinator.features import QuotaFeatures
+from bayplan_plugins.queues.koordinator.quotas import Quotas
+
+__all__ = ["FollowedQuotas", "quota_objects"]
+
+_ALL_NODES = "*"
+
+
+class FollowedQuotas:
+    """Follows the snapshot: pods ask for what they request, and use it once they are placed.
+
+    :param now: returns the time in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        args: ElasticQuotaArgs,
+        features: QuotaFeatures,
+        now: Callable[[], float],
+    ) -> None:
+        self._snapshot = snapshot
+        self._args = args
+        self._features = features
+        self._now = now
+        self._quotas: Quotas | None = None
+        self._offered: tuple[tuple[int, int], ResourceList] = ((-1, 0), {})
+        snapshot.on_object(ElasticQuota, self._quota_changed)
+        snapshot.on_object(ElasticQuotaProfile, self._profile_changed)
+        snapshot.on_pod(self._pod_moved)
+        snapshot.on_living(self._pod_lives)
+        snapshot.on_supposed(self._supposed)
+
+    @property
+    def quotas(self) -> Quotas:
+        """The quotas, as the snapshot is now."""
+        offered = self._offer()
+        if self._quotas is None:
+            self._quotas = self.recounted()
+        self._quotas.offer(_ALL_NODES, offered)
+        return self._quotas
+
+    def _offer(self) -> ResourceList:
+        """Return what all nodes offer together; profiles divide the nodes anew when it changes."""
+        table = self._snapshot.nodes
+        mark = (table.epoch, len(table.changes))
+        if self._offered[0] != mark:
+            columns = table.allocatable_columns
+            offered = {name: int(column.sum(dtype=float)) for name, column in columns.items()}
+            if offered != self._offered[1] and self._snapshot.objects(ElasticQuotaProfile):
+                self._quotas = None
+            self._offered = (mark, offered)
+        return self._offered[1]
+
+    def recounted(self) -> Quotas:
+        """Return the quotas as counted from nothing, to compare with those that were followed."""
+        quotas = Quotas(self._args, self._features)
+        quotas.set_quotas(quota_objects(self._snapshot).values())
+        for pod in self._snapshot.living.values():
+            quotas.set_pod(pod.pod, self._now(), pod.requests)
+        for pod, _ in self._snapshot.placed.values():
+            quotas.reserve(pod.pod)
+        quotas.offer(_ALL_NODES, self._offer())
+        return quotas
+
+    def _quota_changed(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
+        # What the scheduler itself writes changes no definition.
+        if old is None or new is None or _definition(old) != _definition(new):
+            self._quotas = None
+
+    def _profile_changed(self, old: object, new: object) -> None:
+        self._quotas = None
+
+    def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if self._quotas is not None:
+            (self._quotas.reserve if placed else self._quotas.unreserve)(pod.pod)
+
+    def _supposed(self, pods: Sequence[PodInfo], times: int) -> None:
+        if self._quotas is not None or quota_objects(self._snapshot):
+            quotas = self.quotas
+            for pod in pods:
+                quotas.suppose(pod.pod, times)
+
+    def _pod_lives(self, pod: PodInfo, added: bool) -> None:
+        if self._quotas is None:
+            return
+        if not added:
+            self._quotas.remove_pod(pod.pod)
+            return
+        self._quotas.set_pod(pod.pod, self._now(), pod.requests)
+        if pod.key in self._snapshot.placed:
+            self._quotas.reserve(pod.pod)
+
+
+def quota_objects(snapshot: Snapshot) -> Mapping[str, ElasticQuota]:
+    """Return the quotas by name: of several with one name, the one of the first namespace.
+
+    A profile's quota that nobody has written is made here, of the nodes that it selects.
+    """
+    found: dict[str, ElasticQuota] = {}
+    for _, quota in sorted(snapshot.objects(ElasticQuota).items()):
+        found.setdefault(quota.metadata.name, quota)
+    for _, profile in sorted(snapshot.objects(ElasticQuotaProfile).items()):
+        nodes: list[Node] = list(snapshot.nodes.nodes)
+        found.setdefault(profile.spec.quota_name, tree_root_of(profile, nodes))
+    return found
+
+
+def _definition(quota: ElasticQuota) -> object:
+    own = definition_of(quota)
+    deleting = quota.metadata.deletion_timestamp is not None
+    weights = own.minimum, own.maximum, own.weight, own.total, own.namespaces, own.problem
+    place = own.parent, own.is_parent, own.tree, own.is_tree_root, own.ignores_default_tree
+    return (*place, *weights, own.lends, deleting)

@@ -1,0 +1,116 @@
+"""The arguments of the policy ``cluster-queue``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from bayplan import Args
+from bayplan.inputs.durations import parse_duration
+from bayplan_plugins.queues.kueue.settings import (
+    FairRule,
+    PodsReady,
+    RequeueOrder,
+    Settings,
+    UsageSharing,
+)
+
+__all__ = ["ClusterQueueArgs", "PodsReadyArgs", "UsageSharingArgs"]
+
+
+def _checked(text: str) -> str:
+    parse_duration(text)
+    return text
+
+
+_Duration = Annotated[str, AfterValidator(_checked)]
+
+
+class UsageSharingArgs(Args):
+    """Kueue's admissionFairSharing: LocalQueues come by what they have used over time.
+
+    With a half-life of "0s" usage does not decay. A restart goes on from the status of the
+    LocalQueues, or from ``journal``, a file to which each sample is appended.
+    """
+
+    usage_half_life_time: _Duration = "0s"
+    usage_sampling_interval: _Duration = "5m"
+    resource_weights: Mapping[str, float] = Field(default_factory=dict)
+    journal: Path | None = None
+
+    def settings(self) -> UsageSharing:
+        """Return the same as the engine reads it, in seconds."""
+        return UsageSharing(
+            parse_duration(self.usage_half_life_time),
+            parse_duration(self.usage_sampling_interval),
+            self.resource_weights,
+            self.journal,
+        )
+
+
+class RequeuingStrategyArgs(Args):
+    """How workloads come back whose pods did not get ready; without a limit they always do.
+
+    The n-th time a workload waits for backoffBaseSeconds * 2^(n-1), at most backoffMaxSeconds.
+    """
+
+    timestamp: RequeueOrder = RequeueOrder.EVICTION
+    backoff_limit_count: Annotated[int, Field(ge=0)] | None = None
+    backoff_base_seconds: Annotated[float, Field(gt=0)] = 60.0
+    backoff_max_seconds: Annotated[float, Field(gt=0)] = 3600.0
+
+
+class PodsReadyArgs(Args):
+    """Kueue's waitForPodsReady: a workload whose pods do not get ready gives its quota back.
+
+    With ``blockAdmission`` nothing else is admitted while a workload waits for its pods.
+    """
+
+    timeout: _Duration = "30m"
+    recovery_timeout: _Duration | None = None
+    block_admission: bool = False
+    requeuing_strategy: RequeuingStrategyArgs = RequeuingStrategyArgs()
+
+    def settings(self) -> PodsReady:
+        """Return the same as the engine reads it, in seconds."""
+        again = self.requeuing_strategy
+        recovery = self.recovery_timeout
+        return PodsReady(
+            parse_duration(self.timeout),
+            parse_duration(recovery) if recovery is not None else None,
+            self.block_admission,
+            again.backoff_base_seconds,
+            again.backoff_max_seconds,
+            again.backoff_limit_count,
+        )
+
+
+class ClusterQueueArgs(Args):
+    """Arguments of ``cluster-queue``: what Kueue's configuration and feature gates choose.
+
+    With ``fairSharing`` what is borrowed is divided by share, and ``preemptionStrategies`` say when
+    it may be taken back.
+    """
+
+    fair_sharing: bool = False
+    preemption_strategies: tuple[FairRule, ...] = (FairRule.FINAL_SHARE, FairRule.INITIAL_SHARE)
+    admission_fair_sharing: UsageSharingArgs | None = None
+    priority_sorting_within_cohort: bool = True
+    wait_for_pods_ready: PodsReadyArgs | None = None
+
+    def settings(self) -> Settings:
+        """Return the same as the engine reads it."""
+        usage, ready = self.admission_fair_sharing, self.wait_for_pods_ready
+        return Settings(
+            fair_sharing=self.fair_sharing,
+            fair_rules=self.preemption_strategies,
+            usage_sharing=usage.settings() if usage is not None else None,
+            pods_ready=ready.settings() if ready is not None else None,
+            requeue_order=(
+                ready.requeuing_strategy.timestamp if ready is not None else RequeueOrder.EVICTION
+            ),
+            priority_across_queues=self.priority_sorting_within_cohort,
+        )

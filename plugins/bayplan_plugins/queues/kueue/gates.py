@@ -1,0 +1,46 @@
+"""The scheduling gates of Kueue: pods that carry one get it removed once they are admitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from bayplan import PodInfo
+from bayplan.api import Pod
+from bayplan.api.kueue import ResourceFlavor
+from bayplan.cluster.protocol import PatchFields
+from bayplan_plugins.queues.kueue.injection import ELASTIC_GATE, admitted_spec
+from bayplan_plugins.queues.kueue.written import Written
+
+__all__ = ["as_admitted", "is_gated", "open_gate"]
+
+_GATE = "kueue.x-k8s.io/admission"
+_TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
+"""Of pods whose nodes Kueue chooses."""
+_OWN = (_GATE, ELASTIC_GATE, _TOPOLOGY_GATE)
+
+
+def is_gated(pod: PodInfo) -> bool:
+    """Tell whether a pod has one of the gates. Only then its node selector may still change."""
+    return any(one.name in _OWN for one in pod.spec.scheduling_gates)
+
+
+def as_admitted(pod: PodInfo, flavors: Iterable[ResourceFlavor]) -> PodInfo:
+    """Return a pod with the gate as it is once its flavors are assigned."""
+    spec = admitted_spec(pod.spec, flavors)
+    return PodInfo(msgspec.structs.replace(pod.pod, spec=spec), pod.inherited)
+
+
+def open_gate(written: Written, key: str, pod: PodInfo, flavors: Iterable[ResourceFlavor]) -> None:
+    """Remove the gates of a workload's pod, and let it run where its flavors say."""
+    spec = admitted_spec(pod.spec, flavors)
+    left = [{"name": one.name} for one in spec.scheduling_gates if one.name not in _OWN]
+    fields: dict[str, Any] = {"/spec/schedulingGates": left}
+    if spec.node_selector != pod.spec.node_selector:
+        fields["/spec/nodeSelector"] = dict(spec.node_selector)
+    if spec.tolerations != pod.spec.tolerations:
+        fields["/spec/tolerations"] = msgspec.to_builtins(list(spec.tolerations))
+    reason = (pod.pod.metadata.resource_version, fields)
+    written.once(key, f"gate {pod.key}", reason, PatchFields(Pod, pod.key, pod.uid, fields))

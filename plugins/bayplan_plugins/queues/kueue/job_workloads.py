@@ -1,0 +1,343 @@
+"""The workloads of suspended jobs: a Workload object each, as Kueue's controllers keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bayplan import Handle, PodInfo
+from bayplan.api import (
+    ApiObject,
+    ObjectMeta,
+    PriorityClass,
+    RayCluster,
+    RayJob,
+    WorkloadPriorityClass,
+)
+from bayplan.api.kueue import (
+    AdmissionCheckState,
+    KueueWorkload,
+    KueueWorkloadSpec,
+    PodSet,
+    ReclaimablePods,
+)
+from bayplan.api.object_key import object_key
+from bayplan.api.objects import KINDS
+from bayplan.api.pod import PodTemplate
+from bayplan.dialects.queued_jobs import (
+    QUEUE_LABEL,
+    QUEUED_KINDS,
+    QueuedJob,
+    queued_job,
+    sized_by,
+)
+from bayplan_plugins.queues.kueue.conditions import is_true
+from bayplan_plugins.queues.kueue.job_slices import home_of, updated
+from bayplan_plugins.queues.kueue.pods_to_come import PodToCome, Wanted, pods_to_come
+
+__all__ = ["PRIORITY_LABEL", "JobWorkloads"]
+
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+_LONGEST_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
+_OWNERS_DEEP = 3
+"""A RayJob's RayCluster's pods, a JobSet's Jobs' pods."""
+
+
+@dataclass
+class _Told:
+    """What users and the controllers of admission checks wrote into a Workload, to be applied."""
+
+    active: tuple[bool | None] | None = None
+    checks: dict[str, AdmissionCheckState] = field(default_factory=dict)
+
+
+class JobWorkloads:
+    """Follows the jobs that name a LocalQueue.
+
+    A job is known by its home, ``namespace/name`` of its Workload as long as it never grows; each
+    of its Workloads has a key of its own.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self.jobs: dict[str, QueuedJob] = {}
+        self.changed: dict[str, None] = {}
+        """The jobs that changed since they were last looked at; some may be gone."""
+        self._home_at: dict[tuple[type, str], str] = {}
+        self._slices: dict[str, dict[str, None]] = {}
+        """The keys of the Workloads by the uid of the job that owns them."""
+        self._home_of: dict[str, str] = {}
+        """The homes by the keys of Workloads."""
+        self._uids: dict[str, str] = {}
+        """The uids of jobs by home."""
+        self._current: dict[str, str] = {}
+        """By home, the key of the Workload that says which pods may run."""
+        self._of_pod: dict[str, str] = {}
+        self._of_owner: dict[str, str] = {}
+        """The homes by the uids of jobs and what is between them and their pods, which may outlive
+        them."""
+        self._virtual: dict[str, tuple[object, list[PodToCome]]] = {}
+        self._told: dict[str, _Told] = {}
+        self.told = False
+        """Whether others have written into a Workload since this was reset."""
+        for type_ in QUEUED_KINDS:
+            handle.snapshot.on_object(type_, self._job_changed)
+        handle.snapshot.on_object(KueueWorkload, self._workload_changed)
+
+    # Following ---------------------------------------------------------------------------
+
+    def _job_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
+        obj = new if new is not None else old
+        assert obj is not None, "a change is of something"
+        place = type(obj), object_key(obj)
+        before = self._home_at.get(place)
+        after = home_of(obj) if new is not None and self._waits(new) else None
+        if before is not None and before != after:
+            self.jobs.pop(before, None)
+            self._home_at.pop(place)
+            self.changed[before] = None
+        if after is not None:
+            self._home_at[place] = after
+            self._of_owner[obj.metadata.uid] = after
+            self.jobs[after] = self._read(obj)
+            self.changed[after] = None
+            self._uids[after] = obj.metadata.uid
+            for key in self._slices.setdefault(obj.metadata.uid, {}):
+                self._home_of[key] = after
+        if isinstance(obj, RayCluster):
+            self._cluster_changed(obj)
+
+    def _cluster_changed(self, cluster: RayCluster) -> None:
+        """Look at the Ray job again whose cluster changed, because Ray's autoscaler sizes it."""
+        home = self._of_owner.get(cluster.metadata.uid) or self._home_of_owner(cluster.metadata)
+        job = self.jobs.get(home) if home is not None else None
+        if home is not None and job is not None and isinstance(job.obj, RayJob) and job.elastic:
+            self.jobs[home] = self._read(job.obj)
+            self.changed[home] = None
+
+    def _read(self, obj: ApiObject) -> QueuedJob:
+        """Return what there is to know of a job: a Ray job that runs is as large as its cluster."""
+        job = queued_job(obj)
+        if not isinstance(obj, RayJob) or not job.elastic or job.suspended:
+            return job
+        key = f"{obj.metadata.namespace}/{obj.status.ray_cluster_name}"
+        cluster = self._handle.snapshot.objects(RayCluster).get(key)
+        if cluster is None or cluster.metadata.deletion_timestamp is not None:
+            return job
+        return sized_by(job, cluster)
+
+    def _waits(self, obj: ApiObject) -> bool:
+        """Tell whether a job waits for a queue itself, and no job that it is a part of does."""
+        if QUEUE_LABEL not in obj.metadata.labels:
+            return False
+        return self._home_of_owner(obj.metadata) is None
+
+    def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
+        one = new if new is not None else old
+        assert one is not None, "a change is of something"
+        owner = next((o.uid for o in one.metadata.owner_references if o.controller), "")
+        if new is not None:
+            self._slices.setdefault(owner, {})[one.key] = None
+            if owner in self._of_owner:
+                self._home_of[one.key] = self._of_owner[owner]
+        home = self.home_of(one.key)
+        if new is None or old is None:
+            if home in self.jobs:
+                self.changed[home] = None
+            return
+        self.changed[home] = None
+        told = self._told.setdefault(new.key, _Told())
+        if old.spec.active is not new.spec.active:
+            self.told, told.active = True, (new.spec.active,)
+        before = {one.name: one for one in old.status.admission_checks}
+        for check in new.status.admission_checks:
+            if before.get(check.name) != check:
+                self.told, told.checks[check.name] = True, check
+
+    def all_changed(self) -> None:
+        """Have every workload compared with its job again."""
+        self.changed |= dict.fromkeys(self.jobs)
+
+    # Slices ------------------------------------------------------------------------------
+
+    def home_of(self, key: str) -> str:
+        """Return the home of the job that a Workload is of; the key itself of any other."""
+        return self._home_of.get(key, key)
+
+    def job_of(self, key: str) -> QueuedJob | None:
+        """Return the job that a Workload is of; None if it is no job's."""
+        return self.jobs.get(self.home_of(key))
+
+    def current(self, home: str) -> str:
+        """Return the key of the Workload by which the pods of a job run."""
+        return self._current.get(home, home)
+
+    def replaced(self, old: str, new: str) -> None:
+        """Note that a slice was admitted in place of another one."""
+        home = self.home_of(new)
+        if self.current(home) == old:
+            self._current[home] = new
+
+    def knows(self, home: str) -> bool:
+        """Tell whether this is the home of a job, which may be gone while its pods end."""
+        return home in self._uids
+
+    def slices_of(self, home: str) -> list[str]:
+        """Return the keys of the Workloads of a job, which may be gone."""
+        return list(self._slices.get(self._uids.get(home, ""), ()))
+
+    # Pods --------------------------------------------------------------------------------
+
+    def home_of_pod(self, pod: PodInfo) -> str | None:
+        """Return the home of the job that a pod belongs to; None without one."""
+        known = self._of_pod.get(pod.key)
+        if known is not None or not self._of_owner:
+            return known
+        return self._home_of_owner(pod.pod.metadata)
+
+    def forget(self, home: str) -> None:
+        """Forget a job that is gone with all its pods."""
+        uids = [uid for uid, one in self._of_owner.items() if one == home]
+        for uid in uids:
+            del self._of_owner[uid]
+            for key in self._slices.pop(uid, ()):
+                self._home_of.pop(key, None)
+        self._current.pop(home, None)
+        self._uids.pop(home, None)
+
+    def lives(self, pod: PodInfo, added: bool) -> None:
+        """Note a pod that has become known, or has ended."""
+        if not added:
+            self._of_pod.pop(pod.key, None)
+        elif (home := self.home_of_pod(pod)) is not None:
+            self._of_pod[pod.key] = home
+
+    def _home_of_owner(self, metadata: ObjectMeta) -> str | None:
+        uids: list[str] = []
+        for _ in range(_OWNERS_DEEP):
+            owner = next((one for one in metadata.owner_references if one.controller), None)
+            if owner is None:
+                return None
+            uids.append(owner.uid)
+            known = self._of_owner.get(owner.uid)
+            if known is not None:
+                self._of_owner |= dict.fromkeys(uids, known)
+                return known
+            group = owner.api_version.rpartition("/")[0]
+            kind = KINDS.get((group, owner.kind))
+            if kind is None or kind.type not in QUEUED_KINDS:
+                return None
+            key = f"{metadata.namespace}/{owner.name}"
+            found = self._handle.snapshot.objects(kind.type).get(key)
+            if found is None or found.metadata.uid != owner.uid:
+                return None
+            metadata = found.metadata
+        return None
+
+    def pod_set_of(self, pod: PodInfo, home: str) -> str:
+        """Return the name of the pod set that a job's pod belongs to; "" if it tells of none."""
+        job = self.jobs.get(home)
+        for pods in job.pods if job is not None else ():
+            if pods.labels.items() <= pod.labels.items():
+                return pods.name
+        return ""
+
+    def to_come(self, home: str, wanted: Mapping[str, Wanted]) -> list[PodToCome]:
+        """Return the pods that a job does not have yet, as far as its templates tell.
+
+        :param wanted: by the names of its pod sets.
+        """
+        job = self.jobs[home]
+        shape = (job.pods, tuple(wanted.items()))
+        known = self._virtual.get(home)
+        if known is not None and known[0] == shape:
+            return known[1]
+        made = list(pods_to_come(job, wanted, self._pod_priority))
+        self._of_pod |= {one.pod.key: home for one in made}
+        self._virtual[home] = (shape, made)
+        return made
+
+    def _pod_priority(self, template: PodTemplate) -> int:
+        """Return the priority that the API server will give pods of a template."""
+        if template.spec.priority is not None:
+            return template.spec.priority
+        classes = self._handle.snapshot.objects(PriorityClass)
+        name = template.spec.priority_class_name
+        if name:
+            return classes[name].value if name in classes else 0
+        return next((one.value for one in classes.values() if one.global_default), 0)
+
+    # Workloads ---------------------------------------------------------------------------
+
+    def workloads_of(
+        self, home: str, store: Mapping[str, KueueWorkload], now: float
+    ) -> list[KueueWorkload]:
+        """Return the Workloads that a job needs now, and those of it that have ended.
+
+        :param store: those that are known, by key: what has quota keeps its pod sets.
+        :param now: seconds since 1970.
+        """
+        job = self.jobs[home]
+        uid = job.obj.metadata.uid
+        keys = self._slices.setdefault(uid, {})
+        known = [one for key in keys if (one := self._known(key, store.get(key))) is not None]
+        found = updated(job, known, lambda: self._spec(job), now)
+        self._current[home] = found.current
+        for one in found.all:
+            keys[one.key] = None
+            self._home_of[one.key] = home
+        spare = tuple(
+            ReclaimablePods(name, count) for name, count in sorted(job.state.spare.items())
+        )
+        ended = job.state.end is not None
+        return [one if _is_over(one, ended) else _with_spare(one, spare) for one in found.all]
+
+    def _known(self, key: str, known: KueueWorkload | None) -> KueueWorkload | None:
+        """Return a Workload with what others wrote into it."""
+        seen = self._handle.snapshot.objects(KueueWorkload).get(key)
+        if known is None:
+            # This process has just started, and the Workload is of its predecessor.
+            return seen
+        known = _with_told(known, self._told.pop(key, _Told()))
+        return msgspec.structs.replace(known, metadata=seen.metadata) if seen is not None else known
+
+    def _spec(self, job: QueuedJob) -> KueueWorkloadSpec:
+        meta = job.obj.metadata
+        longest = meta.labels.get(_LONGEST_TIME, "")
+        return KueueWorkloadSpec(
+            tuple(PodSet(one.name, one.template, one.count, one.least) for one in job.pods),
+            meta.labels[QUEUE_LABEL],
+            priority=self._priority(job),
+            maximum_execution_time_seconds=int(longest) if longest.isdecimal() else None,
+        )
+
+    def _priority(self, job: QueuedJob) -> int:
+        """Return the value of the WorkloadPriorityClass, or else the pods' highest priority."""
+        name = job.obj.metadata.labels.get(PRIORITY_LABEL, "")
+        chosen = self._handle.snapshot.objects(WorkloadPriorityClass).get(name)
+        if chosen is not None:
+            return chosen.value
+        return max((self._pod_priority(one.template) for one in job.pods), default=0)
+
+
+def _with_told(known: KueueWorkload, told: _Told) -> KueueWorkload:
+    if told.active is not None:
+        spec = msgspec.structs.replace(known.spec, active=told.active[0])
+        known = msgspec.structs.replace(known, spec=spec)
+    if told.checks:
+        checks = {one.name: one for one in known.status.admission_checks} | told.checks
+        status = msgspec.structs.replace(known.status, admission_checks=tuple(checks.values()))
+        known = msgspec.structs.replace(known, status=status)
+    return known
+
+
+def _is_over(workload: KueueWorkload, ended: bool) -> bool:
+    """Tell whether a slice was replaced before its job ended."""
+    return is_true(workload, "Finished") and not ended
+
+
+def _with_spare(workload: KueueWorkload, spare: tuple[ReclaimablePods, ...]) -> KueueWorkload:
+    status = msgspec.structs.replace(workload.status, reclaimable_pods=spare)
+    return msgspec.structs.replace(workload, status=status)

@@ -1,0 +1,152 @@
+"""What is written of suspended jobs: their Workloads, and whether they may run.
+
+A job runs only once the API server has its admission, so that a restart in between finds out what
+it was admitted with. A job that is suspended again gets its templates back, and only then its
+quota is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from bayplan import Handle
+from bayplan.api.kueue import KueueWorkload, KueueWorkloadStatus
+from bayplan.api.object_key import object_key
+from bayplan.cluster.protocol import CreateObject, Event, PatchFields, PatchStatus
+from bayplan.dialects.queued_jobs import QueuedJob
+from bayplan_plugins.queues.kueue.admission import WorkloadEvent
+from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
+from bayplan_plugins.queues.kueue.injection import admitted_fields, restored_fields
+from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY
+from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
+from bayplan_plugins.queues.kueue.slices import replaced_key
+from bayplan_plugins.queues.kueue.store import Store
+from bayplan_plugins.queues.kueue.written import Written
+
+__all__ = ["JobWrites", "taking_over"]
+
+
+class JobWrites:
+    """Writes what follows from admission; nothing twice for one version of an object."""
+
+    def __init__(self, handle: Handle, jobs: JobWorkloads, written: Written) -> None:
+        self._handle = handle
+        self._jobs = jobs
+        self._written = written
+        self._events: dict[str, dict[str, WorkloadEvent]] = {}
+        """What is to be told, by Workload and reason."""
+
+    def write(self, store: Store, keys: Iterable[str]) -> None:
+        """Write what the workloads with these keys, and their jobs, do not say yet."""
+        for key in keys:
+            job, workload = self._jobs.job_of(key), store.workloads.get(key)
+            if job is None or workload is None:
+                self._written.forget(key)
+                self._events.pop(key, None)
+                continue
+            seen = self._handle.snapshot.objects(KueueWorkload).get(key)
+            is_current = key == self._jobs.current(self._jobs.home_of(key))
+            if seen is None and not is_current and is_true(workload, "Finished"):
+                continue
+            if seen is None:
+                unsaid = msgspec.structs.replace(workload, status=KueueWorkloadStatus())
+                self._written.once(key, "create", job.obj.metadata.uid, CreateObject(unsaid))
+                continue
+            self._record(key)
+            self._write_workload(key, workload, seen)
+            if is_current:
+                self._write_job(key, job, workload, seen, store)
+
+    def tell(self, events: Iterable[WorkloadEvent]) -> None:
+        """Record events once the Workloads that they are about exist."""
+        for one in events:
+            if self._jobs.job_of(one.workload) is not None:
+                self._events.setdefault(one.workload, {})[one.reason] = one
+
+    def _record(self, key: str) -> None:
+        """Record what there is to tell of a Workload; nothing twice with one text."""
+        for reason, one in self._events.pop(key, {}).items():
+            event = Event(key, one.type, reason, one.message, about="Workload")
+            self._written.once(key, f"event {reason}", one.message, event)
+
+    def has_stopped(self, key: str, workload: KueueWorkload) -> bool:
+        """Tell whether a job is suspended, and as it came."""
+        job = self._jobs.job_of(key)
+        return job is None or (job.suspended and not restored_fields(job, workload))
+
+    def _write_workload(self, key: str, workload: KueueWorkload, seen: KueueWorkload) -> None:
+        uid, fields = seen.metadata.uid, _spec_fields(workload, seen)
+        if fields:
+            write = PatchFields(KueueWorkload, key, uid, fields)
+            self._written.once(key, "spec", workload.spec, write)
+        if workload.status != seen.status:
+            self._written.once(
+                key, "status", workload.status, PatchStatus(KueueWorkload, key, workload.status)
+            )
+
+    def _write_job(
+        self,
+        key: str,
+        job: QueuedJob,
+        workload: KueueWorkload,
+        seen: KueueWorkload,
+        store: Store,
+    ) -> None:
+        if job.state.end is not None:
+            return
+        runs = is_true(workload, "Admitted") and not is_true(workload, "Evicted")
+        if runs and job.suspended:
+            if seen.status.admission == workload.status.admission and is_true(seen, "Admitted"):
+                self._change(key, job, admitted_fields(job, workload, store.flavors))
+        elif not runs and not job.suspended:
+            if has_quota(workload) and not is_true(workload, "Evicted") and replaced_key(workload):
+                # It runs with what the slice had that was replaced; only its new pods wait.
+                return
+            self._patch(key, job, dict(job.suspend))
+        elif not runs and has_quota(workload):
+            self._change(key, job, restored_fields(job, workload))
+
+    def _change(self, key: str, job: QueuedJob, fields: dict[str, Any]) -> None:
+        """Change a suspended job; its templates are fixed as long as it counts as started."""
+        if not fields:
+            return
+        if job.state.started:
+            removed: dict[str, Any] = dict.fromkeys(job.state.started)
+            self._patch(key, job, removed, "status")
+        self._patch(key, job, fields)
+
+    def _patch(
+        self, key: str, job: QueuedJob, fields: dict[str, Any], subresource: Any = ""
+    ) -> None:
+        meta = job.obj.metadata
+        where = object_key(job.obj)
+        write = PatchFields(type(job.obj), where, meta.uid, fields, subresource)
+        self._written.once(key, f"job {subresource}", (meta.resource_version, fields), write)
+
+
+def taking_over(workload: KueueWorkload) -> PatchFields:
+    """Return the write that makes a Workload bayplan's."""
+    name, value = MANAGED_BY
+    fields: dict[str, Any] = {f"/metadata/labels/{name.replace('/', '~1')}": value}
+    if not workload.metadata.labels:
+        fields = {"/metadata/labels": {name: value}}
+    return PatchFields(KueueWorkload, workload.key, workload.metadata.uid, fields)
+
+
+def _spec_fields(workload: KueueWorkload, seen: KueueWorkload) -> dict[str, Any]:
+    """Return the fields of a Workload's spec that have changed."""
+    new, old = workload.spec, seen.spec
+    fields: dict[str, Any] = {}
+    if new.pod_sets != old.pod_sets:
+        sets = msgspec.to_builtins(new.pod_sets, enc_hook=lambda quantity: quantity.text)
+        fields["/spec/podSets"] = sets
+    if new.queue_name != old.queue_name:
+        fields["/spec/queueName"] = new.queue_name
+    if new.priority != old.priority:
+        fields["/spec/priority"] = new.priority
+    if new.active is False and old.active is not False:
+        fields["/spec/active"] = False
+    return fields

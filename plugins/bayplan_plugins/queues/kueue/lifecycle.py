@@ -1,0 +1,234 @@
+"""What becomes of workloads between cycles: timeouts, admission checks, stops, backoff.
+
+Each function returns the workload as it is written back, or None if nothing changes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bayplan.api.kueue import (
+    AdmissionCheckState,
+    ClusterQueue,
+    KueueCondition,
+    KueueWorkload,
+    LocalQueue,
+    RequeueState,
+)
+from bayplan.api.times import rfc3339, seconds_of
+from bayplan_plugins.queues.kueue.conditions import (
+    condition,
+    evicted,
+    has_quota,
+    is_true,
+    since,
+    stamped,
+)
+from bayplan_plugins.queues.kueue.settings import PodsReady
+
+__all__ = [
+    "after_backoff",
+    "after_checks",
+    "due_eviction",
+    "next_change",
+    "required_checks",
+    "with_checks",
+    "without_quota",
+]
+
+
+def required_checks(queue: ClusterQueue, workload: KueueWorkload) -> list[str]:
+    """Return the admission checks that a queue asks for with a workload's flavors."""
+    admission = workload.status.admission
+    flavors = {
+        flavor
+        for one in (admission.pod_set_assignments if admission is not None else ())
+        for flavor in one.flavors.values()
+    }
+    rules = queue.spec.admission_checks_strategy.admission_checks
+    return [
+        rule.name for rule in rules if not rule.on_flavors or flavors.intersection(rule.on_flavors)
+    ]
+
+
+def due_eviction(
+    workload: KueueWorkload,
+    queue: ClusterQueue,
+    local: LocalQueue | None,
+    pods_ready: PodsReady | None,
+    now: float,
+) -> KueueWorkload | None:
+    """Return a workload with quota that has to go, for whatever other reason than preemption."""
+    if not has_quota(workload) or is_true(workload, "Evicted") or is_true(workload, "Finished"):
+        return None
+    if workload.spec.active is False:
+        return evicted(workload, "Deactivated", "The workload is deactivated", now)
+    states = {check.state for check in workload.status.admission_checks}
+    if "Rejected" in states:
+        text = "Admission check(s) rejected the workload"
+        return evicted(_deactivated(workload), "Deactivated", text, now, "AdmissionCheck")
+    if "Retry" in states:
+        text = "At least one admission check is false"
+        return evicted(workload, "AdmissionCheck", text, now)
+    if _overran(workload, now):
+        text = "exceeding the maximum execution time"
+        cause = "MaximumExecutionTimeExceeded"
+        return evicted(_deactivated(workload), "Deactivated", text, now, cause)
+    if queue.spec.stop_policy == "HoldAndDrain":
+        return evicted(workload, "ClusterQueueStopped", "The ClusterQueue is stopped", now)
+    if local is not None and local.spec.stop_policy == "HoldAndDrain":
+        return evicted(workload, "LocalQueueStopped", "The LocalQueue is stopped", now)
+    return _not_ready(workload, pods_ready, now) if pods_ready is not None else None
+
+
+def next_change(workload: KueueWorkload, pods_ready: PodsReady | None) -> float | None:
+    """Return when time alone may change a workload, in seconds since 1970; None for never."""
+    if is_true(workload, "Finished"):
+        return None
+    if not has_quota(workload):
+        state = workload.status.requeue_state
+        at = state.requeue_at if state is not None else None
+        return seconds_of(at) if at else None
+    if is_true(workload, "Evicted"):
+        return None
+    times: list[float] = []
+    most, admitted = workload.spec.maximum_execution_time_seconds, since(workload, "Admitted")
+    if most is not None and admitted is not None:
+        past = workload.status.accumulated_past_execution_time_seconds or 0
+        times.append(admitted + most - past)
+    if pods_ready is not None and admitted is not None and not is_true(workload, "PodsReady"):
+        since_when = _waits_for_pods_since(workload, pods_ready, admitted)
+        times += [sum(since_when)] if since_when is not None else []
+    return min(times, default=None)
+
+
+def _deactivated(workload: KueueWorkload) -> KueueWorkload:
+    spec = msgspec.structs.replace(workload.spec, active=False)
+    return msgspec.structs.replace(workload, spec=spec)
+
+
+def _overran(workload: KueueWorkload, now: float) -> bool:
+    most, admitted = workload.spec.maximum_execution_time_seconds, since(workload, "Admitted")
+    if most is None or admitted is None:
+        return False
+    past = workload.status.accumulated_past_execution_time_seconds or 0
+    return past + now - admitted >= most
+
+
+def _not_ready(workload: KueueWorkload, settings: PodsReady, now: float) -> KueueWorkload | None:
+    """Evict a workload whose pods did not get ready in time, again after a backoff.
+
+    The n-th backoff takes base * 2^(n-1) seconds.
+    """
+    admitted = since(workload, "Admitted")
+    if admitted is None or is_true(workload, "PodsReady"):
+        return None
+    waits = _waits_for_pods_since(workload, settings, admitted)
+    if waits is None or now - waits[0] < waits[1]:
+        return None
+    text = f"Exceeded the PodsReady timeout {workload.key}"
+    state = workload.status.requeue_state or RequeueState()
+    count = (state.count or 0) + 1
+    if settings.backoff_limit is not None and count > settings.backoff_limit:
+        text = f"exceeding the maximum number of re-queuing retries {settings.backoff_limit}"
+        cause = "RequeuingLimitExceeded"
+        return evicted(_deactivated(workload), "Deactivated", text, now, cause)
+    wait = min(settings.backoff_base * 2 ** (count - 1), settings.backoff_most)
+    state = RequeueState(count, rfc3339(now + wait))
+    status = msgspec.structs.replace(workload.status, requeue_state=state)
+    workload = msgspec.structs.replace(workload, status=status)
+    return evicted(workload, "PodsReadyTimeout", text, now)
+
+
+def _waits_for_pods_since(
+    workload: KueueWorkload, settings: PodsReady, admitted: float
+) -> tuple[float, float] | None:
+    """Return since when a workload waits for its pods, and for how long it may; None: for ever."""
+    ready = condition(workload, "PodsReady")
+    if ready is None or ready.reason not in ("WaitForRecovery", "WorkloadRecovery"):
+        return admitted, settings.timeout
+    if settings.recovery_timeout is None:
+        return None
+    return seconds_of(ready.last_transition_time), settings.recovery_timeout
+
+
+def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
+    """Return an evicted workload whose pods have ended: it waits in its queue again.
+
+    One that was evicted because its pods did not get ready waits for its backoff first, a
+    deactivated one until it is active.
+    """
+    gone = condition(workload, "Evicted")
+    reason, message = (gone.reason, gone.message) if gone is not None else ("Pending", "")
+    waits = reason in ("PodsReadyTimeout", "Deactivated")
+    new = [
+        KueueCondition("QuotaReserved", "False", "Pending", message),
+        KueueCondition("Admitted", "False", "NoReservation", "The workload has no reservation"),
+        KueueCondition("Requeued", "False" if waits else "True", reason, message),
+    ]
+    conditions = workload.status.conditions
+    for one in new:
+        conditions = stamped(conditions, one, now, workload.metadata.generation)
+    # Checks begin anew with the next reservation.
+    checks = tuple(
+        msgspec.structs.replace(check, state="Pending", message="Reset to Pending after eviction.")
+        for check in workload.status.admission_checks
+    )
+    status = msgspec.structs.replace(
+        workload.status, conditions=conditions, admission=None, admission_checks=checks
+    )
+    return msgspec.structs.replace(workload, status=status)
+
+
+def after_backoff(workload: KueueWorkload, now: float) -> KueueWorkload | None:
+    """Return a workload that may run again because its backoff is over."""
+    requeued = condition(workload, "Requeued")
+    if requeued is None or requeued.status != "False" or has_quota(workload):
+        return None
+    if requeued.reason == "Deactivated":
+        if workload.spec.active is False:
+            return None
+        reason, text = "Reactivated", "The workload was reactivated"
+    else:
+        state = workload.status.requeue_state
+        if state is not None and state.requeue_at and seconds_of(state.requeue_at) > now:
+            return None
+        reason, text = "BackoffFinished", "The workload backoff was finished"
+    new = KueueCondition("Requeued", "True", reason, text)
+    conditions = stamped(workload.status.conditions, new, now, workload.metadata.generation)
+    state = workload.status.requeue_state
+    if state is not None:
+        state = msgspec.structs.replace(state, requeue_at=None)
+    status = msgspec.structs.replace(workload.status, conditions=conditions, requeue_state=state)
+    return msgspec.structs.replace(workload, status=status)
+
+
+def with_checks(workload: KueueWorkload, queue: ClusterQueue, now: float) -> KueueWorkload | None:
+    """Return a workload with quota with the checks that it still lacks, as pending."""
+    if not has_quota(workload) or is_true(workload, "Evicted"):
+        return None
+    known = {check.name for check in workload.status.admission_checks}
+    missing = [name for name in required_checks(queue, workload) if name not in known]
+    if not missing:
+        return None
+    new = (
+        AdmissionCheckState(name, "Pending", last_transition_time=rfc3339(now)) for name in missing
+    )
+    checks = (*workload.status.admission_checks, *new)
+    status = msgspec.structs.replace(workload.status, admission_checks=checks)
+    return msgspec.structs.replace(workload, status=status)
+
+
+def after_checks(workload: KueueWorkload, queue: ClusterQueue, now: float) -> KueueWorkload | None:
+    """Return a workload with quota that is admitted because its checks have become ready."""
+    if not has_quota(workload) or is_true(workload, "Admitted") or is_true(workload, "Evicted"):
+        return None
+    states = {check.name: check.state for check in workload.status.admission_checks}
+    if any(states.get(name) != "Ready" for name in required_checks(queue, workload)):
+        return None
+    if any(state != "Ready" for state in states.values()):
+        return None
+    new = KueueCondition("Admitted", "True", "Admitted", "The workload is admitted")
+    conditions = stamped(workload.status.conditions, new, now, workload.metadata.generation)
+    status = msgspec.structs.replace(workload.status, conditions=conditions)
+    return msgspec.structs.replace(workload, status=status)

@@ -1,0 +1,364 @@
+"""The workloads of pods: those of a job, of a pod group, or one for each other pod with a queue.
+
+Those of groups and pods are kept in memory, because pods alone say all that is in them: after a
+restart what runs is counted by the nodes that it has. Those of jobs are objects.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from bayplan import Handle, PodInfo
+from bayplan.api import ObjectMeta, WorkloadPriorityClass
+from bayplan.api.kueue import (
+    AssignedPodSet,
+    KueueWorkload,
+    KueueWorkloadSpec,
+    PodSet,
+    QuotaAdmission,
+    ResourceFlavor,
+)
+from bayplan.api.pod import PodTemplate
+from bayplan.api.resources import effective_requests
+from bayplan.dialects.queued_jobs import QUEUE_LABEL
+from bayplan_plugins.queues.kueue.admission import Admission
+from bayplan_plugins.queues.kueue.amounts import quantity_of
+from bayplan_plugins.queues.kueue.conditions import has_quota, reserved
+from bayplan_plugins.queues.kueue.gates import is_gated
+from bayplan_plugins.queues.kueue.job_workloads import (
+    PRIORITY_LABEL,
+    JobWorkloads,
+)
+from bayplan_plugins.queues.kueue.pods_to_come import JOB_LABEL, PodToCome, Wanted
+from bayplan_plugins.queues.kueue.slices import unfinished
+from bayplan_plugins.queues.kueue.store import Store
+from bayplan_plugins.queues.kueue.workloads import local_queue_key
+
+__all__ = ["PodWorkloads"]
+
+_encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A workload, with the pod set of each of its pods."""
+
+    workload: KueueWorkload
+    set_of: Mapping[str, str]
+
+
+class PodWorkloads:
+    """Follows the living pods of workloads, and keeps admission in step with them and with jobs."""
+
+    def __init__(self, handle: Handle, jobs: JobWorkloads) -> None:
+        self._handle = handle
+        self._jobs = jobs
+        self._members: dict[str, dict[str, PodInfo]] = {}
+        self._set_of: dict[str, Mapping[str, str]] = {}
+        self._changed: dict[str, None] = {}
+        handle.snapshot.on_living(self._lives)
+
+    def key_of(self, pod: PodInfo) -> str:
+        """Return the key of a pod's workload; no object has the name of one that is no job's."""
+        home = self._jobs.home_of_pod(pod)
+        if home is not None:
+            return self._jobs.current(home)
+        return f"{pod.namespace}/pod:{pod.name}" if pod.gang is None else _group_key(pod.gang)
+
+    def queue_of(self, pod: PodInfo) -> str | None:
+        """Return the name of the LocalQueue of a pod, or of the job that it belongs to."""
+        home = self._jobs.home_of_pod(pod)
+        job = self._jobs.jobs.get(home) if home is not None else None
+        labels = pod.labels if job is None else job.obj.metadata.labels
+        return labels.get(QUEUE_LABEL) or None
+
+    def members(self, key: str) -> Sequence[PodInfo]:
+        """Return the living pods of a workload, and of the other slices of its job."""
+        return list(self._members.get(self._jobs.home_of(key), {}).values())
+
+    def would_grow(self, pod: PodInfo) -> bool:
+        """Tell whether an elastic job has no such pod, but would if it grew."""
+        home = self._jobs.home_of_pod(pod)
+        job = self._jobs.jobs.get(home) if home is not None else None
+        if home is None or job is None or not job.elastic or job.suspended:
+            return False
+        return pod.key not in self._members.get(home, {})
+
+    def within(self, key: str, counts: Mapping[str, int]) -> list[PodInfo]:
+        """Return as many pods of a workload as it was admitted with, in rank order.
+
+        Those with nodes come first, then those that were let go to get one.
+
+        :param counts: the number of pods of each pod set.
+        """
+        members, left = list(self.members(key)), Counter(counts)
+        if len(members) <= left.total():
+            return members
+        placed = self._handle.snapshot.placed
+        members.sort(key=lambda one: (one.key not in placed, is_gated(one), one.rank or 0, one.key))
+        sets = [(pod, self.pod_set_of(pod)) for pod in members]
+        found, others = [], []
+        for pod, name in sets:
+            if name not in counts:
+                others.append(pod)
+            elif left[name] > 0:
+                left[name] -= 1
+                found.append(pod)
+        return [*found, *others[: max(0, left.total())]]
+
+    def pod_set_of(self, pod: PodInfo) -> str:
+        """Return the name of the pod set that a pod belongs to; "" before its workload is made."""
+        home = self._jobs.home_of_pod(pod)
+        if home is not None and home in self._jobs.jobs:
+            return self._jobs.pod_set_of(pod, home)
+        key = self.key_of(pod)
+        return self._set_of.get(key, {}).get(pod.key, "")
+
+    def without_node(self, key: str, counts: Mapping[str, int] | None = None) -> list[PodInfo]:
+        """Return the pods of a workload that have no node in the snapshot.
+
+        :param counts: the number of pods of each pod set, if only so many count.
+        """
+        placed = self._handle.snapshot.placed
+        pods = self.members(key) if counts is None else self.within(key, counts)
+        return [pod for pod in pods if pod.key not in placed]
+
+    def to_come(
+        self, key: str, counts: Mapping[str, int], flavors: Mapping[str, Sequence[ResourceFlavor]]
+    ) -> list[PodToCome]:
+        """Return the pods that a job does not have yet.
+
+        :param counts: the number of pods of each pod set.
+        :param flavors: the flavors of each pod set.
+        """
+        home = self._jobs.home_of(key)
+        job = self._jobs.jobs.get(home)
+        if job is None or job.state.end is not None:
+            return []
+        present: dict[str, Counter[str]] = {name: Counter() for name in counts}
+        for pod in self.members(key):
+            name = self._jobs.pod_set_of(pod, home)
+            if name in present:
+                present[name][pod.labels.get(JOB_LABEL, "")] += 1
+        wanted: dict[str, Wanted] = {}
+        for name, count in counts.items():
+            there, spare = present[name], job.state.spare.get(name, 0)
+            left = max(0, count - spare - there.total())
+            of_set = tuple(flavors.get(name, ()))
+            wanted[name] = Wanted(count, left, tuple(there.items()), of_set)
+        return self._jobs.to_come(home, wanted)
+
+    def is_of_job(self, key: str) -> bool:
+        """Tell whether a workload is a job's, which may have pods to come."""
+        return self._jobs.job_of(key) is not None
+
+    def home_of(self, key: str) -> str:
+        """Return what all slices of a job share; the key itself for other workloads."""
+        return self._jobs.home_of(key)
+
+    def with_node(self, key: str) -> list[PodInfo]:
+        """Return the pods of a workload that have a node in the snapshot."""
+        placed = self._handle.snapshot.placed
+        return [pod for pod in self.members(key) if pod.key in placed]
+
+    def missing(self, pod: PodInfo) -> str | None:
+        """Return what a pod's group still lacks to be a workload; None for nothing."""
+        if pod.gang is None or self._jobs.home_of_pod(pod) is not None:
+            return None
+        gang = self._handle.gang(pod.gang).gang
+        present = len(self._members.get(self.key_of(pod), ()))
+        if gang is None or present >= gang.min_member:
+            return None
+        return f"its group has {present} of {gang.min_member} pods"
+
+    # Following ---------------------------------------------------------------------------
+
+    def _lives(self, pod: PodInfo, added: bool) -> None:
+        job = self._jobs.home_of_pod(pod)
+        self._jobs.lives(pod, added)
+        if job is None and not pod.labels.get(QUEUE_LABEL):
+            return
+        key = self.key_of(pod) if job is None else job
+        members = self._members.setdefault(key, {})
+        if added:
+            members[pod.key] = pod
+        else:
+            members.pop(pod.key, None)
+            if not members:
+                del self._members[key]
+        self._changed[key] = None
+
+    def changed(self, key: str) -> None:
+        """Have a workload looked at again."""
+        home = self._jobs.home_of(key)
+        (self._jobs.changed if home in self._jobs.jobs else self._changed)[home] = None
+
+    def all_changed(self) -> None:
+        """Have every workload compared with its queue again, after queues changed."""
+        self._changed |= dict.fromkeys(self._members)
+        self._jobs.all_changed()
+
+    def refresh(self, admission: Admission, now: float) -> list[str]:
+        """Bring admission in step with the pods that changed; return the keys of their workloads.
+
+        :param now: seconds since 1970.
+        """
+        jobs = self._refresh_jobs(admission, now)
+        changed, self._changed = self._changed, {}
+        for key in changed:
+            if self._jobs.knows(key):
+                continue
+            known = admission.store.workloads.get(key)
+            members = self.members(key)
+            if not members:
+                self._set_of.pop(key, None)
+                _drop(admission, key, now)
+            elif known is not None and known.metadata.owner_references:
+                continue
+            elif (known is not None and has_quota(known)) or self.missing(members[0]) is None:
+                self._update(admission, key, members, now)
+        return [*changed, *jobs]
+
+    def _refresh_jobs(self, admission: Admission, now: float) -> list[str]:
+        """Bring admission in step with the jobs that changed, or whose pods did.
+
+        :return: the keys of their Workloads.
+        """
+        jobs, keys = self._jobs, []
+        homes = jobs.changed | dict.fromkeys(filter(jobs.knows, self._changed))
+        jobs.changed.clear()
+        for home in filter(jobs.knows, homes):
+            keys += jobs.slices_of(home)
+            if home in jobs.jobs:
+                for workload in self._of_job(home, admission.store, now):
+                    keys.append(workload.key)
+                    if workload != admission.store.workloads.get(workload.key):
+                        admission.set(workload, now)
+            elif not self.members(home):
+                # Pods that still end keep the quota: others would have to share it with them.
+                for key in jobs.slices_of(home):
+                    _drop(admission, key, now)
+                self._changed.pop(home, None)
+                jobs.forget(home)
+        return keys
+
+    def _of_job(self, home: str, store: Store, now: float) -> list[KueueWorkload]:
+        """Return the Workloads of a job as they have to be."""
+        job = self._jobs.jobs[home]
+        found = self._jobs.workloads_of(home, store.workloads, now)
+        if job.suspended or job.state.end is not None or any(map(has_quota, unfinished(found))):
+            return found
+        # It ran before anybody asked: what runs has its quota.
+        (waiting,) = [one for one in found if one.key == self._jobs.current(home)]
+        quota = _found_running(self._handle, store, waiting, self.with_node(home))
+        if quota is None:
+            return found
+        held = reserved(waiting, quota, (), now)
+        return [held if one is waiting else one for one in found]
+
+    def _update(
+        self, admission: Admission, key: str, members: Sequence[PodInfo], now: float
+    ) -> None:
+        known = admission.store.workloads.get(key)
+        made = self._made(key, members)
+        self._set_of[key] = made.set_of
+        if known is not None and has_quota(known):
+            # What was admitted stays as it is; pods that are replaced use the same quota.
+            return
+        workload = made.workload
+        if known is not None:
+            workload = msgspec.structs.replace(
+                workload, metadata=known.metadata, status=known.status
+            )
+        running = self.with_node(key)
+        found = _found_running(self._handle, admission.store, workload, running)
+        if found is not None:
+            workload = reserved(workload, found, (), now)
+        if workload != known:
+            admission.set(workload, now)
+
+    # Making ------------------------------------------------------------------------------
+
+    def _made(self, key: str, members: Sequence[PodInfo]) -> _Made:
+        alike: dict[object, list[PodInfo]] = {}
+        for pod in sorted(members, key=lambda one: (one.rank or 0, one.key)):
+            alike.setdefault(_shape(pod), []).append(pod)
+        pod_sets: list[PodSet] = []
+        set_of: dict[str, str] = {}
+        for index, pods in enumerate(alike.values()):
+            name = f"main-{index}" if index else "main"
+            template = PodTemplate(spec=msgspec.structs.replace(pods[0].spec, node_name=""))
+            pod_sets.append(PodSet(name, template, len(pods)))
+            set_of |= {pod.key: name for pod in pods}
+        first = members[0]
+        stamps = [pod.pod.metadata.creation_timestamp for pod in members]
+        namespace, _, name = key.partition("/")
+        meta = ObjectMeta(
+            name=name,
+            namespace=namespace,
+            uid=key,
+            creation_timestamp=min((one for one in stamps if one), default=None),
+        )
+        queue = first.labels[QUEUE_LABEL]
+        spec = KueueWorkloadSpec(tuple(pod_sets), queue, priority=self._priority(members))
+        return _Made(KueueWorkload(meta, spec), set_of)
+
+    def _priority(self, members: Sequence[PodInfo]) -> int:
+        """Return the value of the WorkloadPriorityClass, or else the pods' highest priority."""
+        name = members[0].labels.get(PRIORITY_LABEL, "")
+        chosen = self._handle.snapshot.objects(WorkloadPriorityClass).get(name)
+        return chosen.value if chosen is not None else max(pod.priority for pod in members)
+
+
+def _drop(admission: Admission, key: str, now: float) -> None:
+    """Give back the quota of a workload that is gone with its pods."""
+    known = admission.store.workloads.get(key)
+    if known is not None:
+        admission.delete(known, now)
+
+
+def _found_running(
+    handle: Handle, store: Store, workload: KueueWorkload, running: Sequence[PodInfo]
+) -> QuotaAdmission | None:
+    """Return the quota of pods that have nodes already, by the flavors of these nodes."""
+    local = store.local_queues.get(local_queue_key(workload))
+    queue = local.spec.cluster_queue if local is not None else ""
+    if not running or queue not in store.cluster_queues:
+        return None
+    node = handle.snapshot.node(handle.snapshot.placed[running[0].key][1])
+    flavors = _flavors_on(store, queue, node.metadata.labels if node is not None else {})
+    sets = []
+    for one in workload.spec.pod_sets:
+        requests = effective_requests(one.template.spec)
+        known = {name: flavors[name] for name in requests if name in flavors}
+        usage = {name: quantity_of(name, requests[name] * one.count) for name in known}
+        sets.append(AssignedPodSet(one.name, known, usage, one.count))
+    return QuotaAdmission(queue, tuple(sets))
+
+
+def _group_key(gang: str) -> str:
+    namespace, _, name = gang.partition("/")
+    return f"{namespace}/group:{name}"
+
+
+def _shape(pod: PodInfo) -> Hashable:
+    """Return what the pods of one pod set have in common."""
+    spec = pod.spec
+    where = _encode((spec.node_selector, spec.affinity, spec.tolerations))
+    return tuple(sorted(pod.requests.items())), where
+
+
+def _flavors_on(store: Store, queue: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return, by resource, the first flavor of a queue that has a node with these labels."""
+    found: dict[str, str] = {}
+    for group in store.cluster_queues[queue].spec.resource_groups:
+        for quotas in group.flavors:
+            flavor = store.flavors.get(quotas.name)
+            if flavor is not None and flavor.spec.node_labels.items() <= labels.items():
+                for resource in group.covered_resources:
+                    found.setdefault(resource, quotas.name)
+    return found

@@ -1,0 +1,561 @@
+"""Kueue's policy: pods wait until their workload has quota of its ClusterQueue, and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from bayplan import Handle, Overdue, PodInfo, Unit
+from bayplan.api import (
+    ClusterQueue,
+    Cohort,
+    KueueWorkload,
+    LocalQueue,
+    Namespace,
+    ResourceFlavor,
+    WorkloadPriorityClass,
+)
+from bayplan.api.definition import same_definition
+from bayplan.api.queue import Amounts, Queue
+from bayplan.cluster.protocol import Event, PatchStatus
+from bayplan.dialects.queued_jobs import QUEUED_KINDS
+from bayplan.naming import counted
+from bayplan.queues.ledger import Ledger, PodRules
+from bayplan.queues.report import JobInLine
+from bayplan.queues.tree import AmountRows
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.queues.kueue.admission import Admission
+from bayplan_plugins.queues.kueue.admission_line import AdmissionLine
+from bayplan_plugins.queues.kueue.amounts import column
+from bayplan_plugins.queues.kueue.args import ClusterQueueArgs
+from bayplan_plugins.queues.kueue.conditions import condition, has_quota, is_true, since
+from bayplan_plugins.queues.kueue.gates import is_gated, open_gate
+from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
+from bayplan_plugins.queues.kueue.job_writes import JobWrites, taking_over
+from bayplan_plugins.queues.kueue.manager import KueueManager
+from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
+from bayplan_plugins.queues.kueue.quotas import queues_of
+from bayplan_plugins.queues.kueue.rehearsal import Rehearsal
+from bayplan_plugins.queues.kueue.status import statuses
+from bayplan_plugins.queues.kueue.store import KueueObject
+from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
+from bayplan_plugins.queues.kueue.written import Written
+from bayplan_plugins.queues.policy import QuotaRefusal, Room, RoomPlan
+
+__all__ = ["ClusterQueueArgs", "ClusterQueuePolicy"]
+
+_LOCAL = "LocalQueue "
+_BY_PROFILE = "the profile leaves the ClusterQueues to Kueue's manager (kueue: null)"
+_FOLLOWED = {
+    *(type_.__name__ for type_ in QUEUED_KINDS),
+    *("Pod", "ReplicaSet", "StatefulSet", "LeaderWorkerSet"),
+}
+"""The kinds of jobs that are followed themselves or by their pods."""
+_TICK_SECONDS = 1.0
+_MOST_ROUNDS = 8
+"""Rounds of cycles in one go, each of which lets victims go that have no pods on nodes."""
+
+
+class ClusterQueuePolicy:
+    """Admission by quota, in which nothing is admitted that would get no nodes.
+
+    It admits pods, pod groups and suspended jobs. Where Kueue's own manager is at work, this policy
+    leaves it to that, and only shows its queues.
+
+    :param args: None leaves admission to Kueue whatever happens.
+    """
+
+    name = "cluster-queue"
+    system = "kueue"
+    actions: Sequence[str] = ()
+
+    def __init__(self, args: ClusterQueueArgs | None, handle: Handle) -> None:
+        self._handle = handle
+        self._never = args is None
+        self._jobs = JobWorkloads(handle)
+        self._manager = KueueManager(handle, self._jobs)
+        self._pods = PodWorkloads(handle, self._jobs)
+        self._written = Written(handle, self._pods.changed)
+        self._writes = JobWrites(handle, self._jobs, self._written)
+        self._rehearsal = Rehearsal(handle, self._pods, lambda: self._admission.store)
+        self._admission = Admission(
+            (args or ClusterQueueArgs()).settings(),
+            self._rehearsal.fits,
+            self._rehearsal.assume,
+            self._waits,
+        )
+        self._line = AdmissionLine(handle, self._admission, self._pods, self._jobs, self._rehearsal)
+        self._room: tuple[int, bool] = (-1, False)
+        self._redefined = True
+        self._ticked_at = 0.0
+        self._next_change: float | None = None
+        self._admitted = 0
+        self._growth: dict[str, PodInfo] = {}
+        """Pods on nodes in a trial by which elastic jobs would grow."""
+        self._offered: list[PodInfo] | None = None
+        """What elastic jobs would give up, once that was asked for in the present cycles."""
+        self._places: dict[str, int] = {}
+        """The order in which workloads were admitted; they get their nodes in the same one."""
+        self._follow(handle.snapshot)
+        rules = PodRules(
+            queue_of=self.queue_of,
+            amounts=self._amounts,
+            is_fixed=lambda pod: False,
+            counts=lambda pod: True,
+        )
+        kinds = (ClusterQueue, Cohort, LocalQueue)
+        self.ledger = Ledger(handle.snapshot, _define, kinds, (), rules)
+
+    def _follow(self, snapshot: Snapshot) -> None:
+        snapshot.on_object(ClusterQueue, self._object_changed)
+        snapshot.on_object(Cohort, self._object_changed)
+        snapshot.on_object(LocalQueue, self._object_changed)
+        snapshot.on_object(ResourceFlavor, self._object_changed)
+        snapshot.on_object(Namespace, self._object_changed)
+        snapshot.on_object(WorkloadPriorityClass, lambda old, new: self._pods.all_changed())
+        snapshot.on_object(KueueWorkload, self._workload_changed)
+        snapshot.on_pod(self._pod_moved)
+
+    def _object_changed(self, old: KueueObject | None, new: KueueObject | None) -> None:
+        now = self._handle.unix_time
+        if new is not None:
+            self._admission.set(new, now)
+        elif old is not None:
+            self._admission.delete(old, now)
+        if new is None or not same_definition(old, new):
+            self._redefined = True
+            self._pods.all_changed()
+
+    def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
+        if self.left_to or (new is not None and self._is_charged(new)):
+            self._mirror(old, new)
+        if new is None and old is not None:
+            # Whoever deleted it gets it again, as it was.
+            self._written.forget(old.key)
+
+    def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if not self._handle.snapshot.in_trial:
+            if not placed:
+                self._room = (self._room[0], True)
+        elif not placed:
+            self._growth.pop(pod.key, None)
+        elif not self._rehearsal.is_running and self._pods.would_grow(pod):
+            self._growth[pod.key] = pod
+
+    # Queues ------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> bool:
+        """Whether the cluster has any ClusterQueue, and Kueue's manager is not at work."""
+        return self.has_queues and not self.left_to
+
+    @property
+    def has_queues(self) -> bool:
+        """Whether the cluster has any ClusterQueue."""
+        return bool(self._handle.snapshot.objects(ClusterQueue))
+
+    @property
+    def left_to(self) -> str:
+        """Who admits instead, in words; "" where this policy does."""
+        return _BY_PROFILE if self._never else self._manager.at_work
+
+    def look(self) -> bool:
+        """Look whether Kueue's manager is at work; tell whether that has changed."""
+        if self._never or not self.has_queues:
+            return False
+        told = self._manager.look(self._line.any_would_fit)
+        if told is None:
+            return False
+        self._begin_again()
+        reason = "LeftToKueue" if self.left_to else "TakenOverFromKueue"
+        for name in self._handle.snapshot.objects(ClusterQueue):
+            self._handle.submit(Event(name, "Normal", reason, told, about="ClusterQueue"))
+        return True
+
+    def _begin_again(self) -> None:
+        """Forget what is known of Workloads: they are taken from Kueue's manager, or left to it."""
+        now = self._handle.unix_time
+        for known in list(self._admission.store.workloads.values()):
+            self._admission.delete(known, now)
+        workloads = self._handle.snapshot.objects(KueueWorkload)
+        left = bool(self.left_to)
+        for one in workloads.values():
+            if left or self._is_charged(one):
+                self._mirror(None, one)
+        for key in () if left else list(self._manager.foreign):
+            self._written.once(key, "take over", "", taking_over(workloads[key]))
+        self._redefined = True
+        self._pods.all_changed()
+
+    def _mirror(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
+        """Take a Workload as it is."""
+        now = self._handle.unix_time
+        if new is not None and new.metadata.deletion_timestamp is None:
+            self._admission.set(new, now)
+        elif (one := new or old) is not None:
+            self._admission.delete(one, now)
+
+    def _is_charged(self, workload: KueueWorkload) -> bool:
+        """Tell whether a Workload holds quota for a job of a kind that bayplan does not follow."""
+        owners = workload.metadata.owner_references
+        kind = next((one.kind for one in owners if one.controller), "")
+        return bool(kind) and kind not in _FOLLOWED and has_quota(workload)
+
+    def queue_of(self, pod: PodInfo) -> str | None:
+        """Return the ClusterQueue of the LocalQueue that a pod's label, or its job's, names."""
+        name = self._pods.queue_of(pod)
+        if not name:
+            return None
+        local = self._handle.snapshot.objects(LocalQueue).get(f"{pod.namespace}/{name}")
+        return local.spec.cluster_queue if local is not None else f"{_LOCAL}{name}"
+
+    def gate(self, pod: PodInfo, queue: str) -> str | None:
+        """Hold back pods until their workload is admitted."""
+        if queue.startswith(_LOCAL):
+            return f'waiting for LocalQueue "{queue.removeprefix(_LOCAL)}", which does not exist'
+        if queue not in self._admission.store.cluster_queues:
+            return f'waiting for ClusterQueue "{queue}", which does not exist'
+        key = self._pods.key_of(pod)
+        if self._rehearsal.flavors_of(key) is not None:
+            return None
+        found = self._admission.store.workloads.get(key)
+        if found is not None and is_true(found, "Admitted") and not is_true(found, "Evicted"):
+            return self._surplus(pod, found)
+        return _waits_for(queue, self._why(pod, found, queue))
+
+    def _surplus(self, pod: PodInfo, found: KueueWorkload) -> str | None:
+        """Return why a pod beyond those that were admitted waits; None for one that was."""
+        admission = found.status.admission
+        sets = admission.pod_set_assignments if admission is not None else ()
+        most = sum(one.count or 0 for one in sets)
+        members = self._pods.members(found.key)
+        if len(members) <= most:
+            return None
+        within = self._pods.within(found.key, {one.name: one.count or 0 for one in sets})
+        if pod.key in {one.key for one in within}:
+            return None
+        for queue, pending in self._admission.store.pending.items():
+            for key in self._jobs.slices_of(self._jobs.home_of(found.key)):
+                info = pending.get(key)
+                if info is not None:
+                    return _waits_for(queue, self._line.reason(info, queue))
+        return f"its workload was admitted with {counted(most, 'pod')}, and has {len(members)}"
+
+    def _why(self, pod: PodInfo, found: KueueWorkload | None, queue: str) -> str:
+        stopped = self._admission.store.inactive_reason(queue)
+        if stopped is not None:
+            return stopped[1].rstrip(".")
+        missing = self._pods.missing(pod)
+        if missing is not None:
+            return missing
+        if found is not None and has_quota(found):
+            evicted = is_true(found, "Evicted")
+            return "it is being evicted" if evicted else "its admission checks are not ready"
+        info = self._admission.store.pending[queue].get(self._pods.key_of(pod))
+        if info is not None:
+            return self._line.reason(info, queue)
+        stated = condition(found, "QuotaReserved") if found is not None else None
+        return stated.message if stated is not None else "its turn has not come"
+
+    # Admission ---------------------------------------------------------------------------
+
+    def admit(self) -> None:
+        """Run cycles of admission until nobody's chances change any more."""
+        now = self._handle.unix_time
+        store = self._admission.store
+        before = dict(store.workloads)
+        changed = self._pods.refresh(self._admission, now)
+        self._tick(now)
+        self._flush(now)
+        for _ in range(_MOST_ROUNDS):
+            self._cycles(now)
+            if not self._release(now):
+                break
+            changed += self._pods.refresh(self._admission, now)
+        self._admission.await_checks(now)
+        found = (key for key, one in store.workloads.items() if one is not before.get(key))
+        altered = dict.fromkeys((*changed, *found))
+        for key in altered:
+            units = {pod.gang or pod.key: pod for pod in self._pods.without_node(key)}
+            for pod in units.values():
+                self._handle.recheck_gates(pod)
+            self._open_gates(key)
+        self._writes.write(store, filter(self._pods.is_of_job, altered))
+        self._next_change = self._time_of_next_change(now)
+
+    def _open_gates(self, key: str) -> None:
+        """Open Kueue's gate of a workload's pods once it is admitted."""
+        found = self._admission.store.workloads.get(key)
+        if found is None:
+            self._written.forget(key)
+        elif is_true(found, "Admitted") and not is_true(found, "Evicted"):
+            for pod in self._pods.without_node(key):
+                if is_gated(pod) and self._surplus(pod, found) is None:
+                    open_gate(self._written, key, pod, self._rehearsal.flavors_for(pod))
+
+    def _tick(self, now: float) -> None:
+        """Apply what time, admission checks and pods that get ready change."""
+        due = self._next_change is not None and self._next_change <= now
+        late = now >= self._ticked_at + _TICK_SECONDS
+        if due or late or self._redefined or self._jobs.told:
+            self._redefined, self._jobs.told, self._ticked_at = False, False, now
+            self._admission.note_pods(self._ready, now)
+            self._admission.tick(now)
+
+    def _time_of_next_change(self, now: float) -> float | None:
+        """Return when to look again though nothing happens, in seconds since 1970."""
+        found = self._admission.next_change()
+        if self._admission.settings.pods_ready is not None and any(
+            not is_true(one.workload, "PodsReady") for one in self._holders()
+        ):
+            # No event tells of a pod that has become ready.
+            soon = now + _TICK_SECONDS
+            return soon if found is None else min(soon, found)
+        return found
+
+    def _ready(self, one: WorkloadInfo) -> bool:
+        job = self._jobs.job_of(one.key)
+        wanted = sum(pod_set.count for pod_set in one.pod_sets)
+        if job is not None:
+            return job.state.ready >= wanted
+        return sum(_is_ready(pod) for pod in self._pods.members(one.key)) >= wanted
+
+    def _flush(self, now: float) -> None:
+        """Try all again that wait, if nodes have changed or any pod has left one."""
+        version = self._handle.snapshot.nodes.node_version
+        if self._room != (version, False):
+            self._room = (version, False)
+            for queue in self._admission.store.cluster_queues:
+                self._admission.store.flush(queue, now)
+
+    def _release(self, now: float) -> bool:
+        """Give back the quota of evicted workloads without pods on nodes; tell if any did."""
+        released = False
+        for one in list(self._holders()):
+            if one.evicted and self._has_stopped(one):
+                released |= self._admission.release(one.key, now) is not None
+                if self._pods.is_of_job(one.key):
+                    # What it waits with is its job's size by now.
+                    self._pods.changed(one.key)
+        return released
+
+    def _has_stopped(self, one: WorkloadInfo) -> bool:
+        """Tell whether an evicted workload has no pods on nodes, and a job is suspended again."""
+        if self._pods.with_node(one.key):
+            return False
+        return self._writes.has_stopped(one.key, one.workload)
+
+    def _holders(self) -> Iterator[WorkloadInfo]:
+        """Yield the workloads that have quota."""
+        for holders in self._admission.store.reserving.values():
+            yield from holders.values()
+
+    def _cycles(self, now: float) -> None:
+        store = self._admission.store
+        if not any(queue.waits for queue in store.pending.values()):
+            return
+        tried: set[str] = set()
+        self._offered = None
+        with self._rehearsal.running(self._without_nodes()):
+            while True:
+                result = self._admission.cycle(now)
+                self._writes.tell(result.events)
+                for old, entry in result.outcome.replaced:
+                    self._jobs.replaced(old.key, entry.workload.key)
+                for key in result.admitted:
+                    self._admitted += 1
+                    self._places[key] = self._admitted
+                if result.admitted or result.evicted:
+                    tried.clear()
+                elif tried.issuperset(result.waiting):
+                    return
+                tried |= set(result.waiting)
+
+    def _waits(self, one: WorkloadInfo) -> bool:
+        """Tell whether elastic jobs will give up what a workload would otherwise preempt for."""
+        if self._offered is None:
+            offered = {pod.key: pod for call in self._handle.hook("may_give_up") for pod in call()}
+            placed = self._handle.snapshot.placed
+            self._offered = [pod for key, pod in offered.items() if key in placed]
+        return bool(self._offered) and self._line.needs_no_victims(one, self._offered)
+
+    def _without_nodes(self) -> Iterator[str]:
+        """Yield the workloads that are admitted, and have pods without nodes, in their order."""
+        holders = {one.key: one for one in self._holders()}
+        self._places = {key: place for key, place in self._places.items() if key in holders}
+        for key, one in sorted(holders.items(), key=lambda pair: self._places.get(pair[0], 0)):
+            if not one.evicted and (self._pods.is_of_job(key) or self._pods.without_node(key)):
+                yield key
+
+    def node_labels(self, pod: PodInfo) -> Mapping[str, str]:
+        """Return the labels of the nodes that a pod may use, by the flavors assigned to it."""
+        if self._pods.queue_of(pod) is None:
+            return {}
+        labels: dict[str, str] = {}
+        for flavor in self._flavors(pod).values():
+            found = self._admission.store.flavors.get(flavor)
+            labels |= found.spec.node_labels if found is not None else {}
+        return labels
+
+    def _flavors(self, pod: PodInfo) -> Mapping[str, str]:
+        """Return the flavors of a pod's resources; none before its workload has quota."""
+        key, pod_set = self._pods.key_of(pod), self._pods.pod_set_of(pod)
+        tried = self._rehearsal.flavors_of(key)
+        if tried is not None:
+            return tried.get(pod_set, {})
+        found = self._admission.store.workloads.get(key)
+        if found is None or found.status.admission is None:
+            return {}
+        sets = found.status.admission.pod_set_assignments
+        return next((one.flavors for one in sets if one.name == pod_set), {})
+
+    def _amounts(self, pod: PodInfo) -> Amounts:
+        """Return what a pod takes of its queue; before it has flavors, of the first ones."""
+        flavors = self._flavors(pod) or self._first_flavors(pod)
+        asked = {**pod.requests, "pods": 1}
+        return {column(flavors[r], r): amount for r, amount in asked.items() if r in flavors}
+
+    def _first_flavors(self, pod: PodInfo) -> Mapping[str, str]:
+        queue = self._admission.store.cluster_queues.get(self.queue_of(pod) or "")
+        groups = queue.spec.resource_groups if queue is not None else ()
+        return {
+            resource: group.flavors[0].name
+            for group in groups
+            if group.flavors
+            for resource in group.covered_resources
+        }
+
+    # Order and limits --------------------------------------------------------------------
+
+    def order(self, unit: Unit, added: float) -> tuple[float, ...]:
+        """Order by when quota was reserved, as admission tried whether they fit; then by age."""
+        key = self._pods.key_of(unit.pods[0])
+        found = self._admission.store.workloads.get(key)
+        at = since(found, "QuotaReserved") if found is not None else None
+        return (at if at is not None else float("inf"), self._places.get(key, 0), added)
+
+    def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
+        """Return the queue whose first unit has quota for the longest."""
+        return min(heads, key=lambda name: self.order(heads[name], 0.0), default=None)
+
+    def turn(self, unit: Unit) -> Sequence[PodInfo] | None:
+        """Place all pods: a workload is admitted as a whole."""
+        return None
+
+    def refusal(self, unit: Unit) -> str | None:
+        """Return why a unit is not admitted; the gate says it, too."""
+        queue = self.queue_of(unit.pods[0])
+        return self.gate(unit.pods[0], queue) if queue is not None else None
+
+    def overrun(self, pod: PodInfo) -> QuotaRefusal | str | None:
+        """Return why a job may not grow by a pod; quota of other pods was reserved before."""
+        queue = self.queue_of(pod)
+        if pod.key not in self._growth or queue is None:
+            return None
+        others = [one for key, one in self._growth.items() if key != pod.key]
+        added = [(self.queue_of(one) or "", self._amounts(one)) for one in others]
+        return self._line.growth_refusal(queue, self._amounts(pod), added)
+
+    def fair(self) -> AmountRows:
+        """Return what each queue may have now: what is reserved, and what it could yet reserve."""
+        tree, forest = self.ledger.tree, self._admission.store.forest()
+        found = np.zeros(tree.deserved.shape)
+        for name, row in forest.row_of.items():
+            for resource, index in tree.column_of.items():
+                if name in tree.row_of:
+                    free = forest.available(row, resource)
+                    most = forest.used[row].get(resource, 0.0) + free
+                    found[tree.row_of[name], index] = most
+        return found
+
+    def reserved(self) -> AmountRows:
+        """Return what the admitted workloads of each queue hold of its quota."""
+        tree = self.ledger.tree
+        found = np.zeros(tree.deserved.shape)
+        for one in self._holders():
+            rows = tree.path(tree.row_of[one.queue]) if one.queue in tree.row_of else ()
+            for resource, amount in one.usage.items():
+                if resource in tree.column_of:
+                    found[list(rows), tree.column_of[resource]] += amount
+        return found
+
+    # The line for people -----------------------------------------------------------------
+
+    def units_of_job(self, kind: str, key: str) -> Sequence[Unit]:
+        """Return the pods that a suspended job would have, if it waits for a queue."""
+        return self._line.units_of_job(kind, key)
+
+    def jobs_in_line(self, queue: str) -> Sequence[JobInLine]:
+        """Return the workloads that wait for a ClusterQueue's quota."""
+        return self._line.jobs(queue)
+
+    def name_in_line(self, pod: PodInfo) -> str:
+        """Return what a pod's workload is called in the line."""
+        return self._line.name_of(pod)
+
+    def admitted_without(self, pods: Sequence[PodInfo], job: str) -> str | None:
+        """Return the first job that waits and would be admitted without some pods."""
+        if not any(map(len, self._admission.store.pending.values())):
+            return None
+        return self._line.admitted_without(pods, job, self._without_nodes()) or None
+
+    def job_counts(self) -> Mapping[str, tuple[int, int]]:
+        """Return how many workloads wait for each ClusterQueue, and how many have its quota."""
+        return self._line.counts()
+
+    def shortfall(self, unit: Unit) -> QuotaRefusal | None:
+        """Return what of the queue's quota is missing most for a workload."""
+        return self._line.shortfall(unit)
+
+    def until_admitted(self, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:
+        """Return how many running jobs have to end, in order, for a workload to be admitted."""
+        return self._line.until_admitted(unit, jobs)
+
+    # Making room -------------------------------------------------------------------------
+
+    def may_make_room(self, unit: Unit, action: str) -> bool:
+        """Make no room for single units: admission evicts before it admits."""
+        return False
+
+    def plan(self, unit: Unit, action: str) -> RoomPlan | Room | str | None:
+        """Make no room for single units."""
+        return None
+
+    def overdue(self) -> Overdue | None:
+        """Evict the pods of workloads that were preempted, or whose queue was stopped."""
+        if self.left_to:
+            at = self._manager.next_time()
+            return Overdue((), at) if at is not None else None
+        victims: list[tuple[PodInfo, str]] = []
+        for one in self._holders():
+            stated = condition(one.workload, "Evicted") if one.evicted else None
+            if stated is not None:
+                # Of a suspended job its own controller deletes the pods.
+                pods = self._pods.with_node(one.key) if not self._pods.is_of_job(one.key) else []
+                victims += [(pod, stated.message) for pod in pods if not pod.terminating]
+        due, again = self._next_change, None
+        if due is not None:
+            again = self._handle.now + max(0.0, due - self._handle.unix_time)
+            due = None if due > self._handle.unix_time else due
+        if not victims and again is None:
+            return None
+        return Overdue(victims, again, waited=due is not None)
+
+    def statuses(self) -> Iterable[PatchStatus]:
+        """Return the statuses of ClusterQueues, Cohorts and LocalQueues."""
+        return statuses(self._admission.store, self._handle.unix_time)
+
+
+def _waits_for(queue: str, why: str) -> str:
+    return f'waiting for admission by ClusterQueue "{queue}": {why}'
+
+
+def _is_ready(pod: PodInfo) -> bool:
+    stated = pod.pod.status.conditions
+    return any(one.type == "Ready" and one.status == "True" for one in stated)
+
+
+def _define(snapshot: Snapshot) -> list[Queue]:
+    queues = snapshot.objects(ClusterQueue).values()
+    return queues_of(queues, snapshot.objects(Cohort).values())

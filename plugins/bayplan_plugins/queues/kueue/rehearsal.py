@@ -1,0 +1,221 @@
+"""Whether the pods of an admission would get nodes: tried on the snapshot before it is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from bayplan import DomainTrial, Handle, PodInfo
+from bayplan.api.gang import Gang
+from bayplan.api.kueue import AssignedPodSet, ResourceFlavor
+from bayplan.snapshot import Trial
+from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
+from bayplan_plugins.queues.kueue.gates import as_admitted, is_gated
+from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
+from bayplan_plugins.queues.kueue.pods_to_come import PodToCome
+from bayplan_plugins.queues.kueue.store import Store
+from bayplan_plugins.queues.kueue.tried_sizes import TriedSizes, kind_of
+from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
+
+__all__ = ["Rehearsal"]
+
+_NO_NODES = "its pods would not get nodes"
+
+
+@dataclass
+class _Together:
+    """Pods that are placed together, and the definition of their gang, if objects lack it."""
+
+    pods: list[PodInfo] = field(default_factory=list)
+    gang: Gang | None = None
+
+
+class Rehearsal:
+    """The trials of some cycles, in which what is admitted stays placed until all are over."""
+
+    def __init__(self, handle: Handle, pods: PodWorkloads, store: Callable[[], Store]) -> None:
+        self._handle = handle
+        self._pods = pods
+        self._store = store
+        self._tried: dict[str, Assignment] = {}
+        """By home: one slice of a job is tried at a time."""
+        self._trial: Trial | None = None
+        self._held: tuple[str, Assignment, int] | None = None
+        """What fitted last is left in place until something else is asked, with its mark."""
+        self._sizes = TriedSizes()
+
+    def flavors_of(self, key: str) -> Mapping[str, Mapping[str, str]] | None:
+        """Return the flavors, by pod set and resource, that a workload is tried with now.
+
+        They are those of another slice of the same job, if that is what is tried.
+        """
+        tried = self._tried_of(key)
+        return tried.flavors() if tried is not None else None
+
+    def _tried_of(self, key: str) -> Assignment | None:
+        return self._tried.get(self._pods.home_of(key))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether admissions are being tried."""
+        return self._trial is not None
+
+    @contextmanager
+    def running(self, admitted: Iterable[str]) -> Iterator[None]:
+        """Try admissions while the context is open.
+
+        :param admitted: the keys of workloads that are admitted; their pods without nodes are
+            placed first.
+        """
+        with self._handle.snapshot.trial() as trial:
+            for key in admitted:
+                self._place(key)
+            self._trial = trial
+            self._sizes = TriedSizes()
+            try:
+                yield
+            finally:
+                self._trial = self._held = None
+                self._tried.clear()
+
+    @contextmanager
+    def without(self, pods: Iterable[PodInfo]) -> Iterator[None]:
+        """Try admissions without some pods while the context is open."""
+        self._let_go()
+        outer, sizes = self._trial, self._sizes
+        with self._handle.snapshot.trial() as trial:
+            for pod in pods:
+                self._handle.snapshot.remove_pod(pod.key)
+            self._trial, self._sizes = trial, TriedSizes()
+            try:
+                yield
+            finally:
+                self._trial, self._sizes, self._held = outer, sizes, None
+
+    def fits(
+        self, workload: WorkloadInfo, assignment: Assignment, removed: Iterable[WorkloadInfo]
+    ) -> str | None:
+        """Return why a workload gets no nodes, as a Placement of the admission does."""
+        self._let_go()
+        home = self._pods.home_of(workload.key)
+        # The pods of the slice that is replaced stay.
+        gone = [one for one in removed if self._pods.home_of(one.key) != home]
+        if not gone:
+            return self._beside(workload.key, assignment)
+        with self._handle.snapshot.trial():
+            for one in gone:
+                for pod in self._pods.with_node(one.key):
+                    self._handle.snapshot.remove_pod(pod.key)
+            return self._try(workload.key, assignment)
+
+    def _beside(self, key: str, assignment: Assignment) -> str | None:
+        """Return why a workload gets no nodes while nobody goes; leave it on them if it does."""
+        assert self._trial is not None, "asked while the context is open"
+        mark = self._trial.mark()
+        kind, count = self._kind(key, assignment)
+        known = self._sizes.answer(kind, count, mark) if kind is not None else None
+        if known is not None:
+            return None if known else _NO_NODES
+        refusal = self._try(key, assignment)
+        if refusal is None:
+            self._held = (key, assignment, mark)
+        else:
+            self._trial.back_to(mark)
+        if kind is not None:
+            self._sizes.add(kind, count, refusal is None)
+        return refusal
+
+    def _kind(self, key: str, assignment: Assignment) -> tuple[Hashable | None, int]:
+        """Return the kind and the number of a workload's pods; None if they differ."""
+        pods, flavors = self._pods.without_node(key), list(assignment.flavors().values())
+        if len(flavors) != 1 or not pods or self._pods.is_of_job(key):
+            return None, 0
+        return kind_of(self._handle, pods, flavors[0]), len(pods)
+
+    def _let_go(self) -> None:
+        """Take what fitted last off its nodes."""
+        if self._held is not None and self._trial is not None:
+            self._trial.back_to(self._held[2])
+        self._held = None
+
+    def assume(self, workload: WorkloadInfo, assignment: Assignment) -> None:
+        """Keep a workload placed, as it is admitted."""
+        self._tried[self._pods.home_of(workload.key)] = assignment
+        held = self._held
+        if held is not None and held[0] == workload.key and held[1] is assignment:
+            self._held = None
+            return
+        self._let_go()
+        self._place(workload.key)
+
+    def _try(self, key: str, assignment: Assignment) -> str | None:
+        home = self._pods.home_of(key)
+        before = self._tried.get(home)
+        self._tried[home] = assignment
+        try:
+            return self._place(key)
+        finally:
+            del self._tried[home]
+            if before is not None:
+                self._tried[home] = before
+
+    def _place(self, key: str) -> str | None:
+        """Place the pods of a workload that have no nodes; return why that did not work."""
+        units: dict[str, _Together] = {}
+        counts = {one.name: one.count or 0 for one in self._assigned(key)}
+        for pod in map(self._as_admitted, self._pods.without_node(key, counts or None)):
+            units.setdefault(pod.gang or pod.key, _Together()).pods.append(pod)
+        for one in self._to_come(key):
+            unit = units.setdefault(one.pod.gang or one.pod.key, _Together())
+            unit.pods.append(one.pod)
+            unit.gang = one.gang
+        return next(filter(None, map(self._place_unit, units.values())), None)
+
+    def _as_admitted(self, pod: PodInfo) -> PodInfo:
+        return as_admitted(pod, self.flavors_for(pod)) if is_gated(pod) else pod
+
+    def flavors_for(self, pod: PodInfo) -> list[ResourceFlavor]:
+        """Return the flavors of a pod's pod set, as it is tried now or was admitted."""
+        name = self._pods.pod_set_of(pod)
+        sets = self._assigned(self._pods.key_of(pod))
+        return next((self._flavors(one) for one in sets if one.name == name), [])
+
+    def _to_come(self, key: str) -> list[PodToCome]:
+        """Return the pods that a job will have, as it is tried now or was admitted."""
+        sets = self._assigned(key)
+        counts = {one.name: one.count or 0 for one in sets}
+        return self._pods.to_come(key, counts, {one.name: self._flavors(one) for one in sets})
+
+    def _assigned(self, key: str) -> Sequence[AssignedPodSet]:
+        given = self._tried_of(key)
+        if given is not None:
+            return given.as_status()
+        known = self._store().workloads.get(key)
+        admission = known.status.admission if known is not None else None
+        return admission.pod_set_assignments if admission is not None else ()
+
+    def _flavors(self, assigned: AssignedPodSet) -> list[ResourceFlavor]:
+        known = self._store().flavors
+        names = dict.fromkeys(assigned.flavors.values())
+        return [known[name] for name in names if name in known]
+
+    def _place_unit(self, together: _Together) -> str | None:
+        unit = self._handle.unit(together.pods, together.gang)
+        if unit.gang is not None and unit.gang.problem is not None:
+            return f"{_NO_NODES}: {unit.gang.problem}"
+        offered = self._handle.offers(unit)
+        for candidate in offered.candidates:
+            if self._handle.place(unit, candidate) is not None:
+                return None
+        return _no_domain(offered.refused) or _NO_NODES
+
+
+def _no_domain(refused: Iterable[DomainTrial]) -> str | None:
+    """Say how many pods the best domain takes, if that is why there are no nodes."""
+    counted = [one for one in refused if one.offered is not None and one.offered < one.needed]
+    best = max(counted, key=lambda one: one.offered or 0, default=None)
+    if best is None:
+        return None
+    room = f"for {best.needed} of them, the best, {best.name}, for {best.offered}"
+    return f"{_NO_NODES}: no domain has room {room}"

@@ -1,0 +1,194 @@
+"""The status of queues and cohorts as their objects show it, and the places in their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from bayplan.api.kueue import (
+    AdmissionFairSharingStatus,
+    ClusterQueue,
+    ClusterQueueStatus,
+    Cohort,
+    CohortStatus,
+    FairSharingStatus,
+    FlavorUsage,
+    KueueCondition,
+    LocalQueue,
+    LocalQueueFairSharingStatus,
+    LocalQueueStatus,
+    ResourceUsage,
+)
+from bayplan.api.quantity import Quantity, countable
+from bayplan.api.times import rfc3339
+from bayplan.cluster.protocol import PatchStatus
+from bayplan_plugins.queues.isolation import alone
+from bayplan_plugins.queues.kueue.amounts import amount_in, column, quantity_of
+from bayplan_plugins.queues.kueue.conditions import is_true, stamped
+from bayplan_plugins.queues.kueue.quotas import cohort_row_name
+from bayplan_plugins.queues.kueue.shares import MOST_SHARE, dominant_share
+from bayplan_plugins.queues.kueue.store import Store
+from bayplan_plugins.queues.kueue.workloads import WorkloadInfo, local_queue_key
+
+__all__ = [
+    "PendingPlace",
+    "cluster_queue_status",
+    "cohort_status",
+    "local_queue_status",
+    "pending_places",
+    "statuses",
+]
+
+
+@dataclass(frozen=True)
+class PendingPlace:
+    """The place of a pending workload; the next one of its ClusterQueue is at 0."""
+
+    workload: str
+    local_queue: str
+    in_cluster_queue: int
+    in_local_queue: int
+
+
+def pending_places(store: Store, name: str) -> list[PendingPlace]:
+    """Return the pending workloads of a ClusterQueue with the next one first."""
+    places: list[PendingPlace] = []
+    before: dict[str, int] = {}
+    for index, one in enumerate(store.pending.get(name, ())):
+        local = local_queue_key(one.workload)
+        places.append(PendingPlace(one.key, local, index, before.get(local, 0)))
+        before[local] = before.get(local, 0) + 1
+    return places
+
+
+def statuses(store: Store, now: float) -> Iterator[PatchStatus]:
+    """Yield the status of each ClusterQueue, Cohort and LocalQueue."""
+    for name in store.cluster_queues:
+        with alone(f"status of ClusterQueue {name}"):
+            yield PatchStatus(ClusterQueue, name, cluster_queue_status(store, name, now))
+    for name in store.cohorts:
+        with alone(f"status of Cohort {name}"):
+            yield PatchStatus(Cohort, name, cohort_status(store, name))
+    for key in store.local_queues:
+        with alone(f"status of LocalQueue {key}"):
+            yield PatchStatus(LocalQueue, key, local_queue_status(store, key, now))
+
+
+def cluster_queue_status(store: Store, name: str, now: float) -> ClusterQueueStatus:
+    """Return the status of a ClusterQueue."""
+    queue = store.cluster_queues[name]
+    why = store.inactive_reason(name)
+    active = KueueCondition("Active", "True", "Ready", "Can admit new workloads")
+    if why is not None:
+        active = KueueCondition("Active", "False", *why)
+    reserving = list(store.reserving.get(name, {}).values())
+    running = _admitted(reserving)
+    return ClusterQueueStatus(
+        conditions=stamped(queue.status.conditions, active, now, queue.metadata.generation),
+        flavors_reservation=_usage(queue, reserving, borrows=True),
+        flavors_usage=_usage(queue, running, borrows=True),
+        pending_workloads=len(store.pending[name]),
+        reserving_workloads=len(reserving),
+        admitted_workloads=len(running),
+        fair_sharing=_share(store, name),
+    )
+
+
+def cohort_status(store: Store, name: str) -> CohortStatus:
+    """Return the status of a Cohort."""
+    return CohortStatus(_share(store, cohort_row_name(name)))
+
+
+def local_queue_status(store: Store, key: str, now: float) -> LocalQueueStatus:
+    """Return the status of a LocalQueue.
+
+    :param key: its ``namespace/name``.
+    """
+    local = store.local_queues[key]
+    name = local.spec.cluster_queue
+    queue = store.cluster_queues.get(name)
+    all_of = store.reserving.get(name, {}).values()
+    reserving = [one for one in all_of if local_queue_key(one.workload) == key]
+    running = _admitted(reserving)
+    active = _active(store, local, queue)
+    waiting = sum(local_queue_key(one.workload) == key for one in store.pending.get(name, ()))
+    return LocalQueueStatus(
+        conditions=stamped(local.status.conditions, active, now, local.metadata.generation),
+        pending_workloads=waiting,
+        reserving_workloads=len(reserving),
+        admitted_workloads=len(running),
+        flavors_reservation=_usage(queue, reserving),
+        flavors_usage=_usage(queue, running),
+        fair_sharing=_usage_share(store, key),
+    )
+
+
+def _admitted(reserving: Iterable[WorkloadInfo]) -> list[WorkloadInfo]:
+    return [one for one in reserving if is_true(one.workload, "Admitted")]
+
+
+def _active(store: Store, local: LocalQueue, queue: ClusterQueue | None) -> KueueCondition:
+    if local.spec.stop_policy in ("Hold", "HoldAndDrain"):
+        return KueueCondition("Active", "False", "Stopped", "LocalQueue is stopped")
+    refused = "Can't submit new workloads to clusterQueue"
+    if queue is None:
+        return KueueCondition("Active", "False", "ClusterQueueDoesNotExist", refused)
+    if store.inactive_reason(queue.metadata.name) is not None:
+        return KueueCondition("Active", "False", "ClusterQueueIsInactive", refused)
+    text = "Can submit new workloads to localQueue"
+    return KueueCondition("Active", "True", "Ready", text)
+
+
+def _usage(
+    queue: ClusterQueue | None, workloads: Iterable[WorkloadInfo], borrows: bool = False
+) -> tuple[FlavorUsage, ...]:
+    """Return what workloads use of each quota of a queue, in the order of its quotas.
+
+    :param borrows: whether to say how much of it is beyond the quota.
+    """
+    if queue is None:
+        return ()
+    used: dict[str, float] = {}
+    for one in workloads:
+        for name, amount in one.usage.items():
+            used[name] = used.get(name, 0) + amount
+    found = []
+    for group in queue.spec.resource_groups:
+        for flavor in group.flavors:
+            resources = []
+            for quota in flavor.resources:
+                total = used.get(column(flavor.name, quota.name), 0)
+                beyond = max(0, total - amount_in(quota.name, quota.nominal_quota))
+                borrowed = beyond if borrows and queue.spec.cohort_name else 0
+                amounts = (quantity_of(quota.name, one) for one in (total, borrowed))
+                resources.append(ResourceUsage(quota.name, *amounts))
+            found.append(FlavorUsage(flavor.name, tuple(resources)))
+    return tuple(found)
+
+
+def _share(store: Store, name: str) -> FairSharingStatus | None:
+    forest = store.forest()
+    row = forest.row_of.get(name)
+    if not store.settings.fair_sharing or row is None:
+        return None
+    return FairSharingStatus(dominant_share(forest, row).rounded)
+
+
+def _usage_share(store: Store, key: str) -> LocalQueueFairSharingStatus | None:
+    ledger = store.ledger
+    if ledger is None:
+        return None
+    consumed = {name: _decayed(name, one) for name, one in ledger.consumed(key).items()}
+    sampled = ledger.sampled(key)
+    at = rfc3339(sampled) if sampled is not None else None
+    share = store.usage_share(key)
+    rounded = MOST_SHARE if share > MOST_SHARE else round(share)
+    return LocalQueueFairSharingStatus(rounded, AdmissionFairSharingStatus(consumed, at))
+
+
+def _decayed(resource: str, amount: float) -> Quantity:
+    """Return decayed usage as a quantity, to the thousandth, so that a restart goes on from it."""
+    most = countable(amount)
+    if resource == "cpu" or most == int(most):
+        return quantity_of(resource, most)
+    return Quantity(f"{round(most * 1000)}m")

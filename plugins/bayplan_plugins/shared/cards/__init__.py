@@ -1,1 +1,0 @@
-"""The ledger of cards: who holds which share of which card, whatever contract asked for it."""

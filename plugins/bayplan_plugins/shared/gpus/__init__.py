@@ -1,1 +1,0 @@
-"""Which machine each node is, and who holds which of its GPUs."""

@@ -1,0 +1,81 @@
+"""Trials of admissions: what is known of alike pods decides as a trial of each would."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from kueue_builders import cluster_queue, flavor, local_queue
+
+from bayplan.api import ApiObject, Pod
+from bayplan.testing import Cluster, make_node, make_pod
+from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
+from bayplan_plugins.queues.kueue.rehearsal import Rehearsal
+from bayplan_plugins.queues.kueue.tried_sizes import TriedSizes
+
+GPU = "nvidia.com/gpu"
+KUEUE = "kueue.x-k8s.io"
+
+
+def test_bounds_hold_until_the_mark_changes() -> None:
+    sizes = TriedSizes()
+    assert sizes.answer("a", 3, 0) is None
+    sizes.add("a", 3, True)
+    sizes.add("a", 6, False)
+    assert [sizes.answer("a", count, 0) for count in (2, 3, 4, 6, 7)] == [
+        *(True, True),
+        None,
+        *(False, False),
+    ]
+    assert sizes.answer("b", 2, 0) is None
+    assert sizes.answer("a", 2, 1) is None
+
+
+def plain_fits(rehearsal: Rehearsal, key: str, assignment: Assignment) -> bool:
+    """Try a workload and take it off its nodes again."""
+    with rehearsal._handle.snapshot.trial():
+        return rehearsal._try(key, assignment)
+
+
+def group(name: str, queue: str, size: int, gpu: int, node: str = "") -> list[Pod]:
+    labels = {f"{KUEUE}/queue-name": queue, f"{KUEUE}/pod-group-name": name}
+    annotations = {f"{KUEUE}/pod-group-total-count": str(size)}
+    spec = {"nodeSelector": {"kind": node} if node else {}}
+    return [
+        make_pod(f"{name}-{i}", None, None, labels, annotations, gpu=gpu, spec=spec)
+        for i in range(size)
+    ]
+
+
+def story(seed: int) -> dict[str, str]:
+    """Return where pods run in the end; nodes are scarcer than quota."""
+    chance = random.Random(seed)
+    nodes = [
+        make_node(f"n{index}", gpu=chance.choice([2, 4, 8]), labels={"kind": "ab"[index % 2]})
+        for index in range(6)
+    ]
+    objects: list[ApiObject] = [*nodes, flavor("f")]
+    for name in ("x", "y", "z"):
+        objects += [cluster_queue(f"cq-{name}", {"f": {GPU: 30}}), local_queue(name, f"cq-{name}")]
+    for index in range(14):
+        queue, size = chance.choice("xyz"), chance.randint(1, 6)
+        gpu, node = chance.choice([1, 1, 2, 4]), chance.choice(["", "", "a"])
+        objects += group(f"g{index}", queue, size, gpu, node)
+    cluster = Cluster(objects)
+    cluster.schedule()
+    cluster.advance(60.0)
+    placed = sorted(cluster.placements())
+    for name in placed[:: chance.randint(2, 5)]:
+        cluster.api.delete(Pod, f"default/{name}")
+    cluster.advance(120.0)
+    return dict(cluster.placements())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_alike_workloads_are_admitted_as_if_each_was_tried(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = story(seed)
+    assert found
+    monkeypatch.setattr(Rehearsal, "_beside", plain_fits)
+    assert story(seed) == found
