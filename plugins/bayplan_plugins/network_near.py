@@ -13,7 +13,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from bayplan import SKIP, Args, NodeView, Normalize, Plugin, PodInfo, hookimpl
-from bayplan.dialects.koordinator import SELECTOR_ANNOTATION
+from bayplan.dialects.koordinator.gangs import SELECTOR_ANNOTATION
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan.snapshot.networks import Networks
 from bayplan.topology.network.tree import NetworkTree

@@ -20,7 +20,7 @@ from bayplan.api.objects import decode_part
 from bayplan.cluster.embedded.gpu_reservations import GpuReservations
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.cluster.embedded.store import LONG_AGO, MemoryCluster
-from bayplan.dialects.kai_shares import INDEX_ANNOTATION, reservation_pod
+from bayplan.dialects.kai.shares import INDEX_ANNOTATION, reservation_pod
 from bayplan.testing import make_object
 
 Case = dict[str, Any]

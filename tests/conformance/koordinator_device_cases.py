@@ -17,14 +17,14 @@ from bayplan.api import KoordinatorDevice, Node, ObjectMeta, Pod, Quantity
 from bayplan.api.cards import CardUse
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.objects import decode_part
-from bayplan.dialects.koordinator_allocations import (
+from bayplan.dialects.koordinator.allocations import (
     ALLOCATED,
     Allocation,
     allocated_text,
     allocations_of,
 )
-from bayplan.dialects.koordinator_requests import combination_of, converted, per_card, with_memory
-from bayplan.dialects.koordinator_wishes import HOPPER_GROUPS
+from bayplan.dialects.koordinator.hints import HOPPER_GROUPS
+from bayplan.dialects.koordinator.requests import combination_of, converted, per_card, with_memory
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.gpus.vendors.contract import NodeCards
 from bayplan_plugins.gpus.vendors.koordinator.contract import KoordinatorCards

@@ -15,11 +15,11 @@ from vectors import SHARED
 from bayplan.api import ElasticQuota, Node, Pod, Quantity
 from bayplan.api.objects import decode_part
 from bayplan.api.resources import amount_of, pod_requests
-from bayplan.dialects.elastic_quota import (
+from bayplan.dialects.koordinator.elastic_quota import (
     DEFAULT_QUOTA,
     ROOT_QUOTA,
     SYSTEM_QUOTA,
-    ElasticQuotaArgs,
+    KoordinatorQueueArgs,
     QuotaDefinition,
     ResourceList,
     definition_of,
@@ -198,7 +198,7 @@ class Script:
             args |= {
                 key[0].lower() + key[1:]: on for key, on in step.get("plugin_args", {}).items()
             }
-        self.quotas = Quotas(ElasticQuotaArgs(**args), self.features)
+        self.quotas = Quotas(KoordinatorQueueArgs(**args), self.features)
         if not any(step.get("on") == "Plugin" for step in case["steps"]):
             # A manager alone scales once it is told to, the plugin by its argument's default.
             self.quotas.trees[""].scale_min = False

@@ -15,15 +15,15 @@ from share_format import completed
 from bayplan.api import Quantity
 from bayplan.api.cards import MEBIBYTE, Card, CardUse, Partition, PartitionProfile
 from bayplan.api.pod import ResourceRequirements
-from bayplan.dialects.hami import CardOptions, Weights, card_options_of
-from bayplan.dialects.vgpu.requests import (
+from bayplan.dialects.hami.policies import CardOptions, Weights, card_options_of
+from bayplan.dialects.hami.requests import (
     UNSET_PERCENTAGE,
     ContainerRequest,
     RequestRules,
     admitted,
     container_request,
 )
-from bayplan.dialects.vgpu.systems import Resources
+from bayplan.dialects.hami.systems import Resources
 from bayplan.topology.machine.readers.hami_register import CORDON, cordoned_uuids
 from bayplan_plugins.gpus.vendors.hami.containers import (
     ContainerKind,

@@ -20,13 +20,13 @@ from installation import path_of
 from live_cluster import PODS, Content, LiveCluster
 from test_stories import asking, happens
 
-from bayplan.dialects.kai_shares import GROUP_LABEL, RESERVATIONS
-from bayplan.dialects.kai_shares import INDEX_ANNOTATION as INDEX
-from bayplan.dialects.koordinator_allocations import ALLOCATED
+from bayplan.dialects.hami.assignments import read_assignments
+from bayplan.dialects.hami.node_lock import lock_text, read_lock
+from bayplan.dialects.hami.systems import HAMI
+from bayplan.dialects.kai.shares import GROUP_LABEL, RESERVATIONS
+from bayplan.dialects.kai.shares import INDEX_ANNOTATION as INDEX
+from bayplan.dialects.koordinator.allocations import ALLOCATED
 from bayplan.dialects.tensor_fusion_shares import GPU_IDS
-from bayplan.dialects.vgpu.assignments import read_assignments
-from bayplan.dialects.vgpu.node_lock import lock_text, read_lock
-from bayplan.dialects.vgpu.systems import HAMI
 from bayplan.profiles.loading import load_profiles
 from bayplan.topology.machine.readers.hami_register import REGISTER
 

@@ -144,7 +144,7 @@ from bayplan.cluster.protocol import (
     Write,
 )
 from bayplan.dialects.elastic import GOING_ANNOTATION, RESIZED_ANNOTATION, elastic_parts
-from bayplan.dialects.kai_shares import (
+from bayplan.dialects.kai.shares import (
     GpuShareRequest,
     config_maps,
     reservation_fields,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.dialects.kai import numa_placement_of
+from bayplan.dialects.kai.queues import numa_placement_of
 from bayplan.testing import make_pod
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bayplan.dialects.kai_shares import (
+from bayplan.dialects.kai.shares import (
     SHARE_ANNOTATIONS,
     GpuShareRequest,
     config_maps,

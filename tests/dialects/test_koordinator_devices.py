@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.api.configmap import ConfigMap
-from bayplan.dialects.koordinator_allocations import (
+from bayplan.dialects.koordinator.allocations import (
     ALLOCATED,
     Allocation,
     Function,
     allocated_text,
     allocations_of,
 )
-from bayplan.dialects.koordinator_requests import (
+from bayplan.dialects.koordinator.hints import gpu_groups, wishes_of
+from bayplan.dialects.koordinator.requests import (
     DEVICE_TYPES,
     GPU_CORE,
     GPU_MEMORY,
@@ -28,8 +29,7 @@ from bayplan.dialects.koordinator_requests import (
     per_card,
     with_memory,
 )
-from bayplan.dialects.koordinator_templates import templates_of
-from bayplan.dialects.koordinator_wishes import gpu_groups, wishes_of
+from bayplan.dialects.koordinator.templates import templates_of
 
 HINT = "scheduling.koordinator.sh/device-allocate-hint"
 JOINT = "scheduling.koordinator.sh/device-joint-allocate"

@@ -29,7 +29,7 @@ from bayplan.cluster.protocol import (
     PatchPodStatus,
     PutConfigMap,
 )
-from bayplan.dialects.vgpu.node_lock import lock_text
+from bayplan.dialects.hami.node_lock import lock_text
 from bayplan.errors import ClusterError, Conflict, NotFound, Stopped
 from bayplan.live.app import LiveApp
 from bayplan.profiles.loading import default_profiles

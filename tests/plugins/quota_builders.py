@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from bayplan.api import Container, ElasticQuota, ObjectMeta, Pod, PodSpec, Quantity
 from bayplan.api.elastic_quota import ElasticQuotaSpec
 from bayplan.api.pod import ResourceRequirements
-from bayplan.dialects.elastic_quota import QuotaDefinition, ResourceList, definition_of
+from bayplan.dialects.koordinator.elastic_quota import QuotaDefinition, ResourceList, definition_of
 
 PREFIX = "quota.scheduling.koordinator.sh/"
 GPU = "nvidia.com/gpu"

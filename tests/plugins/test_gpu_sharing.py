@@ -15,7 +15,7 @@ from bayplan.api.configmap import ConfigMap
 from bayplan.api.pod import PodStatus
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.cluster.protocol import Bind
-from bayplan.dialects.kai_shares import GROUP_LABEL, INDEX_ANNOTATION, RESERVATIONS, reservation_pod
+from bayplan.dialects.kai.shares import GROUP_LABEL, INDEX_ANNOTATION, RESERVATIONS, reservation_pod
 from bayplan.errors import Conflict
 from bayplan.profiles.loading import load_profiles
 from bayplan.testing import Cluster, make_node, make_object, make_pod

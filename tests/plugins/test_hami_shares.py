@@ -15,7 +15,7 @@ from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.pod import Container, SecurityContext
 from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
-from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS
+from bayplan.dialects.hami.systems import HAMI, MIG_ALLOCATIONS
 from bayplan.errors import InputError
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.object_changes import node_difference

@@ -9,7 +9,7 @@ import pytest
 
 from bayplan.api import Node, Pod
 from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
-from bayplan.dialects.vgpu.systems import VOLCANO
+from bayplan.dialects.hami.systems import VOLCANO
 from bayplan.testing import Cluster, assert_pending, assert_placed, make_node, make_object
 from bayplan.topology.machine.readers.hami_register import VOLCANO_REGISTER
 from bayplan_plugins.gpus.share_ledger import CardLedger

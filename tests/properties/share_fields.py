@@ -15,8 +15,8 @@ from bayplan.api import ApiObject, KoordinatorDevice, Node, Pod
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import DecodeError, decode_part
-from bayplan.dialects.kai_shares import GROUP_LABEL, INDEX_ANNOTATION, reservation_pod
-from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS, VOLCANO, System
+from bayplan.dialects.hami.systems import HAMI, MIG_ALLOCATIONS, VOLCANO, System
+from bayplan.dialects.kai.shares import GROUP_LABEL, INDEX_ANNOTATION, reservation_pod
 from bayplan.testing import make_node, make_object, make_pod
 from bayplan.topology.machine.readers.hami import SCORE
 from bayplan.topology.machine.readers.hami_register import (

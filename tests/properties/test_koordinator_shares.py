@@ -14,7 +14,7 @@ from bayplan import PodInfo
 from bayplan.api import KoordinatorDevice, Node, ObjectMeta, Pod
 from bayplan.api.cards import CardUse, Share
 from bayplan.api.objects import decode_part
-from bayplan.dialects.koordinator_allocations import ALLOCATED, Allocation
+from bayplan.dialects.koordinator.allocations import ALLOCATED, Allocation
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.gpus.vendors.contract import NodeCards
 from bayplan_plugins.gpus.vendors.koordinator.contract import KoordinatorCards

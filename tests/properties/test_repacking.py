@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.api import ApiObject
-from bayplan.dialects.kai_shares import GROUP_LABEL, RESERVATIONS, reservation_pod
+from bayplan.dialects.kai.shares import GROUP_LABEL, RESERVATIONS, reservation_pod
 from bayplan.errors import InputError
 from bayplan.profiles.loading import load_profiles
 from bayplan.scheduler.evictor import Eviction

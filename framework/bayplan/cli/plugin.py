@@ -16,7 +16,7 @@ import click
 import bayplan
 from bayplan.cli import plugin_template
 from bayplan.cli.options import output_option
-from bayplan.dialects.koordinator import PLUGIN_NAMES
+from bayplan.dialects.koordinator.gangs import PLUGIN_NAMES
 from bayplan.errors import InputError
 from bayplan.plugin.base import Plugin
 from bayplan.plugin.contract import check_class, hooks_of

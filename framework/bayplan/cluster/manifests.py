@@ -28,7 +28,7 @@ from bayplan.cluster.archive import is_archive, read_archive
 from bayplan.cluster.load_progress import LoadProgress
 from bayplan.cluster.node_changes import AT_ANNOTATION, NodeChange, change_of, check_changes
 from bayplan.cluster.snapshot_changes import SnapshotChanges
-from bayplan.dialects.koordinator import layers_of
+from bayplan.dialects.koordinator.gangs import layers_of
 from bayplan.dialects.topograph import cluster_of, is_model
 from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.documents import Document, iter_documents, read_stdin, read_text, similar_path

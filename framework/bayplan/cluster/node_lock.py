@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from bayplan.api.times import rfc3339
 from bayplan.cluster.protocol import Bind, Evict
-from bayplan.dialects.vgpu.node_lock import lock_text, read_lock
+from bayplan.dialects.hami.node_lock import lock_text, read_lock
 from bayplan.errors import Locked
 
 __all__ = ["lock_for"]

@@ -18,7 +18,7 @@ from bayplan.dialects import (
     volcano,
 )
 from bayplan.dialects.elastic_job import PREEMPTIBLE_LABEL
-from bayplan.dialects.kai_shares import is_reservation
+from bayplan.dialects.kai.shares import is_reservation
 
 __all__ = ["MEMBERS_BY", "gang_of", "may_be_evicted", "membership_of"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bayplan.api import ApiObject, Pod, SchedulerPluginsPodGroup
 from bayplan.api.gang import Gang, Membership
-from bayplan.dialects.koordinator import pod_group
+from bayplan.dialects.koordinator.gangs import pod_group
 
 __all__ = ["GROUP_LABEL", "MEMBERS_BY", "NAME", "gang_of", "membership_of"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from bayplan.api import ResourceClaim
 from bayplan.api.cards import WHOLE
 from bayplan.api.dra import DeviceId
-from bayplan.dialects.kai_shares import groups_of, is_reservation
+from bayplan.dialects.kai.shares import groups_of, is_reservation
 from bayplan.plugin.devices import CardHolder, NodeDevices, PublishedDevice
 from bayplan.queues.gpus import part_of_gpu
 from bayplan.scheduler.scheduler import Scheduler

@@ -14,7 +14,7 @@ from bayplan.api import Node, Pod, ResourceClaim, ResourceSlice
 from bayplan.api.node_state import NodeState, model_of, state_of
 from bayplan.api.object_key import controller_key
 from bayplan.cluster.protocol import WatchEvent, WatchType
-from bayplan.dialects.kai_shares import is_reservation
+from bayplan.dialects.kai.shares import is_reservation
 from bayplan.explain.explanation import shortfall
 from bayplan.naming import natural_key
 from bayplan.page.cards import MOST_CARDS, NodeCards, PodCard, card_count, cards_of

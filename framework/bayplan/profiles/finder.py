@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bayplan.dialects.koordinator import PLUGIN_NAMES
+from bayplan.dialects.koordinator.gangs import PLUGIN_NAMES
 from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin.base import Plugin
 from bayplan.plugin.contract import check_class

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from bayplan.api.pod import DEFAULT_SCHEDULER
-from bayplan.dialects.koordinator import CoschedulingArgs
+from bayplan.dialects.koordinator.gangs import CoschedulingArgs
 from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.documents import Document, Text, parse_documents, read_text
 from bayplan.inputs.validated import validated

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pydantic
 from pydantic.json_schema import models_json_schema
 
-from bayplan.dialects.koordinator import CoschedulingArgs
+from bayplan.dialects.koordinator.gangs import CoschedulingArgs
 from bayplan.profiles.configuration import Configuration
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import POINTS

@@ -16,16 +16,16 @@ from bayplan.api import Node, Pod
 from bayplan.api.cards import WHOLE
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.dialects import nvidia
-from bayplan.dialects.kai_shares import (
+from bayplan.dialects.hami.assignments import Assigned, read_assignments
+from bayplan.dialects.hami.requests import RequestRules, admitted, container_request
+from bayplan.dialects.hami.systems import HAMI, VOLCANO, System
+from bayplan.dialects.kai.shares import (
     GpuShareRequest,
     gpu_memory_of,
     gpu_share_of,
     groups_of,
     is_reservation,
 )
-from bayplan.dialects.vgpu.assignments import Assigned, read_assignments
-from bayplan.dialects.vgpu.requests import RequestRules, admitted, container_request
-from bayplan.dialects.vgpu.systems import HAMI, VOLCANO, System
 from bayplan.snapshot import NodeRow
 from bayplan.topology.machine.readers.hami_register import (
     REGISTER,

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, ResourceClaim
 from bayplan.cluster.protocol import Bind
-from bayplan.dialects.vgpu.heartbeats import without_heartbeats
+from bayplan.dialects.hami.heartbeats import without_heartbeats
 from bayplan.plugin.events import ClusterEvent
 
 __all__ = ["claim_freed", "is_as_bound", "node_difference", "same_needs"]

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from bayplan import PodInfo
 from bayplan.api.cards import MEBIBYTE, WHOLE
-from bayplan.dialects.kai_shares import GpuShareRequest, is_reservation
+from bayplan.dialects.kai.shares import GpuShareRequest, is_reservation
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.gpus.share_ledger import NO_REQUESTS, CardLedger, Requests
 from bayplan_plugins.gpus.vendors.contract import CardRequest

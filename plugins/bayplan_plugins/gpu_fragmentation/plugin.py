@@ -34,7 +34,7 @@ from bayplan import (
 from bayplan.api import Quantity
 from bayplan.api.cards import WHOLE
 from bayplan.api.resources import amount_of
-from bayplan.dialects.kai_shares import is_reservation
+from bayplan.dialects.kai.shares import is_reservation
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
 from bayplan_plugins.gpu_fragmentation import simple
 from bayplan_plugins.gpu_fragmentation.fragments import FragmentationGradient

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bayplan import NodeView
-from bayplan.dialects.kai_shares import (
+from bayplan.dialects.kai.shares import (
     GPU,
     MEMORY_LABEL,
     MIG_LABEL,

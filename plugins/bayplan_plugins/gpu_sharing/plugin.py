@@ -33,7 +33,7 @@ from bayplan import (
 )
 from bayplan.api.cards import WHOLE
 from bayplan.cluster.protocol import CreateObject, PutConfigMap
-from bayplan.dialects.kai_shares import (
+from bayplan.dialects.kai.shares import (
     GPU,
     RECEIVED_ANNOTATION,
     GpuShareRequest,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.gpus import GPU_RESOURCES
-from bayplan.dialects.kai import numa_placement_of
+from bayplan.dialects.kai.queues import numa_placement_of
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bayplan import Args, Handle
-from bayplan.dialects.elastic_quota import ElasticQuotaArgs
-from bayplan_plugins.queues.kai.args import FairShareArgs
-from bayplan_plugins.queues.kai.policy import FairSharePolicy
-from bayplan_plugins.queues.koordinator.policy import ElasticQuotaPolicy
-from bayplan_plugins.queues.kueue.policy import ClusterQueueArgs, ClusterQueuePolicy
+from bayplan.dialects.koordinator.elastic_quota import KoordinatorQueueArgs
+from bayplan_plugins.queues.kai.args import KaiQueueArgs
+from bayplan_plugins.queues.kai.policy import KaiPolicy
+from bayplan_plugins.queues.koordinator.policy import KoordinatorPolicy
+from bayplan_plugins.queues.kueue.policy import KueueArgs, KueuePolicy
 from bayplan_plugins.queues.plain.policy import PlainArgs
 from bayplan_plugins.queues.plain.pools import PoolArgs, PoolPolicy
 from bayplan_plugins.queues.plain.sources import config_map_queues, namespace_queues
@@ -26,9 +26,9 @@ class QueuesArgs(Args):
     """
 
     volcano: VolcanoArgs = VolcanoArgs()
-    kai: FairShareArgs = FairShareArgs()
-    koordinator: ElasticQuotaArgs = ElasticQuotaArgs()
-    kueue: ClusterQueueArgs | None = ClusterQueueArgs()
+    kai: KaiQueueArgs = KaiQueueArgs()
+    koordinator: KoordinatorQueueArgs = KoordinatorQueueArgs()
+    kueue: KueueArgs | None = KueueArgs()
     configmap: PlainArgs = PlainArgs()
     pools: PoolArgs = PoolArgs()
     namespaces: PlainArgs | None = None
@@ -38,11 +38,11 @@ def make_policies(args: QueuesArgs, handle: Handle) -> list[Policy]:
     """Return the policies of all systems."""
     policies: list[Policy] = [
         VolcanoPolicy(args.volcano, handle),
-        FairSharePolicy(args.kai, handle),
-        ElasticQuotaPolicy(args.koordinator, handle),
+        KaiPolicy(args.kai, handle),
+        KoordinatorPolicy(args.koordinator, handle),
         config_map_queues(args.configmap, handle),
         PoolPolicy(args.pools, handle),
-        ClusterQueuePolicy(args.kueue, handle),
+        KueuePolicy(args.kueue, handle),
     ]
     if args.namespaces is not None:
         policies.append(namespace_queues(args.namespaces, handle))

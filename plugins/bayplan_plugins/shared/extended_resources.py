@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from bayplan.api import DeviceClass
 from bayplan.api.dra import IMPLICIT_RESOURCE_PREFIX
-from bayplan.dialects.koordinator_requests import OWN_RESOURCES
-from bayplan.dialects.vgpu.systems import HAMI, VOLCANO
+from bayplan.dialects.hami.systems import HAMI, VOLCANO
+from bayplan.dialects.koordinator.requests import OWN_RESOURCES
 from bayplan.snapshot import Snapshot
 
 __all__ = ["served_as_shares", "served_by_classes"]

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from bayplan.api import Node, Pod
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import WatchEvent, WatchType
-from bayplan.dialects.koordinator_allocations import ALLOCATED, VENDOR_LOCKS
-from bayplan.dialects.vgpu.node_lock import read_lock
-from bayplan.dialects.vgpu.systems import HAMI, VOLCANO
+from bayplan.dialects.hami.node_lock import read_lock
+from bayplan.dialects.hami.systems import HAMI, VOLCANO
+from bayplan.dialects.koordinator.allocations import ALLOCATED, VENDOR_LOCKS
 
 __all__ = ["VirtualDevicePlugins"]
 

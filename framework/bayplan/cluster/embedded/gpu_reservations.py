@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from bayplan.api import Pod
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import WatchEvent, WatchType
-from bayplan.dialects.kai_shares import INDEX_ANNOTATION, is_reservation, reserved_index
+from bayplan.dialects.kai.shares import INDEX_ANNOTATION, is_reservation, reserved_index
 
 __all__ = ["GpuReservations"]
 

@@ -23,7 +23,7 @@ from bayplan.cluster.kubernetes.transport import (
 )
 from bayplan.cluster.node_lock import lock_for
 from bayplan.cluster.protocol import Bind, BindLock, Evict, PatchPodStatus
-from bayplan.dialects.vgpu.node_lock import read_lock
+from bayplan.dialects.hami.node_lock import read_lock
 from bayplan.errors import Conflict, Invalid, Locked, NotFound, Transient
 
 __all__ = ["PodWrites", "pod_path", "rfc3339"]

@@ -13,7 +13,7 @@ from bayplan import PodInfo
 from bayplan.api import Node
 from bayplan.api.cards import WHOLE, Card, CardUse, Share
 from bayplan.cluster.protocol import BindLock
-from bayplan.dialects.vgpu.node_lock import LOCK_SECONDS
+from bayplan.dialects.hami.node_lock import LOCK_SECONDS
 
 __all__ = [
     "CardContract",

@@ -10,14 +10,14 @@ import numpy as np
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api.podgroup import LAST_EVICTION
-from bayplan.dialects.kai import seconds_of
+from bayplan.dialects.kai.queues import seconds_of
 from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.ledger import Ledger
 from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
 from bayplan_plugins.gpus.vendors.kai.requests import CardSizes
-from bayplan_plugins.queues.kai.args import FairShareArgs
+from bayplan_plugins.queues.kai.args import KaiQueueArgs
 from bayplan_plugins.queues.kai.capacity import over_quota
 from bayplan_plugins.queues.kai.jobs import Job, Jobs
 from bayplan_plugins.queues.kai.lines import victim_line
@@ -59,7 +59,7 @@ class Actions:
 
     def __init__(
         self,
-        args: FairShareArgs,
+        args: KaiQueueArgs,
         handle: Handle,
         ledger: Ledger,
         jobs: Jobs,

@@ -11,7 +11,7 @@ from bayplan import Args
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.usage import UsageJournal
 
-__all__ = ["Action", "FairShareArgs", "UsageArgs"]
+__all__ = ["Action", "KaiQueueArgs", "UsageArgs"]
 
 Action = Literal["allocate", "consolidation", "reclaim", "preempt", "stalegangeviction"]
 
@@ -44,7 +44,7 @@ class UsageArgs(Args):
         return UsageJournal(self.journal, window, every, half_life)
 
 
-class FairShareArgs(Args):
+class KaiQueueArgs(Args):
     """Arguments of ``fair-share``, those of KAI's scheduler and its plugins.
 
     ``kValue`` says how much past usage counts against a queue, where ``usage`` keeps it. The

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from bayplan import Handle, PodInfo
-from bayplan.dialects.kai_shares import GPU, GpuShareRequest
+from bayplan.dialects.kai.shares import GPU, GpuShareRequest
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan_plugins.gpus.vendors.kai.requests import known_share
 

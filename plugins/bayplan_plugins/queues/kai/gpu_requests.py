@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from bayplan import PodInfo
 from bayplan.api import ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from bayplan.api.dra import ResourceClaimSpec
-from bayplan.dialects.kai import QUEUE_LABEL
+from bayplan.dialects.kai.queues import QUEUE_LABEL
 from bayplan.snapshot import Snapshot
 
 __all__ = [

@@ -12,7 +12,7 @@ from bayplan.api.podgroup import UnschedulableReason
 from bayplan.api.queue import Amounts
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.dialects import kai
-from bayplan.dialects.kai_shares import GpuShareRequest, mig_gpus
+from bayplan.dialects.kai.shares import GpuShareRequest, mig_gpus
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.definitions import Translations
 from bayplan.queues.gate import gate
@@ -22,7 +22,7 @@ from bayplan.queues.usage import Sample
 from bayplan.snapshot import SpecFacts
 from bayplan_plugins.gpus.vendors.kai.requests import CardSizes, known_share
 from bayplan_plugins.queues.kai.actions import Actions
-from bayplan_plugins.queues.kai.args import FairShareArgs
+from bayplan_plugins.queues.kai.args import KaiQueueArgs
 from bayplan_plugins.queues.kai.capacity import job_over_capacity, overrun
 from bayplan_plugins.queues.kai.division import Division
 from bayplan_plugins.queues.kai.gpu_requests import (
@@ -40,7 +40,7 @@ from bayplan_plugins.queues.kai.status import QueueStatuses
 from bayplan_plugins.queues.kai.turns import next_pods
 from bayplan_plugins.queues.policy import QuotaRefusal, Room, RoomPlan
 
-__all__ = ["FairShareArgs", "FairSharePolicy"]
+__all__ = ["KaiPolicy", "KaiQueueArgs"]
 
 _GPUS = "nvidia.com/gpu"
 _KINDS = ("cpu", "memory", _GPUS)
@@ -50,13 +50,13 @@ _MOST_SPECS = 20_000
 _MOST_HEADS = 20_000
 
 
-class FairSharePolicy:
+class KaiPolicy:
     """Order, limits and victims as KAI decides them."""
 
     name = "fair-share"
     system = "kai"
 
-    def __init__(self, args: FairShareArgs, handle: Handle) -> None:
+    def __init__(self, args: KaiQueueArgs, handle: Handle) -> None:
         self.args = args
         self._handle = handle
         self.actions: Sequence[str] = tuple(

@@ -9,7 +9,7 @@ from bayplan.api import KaiPodGroup
 from bayplan.api.podgroup import STALE_SINCE
 from bayplan.api.times import rfc3339
 from bayplan.cluster.protocol import Event, PatchAnnotations
-from bayplan.dialects.kai import seconds_of
+from bayplan.dialects.kai.queues import seconds_of
 from bayplan.dialects.reading import timestamp
 from bayplan.gangs.directory import GangMembers
 from bayplan_plugins.queues.kai.jobs import Part, whole_of

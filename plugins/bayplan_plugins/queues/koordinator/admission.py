@@ -14,7 +14,7 @@ import msgspec
 from bayplan.api import ElasticQuota
 from bayplan.api.elastic_quota import QUOTA_PREFIX, amounts_in, names_in
 from bayplan.api.resources import amount_of
-from bayplan.dialects.elastic_quota import (
+from bayplan.dialects.koordinator.elastic_quota import (
     BUILTIN_QUOTAS,
     ROOT_QUOTA,
     SYSTEM_QUOTA,

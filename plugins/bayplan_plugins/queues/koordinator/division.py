@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from bayplan.dialects.elastic_quota import ResourceList
+from bayplan.dialects.koordinator.elastic_quota import ResourceList
 
 __all__ = ["Siblings", "divide", "scaled_min"]
 

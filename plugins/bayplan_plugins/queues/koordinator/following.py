@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from bayplan.api import ElasticQuota, ElasticQuotaProfile, Node
-from bayplan.dialects.elastic_quota import (
-    ElasticQuotaArgs,
+from bayplan.dialects.koordinator.elastic_quota import (
+    KoordinatorQueueArgs,
     ResourceList,
     definition_of,
     tree_root_of,
@@ -29,7 +29,7 @@ class FollowedQuotas:
     def __init__(
         self,
         snapshot: Snapshot,
-        args: ElasticQuotaArgs,
+        args: KoordinatorQueueArgs,
         features: QuotaFeatures,
         now: Callable[[], float],
     ) -> None:

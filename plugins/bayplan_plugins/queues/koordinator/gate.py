@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bayplan.api import Pod, pod_requests
-from bayplan.dialects.elastic_quota import ROOT_QUOTA, ResourceList, is_preemptible
+from bayplan.dialects.koordinator.elastic_quota import ROOT_QUOTA, ResourceList, is_preemptible
 from bayplan_plugins.queues.koordinator.manager import QuotaManager
 from bayplan_plugins.queues.koordinator.quota import Quota
 from bayplan_plugins.queues.koordinator.resource_lists import (

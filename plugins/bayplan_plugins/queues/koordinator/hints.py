@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bayplan.api import ElasticQuota, Pod
-from bayplan.dialects.elastic_quota import definition_of
+from bayplan.dialects.koordinator.elastic_quota import definition_of
 from bayplan_plugins.queues.koordinator.quotas import Quotas
 
 __all__ = ["helped_by_deletion", "helped_by_quota"]

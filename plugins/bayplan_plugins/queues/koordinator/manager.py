@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bayplan.api import Pod, pod_requests
-from bayplan.dialects.elastic_quota import (
+from bayplan.dialects.koordinator.elastic_quota import (
     DEFAULT_QUOTA,
     ROOT_QUOTA,
     SYSTEM_QUOTA,

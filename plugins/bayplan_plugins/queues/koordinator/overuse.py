@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from bayplan.api import Pod
-from bayplan.dialects.elastic_quota import ROOT_QUOTA, SYSTEM_QUOTA
+from bayplan.dialects.koordinator.elastic_quota import ROOT_QUOTA, SYSTEM_QUOTA
 from bayplan_plugins.queues.koordinator.importance import by_importance
 from bayplan_plugins.queues.koordinator.manager import QuotaManager
 from bayplan_plugins.queues.koordinator.quota import CountedPod

@@ -10,9 +10,9 @@ from bayplan import Handle, Overdue, PodInfo, Unit
 from bayplan.api import ElasticQuota, ElasticQuotaProfile
 from bayplan.api.queue import Queue
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
-from bayplan.dialects.elastic_quota import (
+from bayplan.dialects.koordinator.elastic_quota import (
     BUILTIN_QUOTAS,
-    ElasticQuotaArgs,
+    KoordinatorQueueArgs,
     is_preemptible,
     queue_of,
 )
@@ -32,10 +32,10 @@ from bayplan_plugins.queues.koordinator.room_plans import PreemptPlan, ReclaimPl
 from bayplan_plugins.queues.koordinator.status import status_of, writes_for
 from bayplan_plugins.queues.policy import RoomPlan
 
-__all__ = ["ElasticQuotaPolicy"]
+__all__ = ["KoordinatorPolicy"]
 
 
-class ElasticQuotaPolicy:
+class KoordinatorPolicy:
     """Order, limits and victims as Koordinator decides them; what is lent comes back at once.
 
     Pods that name no quota count in the default quota, which bounds and orders nobody.
@@ -46,7 +46,7 @@ class ElasticQuotaPolicy:
     system = "koordinator"
     actions: Sequence[str] = ("reclaim", "preempt")
 
-    def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
+    def __init__(self, args: KoordinatorQueueArgs, handle: Handle) -> None:
         self.args = args
         self._handle = handle
         self.followed = FollowedQuotas(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from bayplan.api import Pod
-from bayplan.dialects.elastic_quota import DEFAULT_QUOTA, is_preemptible
+from bayplan.dialects.koordinator.elastic_quota import DEFAULT_QUOTA, is_preemptible
 from bayplan_plugins.queues.koordinator.gate import QuotaGate
 from bayplan_plugins.queues.koordinator.importance import by_importance, priority_of
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bayplan.api import Pod
-from bayplan.dialects.elastic_quota import QuotaDefinition, ResourceList
+from bayplan.dialects.koordinator.elastic_quota import QuotaDefinition, ResourceList
 from bayplan_plugins.queues.koordinator.resource_lists import (
     added,
     at_least,

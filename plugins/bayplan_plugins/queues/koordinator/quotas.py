@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from bayplan.api import ElasticQuota, Node, Pod, Quantity
 from bayplan.api.resources import amount_of
-from bayplan.dialects.elastic_quota import (
+from bayplan.dialects.koordinator.elastic_quota import (
     DEFAULT_QUOTA,
     SYSTEM_QUOTA,
-    ElasticQuotaArgs,
+    KoordinatorQueueArgs,
     QuotaDefinition,
     QuotaNames,
     ResourceList,
@@ -34,10 +34,10 @@ class Quotas:
 
     def __init__(
         self,
-        args: ElasticQuotaArgs | None = None,
+        args: KoordinatorQueueArgs | None = None,
         features: QuotaFeatures | None = None,
     ) -> None:
-        self.args = args if args is not None else ElasticQuotaArgs()
+        self.args = args if args is not None else KoordinatorQueueArgs()
         self.features = features if features is not None else QuotaFeatures()
         self.trees: dict[str, QuotaManager] = {"": self._new_tree("")}
         self._names = QuotaNames(DEFAULT_QUOTA if self.features.default_quota else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from bayplan.dialects.elastic_quota import ResourceList, quantity_of
+from bayplan.dialects.koordinator.elastic_quota import ResourceList, quantity_of
 
 __all__ = [
     "added",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from bayplan import Handle, PodInfo, Unit
-from bayplan.dialects.elastic_quota import ResourceList, is_preemptible
+from bayplan.dialects.koordinator.elastic_quota import ResourceList, is_preemptible
 from bayplan_plugins.queues.koordinator.importance import by_importance
 from bayplan_plugins.queues.koordinator.manager import QuotaManager
 from bayplan_plugins.queues.koordinator.overuse import borrowers

@@ -12,7 +12,7 @@ from bayplan.api.elastic_quota import QUOTA_PREFIX, ElasticQuotaStatus, amounts_
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import amount_of
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
-from bayplan.dialects.elastic_quota import quantity_of
+from bayplan.dialects.koordinator.elastic_quota import quantity_of
 from bayplan_plugins.queues.koordinator.manager import QuotaManager
 
 __all__ = ["QuotaStatus", "status_of", "status_patch", "writes_for"]

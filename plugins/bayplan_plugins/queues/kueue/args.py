@@ -18,7 +18,7 @@ from bayplan_plugins.queues.kueue.settings import (
     UsageSharing,
 )
 
-__all__ = ["ClusterQueueArgs", "PodsReadyArgs", "UsageSharingArgs"]
+__all__ = ["KueueArgs", "PodsReadyArgs", "UsageSharingArgs"]
 
 
 def _checked(text: str) -> str:
@@ -88,7 +88,7 @@ class PodsReadyArgs(Args):
         )
 
 
-class ClusterQueueArgs(Args):
+class KueueArgs(Args):
     """Arguments of ``cluster-queue``: what Kueue's configuration and feature gates choose.
 
     With ``fairSharing`` what is borrowed is divided by share, and ``preemptionStrategies`` say when

@@ -28,7 +28,7 @@ from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.admission_line import AdmissionLine
 from bayplan_plugins.queues.kueue.amounts import column
-from bayplan_plugins.queues.kueue.args import ClusterQueueArgs
+from bayplan_plugins.queues.kueue.args import KueueArgs
 from bayplan_plugins.queues.kueue.conditions import condition, has_quota, is_true, since
 from bayplan_plugins.queues.kueue.gates import is_gated, open_gate
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
@@ -43,7 +43,7 @@ from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 from bayplan_plugins.queues.kueue.written import Written
 from bayplan_plugins.queues.policy import QuotaRefusal, Room, RoomPlan
 
-__all__ = ["ClusterQueueArgs", "ClusterQueuePolicy"]
+__all__ = ["KueueArgs", "KueuePolicy"]
 
 _LOCAL = "LocalQueue "
 _BY_PROFILE = "the profile leaves the ClusterQueues to Kueue's manager (kueue: null)"
@@ -57,7 +57,7 @@ _MOST_ROUNDS = 8
 """Rounds of cycles in one go, each of which lets victims go that have no pods on nodes."""
 
 
-class ClusterQueuePolicy:
+class KueuePolicy:
     """Admission by quota, in which nothing is admitted that would get no nodes.
 
     It admits pods, pod groups and suspended jobs. Where Kueue's own manager is at work, this policy
@@ -70,7 +70,7 @@ class ClusterQueuePolicy:
     system = "kueue"
     actions: Sequence[str] = ()
 
-    def __init__(self, args: ClusterQueueArgs | None, handle: Handle) -> None:
+    def __init__(self, args: KueueArgs | None, handle: Handle) -> None:
         self._handle = handle
         self._never = args is None
         self._jobs = JobWorkloads(handle)
@@ -80,7 +80,7 @@ class ClusterQueuePolicy:
         self._writes = JobWrites(handle, self._jobs, self._written)
         self._rehearsal = Rehearsal(handle, self._pods, lambda: self._admission.store)
         self._admission = Admission(
-            (args or ClusterQueueArgs()).settings(),
+            (args or KueueArgs()).settings(),
             self._rehearsal.fits,
             self._rehearsal.assume,
             self._waits,

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from paths import SHARED
 
-from bayplan.dialects.hami import gpu_request_of
+from bayplan.dialects.hami.policies import gpu_request_of
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.machine.builder import MachineBuilder
 from bayplan.topology.machine.model import Gpu, Machine

@@ -13,8 +13,8 @@ from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 
-from bayplan.dialects.hami import CardOptions
-from bayplan.dialects.vgpu.requests import NVIDIA, ContainerRequest
+from bayplan.dialects.hami.policies import CardOptions
+from bayplan.dialects.hami.requests import NVIDIA, ContainerRequest
 from bayplan_plugins.gpus.vendors.hami.device import MIG, Device
 from bayplan_plugins.gpus.vendors.hami.fit import Pick, QuotaCheck, fit, no_quota, take
 from bayplan_plugins.gpus.vendors.hami.order import Rank, device_rank, in_order

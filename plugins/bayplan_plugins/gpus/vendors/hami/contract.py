@@ -13,8 +13,7 @@ from bayplan.api.cards import MEBIBYTE, Card, Share
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.pod import Container
 from bayplan.cluster.protocol import BindLock
-from bayplan.dialects.hami import CardOptions, card_option_names, card_options_of
-from bayplan.dialects.vgpu.assignments import (
+from bayplan.dialects.hami.assignments import (
     Assigned,
     assignments_text,
     partitions_text,
@@ -22,15 +21,16 @@ from bayplan.dialects.vgpu.assignments import (
     read_partitions,
     with_partitions,
 )
-from bayplan.dialects.vgpu.device_config import device_config_of
-from bayplan.dialects.vgpu.node_lock import LOCK_SECONDS
-from bayplan.dialects.vgpu.requests import (
+from bayplan.dialects.hami.device_config import device_config_of
+from bayplan.dialects.hami.node_lock import LOCK_SECONDS
+from bayplan.dialects.hami.policies import CardOptions, card_option_names, card_options_of
+from bayplan.dialects.hami.requests import (
     ContainerRequest,
     RequestRules,
     admitted,
     container_request,
 )
-from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS, VOLCANO, System
+from bayplan.dialects.hami.systems import HAMI, MIG_ALLOCATIONS, VOLCANO, System
 from bayplan.snapshot import Snapshot, SpecFacts
 from bayplan.topology.machine.readers.hami_register import (
     HANDSHAKE,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bayplan.api.cards import MEBIBYTE, Partition
-from bayplan.dialects.hami import CardOptions
-from bayplan.dialects.vgpu.requests import NVIDIA, ContainerRequest
+from bayplan.dialects.hami.policies import CardOptions
+from bayplan.dialects.hami.requests import NVIDIA, ContainerRequest
 from bayplan_plugins.gpus.vendors.hami.device import MIG, PERCENT, Device
 from bayplan_plugins.gpus.vendors.hami.mig import choose_partition
 

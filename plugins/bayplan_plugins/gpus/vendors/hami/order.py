@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from bayplan.dialects.hami import Weights
-from bayplan.dialects.vgpu.requests import UNSET_PERCENTAGE, ContainerRequest
+from bayplan.dialects.hami.policies import Weights
+from bayplan.dialects.hami.requests import UNSET_PERCENTAGE, ContainerRequest
 from bayplan_plugins.gpus.vendors.hami.device import Device
 
 __all__ = [

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan.api import Quantity
-from bayplan.dialects.vgpu.requests import RequestRules
+from bayplan.dialects.hami.requests import RequestRules
 from bayplan_plugins.gpus.vendors.hami.containers import ContainerKind, Held, held_together
 from bayplan_plugins.gpus.vendors.hami.fit import Pick
 

@@ -10,8 +10,8 @@ import pydantic.alias_generators
 from pydantic import Field
 
 from bayplan.api.cards import PartitionProfile
-from bayplan.dialects.hami import GPU_POLICIES, NODE_POLICIES, policy_words
-from bayplan.dialects.vgpu.requests import RequestRules
+from bayplan.dialects.hami.policies import GPU_POLICIES, NODE_POLICIES, policy_words
+from bayplan.dialects.hami.requests import RequestRules
 from bayplan_plugins.gpus.vendors.hami.mig import allowed_profiles
 
 __all__ = ["AllowedProfiles", "ConfigMapKey", "HamiArgs"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bayplan.api.cards import MEBIBYTE, Share
-from bayplan.dialects.vgpu.assignments import Assigned
+from bayplan.dialects.hami.assignments import Assigned
 from bayplan_plugins.gpus.vendors.hami.containers import ContainerKind, Held, held_together
 from bayplan_plugins.gpus.vendors.hami.device import PERCENT
 

@@ -17,7 +17,7 @@ import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import Node
-from bayplan.dialects.kai_shares import (
+from bayplan.dialects.kai.shares import (
     GPU,
     GROUP_LABEL,
     GpuShareRequest,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bayplan import PodInfo
-from bayplan.dialects.kai_shares import (
+from bayplan.dialects.kai.shares import (
     ASKING_ANNOTATIONS,
     MEMORY_LABEL,
     SHARE_ANNOTATIONS,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bayplan.dialects.koordinator_allocations import Allocation, Function
-from bayplan.dialects.koordinator_requests import GPU, Amounts, with_memory
-from bayplan.dialects.koordinator_wishes import DeviceHint, JointAllocation
+from bayplan.dialects.koordinator.allocations import Allocation, Function
+from bayplan.dialects.koordinator.hints import DeviceHint, JointAllocation
+from bayplan.dialects.koordinator.requests import GPU, Amounts, with_memory
 from bayplan_plugins.gpus.vendors.koordinator.gpus import group_of_gpus, near_gpus
 from bayplan_plugins.gpus.vendors.koordinator.inventory import Inventory
 from bayplan_plugins.gpus.vendors.koordinator.refusal import Refused

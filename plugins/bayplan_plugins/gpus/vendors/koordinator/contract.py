@@ -17,14 +17,15 @@ from bayplan.api import KoordinatorDevice, Node
 from bayplan.api.cards import Card, Share
 from bayplan.api.configmap import ConfigMap
 from bayplan.cluster.protocol import BindLock
-from bayplan.dialects.koordinator_allocations import (
+from bayplan.dialects.koordinator.allocations import (
     ALLOCATED,
     LOCK_SECONDS,
     VENDOR_LOCKS,
     Allocation,
     allocations_of,
 )
-from bayplan.dialects.koordinator_requests import (
+from bayplan.dialects.koordinator.hints import WISH_ANNOTATIONS
+from bayplan.dialects.koordinator.requests import (
     GPU,
     GPU_CORE,
     GPU_MEMORY,
@@ -32,8 +33,7 @@ from bayplan.dialects.koordinator_requests import (
     OWN_RESOURCES,
     with_memory,
 )
-from bayplan.dialects.koordinator_templates import Templates, templates_of
-from bayplan.dialects.koordinator_wishes import WISH_ANNOTATIONS
+from bayplan.dialects.koordinator.templates import Templates, templates_of
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.gpus.vendors.contract import CardRequest, Choice, NodeCards, Written, own_lock
 from bayplan_plugins.gpus.vendors.koordinator.allocation import allocate, per_device

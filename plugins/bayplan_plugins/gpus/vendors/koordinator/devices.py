@@ -12,8 +12,9 @@ from bayplan.api import KoordinatorDevice, Node
 from bayplan.api.cards import WHOLE, Card, Share
 from bayplan.api.koordinator_device import KoordinatorDeviceInfo
 from bayplan.api.resources import LARGEST_AMOUNT
-from bayplan.dialects.koordinator_allocations import Allocation, Function
-from bayplan.dialects.koordinator_requests import (
+from bayplan.dialects.koordinator.allocations import Allocation, Function
+from bayplan.dialects.koordinator.hints import HOPPER_GROUPS, SCOPES, GpuGroups, gpu_groups
+from bayplan.dialects.koordinator.requests import (
     DEVICE_TYPES,
     GPU,
     GPU_CORE,
@@ -22,7 +23,6 @@ from bayplan.dialects.koordinator_requests import (
     Amounts,
     with_memory,
 )
-from bayplan.dialects.koordinator_wishes import HOPPER_GROUPS, SCOPES, GpuGroups, gpu_groups
 
 __all__ = [
     "Device",

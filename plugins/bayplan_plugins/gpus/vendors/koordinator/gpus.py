@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bayplan.dialects.koordinator_requests import GPU, PerCard
-from bayplan.dialects.koordinator_wishes import SCOPES, GpuGroup, GpuGroups, GroupSpec
+from bayplan.dialects.koordinator.hints import SCOPES, GpuGroup, GpuGroups, GroupSpec
+from bayplan.dialects.koordinator.requests import GPU, PerCard
 from bayplan_plugins.gpus.vendors.koordinator.devices import Scope
 from bayplan_plugins.gpus.vendors.koordinator.inventory import Inventory
 from bayplan_plugins.gpus.vendors.koordinator.refusal import Refused

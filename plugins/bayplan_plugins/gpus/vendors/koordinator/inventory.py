@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from bayplan.api.cards import WHOLE, CardUse
 from bayplan.api.selectors import Selector
-from bayplan.dialects.koordinator_allocations import Allocation
-from bayplan.dialects.koordinator_requests import (
+from bayplan.dialects.koordinator.allocations import Allocation
+from bayplan.dialects.koordinator.requests import (
     GPU,
     GPU_CORE,
     GPU_MEMORY,

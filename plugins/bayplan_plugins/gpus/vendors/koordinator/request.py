@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from bayplan.dialects.koordinator_requests import GPU, NPU_CORE, PerCard, device_requests, per_card
-from bayplan.dialects.koordinator_templates import Templates, matching
-from bayplan.dialects.koordinator_wishes import NO_WISHES, Wishes, wishes_of
+from bayplan.dialects.koordinator.hints import NO_WISHES, Wishes, wishes_of
+from bayplan.dialects.koordinator.requests import GPU, NPU_CORE, PerCard, device_requests, per_card
+from bayplan.dialects.koordinator.templates import Templates, matching
 
 __all__ = ["DeviceRequest", "read_request"]
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from bayplan.dialects.koordinator_allocations import (
+from bayplan.dialects.koordinator.allocations import (
     ALLOCATED,
     BIND_TIME,
     GPU_MINORS,
     Allocation,
     allocated_text,
 )
-from bayplan.dialects.koordinator_requests import GPU, GPU_CORE, GPU_MEMORY
+from bayplan.dialects.koordinator.requests import GPU, GPU_CORE, GPU_MEMORY
 
 __all__ = ["PARTICULAR_VENDORS", "Told", "check", "gpu_minors", "tell"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bayplan.dialects.koordinator_requests import GPU_MEMORY, GPU_MEMORY_RATIO, Amounts
+from bayplan.dialects.koordinator.requests import GPU_MEMORY, GPU_MEMORY_RATIO, Amounts
 
 __all__ = ["DEFAULT_WEIGHTS", "Scorer"]
 

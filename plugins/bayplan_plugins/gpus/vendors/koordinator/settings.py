@@ -8,8 +8,8 @@ from typing import Any, Literal
 import pydantic
 
 from bayplan import Args
-from bayplan.dialects.koordinator_requests import NPU_CORE
-from bayplan.dialects.koordinator_templates import Templates, read_templates
+from bayplan.dialects.koordinator.requests import NPU_CORE
+from bayplan.dialects.koordinator.templates import Templates, read_templates
 from bayplan_plugins.gpus.vendors.koordinator.scoring import DEFAULT_WEIGHTS, Scorer
 
 __all__ = ["KoordinatorArgs", "ScoringStrategy", "TemplatesConfig", "WeightedResource"]

@@ -9,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quota_builders import GPU, defined, gpus, pod
 
-from bayplan.dialects.elastic_quota import DEFAULT_QUOTA, ROOT_QUOTA, QuotaDefinition, ResourceList
+from bayplan.dialects.koordinator.elastic_quota import (
+    DEFAULT_QUOTA,
+    ROOT_QUOTA,
+    QuotaDefinition,
+    ResourceList,
+)
 from bayplan_plugins.queues.koordinator.division import Siblings, divide, scaled_min
 from bayplan_plugins.queues.koordinator.manager import QuotaManager
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bayplan.dialects.vgpu.systems import HAMI
+from bayplan.dialects.hami.systems import HAMI
 from bayplan.topology.machine.readers.hami_register import HANDSHAKE, VOLCANO_HANDSHAKE
 
 __all__ = ["without_heartbeats"]

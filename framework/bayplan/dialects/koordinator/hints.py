@@ -16,7 +16,7 @@ from bayplan.api.meta import ApiStruct, LabelSelector
 from bayplan.api.objects import DecodeError, decode_part
 from bayplan.api.quantity import Quantity
 from bayplan.api.selectors import Selector, compile_selector
-from bayplan.dialects.koordinator_requests import DEVICE_TYPES
+from bayplan.dialects.koordinator.requests import DEVICE_TYPES
 from bayplan.dialects.reading import is_index
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from bayplan.api import Quantity
 from bayplan.api.pod import ResourceRequirements
-from bayplan.dialects.vgpu.systems import HAMI, Resources
+from bayplan.dialects.hami.systems import HAMI, Resources
 
 __all__ = [
     "NVIDIA",

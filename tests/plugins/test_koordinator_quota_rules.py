@@ -10,7 +10,11 @@ from quota_builders import GPU, PREFIX, gpus, pod, quota
 
 from bayplan.api import ElasticQuota, Node, ObjectMeta, Pod, Quantity
 from bayplan.api.node import NodeStatus
-from bayplan.dialects.elastic_quota import DEFAULT_QUOTA, ElasticQuotaArgs, ResourceList
+from bayplan.dialects.koordinator.elastic_quota import (
+    DEFAULT_QUOTA,
+    KoordinatorQueueArgs,
+    ResourceList,
+)
 from bayplan_plugins.queues.koordinator import (
     OveruseMonitor,
     QuotaFeatures,
@@ -32,7 +36,7 @@ NOW = 1_000_000.0
 def cluster(
     *objects: ElasticQuota | Pod,
     gpu: int = 8,
-    args: ElasticQuotaArgs | None = None,
+    args: KoordinatorQueueArgs | None = None,
     features: QuotaFeatures | None = None,
 ) -> Quotas:
     quotas = Quotas(args, features)
@@ -74,7 +78,9 @@ def test_without_runtimes_max_is_the_limit() -> None:
     pending = pod("two", 4, "team")
     objects = (quota("team", 2, 6), quota("guest", 6, 8), pod("guest", 8, "guest"), pending)
     assert message(cluster(*objects), pending).startswith("Insufficient quotas")
-    assert not message(cluster(*objects, args=ElasticQuotaArgs(enableRuntimeQuota=False)), pending)
+    assert not message(
+        cluster(*objects, args=KoordinatorQueueArgs(enableRuntimeQuota=False)), pending
+    )
 
 
 def test_pods_that_may_not_be_preempted_are_held_within_min() -> None:
@@ -100,7 +106,7 @@ def test_the_quotas_above_count_where_they_are_checked() -> None:
     )
     # Its own runtime would do: it has a min of 2, and the guest borrowed beyond what is left.
     assert not message(cluster(*objects), pending)
-    checked = cluster(*objects, args=ElasticQuotaArgs(enableCheckParentQuota=True))
+    checked = cluster(*objects, args=KoordinatorQueueArgs(enableCheckParentQuota=True))
     assert message(checked, pending) == (
         "Insufficient quotas, quotaNameTopo: [dept team], runtime: nvidia.com/gpu:4, "
         "used: nvidia.com/gpu:3, pod's request: nvidia.com/gpu:2, "
@@ -346,7 +352,7 @@ def test_a_quota_helps_the_pods_that_it_limits() -> None:
     pending = pod("one", 2, "team")
     objects = (quota("dept", labels={"is-parent": "true"}), quota("team", parent="dept"), pending)
     quotas = cluster(*objects)
-    checked = cluster(*objects, args=ElasticQuotaArgs(enableCheckParentQuota=True))
+    checked = cluster(*objects, args=KoordinatorQueueArgs(enableCheckParentQuota=True))
     more = quota("team", 50, parent="dept")
     assert helped_by_quota(quotas, pending, quota("team", parent="dept"), more)
     assert not helped_by_quota(quotas, pending, more, more)

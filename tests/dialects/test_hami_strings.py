@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from bayplan.api import Node, ObjectMeta, Pod, PodSpec, Quantity
 from bayplan.api.cards import Partition
 from bayplan.api.pod import Container, ResourceRequirements
-from bayplan.dialects.hami import card_options_of
-from bayplan.dialects.vgpu.assignments import (
+from bayplan.dialects.hami.assignments import (
     Assigned,
     assignments_text,
     partitions_text,
@@ -24,9 +23,10 @@ from bayplan.dialects.vgpu.assignments import (
     read_partitions,
     with_partitions,
 )
-from bayplan.dialects.vgpu.node_lock import lock_text, read_lock
-from bayplan.dialects.vgpu.requests import RequestRules, container_request
-from bayplan.dialects.vgpu.systems import HAMI, MIG_ALLOCATIONS, VOLCANO
+from bayplan.dialects.hami.node_lock import lock_text, read_lock
+from bayplan.dialects.hami.policies import card_options_of
+from bayplan.dialects.hami.requests import RequestRules, container_request
+from bayplan.dialects.hami.systems import HAMI, MIG_ALLOCATIONS, VOLCANO
 from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.topology.machine.readers.hami import SCORE
 from bayplan.topology.machine.readers.hami_register import (

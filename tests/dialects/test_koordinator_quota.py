@@ -10,7 +10,7 @@ from bayplan.api import ElasticQuota, ElasticQuotaProfile, LabelSelector, Node, 
 from bayplan.api.elastic_quota import ElasticQuotaProfileSpec, ElasticQuotaSpec
 from bayplan.api.node import NodeStatus
 from bayplan.api.quantity import Quantity
-from bayplan.dialects.elastic_quota import (
+from bayplan.dialects.koordinator.elastic_quota import (
     DEFAULT_QUOTA,
     QuotaDefinition,
     QuotaNames,

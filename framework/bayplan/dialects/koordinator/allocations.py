@@ -21,7 +21,7 @@ from bayplan.api.meta import ApiStruct
 from bayplan.api.objects import DecodeError, decode_part
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import LARGEST_AMOUNT
-from bayplan.dialects.koordinator_requests import DEVICE_TYPES, GPU_MEMORY
+from bayplan.dialects.koordinator.requests import DEVICE_TYPES, GPU_MEMORY
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 

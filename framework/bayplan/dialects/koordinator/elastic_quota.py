@@ -33,7 +33,7 @@ __all__ = [
     "DEFAULT_QUOTA",
     "ROOT_QUOTA",
     "SYSTEM_QUOTA",
-    "ElasticQuotaArgs",
+    "KoordinatorQueueArgs",
     "QuotaDefinition",
     "QuotaNames",
     "ResourceList",
@@ -245,7 +245,7 @@ def tree_root_of(profile: ElasticQuotaProfile, nodes: Iterable[Node]) -> Elastic
     )
 
 
-class ElasticQuotaArgs(pydantic.BaseModel):
+class KoordinatorQueueArgs(pydantic.BaseModel):
     """Arguments of Koordinator's ElasticQuota plugin (pkg/scheduler/apis/config, v1.8)."""
 
     model_config = pydantic.ConfigDict(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from bayplan.api.gpus import GpuRequest
-from bayplan.dialects.vgpu.systems import HAMI, System
+from bayplan.dialects.hami.systems import HAMI, System
 from bayplan.errors import did_you_mean
 
 __all__ = [

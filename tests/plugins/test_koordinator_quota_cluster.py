@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from quota_builders import GPU, PREFIX, quota
 
 from bayplan.api import ElasticQuota, Pod
-from bayplan.dialects.elastic_quota import BUILTIN_QUOTAS
+from bayplan.dialects.koordinator.elastic_quota import BUILTIN_QUOTAS
 from bayplan.testing import Cluster, assert_pending, make_gang, make_node, make_object, make_pod
-from bayplan_plugins.queues.koordinator.policy import ElasticQuotaPolicy
+from bayplan_plugins.queues.koordinator.policy import KoordinatorPolicy
 from bayplan_plugins.queues.plugin import Queues
 
 
@@ -25,10 +25,10 @@ def teams() -> list[ElasticQuota]:
     return [quota("owner", 4, 8), quota("guest", 4, 8)]
 
 
-def policy(cluster: Cluster) -> ElasticQuotaPolicy:
+def policy(cluster: Cluster) -> KoordinatorPolicy:
     calls = cluster.profile.runtime["queue_of"]
     (plugin,) = [call.plugin for call in calls if isinstance(call.plugin, Queues)]
-    return next(one for one in plugin.policies if isinstance(one, ElasticQuotaPolicy))
+    return next(one for one in plugin.policies if isinstance(one, KoordinatorPolicy))
 
 
 def evicted(cluster: Cluster) -> list[str]:

@@ -1,0 +1,23 @@
+"""HAMi, whose runtime Volcano also uses: requests, the choice of GPUs, and its strings."""
+
+from bayplan.dialects.hami.policies import (
+    GPU_POLICIES,
+    NODE_POLICIES,
+    CardOptions,
+    Weights,
+    card_option_names,
+    card_options_of,
+    gpu_request_of,
+    policy_words,
+)
+
+__all__ = [
+    "GPU_POLICIES",
+    "NODE_POLICIES",
+    "CardOptions",
+    "Weights",
+    "card_option_names",
+    "card_options_of",
+    "gpu_request_of",
+    "policy_words",
+]

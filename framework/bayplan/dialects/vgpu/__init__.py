@@ -1,1 +1,0 @@
-"""Virtual GPUs: the strings of HAMi and of Volcano's vGPU, which have one runtime."""
