@@ -90,7 +90,10 @@ class Quotas:
     def set_quotas(self, quotas: Iterable[ElasticQuota]) -> None:
         """Add quotas, or take over their changes, each after its parent: none moves twice."""
         living = (one for one in quotas if one.metadata.deletion_timestamp is None)
-        definitions = [definition_of(one) for one in living]
+        self.define(definition_of(one) for one in living)
+
+    def define(self, definitions: Iterable[QuotaDefinition]) -> None:
+        """Add quotas, or take over their changes, by what their objects say."""
         for definition in parents_first({one.name: one for one in definitions}):
             self._set(definition)
 
