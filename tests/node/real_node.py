@@ -40,6 +40,8 @@ PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _PORTS = ("API_PORT", "ETCD_PORT", "PEER_PORT", "KCM_PORT", "KUBELET_PORT", "HEALTH_PORT")
+_LIVENESS_SECONDS = 30.0
+"""Three probes, one each 10 s, as a kubelet does without other settings."""
 _LATE_AUTHORIZER = f"no relationship found between node '{NODE}' and this object"
 _RESYNC_SECONDS = 100.0
 _EXEC_TRIES = 10
@@ -378,6 +380,18 @@ class DriverProcess:
         with contextlib.suppress(OSError):
             return Client(f"http://{self.address}").get("/readyz").body.decode().strip()
         return ""
+
+    def probe(self) -> None:
+        """Do what the liveness probe of its manifest does: end what does not answer for 30 s.
+
+        A kubelet starts it again then.
+        """
+        try:
+            wait_until(self.ready, "the driver answers", _LIVENESS_SECONDS)
+        except TimeoutError:
+            print(f"the driver did not answer: {self._state()}")
+            self.kill()
+            self.start()
 
     def wait_until_ready(self) -> None:
         """Wait until it is ready."""

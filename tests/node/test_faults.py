@@ -158,6 +158,7 @@ def test_kills_of_driver_kubelet_and_containerd(
             else:
                 node.end(part, signal.SIGKILL)
                 node.start()
+    driver.probe()
     driver.wait_until_ready()
     print(f"\n{rounds} kills of each part, {churn.made} pods; {churn.end(rounds)}")
 
