@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
@@ -22,6 +23,8 @@ SERVICE = "bayplan.remote.v1.RemoteGpu"
 _OVERHEAD = 64 * 1024
 """Bytes of a message beside its data."""
 _DEVICE = "CPU (numpy)"
+_END_SECONDS, _LOOK_SECONDS = 5.0, 0.01
+"""For how long a server that stops waits for its sessions to end, and how often it looks."""
 _KINDS = {dtype: kind for kind, dtype in TYPES.items()}
 _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (NoSession, grpc.StatusCode.UNAUTHENTICATED),
@@ -76,6 +79,10 @@ class RemoteGpuServer:
     def stop(self, grace: float = 0.0) -> None:
         """End all sessions, after ``grace`` seconds for calls that run."""
         self._server.stop(grace).wait()
+        # A stream that has ended ends its session in a thread of its own, a moment later.
+        until = time.monotonic() + _END_SECONDS
+        while len(self.sessions) and time.monotonic() < until:
+            time.sleep(_LOOK_SECONDS)
 
     # Calls -----------------------------------------------------------------------------------
 

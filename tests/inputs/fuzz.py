@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayplan_plugins.shared.gpus import machines
+from bayplan_plugins.gpus import machines
 
 from bayplan.api import Node, ObjectMeta, Pod
 from bayplan.api.objects import KINDS, DecodeError, decode_object

@@ -1,6 +1,6 @@
 """GPUTopology: which GPUs of a node a pod gets, and which node can give the best ones now.
 
-:mod:`bayplan_plugins.shared.gpus` knows who holds which GPU, :mod:`.selection` selects, and
+:mod:`bayplan_plugins.gpus` knows who holds which GPU, :mod:`.selection` selects, and
 :mod:`.job_limits` looks at the job's nodes together.
 """
 
