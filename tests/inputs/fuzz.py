@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayplan_plugins.gpus import machines
-
 from bayplan.api import Node, ObjectMeta, Pod
 from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.cluster.api_errors import ApiError
@@ -38,6 +36,7 @@ from bayplan.testing import make_pod
 from bayplan.topology.machine.readers.hami import SCORE
 from bayplan.topology.machine.readers.hami_register import CORDON, REGISTER
 from bayplan.topology.machine.readers.machinefile import load_machine
+from bayplan_plugins.gpus import machines
 
 __all__ = ["Finding", "fuzz"]
 
