@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class LiveCluster:
             answer = self.client.post(path, content, fieldValidation="Strict")
             if answer.code == 403 and "no PriorityClass" in str(answer):
                 # Admission learns of a class a moment after it was made.
-                wait_until(lambda: self._created(content), "admission knows the class")
+                wait_until(partial(self._created, content), "admission knows the class")
             else:
                 assert answer.code == 201, answer
             self.used(content)
