@@ -44,6 +44,8 @@ def _unfit(case: dict[str, Any]) -> str:
     off = [gate for gate in sorted(kueue_cycles.LASTING) if gates.get(gate) is False]
     if off:
         return f"what the gate {off[0]} turns off is always on"
+    if case.get("limit_ranges"):
+        return "LimitRanges are not modelled: they change no request and forbid no workload"
     replaced = case.get("replaced_workload_slice")
     if replaced is not None and replaced.get("workload") is None:
         return "the case lacks what the replaced workload slice has"
