@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bayplan.api import ObjectMeta, VolcanoQueue
 from bayplan.api.queue import Queue, QueueState, Share
-from bayplan.queues.definitions import sound
+from bayplan.api.queue_objects import VolcanoQueueSpec
+from bayplan.dialects import volcano
+from bayplan.queues.definitions import Translations, sound
 from bayplan.queues.gate import gate
 from bayplan.queues.notes import notes_on
 from bayplan.queues.shape import MOST_LEVELS
@@ -214,3 +217,23 @@ def test_notes_on_weights_and_unknown_resources() -> None:
         [],
     ]
     assert not list(notes_on(tree, 0, ()))
+
+
+def test_an_object_that_is_as_it_was_is_not_read_again() -> None:
+    read: list[str] = []
+
+    def translate(one: VolcanoQueue) -> Queue:
+        read.append(one.metadata.name)
+        return volcano.queue_of(one)
+
+    def made(name: str, weight: int = 1) -> VolcanoQueue:
+        return VolcanoQueue(ObjectMeta(name=name), VolcanoQueueSpec(weight))
+
+    translations, objects = Translations(translate), {name: made(name) for name in ("a", "b")}
+    before = translations.of(objects)
+    objects |= {"b": made("b", 2), "c": made("c")}
+    after = translations.of(objects)
+    assert read == ["a", "b", "b", "c"]
+    assert after[0] is before[0]
+    assert [queue.weight.of("cpu") for queue in after] == [1, 2, 1]
+    assert [queue.name for queue in translations.of({"c": objects["c"]})] == ["c"]

@@ -23,27 +23,28 @@ _ANCESTOR = "its ancestor "
 
 
 _Object = TypeVar("_Object", bound=ApiObject)
+_Definition = TypeVar("_Definition")
 
 
-class Translations(Generic[_Object]):
-    """Queues by the objects that define them: an object that is as it was is not read again.
+class Translations(Generic[_Object, _Definition]):
+    """Definitions by the objects that state them: an object that is as it was is not read again.
 
-    :param translate: returns the queue that an object defines.
+    :param translate: returns the queue that an object defines, in whatever terms.
     """
 
-    def __init__(self, translate: Callable[[_Object], Queue]) -> None:
+    def __init__(self, translate: Callable[[_Object], _Definition]) -> None:
         self._translate = translate
-        self._known: dict[str, tuple[_Object, Queue]] = {}
+        self._known: dict[str, tuple[_Object, _Definition]] = {}
 
-    def of(self, objects: Mapping[str, _Object]) -> list[Queue]:
-        """Return the queues of objects, given by key, in their order."""
+    def of(self, objects: Mapping[str, _Object]) -> list[_Definition]:
+        """Return the definitions of objects, given by key, in their order."""
         before, self._known = self._known, {}
         for key, one in objects.items():
             known = before.get(key)
             if known is None or known[0] is not one:
                 known = one, self._translate(one)
             self._known[key] = known
-        return [queue for _, queue in self._known.values()]
+        return [definition for _, definition in self._known.values()]
 
 
 def sound(queues: Iterable[Queue]) -> list[Queue]:

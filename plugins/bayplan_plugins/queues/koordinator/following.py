@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from bayplan.api import ElasticQuota, ElasticQuotaProfile, Node
 from bayplan.dialects.koordinator.elastic_quota import (
     KoordinatorQueueArgs,
-    QuotaDefinition,
     ResourceList,
     definition_of,
     tree_root_of,
 )
+from bayplan.queues.definitions import Translations
 from bayplan.snapshot import PodInfo, Snapshot
 from bayplan_plugins.queues.koordinator.features import QuotaFeatures
 from bayplan_plugins.queues.koordinator.quotas import Quotas
@@ -39,7 +39,7 @@ class FollowedQuotas:
         self._features = features
         self._now = now
         self._quotas: Quotas | None = None
-        self._known: dict[str, tuple[ElasticQuota, QuotaDefinition]] = {}
+        self._definitions = Translations(definition_of)
         self._offered: tuple[tuple[int, int], ResourceList] = ((-1, 0), {})
         snapshot.on_object(ElasticQuota, self._quota_changed)
         snapshot.on_object(ElasticQuotaProfile, self._profile_changed)
@@ -71,23 +71,18 @@ class FollowedQuotas:
     def recounted(self) -> Quotas:
         """Return the quotas as counted from nothing, to compare with those that were followed."""
         quotas = Quotas(self._args, self._features)
-        quotas.define(self._definitions())
+        living = {
+            name: one
+            for name, one in quota_objects(self._snapshot).items()
+            if one.metadata.deletion_timestamp is None
+        }
+        quotas.define(self._definitions.of(living))
         for pod in self._snapshot.living.values():
             quotas.set_pod(pod.pod, self._now(), pod.requests)
         for pod, _ in self._snapshot.placed.values():
             quotas.reserve(pod.pod)
         quotas.offer(_ALL_NODES, self._offer())
         return quotas
-
-    def _definitions(self) -> list[QuotaDefinition]:
-        """Return what the quotas say; an object that is as it was is not read again."""
-        before, self._known = self._known, {}
-        for name, one in quota_objects(self._snapshot).items():
-            if one.metadata.deletion_timestamp is None:
-                known = before.get(name)
-                again = known is None or known[0] is not one
-                self._known[name] = (one, definition_of(one)) if again else before[name]
-        return [definition for _, definition in self._known.values()]
 
     def _quota_changed(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
         # What the scheduler itself writes changes no definition.
