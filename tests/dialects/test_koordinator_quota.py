@@ -10,6 +10,7 @@ from bayplan.api import ElasticQuota, ElasticQuotaProfile, LabelSelector, Node, 
 from bayplan.api.elastic_quota import ElasticQuotaProfileSpec, ElasticQuotaSpec
 from bayplan.api.node import NodeStatus
 from bayplan.api.quantity import Quantity
+from bayplan.api.queue import Queue
 from bayplan.dialects.koordinator.elastic_quota import (
     DEFAULT_QUOTA,
     QuotaDefinition,
@@ -22,6 +23,10 @@ from bayplan.dialects.koordinator.elastic_quota import (
 )
 
 PREFIX = "quota.scheduling.koordinator.sh/"
+
+
+def as_queue(stated: ElasticQuota) -> Queue:
+    return queue_of(definition_of(stated), stated.metadata)
 
 
 def quota(
@@ -50,7 +55,7 @@ def pod(namespace: str, labels: Mapping[str, str] | None = None) -> Pod:
 
 
 def test_a_quota_is_a_queue() -> None:
-    queue = queue_of(quota({"cpu": "8"}, {"cpu": "16", "nvidia.com/gpu": "4"}, {"parent": "dept"}))
+    queue = as_queue(quota({"cpu": "8"}, {"cpu": "16", "nvidia.com/gpu": "4"}, {"parent": "dept"}))
     assert (queue.name, queue.parent, queue.source) == ("team", "dept", "ElasticQuota quotas/team")
     assert (queue.deserved.of("cpu"), queue.limit.of("cpu")) == (8000, 16000)
     assert queue.limit.of("memory") == float("inf")
@@ -60,12 +65,12 @@ def test_a_quota_is_a_queue() -> None:
 
 
 def test_the_children_of_the_root_quota_are_roots() -> None:
-    assert queue_of(quota(labels={"parent": "koordinator-root-quota"})).parent == ""
-    assert queue_of(quota()).parent == ""
+    assert as_queue(quota(labels={"parent": "koordinator-root-quota"})).parent == ""
+    assert as_queue(quota()).parent == ""
 
 
 def test_a_quota_that_does_not_lend_keeps_its_min() -> None:
-    queue = queue_of(quota({"cpu": "8"}, {"cpu": "16"}, {"allow-lent-resource": "false"}))
+    queue = as_queue(quota({"cpu": "8"}, {"cpu": "16"}, {"allow-lent-resource": "false"}))
     assert queue.lent.of("cpu") == 0
     assert queue.guaranteed.of("cpu") == 8000
 
@@ -80,7 +85,7 @@ def test_weights_are_those_of_the_annotation_unless_they_are_zero_or_unreadable(
 
 
 def test_what_is_wrong_with_an_object_is_the_queues_problem() -> None:
-    assert queue_of(quota({"cpu": "9"}, {"cpu": "8"})).problem == (
+    assert as_queue(quota({"cpu": "9"}, {"cpu": "8"})).problem == (
         "$.spec.min[cpu]: 9 is more than spec.max has, 8"
     )
 

@@ -32,6 +32,11 @@ _LONGEST_IDLE = 1.0
 _BATCH = 0.002
 """Seconds between two deliveries, so that answers that trickle in are handled together."""
 
+_LONG = 0.05
+"""Seconds of one slice after which probes, pages and the API server's answers have their turn."""
+_OTHERS = 0.1
+"""The part of its time that they get then: a request takes several turns of the event loop."""
+
 TABLES_PER_SECOND = 100.0
 """The number of decisions per second that can be explained in full afterwards."""
 
@@ -120,18 +125,27 @@ class LiveScheduler:
         while not self.stopping:
             if self._wanted is not None:
                 await self._change_profiles()
-            busy = self._slice()
-            if busy:
-                await asyncio.sleep(0)
+            started = time.perf_counter()
+            delivered = self._cache.deliver()
+            if self._cache.undelivered:
+                # Do not decide on half of what is known.
+                await self._give_way(started)
+                continue
+            if time.perf_counter() - started > _LONG:
+                await self._give_way(started)
+            started = time.perf_counter()
+            if self._decide() or delivered:
+                await self._give_way(started)
             else:
                 await self._idle()
 
-    def _slice(self) -> bool:
-        """Deliver events and run cycles for a few milliseconds; return whether there is more."""
-        delivered = self._cache.deliver()
-        if self._cache.undelivered:
-            # Do not decide on half of what is known.
-            return True
+    async def _give_way(self, since: float) -> None:
+        """Let others have a turn, and more than one after a long slice."""
+        took = time.perf_counter() - since
+        await asyncio.sleep(_OTHERS * took if took > _LONG else 0)
+
+    def _decide(self) -> bool:
+        """Run cycles for a few milliseconds; return whether there was any."""
         if self._usage is not None:
             self._usage.delivered()
         started = time.perf_counter()
@@ -148,7 +162,7 @@ class LiveScheduler:
             except BayplanError:
                 _log.exception("a cycle failed")
             self._unread.look(self.scheduler.snapshot, self._cluster.now)
-        return stepped or delivered
+        return stepped
 
     def next_time(self) -> float | None:
         """Return when there is something to do without any event; None when never, or to follow."""

@@ -38,13 +38,17 @@ class Translations(Generic[_Object, _Definition]):
 
     def of(self, objects: Mapping[str, _Object]) -> list[_Definition]:
         """Return the definitions of objects, given by key, in their order."""
-        before, self._known = self._known, {}
-        for key, one in objects.items():
-            known = before.get(key)
-            if known is None or known[0] is not one:
-                known = one, self._translate(one)
-            self._known[key] = known
-        return [definition for _, definition in self._known.values()]
+        found = [self.one(key, obj) for key, obj in objects.items()]
+        if len(self._known) > len(objects):
+            self._known = {key: self._known[key] for key in objects}
+        return found
+
+    def one(self, key: str, obj: _Object) -> _Definition:
+        """Return the definition of the object with this key."""
+        known = self._known.get(key)
+        if known is None or known[0] is not obj:
+            known = self._known[key] = obj, self._translate(obj)
+        return known[1]
 
 
 def sound(queues: Iterable[Queue]) -> list[Queue]:

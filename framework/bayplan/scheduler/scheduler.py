@@ -314,7 +314,10 @@ class Scheduler:
     # Cycles ------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """End waits at Permit or, without any, run one cycle; return whether there was either."""
+        """End waits at Permit or, without any, run one cycle; return whether there was either.
+
+        The statuses of thousands of queues may take long: they have a step of their own.
+        """
         state = self._state
         state.snapshot.sync()
         self._events.read_nominations()
@@ -330,7 +333,8 @@ class Scheduler:
             queued = state.queue.pop(state.now)
         if queued is None:
             waited = self._evict_overdue()
-            self._report_queues()
+            if self._report_queues():
+                return True
             state.recorder.gated(state.queue)
             state.group_status.write(
                 state.gangs.all().get,
@@ -397,13 +401,16 @@ class Scheduler:
                 except PluginError as exc:
                     state.recorder.log_failure(exc)
 
-    def _report_queues(self) -> None:
-        """Write the statuses of queues, after changes and after what was placed."""
+    def _report_queues(self) -> bool:
+        """Write the statuses of queues, after changes and after what was placed.
+
+        :returns: whether there was any.
+        """
         state = self._state
         # A unit may be placed long after the event that helped it.
         at = state.events, state.statistics.cycles
         if at == self._reported_at:
-            return
+            return False
         self._reported_at = at
         wanted: list[PatchStatus | PatchAnnotations] = []
         for profile in state.profiles.by_name.values():
@@ -413,6 +420,7 @@ class Scheduler:
                 except PluginError as exc:
                     state.recorder.log_failure(exc)
         state.queue_status.write(wanted)
+        return bool(wanted)
 
     def _evict_overdue(self) -> bool:
         """Evict what plugins find overdue, after changes and when they asked to be asked again.

@@ -121,13 +121,12 @@ def definition_of(quota: ElasticQuota) -> QuotaDefinition:
     )
 
 
-def queue_of(quota: ElasticQuota) -> Queue:
+def queue_of(own: QuotaDefinition, meta: ObjectMeta) -> Queue:
     """Return a quota as a queue; the children of the root quota are roots.
 
     A quota that does not lend keeps its min for itself. Resources that ``max`` does not name have
     no limit, and no part of what is left over is divided by them.
     """
-    own = definition_of(quota)
     minimum = Share(_floats(own.minimum))
     return Queue(
         own.name,
@@ -138,9 +137,9 @@ def queue_of(quota: ElasticQuota) -> Queue:
         limit=Share(_floats(own.maximum), other=float("inf")),
         weight=Share(_floats(own.weight)),
         lent=Share(other=float("inf")) if own.lends else Share(),
-        uid=quota.metadata.uid,
+        uid=meta.uid,
         problem=own.problem,
-        labels=quota.metadata.labels,
+        labels=meta.labels,
     )
 
 

@@ -39,7 +39,8 @@ class FollowedQuotas:
         self._features = features
         self._now = now
         self._quotas: Quotas | None = None
-        self._definitions = Translations(definition_of)
+        self.definitions = Translations(definition_of)
+        """By name, as the objects say now."""
         self._offered: tuple[tuple[int, int], ResourceList] = ((-1, 0), {})
         snapshot.on_object(ElasticQuota, self._quota_changed)
         snapshot.on_object(ElasticQuotaProfile, self._profile_changed)
@@ -76,7 +77,7 @@ class FollowedQuotas:
             for name, one in quota_objects(self._snapshot).items()
             if one.metadata.deletion_timestamp is None
         }
-        quotas.define(self._definitions.of(living))
+        quotas.define(self.definitions.of(living))
         for pod in self._snapshot.living.values():
             quotas.set_pod(pod.pod, self._now(), pod.requests)
         for pod, _ in self._snapshot.placed.values():
@@ -85,9 +86,25 @@ class FollowedQuotas:
         return quotas
 
     def _quota_changed(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
+        if old is None and new is not None:
+            self._add(new)
         # What the scheduler itself writes changes no definition.
-        if old is None or new is None or _definition(old) != _definition(new):
+        elif old is None or new is None or _definition(old) != _definition(new):
             self._quotas = None
+
+    def _add(self, quota: ElasticQuota) -> None:
+        """Take over a new quota: with thousands of them, it costs less than to count all again."""
+        if self._quotas is None:
+            return
+        meta = quota.metadata
+        own = self.definitions.one(meta.name, quota)
+        # These change more than where the pods that name the quota belong.
+        alters = own.tree or own.is_tree_root or own.namespaces or meta.deletion_timestamp
+        if alters or self._quotas.has(own.name) or self._snapshot.objects(ElasticQuotaProfile):
+            self._quotas = None
+            return
+        self._quotas.define((own,))
+        self._quotas.settle(self._now())
 
     def _profile_changed(self, old: object, new: object) -> None:
         self._quotas = None

@@ -29,7 +29,7 @@ from bayplan_plugins.queues.koordinator.manager import QuotaManager
 from bayplan_plugins.queues.koordinator.overuse import OveruseMonitor, pods_to_revoke
 from bayplan_plugins.queues.koordinator.resource_lists import added, printed
 from bayplan_plugins.queues.koordinator.room_plans import PreemptPlan, ReclaimPlan
-from bayplan_plugins.queues.koordinator.status import status_of, writes_for
+from bayplan_plugins.queues.koordinator.status import QuotaStatus, status_of, writes_for
 from bayplan_plugins.queues.policy import RoomPlan
 
 __all__ = ["KoordinatorPolicy"]
@@ -59,15 +59,21 @@ class KoordinatorPolicy:
             counts=lambda pod: True,
         )
         kinds = (ElasticQuota, ElasticQuotaProfile)
-        self._queue_of_quota = Translations(queue_of)
+        self._queue_of_quota = Translations(self._queue)
         self.ledger = Ledger(handle.snapshot, self._queues, kinds, (), rules)
         self._monitor = OveruseMonitor(parse_duration(args.delay_evict_time))
+        self._shown: dict[str, tuple[ElasticQuota, QuotaStatus]] = {}
+        """The quotas that say what they should, of which thousands stay as they are."""
         self._places: dict[str, tuple[Unit, tuple[float, str]]] = {}
 
     def _queues(self, snapshot: Snapshot) -> list[Queue]:
         objects = quota_objects(snapshot).items()
         quotas = {name: one for name, one in objects if name not in BUILTIN_QUOTAS}
         return self._queue_of_quota.of(quotas)
+
+    def _queue(self, quota: ElasticQuota) -> Queue:
+        meta = quota.metadata
+        return queue_of(self.followed.definitions.one(meta.name, quota), meta)
 
     @property
     def active(self) -> bool:
@@ -194,8 +200,15 @@ class KoordinatorPolicy:
             name = quota.metadata.name
             with alone(f"status of ElasticQuota {name}"):
                 manager = self._tree_of(name)
-                if manager is not None:
-                    yield from writes_for(quota, status_of(manager, name))
+                if manager is None:
+                    continue
+                status = status_of(manager, name)
+                if self._shown.get(name) == (quota, status):
+                    continue
+                writes = tuple(writes_for(quota, status))
+                if not writes:
+                    self._shown[name] = quota, status
+                yield from writes
 
 
 def _refused(gate: QuotaGate, unit: Unit) -> str | None:

@@ -92,6 +92,10 @@ class Quotas:
         living = (one for one in quotas if one.metadata.deletion_timestamp is None)
         self.define(definition_of(one) for one in living)
 
+    def has(self, name: str) -> bool:
+        """Tell whether there is a quota of that name, built in or not."""
+        return any(name in tree.quotas for tree in self.trees.values())
+
     def define(self, definitions: Iterable[QuotaDefinition]) -> None:
         """Add quotas, or take over their changes, by what their objects say."""
         for definition in parents_first({one.name: one for one in definitions}):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
+from bayplan.api import ApiObject
 from bayplan.api.kueue import (
     AdmissionFairSharingStatus,
     ClusterQueue,
@@ -32,12 +34,16 @@ from bayplan_plugins.queues.kueue.workloads import WorkloadInfo, local_queue_key
 
 __all__ = [
     "PendingPlace",
+    "QueueStatuses",
     "cluster_queue_status",
     "cohort_status",
     "local_queue_status",
     "pending_places",
-    "statuses",
 ]
+
+_Status = ClusterQueueStatus | CohortStatus | LocalQueueStatus
+_Subject = tuple[type[ApiObject], str]
+_Part = tuple[_Subject, Callable[[], object], Callable[[], _Status]]
 
 
 @dataclass(frozen=True)
@@ -61,17 +67,64 @@ def pending_places(store: Store, name: str) -> list[PendingPlace]:
     return places
 
 
-def statuses(store: Store, now: float) -> Iterator[PatchStatus]:
-    """Yield the status of each ClusterQueue, Cohort and LocalQueue."""
+class QueueStatuses:
+    """The status of each ClusterQueue, Cohort and LocalQueue.
+
+    There may be thousands of them, of which few change at a time: the others keep the status that
+    was made last.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[_Subject, tuple[object, PatchStatus]] = {}
+
+    def all(self, store: Store, now: float) -> Iterator[PatchStatus]:
+        """Yield the status of each.
+
+        :param now: seconds since 1970.
+        """
+        before, self._known = self._known, {}
+        for subject, mark, make in _parts(store, now):
+            kind, name = subject
+            with alone(f"status of {kind.__name__} {name}"):
+                known = before.get(subject)
+                stated = mark()
+                if known is None or known[0] != stated:
+                    known = stated, PatchStatus(kind, name, make())
+                self._known[subject] = known
+                yield known[1]
+
+
+def _parts(store: Store, now: float) -> Iterator[_Part]:
+    """Yield all that has a status: what the status follows from, and what makes it."""
     for name in store.cluster_queues:
-        with alone(f"status of ClusterQueue {name}"):
-            yield PatchStatus(ClusterQueue, name, cluster_queue_status(store, name, now))
+        mark = partial(_queue_mark, store, name)
+        yield (ClusterQueue, name), mark, partial(cluster_queue_status, store, name, now)
     for name in store.cohorts:
-        with alone(f"status of Cohort {name}"):
-            yield PatchStatus(Cohort, name, cohort_status(store, name))
+        make = partial(cohort_status, store, name)
+        yield (Cohort, name), make, make
     for key in store.local_queues:
-        with alone(f"status of LocalQueue {key}"):
-            yield PatchStatus(LocalQueue, key, local_queue_status(store, key, now))
+        mark = partial(_local_mark, store, key)
+        yield (LocalQueue, key), mark, partial(local_queue_status, store, key, now)
+
+
+def _queue_mark(store: Store, name: str) -> object:
+    """Return all that the status of a ClusterQueue follows from."""
+    reserving = store.reserving.get(name, {}).values()
+    uses = [(one.workload, one.usage) for one in reserving]
+    why = store.inactive_reason(name)
+    return store.cluster_queues[name], why, uses, len(store.pending[name]), _share(store, name)
+
+
+def _local_mark(store: Store, key: str) -> object:
+    """Return all that the status of a LocalQueue follows from."""
+    local = store.local_queues[key]
+    name = local.spec.cluster_queue
+    all_of = store.reserving.get(name, {}).values()
+    uses = [(one.workload, one.usage) for one in all_of if local_queue_key(one.workload) == key]
+    queue = store.cluster_queues.get(name)
+    why = store.inactive_reason(name) if queue is not None else None
+    waiting = sum(local_queue_key(one.workload) == key for one in store.pending.get(name, ()))
+    return local, queue, why, uses, waiting, _usage_share(store, key)
 
 
 def cluster_queue_status(store: Store, name: str, now: float) -> ClusterQueueStatus:
