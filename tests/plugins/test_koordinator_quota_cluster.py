@@ -11,6 +11,7 @@ from quota_builders import GPU, PREFIX, quota
 
 from bayplan.api import ElasticQuota, Pod
 from bayplan.dialects.koordinator.elastic_quota import BUILTIN_QUOTAS
+from bayplan.errors import InputError
 from bayplan.testing import Cluster, assert_pending, make_gang, make_node, make_object, make_pod
 from bayplan_plugins.queues.koordinator.policy import KoordinatorPolicy
 from bayplan_plugins.queues.plugin import Queues
@@ -166,6 +167,14 @@ def test_what_waits_for_its_queue_s_own_holds_back_none_that_borrow() -> None:
         cluster.add(member(f"fixed-{index}", "team", gpu=2, labels=fixed))
     cluster.add(member("guest", "team", gpu=2))
     assert sorted(pod.rpartition("/")[2] for pod in cluster.schedule()) == ["fixed-0", "guest"]
+
+
+def test_arguments_that_nothing_could_honour_are_refused() -> None:
+    with pytest.raises(InputError, match="enableQueueHint: expected true"):
+        Cluster([], plugins={"Queues": {"koordinator": {"enableQueueHint": False}}})
+    with pytest.raises(InputError, match="hookPlugins: Koordinator's hook plugins are Go code"):
+        Cluster([], plugins={"Queues": {"koordinator": {"hookPlugins": [{"key": "mine"}]}}})
+    Cluster([], plugins={"Queues": {"koordinator": {"enableQueueHint": True, "hookPlugins": []}}})
 
 
 @pytest.mark.parametrize(("monitored", "revoked"), [(True, ["p0", "p1"]), (False, [])])

@@ -245,7 +245,11 @@ def tree_root_of(profile: ElasticQuotaProfile, nodes: Iterable[Node]) -> Elastic
 
 
 class KoordinatorQueueArgs(pydantic.BaseModel):
-    """Arguments of Koordinator's ElasticQuota plugin (pkg/scheduler/apis/config, v1.8)."""
+    """Arguments of Koordinator's ElasticQuota plugin (pkg/scheduler/apis/config, v1.8).
+
+    Quotas are up to date in every decision, so ``quotaSnapshotUpdateInterval`` is always kept,
+    and only changes that may help a pod have it tried again, so ``enableQueueHint`` is always true.
+    """
 
     model_config = pydantic.ConfigDict(
         extra="forbid", frozen=True, alias_generator=pydantic.alias_generators.to_camel
@@ -264,6 +268,22 @@ class KoordinatorQueueArgs(pydantic.BaseModel):
     enable_queue_hint: bool | None = None
     quota_snapshot_update_interval: str | None = None
     hook_plugins: list[dict[str, object]] | None = None
+
+    @pydantic.field_validator("enable_queue_hint")
+    @classmethod
+    def _always_hinted(cls, value: bool | None) -> bool | None:
+        if value is False:
+            raise ValueError("expected true: only changes that may help a pod have it tried again")
+        return value
+
+    @pydantic.field_validator("hook_plugins")
+    @classmethod
+    def _without_hooks(
+        cls, value: list[dict[str, object]] | None
+    ) -> list[dict[str, object]] | None:
+        if value:
+            raise ValueError("Koordinator's hook plugins are Go code: write a plugin of bayplan")
+        return value
 
 
 def _label(meta: ObjectMeta, key: str) -> str:
