@@ -14,6 +14,7 @@ from bayplan.dialects.koordinator.elastic_quota import BUILTIN_QUOTAS
 from bayplan.errors import InputError
 from bayplan.testing import Cluster, assert_pending, make_gang, make_node, make_object, make_pod
 from bayplan_plugins.queues.koordinator.policy import KoordinatorPolicy
+from bayplan_plugins.queues.koordinator.status import status_of, status_patch
 from bayplan_plugins.queues.plugin import Queues
 
 
@@ -252,3 +253,6 @@ def test_quotas_in_step_are_as_counted_from_nothing(steps: list[tuple[str, int, 
                 # Quotas above others are checked where the profile says so.
                 if name not in ("a", *BUILTIN_QUOTAS):
                     assert same.used.every.get(GPU, 0) <= 6
+        for shown in cluster.api.list(ElasticQuota):
+            manager = counted.trees[""]
+            assert status_patch(shown, status_of(manager, shown.metadata.name)) is None

@@ -196,6 +196,7 @@ class KoordinatorPolicy:
 
     def statuses(self) -> Iterator[PatchStatus | PatchAnnotations]:
         """Yield the status and the annotations of each ElasticQuota that are not up to date."""
+        before, self._shown = self._shown, {}
         for quota in self._handle.snapshot.objects(ElasticQuota).values():
             name = quota.metadata.name
             with alone(f"status of ElasticQuota {name}"):
@@ -203,11 +204,10 @@ class KoordinatorPolicy:
                 if manager is None:
                     continue
                 status = status_of(manager, name)
-                if self._shown.get(name) == (quota, status):
-                    continue
-                writes = tuple(writes_for(quota, status))
+                current = quota, status
+                writes = () if before.get(name) == current else tuple(writes_for(*current))
                 if not writes:
-                    self._shown[name] = quota, status
+                    self._shown[name] = current
                 yield from writes
 
 

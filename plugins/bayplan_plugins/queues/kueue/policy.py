@@ -37,7 +37,7 @@ from bayplan_plugins.queues.kueue.manager import KueueManager
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.kueue.quotas import queues_of
 from bayplan_plugins.queues.kueue.rehearsal import Rehearsal
-from bayplan_plugins.queues.kueue.status import QueueStatuses
+from bayplan_plugins.queues.kueue.status import KueueStatuses
 from bayplan_plugins.queues.kueue.store import KueueObject
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 from bayplan_plugins.queues.kueue.written import Written
@@ -79,7 +79,7 @@ class KueuePolicy:
         self._written = Written(handle, self._pods.changed)
         self._writes = JobWrites(handle, self._jobs, self._written)
         self._rehearsal = Rehearsal(handle, self._pods, lambda: self._admission.store)
-        self._statuses = QueueStatuses()
+        self._statuses = KueueStatuses()
         self._admission = Admission(
             (args or KueueArgs()).settings(),
             self._rehearsal.fits,

@@ -33,8 +33,8 @@ from bayplan_plugins.queues.kueue.store import Store
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo, local_queue_key
 
 __all__ = [
+    "KueueStatuses",
     "PendingPlace",
-    "QueueStatuses",
     "cluster_queue_status",
     "cohort_status",
     "local_queue_status",
@@ -67,7 +67,7 @@ def pending_places(store: Store, name: str) -> list[PendingPlace]:
     return places
 
 
-class QueueStatuses:
+class KueueStatuses:
     """The status of each ClusterQueue, Cohort and LocalQueue.
 
     There may be thousands of them, of which few change at a time: the others keep the status that

@@ -13,7 +13,7 @@ from bayplan.cluster.conditions import without_times
 from bayplan_plugins.queues.kueue import Admission, Settings
 from bayplan_plugins.queues.kueue.settings import UsageSharing
 from bayplan_plugins.queues.kueue.status import (
-    QueueStatuses,
+    KueueStatuses,
     cluster_queue_status,
     cohort_status,
     local_queue_status,
@@ -172,7 +172,7 @@ def test_places_in_line_count_from_the_next_one() -> None:
 
 def test_every_queue_and_cohort_gets_its_status() -> None:
     store = borrowing().store
-    keys = {(write.type.__name__, write.key) for write in QueueStatuses().all(store, NOW)}
+    keys = {(write.type.__name__, write.key) for write in KueueStatuses().all(store, NOW)}
     assert keys == {
         *(("ClusterQueue", name) for name in store.cluster_queues),
         *(("Cohort", name) for name in store.cohorts),
@@ -182,7 +182,7 @@ def test_every_queue_and_cohort_gets_its_status() -> None:
 
 def test_only_queues_that_changed_get_another_status() -> None:
     admission = borrowing()
-    statuses = QueueStatuses()
+    statuses = KueueStatuses()
     before = {(one.type, one.key): one for one in statuses.all(admission.store, NOW)}
     again = statuses.all(admission.store, NOW + 1)
     assert all(before[one.type, one.key] is one for one in again)
@@ -192,7 +192,7 @@ def test_only_queues_that_changed_get_another_status() -> None:
         (one.type.__name__, one.key) for one in later if before[one.type, one.key] is not one
     }
     assert changed == {("ClusterQueue", "q"), ("LocalQueue", "default/q")}
-    fresh = QueueStatuses().all(admission.store, NOW + 2)
+    fresh = KueueStatuses().all(admission.store, NOW + 2)
     assert [without_times(one.status) for one in later] == [
         without_times(one.status) for one in fresh
     ]
