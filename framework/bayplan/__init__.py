@@ -19,15 +19,14 @@ if TYPE_CHECKING:
         SKIP,
         Args,
         CycleState,
+        DeviceOpinion,
         DomainState,
         DomainTrial,
-        Handle,
         NodeRefusals,
         Normalize,
         Overdue,
         Placement,
         Placements,
-        Plugin,
         Preemption,
         PreemptionTrial,
         PreFilterResult,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     )
     from bayplan.plugin.events import ClusterEvent
     from bayplan.plugin.hookspecs import hookimpl
+    from bayplan.plugin.plugin import Handle, Plugin
     from bayplan.snapshot import NodeRow, NodeView, PodInfo
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "BayplanError",
     "ClusterEvent",
     "CycleState",
+    "DeviceOpinion",
     "DomainState",
     "DomainTrial",
     "Handle",
@@ -84,6 +85,7 @@ _HOMES = (
     "bayplan.plugin.events",
     "bayplan.plugin.hookspecs",
     "bayplan.plugin.base",
+    "bayplan.plugin.plugin",
     "bayplan.snapshot",
 )
 

@@ -233,7 +233,7 @@ def test_what_is_for_hooks_says_so_while_plugins_are_made() -> None:
         """Asks for what is not there yet."""
 
         def __init__(self, args: Args, handle: Handle) -> None:
-            handle.hook("bind")
+            handle.serves(PodInfo(make_pod("a")))
 
         @hookimpl
         def post_bind(self) -> None:

@@ -28,7 +28,7 @@ def teams() -> list[ElasticQuota]:
 
 
 def policy(cluster: Cluster) -> KoordinatorPolicy:
-    calls = cluster.profile.runtime["queue_of"]
+    calls = cluster.profile.runtime["queueing"]
     (plugin,) = [call.plugin for call in calls if isinstance(call.plugin, Queues)]
     return next(one for one in plugin.policies if isinstance(one, KoordinatorPolicy))
 

@@ -133,17 +133,17 @@ class World:
 
     def problems(self) -> dict[str, str]:
         """Return what is wrong with queues."""
-        reports = self.cluster.scheduler.queue_reports()
+        reports = self.cluster.scheduler.queues.reports()
         return {one.name: one.problem for one in reports if one.problem}
 
     def notes(self, name: str) -> list[str]:
         """Return the notes on a queue."""
-        (found,) = (one for one in self.cluster.scheduler.queue_reports() if one.name == name)
+        (found,) = (one for one in self.cluster.scheduler.queues.reports() if one.name == name)
         return list(found.notes)
 
     def used(self, name: str) -> float:
         """Return the GPUs that a queue uses."""
-        (found,) = (one for one in self.cluster.scheduler.queue_reports() if one.name == name)
+        (found,) = (one for one in self.cluster.scheduler.queues.reports() if one.name == name)
         return found.resources[GPU].used
 
 

@@ -213,7 +213,7 @@ class Story:
 
     def check_lending(self) -> None:
         """What is lent is idle, borrowed by others, and still owed."""
-        reports = self.cluster.scheduler.queue_reports()
+        reports = self.cluster.scheduler.queues.reports()
         for parent in {one.parent for one in reports}:
             siblings = [one for one in reports if one.parent == parent]
             for name in {name for one in siblings for name in one.resources}:

@@ -9,7 +9,7 @@ import pytest
 from fake_cluster import FakeCluster
 from parts import NAME, Order, place_pod, profiles_of, queue_pod, state_of
 
-from bayplan import Args, NodeRow, Placement, Plugin, PodInfo, Unit, hookimpl
+from bayplan import Args, DeviceOpinion, NodeRow, Placement, Plugin, PodInfo, Unit, hookimpl
 from bayplan.api.gang import Gang
 from bayplan.cluster.protocol import Event, Evict
 from bayplan.errors import ClusterError, Conflict, TooManyDisruptions
@@ -31,6 +31,22 @@ class Small(Plugin[Args]):
         if node.name == "bad":
             return Refusal(("broken",), resolvable=False)
         return "full" if node.pods else None
+
+    @hookimpl
+    def keep_in_place(self) -> str:
+        return "it is small"
+
+    @hookimpl
+    def may_give_up(self) -> list[PodInfo]:
+        return [POD]
+
+    @hookimpl
+    def serves(self) -> frozenset[str]:
+        return frozenset({"example.com/crumbs"})
+
+    @hookimpl
+    def device_score(self) -> float:
+        return 3
 
 
 class Desk:
@@ -60,10 +76,10 @@ UNIT = Unit(POD.key, [POD])
         lambda handle: handle.place(UNIT, Placement("", None)),
         lambda handle: handle.free_slots(POD),
         lambda handle: handle.refusals(POD),
-        lambda handle: handle.hook("bind"),
+        lambda handle: handle.queueing,
         lambda handle: handle.fit_message(POD),
     ],
-    ids=["offers", "place", "free_slots", "refusals", "hook", "fit_message"],
+    ids=["offers", "place", "free_slots", "refusals", "queueing", "fit_message"],
 )
 def test_what_needs_the_other_plugins_says_so_while_they_are_made(
     call: Callable[[PluginHandle], object],
@@ -183,9 +199,12 @@ def test_a_unit_is_placed_only_within_the_trial(desk: Desk) -> None:
     assert POD.key not in desk.handle.snapshot.placed
 
 
-def test_hooks_of_the_profile_can_be_called(desk: Desk) -> None:
-    (call,) = desk.handle.hook("queue_sort")
-    assert call(UNIT, 4.0) == (0.0, 4.0)
+def test_other_plugins_are_asked_by_what_they_answer(desk: Desk) -> None:
+    handle = desk.handle
+    assert handle.queueing is None
+    assert handle.keep_in_place(POD) == "it is small"
+    assert [pod.key for pod in handle.may_give_up()] == [POD.key]
+    assert handle.serves(POD) == {"example.com/crumbs"}
+    row = NodeRow(handle.snapshot.nodes, 0)
+    assert handle.device_score(POD, row, [], {}) == DeviceOpinion(3.0, "Small")
     assert isinstance(desk.state.profiles.first.runtime.plugins["Order"], Order)
-    with pytest.raises(KeyError):
-        desk.handle.hook("no_such_hook")

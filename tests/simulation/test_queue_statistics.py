@@ -210,12 +210,12 @@ class PlainHistory:
             for key, amount in held.items():
                 sums[key] += amount * (scheduler.now - self._since)
         self._since = scheduler.now
-        (plugin,) = [call.plugin for call in profile_of(scheduler)["queue_reports"]]
+        (plugin,) = [call.plugin for call in profile_of(scheduler)["queueing"]]
         for policy in plugin.policies:
             if policy.active:
                 fresh = KnownReports(policy.system, policy.name)
                 found = reports(plugin.handle, policy, fresh)
-                assert [*found] == scheduler.queue_reports(), "what is kept is what is made"
+                assert [*found] == scheduler.queues.reports(), "what is kept is what is made"
                 self._holds |= {one.name: amounts(one.resources["cpu"]) for one in found}
 
 

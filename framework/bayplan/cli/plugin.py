@@ -18,8 +18,8 @@ from bayplan.cli import plugin_template
 from bayplan.cli.options import output_option
 from bayplan.dialects.koordinator.gangs import PLUGIN_NAMES
 from bayplan.errors import InputError
-from bayplan.plugin.base import Plugin
 from bayplan.plugin.contract import check_class, hooks_of
+from bayplan.plugin.plugin import Plugin
 from bayplan.profiles.finder import PluginFinder, load_file, plugin_files, plugins_in
 
 __all__ = ["command"]

@@ -75,7 +75,7 @@ class Cycle:
         self.unreserve = Unreserve(runtime, snapshot, failed)
         self._placer = Placer(runtime, evaluator, snapshot, self.unreserve, tables)
         self._score_placements = bool(runtime["placement_score"])
-        self._queueing = frozenset(call.name for call in runtime["queue_of"])
+        self._queueing = runtime.queueing_plugins
 
     def run(self, unit: Unit, number: int, now: float, preempt: bool = True) -> Result:
         """Try to place a unit; a plugin that raises makes the outcome ERROR, never an exception.

@@ -249,8 +249,8 @@ def explain_job(scheduler: Scheduler, kind: str, key: str) -> JobExplanation | N
 
     :raises PluginError: when a plugin raises.
     """
-    units = scheduler.units_of_job(kind, key)
-    line = scheduler.queue_line(units[0]) if units else None
+    units = scheduler.queues.units_of_job(kind, key)
+    line = scheduler.queues.position(units[0]) if units else None
     profile = scheduler.profile_of(units[0].pods[0].pod) if units else None
     if line is not None and line.refusal and profile is not None:
         found = _diagnosis(scheduler, profile).admit(units, line.change)
@@ -357,7 +357,7 @@ class _About:
         if unit is None:
             return
         try:
-            self._fields["line"] = self.scheduler.queue_line(unit)
+            self._fields["line"] = self.scheduler.queues.position(unit)
         except PluginError as exc:
             self._fields["broken_plugin"] = str(exc)
 

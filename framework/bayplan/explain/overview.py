@@ -130,7 +130,7 @@ def overview(scheduler: Scheduler) -> Overview:
     columns = [_column(table, name) for name in _resources(table)]
     states = [state_of(node) for node in table.nodes]
     jobs = _pending(scheduler)
-    reports = scheduler.queue_reports()
+    reports = scheduler.queues.reports()
     queues = sorted(reports, key=lambda one: (-one.waiting, -_finite(one.share, 1e9)))
     return Overview(
         at=round(scheduler.now, 3),

@@ -77,7 +77,7 @@ def pool_reports(scheduler: Scheduler) -> list[PoolReport]:
     pools: dict[str, ComputePool] = {}
     for kind in (AiComputePool, ComputePool):
         pools |= snapshot.objects(kind)
-    queues = [one for one in scheduler.queue_reports() if one.system == NAME]
+    queues = [one for one in scheduler.queues.reports() if one.system == NAME]
     found = []
     for name, pool in sorted(pools.items()):
         own = [one for one in queues if name in (one.name, one.parent)]

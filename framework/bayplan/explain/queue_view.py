@@ -43,7 +43,7 @@ class QueueView:
 
     def exists(self, scheduler: Scheduler) -> bool:
         """Tell whether there is any queue yet."""
-        return bool(scheduler.queue_reports())
+        return bool(scheduler.queues.reports())
 
     def as_json(self, scheduler: Scheduler) -> dict[str, Any]:
         """Return it as one JSON object, with the cluster's time in seconds as ``at``."""

@@ -44,7 +44,7 @@ def some_queues(scheduler: Scheduler) -> list[QueueReport]:
 
     :raises InputError: when there are none.
     """
-    reports = scheduler.queue_reports()
+    reports = scheduler.queues.reports()
     if not reports:
         raise InputError("there is no queue: neither an object nor a profile defines any")
     return reports
@@ -88,11 +88,11 @@ def queue_detail(scheduler: Scheduler, name: str) -> QueueDetail:
 def _line(scheduler: Scheduler, queue: QueueReport) -> list[JobInLine]:
     """Return the jobs of a queue: those in the line in order, then those that are held back."""
     lane = f"{queue.system}/{queue.name}"
-    admitted = scheduler.queue_jobs(lane)
+    admitted = scheduler.queues.jobs(lane)
     if admitted is not None:
         return list(admitted)
     waiting = [_job(scheduler, one, at) for at, one in enumerate(scheduler.queue.line(lane), 1)]
-    return waiting + [_job(scheduler, one, 0) for one in scheduler.held_back(lane)]
+    return waiting + [_job(scheduler, one, 0) for one in scheduler.queues.held_back(lane)]
 
 
 def _job(scheduler: Scheduler, queued: QueuedUnit, place: int) -> JobInLine:

@@ -182,7 +182,7 @@ class LiveApp:
         return UsageWriter(journal, self.leads, lambda: self.cluster.unix_time, self._queue_name)
 
     def _queue_name(self, pod: Pod) -> str:
-        return self.live.scheduler.queue_name_of(pod) if self.live is not None else ""
+        return self.live.scheduler.queues.name_of(pod) if self.live is not None else ""
 
     def _make_writer(self) -> Writer:
         client = self._profiles.client_connection

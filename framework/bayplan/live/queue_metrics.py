@@ -120,7 +120,7 @@ class QueueMetrics(Observer):
         if self._scheduler is None:
             return None
         try:
-            queue = self._scheduler.queue_of(Unit(pod.gang or pod.key, [pod]))
+            queue = self._scheduler.queues.of(Unit(pod.gang or pod.key, [pod]))
         except PluginError:
             # The scheduler reports it when it meets the pod itself.
             return None
@@ -158,7 +158,7 @@ class _Queues(Collector):
         now = time.monotonic()
         if now - self._made_at >= _AGE:
             try:
-                reports = scheduler.queue_reports()
+                reports = scheduler.queues.reports()
             except PluginError:
                 return ()
             self._made = [*_own(reports, self._oldest()), *peer_metrics(scheduler, reports)]

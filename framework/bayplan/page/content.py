@@ -53,7 +53,7 @@ def content(
 def organisation(scheduler: Scheduler) -> dict[str, Any]:
     """Return the queues and the pools."""
     try:
-        queues = [one.as_json() for one in scheduler.queue_reports()]
+        queues = [one.as_json() for one in scheduler.queues.reports()]
         pools = [one.as_json() for one in pool_reports(scheduler)]
     except BayplanError as exc:
         return {"queues": [], "pools": [], "problem": str(exc)}

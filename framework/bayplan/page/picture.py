@@ -310,7 +310,7 @@ class Picture:
         table = self.scheduler.snapshot.nodes
         offered: dict[str, float] = {}
         found = {}
-        for report in self.scheduler.queue_reports():
+        for report in self.scheduler.queues.reports():
             used: dict[str, float] = {}
             for name, one in report.resources.items():
                 # Kueue counts each flavor apart.
@@ -535,7 +535,7 @@ class Picture:
         info = self.scheduler.snapshot.living.get(pod.key)
         if info is None:
             return ""
-        return self.scheduler.queue_of(Unit(info.gang or info.key, [info])) or ""
+        return self.scheduler.queues.of(Unit(info.gang or info.key, [info])) or ""
 
     def pod_of(self, unit: str) -> Pod | None:
         """Return a pod that stands for a unit: one that waits, if any, and not one that ended."""

@@ -51,7 +51,7 @@ class QueueLog:
         return list(self.waits)[len(self.waits) - fresh :]
 
     def _waited(self, pod: PodInfo, seconds: float) -> None:
-        queue = self._scheduler.queue_of(Unit(pod.gang or pod.key, [pod]))
+        queue = self._scheduler.queues.of(Unit(pod.gang or pod.key, [pod]))
         told = queue is not None and queue.startswith(f"{_KUEUE}/")
         if queue is None or (told and self._scheduler.snapshot.objects(KueueWorkload)):
             return

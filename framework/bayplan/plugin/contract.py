@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bayplan.api.podgroup import UnschedulableReason
+from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin import hookspecs
 from bayplan.plugin.base import (
@@ -22,7 +23,6 @@ from bayplan.plugin.base import (
     Normalize,
     Overdue,
     Placements,
-    Plugin,
     Preemption,
     PreFilterResult,
     Preparation,
@@ -34,11 +34,20 @@ from bayplan.plugin.base import (
 )
 from bayplan.plugin.devices import NodeDevices
 from bayplan.plugin.events import ClusterEvent
+from bayplan.plugin.plugin import Plugin
 from bayplan.queues.report import JobInLine, LineReport, QueueReport
 from bayplan.snapshot import PodInfo
 from bayplan.topology.network.tree import NetworkTree
 
-__all__ = ["ANSWERS", "check_class", "finite_number", "hook_names", "hooks_of"]
+__all__ = [
+    "ANSWERS",
+    "QUEUEING_ANSWERS",
+    "Answer",
+    "check_class",
+    "finite_number",
+    "hook_names",
+    "hooks_of",
+]
 
 _MARK = f"{hookspecs.PROJECT}_impl"
 _OPTIONS = ("hookwrapper", "wrapper", "tryfirst", "trylast", "optionalhook", "specname")
@@ -161,34 +170,25 @@ def _annotations(value: Any) -> bool:
     )
 
 
-ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+Answer = tuple[Callable[[Any], bool], str]
+
+ANSWERS: dict[str, Answer] = {
     "concerns": (lambda v: isinstance(v, bool), "True or False"),
     "pre_enqueue": (_text, "None or a text"),
     "queue_sort": (_key, "a tuple of numbers"),
-    "queue_of": (_text, "None or a text"),
-    "order_in_queue": (lambda v: v is None or _key(v), "None or a tuple of numbers"),
-    "next_queue": (_text, "None or a text"),
-    "actions_of": (
-        lambda v: v is None or (isinstance(v, Sequence) and not isinstance(v, str)),
-        "None or a sequence of texts",
-    ),
-    "may_make_room": (lambda v: v is None or isinstance(v, bool), "None, True or False"),
-    "is_strict": (lambda v: v is None or isinstance(v, bool), "None, True or False"),
-    "kind_in_queue": (lambda v: isinstance(v, Hashable), "None or anything hashable"),
-    "turn": (
-        lambda v: v is None or (isinstance(v, Sequence) and not isinstance(v, str)),
-        "None or a sequence of pods",
-    ),
+    "equivalence": (lambda v: isinstance(v, Hashable), "None or anything hashable"),
     "requeue_hint": (lambda v: isinstance(v, bool), "True or False"),
     "pre_filter": (
         lambda v: v is SKIP or isinstance(v, PreFilterResult) or _text(v),
         "None, a text, SKIP or a PreFilterResult",
     ),
+    "serves": (lambda v: isinstance(v, frozenset), "a frozenset of resources"),
     "filter_node": (lambda v: isinstance(v, Refusal) or _text(v), "None, a text or a Refusal"),
     "post_filter": (
         lambda v: isinstance(v, Preemption) or _text(v),
         "None, a text or a Preemption",
     ),
+    "may_preempt": (lambda v: v is None or isinstance(v, bool), "None, True or False"),
     "overdue": (lambda v: v is None or isinstance(v, Overdue), "None or an Overdue"),
     "keep_in_place": (_text, "None or a text"),
     "pre_score": (lambda v: v is None or isinstance(v, Skip), "None or SKIP"),
@@ -201,38 +201,18 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "reserve": (_text, "None or a text"),
     "permit": (_permit, "None, a text or Wait(seconds)"),
     "device_score": (_points, "None, a finite number or -inf"),
-    "queue_reports": (
-        lambda v: (
-            isinstance(v, Sequence)
-            and not isinstance(v, str)
-            and all(isinstance(one, QueueReport) for one in v)
-        ),
-        "a sequence of QueueReports",
-    ),
-    "unschedulable_reason": (
-        lambda v: v is None or isinstance(v, UnschedulableReason),
-        "None or an UnschedulableReason",
-    ),
-    "queue_line": (lambda v: v is None or isinstance(v, LineReport), "None or a LineReport"),
-    "units_of_job": (
-        lambda v: v is None or (bool(v) and all(isinstance(one, Unit) for one in v)),
-        "None or some Units",
-    ),
-    "queue_jobs": (
-        lambda v: (
-            v is None or (isinstance(v, Sequence) and all(isinstance(one, JobInLine) for one in v))
-        ),
-        "None or a sequence of JobsInLine",
-    ),
     "may_give_up": (
         lambda v: isinstance(v, Sequence) and all(isinstance(one, PodInfo) for one in v),
         "a sequence of PodInfos",
     ),
-    "admitted_without": (lambda v: v is None or isinstance(v, str), "None or a name"),
     "network_tree": (lambda v: v is None or isinstance(v, NetworkTree), "None or a NetworkTree"),
     "node_devices": (
         lambda v: v is None or isinstance(v, NodeDevices),
         "None or NodeDevices",
+    ),
+    "queueing": (
+        lambda v: all(callable(getattr(v, name, None)) for name in QUEUEING_ANSWERS),
+        "a Queueing, with all of its methods",
     ),
     "pre_bind": (
         lambda v: isinstance(v, Preparation) or _text(v),
@@ -245,3 +225,39 @@ ANSWERS: dict[str, tuple[Callable[[Any], bool], str]] = {
 Columns and iterables (filter, score, normalize, slots, remedies, relax) are checked where they
 are consumed, against the nodes they belong to.
 """
+
+
+def _sequence_of(kind: type | tuple[type, ...]) -> Callable[[Any], bool]:
+    def check(value: Any) -> bool:
+        is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
+        return is_sequence and all(isinstance(one, kind) for one in value)
+
+    return check
+
+
+def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
+
+
+QUEUEING_ANSWERS: dict[str, Answer] = {
+    "queue_of": (_text, "None or a text"),
+    "order": (_or_none(_key), "None or a tuple of numbers"),
+    "next_queue": (_text, "None or a text"),
+    "is_strict": (lambda v: isinstance(v, bool), "True or False"),
+    "pods_to_place": (_or_none(_sequence_of(PodInfo)), "None or a sequence of PodInfos"),
+    "actions": (_or_none(_sequence_of(str)), "None or a sequence of texts"),
+    "reports": (_sequence_of(QueueReport), "a sequence of QueueReports"),
+    "statuses": (
+        _sequence_of((PatchStatus, PatchAnnotations)),
+        "a sequence of PatchStatus and PatchAnnotations",
+    ),
+    "position": (lambda v: v is None or isinstance(v, LineReport), "None or a LineReport"),
+    "jobs": (_or_none(_sequence_of(JobInLine)), "None or a sequence of JobsInLine"),
+    "units_of_job": (_or_none(_sequence_of(Unit)), "None or a sequence of Units"),
+    "unschedulable_reason": (
+        lambda v: v is None or isinstance(v, UnschedulableReason),
+        "None or an UnschedulableReason",
+    ),
+    "admitted_without": (_text, "None or a text"),
+}
+"""For each method of :class:`~bayplan.plugin.queueing.Queueing`: a check, and its description."""

@@ -19,8 +19,6 @@ import pluggy
 
 if TYPE_CHECKING:
     from bayplan.api.dra import Device, DeviceId
-    from bayplan.api.podgroup import UnschedulableReason
-    from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
     from bayplan.plugin.base import (
         CycleState,
         Overdue,
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from bayplan.plugin.decision import Decision
     from bayplan.plugin.devices import NodeDevices
     from bayplan.plugin.events import ClusterEvent
-    from bayplan.queues.report import JobInLine, LineReport, QueueReport
+    from bayplan.plugin.queueing import Queueing
     from bayplan.snapshot import NodeRow, NodeView, PodInfo
     from bayplan.topology.network.tree import NetworkTree
 
@@ -97,58 +95,19 @@ def queue_sort(unit: Unit, added: float) -> tuple[float, ...]:
 
 
 @hookspec(firstresult=True)
-def queue_of(unit: Unit) -> str | None:
-    """Return the queue, of those that share the cluster, that a unit belongs to; None for none.
+def queueing() -> Queueing:
+    """Return the queues that share the cluster. At most one plugin per profile.
 
-    Each has a line of its own: ``order_in_queue`` orders it, ``next_queue`` chooses among them.
+    Called once, when the plugins have been made. See :class:`~bayplan.plugin.queueing.Queueing`.
     """
-
-
-@hookspec(firstresult=True)
-def order_in_queue(unit: Unit, added: float) -> tuple[float, ...] | None:
-    """Return a unit's key in the line of its queue; None leaves it to ``queue_sort``."""
-
-
-@hookspec(firstresult=True)
-def next_queue(heads: Mapping[str, Unit], action: str) -> str | None:
-    """Return the queue whose first unit is tried next; None when none of them may be.
-
-    ``heads`` are the first units by queue; units without a queue have the queue "". ``action`` is
-    "" for plain placement, else one of ``Plugin.actions``.
-    """
+    raise AssertionError
 
 
 @hookspec
-def actions_of(unit: Unit) -> Sequence[str] | None:
-    """Return which of the plugin's own ``actions`` a unit has; None for all of them."""
+def equivalence(unit: Unit) -> Hashable:
+    """Return what this plugin tells units apart by, besides their specs; None for nothing.
 
-
-@hookspec
-def may_make_room(unit: Unit, action: str) -> bool | None:
-    """Tell whether ``post_filter`` may find room for a unit in one of its ways; None for yes.
-
-    Asked before each of the plugin's own ``actions``; a cheap no saves the search.
-    """
-
-
-@hookspec(firstresult=True)
-def is_strict(unit: Unit) -> bool | None:
-    """Tell whether a unit that does not fit holds back all after it in its queue; None for no."""
-
-
-@hookspec
-def kind_in_queue(unit: Unit) -> Hashable:
-    """Return what a queue tells units apart by, beside what their specs ask for; None for nothing.
-
-    Where one unit does not fit, units of its queue and kind that ask for as much are not tried.
-    """
-
-
-@hookspec(firstresult=True)
-def turn(unit: Unit) -> Sequence[PodInfo] | None:
-    """Return the pods of a unit that are placed in this cycle; None for all of them.
-
-    The others get a cycle of their own once these have their nodes.
+    Where a unit of a queue does not fit, equivalent ones of that queue are not tried.
     """
 
 
@@ -187,6 +146,16 @@ def pre_filter(
 
 
 @hookspec
+def serves(pod: PodInfo) -> frozenset[str]:
+    """Return the requested resources that this plugin serves on nodes that offer none of them.
+
+    NodeResourcesFit leaves these to the plugin there. The answer may depend on the pod's requests
+    and on the API objects of the snapshot only.
+    """
+    raise AssertionError
+
+
+@hookspec
 def filter(pod: PodInfo, nodes: NodeView, state: CycleState) -> Iterable[Reject]:
     """Yield the nodes refused, as masks with reasons. Called once for many nodes."""
     raise AssertionError
@@ -205,6 +174,14 @@ def post_filter(
 
     The first Preemption is carried out: its nodes are nominated for the unit, its victims evicted.
     ``action`` is one of ``Plugin.actions``; "" for a plugin that is asked at once.
+    """
+
+
+@hookspec
+def may_preempt(unit: Unit, action: str) -> bool | None:
+    """Tell whether ``post_filter`` may help a unit with one of its actions; None for yes.
+
+    Asked before each of the plugin's own ``actions``; a cheap no saves the search.
     """
 
 
@@ -228,8 +205,18 @@ def prepare() -> None:
 def keep_in_place(pod: PodInfo) -> str | None:
     """Return why a pod that runs may not be moved so that others fit better; None if it may.
 
-    Asked before a plugin evicts it through ``overdue`` though it has done nothing wrong.
+    Asked through ``Handle.keep_in_place``, before a plugin evicts it through ``overdue`` though it
+    has done nothing wrong.
     """
+
+
+@hookspec
+def may_give_up() -> Sequence[PodInfo]:
+    """Return the pods on nodes that elastic jobs in queues would give up before any eviction.
+
+    Those that they give up already are among them. Asked through ``Handle.may_give_up``.
+    """
+    raise AssertionError
 
 
 @hookspec
@@ -352,78 +339,6 @@ def bind(pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | Non
 @hookspec
 def post_bind(pod: PodInfo, node: NodeRow, state: CycleState) -> None:
     """Called when the pod has been bound."""
-
-
-# Queues ------------------------------------------------------------------------------------
-
-
-@hookspec
-def queue_reports() -> Sequence[QueueReport]:
-    """Return what is known of all queues of this plugin, parents before their children."""
-    raise AssertionError
-
-
-@hookspec
-def queue_statuses() -> Iterable[PatchStatus | PatchAnnotations]:
-    """Return what the objects of this plugin's queues should say of them now.
-
-    Called when no unit is left to try, after changes of the cluster. Only what an object does not
-    say yet is written, and each state once: another program may have the last word. Only in the
-    first minute a state that was overwritten is written again: a killed scheduler may have done it.
-    """
-    raise AssertionError
-
-
-@hookspec(firstresult=True)
-def unschedulable_reason(unit: Unit) -> UnschedulableReason | None:
-    """Return why a pending unit's queue does not take it; None if it does.
-
-    Called for units that do not fit, for the status of KAI's PodGroups.
-    """
-
-
-@hookspec(firstresult=True)
-def queue_line(unit: Unit) -> LineReport | None:
-    """Return where a pending unit stands in its queue and what would admit it; None for no queue.
-
-    May search and try, within trials: it is asked for explanations only.
-    """
-
-
-@hookspec(firstresult=True)
-def units_of_job(kind: str, key: str) -> Sequence[Unit] | None:
-    """Return the pods that a job will have, which waits for its queue without any; None if not.
-
-    ``kind`` and ``key`` (``namespace/name``) name the object whose pods are still to come: gangs,
-    and single pods. ``queue_line`` is asked about the first, and all are tried, for explanations
-    only.
-    """
-
-
-@hookspec(firstresult=True)
-def queue_jobs(queue: str) -> Sequence[JobInLine] | None:
-    """Return the jobs that wait in a queue (``SYSTEM/NAME``), the next one first.
-
-    None where they wait in the scheduler's own line.
-    """
-
-
-@hookspec
-def may_give_up() -> Sequence[PodInfo]:
-    """Return the pods on nodes that queued jobs would give up before anybody is evicted.
-
-    Those that they give up already are among them. Called by queues before they evict.
-    """
-    raise AssertionError
-
-
-@hookspec(firstresult=True)
-def admitted_without(pods: Sequence[PodInfo], job: str) -> str | None:
-    """Return the first job that waits for quota and would be admitted without some pods.
-
-    They are pods that elastic jobs would give up, which have no node in the running trial. ``job``
-    is the only one to ask for, as it was returned before; "" for any.
-    """
 
 
 # What there is -----------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from typing import Any
 
 from bayplan.dialects.koordinator.gangs import PLUGIN_NAMES
 from bayplan.errors import InputError, did_you_mean
-from bayplan.plugin.base import Plugin
 from bayplan.plugin.contract import check_class
+from bayplan.plugin.plugin import Plugin
 
 __all__ = ["ENTRY_POINT_GROUP", "PluginFinder", "load_file", "plugin_files", "plugins_in"]
 

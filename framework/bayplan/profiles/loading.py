@@ -21,8 +21,9 @@ from bayplan.dialects.koordinator.gangs import CoschedulingArgs
 from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.documents import Document, Text, parse_documents, read_text
 from bayplan.inputs.validated import validated
-from bayplan.plugin.base import Args, Plugin
+from bayplan.plugin.base import Args
 from bayplan.plugin.contract import hook_names
+from bayplan.plugin.plugin import Plugin
 from bayplan.profiles.configuration import Configuration, PluginConfig, PluginSet, ProfileEntry
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.settings import ClientConnection, LeaderElection
@@ -45,25 +46,14 @@ _QUIET = {
     "concerns",
     "remedies",
     "relax",
-    "queue_of",
-    "order_in_queue",
-    "next_queue",
-    "turn",
-    "is_strict",
-    "may_make_room",
-    "actions_of",
-    "kind_in_queue",
+    "queueing",
+    "equivalence",
+    "serves",
+    "may_preempt",
     "overdue",
     "prepare",
     "keep_in_place",
-    "queue_reports",
-    "queue_statuses",
-    "unschedulable_reason",
-    "queue_line",
-    "units_of_job",
-    "queue_jobs",
     "may_give_up",
-    "admitted_without",
     "network_tree",
     "node_devices",
 }
@@ -296,6 +286,12 @@ def _resolve(
         count = len(points["queue_sort"])
         raise InputError(
             f"a profile needs exactly one queueSort plugin, this one has {count}",
+            document.where((*at, "plugins")),
+        )
+    owners = [name for name, _ in points["queueing"]]
+    if len(owners) > 1:
+        raise InputError(
+            f"a profile takes one plugin with queues, this one has {' and '.join(owners)}",
             document.where((*at, "plugins")),
         )
     used = {name for order in points.values() for name, _ in order}

@@ -10,16 +10,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import pluggy
 
 from bayplan.errors import PluginError
 from bayplan.plugin import hookspecs
-from bayplan.plugin.base import Args, Plugin
-from bayplan.plugin.contract import ANSWERS, finite_number, hook_names
+from bayplan.plugin.base import Args
+from bayplan.plugin.contract import ANSWERS, QUEUEING_ANSWERS, Answer, finite_number, hook_names
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
+from bayplan.plugin.plugin import Plugin
+from bayplan.plugin.queueing import Queueing
 from bayplan.snapshot import PodInfo
 
 __all__ = ["Hook", "HookCall", "Runtime", "Spellings", "guard"]
@@ -115,11 +119,19 @@ class Runtime:
 
     :param plugins: the plugins by name.
     :param hooks: the calls of every hook, in order.
+    :param queueing: the queues that share the cluster, None for none; it raises PluginError for
+        whatever its plugin raises.
     """
 
-    def __init__(self, plugins: Mapping[str, AnyPlugin], hooks: Mapping[str, Hook]) -> None:
+    def __init__(
+        self,
+        plugins: Mapping[str, AnyPlugin],
+        hooks: Mapping[str, Hook],
+        queueing: Queueing | None = None,
+    ) -> None:
         self.plugins = plugins
         self.hooks = hooks
+        self.queueing = queueing
         self.unconcerned: frozenset[str] = frozenset()
         """The plugins that were left out."""
         self._of_kind: dict[int, Runtime] = {}
@@ -150,7 +162,18 @@ class Runtime:
                 for name, weight in points.get(hook, [(name, 1) for name in plugins])
                 if name in found
             )
-        return cls(dict(plugins), hooks)
+        queueing = next((_guarded_queueing(call) for call in hooks["queueing"]), None)
+        return cls(dict(plugins), hooks, queueing)
+
+    @cached_property
+    def queueing_plugins(self) -> frozenset[str]:
+        """The plugin that decides on queues, by name; empty without one."""
+        return frozenset(call.name for call in self.hooks["queueing"])
+
+    @cached_property
+    def queueing_actions(self) -> frozenset[str]:
+        """The actions of the plugin that decides on queues."""
+        return frozenset(name for call in self.hooks["queueing"] for name in call.plugin.actions)
 
     def __getitem__(self, hook: str) -> Hook:
         return self.hooks[hook]
@@ -181,6 +204,7 @@ class Runtime:
                 hook: tuple(one for one in calls if one.name not in names)
                 for hook, calls in self.hooks.items()
             },
+            self.queueing,
         )
         part.unconcerned = names
         return part
@@ -188,7 +212,7 @@ class Runtime:
     def with_calls(self, change: Callable[[HookCall], HookCall]) -> Runtime:
         """Return the same runtime with every call replaced, as tracing does."""
         changed = {hook: tuple(change(one) for one in calls) for hook, calls in self.hooks.items()}
-        return Runtime(self.plugins, changed)
+        return Runtime(self.plugins, changed, self.queueing)
 
     def spellings(self, vector: str, per_node: str) -> list[Spellings]:
         """Pair the two spellings of each plugin; plugins with a column-wise one come first."""
@@ -210,19 +234,34 @@ def _compile(
     weight: int,
 ) -> HookCall:
     picks = tuple(arguments.index(argument) for argument in impl.argnames)
-    call = _guarded(impl.function, picks, name, hook)
+    call = _guarded(impl.function, picks, name, hook, ANSWERS.get(hook))
     return HookCall(plugin, name, hook, call, impl.function, weight)
 
 
+def _guarded_queueing(call: HookCall) -> Queueing:
+    """Return what a plugin's ``queueing`` returns, each of its methods guarded like a hook."""
+    own = call()
+    methods = {}
+    for method, answer in QUEUEING_ANSWERS.items():
+        function = getattr(own, method)
+        picks = tuple(range(len(inspect.signature(function).parameters)))
+        methods[method] = _guarded(function, picks, call.name, method, answer)
+    return cast(Queueing, SimpleNamespace(**methods))
+
+
 def _guarded(
-    function: Callable[..., Any], picks: tuple[int, ...], name: str, hook: str
+    function: Callable[..., Any],
+    picks: tuple[int, ...],
+    name: str,
+    hook: str,
+    answer: Answer | None,
 ) -> Callable[..., Any]:
     """Return a function that takes all arguments and passes on those at ``picks``.
 
     The first one, two and three are spelled out: most plugins take these, and building a list
     triples the cost of a call.
     """
-    good, description = ANSWERS.get(hook, (None, ""))
+    good, description = answer if answer is not None else (None, "")
 
     # Most answers are None: those cost no check.
     any_is_fine = good is None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bayplan.api import Pod
 from bayplan.cycle.evaluator import Evaluator
 from bayplan.cycle.scheduling_cycle import Cycle
+from bayplan.plugin.queueing import Queueing
 from bayplan.profiles.loading import Profile
 from bayplan.profiles.runtime import Runtime
 
@@ -66,3 +68,14 @@ class ActiveProfiles:
         """Return the profile that schedules a pod, None when no profile does."""
         found = self.by_name.get(pod.spec.scheduler_name)
         return self.first if found is None and self._any_scheduler else found
+
+    def queueing_of(self, pod: Pod) -> Queueing | None:
+        """Return the queues of the profile that schedules a pod; None without any."""
+        profile = self.of(pod)
+        return profile.runtime.queueing if profile is not None else None
+
+    def queueing(self) -> Iterator[Queueing]:
+        """Yield the queues of each profile that has any."""
+        for profile in self.by_name.values():
+            if profile.runtime.queueing is not None:
+                yield profile.runtime.queueing

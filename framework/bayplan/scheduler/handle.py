@@ -8,17 +8,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bayplan.api.dra import Device, DeviceId
 from bayplan.api.gang import Gang
 from bayplan.cluster.protocol import Cluster, Done, Write
 from bayplan.errors import ClusterError
 from bayplan.gangs.directory import GangMembers
-from bayplan.plugin.base import NodeRefusals, Placement, Placements, Unit
+from bayplan.plugin.base import DeviceOpinion, NodeRefusals, Placement, Placements, Unit
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
-from bayplan.profiles.runtime import Hook
+from bayplan.plugin.queueing import Queueing
 from bayplan.scheduler.active_profiles import ActiveProfile
 from bayplan.scheduler.evictor import Evictor
 from bayplan.scheduler.state import SchedulerState
-from bayplan.snapshot import PodInfo, Snapshot
+from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
 __all__ = ["PluginHandle"]
 
@@ -93,8 +94,33 @@ class PluginHandle:
     def refusals(self, pod: PodInfo) -> Sequence[NodeRefusals]:
         return self._profile.evaluator.evaluate(pod).refusals()
 
-    def hook(self, name: str) -> Hook:
-        return self._profile.runtime[name]
+    @property
+    def queueing(self) -> Queueing | None:
+        return self._profile.runtime.queueing
+
+    def keep_in_place(self, pod: PodInfo) -> str | None:
+        answers = (call.call(pod) for call in self._profile.runtime["keep_in_place"])
+        return next((why for why in answers if why), None)
+
+    def may_give_up(self) -> Sequence[PodInfo]:
+        calls = self._profile.runtime["may_give_up"]
+        return list({pod.key: pod for call in calls for pod in call.call()}.values())
+
+    def serves(self, pod: PodInfo) -> frozenset[str]:
+        return frozenset[str]().union(*(call.call(pod) for call in self._profile.runtime["serves"]))
+
+    def device_score(
+        self,
+        pod: PodInfo,
+        node: NodeRow,
+        chosen: Sequence[tuple[str, DeviceId]],
+        devices: Mapping[DeviceId, Device],
+    ) -> DeviceOpinion | None:
+        for call in self._profile.runtime["device_score"]:
+            points: float | None = call.call(pod, node, chosen, devices)
+            if points is not None:
+                return DeviceOpinion(float(points), call.name)
+        return None
 
     def admit(self, gang: str) -> None:
         self._state.group_status.admit(gang)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -69,13 +69,13 @@ class RequeueRules:
         return None
 
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
-        """Return a unit's key in its lane, by ``order_in_queue`` or else ``queue_sort``."""
+        """Return a unit's key in its lane: its queue's order, or else ``queue_sort``."""
         unit = self._plain_unit(queued)
+        queueing = self._runtime_of(unit).queueing
         try:
-            for call in self._runtime_of(unit)["order_in_queue"]:
-                own: tuple[float, ...] | None = call.call(unit, queued.added)
-                if own is not None:
-                    return own
+            own = queueing.order(unit, queued.added) if queueing is not None else None
+            if own is not None:
+                return own
             key: tuple[float, ...] = self._profiles.first.runtime["queue_sort"][0].call(
                 unit, queued.added
             )
@@ -85,15 +85,13 @@ class RequeueRules:
         return key
 
     def lane(self, queued: QueuedUnit) -> str:
-        """Return the queue that ``queue_of`` gives a unit, "" for none."""
+        """Return the queue of a unit, "" for none."""
         if not self._has_queues():
             return ""
         unit = self._plain_unit(queued)
+        queueing = self._runtime_of(unit).queueing
         try:
-            for call in self._runtime_of(unit)["queue_of"]:
-                queue: str | None = call.call(unit)
-                if queue is not None:
-                    return queue
+            return (queueing.queue_of(unit) if queueing is not None else None) or ""
         except PluginError as exc:
             self._recorder.plugin_failed(unit.pods[0], exc)
         return ""
@@ -130,9 +128,9 @@ class RequeueRules:
         return (spec.scheduler_name, first.facts, first.priority, labels, kind, network), size
 
     def _kind(self, unit: Unit) -> Hashable:
-        """Return what the unit's queue tells units apart by, by ``kind_in_queue``."""
+        """Return what plugins tell units apart by, by ``equivalence``."""
         try:
-            return tuple(call.call(unit) for call in self._runtime_of(unit)["kind_in_queue"])
+            return tuple(call.call(unit) for call in self._runtime_of(unit)["equivalence"])
         except PluginError as exc:
             self._recorder.plugin_failed(unit.pods[0], exc)
         return None
@@ -140,32 +138,31 @@ class RequeueRules:
     def actions(self, queued: QueuedUnit) -> tuple[int, ...]:
         """Return the actions for a unit by their places: plain placement, then those that it has.
 
-        ``actions_of`` says which of its plugin's actions a unit has; it has all of other plugins.
+        Its queue says which of its plugin's actions a unit has; it has all of other plugins.
         """
         unit = self._plain_unit(queued)
         profile = self._profiles.of(unit.pods[0].pod)
         if profile is None:
             return (0,)
-        without: set[str] = set()
+        queueing, without = profile.runtime.queueing, frozenset[str]()
         try:
-            for call in profile.runtime["actions_of"]:
-                own: Sequence[str] | None = call(unit)
-                if own is not None:
-                    without |= set(call.plugin.actions) - set(own)
+            own = queueing.actions(unit) if queueing is not None else None
+            if own is not None:
+                without = profile.runtime.queueing_actions.difference(own)
         except PluginError as exc:
             self._recorder.plugin_failed(unit.pods[0], exc)
         names = enumerate(profile.actions, 1)
         return (0, *(place for place, name in names if name not in without))
 
     def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
-        """Tell whether an action may help a unit, by ``may_make_room``; one that raises may."""
+        """Tell whether an action may help a unit, by ``may_preempt``; one that raises may."""
         unit = self._plain_unit(queued)
         profile = self._profiles.of(unit.pods[0].pod)
         name = profile.action(action) if profile is not None else None
         if profile is None or not name:
             return False
         try:
-            for call in profile.runtime["may_make_room"]:
+            for call in profile.runtime["may_preempt"]:
                 may: bool | None = call(unit, name) if name in call.plugin.actions else None
                 if may is not None:
                     return may
@@ -174,35 +171,34 @@ class RequeueRules:
         return True
 
     def is_strict(self, queued: QueuedUnit) -> bool:
-        """Tell whether a unit that does not fit holds back its queue, by ``is_strict``."""
+        """Tell whether a unit that does not fit holds back its queue."""
         unit = self._plain_unit(queued)
+        queueing = self._runtime_of(unit).queueing
         try:
-            for call in self._runtime_of(unit)["is_strict"]:
-                strict: bool | None = call(unit)
-                if strict is not None:
-                    return strict
+            return queueing is not None and queueing.is_strict(unit)
         except PluginError as exc:
             self._recorder.plugin_failed(unit.pods[0], exc)
         return False
 
     def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
-        """Return the queue whose first unit is tried next, by ``next_queue``; None for none.
+        """Return the queue whose first unit is tried next; None for none.
 
         A plugin that raises leaves the choice to the order of the units.
         """
         units = {queue: self._plain_unit(queued) for queue, queued in heads.items()}
         first = next(iter(units.values()))
         named = self._profiles.of(first.pods[0].pod) or self._profiles.first
+        queueing = named.runtime.queueing
         try:
-            for call in named.runtime["next_queue"]:
-                chosen: str | None = call(units, named.action(action) or "")
+            if queueing is not None:
+                chosen = queueing.next_queue(units, named.action(action) or "")
                 return chosen if chosen in units else None
         except PluginError as exc:
             self._recorder.plugin_failed(first.pods[0], exc)
         return min(heads, key=lambda queue: (self.sort_key(heads[queue]), queue))
 
     def _has_queues(self) -> bool:
-        return any(one.runtime["queue_of"] for one in self._profiles.by_name.values())
+        return any(one.runtime.queueing is not None for one in self._profiles.by_name.values())
 
     def _runtime_of(self, unit: Unit) -> Runtime:
         return (self._profiles.of(unit.pods[0].pod) or self._profiles.first).runtime

@@ -24,13 +24,13 @@ from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Evaluator, Trace
 from bayplan.cycle.scheduling_cycle import Cycle, Result
 from bayplan.errors import PluginError
-from bayplan.plugin.base import Handle, Overdue, Unit
+from bayplan.plugin.base import Overdue, Unit
 from bayplan.plugin.decision import Decision, Outcome
 from bayplan.plugin.events import ClusterEvent
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
+from bayplan.plugin.plugin import Handle
 from bayplan.profiles.loading import Profile, ProfileSet
 from bayplan.profiles.runtime import Runtime
-from bayplan.queues.report import JobInLine, LineReport, QueueReport
 from bayplan.scheduler.active_profiles import ActiveProfile, actions_of
 from bayplan.scheduler.binding import BindingCycle
 from bayplan.scheduler.event_handlers import EventHandlers
@@ -44,6 +44,7 @@ from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.permits import PermitWait
 from bayplan.scheduler.pre_bind import AwaitedPreparation
 from bayplan.scheduler.queue import Place, QueuedUnit
+from bayplan.scheduler.queue_questions import QueueQuestions
 from bayplan.scheduler.state import SchedulerState
 from bayplan.snapshot import PodInfo
 
@@ -89,6 +90,7 @@ class Scheduler:
         self.nominator = state.nominator
         self.decisions = state.decisions
         self.statistics = state.statistics
+        self.queues = QueueQuestions(state)
         self._binding = BindingCycle(state, self._redeliver)
         self.evictor = Evictor(state, self._binding.cancel_placement)
         self._expectations = None if binds else Expectations(state)
@@ -187,86 +189,6 @@ class Scheduler:
         if queued is None or queued.place is Place.IN_FLIGHT:
             return None
         return self._state.unit(queued)
-
-    def queue_reports(self) -> list[QueueReport]:
-        """Return what is known of all queues, of all profiles; a queue is reported once.
-
-        :raises PluginError: when a plugin raises.
-        """
-        found: dict[tuple[str, str], QueueReport] = {}
-        for profile in self.profiles.values():
-            for call in profile.runtime["queue_reports"]:
-                for report in call():
-                    found.setdefault((report.system, report.name), report)
-        return list(found.values())
-
-    def queue_of(self, unit: Unit) -> str | None:
-        """Return the queue that a unit belongs to, as ``SYSTEM/NAME``; None for none.
-
-        :raises PluginError: when a plugin raises.
-        """
-        profile = self.profile_of(unit.pods[0].pod)
-        for call in profile.runtime["queue_of"] if profile is not None else ():
-            queue: str | None = call(unit)
-            if queue is not None:
-                return queue
-        return None
-
-    def queue_name_of(self, pod: Pod) -> str:
-        """Return the name of a bound pod's queue, without its system; "" for none.
-
-        :raises PluginError: when a plugin raises.
-        """
-        info = self.snapshot.living.get(pod.key)
-        found = self.queue_of(Unit(info.gang or info.key, [info])) if info is not None else None
-        return found.partition("/")[2] if found is not None else ""
-
-    def held_back(self, queue: str) -> list[QueuedUnit]:
-        """Return the units of a queue (``SYSTEM/NAME``) that gates hold back, oldest first.
-
-        :raises PluginError: when a plugin raises.
-        """
-        found = [one for one in self.queue.units.values() if one.place is Place.GATED and one.pods]
-        mine = [one for one in found if self.queue_of(self._state.unit(one)) == queue]
-        return sorted(mine, key=lambda one: one.added)
-
-    def queue_line(self, unit: Unit) -> LineReport | None:
-        """Return where a pending unit stands in its queue; None for a unit without a queue.
-
-        :raises PluginError: when a plugin raises.
-        """
-        profile = self.profile_of(unit.pods[0].pod)
-        for call in profile.runtime["queue_line"] if profile is not None else ():
-            line: LineReport | None = call(unit)
-            if line is not None:
-                return line
-        return None
-
-    def units_of_job(self, kind: str, key: str) -> Sequence[Unit]:
-        """Return the pods to come of a job that waits in a queue; none for one that does not.
-
-        :raises PluginError: when a plugin raises.
-        """
-        for profile in self._state.profiles.by_name.values():
-            for call in profile.runtime["units_of_job"]:
-                units: Sequence[Unit] | None = call(kind, key)
-                if units is not None:
-                    return units
-        return ()
-
-    def queue_jobs(self, queue: str) -> Sequence[JobInLine] | None:
-        """Return the jobs that wait in a queue (``SYSTEM/NAME``) to be admitted, the next first.
-
-        None where jobs wait in the scheduler's own line.
-
-        :raises PluginError: when a plugin raises.
-        """
-        for profile in self._state.profiles.by_name.values():
-            for call in profile.runtime["queue_jobs"]:
-                jobs: Sequence[JobInLine] | None = call(queue)
-                if jobs is not None:
-                    return jobs
-        return None
 
     def waiting(self, key: str) -> PermitWait | None:
         """Return what a unit waits for at Permit, by its key or that of a pod of it.
@@ -413,12 +335,11 @@ class Scheduler:
             return False
         self._reported_at = at
         wanted: list[PatchStatus | PatchAnnotations] = []
-        for profile in state.profiles.by_name.values():
-            for call in profile.runtime["queue_statuses"]:
-                try:
-                    wanted += call()
-                except PluginError as exc:
-                    state.recorder.log_failure(exc)
+        for queueing in state.profiles.queueing():
+            try:
+                wanted += queueing.statuses()
+            except PluginError as exc:
+                state.recorder.log_failure(exc)
         state.queue_status.write(wanted)
         return bool(wanted)
 
@@ -487,18 +408,17 @@ class Scheduler:
         state.observer.ended(profile.profile.scheduler_name, unit, result, seconds)
 
     def _turn(self, unit: Unit) -> Unit:
-        """Return the part of a unit that is placed in this cycle, by ``turn``."""
-        profile = self._state.profiles.of(unit.pods[0].pod)
-        for call in profile.runtime["turn"] if profile is not None else ():
-            try:
-                chosen: Sequence[PodInfo] | None = call.call(unit)
-            except PluginError as exc:
-                # It is placed as a whole, which is what happens without the plugin.
-                self._state.recorder.plugin_failed(unit.pods[0], exc)
-                return unit
-            if chosen is not None:
-                return self._state.unit_of(unit.key, chosen) if chosen else unit
-        return unit
+        """Return the part of a unit that is placed in this cycle, by its queue."""
+        queueing = self._state.profiles.queueing_of(unit.pods[0].pod)
+        if queueing is None:
+            return unit
+        try:
+            chosen = queueing.pods_to_place(unit)
+        except PluginError as exc:
+            # It is placed as a whole, which is what happens without the plugin.
+            self._state.recorder.plugin_failed(unit.pods[0], exc)
+            return unit
+        return self._state.unit_of(unit.key, chosen) if chosen else unit
 
     def _run(self, queued: QueuedUnit, unit: Unit, profile: ActiveProfile) -> Result:
         """Run a unit's cycle with its nominated nodes free; keep the nomination if it fails."""
@@ -615,17 +535,14 @@ class Scheduler:
         """Return why the queue of a pending gang does not take it, None if it does."""
         state = self._state
         pods = list(state.gangs[gang].pending.values())
-        profile = self.profile_of(pods[0].pod)
-        unit = state.unit_of(state.gangs.unit_of(pods[0]), pods)
-        for call in profile.runtime["unschedulable_reason"] if profile is not None else ():
-            try:
-                found: UnschedulableReason | None = call(unit)
-            except PluginError as exc:
-                state.recorder.log_failure(exc)
-                continue
-            if found is not None:
-                return found
-        return None
+        queueing = state.profiles.queueing_of(pods[0].pod)
+        if queueing is None:
+            return None
+        try:
+            return queueing.unschedulable_reason(state.unit_of(state.gangs.unit_of(pods[0]), pods))
+        except PluginError as exc:
+            state.recorder.log_failure(exc)
+            return None
 
 
 def _is_useless(nomination: Nomination, unit: Unit, decision: Decision) -> bool:

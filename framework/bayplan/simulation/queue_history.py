@@ -166,7 +166,7 @@ class QueueHistory(Observer):
     def _is_told_by_workload(self, pod: PodInfo) -> bool:
         """Tell whether a workload of Kueue tells a pod's wait: its pods come only after it."""
         assert self._scheduler is not None
-        queue = self._scheduler.queue_of(Unit(pod.gang or pod.key, [pod])) or ""
+        queue = self._scheduler.queues.of(Unit(pod.gang or pod.key, [pod])) or ""
         told = bool(self._scheduler.snapshot.objects(KueueWorkload))
         return told and queue.startswith(f"{_KUEUE}/")
 
@@ -187,7 +187,7 @@ class QueueHistory(Observer):
     def _path(self, pod: PodInfo) -> Iterable[_Track]:
         """Yield the tracks of a pod's queue and its ancestors."""
         assert self._scheduler is not None
-        queue = self._scheduler.queue_of(Unit(pod.gang or pod.key, [pod]))
+        queue = self._scheduler.queues.of(Unit(pod.gang or pod.key, [pod]))
         if queue is None:
             return
         system, _, name = queue.partition("/")
@@ -208,7 +208,7 @@ class QueueHistory(Observer):
             return
         self._changed = False
         now = self._scheduler.now
-        reports = self._scheduler.queue_reports()
+        reports = self._scheduler.queues.reports()
         changed = [one for one in reports if not self._is_known(one)]
         if self._offers_more_or_less(changed):
             changed = reports

@@ -121,7 +121,7 @@ class Simulation:
         meter = Meter(
             journal,
             lambda: start + self.ended_at,
-            self.scheduler.queue_name_of,
+            self.scheduler.queues.name_of,
         )
         self.cluster.watch(meter.handle)
         return meter

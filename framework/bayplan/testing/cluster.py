@@ -17,9 +17,10 @@ from bayplan.cycle.evaluator import Evaluator
 from bayplan.errors import InputError
 from bayplan.inputs.documents import Document, Text
 from bayplan.inputs.validated import validated
-from bayplan.plugin.base import Args, Plugin
+from bayplan.plugin.base import Args
 from bayplan.plugin.decision import Decision
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
+from bayplan.plugin.plugin import Plugin
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import Profile, ProfileSet, default_profiles
 from bayplan.profiles.runtime import Runtime

@@ -19,10 +19,11 @@ from bayplan.cycle.evaluation import Evaluation
 from bayplan.cycle.evaluator import Evaluator
 from bayplan.cycle.placer import EVERYWHERE
 from bayplan.errors import InputError, PluginError
-from bayplan.plugin.base import CycleState, Plugin, Unit
+from bayplan.plugin.base import CycleState, Unit
 from bayplan.plugin.contract import check_class, hook_names
 from bayplan.plugin.events import ClusterEvent
 from bayplan.plugin.hookspecs import BoolColumn
+from bayplan.plugin.plugin import Plugin
 from bayplan.profiles.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 from bayplan.testing import fingerprints

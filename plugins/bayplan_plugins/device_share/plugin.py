@@ -33,6 +33,8 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api.gpus import GPU_RESOURCES
+from bayplan.dialects.hami.systems import HAMI, VOLCANO
+from bayplan.dialects.koordinator.requests import OWN_RESOURCES
 from bayplan.plugin.base import Skip
 from bayplan.plugin.devices import NodeDevices
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
@@ -62,6 +64,7 @@ __all__ = ["DeviceShare", "DeviceShareArgs"]
 
 
 _MOST_KINDS = 4096
+_SHARES = OWN_RESOURCES.union(HAMI.resources.names[1:], VOLCANO.resources.names)
 _LOST = "went to another pod"
 _WRITTEN: StateKey[Written] = StateKey("device-share.written")
 _NEIGHBOURS: StateKey[frozenset[str]] = StateKey("device-share.neighbours")
@@ -121,7 +124,12 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         self._ledger.prepare()
 
     @hookimpl
-    def kind_in_queue(self, unit: Unit) -> Hashable:
+    def serves(self, pod: PodInfo) -> frozenset[str]:
+        """Serve what describes a share of a GPU; device plugins offer none or few of these."""
+        return _SHARES.intersection(pod.requests)
+
+    @hookimpl
+    def equivalence(self, unit: Unit) -> Hashable:
         """Tell units apart by what their pods ask of cards, some of which is in annotations."""
         found = {id(one): one for one in map(self._ledger.requests, unit.pods)}
         requests = frozenset(tuple(one.values()) for one in found.values())

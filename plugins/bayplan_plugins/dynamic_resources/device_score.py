@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from bayplan import Handle, NodeRow, PodInfo
+from bayplan import DeviceOpinion, Handle, NodeRow, PodInfo
 from bayplan_dra.allocator import Choice, Score
 from bayplan_plugins.device_ledger.node_devices import NodeDevices
 
-__all__ = ["DeviceOpinion", "DeviceScores"]
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceOpinion:
-    """A plugin's score of a choice of devices; minus infinity forbids it."""
-
-    points: float
-    plugin: str
-
-    @property
-    def forbids(self) -> bool:
-        """Whether the choice must not be made."""
-        return self.points == -math.inf
+__all__ = ["DeviceScores"]
 
 
 class DeviceScores:
@@ -37,16 +22,8 @@ class DeviceScores:
         self, pod: PodInfo, node: NodeRow, choices: Sequence[Choice]
     ) -> DeviceOpinion | None:
         """Return the first plugin's score of a choice, None where no plugin has one."""
-        calls = self._handle.hook("device_score")
-        if not calls:
-            return None
-        specs = self._devices.specs(node.node)
         chosen = [(choice.wanted.name, choice.device.id) for choice in choices]
-        for call in calls:
-            points = call(pod, node, chosen, specs)
-            if points is not None:
-                return DeviceOpinion(float(points), getattr(call, "name", "a plugin"))
-        return None
+        return self._handle.device_score(pod, node, chosen, self._devices.specs(node.node))
 
     def scorer(self, pod: PodInfo, node: NodeRow) -> Score:
         """Return a function that scores choices for a pod on a node; 0 without an opinion."""

@@ -55,6 +55,7 @@ from bayplan_dra.allocator import (
 from bayplan_plugins.device_ledger.in_flight import InFlightAllocation
 from bayplan_plugins.device_ledger.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.advice import advice, guarded_selectors
+from bayplan_plugins.dynamic_resources.device_classes import served_by_classes
 from bayplan_plugins.dynamic_resources.device_score import DeviceScores
 from bayplan_plugins.dynamic_resources.gang_exchange import GangExchange
 from bayplan_plugins.dynamic_resources.handover import Handovers
@@ -169,6 +170,11 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         if not pod.spec.resource_claims:
             return None
         return why_waiting(pod, self.handle.snapshot)
+
+    @hookimpl
+    def serves(self, pod: PodInfo) -> frozenset[str]:
+        """Serve the resources that stand for device classes."""
+        return served_by_classes(pod.requests, self.handle.snapshot)
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:

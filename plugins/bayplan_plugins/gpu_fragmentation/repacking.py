@@ -202,7 +202,7 @@ class Repacking:
             if old > handle.unix_time:
                 self._young_until.append(old)
                 return False
-            if any(call(pod) for call in handle.hook("keep_in_place")):
+            if handle.keep_in_place(pod):
                 return False
         return not Evictable(handle.unit(pods[:1]), handle).violations(pods)
 

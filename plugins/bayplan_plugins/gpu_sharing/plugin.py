@@ -114,7 +114,7 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         return request if isinstance(request, str) else None
 
     @hookimpl
-    def kind_in_queue(self, unit: Unit) -> Hashable:
+    def equivalence(self, unit: Unit) -> Hashable:
         """Tell units apart by what their pods ask for, which their specs do not say."""
         requests = tuple(known_share(pod) for pod in unit.pods)
         return requests if any(requests) else None

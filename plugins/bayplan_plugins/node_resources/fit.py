@@ -33,7 +33,6 @@ from bayplan.errors import did_you_mean
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan.snapshot import SpecFacts
 from bayplan_plugins.node_resources.resources import NATIVE, ResourceSpec
-from bayplan_plugins.shared.extended_resources import served_as_shares, served_by_classes
 
 __all__ = ["NodeResourcesFit", "NodeResourcesFitArgs"]
 
@@ -123,16 +122,7 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
             self._served_of.clear()
         served = self._served_of.get(pod.facts)
         if served is None:
-            served = self._served_of[pod.facts] = self._find_served(pod)
-        return served
-
-    def _find_served(self, pod: PodInfo) -> frozenset[str]:
-        plugins = {getattr(call, "name", "") for call in self.handle.hook("pre_bind")}
-        served = _NO_RESOURCES
-        if "DynamicResources" in plugins:
-            served |= served_by_classes(pod.requests, self.handle.snapshot)
-        if "DeviceShare" in plugins:
-            served |= served_as_shares(pod.requests)
+            served = self._served_of[pod.facts] = self.handle.serves(pod)
         return served
 
     @hookimpl

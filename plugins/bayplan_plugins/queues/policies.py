@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from bayplan import Args, Handle
+from collections.abc import Iterator, Sequence
+
+from bayplan import Args, Handle, PodInfo
 from bayplan.dialects.koordinator.elastic_quota import KoordinatorQueueArgs
+from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.kai.args import KaiQueueArgs
 from bayplan_plugins.queues.kai.policy import KaiPolicy
 from bayplan_plugins.queues.koordinator.policy import KoordinatorPolicy
@@ -11,11 +14,11 @@ from bayplan_plugins.queues.kueue.policy import KueueArgs, KueuePolicy
 from bayplan_plugins.queues.plain.policy import PlainArgs
 from bayplan_plugins.queues.plain.pools import PoolArgs, PoolPolicy
 from bayplan_plugins.queues.plain.sources import config_map_queues, namespace_queues
-from bayplan_plugins.queues.policy import Policy
+from bayplan_plugins.queues.policy import AssignsNodes, KeepsOffNodes, MayLeaveAdmission, Policy
 from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
 from bayplan_plugins.queues.volcano.policy import VolcanoPolicy
 
-__all__ = ["QueuesArgs", "make_policies"]
+__all__ = ["Policies", "QueuesArgs"]
 
 
 class QueuesArgs(Args):
@@ -34,7 +37,75 @@ class QueuesArgs(Args):
     namespaces: PlainArgs | None = None
 
 
-def make_policies(args: QueuesArgs, handle: Handle) -> list[Policy]:
+class Policies:
+    """The policies of all systems, and which of them have any queue now.
+
+    ``actions`` are the ways to make room of all of them, in order.
+    """
+
+    def __init__(self, args: QueuesArgs, handle: Handle) -> None:
+        self._handle = handle
+        self._all: Sequence[Policy] = _make_policies(args, handle)
+        self.actions = tuple(dict.fromkeys(name for one in self._all for name in one.actions))
+        self._assigning = [one for one in self._all if isinstance(one, AssignsNodes)]
+        self._keeping = [one for one in self._all if isinstance(one, KeepsOffNodes)]
+        self._leaving = [one for one in self._all if isinstance(one, MayLeaveAdmission)]
+        self._seen = -1
+        self._active: Sequence[Policy] = ()
+        self.keeping_off_nodes: Sequence[KeepsOffNodes] = ()
+        """Those with queues that keep pods off some nodes."""
+        self.assigning_nodes: Sequence[AssignsNodes] = ()
+        """Those with queues that assign jobs to a part of the nodes."""
+
+    def __iter__(self) -> Iterator[Policy]:
+        return iter(self._all)
+
+    @property
+    def active(self) -> Sequence[Policy]:
+        """The policies of the systems that have any queue; found again when objects change."""
+        version = self._handle.snapshot.objects_version
+        if version != self._seen:
+            self._seen = version
+            self._active = [policy for policy in self._all if policy.active]
+            self.keeping_off_nodes = [one for one in self._keeping if one.active]
+            self.assigning_nodes = [one for one in self._assigning if one.active]
+        return self._active
+
+    def shown(self) -> Iterator[Policy]:
+        """Yield the policies of the systems that have any queue, whoever decides on them."""
+        yield from self.active
+        for policy in self._leaving:
+            if policy.has_queues and policy.left_to:
+                yield policy
+
+    def look(self) -> bool:
+        """Look who decides on queues of systems with own controllers; tell whether that changed."""
+        changed = False
+        for policy in self._leaving:
+            with alone("a look at who admits"):
+                changed |= policy.look()
+        if changed:
+            self._seen = -1
+        return changed
+
+    def claims(self, pod: PodInfo) -> list[tuple[Policy, str]]:
+        """Return the policies whose system gives the pod a queue, with the queue."""
+        found = []
+        for policy in self.active:
+            queue = policy.queue_of(pod)
+            if queue is not None:
+                found.append((policy, queue))
+        return found
+
+    def of(self, pod: PodInfo) -> tuple[Policy, str] | None:
+        """Return the pod's policy and queue, None without a queue or with two."""
+        if not self.active:
+            return None
+        claims = self.claims(pod)
+        return claims[0] if len(claims) == 1 else None
+
+
+def _make_policies(args: QueuesArgs, handle: Handle) -> list[Policy]:
     """Return the policies of all systems."""
     policies: list[Policy] = [
         VolcanoPolicy(args.volcano, handle),

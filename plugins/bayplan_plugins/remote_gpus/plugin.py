@@ -104,7 +104,7 @@ class RemoteGPUs(Plugin[RemoteGPUsArgs]):
         )
 
     @hookimpl
-    def kind_in_queue(self, unit: Unit) -> Hashable:
+    def equivalence(self, unit: Unit) -> Hashable:
         """Tell units apart by what their clients ask for, which their specs do not say."""
         links = tuple(_link(pod) for pod in unit.pods if side_of(pod.pod) == "client")
         return links or None

@@ -16,7 +16,6 @@ import msgspec
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api import ObjectMeta, Pod
-from bayplan.queues.report import QueueReport
 from bayplan_plugins.resizer.jobs import State
 
 __all__ = ["Growing", "grow"]
@@ -85,22 +84,15 @@ def _next(handle: Handle, jobs: Sequence[Growing], shares: _Shares) -> Growing |
 
 
 def _queue_of(handle: Handle, unit: Unit) -> str:
-    for call in handle.hook("queue_of"):
-        queue: str | None = call(unit)
-        if queue is not None:
-            return queue
-    return ""
+    return (handle.queueing.queue_of(unit) if handle.queueing is not None else None) or ""
 
 
 class _Shares:
     """What queues use of what they deserve, with the replicas that were added so far."""
 
     def __init__(self, handle: Handle) -> None:
-        self._reports: dict[str, QueueReport] = {
-            f"{report.system}/{report.name}": report
-            for call in handle.hook("queue_reports")
-            for report in call()
-        }
+        reports = handle.queueing.reports() if handle.queueing is not None else ()
+        self._reports = {f"{report.system}/{report.name}": report for report in reports}
         self._added: dict[str, Counter[str]] = {}
 
     def add(self, queue: str, unit: Unit) -> None:

@@ -201,7 +201,7 @@ class Resizer(Plugin[ResizerArgs]):
     # Shrinking ---------------------------------------------------------------------------
 
     @hookimpl
-    def may_make_room(self, unit: Unit, action: str) -> bool | None:
+    def may_preempt(self, unit: Unit, action: str) -> bool | None:
         """Tell whether there is any job to shrink; what is beyond a minimum itself waits."""
         return bool(self._jobs) and not self._is_surplus(unit)
 

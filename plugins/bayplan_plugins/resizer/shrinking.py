@@ -144,13 +144,16 @@ def shrink_for_quota(
     :param leaving: pods whose quota is free already, but not their nodes.
     """
 
+    queueing = handle.queueing
+    if queueing is None:
+        return None
+
     def admitted(counts: Sequence[int], job: str) -> str | None:
         pods = _pods(_gone(states, counts))
         with handle.snapshot.trial():
             for pod in (*leaving, *pods):
                 handle.snapshot.remove_pod(pod.key)
-            names = (call(pods, job) for call in handle.hook("admitted_without"))
-            return next((name for name in names if name is not None), None)
+            return queueing.admitted_without(pods, job)
 
     job = admitted([len(state.surplus) for state in states], "")
     if job is None:

@@ -86,4 +86,4 @@ def test_queues_of_any_shape_leave_other_pods_their_nodes(system: str, shape: st
     parents = [SHAPES[shape](at, COUNT) for at in range(COUNT)]
     cluster.add(*SYSTEMS[system](parents), make_pod("free", gpu=1))
     assert cluster.schedule() == {"free": "n"}
-    assert len(cluster.scheduler.queue_reports()) >= COUNT
+    assert len(cluster.scheduler.queues.reports()) >= COUNT

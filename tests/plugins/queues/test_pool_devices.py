@@ -151,7 +151,7 @@ def tenants(cluster: Cluster) -> Counter[str]:
 
 
 def used(cluster: Cluster, tenant: str = "a", resource: str = DRIVER) -> float:
-    (report,) = [one for one in cluster.scheduler.queue_reports() if one.name == f"p/{tenant}"]
+    (report,) = [one for one in cluster.scheduler.queues.reports() if one.name == f"p/{tenant}"]
     return report.resources[resource].used
 
 

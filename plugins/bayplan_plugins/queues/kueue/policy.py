@@ -376,9 +376,8 @@ class KueuePolicy:
     def _waits(self, one: WorkloadInfo) -> bool:
         """Tell whether elastic jobs will give up what a workload would otherwise preempt for."""
         if self._offered is None:
-            offered = {pod.key: pod for call in self._handle.hook("may_give_up") for pod in call()}
             placed = self._handle.snapshot.placed
-            self._offered = [pod for key, pod in offered.items() if key in placed]
+            self._offered = [pod for pod in self._handle.may_give_up() if pod.key in placed]
         return bool(self._offered) and self._line.needs_no_victims(one, self._offered)
 
     def _without_nodes(self) -> Iterator[str]:

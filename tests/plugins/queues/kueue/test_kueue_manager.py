@@ -73,7 +73,7 @@ def told(cluster: Cluster) -> list[str]:
 
 
 def note(cluster: Cluster) -> str:
-    (report,) = cluster.scheduler.queue_reports()
+    (report,) = cluster.scheduler.queues.reports()
     return next(iter(report.notes), "")
 
 
@@ -95,11 +95,11 @@ def test_where_the_manager_renews_its_lease_the_queues_are_left_to_it_and_say_so
     assert note(cluster) == (
         f"Kueue's manager holds the Lease {LEASE}: bayplan leaves the ClusterQueues to it"
     )
-    line = cluster.scheduler.queue_jobs("kueue/cq")
+    line = cluster.scheduler.queues.jobs("kueue/cq")
     assert line is not None
     assert [one.job for one in line] == ["default/waits"]
-    (unit,) = cluster.scheduler.units_of_job("Job", "default/waits")[:1]
-    about = cluster.scheduler.queue_line(unit)
+    (unit,) = cluster.scheduler.queues.units_of_job("Job", "default/waits")[:1]
+    about = cluster.scheduler.queues.position(unit)
     assert about is not None
     assert (about.queue.name, about.place, about.notes) == ("cq", 1, (note(cluster),))
     (workload,) = cluster.api.list(KueueWorkload)
@@ -232,7 +232,7 @@ def test_quota_of_jobs_that_bayplan_does_not_know_stays_theirs() -> None:
     cluster = started(lease(holder=""), *queue(), workload, owned("two"), owned("one", 1))
     cluster.advance(60.0)
     assert running(cluster) == {"one"}
-    (report,) = cluster.scheduler.queue_reports()
+    (report,) = cluster.scheduler.queues.reports()
     assert report.resources[f"f/{GPU}"].reserved == 4
 
 

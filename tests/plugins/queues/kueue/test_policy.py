@@ -172,7 +172,7 @@ def test_a_queue_tells_what_it_may_have() -> None:
     locals_ = [local_queue(f"l{name}", name) for name in "ab"]
     pods = [pod(f"p{index}", "la") for index in range(3)]
     cluster = run(make_node("n1", gpu=8), flavor("f"), *queues, *locals_, *pods)
-    reports = {one.name: one for one in cluster.scheduler.queue_reports()}
+    reports = {one.name: one for one in cluster.scheduler.queues.reports()}
     assert reports["a"].resources["f/" + GPU].used == 3
     assert reports["a"].resources["f/" + GPU].fair == 4
     assert reports["b"].resources["f/" + GPU].fair == 1

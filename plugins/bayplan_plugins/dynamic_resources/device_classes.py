@@ -1,4 +1,4 @@
-"""Extended resources that something else serves than the device plugin of a node."""
+"""Extended resources that device classes serve, instead of the device plugin of a node."""
 
 from __future__ import annotations
 
@@ -6,19 +6,9 @@ from collections.abc import Iterable
 
 from bayplan.api import DeviceClass
 from bayplan.api.dra import IMPLICIT_RESOURCE_PREFIX
-from bayplan.dialects.hami.systems import HAMI, VOLCANO
-from bayplan.dialects.koordinator.requests import OWN_RESOURCES
 from bayplan.snapshot import Snapshot
 
-__all__ = ["served_as_shares", "served_by_classes"]
-
-_SHARES = OWN_RESOURCES.union(HAMI.resources.names[1:], VOLCANO.resources.names)
-"""What describes a share of a card; device plugins offer none or few of them."""
-
-
-def served_as_shares(names: Iterable[str]) -> frozenset[str]:
-    """Return the resources that DeviceShare gives out with the cards of a node."""
-    return _SHARES.intersection(names)
+__all__ = ["served_by_classes"]
 
 
 def served_by_classes(names: Iterable[str], snapshot: Snapshot) -> frozenset[str]:

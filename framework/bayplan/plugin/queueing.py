@@ -1,0 +1,102 @@
+"""The seam between the scheduler and those that share the cluster: queues, their order and limits.
+
+A profile has at most one plugin with the hook ``queueing``; it returns a :class:`Queueing`, which
+the scheduler asks whenever something depends on the queue of a unit. Without one there are no
+queues: units are tried in the order of ``queue_sort``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from bayplan.api.podgroup import UnschedulableReason
+from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
+from bayplan.plugin.base import Unit
+from bayplan.queues.report import JobInLine, LineReport, QueueReport
+from bayplan.snapshot import PodInfo
+
+__all__ = ["Queueing"]
+
+
+class Queueing(Protocol):
+    """The queues that share the cluster. Queues have the name ``SYSTEM/NAME``."""
+
+    # The order in which units are tried --------------------------------------------------
+
+    def queue_of(self, unit: Unit) -> str | None:
+        """Return the queue of a unit; None for a unit without one, which has the queue ""."""
+
+    def order(self, unit: Unit, added: float) -> tuple[float, ...] | None:
+        """Return a unit's sort key in its queue, smallest first; None leaves it to ``queue_sort``.
+
+        :param added: when the unit first entered the queue, in seconds.
+        """
+
+    def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
+        """Return the queue whose first unit is tried next; None when none of them may be.
+
+        :param heads: the first units by queue.
+        :param action: "" for plain placement, else one of ``Plugin.actions``.
+        """
+
+    def is_strict(self, unit: Unit) -> bool:
+        """Tell whether a unit that does not fit holds back all after it in its queue."""
+
+    def pods_to_place(self, unit: Unit) -> Sequence[PodInfo] | None:
+        """Return the pods of a unit that are placed in this cycle; None for all of them.
+
+        The others get a cycle of their own once these have their nodes.
+        """
+
+    def actions(self, unit: Unit) -> Sequence[str] | None:
+        """Return which of the plugin's own ``actions`` a unit has; None for all of them."""
+
+    # What is known of queues -------------------------------------------------------------
+
+    def reports(self) -> Sequence[QueueReport]:
+        """Return what is known of all queues, parents before their children."""
+
+    def statuses(self) -> Sequence[PatchStatus | PatchAnnotations]:
+        """Return what the objects of the queues should say of them now.
+
+        Called when no unit is left to try, after changes of the cluster. Only what an object does
+        not say yet is written, and each state once: another program may have the last word. Only
+        in the first minute a state that was overwritten is written again: a killed scheduler may
+        have done it.
+        """
+
+    def position(self, unit: Unit) -> LineReport | None:
+        """Return where a pending unit stands in its queue, and what would admit it.
+
+        None without a queue. May search and try, within trials: it is asked for explanations only.
+        """
+
+    def jobs(self, queue: str) -> Sequence[JobInLine] | None:
+        """Return the jobs that wait for admission to a queue, the next one first.
+
+        None where they wait as units of the scheduler.
+        """
+
+    def units_of_job(self, kind: str, key: str) -> Sequence[Unit] | None:
+        """Return the pods that a job will have, which waits for its queue without any; None if not.
+
+        ``position`` is asked about the first of these units, and all are tried, for explanations
+        only.
+
+        :param kind: of the object whose pods are still to come: gangs, and single pods.
+        :param key: its ``namespace/name``.
+        """
+
+    def unschedulable_reason(self, unit: Unit) -> UnschedulableReason | None:
+        """Return why a pending unit's queue does not take it, None if it does.
+
+        The words are those of the queue's system, for the status of the unit's pod group.
+        """
+
+    def admitted_without(self, pods: Sequence[PodInfo], job: str) -> str | None:
+        """Return the first job that waits for quota and would be admitted without some pods.
+
+        :param pods: pods that elastic jobs would give up, which have no node in the running trial.
+        :param job: the only job to ask for, as it was returned before; "" for any.
+        """

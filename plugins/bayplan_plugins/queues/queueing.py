@@ -1,0 +1,127 @@
+"""What the scheduler asks of queues, answered by the policies of their systems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bayplan import Handle, PodInfo, Unit
+from bayplan.api.podgroup import UnschedulableReason
+from bayplan.api.queue import Order
+from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
+from bayplan.queues.report import JobInLine, KnownReports, LineReport, QueueReport
+from bayplan_plugins.queues.isolation import alone
+from bayplan_plugins.queues.line import left_to, line_of, reports
+from bayplan_plugins.queues.policies import Policies
+from bayplan_plugins.queues.policy import AdmitsJobs, LendsToElasticJobs, Policy, TellsReasons
+
+__all__ = ["PolicyQueueing"]
+
+
+class PolicyQueueing:
+    """Implements ``bayplan.plugin.queueing.Queueing``, which documents its methods."""
+
+    def __init__(self, handle: Handle, policies: Policies) -> None:
+        self._handle = handle
+        self._policies = policies
+        self._reports = {one.system: KnownReports(one.system, one.name) for one in policies}
+
+    def queue_of(self, unit: Unit) -> str | None:
+        found = self._policies.of(unit.pods[0])
+        return None if found is None else f"{found[0].system}/{found[1]}"
+
+    def order(self, unit: Unit, added: float) -> tuple[float, ...] | None:
+        found = self._policies.of(unit.pods[0])
+        return None if found is None else found[0].order(unit, added)
+
+    def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
+        """Choose the next queue of each system by its policy, and among systems by priority."""
+        chosen: list[str] = [""] if "" in heads else []
+        for policy in self._policies:
+            prefix = f"{policy.system}/"
+            own = {
+                name[len(prefix) :]: unit for name, unit in heads.items() if name.startswith(prefix)
+            }
+            queue = _next_of(policy, own, action) if own else None
+            if queue is not None:
+                chosen.append(f"{prefix}{queue}")
+        return min(chosen, key=lambda name: -heads[name].priority, default=None)
+
+    def is_strict(self, unit: Unit) -> bool:
+        found = self._policies.of(unit.pods[0])
+        if found is None:
+            return False
+        tree = found[0].ledger.tree
+        row = tree.row_of.get(found[1])
+        return row is not None and tree.queues[row].order in (Order.STRICT, Order.STRICT_FIFO)
+
+    def pods_to_place(self, unit: Unit) -> Sequence[PodInfo] | None:
+        found = self._policies.of(unit.pods[0])
+        return None if found is None else found[0].turn(unit)
+
+    def actions(self, unit: Unit) -> Sequence[str] | None:
+        found = self._policies.of(unit.pods[0])
+        return None if found is None else found[0].actions
+
+    def reports(self) -> list[QueueReport]:
+        found: list[QueueReport] = []
+        for policy in self._policies.shown():
+            with alone(f"report on {policy.system}'s queues"):
+                own = reports(self._handle, policy, self._reports[policy.system])
+                note = left_to(policy)
+                found += [replace(one, notes=(note, *one.notes)) for one in own] if note else own
+        return found
+
+    def statuses(self) -> list[PatchStatus | PatchAnnotations]:
+        found: list[PatchStatus | PatchAnnotations] = []
+        for policy in self._policies.active:
+            with alone(f"statuses of {policy.system}'s queues"):
+                found += policy.statuses()
+        return found
+
+    def position(self, unit: Unit) -> LineReport | None:
+        pod = unit.pods[0]
+        found = self._policies.of(pod)
+        if found is not None:
+            return line_of(self._handle, *found, unit)
+        for policy in self._policies.shown():
+            queue = policy.queue_of(pod) if left_to(policy) else None
+            if queue is not None:
+                return line_of(self._handle, policy, queue, unit)
+        return None
+
+    def jobs(self, queue: str) -> Sequence[JobInLine] | None:
+        system, _, name = queue.partition("/")
+        for policy in self._policies.shown():
+            if policy.system == system and isinstance(policy, AdmitsJobs):
+                return policy.jobs_in_line(name)
+        return None
+
+    def units_of_job(self, kind: str, key: str) -> Sequence[Unit] | None:
+        for policy in self._policies.shown():
+            units = policy.units_of_job(kind, key) if isinstance(policy, AdmitsJobs) else ()
+            if units:
+                return units
+        return None
+
+    def unschedulable_reason(self, unit: Unit) -> UnschedulableReason | None:
+        """Return why the unit's queue does not take it, in the words of its system."""
+        found = self._policies.of(unit.pods[0])
+        if found is None or not isinstance(found[0], TellsReasons):
+            return None
+        return found[0].unschedulable_reason(unit)
+
+    def admitted_without(self, pods: Sequence[PodInfo], job: str) -> str | None:
+        for policy in self._policies.active:
+            if isinstance(policy, LendsToElasticJobs):
+                found = policy.admitted_without(pods, job)
+                if found is not None:
+                    return found
+        return None
+
+
+def _next_of(policy: Policy, heads: Mapping[str, Unit], action: str) -> str | None:
+    """Choose by the policy; a queue that is gone comes first, so that its jobs learn of it."""
+    known = policy.ledger.tree.row_of
+    gone = next((name for name in heads if name not in known), None)
+    return policy.next_queue(heads, action) if gone is None else gone
