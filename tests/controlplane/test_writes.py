@@ -53,6 +53,7 @@ from bayplan.api import (
     VolcanoQueue,
     kind_of,
 )
+from bayplan.api.conditions import without_times
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.dra import (
     AllocatedDevice,
@@ -119,7 +120,6 @@ from bayplan.api.pools import ComputePoolStatus, ModelCapacity
 from bayplan.api.queue_objects import KaiQueueCondition, KaiQueueStatus, VolcanoQueueStatus
 from bayplan.api.times import seconds_of
 from bayplan.api.volumes import SELECTED_NODE, reference_to
-from bayplan.cluster.conditions import without_times
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.events import EventRecorder
 from bayplan.cluster.kubernetes.resources import WatchedResource

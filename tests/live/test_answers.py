@@ -28,11 +28,11 @@ from bayplan.cluster.protocol import (
 )
 from bayplan.errors import BayplanError, ClusterError, Conflict, Forbidden, NotFound
 from bayplan.profiles.loading import Profile, ProfileSet, default_profiles
-from bayplan.scheduler.group_status import phase_of
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.testing import make_gang, make_node, make_object, make_pod
 from bayplan_plugins.device_ledger.ledger import DeviceLedger
+from bayplan_plugins.gang.status import phase_of
 
 W = TypeVar("W", bound=Write)
 

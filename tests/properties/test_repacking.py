@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from bayplan.api import ApiObject
 from bayplan.dialects.kai.shares import GROUP_LABEL, RESERVATIONS, reservation_pod
 from bayplan.errors import InputError
+from bayplan.plugin.base import Eviction
 from bayplan.profiles.loading import load_profiles
-from bayplan.scheduler.evictor import Eviction
 from bayplan.simulation import Simulation
 from bayplan.testing import make_node, make_object, make_pod
 from bayplan_plugins.gpus.share_ledger import CardLedger

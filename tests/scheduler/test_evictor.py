@@ -14,9 +14,9 @@ from bayplan.api import Pod
 from bayplan.api.gang import Gang
 from bayplan.cluster.protocol import Event, Evict
 from bayplan.errors import NotFound, TooManyDisruptions
-from bayplan.plugin.base import PreemptionTrial
+from bayplan.plugin.base import Eviction, PreemptionTrial
 from bayplan.plugin.decision import Decision
-from bayplan.scheduler.evictor import COOLDOWN_SECONDS, NOMINATION_SECONDS, Eviction, Evictor
+from bayplan.scheduler.evictor import COOLDOWN_SECONDS, NOMINATION_SECONDS, Evictor
 from bayplan.scheduler.nominator import Nomination
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_node, make_pod
@@ -84,7 +84,9 @@ def test_an_evicted_victim_is_recorded_and_told(desk: Desk) -> None:
     desk.cluster.now = 5.0
     assert list(desk.evictor.evicted) == []
     desk.cluster.answer(Evict)
-    assert list(desk.evictor.evicted) == [Eviction("default/v", 5.0, UNIT)]
+    assert list(desk.evictor.evicted) == [
+        Eviction("default/v", 5.0, UNIT, message=f"preempted to make room for {UNIT}")
+    ]
     event = desk.cluster.of(Event)[-1]
     assert (event.pod, event.reason, event.node) == ("default/v", "Preempted", "a")
 

@@ -12,7 +12,7 @@ from bayplan.snapshot import PodInfo
 __all__ = ["GangDirectory", "GangMembers"]
 
 
-@dataclass
+@dataclass(eq=False)
 class GangMembers:
     """A gang and its members: ``pending`` without a node, ``bound`` with one.
 

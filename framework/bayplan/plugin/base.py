@@ -31,6 +31,7 @@ __all__ = [
     "DeviceOpinion",
     "DomainState",
     "DomainTrial",
+    "Eviction",
     "NodeRefusals",
     "Normalize",
     "Overdue",
@@ -135,6 +136,25 @@ class Refusal:
     reasons: tuple[str, ...]
     resolvable: bool = True
     error: bool = False
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """A pod (by key) that was evicted, when (seconds), the unit that preempted it, and why.
+
+    ``moves_to`` is the node where it fits once it is created again, "" for none. ``action`` is that
+    of the preemption, such as "preempt", or as :class:`Overdue` has it. ``message`` is what the pod
+    is told, ``together`` how many pods of its gang are evicted at once.
+    """
+
+    pod: str
+    at: float
+    unit: str
+    reason: str = ""
+    moves_to: str = ""
+    action: str = ""
+    message: str = ""
+    together: int = 1
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bayplan.api.podgroup import UnschedulableReason
-from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
+from bayplan.cluster.protocol import Event, PatchAnnotations, PatchStatus
 from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin import hookspecs
 from bayplan.plugin.base import (
@@ -162,6 +162,18 @@ def _permit(value: Any) -> bool:
     return _text(value)
 
 
+def _sequence_of(kind: type | tuple[type, ...]) -> Callable[[Any], bool]:
+    def check(value: Any) -> bool:
+        is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
+        return is_sequence and all(isinstance(one, kind) for one in value)
+
+    return check
+
+
+def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
+
+
 def _annotations(value: Any) -> bool:
     if value is None:
         return True
@@ -201,9 +213,10 @@ ANSWERS: dict[str, Answer] = {
     "reserve": (_text, "None or a text"),
     "permit": (_permit, "None, a text or Wait(seconds)"),
     "device_score": (_points, "None, a finite number or -inf"),
-    "may_give_up": (
-        lambda v: isinstance(v, Sequence) and all(isinstance(one, PodInfo) for one in v),
-        "a sequence of PodInfos",
+    "may_give_up": (_sequence_of(PodInfo), "a sequence of PodInfos"),
+    "group_status": (
+        _sequence_of((PatchStatus, PatchAnnotations, Event)),
+        "a sequence of PatchStatus, PatchAnnotations and Event",
     ),
     "network_tree": (lambda v: v is None or isinstance(v, NetworkTree), "None or a NetworkTree"),
     "node_devices": (
@@ -227,18 +240,6 @@ are consumed, against the nodes they belong to.
 """
 
 
-def _sequence_of(kind: type | tuple[type, ...]) -> Callable[[Any], bool]:
-    def check(value: Any) -> bool:
-        is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
-        return is_sequence and all(isinstance(one, kind) for one in value)
-
-    return check
-
-
-def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or check(value)
-
-
 QUEUEING_ANSWERS: dict[str, Answer] = {
     "queue_of": (_text, "None or a text"),
     "order": (_or_none(_key), "None or a tuple of numbers"),
@@ -258,6 +259,7 @@ QUEUEING_ANSWERS: dict[str, Answer] = {
         lambda v: v is None or isinstance(v, UnschedulableReason),
         "None or an UnschedulableReason",
     ),
+    "is_admitted": (lambda v: isinstance(v, bool), "True or False"),
     "admitted_without": (_text, "None or a text"),
 }
 """For each method of :class:`~bayplan.plugin.queueing.Queueing`: a check, and its description."""

@@ -19,8 +19,11 @@ import pluggy
 
 if TYPE_CHECKING:
     from bayplan.api.dra import Device, DeviceId
+    from bayplan.cluster.protocol import Event, PatchAnnotations, PatchStatus
+    from bayplan.gangs.directory import GangMembers
     from bayplan.plugin.base import (
         CycleState,
+        Eviction,
         Overdue,
         Placement,
         Placements,
@@ -339,6 +342,26 @@ def bind(pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | Non
 @hookspec
 def post_bind(pod: PodInfo, node: NodeRow, state: CycleState) -> None:
     """Called when the pod has been bound."""
+
+
+# What objects say --------------------------------------------------------------------------
+
+
+@hookspec
+def post_evict(pod: PodInfo, eviction: Eviction) -> None:
+    """Called when the cluster has accepted the eviction of a pod."""
+
+
+@hookspec
+def group_status(
+    members: GangMembers, why: str
+) -> Sequence[PatchStatus | PatchAnnotations | Event]:
+    """Return what the objects of a gang should say of it now, and do not say yet.
+
+    Called when no unit is left to try, for gangs that changed. ``why`` is what keeps the gang
+    pending, "" for nothing. The definition in ``members`` is None once its objects have gone.
+    """
+    raise AssertionError
 
 
 # What there is -----------------------------------------------------------------------------

@@ -146,9 +146,6 @@ class Handle(Protocol):
         :raises PluginError: when a plugin of the profile fails in ``device_score``.
         """
 
-    def admit(self, gang: str) -> None:
-        """Write into its Volcano pod group that a gang, by key, is admitted: phase Inqueue."""
-
     def recheck_gates(self, pod: PodInfo) -> None:
         """Ask ``pre_enqueue`` again about the pods of a pod's unit that are held back.
 

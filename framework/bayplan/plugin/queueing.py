@@ -94,6 +94,9 @@ class Queueing(Protocol):
         The words are those of the queue's system, for the status of the unit's pod group.
         """
 
+    def is_admitted(self, gang: str) -> bool:
+        """Tell whether a gang, by key, was admitted though its object may not say so yet."""
+
     def admitted_without(self, pods: Sequence[PodInfo], job: str) -> str | None:
         """Return the first job that waits for quota and would be admitted without some pods.
 

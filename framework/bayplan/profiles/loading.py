@@ -54,6 +54,8 @@ _QUIET = {
     "prepare",
     "keep_in_place",
     "may_give_up",
+    "group_status",
+    "post_evict",
     "network_tree",
     "node_devices",
 }

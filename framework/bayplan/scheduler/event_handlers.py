@@ -219,7 +219,7 @@ class EventHandlers:
             if ending or claimed:
                 state.snapshot.set_living(known)
             if known.gang is not None:
-                state.group_status.changed(known.gang)
+                state.changed_gangs.add(known.gang)
             return
         info = self._info(pod)
         state.snapshot.set_living(info)
@@ -430,7 +430,7 @@ class EventHandlers:
     def requeue_overdue(self) -> None:
         """Report the gangs whose members have been missing for too long."""
         for key in self._gang_timeouts.overdue(self._state.now):
-            self._state.group_status.changed(key)
+            self._state.changed_gangs.add(key)
             self._requeue_gangs((key,))
 
     def _recheck_opened(self, gang: str) -> None:

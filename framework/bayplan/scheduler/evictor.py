@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from bayplan.cluster.protocol import Done, Evict
-from bayplan.errors import ClusterError, NotFound
-from bayplan.plugin.base import Overdue, Preemption, Unit
+from bayplan.errors import ClusterError, NotFound, PluginError
+from bayplan.plugin.base import Eviction, Overdue, Preemption, Unit
 from bayplan.plugin.events import ClusterEvent
-from bayplan.scheduler.kai_groups import GroupEviction
 from bayplan.scheduler.nominator import Nomination
 from bayplan.scheduler.state import SchedulerState
 from bayplan.snapshot import PodInfo
 
-__all__ = ["Eviction", "Evictor"]
+__all__ = ["Evictor"]
 
 NOMINATION_SECONDS = 600.0
 """Seconds that nodes stay nominated for a unit that states no time of its own."""
@@ -29,22 +28,6 @@ COOLDOWN_SECONDS = 60.0
 """Seconds for which a pod is not chosen again after its eviction was refused."""
 _AFTER_GRACE = 60.0
 _REMEMBERED = 100_000
-
-
-@dataclass(frozen=True)
-class Eviction:
-    """A pod (by key) that was evicted, when (seconds), the unit that preempted it, and why.
-
-    ``moves_to`` is the node where it fits once it is created again, "" for none.
-    ``action`` is how room was made, such as "preempt", or as :class:`~bayplan.Overdue` has it.
-    """
-
-    pod: str
-    at: float
-    unit: str
-    reason: str = ""
-    moves_to: str = ""
-    action: str = ""
 
 
 class Evictor:
@@ -237,10 +220,10 @@ class Evictor:
         now, action = self._state.now, overdue.action
         if error is None or isinstance(error, NotFound):
             node = overdue.moves.get(victim.key, "")
-            self.evicted.append(Eviction(victim.key, now, "", reason, node, action))
-            self._state.observer.evicted(victim, action)
+            self._note(
+                victim, Eviction(victim.key, now, "", reason, node, action, reason, together)
+            )
             self._recorder.evicted(victim, reason)
-            self._tell_group(victim, GroupEviction(action, together, reason))
             return
         self._recorder.warn(victim, "EvictionRefused", str(error))
         self._cooldowns[victim.key] = now + COOLDOWN_SECONDS
@@ -253,14 +236,12 @@ class Evictor:
         if error is None or isinstance(error, NotFound):
             why, action = nomination.reason, nomination.action
             node = nomination.moves.get(victim.key, "")
-            self.evicted.append(Eviction(victim.key, now, unit, why, node, action))
-            self._state.observer.evicted(victim, action)
+            together = nomination.together.get(victim.gang or "", 1)
+            told = nomination.reason_for(victim.key)
+            found = Eviction(victim.key, now, unit, why, node, action, told, together)
+            self._note(victim, found)
             placed = self._state.snapshot.placed.get(victim.key)
             self._recorder.preempted(victim, unit, placed[1] if placed else "")
-            together = nomination.together.get(victim.gang or "", 1)
-            evictor = next((pod.gang or pod.key for pod in nomination.pods), unit)
-            told = nomination.reason_for(victim.key)
-            self._tell_group(victim, GroupEviction(action, together, told, evictor))
             return
         self._recorder.warn(victim, "EvictionRefused", str(error))
         self._cooldowns[victim.key] = now + COOLDOWN_SECONDS
@@ -269,9 +250,17 @@ class Evictor:
             self.give_up(nomination, refusal)
             self._record_refusal(unit, refusal)
 
-    def _tell_group(self, victim: PodInfo, eviction: GroupEviction) -> None:
-        if victim.gang is not None:
-            self._state.group_status.evicted(victim.gang, eviction)
+    def _note(self, victim: PodInfo, eviction: Eviction) -> None:
+        """Remember an eviction, and let observers and plugins know of it."""
+        self.evicted.append(eviction)
+        self._state.observer.evicted(victim, eviction.action)
+        profiles = self._state.profiles
+        profile = profiles.of(victim.pod) or profiles.first
+        for call in profile.runtime["post_evict"]:
+            try:
+                call(victim, eviction)
+            except PluginError as exc:
+                self._recorder.log_failure(exc)
 
     def _record_refusal(self, unit: str, refusal: str) -> None:
         """Write into the decision that its preemption was refused."""

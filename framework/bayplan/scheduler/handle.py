@@ -122,9 +122,6 @@ class PluginHandle:
                 return DeviceOpinion(float(points), call.name)
         return None
 
-    def admit(self, gang: str) -> None:
-        self._state.group_status.admit(gang)
-
     def recheck_gates(self, pod: PodInfo) -> None:
         unit = self._state.gangs.unit_of(pod)
         self._state.queue.refresh_gates(unit, self._state.now)

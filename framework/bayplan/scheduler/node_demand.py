@@ -115,7 +115,7 @@ class NodeDemand:
             state.remember(one.decision)
             state.recorder.refused(one.unit, one.decision, reason)
             for gang in state.gangs.gangs_of(one.unit.key) if one.unit.gang is not None else ():
-                state.group_status.changed(gang)
+                state.changed_gangs.add(gang)
         return bool(told)
 
     def _weigh(self, fresh: Sequence[_Refused], changed: bool) -> list[_Refused]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bayplan.api import ApiObject
-from bayplan.cluster.conditions import without_times
+from bayplan.api.conditions import without_times
 from bayplan.cluster.protocol import Cluster, Done, PatchAnnotations, PatchStatus
 from bayplan.errors import ClusterError
 from bayplan.snapshot import Snapshot

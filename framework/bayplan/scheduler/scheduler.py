@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 
 from bayplan.api import Pod
-from bayplan.api.podgroup import UnschedulableReason
 from bayplan.cluster.protocol import (
     Cluster,
     PatchAnnotations,
@@ -24,6 +23,7 @@ from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Evaluator, Trace
 from bayplan.cycle.scheduling_cycle import Cycle, Result
 from bayplan.errors import PluginError
+from bayplan.gangs.directory import GangMembers
 from bayplan.plugin.base import Overdue, Unit
 from bayplan.plugin.decision import Decision, Outcome
 from bayplan.plugin.events import ClusterEvent
@@ -174,10 +174,9 @@ class Scheduler:
             "being prepared": len(state.preparations),
             "assumed": len(state.assumed),
             "gang timeouts": len(self._gang_timeouts),
-            "group statuses to write": len(state.group_status.marked()),
+            "group statuses to write": len(state.changed_gangs),
             "gates to record": len(state.recorder.changed_gates()),
             "pending reasons": state.recorder.pending_reasons,
-            "gang reasons": state.group_status.pending_reasons,
         }
 
     def pending_unit(self, key: str) -> Unit | None:
@@ -258,12 +257,8 @@ class Scheduler:
             if self._report_queues():
                 return True
             state.recorder.gated(state.queue)
-            state.group_status.write(
-                state.gangs.all().get,
-                self._why_pending,
-                self._queue_refusal,
-                lambda pod: self.profile_of(pod) is not None,
-            )
+            self._write_group_statuses()
+            state.network_status.write()
             if self._demand.tell() or waited:
                 return True
             self._prepare()
@@ -381,7 +376,7 @@ class Scheduler:
         self._events.recheck_stale_gates()
         state.recorder.forget_gone(state.queue)
         gangs = state.gangs.all()
-        state.group_status.forget(lambda key: key not in gangs)
+        state.changed_gangs.forget(lambda key: key not in gangs)
 
     def _cycle(self, queued: QueuedUnit) -> None:
         state = self._state
@@ -467,7 +462,7 @@ class Scheduler:
         state.remember(decision)
         if unit.gang is not None:
             for key in state.gangs.gangs_of(queued.key):
-                state.group_status.changed(key)
+                state.changed_gangs.add(key)
         placed = decision.outcome in (Outcome.PLACED, Outcome.WAITING)
         if placed:
             state.queue.has_nodes(queued)
@@ -517,6 +512,29 @@ class Scheduler:
         self._demand.tell_later(queued.key, decision)
         state.queue.keep_in_line(queued, state.now)
 
+    def _write_group_statuses(self) -> None:
+        """Write what the objects of the gangs that changed should say, as plugins provide it."""
+        state = self._state
+        for key in state.changed_gangs.take():
+            members = state.gangs.all().get(key)
+            profile = self._profile_of_gang(members) if members is not None else None
+            if members is None or profile is None:
+                continue
+            why = self._why_pending(key) if members.gang is not None and members.pending else ""
+            for call in profile.runtime["group_status"]:
+                try:
+                    for write in call(members, why):
+                        state.cluster.submit(write)
+                except PluginError as exc:
+                    state.recorder.log_failure(exc)
+
+    def _profile_of_gang(self, members: GangMembers) -> ActiveProfile | None:
+        """Return the profile of a gang; None if another scheduler has all of its pods."""
+        profiles = self._state.profiles
+        pods = [*members.pending.values(), *(info for info, _ in members.bound.values())]
+        found = (profiles.of(info.pod) for info in pods)
+        return next((one for one in found if one is not None), None if pods else profiles.first)
+
     def _why_pending(self, gang: str) -> str:
         """Return what keeps a gang pending, as recorded on its pods."""
         state = self._state
@@ -530,19 +548,6 @@ class Scheduler:
             # It has its nodes; an autoscaler need not add any.
             return ""
         return decision.message
-
-    def _queue_refusal(self, gang: str) -> UnschedulableReason | None:
-        """Return why the queue of a pending gang does not take it, None if it does."""
-        state = self._state
-        pods = list(state.gangs[gang].pending.values())
-        queueing = state.profiles.queueing_of(pods[0].pod)
-        if queueing is None:
-            return None
-        try:
-            return queueing.unschedulable_reason(state.unit_of(state.gangs.unit_of(pods[0]), pods))
-        except PluginError as exc:
-            state.recorder.log_failure(exc)
-            return None
 
 
 def _is_useless(nomination: Nomination, unit: Unit, decision: Decision) -> bool:

@@ -15,8 +15,9 @@ from bayplan.plugin.decision import Decision
 from bayplan.plugin.events import ClusterEvent
 from bayplan.profiles.loading import ProfileSet
 from bayplan.scheduler.active_profiles import ActiveProfile, ActiveProfiles
+from bayplan.scheduler.changed_gangs import ChangedGangs
 from bayplan.scheduler.claim_index import ClaimIndex
-from bayplan.scheduler.group_status import GroupStatusWriter
+from bayplan.scheduler.network_status import NetworkStatusWriter
 from bayplan.scheduler.nominator import Nominator
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.permits import Permits
@@ -70,9 +71,10 @@ class SchedulerState:
         self.statistics = Statistics()
         self.snapshot = Snapshot(lambda: cluster.unix_time)
         self.recorder = Recorder(cluster)
-        self.group_status = GroupStatusWriter(cluster, self.snapshot)
+        self.changed_gangs = ChangedGangs()
+        self.network_status = NetworkStatusWriter(cluster, self.snapshot)
         self.queue_status = QueueStatusWriter(cluster, self.snapshot)
-        self.gangs = GangDirectory(self.group_status.changed)
+        self.gangs = GangDirectory(self.changed_gangs.add)
         self.profiles = ActiveProfiles(profiles.any_scheduler)
         self.nominator = Nominator(self.snapshot)
         self.queue = UnitQueue(

@@ -15,6 +15,7 @@ from bayplan.queues.report import JobInLine, amount_text
 from bayplan.queues.tree import AmountRows
 
 __all__ = [
+    "AdmitsGroups",
     "AdmitsJobs",
     "AssignsNodes",
     "BoundByNodes",
@@ -203,6 +204,14 @@ class AdmitsJobs(Protocol):
 
     def until_admitted(self, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:
         """Return how many running jobs have to end, in order, for it to be admitted; 0 if never."""
+
+
+@runtime_checkable
+class AdmitsGroups(Protocol):
+    """A policy that admits pod groups by writing it into their objects."""
+
+    def is_admitted(self, group: str) -> bool:
+        """Tell whether a group, by key, was admitted though its object may not say so yet."""
 
 
 @runtime_checkable

@@ -13,7 +13,13 @@ from bayplan.queues.report import JobInLine, KnownReports, LineReport, QueueRepo
 from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.line import left_to, line_of, reports
 from bayplan_plugins.queues.policies import Policies
-from bayplan_plugins.queues.policy import AdmitsJobs, LendsToElasticJobs, Policy, TellsReasons
+from bayplan_plugins.queues.policy import (
+    AdmitsGroups,
+    AdmitsJobs,
+    LendsToElasticJobs,
+    Policy,
+    TellsReasons,
+)
 
 __all__ = ["PolicyQueueing"]
 
@@ -110,6 +116,10 @@ class PolicyQueueing:
         if found is None or not isinstance(found[0], TellsReasons):
             return None
         return found[0].unschedulable_reason(unit)
+
+    def is_admitted(self, gang: str) -> bool:
+        active = self._policies.active
+        return any(isinstance(one, AdmitsGroups) and one.is_admitted(gang) for one in active)
 
     def admitted_without(self, pods: Sequence[PodInfo], job: str) -> str | None:
         for policy in self._policies.active:

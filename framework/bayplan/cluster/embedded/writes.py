@@ -16,6 +16,7 @@ from bayplan.api import (
     PodCondition,
     ResourceClaim,
 )
+from bayplan.api.conditions import stamped
 from bayplan.api.dra import (
     CONSUMER_LIMIT,
     DELETE_PROTECTION,
@@ -27,7 +28,6 @@ from bayplan.api.pod import ExtendedResourceClaimStatus
 from bayplan.api.times import seconds_of
 from bayplan.api.volumes import SELECTED_NODE, is_available, is_kept_for
 from bayplan.api.volumes import reference_to as volume_reference
-from bayplan.cluster.conditions import stamped
 from bayplan.cluster.embedded.admission import with_condition, with_spec
 from bayplan.cluster.embedded.disruption_budgets import take_disruption
 from bayplan.cluster.embedded.field_patches import with_fields

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from bayplan.api import ApiObject
+from bayplan.api.conditions import stamped
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.object_key import object_key
-from bayplan.cluster.conditions import stamped
 from bayplan.cluster.kubernetes.pod_writes import Lookup, rfc3339
 from bayplan.cluster.kubernetes.resources import WatchedResource
 from bayplan.cluster.kubernetes.transport import JSON_PATCH, MERGE_PATCH, Requests

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
+from msgspec.structs import replace
+
 from bayplan.api import VolcanoPodGroup
+from bayplan.cluster.protocol import PatchStatus
 from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
 from bayplan_plugins.queues.volcano.session import Session
@@ -33,6 +36,10 @@ class Admission:
         if found is None or found.status.phase not in _WAITING or group in self._admitting:
             return None
         return self._rejected.get(group, "it has not been admitted yet")
+
+    def is_admitting(self, group: str) -> bool:
+        """Tell whether a group, by key, was admitted and its object does not say so yet."""
+        return group in self._admitting
 
     def run(self) -> None:
         """Admit what the plugins let in."""
@@ -79,4 +86,6 @@ class Admission:
             return
         inqueue.add(job, row)
         self._admitting.add(job.key)
-        self._session.handle.admit(job.key)
+        group = self._session.jobs.groups()[job.key]
+        status = replace(group.status, phase="Inqueue")
+        self._session.handle.submit(PatchStatus(VolcanoPodGroup, job.key, status))

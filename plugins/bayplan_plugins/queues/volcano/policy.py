@@ -113,6 +113,10 @@ class VolcanoPolicy:
         if self._admission is not None:
             self._admission.run()
 
+    def is_admitted(self, group: str) -> bool:
+        """Tell whether a group's phase is being written, by key."""
+        return self._admission is not None and self._admission.is_admitting(group)
+
     def order(self, unit: Unit, added: float) -> tuple[float, ...]:
         """Order as the plugins say, then by age."""
         jobs = self.session.jobs

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from kueue_builders import NOW, cluster_queue, cohort, flavor, load, local_queue, workload
 
+from bayplan.api.conditions import without_times
 from bayplan.api.kueue import FlavorUsage, LocalQueue, LocalQueueStatus
-from bayplan.cluster.conditions import without_times
 from bayplan_plugins.queues.kueue import Admission, Settings
 from bayplan_plugins.queues.kueue.settings import UsageSharing
 from bayplan_plugins.queues.kueue.status import (

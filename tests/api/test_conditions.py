@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bayplan.api.conditions import stamped, without_times
 from bayplan.api.podgroup import ConditionedStatus, GroupCondition
-from bayplan.cluster.conditions import stamped, without_times
 
 
 def status(*conditions: tuple[str, str, str | None]) -> ConditionedStatus:

@@ -1,7 +1,7 @@
 """Gang: members wait until enough of them exist, and are refused unless enough are placed.
 
 The scheduling cycle places a whole gang or nothing; this plugin decides when a gang may be tried,
-and refuses definitions that cannot work.
+refuses definitions that cannot work, and tells pod groups what became of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 from bayplan import (
     Args,
     ClusterEvent,
+    Eviction,
+    Handle,
     NodeView,
     Placements,
     Plugin,
@@ -25,6 +27,7 @@ from bayplan.api import Job, ReplicaSet, StatefulSet, VolcanoJob
 from bayplan.api.gang import Gang as GangDefinition
 from bayplan.gangs.completeness import missing_role, needs_no_minimum, still_needed
 from bayplan.gangs.directory import GangMembers
+from bayplan_plugins.gang.status import GroupStatuses, Write
 
 __all__ = ["Gang"]
 
@@ -42,6 +45,10 @@ class Gang(Plugin[Args]):
         | ClusterEvent.NODE_ADDED
         | ClusterEvent.NODE_ALLOCATABLE
     )
+
+    def __init__(self, args: Args, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._statuses = GroupStatuses(handle)
 
     @hookimpl
     def pre_enqueue(self, pod: PodInfo) -> str | None:
@@ -133,6 +140,17 @@ class Gang(Plugin[Args]):
             return None
         have = len(unit.pods) + len(unit.bound)
         return f'gang "{unit.key}" has {have} of the {unit.gang.min_member} members it needs'
+
+    @hookimpl
+    def group_status(self, members: GangMembers, why: str) -> list[Write]:
+        """Tell pod groups of all systems what became of them."""
+        return list(self._statuses.of(members, why))
+
+    @hookimpl
+    def post_evict(self, pod: PodInfo, eviction: Eviction) -> None:
+        """Tell a KAI pod group that one of its members was evicted."""
+        for write in self._statuses.of_eviction(pod, eviction):
+            self.handle.submit(write)
 
     def _problem(self, pod: PodInfo) -> str | None:
         if pod.problem is not None:

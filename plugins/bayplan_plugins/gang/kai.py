@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from bayplan.api import KaiPodGroup
 from bayplan.api.gang import Gang
@@ -11,10 +10,10 @@ from bayplan.api.podgroup import LAST_START, SchedulingCondition, UnschedulableR
 from bayplan.api.times import rfc3339, seconds_of
 from bayplan.cluster.protocol import Event
 from bayplan.gangs.directory import GangMembers
+from bayplan.plugin.base import Eviction
 from bayplan.snapshot import PodInfo
 
 __all__ = [
-    "GroupEviction",
     "eviction_event",
     "last_start",
     "not_ready",
@@ -34,27 +33,15 @@ _STALE = "stalegangeviction"
 Conditions = tuple[SchedulingCondition, ...]
 
 
-@dataclass(frozen=True)
-class GroupEviction:
-    """A member of a group that was evicted: in which way, one of how many, and what it was told.
-
-    ``evictor`` is the key of the pod group, or pod, that gets its place; "" for none.
-    """
-
-    action: str
-    together: int
-    message: str
-    evictor: str = ""
-
-
-def eviction_event(group: str, eviction: GroupEviction) -> Event:
+def eviction_event(group: str, eviction: Eviction) -> Event:
     """Return the event that tells a group, by key, of an eviction."""
+    evictor = eviction.unit.partition(",")[0]
     annotations = {
         "num-evicted-pods": str(eviction.together),
-        "evictor-action-type": eviction.action if eviction.evictor else _STALE,
+        "evictor-action-type": eviction.action if evictor else _STALE,
     }
-    if eviction.evictor:
-        namespace, _, name = eviction.evictor.partition("/")
+    if evictor:
+        namespace, _, name = evictor.partition("/")
         annotations["evictor-pod-group-name"] = name
         annotations["evictor-pod-group-namespace"] = namespace
     message = eviction.message

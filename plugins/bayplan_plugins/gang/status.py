@@ -1,0 +1,219 @@
+"""The status of pod groups: phases, conditions and events, in the words of their systems.
+
+Koordinator's and scheduler-plugins' phases, Volcano's and KAI's phase with an ``Unschedulable``
+condition, Kubernetes' ``PodGroupScheduled``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import asdict
+
+from bayplan import Eviction, Handle, PodInfo
+from bayplan.api import (
+    ApiObject,
+    KaiPodGroup,
+    NativePodGroup,
+    PodGroup,
+    SchedulerPluginsPodGroup,
+    VolcanoPodGroup,
+    kind_of,
+)
+from bayplan.api.conditions import without_times
+from bayplan.api.podgroup import (
+    LAST_EVICTION,
+    LAST_START,
+    ConditionedStatus,
+    GroupCondition,
+    KaiPodGroupStatus,
+    NativePodGroupStatus,
+    PodGroupStatus,
+    UnschedulableReason,
+)
+from bayplan.api.times import rfc3339
+from bayplan.cluster.protocol import Event, PatchAnnotations, PatchStatus
+from bayplan.gangs.completeness import has_minimum
+from bayplan.gangs.directory import GangMembers
+from bayplan_plugins.gang.kai import eviction_event, last_start, not_ready, scheduling_conditions
+
+__all__ = ["GroupStatuses", "Write", "phase_of"]
+
+Write = PatchStatus | PatchAnnotations | Event
+_Status = PodGroupStatus | ConditionedStatus | NativePodGroupStatus
+
+_GROUPS: tuple[type[Any], ...] = (
+    PodGroup,
+    SchedulerPluginsPodGroup,
+    VolcanoPodGroup,
+    KaiPodGroup,
+    NativePodGroup,
+)
+_INQUEUE = "Inqueue"
+
+
+@dataclass
+class _Recorded:
+    """What was recorded of a gang: the last event, its start, and its last eviction (RFC 3339)."""
+
+    message: str = ""
+    started: bool = False
+    evicted: str = ""
+
+
+class GroupStatuses:
+    """Knows what the objects of gangs should say, and what was recorded of them."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._recorded: WeakKeyDictionary[GangMembers, _Recorded] = WeakKeyDictionary()
+
+    def of(self, members: GangMembers, why: str) -> Iterator[Write]:
+        """Yield what the objects of a gang do not say yet.
+
+        :param why: what keeps the gang pending, "" for nothing.
+        """
+        gang = members.gang
+        if gang is None:
+            self._recorded.pop(members, None)
+            return
+        message = gang.problem or (why if members.pending else "")
+        for type_ in _GROUPS:
+            group: ApiObject | None = self._handle.snapshot.objects(type_).get(gang.key)
+            if group is None:
+                continue
+            status = self._status(group, gang.key, members, message)
+            if status != without_times(getattr(group, "status", None)):
+                yield PatchStatus(type_, gang.key, status)
+            yield from self._events(group, gang.key, members, message)
+            if isinstance(group, KaiPodGroup):
+                yield from self._start(gang.key, group, members)
+
+    def of_eviction(self, pod: PodInfo, eviction: Eviction) -> Iterator[Write]:
+        """Yield what tells a KAI pod group that one of its members was evicted."""
+        key = pod.gang
+        if key is None or key not in self._handle.snapshot.objects(KaiPodGroup):
+            return
+        yield eviction_event(key, eviction)
+        recorded, now = self._record(self._handle.gang(key)), rfc3339(self._handle.unix_time)
+        if recorded.evicted != now:
+            recorded.evicted = now
+            yield PatchAnnotations(KaiPodGroup, key, {LAST_EVICTION: now})
+
+    def _record(self, members: GangMembers) -> _Recorded:
+        return self._recorded.setdefault(members, _Recorded())
+
+    def _status(self, group: ApiObject, key: str, members: GangMembers, message: str) -> _Status:
+        if isinstance(group, PodGroup):
+            return PodGroupStatus(
+                phase_of(members),
+                len(members.bound),
+                members.running,
+                members.count_ended("Succeeded"),
+                members.count_ended("Failed"),
+            )
+        if isinstance(group, NativePodGroup):
+            return _native(group, members, message)
+        assert isinstance(group, VolcanoPodGroup | KaiPodGroup)
+        status = _conditioned(members, message, self._is_inqueue(key, group))
+        if isinstance(group, KaiPodGroup):
+            now = rfc3339(self._handle.unix_time)
+            refusal = partial(self._refusal, members)
+            found = scheduling_conditions(group, members, message, refusal, now)
+            return KaiPodGroupStatus(**asdict(status), scheduling_conditions=found)
+        return status
+
+    def _is_inqueue(self, key: str, group: VolcanoPodGroup | KaiPodGroup) -> bool:
+        """Tell whether a group is in phase Inqueue, also where the watch does not show it yet."""
+        phase, queueing = group.status.phase, self._handle.queueing
+        if phase in ("", "Pending") and queueing is not None:
+            return queueing.is_admitted(key)
+        return phase == _INQUEUE
+
+    def _refusal(self, members: GangMembers) -> UnschedulableReason | None:
+        """Return why the queue of a pending gang does not take it, None if it does."""
+        queueing = self._handle.queueing
+        if queueing is None:
+            return None
+        return queueing.unschedulable_reason(self._handle.unit(list(members.pending.values())))
+
+    def _events(
+        self, group: ApiObject, key: str, members: GangMembers, message: str
+    ) -> Iterator[Event]:
+        """Yield an event of what keeps a group pending, once for each message."""
+        waits = not_ready(members) if isinstance(group, KaiPodGroup) else ""
+        text, recorded = waits or message, self._record(members)
+        is_new, recorded.message = text != recorded.message, text
+        if not text or not is_new:
+            return
+        gang = members.gang
+        wrong = gang is not None and gang.problem is not None
+        type_, reason = "Warning", "Invalid" if wrong else "Unschedulable"
+        if waits:
+            type_, reason = "Normal", "NotReady"
+        yield Event(key, type_, reason, text, about=kind_of(group).name)
+
+    def _start(
+        self, key: str, group: KaiPodGroup, members: GangMembers
+    ) -> Iterator[PatchAnnotations]:
+        """Yield when a group started, once for each time that it has."""
+        recorded = self._record(members)
+        if all(info.terminating for info, _ in members.bound.values()):
+            recorded.started = False
+        elif not recorded.started:
+            recorded.started = True
+            since = last_start(group, members, self._handle.unix_time)
+            if since is not None:
+                yield PatchAnnotations(KaiPodGroup, key, {LAST_START: since})
+
+
+def phase_of(members: GangMembers) -> str:
+    """Return a gang's phase in Koordinator's terms."""
+    gang = members.gang
+    if gang is None:
+        return "Pending"
+    succeeded, failed = members.count_ended("Succeeded"), members.count_ended("Failed")
+    if has_minimum(gang, succeeded):
+        return "Finished"
+    if failed and has_minimum(gang, failed + members.running + succeeded):
+        return "Failed"
+    if has_minimum(gang, members.running + succeeded):
+        return "Running"
+    if has_minimum(gang, len(members.bound)):
+        return "Scheduled"
+    if members.bound:
+        return "Scheduling"
+    if has_minimum(gang, len(members.pending)):
+        return "PreScheduling"
+    return "Pending"
+
+
+def _native(group: NativePodGroup, members: GangMembers, message: str) -> NativePodGroupStatus:
+    assert members.gang is not None, "checked by the caller"
+    if has_minimum(members.gang, len(members.bound)):
+        condition = GroupCondition("PodGroupScheduled", "True", "Scheduled")
+    elif message:
+        condition = GroupCondition("PodGroupScheduled", "False", "Unschedulable", message)
+    else:
+        return cast(NativePodGroupStatus, without_times(group.status))
+    return NativePodGroupStatus((condition,))
+
+
+def _conditioned(members: GangMembers, message: str, inqueue: bool) -> ConditionedStatus:
+    gang = members.gang
+    assert gang is not None, "checked by the caller"
+    complete = has_minimum(gang, len(members.bound))
+    succeeded, failed = members.count_ended("Succeeded"), members.count_ended("Failed")
+    if complete or not message:
+        condition = GroupCondition("Scheduled", "True" if complete else "False")
+    else:
+        reason = "NotEnoughResources" if has_minimum(gang, members.present) else "NotEnoughTasks"
+        condition = GroupCondition("Unschedulable", "True", reason, message)
+    phase = "Running" if complete else _INQUEUE if inqueue else "Pending"
+    if has_minimum(gang, succeeded):
+        phase = "Completed"
+    return ConditionedStatus(phase, (condition,), members.running, succeeded, failed)
