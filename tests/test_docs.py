@@ -15,10 +15,12 @@ from click.testing import CliRunner
 from paths import ROOT
 
 from bayplan import NodeRow, NodeView, PodInfo, Unit
+from bayplan.api import Pod
 from bayplan.cli import cli
 from bayplan.cluster.manifests import load_manifests
-from bayplan.plugin.contract import hook_names
+from bayplan.plugin.contract import hook_names, hooks_of
 from bayplan.profiles.loading import POINTS, load_profiles
+from bayplan.testing import Cluster, make_gang, make_node, make_pod
 from bayplan.topology.machine.readers.machinefile import load_machine
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -64,6 +66,36 @@ def generator(name: str) -> Any:
 def test_the_hook_reference_is_up_to_date() -> None:
     page = (ROOT / "docs" / "hooks.md").read_text()
     assert page == generator("make_hooks").render(), "run make docs"
+
+
+_WITHOUT_QUEUES = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins: {multiPoint: {disabled: [{name: Queues}]}}
+"""
+
+
+def test_every_hook_has_an_example_and_the_examples_schedule(tmp_path: Path) -> None:
+    docs = generator("make_hooks")
+    assert set(docs.examples()) == set(hook_names())
+    plugins = [cls for cls in docs.example_classes() if "queue_sort" not in hooks_of(cls)]
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(_WITHOUT_QUEUES)
+    team = {"example.com/team": "blue"}
+    nodes = [make_node("a", labels=team), make_node("b")]
+    cluster = Cluster(nodes, load_profiles(profile), plugins)
+    members = [make_pod(name, gang="g") for name in ("g-0", "g-1")]
+    cluster.add(make_pod("blue", labels=team), make_pod("plain"), make_gang("g", 2), *members)
+    queues = [cluster.scheduler.queues.of(Unit(pod.key, [pod])) for pod in _infos(cluster)]
+    placed = cluster.schedule()
+    assert placed["blue"] == "a"
+    assert sorted(placed) == ["blue", "g-0", "g-1", "plain"]
+    assert set(queues) == {"example/small"}
+
+
+def _infos(cluster: Cluster) -> list[PodInfo]:
+    return [PodInfo(pod) for pod in cluster.api.list(Pod)]
 
 
 @pytest.mark.parametrize("cls", [NodeRow, NodeView, PodInfo, Unit], ids=lambda cls: cls.__name__)

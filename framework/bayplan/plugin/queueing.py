@@ -20,7 +20,10 @@ __all__ = ["Queueing"]
 
 
 class Queueing(Protocol):
-    """The queues that share the cluster. Queues have the name ``SYSTEM/NAME``."""
+    """The queues that share the cluster. Queues have the name ``SYSTEM/NAME``.
+
+    A subclass needs ``queue_of`` and ``next_queue``; the other methods have defaults.
+    """
 
     # The order in which units are tried --------------------------------------------------
 
@@ -42,6 +45,7 @@ class Queueing(Protocol):
 
     def is_strict(self, unit: Unit) -> bool:
         """Tell whether a unit that does not fit holds back all after it in its queue."""
+        return False
 
     def pods_to_place(self, unit: Unit) -> Sequence[PodInfo] | None:
         """Return the pods of a unit that are placed in this cycle; None for all of them.
@@ -56,6 +60,7 @@ class Queueing(Protocol):
 
     def reports(self) -> Sequence[QueueReport]:
         """Return what is known of all queues, parents before their children."""
+        return ()
 
     def statuses(self) -> Sequence[PatchStatus | PatchAnnotations]:
         """Return what the objects of the queues should say of them now.
@@ -65,6 +70,7 @@ class Queueing(Protocol):
         in the first minute a state that was overwritten is written again: a killed scheduler may
         have done it.
         """
+        return ()
 
     def position(self, unit: Unit) -> LineReport | None:
         """Return where a pending unit stands in its queue, and what would admit it.
@@ -96,6 +102,7 @@ class Queueing(Protocol):
 
     def is_admitted(self, gang: str) -> bool:
         """Tell whether a gang, by key, was admitted though its object may not say so yet."""
+        return False
 
     def admitted_without(self, pods: Sequence[PodInfo], job: str) -> str | None:
         """Return the first job that waits for quota and would be admitted without some pods.
