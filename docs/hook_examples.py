@@ -236,7 +236,7 @@ class GoodNeighbours(Plugin[Args]):
 
     @hookimpl
     def admit(self) -> None:
-        waiting = [unit.key for unit in self.handle.line("example/small")]
+        waiting = [unit.key for unit in self.handle.pending("example/small")]
         _log.debug("%d units wait in the small queue", len(waiting))
 
     @hookimpl

@@ -14,7 +14,7 @@ from bayplan.live.metrics import QUEUE_LABELS
 from bayplan.live.peer_metrics import peer_metrics
 from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.queues.report import QueueReport, ResourceReport
-from bayplan.scheduler.queue import Place
+from bayplan.scheduler.queued_unit import Place
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 
 INF = float("inf")

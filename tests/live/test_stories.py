@@ -27,7 +27,7 @@ from bayplan.errors import BayplanError
 from bayplan.live.app import LiveApp
 from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan.profiles.settings import LeaderElection
-from bayplan.scheduler.queue import Place
+from bayplan.scheduler.queued_unit import Place
 from bayplan.testing import make_gang, make_node, make_object, make_pod
 from bayplan_plugins.device_ledger.ledger import DeviceLedger
 

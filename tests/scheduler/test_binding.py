@@ -16,7 +16,7 @@ from bayplan.errors import Conflict
 from bayplan.plugin.decision import Decision, Outcome
 from bayplan.scheduler.binding import BindingCycle
 from bayplan.scheduler.observer import Observer
-from bayplan.scheduler.queue import Place
+from bayplan.scheduler.queued_unit import Place
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.testing import make_node, make_pod
 

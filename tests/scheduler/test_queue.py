@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from one_lane import OneLane
+from one_queue import OneQueue
 
 from bayplan.plugin.events import ClusterEvent
-from bayplan.scheduler.queue import FLUSH_AFTER, QueuedUnit, UnitQueue
+from bayplan.scheduler.queue import FLUSH_AFTER, UnitQueue
+from bayplan.scheduler.queued_unit import QueuedUnit
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_pod
 
@@ -14,7 +15,7 @@ def info(name: str, priority: int = 0, gang: str | None = None) -> PodInfo:
     return PodInfo(make_pod(name, priority=priority, gang=gang))
 
 
-class Rules(OneLane):
+class Rules(OneQueue):
     """Order by priority; gates hold back the names in ``closed``; ``helpful`` events help."""
 
     def __init__(self) -> None:

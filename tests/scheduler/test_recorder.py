@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from fake_cluster import FakeCluster
-from one_lane import OneLane
+from one_queue import OneQueue
 
 from bayplan import Unit
 from bayplan.api import PodCondition
@@ -15,7 +15,8 @@ from bayplan.errors import ClusterError, PluginError
 from bayplan.plugin.decision import Decision, PodDecision
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.permits import PermitWait
-from bayplan.scheduler.queue import QueuedUnit, UnitQueue
+from bayplan.scheduler.queue import UnitQueue
+from bayplan.scheduler.queued_unit import QueuedUnit
 from bayplan.scheduler.recorder import Recorder
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_pod
@@ -42,7 +43,7 @@ class Desk:
         return [patch.condition for patch in self.cluster.of(PatchPodStatus)]
 
 
-class Gates(OneLane, UnitQueue):
+class Gates(OneQueue, UnitQueue):
     """A queue in which every pod is held back until it is in ``open``."""
 
     def __init__(self) -> None:

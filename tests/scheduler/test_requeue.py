@@ -12,7 +12,7 @@ from bayplan import Args, ClusterEvent, NodeRow, Plugin, PodInfo, Unit, hookimpl
 from bayplan.api.gang import Gang
 from bayplan.cluster.protocol import Event
 from bayplan.scheduler.nominator import Nomination
-from bayplan.scheduler.queue import QueuedUnit
+from bayplan.scheduler.queued_unit import QueuedUnit
 from bayplan.scheduler.requeue import RequeueRules
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.scheduler.state import SchedulerState

@@ -9,7 +9,7 @@ from typing import Any
 from bayplan.errors import InputError, did_you_mean
 from bayplan.explain.waits import waited
 from bayplan.queues.report import JobInLine, QueueReport
-from bayplan.scheduler.queue import QueuedUnit
+from bayplan.scheduler.queued_unit import QueuedUnit
 from bayplan.scheduler.scheduler import Scheduler
 
 __all__ = ["QueueDetail", "find_queue", "queue_detail", "queues_json", "some_queues"]
@@ -91,7 +91,7 @@ def _line(scheduler: Scheduler, queue: QueueReport) -> list[JobInLine]:
     admitted = scheduler.queues.jobs(lane)
     if admitted is not None:
         return list(admitted)
-    waiting = [_job(scheduler, one, at) for at, one in enumerate(scheduler.queue.line(lane), 1)]
+    waiting = [_job(scheduler, one, at) for at, one in enumerate(scheduler.queue.pending(lane), 1)]
     return waiting + [_job(scheduler, one, 0) for one in scheduler.queues.held_back(lane)]
 
 

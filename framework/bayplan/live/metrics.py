@@ -21,7 +21,7 @@ from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Outcome
 from bayplan.profiles.runtime import HookCall, Runtime
 from bayplan.scheduler.observer import Observer
-from bayplan.scheduler.queue import Place
+from bayplan.scheduler.queued_unit import Place
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 
@@ -59,10 +59,10 @@ _POINTS = {
 }
 QUEUE_LABELS = {
     Place.ACTIVE: "active",
-    Place.MAKING_ROOM: "active",
+    Place.PREEMPTING: "active",
     Place.BACKOFF: "backoff",
     Place.UNSCHEDULABLE: "unschedulable",
-    Place.IN_LINE: "unschedulable",
+    Place.PARKED: "unschedulable",
     Place.GATED: "gated",
     Place.IN_FLIGHT: "active",
 }

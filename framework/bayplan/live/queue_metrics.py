@@ -114,7 +114,7 @@ class QueueMetrics(Observer):
         """Return the queue of a pod that has been tried, without asking plugins again."""
         assert self._scheduler is not None
         queued = self._scheduler.queue.units.get(pod.gang or pod.key)
-        return _split(queued.lane) if queued is not None and queued.lane else None
+        return _split(queued.queue) if queued is not None and queued.queue else None
 
     def _queue_of(self, pod: PodInfo) -> tuple[str, str] | None:
         if self._scheduler is None:

@@ -61,7 +61,7 @@ class Handle(Protocol):
             then all of its members are needed, however many it had before.
         """
 
-    def line(self, queue: str) -> Sequence[Unit]:
+    def pending(self, queue: str) -> Sequence[Unit]:
         """Return the pending units of a queue (``SYSTEM/NAME``), in order."""
 
     def is_waiting(self, unit: str) -> bool:

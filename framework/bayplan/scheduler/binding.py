@@ -22,7 +22,7 @@ from bayplan.scheduler.active_profiles import ActiveProfile
 from bayplan.scheduler.node_demand import reason_for
 from bayplan.scheduler.permits import PermitWait
 from bayplan.scheduler.pre_bind import AwaitedPreparation
-from bayplan.scheduler.queue import Place, QueuedUnit
+from bayplan.scheduler.queued_unit import Place, QueuedUnit
 from bayplan.scheduler.state import AssumedPod, SchedulerState
 from bayplan.snapshot import PodInfo
 

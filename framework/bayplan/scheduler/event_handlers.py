@@ -34,7 +34,7 @@ from bayplan.scheduler.object_changes import (
     node_difference,
     same_needs,
 )
-from bayplan.scheduler.queue import Place
+from bayplan.scheduler.queued_unit import Place
 from bayplan.scheduler.rivals import Rivals
 from bayplan.scheduler.state import AssumedPod, SchedulerState
 from bayplan.snapshot import PodInfo

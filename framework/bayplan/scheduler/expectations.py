@@ -12,7 +12,7 @@ from bayplan.cycle.scheduling_cycle import Result
 from bayplan.plugin.base import Preemption
 from bayplan.scheduler.active_profiles import ActiveProfile
 from bayplan.scheduler.nominator import Nomination
-from bayplan.scheduler.queue import QueuedUnit
+from bayplan.scheduler.queued_unit import QueuedUnit
 from bayplan.scheduler.state import SchedulerState
 
 __all__ = ["EXPECTED", "EXPECTED_SECONDS", "ClusterOfAnother", "Expectations"]

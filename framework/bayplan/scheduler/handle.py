@@ -67,8 +67,8 @@ class PluginHandle:
         key = self._state.gangs.unit_of(pods[0]) if gang is None else gang.key
         return self._state.unit_of(key, [_without_node(pod) for pod in pods], gang)
 
-    def line(self, queue: str) -> Sequence[Unit]:
-        return [self._state.unit(queued) for queued in self._state.queue.line(queue)]
+    def pending(self, queue: str) -> Sequence[Unit]:
+        return [self._state.unit(queued) for queued in self._state.queue.pending(queue)]
 
     def is_waiting(self, unit: str) -> bool:
         return unit in self._state.queue.units

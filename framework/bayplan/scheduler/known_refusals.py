@@ -1,8 +1,8 @@
 """What need not be tried: units that are no easier to place than one that was refused.
 
-A *shape* stands for units that differ only in how many of their pods have to be placed at once.
-When one of them is refused, none that needs as many or more is placed until the cluster changes in
-their favour. So a pass over ten thousand waiting jobs tries a handful.
+Units of one *equivalence* differ only in how many of their pods have to be placed at once. When one
+of them is refused, none that needs as many or more is placed until the cluster changes in their
+favour. So a pass over ten thousand pending jobs tries a handful.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _Where = tuple[int, str, Hashable]
 
 @dataclass
 class Refusal:
-    """The smallest unit of a shape that was refused.
+    """The smallest unit of an equivalence that was refused.
 
     ``size`` is how many of its pods had to be placed at once, ``unit`` its key, ``held`` says
     whether its queue holds it back, however many nodes there are. After an event that may help
-    (``helped``) the shape may be tried again from ``retry_at``, in seconds.
+    (``helped``) its like may be tried again from ``retry_at``, in seconds.
     """
 
     size: int
@@ -33,9 +33,10 @@ class Refusal:
 
 
 class KnownRefusals:
-    """Refusals by action, queue and shape; the queue "" stands for all queues.
+    """Refusals by action, queue and equivalence; the queue "" stands for all queues.
 
-    :param delay: returns the seconds before a shape is tried again, given how often it was refused.
+    :param delay: returns the seconds before units like a refused one are tried again, given how
+        often such were refused.
     """
 
     def __init__(self, delay: Callable[[int], float]) -> None:
@@ -50,7 +51,7 @@ class KnownRefusals:
         self,
         action: int,
         queue: str,
-        shape: Hashable,
+        equivalence: Hashable,
         size: int,
         unit: str,
         now: float,
@@ -62,50 +63,50 @@ class KnownRefusals:
         :param now: the time in seconds.
         :param held: whether its queue holds it back.
         """
-        where = (action, queue, shape)
+        where = (action, queue, equivalence)
         known = self._refusals.get(where)
         if known is not None and known.size <= size and not known.helped:
             return
         attempts = self._attempts[where] = self._attempts.get(where, 0) + 1
         self._refusals[where] = Refusal(size, unit, now + self._delay(attempts), held)
 
-    def of(self, action: int, queue: str, shape: Hashable, size: int) -> Refusal | None:
+    def of(self, action: int, queue: str, equivalence: Hashable, size: int) -> Refusal | None:
         """Return the refusal because of which a unit need not be tried; None for none."""
-        for where in ((action, "", shape), (action, queue, shape)):
+        for where in ((action, "", equivalence), (action, queue, equivalence)):
             known = self._refusals.get(where)
             if known is not None and known.size <= size:
                 return known
         return None
 
-    def least(self, actions: Iterable[int], queue: str, shape: Hashable) -> float:
+    def least(self, actions: Iterable[int], queue: str, equivalence: Hashable) -> float:
         """Return the size from which on none of these actions places a unit; infinite for none."""
         least = 0.0
         for action in actions:
             sizes = [
                 known.size
-                for where in ((action, "", shape), (action, queue, shape))
+                for where in ((action, "", equivalence), (action, queue, equivalence))
                 if (known := self._refusals.get(where)) is not None
             ]
             least = max(least, min(sizes, default=math.inf))
         return least
 
-    def placed(self, queue: str, shape: Hashable) -> None:
-        """Forget how often a shape was refused, because a unit of it was placed."""
-        for where in [w for w in self._attempts if w[1] in ("", queue) and w[2] == shape]:
+    def placed(self, queue: str, equivalence: Hashable) -> None:
+        """Forget how often units of an equivalence were refused, because one was placed."""
+        for where in [w for w in self._attempts if w[1] in ("", queue) and w[2] == equivalence]:
             del self._attempts[where]
 
     def help(self) -> None:
-        """Record that the cluster has changed in favour of all shapes."""
+        """Record that the cluster has changed in favour of all."""
         for refusal in self._refusals.values():
             refusal.helped = True
 
     def next_time(self) -> float | None:
-        """Return when the next shape may be tried again, in seconds; None for never."""
+        """Return when the next may be tried again, in seconds; None for never."""
         times = [one.retry_at for one in self._refusals.values() if one.helped]
         return min(times, default=None)
 
     def expire(self, now: float) -> bool:
-        """Drop the refusals of shapes that may be tried again; return whether there were any."""
+        """Drop the refusals that no longer count; return whether there were any."""
         over = [w for w, one in self._refusals.items() if one.helped and one.retry_at <= now]
         for where in over:
             del self._refusals[where]

@@ -17,7 +17,7 @@ from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import NODES_LACK, NOT_READY, Decision
 from bayplan.scheduler.known_refusals import Refusal
 from bayplan.scheduler.nominator import Nomination
-from bayplan.scheduler.queue import Place, QueuedUnit
+from bayplan.scheduler.queued_unit import Place, QueuedUnit
 from bayplan.scheduler.state import SchedulerState
 from bayplan.snapshot import PodInfo
 
@@ -38,7 +38,7 @@ def reason_for(
 
     :param nomination: its nominated nodes, if any.
     """
-    if unit.gang is None and not queued.lane:
+    if unit.gang is None and not queued.queue:
         return NODES_LACK
     evicting = nomination is not None and bool(nomination.victims)
     held = decision.held_by_queue or decision.of_members or decision.at_permit or evicting
@@ -56,7 +56,7 @@ class _Refused:
     @property
     def kind(self) -> Hashable:
         """What units have in common that are equal for their queue."""
-        return self.queued.lane, self.queued.shape, self.queued.size
+        return self.queued.queue, self.queued.equivalence, self.queued.size
 
     @property
     def count(self) -> int:
@@ -143,7 +143,7 @@ class NodeDemand:
         queue = self._state.queue
         keys = list(self._untold)[:_TOLD_AT_ONCE]
         found = {key: self._untold.pop(key) for key in keys}
-        for key, refusal in queue.take_untold(_TOLD_AT_ONCE).items():
+        for key, refusal in queue.take_unrecorded(_TOLD_AT_ONCE).items():
             found.setdefault(key, self._as_equivalent(key, refusal))
         units = [queue.units[key] for key in found]
         return [_Refused(one, self._state.unit(one), found[one.key]) for one in units]
@@ -157,7 +157,7 @@ class NodeDemand:
         known = state.decisions.get(refusal.unit)
         decision = Decision(key, state.statistics.cycles, state.now)
         why = f": {known.message}" if known is not None and known.message else "."
-        decision.message = f"not tried, as {refusal.unit}, which needs no more, did not fit{why}"
+        decision.message = f"skipped: equivalent to {refusal.unit}, which did not fit{why}"
         decision.refused_by = set(known.refused_by) if known is not None else set()
         decision.of_queue = refusal.held
         return decision
@@ -180,10 +180,10 @@ class NodeDemand:
 
     def _overtaken(self) -> Iterator[_Refused]:
         """Yield the units that asked for nodes until others took what their queue had left."""
-        by_lane: dict[str, list[str]] = {}
+        by_queue: dict[str, list[str]] = {}
         for key, one in self._asking.items():
-            by_lane.setdefault(one.queued.lane, []).append(key)
-        for keys in by_lane.values():
+            by_queue.setdefault(one.queued.queue, []).append(key)
+        for keys in by_queue.values():
             for key in reversed(keys):
                 one = self._asking.pop(key)
                 pods, times = one.least
@@ -212,8 +212,8 @@ class NodeDemand:
         pods_of: dict[Hashable, Sequence[PodInfo]] = {}
         for one in self._asking.values():
             pods, often = one.least
-            # Units of one shape have equal pods; only their number differs.
-            kind: Hashable = (one.queued.lane, one.queued.shape, len(pods))
+            # Equivalent units have equal pods; only their number differs.
+            kind: Hashable = (one.queued.queue, one.queued.equivalence, len(pods))
             pods_of.setdefault(kind, pods)
             counts.setdefault(kind, []).append(often)
         for kind, times in counts.items():

@@ -1,133 +1,32 @@
 """The unit queue: which unit is tried next, which wait, and for what.
 
-A unit is *active* (tried in the order of its lane), *making room* (it did not fit, and plugins may
-evict pods for it once no active unit is left), *in line* (it is no easier to place than one that
-was refused), in *backoff* (tried when its delay is over), *unschedulable* (until an event that can
+A unit is *active* (tried in the order of its queue), *preempting* (it did not fit, and plugins may
+evict pods for it once no active unit is left), *parked* (it is no easier to place than one that was
+refused), in *backoff* (tried when its delay is over), *unschedulable* (until an event that can
 help one of the plugins that refused it, or at most ``FLUSH_AFTER`` seconds), *gated*
 (``pre_enqueue`` refused all of its pods) or *in flight* (in its cycle, at Permit or being bound).
-The delay doubles with each attempt.
+The delay doubles with each attempt. :mod:`.tenant_order` decides which of the active, preempting
+and parked units is tried.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from functools import partial
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
 
 from bayplan.plugin.events import ClusterEvent
-from bayplan.scheduler.known_refusals import KnownRefusals, Refusal
-from bayplan.scheduler.lanes import Lanes, Skip
-from bayplan.scheduler.lines import Line
+from bayplan.scheduler.known_refusals import Refusal
+from bayplan.scheduler.queued_unit import Place, QueuedUnit, QueueRules
+from bayplan.scheduler.tenant_order import NextAction, Park, TenantOrder, Try, Unchosen
 from bayplan.snapshot.pods import PodInfo
 
-__all__ = ["FLUSH_AFTER", "Place", "QueueRules", "QueuedUnit", "UnitQueue"]
-
-_Group = tuple[str, Hashable]
+__all__ = ["FLUSH_AFTER", "UnitQueue"]
 
 FLUSH_AFTER = 300.0
 """Seconds after which an unschedulable unit is tried again without an event."""
 
-
-class Place(Enum):
-    """Where a unit is."""
-
-    ACTIVE = "active"
-    MAKING_ROOM = "making room"
-    IN_LINE = "in line"
-    BACKOFF = "backoff"
-    UNSCHEDULABLE = "unschedulable"
-    GATED = "gated"
-    IN_FLIGHT = "in flight"
-
-
-_ASLEEP = (Place.GATED, Place.UNSCHEDULABLE, Place.IN_LINE)
+_ASLEEP = (Place.GATED, Place.UNSCHEDULABLE, Place.PARKED)
 """Where a unit is until something changes."""
-
-
-@dataclass(eq=False)
-class QueuedUnit:
-    """A unit in the queue; times in seconds.
-
-    ``ready`` are the pods that may be tried, ``gated`` those that a gate holds back, with its
-    reason, by pod key. ``added`` is when the unit came, ``retry_at`` the end of its backoff.
-    ``refused_by`` are the plugins that refused it last. ``action`` counts the actions that have
-    been tried for it since it became active: plain placement, then each way to make room. ``lane``
-    and ``order`` are those of its last try, ``shape`` and ``size`` say how hard it is to place (see
-    :mod:`bayplan.scheduler.known_refusals`). ``actions`` counts those of its
-    profile, ``strict`` says that it holds back its lane. ``told`` says that its pods know why they
-    wait. ``arrival`` counts the units that came before it, ``version`` the changes of its pods and
-    their gates. ``offered_for`` is the lane and shape of the units on whose behalf it is tried; its
-    own shape may change meanwhile. ``seen`` tells what was known when its lane was looked up.
-    ``stand_in`` is the unit whose refusal counted for its own last, ``held`` says whether its
-    queue held it back last, however many nodes there are.
-    Entries of the queue's heaps with another ``ticket`` are stale.
-    """
-
-    key: str
-    added: float
-    ready: dict[str, PodInfo] = field(default_factory=dict)
-    gated: dict[str, tuple[PodInfo, str]] = field(default_factory=dict)
-    place: Place = Place.GATED
-    attempts: int = 0
-    retry_at: float = 0.0
-    refused_by: frozenset[str] = frozenset()
-    action: int = 0
-    lane: str = ""
-    order: tuple[float, ...] = ()
-    shape: Hashable = None
-    size: int = 0
-    actions: tuple[int, ...] = (0,)
-    strict: bool = False
-    told: bool = False
-    arrival: int = 0
-    version: int = 0
-    offered_for: _Group | None = None
-    seen: tuple[int, int] = (0, 0)
-    ticket: int = 0
-    stand_in: str = ""
-    held: bool = False
-
-    @property
-    def pods(self) -> dict[str, PodInfo]:
-        """All pods of the unit, gated or not."""
-        return {**self.ready, **{key: pod for key, (pod, _) in self.gated.items()}}
-
-
-class QueueRules(Protocol):
-    """What the queue asks about units and events."""
-
-    def gate(self, pod: PodInfo) -> str | None:
-        """Return why a pod must not be tried yet, or None."""
-
-    def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
-        """Return a unit's place in its lane: smallest first, then the first to arrive."""
-
-    def lane(self, queued: QueuedUnit) -> str:
-        """Return the lane of a unit, "" without queues."""
-
-    def shape(self, queued: QueuedUnit) -> tuple[Hashable, int]:
-        """Return a unit's shape, and how many of its pods have to be placed at once."""
-
-    def actions(self, queued: QueuedUnit) -> tuple[int, ...]:
-        """Return the actions for a unit by their places: plain placement, 0, then its others."""
-
-    def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
-        """Tell whether an action may help a unit that did not fit; cheap."""
-
-    def is_strict(self, queued: QueuedUnit) -> bool:
-        """Tell whether a unit that does not fit holds back all after it in its lane."""
-
-    def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
-        """Return the lane whose first unit is tried next; None for none."""
-
-    def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
-        """Tell whether an event can help any unit that these plugins refused."""
-
-    def helps(self, queued: QueuedUnit, event: ClusterEvent, subject: PodInfo | None) -> bool:
-        """Tell whether an event, about the pod ``subject`` if any, can help a refused unit."""
 
 
 class UnitQueue:
@@ -151,28 +50,17 @@ class UnitQueue:
         self._max_backoff = max_backoff
         self._units: dict[str, QueuedUnit] = {}
         self._unit_of: dict[str, str] = {}
-        self._lanes: list[Lanes] = []
-        """The units of each action: active ones first, then those that make room."""
-        self._unchosen: list[str] = []
-        """The first units of lanes of which none was chosen."""
         self._moved = False
-        """Whether a unit has come to another lane since the last choice."""
+        """Whether a unit has come to another queue since the last choice."""
         self._changes = 0
-        """How many events may have given units other lanes."""
+        """How many events may have given units other queues."""
         self._timed: list[tuple[float, int, str]] = []
         self._unschedulable: dict[frozenset[str], dict[str, QueuedUnit]] = {}
         """Units by the plugins that refused them, so that an event skips those it cannot help."""
         self._tickets = 0
         self._arrivals = 0
-        self._refusals = KnownRefusals(self._delay_after)
-        self._in_line: dict[_Group, Line] = {}
-        """The units in line, by lane and shape."""
-        self._offered: dict[_Group, str] = {}
-        """The one of each group that is tried on behalf of the others."""
-        self._blocked: dict[str, str] = {}
-        """For a strict lane, the unit that holds back all after it."""
-        self._reopen_at: float | None = None
-        self._untold: dict[str, Refusal] = {}
+        self._order = TenantOrder(rules, self._delay_after)
+        self._unrecorded: dict[str, Refusal] = {}
         self._now = 0.0
 
     @property
@@ -291,123 +179,83 @@ class UnitQueue:
             unit = self._units.get(key)
             if unit is not None and unit.ticket == ticket:
                 self._activate(unit)
-        if self._reopen_at is not None and self._reopen_at <= now:
-            self._reopen_lines(now)
+        self._offer(self._order.reopen(now))
         while True:
-            self._unchosen.clear()
             self._moved = False
-            unit = self._choose_unit()
+            unit, unchosen = self._next_unit(now)
             if unit is None:
-                if not self._leave_old_lanes() and not self._moved:
+                if not self._leave_old_queues(unchosen) and not self._moved:
                     return None
-            elif unit.seen != self._seen(unit) and self._rules.lane(unit) != unit.lane:
+            elif unit.seen != self._seen(unit) and self._rules.queue_of(unit) != unit.queue:
                 self._activate(unit)
             else:
                 unit.attempts += unit.action == 0
                 self._move(unit, Place.IN_FLIGHT)
                 return unit
 
+    def _next_unit(self, now: float) -> tuple[QueuedUnit | None, list[QueuedUnit]]:
+        """Carry out what the order decides, up to a unit to try; return the unchosen, too."""
+        unchosen: list[QueuedUnit] = []
+        for decision in self._order.decisions(now):
+            if isinstance(decision, Try):
+                return decision.unit, unchosen
+            if isinstance(decision, Unchosen):
+                unchosen += decision.units
+            else:
+                self._carry_out(decision)
+        return None, unchosen
+
+    def _carry_out(self, decision: NextAction | Park) -> None:
+        unit = decision.unit
+        if isinstance(decision, NextAction):
+            unit.action = decision.action
+            self._push(unit, Place.PREEMPTING)
+            return
+        self._park(unit)
+        self._after_try(unit)
+        if not unit.recorded:
+            unit.recorded = True
+            self._unrecorded[unit.key] = decision.refusal
+
     def _seen(self, unit: QueuedUnit) -> tuple[int, int]:
-        """Return what changes with all that a unit's lane may follow from."""
+        """Return what changes with all that a unit's queue may follow from."""
         return self._changes, unit.version
 
-    def _choose_unit(self) -> QueuedUnit | None:
-        """Take the next unit from its lane: active ones first, then those that make room."""
-        for action, lanes in enumerate(self._lanes):
-            popped = lanes.pop(partial(self._choose, action), partial(self._skip, action))
-            if popped is not None:
-                return self._units[popped]
-        return None
-
-    def _leave_old_lanes(self) -> bool:
-        """Activate units whose lane was not chosen, as its queue is gone; return whether any is."""
-        heads = [self._units[key] for key in self._unchosen if key in self._units]
-        gone = {unit.lane for unit in heads if self._rules.lane(unit) != unit.lane}
+    def _leave_old_queues(self, unchosen: Iterable[QueuedUnit]) -> bool:
+        """Activate units whose queue was not chosen, as it is gone; return whether any is."""
+        gone = {one.queue for one in unchosen if self._rules.queue_of(one) != one.queue}
         if gone:
             for unit in list(self._units.values()):
-                waits = unit.place in (Place.ACTIVE, Place.MAKING_ROOM, Place.IN_LINE)
-                if waits and unit.lane in gone:
+                waits = unit.place in (Place.ACTIVE, Place.PREEMPTING, Place.PARKED)
+                if waits and unit.queue in gone:
                     self._activate(unit)
         return bool(gone)
 
-    def _skip(self, action: int, lane: str, key: str) -> Skip:
-        """Tell whether the first unit of a lane need not be tried; give it its next action."""
-        unit = self._units[key]
-        if self._blocked.get(lane, key) != key:
-            return Skip.WHOLE_LANE
-        known = self._refusals.of(action, lane, unit.shape, unit.size)
-        if known is None:
-            return Skip.NO
-        if unit.strict:
-            self._blocked[lane] = key
-        unit.action = action
-        unit.stand_in, unit.held = known.unit, known.held
-        if self.make_room(unit):
-            return Skip.YES
-        self._wait_in_line(unit)
-        self._offer_next(unit)
-        if not unit.told:
-            unit.told = True
-            self._untold[key] = known
-        return Skip.YES
-
-    def take_untold(self, most: int) -> dict[str, Refusal]:
+    def take_unrecorded(self, most: int) -> dict[str, Refusal]:
         """Return units that do not know yet why they wait, each with the refusal of another one.
 
         :param most: how many to return; the others are returned by later calls.
         """
-        keys = list(self._untold)[:most]
-        return {key: self._untold.pop(key) for key in keys}
+        keys = list(self._unrecorded)[:most]
+        return {key: self._unrecorded.pop(key) for key in keys}
 
-    def _wait_in_line(self, unit: QueuedUnit) -> None:
-        self._move(unit, Place.IN_LINE)
-        line = self._in_line.setdefault((unit.lane, unit.shape), Line(unit.actions))
-        line.add(unit.key, unit.order, unit.size)
+    def _park(self, unit: QueuedUnit) -> None:
+        self._move(unit, Place.PARKED)
+        self._order.park(unit)
 
-    def _reopen_lines(self, now: float) -> None:
-        """Let the units in line be tried again whose shapes may be tried again."""
-        if self._refusals.expire(now):
-            self._blocked.clear()
-            for group in list(self._in_line):
-                self._offer(group)
-        self._reopen_at = self._refusals.next_time()
+    def _offer(self, units: Iterable[QueuedUnit | None]) -> None:
+        """Let parked units be tried; they stay on the clock that parked them."""
+        for unit in units:
+            if unit is not None:
+                unit.action = 0
+                ticket = unit.ticket
+                self._move(unit, Place.ACTIVE)
+                unit.ticket = ticket
+                self._order.push(unit)
 
-    def _offer(self, group: _Group) -> None:
-        """Let the first unit of a group be tried that is easier than all that were refused.
-
-        The others are no easier, or come after it: one at a time is tried on behalf of them all.
-        """
-        line = self._in_line.get(group)
-        offered = self._units.get(self._offered.get(group, ""))
-        if line is None or (offered is not None and offered.offered_for == group):
-            return
-        key = line.first_below(self._refusals.least(line.actions, *group))
-        if key is not None:
-            self._offered[group] = key
-            chosen = self._units[key]
-            chosen.offered_for = group
-            chosen.action = 0
-            ticket = chosen.ticket
-            self._move(chosen, Place.ACTIVE)
-            chosen.ticket = ticket
-            self._lanes[0].push(chosen.lane, chosen.order, chosen.ticket, chosen.key)
-
-    def _offer_next(self, unit: QueuedUnit) -> None:
-        """After an offered unit was tried, let the next of its group be tried."""
-        group, unit.offered_for = unit.offered_for, None
-        if group is not None and self._offered.get(group) == unit.key:
-            del self._offered[group]
-            self._offer(group)
-
-    def _choose(self, action: int, heads: Mapping[str, str]) -> str | None:
-        lane = self._rules.choose({k: self._units[unit] for k, unit in heads.items()}, action)
-        if lane is None:
-            self._unchosen.extend(key for own, key in heads.items() if own)
-        return lane
-
-    def _ticket_of(self, key: str) -> int | None:
-        unit = self._units.get(key)
-        return None if unit is None else unit.ticket
+    def _after_try(self, unit: QueuedUnit) -> None:
+        """Let the next parked unit be tried after one that was tried on behalf of its class."""
+        self._offer([self._order.tried(unit)])
 
     def next_time(self) -> float | None:
         """Return when the next timed unit becomes active, or None."""
@@ -415,16 +263,17 @@ class UnitQueue:
             at, ticket, key = self._timed[0]
             unit = self._units.get(key)
             if unit is not None and unit.ticket == ticket:
-                return at if self._reopen_at is None else min(at, self._reopen_at)
+                reopen_at = self._order.next_time()
+                return at if reopen_at is None else min(at, reopen_at)
             heapq.heappop(self._timed)
-        return self._reopen_at
+        return self._order.next_time()
 
     def refuse(self, unit: QueuedUnit, refused_by: set[str], now: float) -> None:
         """Put a refused unit back, to wait for an event that helps these plugins."""
         if unit.key not in self._units:
             return
         unit.retry_at = now + self._delay(unit)
-        unit.told = True
+        unit.recorded = True
         if not unit.ready:
             self._move(unit, Place.GATED)
             unit.refused_by = frozenset(refused_by)
@@ -433,58 +282,46 @@ class UnitQueue:
         unit.refused_by = frozenset(refused_by)
         self._unschedulable.setdefault(unit.refused_by, {})[unit.key] = unit
         heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
-        self._offer_next(unit)
+        self._after_try(unit)
 
     def not_placed(
         self, unit: QueuedUnit, everywhere: bool, now: float, held: bool = False
     ) -> None:
-        """Record that an action did not place a unit of a lane.
+        """Record that an action did not place a unit of a queue.
 
-        :param everywhere: whether that holds for such units of all lanes.
+        :param everywhere: whether that holds for such units of all queues.
         :param held: whether its queue holds it back, however many nodes there are.
         """
-        unit.held = held
-        lane = "" if everywhere else unit.lane
-        refused = unit.action, lane, unit.shape, unit.size, unit.key
-        self._refusals.add(*refused, now, held)
-        if unit.strict:
-            self._blocked[unit.lane] = unit.key
+        unit.held_by_queue = held
+        self._order.refused(unit, everywhere, now)
 
-    def make_room(self, unit: QueuedUnit) -> bool:
+    def next_action(self, unit: QueuedUnit) -> bool:
         """Put a unit that did not fit back, for its next action once no unit before it is left.
 
         :returns: False when no action is left that may help it.
         """
         if unit.key not in self._units or not unit.ready:
             return False
-        for later in unit.actions:
-            if later <= unit.action:
-                continue
-            if self._refusals.of(later, unit.lane, unit.shape, unit.size) is not None:
-                continue
-            if self._rules.may_make_room(unit, later):
-                unit.action = later
-                self._push(unit, Place.MAKING_ROOM)
-                return True
-            refused = later, unit.lane, unit.shape, unit.size, unit.key
-            self._refusals.add(*refused, self._now, unit.held)
-        return False
+        action = self._order.next_action(unit, self._now)
+        if action is None:
+            return False
+        self._carry_out(NextAction(unit, action))
+        return True
 
-    def keep_in_line(self, unit: QueuedUnit, now: float) -> None:
-        """Put a unit of a lane back that no action placed, until the cluster changes."""
+    def park(self, unit: QueuedUnit, now: float) -> None:
+        """Put a unit of a queue back that no action placed, until the cluster changes."""
         if unit.key not in self._units:
             return
-        unit.told = True
+        unit.recorded = True
         if not unit.ready:
             self._move(unit, Place.GATED)
             return
-        self._wait_in_line(unit)
+        self._park(unit)
         heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
-        self._offer_next(unit)
-        of = partial(self._refusals.of, queue=unit.lane, shape=unit.shape, size=unit.size)
-        if any(of(action) is None for action in unit.actions):
+        self._after_try(unit)
+        if self._order.has_untried(unit):
             # The cluster changed between two of its actions, so that one is worth a try again.
-            self._offer((unit.lane, unit.shape))
+            self._offer([self._order.offer(unit.equivalence_class)])
 
     def retry(self, unit: QueuedUnit, now: float) -> None:
         """Put a unit back, to be tried when its backoff is over."""
@@ -495,12 +332,11 @@ class UnitQueue:
 
     def has_nodes(self, unit: QueuedUnit) -> None:
         """Record that a unit in flight was placed; it may wait for long before it is bound."""
-        self._offer_next(unit)
+        self._after_try(unit)
 
     def settle(self, unit: QueuedUnit, now: float) -> None:
         """Reset a unit whose pods were bound; pods that came meanwhile get another cycle."""
-        if unit.lane:
-            self._refusals.placed(unit.lane, unit.shape)
+        self._order.placed(unit)
         if self._units.get(unit.key) is unit:
             unit.attempts = 0
             unit.retry_at = now
@@ -516,14 +352,8 @@ class UnitQueue:
         :param subject: the pod that was placed, changed or removed, None for any other event.
         """
         self._changes += event is not ClusterEvent.POD_PLACED
-        if event is not ClusterEvent.POD_PLACED and self._refusals:
-            # Also those of a unit that is between two of its actions, and in no line.
-            self._refusals.help()
-            self._reopen_at = self._refusals.next_time()
-        elif event is not ClusterEvent.POD_PLACED:
-            # Nobody is known to be refused, so whoever is still in line may be tried.
-            for group in list(self._in_line):
-                self._offer(group)
+        if event is not ClusterEvent.POD_PLACED:
+            self._offer(self._order.helped())
         for plugins, units in list(self._unschedulable.items()):
             if self._rules.listens(plugins, event):
                 for unit in list(units.values()):
@@ -547,10 +377,10 @@ class UnitQueue:
             for other in others
         )
 
-    def line(self, lane: str) -> list[QueuedUnit]:
-        """Return the units of a lane that wait for their turn, in order."""
+    def pending(self, queue: str) -> list[QueuedUnit]:
+        """Return the units of a queue that no gate holds back, in order."""
         waiting = (u for u in self._units.values() if u.place is not Place.GATED and u.pods)
-        mine = [unit for unit in waiting if self._rules.lane(unit) == lane]
+        mine = [unit for unit in waiting if self._rules.queue_of(unit) == queue]
         return sorted(mine, key=lambda unit: (self._rules.sort_key(unit), unit.added))
 
     def _reopen(self, unit: QueuedUnit) -> None:
@@ -582,20 +412,18 @@ class UnitQueue:
         self._push(unit, Place.ACTIVE)
 
     def _push(self, unit: QueuedUnit, place: Place) -> None:
-        lane = self._rules.lane(unit)
-        if lane != unit.lane and unit.action:
+        queue = self._rules.queue_of(unit)
+        if queue != unit.queue and unit.action:
             # What was tried for it held in its old queue only.
             unit.action, place, self._moved = 0, Place.ACTIVE, True
         self._move(unit, place)
-        while len(self._lanes) <= unit.action:
-            self._lanes.append(Lanes(self._ticket_of))
         unit.order = self._rules.sort_key(unit)
-        unit.lane, unit.seen = lane, self._seen(unit)
-        if lane:
+        unit.queue, unit.seen = queue, self._seen(unit)
+        if queue:
             unit.order += (unit.arrival,)
-            unit.shape, unit.size = self._rules.shape(unit)
+            unit.equivalence, unit.size = self._rules.equivalence(unit)
             unit.actions, unit.strict = self._rules.actions(unit), self._rules.is_strict(unit)
-        self._lanes[unit.action].push(unit.lane, unit.order, unit.ticket, unit.key)
+        self._order.push(unit)
 
     def _move(self, unit: QueuedUnit, place: Place) -> None:
         self._leave(unit)
@@ -606,20 +434,17 @@ class UnitQueue:
 
     def _leave(self, unit: QueuedUnit) -> None:
         """Remove a unit from those that wait for an event, if it is one of them."""
-        if unit.place is Place.IN_LINE:
-            group = (unit.lane, unit.shape)
-            line = self._in_line[group]
-            line.remove(unit.key)
-            if not line:
-                del self._in_line[group]
+        if unit.place is Place.PARKED:
+            self._order.unpark(unit)
         units = self._unschedulable.get(unit.refused_by)
         if units is not None and units.pop(unit.key, None) is not None and not units:
             del self._unschedulable[unit.refused_by]
 
     def _forget(self, unit: QueuedUnit) -> None:
         self._leave(unit)
-        self._untold.pop(unit.key, None)
-        if self._blocked.get(unit.lane) == unit.key:
-            del self._blocked[unit.lane]
+        self._unrecorded.pop(unit.key, None)
+        self._order.forget(unit)
+        # Its entries in heaps are stale.
+        unit.ticket = 0
         del self._units[unit.key]
-        self._offer_next(unit)
+        self._after_try(unit)

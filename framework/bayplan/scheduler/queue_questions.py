@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bayplan.api import Pod
 from bayplan.plugin.base import Unit
 from bayplan.queues.report import JobInLine, LineReport, QueueReport
-from bayplan.scheduler.queue import Place, QueuedUnit
+from bayplan.scheduler.queued_unit import Place, QueuedUnit
 from bayplan.scheduler.state import SchedulerState
 
 __all__ = ["QueueQuestions"]

@@ -14,7 +14,7 @@ from bayplan.plugin.events import ClusterEvent
 from bayplan.profiles.runtime import HookCall, Runtime
 from bayplan.scheduler.active_profiles import ActiveProfiles
 from bayplan.scheduler.nominator import Nomination, Nominator
-from bayplan.scheduler.queue import QueuedUnit
+from bayplan.scheduler.queued_unit import QueuedUnit
 from bayplan.scheduler.recorder import Recorder
 from bayplan.snapshot import PodInfo, Snapshot
 
@@ -32,7 +32,7 @@ class _Known:
 
 
 class RequeueRules:
-    """The rules of one scheduler's queue (``bayplan.scheduler.queue.QueueRules``)."""
+    """The rules of one scheduler's queue (``bayplan.scheduler.queued_unit.QueueRules``)."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class RequeueRules:
         return None
 
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
-        """Return a unit's key in its lane: its queue's order, or else ``queue_sort``."""
+        """Return a unit's key in its queue: that of the queue's order, or else ``queue_sort``."""
         unit = self._plain_unit(queued)
         queueing = self._runtime_of(unit).queueing
         try:
@@ -84,7 +84,7 @@ class RequeueRules:
             return (-float(unit.priority), queued.added)
         return key
 
-    def lane(self, queued: QueuedUnit) -> str:
+    def queue_of(self, queued: QueuedUnit) -> str:
         """Return the queue of a unit, "" for none."""
         if not self._has_queues():
             return ""
@@ -96,11 +96,11 @@ class RequeueRules:
             self._recorder.plugin_failed(unit.pods[0], exc)
         return ""
 
-    def shape(self, queued: QueuedUnit) -> tuple[Hashable, int]:
-        """Return a unit's shape, and how many of its pods have to be placed at once.
+    def equivalence(self, queued: QueuedUnit) -> tuple[Hashable, int]:
+        """Return a unit's equivalence, and how many of its pods have to be placed at once.
 
         Units whose pods differ, or that depend on anything but resources and their gang's network,
-        have a shape of their own; so has a unit with nominated nodes, which are free for it alone,
+        have one of their own; so has a unit with nominated nodes, which are free for it alone,
         and one that lacks pods, as some are behind gates: no node refused those.
         """
         unit = self._plain_unit(queued)
@@ -154,7 +154,7 @@ class RequeueRules:
         names = enumerate(profile.actions, 1)
         return (0, *(place for place, name in names if name not in without))
 
-    def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
+    def may_preempt(self, queued: QueuedUnit, action: int) -> bool:
         """Tell whether an action may help a unit, by ``may_preempt``; one that raises may."""
         unit = self._plain_unit(queued)
         profile = self._profiles.of(unit.pods[0].pod)

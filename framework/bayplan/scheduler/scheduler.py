@@ -43,8 +43,8 @@ from bayplan.scheduler.nominator import Nomination
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.permits import PermitWait
 from bayplan.scheduler.pre_bind import AwaitedPreparation
-from bayplan.scheduler.queue import Place, QueuedUnit
 from bayplan.scheduler.queue_questions import QueueQuestions
+from bayplan.scheduler.queued_unit import Place, QueuedUnit
 from bayplan.scheduler.state import SchedulerState
 from bayplan.snapshot import PodInfo
 
@@ -427,15 +427,15 @@ class Scheduler:
                 # It was not tried since; what is known of it is from before it lost its nodes.
                 before = Decision(unit.key, number, state.now)
             result = profile.cycle.make_room(unit, before, number, state.now, action)
-            if queued.stand_in and not result.decision.message:
-                why = f"not tried, as {queued.stand_in}, which needs no more, did not fit."
-                result.decision.message, result.decision.of_queue = why, queued.held
+            if queued.refused_like and not result.decision.message:
+                why = f"skipped: equivalent to {queued.refused_like}, which did not fit."
+                result.decision.message, result.decision.of_queue = why, queued.held_by_queue
             return result
         if nomination is None:
             # Room for a unit of a queue is made once nothing else can be placed.
-            return run(unit, number, state.now, preempt=not queued.lane)
+            return run(unit, number, state.now, preempt=not queued.queue)
         state.nominator.suspend(unit.key)
-        result = run(unit, number, state.now, preempt=not nomination.victims and not queued.lane)
+        result = run(unit, number, state.now, preempt=not nomination.victims and not queued.queue)
         if result.reserved or result.preemption is not None:
             state.nominator.forget(unit.key)
         elif _is_useless(nomination, unit, result.decision):
@@ -492,8 +492,8 @@ class Scheduler:
             self.evictor.preempt(unit, result.preemption, action)
         elif result.partial:
             self.evictor.nominate_part(unit, result.partial)
-        elif queued.lane and state.nominator.get(queued.key) is None:
-            self._keep_in_line(queued, profile, result)
+        elif queued.queue and state.nominator.get(queued.key) is None:
+            self._park(queued, profile, result)
             return
         self._binding.report_refused(queued, result)
         nomination = state.nominator.get(queued.key)
@@ -501,16 +501,16 @@ class Scheduler:
             # The nodes are free already; no event would wake the unit.
             state.queue.retry(queued, state.now)
 
-    def _keep_in_line(self, queued: QueuedUnit, profile: ActiveProfile, result: Result) -> None:
+    def _park(self, queued: QueuedUnit, profile: ActiveProfile, result: Result) -> None:
         """Let a unit of a queue go on to its next action, or wait after the last one."""
         state, decision = self._state, result.decision
         everywhere = queued.action == 0 and not decision.of_queue
         state.queue.not_placed(queued, everywhere, state.now, decision.held_by_queue)
-        if state.queue.make_room(queued):
-            # What refuses it is told once every way to make room was tried.
+        if state.queue.next_action(queued):
+            # What refuses it is recorded once every way to preempt was tried.
             return
         self._demand.tell_later(queued.key, decision)
-        state.queue.keep_in_line(queued, state.now)
+        state.queue.park(queued, state.now)
 
     def _write_group_statuses(self) -> None:
         """Write what the objects of the gangs that changed should say, as plugins provide it."""

@@ -22,8 +22,9 @@ from bayplan.scheduler.nominator import Nominator
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.permits import Permits
 from bayplan.scheduler.pre_bind import Preparations
-from bayplan.scheduler.queue import QueuedUnit, UnitQueue
+from bayplan.scheduler.queue import UnitQueue
 from bayplan.scheduler.queue_status import QueueStatusWriter
+from bayplan.scheduler.queued_unit import QueuedUnit
 from bayplan.scheduler.recorder import Recorder
 from bayplan.scheduler.requeue import RequeueRules
 from bayplan.scheduler.units import make_unit

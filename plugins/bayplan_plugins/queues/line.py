@@ -105,7 +105,7 @@ def _line(handle: Handle, policy: Policy, queue: str, unit: Unit) -> tuple[list[
     """Return the jobs in line, and the name of the unit there."""
     if isinstance(policy, AdmitsJobs):
         return [one.job for one in policy.jobs_in_line(queue)], policy.name_in_line(unit.pods[0])
-    return [other.key for other in handle.line(f"{policy.system}/{queue}")], unit.key
+    return [other.key for other in handle.pending(f"{policy.system}/{queue}")], unit.key
 
 
 def _own_report(handle: Handle, policy: Policy, row: int) -> QueueReport:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bayplan.scheduler.lines import Line
+from bayplan.scheduler.parked_units import ParkedUnits
 
 
 def first_below(waiting: dict[str, tuple[tuple[float, ...], int]], size: float) -> str | None:
@@ -16,14 +16,14 @@ def first_below(waiting: dict[str, tuple[tuple[float, ...], int]], size: float) 
 
 
 def test_only_units_smaller_than_all_before_them_are_offered() -> None:
-    line = Line((0,))
+    line = ParkedUnits[str]((0,))
     for index, size in enumerate([8, 9, 4, 4, 6, 2]):
         line.add(f"job-{index}", (0.0, float(index)), size)
     assert [line.first_below(size) for size in (99, 8, 4, 2)] == ["job-0", "job-2", "job-5", None]
 
 
 def test_a_unit_that_left_is_not_offered_and_hides_nobody() -> None:
-    line = Line((0,))
+    line = ParkedUnits[str]((0,))
     line.add("first", (0.0,), 2)
     line.add("second", (1.0,), 3)
     assert line.first_below(9) == "first"
@@ -38,7 +38,7 @@ def test_a_unit_that_left_is_not_offered_and_hides_nobody() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_a_line_answers_as_a_look_at_all_units_does(seed: int) -> None:
     chance = random.Random(seed)
-    line, waiting = Line((0,)), dict[str, tuple[tuple[float, ...], int]]()
+    line, waiting = ParkedUnits[str]((0,)), dict[str, tuple[tuple[float, ...], int]]()
     last: dict[str, tuple[tuple[float, ...], int]] = {}
     for _ in range(400):
         index = chance.randrange(25)

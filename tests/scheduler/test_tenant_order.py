@@ -7,10 +7,11 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from one_lane import OneLane
+from one_queue import OneQueue
 
 from bayplan.plugin.events import ClusterEvent
-from bayplan.scheduler.queue import QueuedUnit, UnitQueue
+from bayplan.scheduler.queue import UnitQueue
+from bayplan.scheduler.queued_unit import QueuedUnit
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_pod
 
@@ -35,7 +36,7 @@ class World:
         return None
 
 
-class Rules(OneLane):
+class Rules(OneQueue):
     """Units are named ``LANE-SHAPE-SIZE-PRIORITY-NUMBER``; the queue that uses least goes first."""
 
     def __init__(self, world: World) -> None:
@@ -53,17 +54,17 @@ class Rules(OneLane):
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
         return (-float(parts(queued.key)[3]), queued.added)
 
-    def lane(self, queued: QueuedUnit) -> str:
+    def queue_of(self, queued: QueuedUnit) -> str:
         return parts(queued.key)[0]
 
-    def shape(self, queued: QueuedUnit) -> tuple[Hashable, int]:
+    def equivalence(self, queued: QueuedUnit) -> tuple[Hashable, int]:
         _, shape, size, *_ = parts(queued.key)
         return shape, int(size)
 
     def actions(self, queued: QueuedUnit) -> tuple[int, ...]:
         return (0, 1, 2)
 
-    def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
+    def may_preempt(self, queued: QueuedUnit, action: int) -> bool:
         return False
 
     def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
@@ -92,8 +93,8 @@ def run_pass(queue: UnitQueue, world: World, now: float) -> list[str]:
             queue.settle(unit, now)
             continue
         queue.not_placed(unit, everywhere=short == "cluster", now=now)
-        if not queue.make_room(unit):
-            queue.keep_in_line(unit, now)
+        if not queue.next_action(unit):
+            queue.park(unit, now)
     return placed
 
 
@@ -156,11 +157,11 @@ class Closing(Rules):
         super().__init__(World({}, {}))
         self.gone = False
 
-    def lane(self, queued: QueuedUnit) -> str:
-        own = super().lane(queued)
+    def queue_of(self, queued: QueuedUnit) -> str:
+        own = super().queue_of(queued)
         return "" if self.gone and own == "a" else own
 
-    def may_make_room(self, queued: QueuedUnit, action: int) -> bool:
+    def may_preempt(self, queued: QueuedUnit, action: int) -> bool:
         return True
 
     def choose(self, heads: Mapping[str, QueuedUnit], action: int) -> str | None:
@@ -173,7 +174,7 @@ def test_a_unit_that_would_make_room_is_tried_when_its_queue_is_gone() -> None:
     queue.add(PodInfo(make_pod("a-x-1-0-0")), 0.0)
     unit = queue.pop(0.0)
     assert unit is not None
-    assert queue.make_room(unit), "the queue was full"
+    assert queue.next_action(unit), "the queue was full"
     rules.gone = True
     again = queue.pop(0.0)
     assert again is unit
@@ -184,8 +185,8 @@ def refused(queue: UnitQueue, unit: QueuedUnit | None, now: float) -> None:
     """What the scheduler does with a unit of a queue that an action did not place."""
     assert unit is not None
     queue.not_placed(unit, unit.action == 0, now)
-    if not queue.make_room(unit):
-        queue.keep_in_line(unit, now)
+    if not queue.next_action(unit):
+        queue.park(unit, now)
 
 
 def refuse_all(queue: UnitQueue, now: float) -> None:
@@ -215,7 +216,7 @@ def test_a_unit_whose_queue_is_gone_before_it_makes_room_is_placed_plainly() -> 
     # Such units wait until 3.0 to be placed, but those of its queue until 2.0 to make room.
     unit = queue.pop(2.0)
     assert unit is not None
-    assert (unit.key, unit.action, unit.lane) == ("default/a-x-1-0-0", 0, "")
+    assert (unit.key, unit.action, unit.queue) == ("default/a-x-1-0-0", 0, "")
 
 
 def test_a_unit_is_tried_in_the_queue_that_it_has_by_then() -> None:
@@ -227,7 +228,7 @@ def test_a_unit_is_tried_in_the_queue_that_it_has_by_then() -> None:
     queue.on_event(ClusterEvent.OBJECT_CHANGED, None, 0.0)
     unit = queue.pop(0.0)
     assert unit is not None
-    assert unit.lane == "a"
+    assert unit.queue == "a"
     assert unit.attempts == 1
 
 
