@@ -8,15 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from case_format import ApiFields, UnknownFieldError
 from vectors import SHARED
 
+from bayplan import PodInfo, Unit
 from bayplan.api import ElasticQuota, Node, Pod, Quantity
 from bayplan.api.objects import decode_part
 from bayplan.api.resources import amount_of, pod_requests
 from bayplan.dialects.koordinator.elastic_quota import (
     DEFAULT_QUOTA,
+    FEATURE_GATES,
     ROOT_QUOTA,
     SYSTEM_QUOTA,
     KoordinatorQueueArgs,
@@ -25,21 +28,18 @@ from bayplan.dialects.koordinator.elastic_quota import (
     definition_of,
     is_preemptible,
 )
-from bayplan_plugins.queues.koordinator.admission import (
-    QuotaRefused,
-    QuotaTopology,
-    check_amounts,
-)
+from bayplan.testing import Cluster, make_node
 from bayplan_plugins.queues.koordinator.division import Siblings, divide, scaled_min
 from bayplan_plugins.queues.koordinator.features import QuotaFeatures
 from bayplan_plugins.queues.koordinator.gate import QuotaGate, QuotaRefusal
-from bayplan_plugins.queues.koordinator.hints import helped_by_deletion, helped_by_quota
 from bayplan_plugins.queues.koordinator.manager import QuotaManager
 from bayplan_plugins.queues.koordinator.overuse import pods_to_revoke
-from bayplan_plugins.queues.koordinator.preemption import may_preempt, victims_on_node
+from bayplan_plugins.queues.koordinator.policy import KoordinatorPolicy
 from bayplan_plugins.queues.koordinator.quota import CountedPod, Quota
 from bayplan_plugins.queues.koordinator.quotas import Quotas
 from bayplan_plugins.queues.koordinator.resource_lists import masked, subtracted
+from bayplan_plugins.queues.koordinator.room_plans import PreemptPlan
+from bayplan_plugins.queues.plugin import Queues
 
 Case = dict[str, Any]
 Step = dict[str, Any]
@@ -52,6 +52,8 @@ UNMODELLED = {
     "OrderedScoreFuncs": "it gives Go's framework no functions",
     "GetOffsetAndNumCandidates": "it tells Go's framework to look at all nodes",
     "PodEligibleToPreemptOthers": "the vector does not hold the nominated node and its pods",
+    "isSchedulableAfterQuotaChanged": "a pod that its quota refused is tried after every change",
+    "isSchedulableAfterPodDeletion": "a pod that its quota refused is tried after every change",
     "migratePods": "quotas hand over their pods by settle",
 }
 """Operations that no function models, and why."""
@@ -170,22 +172,13 @@ def run_revoke(case: Case) -> None:
 
 # Scripts of the scheduler ------------------------------------------------------------------
 
-GATES = {
-    "MultiQuotaTree": "trees",
-    "ElasticQuotaGuaranteeUsage": "guarantee",
-    "ElasticQuotaIgnoreTerminatingPod": "ignore_terminating",
-    "ElasticQuotaImmediateIgnoreTerminatingPod": "ignore_deleted",
-    "ElasticQuotaEnableUpdateResourceKey": "fewer_resources",
-}
-
 
 def features_of(case: Case) -> QuotaFeatures:
     gates = {"MultiQuotaTree": False, **case["feature_gates"]}
-    unknown = sorted(gates.keys() - GATES.keys() - {"DisableDefaultQuota"})
+    unknown = sorted(gates.keys() - set(FEATURE_GATES))
     if unknown:
         raise UnknownFieldError(f"nobody reads the gate {unknown[0]}")
-    features = QuotaFeatures(**{GATES[name]: on for name, on in gates.items() if name in GATES})
-    return replace(features, default_quota=not gates.get("DisableDefaultQuota", False))
+    return QuotaFeatures.of(gates)
 
 
 class Script:
@@ -588,42 +581,47 @@ def trial(script: Script, step: Step) -> Any:
 
 def can_preempt(script: Script, step: Step) -> Any:
     pod, victim = pod_of(step["args"]["pod"]), pod_of(step["args"]["victim"])
-    spare = script.quotas.args.disable_default_quota_preemption
-    return may_preempt(pod, victim, script.quotas.quota_name, spare)
+    if script.quotas.args.disable_default_quota_preemption is False:
+        raise Different("pods of the default quota are DefaultPreemption's")
+    return candidates(step, pod, [victim]) == [victim.metadata.name]
 
 
 def select_victims(script: Script, step: Step) -> Any:
-    args, state = step["args"], step["post_filter_state"]
-    pod = pod_of(args["pod"])
+    args, expected = step["args"], step["result"]
+    if expected[0]:
+        raise Unmodelled("SelectVictimsOnNode: victims are searched on all nodes at once")
     on_node = [pod_of(fields) for fields in args["nodeInfo"]["pods"]]
-    candidates = [
-        one
-        for one in on_node
-        if may_preempt(pod, one, script.quotas.quota_name, spare_default=True)
-    ]
-    gate = script.quotas.gate_of(pod)
-    assert gate is not None
-    gate.used, gate.limit = amounts(state["used"]), amounts(state["used_limit"])
-    victims = victims_on_node(pod, candidates, gate, fits=lambda gone: True)
-    expected = step["result"]
-    names = None if victims is None else [one.metadata.name for one in victims]
-    theirs = expected[0] and [one["name"] for one in expected[0]]
-    assert (names or None) == (theirs or None)
-    assert (victims is None) == (expected[2]["code"] != "Success")
+    assert candidates(step, pod_of(args["pod"]), on_node) == []
     return NotImplemented
 
 
-def hint_quota(script: Script, step: Step) -> Any:
-    args = step["args"]
-    old, new = quota_of(args["oldObj"]), quota_of(args["newObj"])
-    helped = helped_by_quota(script.quotas, pod_of(args["pod"]), old, new)
-    return ["Queue" if helped else "QueueSkip", None]
+def candidates(step: Step, pod: Pod, on_node: list[Pod]) -> list[str]:
+    """Return the pods that the policy would preempt for a pod, by name, the first one first."""
+    cluster = Cluster([make_node("test-node", cpu=1000, memory="1000G")])
+    for name in step.get("names_known_to_plugin", ()):
+        cluster.add(quota_of({"name": name}))
+    cluster.add(*(_made(one) for one in on_node))
+    policy = policy_of(cluster)
+    unit = Unit("preemptor", [PodInfo(_made(pod, node=""))])
+    with cluster.snapshot.trial():
+        plan = policy.plan(unit, "preempt")
+        assert plan is None or isinstance(plan, PreemptPlan)
+        steps = list(plan.steps()) if plan is not None else []
+    return [one.name for pods in steps for one in pods]
 
 
-def hint_deletion(script: Script, step: Step) -> Any:
-    args = step["args"]
-    helped = helped_by_deletion(script.quotas, pod_of(args["pod"]), pod_of(args["oldObj"]))
-    return ["Queue" if helped else "QueueSkip", None]
+def _made(pod: Pod, node: str | None = None) -> Pod:
+    """Return a pod as an API server has it, on a node."""
+    metadata = msgspec.structs.replace(pod.metadata, namespace="default", uid=pod.metadata.name)
+    named = pod.spec.node_name if node is None else node
+    spec = msgspec.structs.replace(pod.spec, node_name=named, scheduler_name="default-scheduler")
+    return msgspec.structs.replace(pod, metadata=metadata, spec=spec)
+
+
+def policy_of(cluster: Cluster) -> KoordinatorPolicy:
+    (call,) = cluster.profile.runtime["queueing"]
+    assert isinstance(call.plugin, Queues)
+    return next(one for one in call.plugin.policies if isinstance(one, KoordinatorPolicy))
 
 
 def named_quota(script: Script, step: Step) -> Any:
@@ -692,8 +690,6 @@ OPERATIONS: dict[str, Callable[[Script, Step], Any]] = {
     "RemovePod": trial,
     "canPreempt": can_preempt,
     "SelectVictimsOnNode": select_victims,
-    "isSchedulableAfterQuotaChanged": hint_quota,
-    "isSchedulableAfterPodDeletion": hint_deletion,
     "GetQuotaName": named_quota,
     "getPodAssociateQuotaName": named_quota,
     "setScaleMinQuotaEnabled": scale_mins,
@@ -714,209 +710,8 @@ def run_script(case: Case) -> None:
         assert [quota.name for quota in above] == path
 
 
-# Scripts of the webhook --------------------------------------------------------------------
-
-
-class Admission:
-    """A webhook's view of quotas that a script changes."""
-
-    def __init__(self, case: Case) -> None:
-        self.topology = QuotaTopology(
-            features_of({"feature_gates": {"MultiQuotaTree": True, **case["feature_gates"]}})
-        )
-        self.features = features_of(case)
-        self.said: dict[str, Any] = {}
-        self.children: dict[str, list[str] | None] = {}
-
-    def play(self, steps: list[Step]) -> None:
-        for number, step in enumerate(steps):
-            if "op" in step:
-                self.operate(number, step)
-            elif "set_state" in step:
-                self.set_state(step["set_state"])
-            elif "state" in step:
-                self.check_state(number, step["state"])
-
-    def operate(self, number: int, step: Step) -> None:
-        name, args = step["op"], step["args"]
-        if name not in CHECKS:
-            raise Unmodelled(f"{name}: no function models it")
-        expected = step.get("result")
-        refused = isinstance(expected, dict) and "error" in expected
-        refusal = None
-        got = NotImplemented
-        try:
-            got = CHECKS[name](self, args, expected)
-        except QuotaRefused as exc:
-            refusal = str(exc)
-        assert (refusal is not None) == refused, f"step {number}: {name}: {refusal}"
-        if got is not NotImplemented:
-            assert got == expected, f"step {number}: {name}"
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        for key, fields in state.items():
-            if key == "$children":
-                for name in [name for name, children in fields.items() if children is None]:
-                    self.topology.children.pop(name, None)
-            elif fields is None:
-                self.topology.quotas.pop(key, None)
-            else:
-                self.topology.quotas[key] = QuotaDefinition(key, maximum=amounts(fields.get("max")))
-
-    def check_state(self, number: int, state: Mapping[str, Any]) -> None:
-        self.children |= state.get("$children", {})
-        self.said |= {key: fields for key, fields in state.items() if key != "$children"}
-        for name, children in self.children.items():
-            known = self.topology.children.get(name)
-            ours = sorted(known) if known is not None else None
-            assert ours == (sorted(children) if children is not None else None), f"{number}: {name}"
-        for name, fields in self.said.items():
-            where = f"step {number}: {name}"
-            own = self.topology.quotas.get(name)
-            if fields is None:
-                assert own is None, where
-                continue
-            assert own is not None, where
-            assert fields.get("parent", own.parent) == own.parent, where
-            assert fields.get("is_parent", own.is_parent) == own.is_parent, where
-            assert fields.get("tree", own.tree) == own.tree, where
-            for key, values in (("max", own.maximum), ("min", own.minimum)):
-                assert fields.get(key) is None or values == amounts(fields[key]), where
-
-    def named(self, fields: Step | None) -> QuotaDefinition | None:
-        """Return the known quota that the fields of a script, which has no name, describe."""
-        if fields is None:
-            return None
-        for own in self.topology.quotas.values():
-            if (
-                own.parent == fields["parent"]
-                and own.is_parent == fields["is_parent"]
-                and own.maximum == amounts(fields.get("max"))
-                and own.minimum == amounts(fields.get("min"))
-            ):
-                return own
-        raise Unmodelled("the script does not say which quota it means")
-
-
-def put(self: Admission, args: Step, expected: Any) -> Any:
-    fields = args.get("newObj") or args.get("obj")
-    if fields is not None:
-        self.topology.put(quota_of(fields))
-    return NotImplemented
-
-
-def drop(self: Admission, args: Step, expected: Any) -> Any:
-    self.topology.drop(args["obj"]["name"])
-    return NotImplemented
-
-
-def valid_add(self: Admission, args: Step, expected: Any) -> Any:
-    if args["quota"] is None:
-        raise QuotaRefused("no quota")
-    self.topology.add(quota_of(args["quota"]))
-    return NotImplemented
-
-
-def valid_update(self: Admission, args: Step, expected: Any) -> Any:
-    if args["newQuota"] is None:
-        raise QuotaRefused("no quota")
-    self.topology.update(quota_of(args["oldQuota"]), quota_of(args["newQuota"]))
-    return NotImplemented
-
-
-def valid_delete(self: Admission, args: Step, expected: Any) -> Any:
-    # The pods of the quota are in the client of the test; the vector names them in the answer only.
-    text = expected["error"] if isinstance(expected, dict) else ""
-    pods = text.partition("child pods: ")[2].split(", ") if "child pods: " in text else []
-    self.topology.delete(args["quota"]["name"], pods)
-    return NotImplemented
-
-
-def complete(self: Admission, args: Step, expected: Any) -> Any:
-    quota = self.topology.completed(quota_of(args["quota"]))
-    labels, annotations = quota.metadata.labels, quota.metadata.annotations
-    assert labels[f"{PREFIX}parent"], "without a parent"
-    weight = json.loads(annotations[f"{PREFIX}shared-weight"])
-    assert weight.keys() == quota.spec.max.keys()
-    return NotImplemented
-
-
-def check_self(self: Admission, args: Step, expected: Any) -> Any:
-    check_amounts(quota_of(args["quota"]))
-    return NotImplemented
-
-
-def check_keys(self: Admission, args: Step, expected: Any) -> Any:
-    own = self.named(args["quotaInfo"])
-    assert own is not None
-    self.topology.check_resources(own, fewer=args["enableUpdateResourceKey"])
-    return NotImplemented
-
-
-def check_tree(self: Admission, args: Step, expected: Any) -> Any:
-    own = self.named(args["quotaInfo"])
-    assert own is not None
-    self.topology.check_tree(self.named(args.get("oldQuotaInfo")), own)
-    return NotImplemented
-
-
-def check_mins(self: Admission, args: Step, expected: Any) -> Any:
-    own = self.named(args["newQuotaInfo"])
-    assert own is not None
-    self.topology.check_mins(own)
-    return NotImplemented
-
-
-def check_guarantee(self: Admission, args: Step, expected: Any) -> Any:
-    own = self.named(args["quotaInfo"])
-    assert own is not None
-    self.topology.check_guarantee(own)
-    return NotImplemented
-
-
-def check_parent(self: Admission, args: Step, expected: Any) -> Any:
-    self.topology.check_parent(args["quotaName"], args["parentName"])
-    return NotImplemented
-
-
-def valid_pod(self: Admission, args: Step, expected: Any) -> Any:
-    fields = args.get("newPod") or args["pod"]
-    self.topology.add_pod(fields["name"], quota_of_pod(self, {"pod": fields}, None))
-    return NotImplemented
-
-
-def quota_of_pod(self: Admission, args: Step, expected: Any) -> Any:
-    quotas = Quotas(features=self.features)
-    for own in self.topology.quotas.values():
-        namespaces = json.dumps(own.namespaces)
-        annotations = {f"{PREFIX}namespaces": namespaces} if own.namespaces else {}
-        meta = {"name": own.name, "namespace": own.namespace, "annotations": annotations}
-        quotas.set_quota(quota_of(meta))
-    return quotas.quota_name(pod_of(args["pod"]))
-
-
-CHECKS: dict[str, Callable[[Admission, Step, Any], Any]] = {
-    "OnQuotaAdd": put,
-    "OnQuotaUpdate": put,
-    "OnQuotaDelete": drop,
-    "ValidAddQuota": valid_add,
-    "ValidUpdateQuota": valid_update,
-    "ValidDeleteQuota": valid_delete,
-    "fillQuotaDefaultInformation": complete,
-    "validateQuotaSelfItem": check_self,
-    "checkSubAndParentGroupQuotaKey": check_keys,
-    "checkTreeID": check_tree,
-    "checkMinQuotaValidate": check_mins,
-    "checkGuaranteedForMin": check_guarantee,
-    "checkParentQuotaInfo": check_parent,
-    "getQuotaNameFromPodNoLock": quota_of_pod,
-    "ValidateAddPod": valid_pod,
-    "ValidateUpdatePod": valid_pod,
-}
-
-
 def run_webhook(case: Case) -> None:
-    Admission(case).play(case["steps"])
+    raise Unmodelled("Koordinator's manager serves the webhook of quotas, bayplan serves none")
 
 
 RUNNERS: dict[str, Callable[[Case], None]] = {

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from quota_builders import GPU, PREFIX, quota
 
 from bayplan.api import ElasticQuota, Pod
@@ -171,11 +172,34 @@ def test_what_waits_for_its_queue_s_own_holds_back_none_that_borrow() -> None:
 
 
 def test_arguments_that_nothing_could_honour_are_refused() -> None:
-    with pytest.raises(InputError, match="enableQueueHint: expected true"):
-        Cluster([], plugins={"Queues": {"koordinator": {"enableQueueHint": False}}})
     with pytest.raises(InputError, match="hookPlugins: Koordinator's hook plugins are Go code"):
         Cluster([], plugins={"Queues": {"koordinator": {"hookPlugins": [{"key": "mine"}]}}})
+    with pytest.raises(InputError, match=r'featureGates: expected one of the gates .*, got "Other"'):
+        Cluster([], plugins={"Queues": {"koordinator": {"featureGates": {"Other": True}}}})
     Cluster([], plugins={"Queues": {"koordinator": {"enableQueueHint": True, "hookPlugins": []}}})
+
+
+@pytest.mark.parametrize(
+    ("gate", "placed_after"),
+    [
+        ("ElasticQuotaImmediateIgnoreTerminatingPod", 1.0),
+        ("ElasticQuotaIgnoreTerminatingPod", 60.0),
+        (None, None),
+    ],
+)
+def test_a_pod_that_does_not_end_may_be_left_out(
+    gate: str | None, placed_after: float | None
+) -> None:
+    args = {"koordinator": {"featureGates": {gate: True} if gate else {}}}
+    cluster = Cluster([make_node("n", gpu=2), quota("team", 1, 1)], plugins={"Queues": args})
+    stuck = member("stuck", "team")
+    metadata = replace(stuck.metadata, finalizers=("example.com/held",))
+    cluster.add(replace(stuck, metadata=metadata))
+    assert cluster.schedule() == {"stuck": "n"}
+    cluster.api.delete(Pod, "default/stuck", grace=10)
+    cluster.add(member("next", "team"))
+    assert ("next" in cluster.advance(1.0)) == (placed_after == 1.0)
+    assert ("next" in cluster.advance(120.0)) == (placed_after is not None)
 
 
 @pytest.mark.parametrize(("monitored", "revoked"), [(True, ["p0", "p1"]), (False, [])])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
 from quota_builders import GPU, PREFIX, gpus, pod, quota
 
@@ -18,16 +15,12 @@ from bayplan.dialects.koordinator.elastic_quota import (
 from bayplan_plugins.queues.koordinator import (
     OveruseMonitor,
     QuotaFeatures,
-    QuotaRefused,
     Quotas,
-    QuotaTopology,
     owed_to,
     status_of,
     status_patch,
 )
-from bayplan_plugins.queues.koordinator.hints import helped_by_deletion, helped_by_quota
 from bayplan_plugins.queues.koordinator.overuse import pods_to_revoke
-from bayplan_plugins.queues.koordinator.preemption import may_preempt, victims_on_node
 from bayplan_plugins.queues.koordinator.quota import CountedPod
 
 NOW = 1_000_000.0
@@ -302,76 +295,6 @@ def test_overuse_is_due_after_the_delay() -> None:
     assert monitor.due(manager, 400.0) == []
 
 
-@pytest.mark.parametrize(
-    ("victim", "allowed"),
-    [
-        (pod("v", quota="team", priority=5), True),
-        (pod("v", quota="team", priority=10), False),
-        (pod("v", quota="other", priority=5), False),
-        (pod("v", quota="team", priority=5, preemptible=False), False),
-    ],
-)
-def test_pods_preempt_in_their_own_quota_only(victim: Pod, allowed: bool) -> None:
-    quotas = cluster(quota("team"), quota("other"))
-    preemptor = pod("p", quota="team", priority=10)
-    assert may_preempt(preemptor, victim, quotas.quota_name) == allowed
-
-
-def test_pods_of_the_default_quota_are_spared() -> None:
-    quotas = cluster()
-    preemptor, victim = pod("p", priority=10), pod("v", priority=5)
-    assert not may_preempt(preemptor, victim, quotas.quota_name)
-    assert may_preempt(preemptor, victim, quotas.quota_name, spare_default=False)
-
-
-@pytest.mark.parametrize(
-    ("fits", "victims"),
-    [
-        (lambda gone: True, ["low"]),
-        (lambda gone: len(gone) == 2, ["high", "low"]),
-        (lambda gone: False, None),
-    ],
-)
-def test_a_preemption_spares_the_important(
-    fits: Callable[[list[Pod]], bool], victims: list[str] | None
-) -> None:
-    running = [pod("low", 2, "team", 1, "n"), pod("high", 2, "team", 2, "n")]
-    preemptor = pod("p", 2, "team", 10)
-    quotas = cluster(quota("team", 4, 4), *running, preemptor)
-    gate = quotas.gate_of(preemptor)
-    assert gate is not None
-    found = victims_on_node(preemptor, running, gate, fits)  # type: ignore[arg-type]
-    names = None if found is None else [one.metadata.name for one in found]
-    assert names == victims
-
-
-# Hints -------------------------------------------------------------------------------------
-
-
-def test_a_quota_helps_the_pods_that_it_limits() -> None:
-    pending = pod("one", 2, "team")
-    objects = (quota("dept", labels={"is-parent": "true"}), quota("team", parent="dept"), pending)
-    quotas = cluster(*objects)
-    checked = cluster(*objects, args=KoordinatorQueueArgs(enableCheckParentQuota=True))
-    more = quota("team", 50, parent="dept")
-    assert helped_by_quota(quotas, pending, quota("team", parent="dept"), more)
-    assert not helped_by_quota(quotas, pending, more, more)
-    above = quota("dept"), quota("dept", 50)
-    assert not helped_by_quota(quotas, pending, *above)
-    assert helped_by_quota(checked, pending, *above)
-    assert not helped_by_quota(
-        quotas, pending, quota("team"), quota("team", labels={"tree-id": "t"})
-    )
-
-
-def test_a_pods_end_helps_those_that_share_its_quota() -> None:
-    running, waiting = pod("one", 2, "team", node="n"), pod("two", 2, "team")
-    quotas = cluster(quota("team"), quota("other"), running, waiting)
-    assert helped_by_deletion(quotas, pod("three", 2, "team"), running)
-    assert not helped_by_deletion(quotas, pod("three", 2, "team"), waiting)
-    assert not helped_by_deletion(quotas, pod("three", 2, "other"), running)
-
-
 # Statuses ----------------------------------------------------------------------------------
 
 
@@ -395,120 +318,3 @@ def test_a_status_is_written_where_it_differs() -> None:
 def test_a_status_that_is_up_to_date_is_not_written() -> None:
     own = quota("team", 2, 4, annotations={"runtime": f'{{"{GPU}": 0}}', "request": "broken"})
     assert status_patch(own, status_of(cluster(own).trees[""], "team")) is None
-
-
-# Writing -----------------------------------------------------------------------------------
-
-
-def topology(*quotas: ElasticQuota) -> QuotaTopology:
-    found = QuotaTopology()
-    for one in quotas:
-        found.add(one)
-    return found
-
-
-DEPT = quota("dept", 8, 16, labels={"is-parent": "true"})
-TEAM = quota("team", 4, 16, "dept")
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (lambda t: t.add(quota("team")), "AddQuota quota already exist:team"),
-        (lambda t: t.add(quota("new", 2, 16, "none")), "not find parentInfo in quotaInfoMap"),
-        (lambda t: t.add(quota("new", 2, 16, "team")), "the parentQuotaInfo's IsParent is false"),
-        (lambda t: t.add(quota("new", 5, 16, "dept")), "all brothers' MinQuota > parent MinQuota"),
-        (
-            lambda t: t.update(DEPT, quota("dept", 2, 16, labels={"is-parent": "true"})),
-            "all children's MinQuota > current MinQuota",
-        ),
-        (lambda t: t.update(DEPT, quota("dept", 8, 16)), "quota has children"),
-        (
-            lambda t: t.update(TEAM, quota("team", 4, 16, "dept", {"is-parent": "true"}), ["one"]),
-            "quota has bound pods",
-        ),
-        (
-            lambda t: t.update(TEAM, quota("team", 4, 16, "dept", {"tree-id": "t"})),
-            "team tree id changed",
-        ),
-        (
-            lambda t: t.update(DEPT, quota("dept", 8, 16, "team", {"is-parent": "true"})),
-            "the parentQuotaInfo's IsParent is false",
-        ),
-        (lambda t: t.update(quota("none"), quota("none", 1)), "quota not exist"),
-        (lambda t: t.delete("dept"), "has 1 child quotas"),
-        (lambda t: t.delete("team", ["a", "b", "c"]), "has 3 child pods: a, b, ..."),
-        (lambda t: t.delete("none"), "not found quota:none"),
-        (lambda t: t.delete(DEFAULT_QUOTA), "can not delete quotaGroup"),
-        (lambda t: t.add_pod("p", "dept"), "pod can not be linked to a parentQuotaGroup"),
-        (lambda t: t.add(quota("new", 9, 8)), "min 9 > max 8"),
-        (
-            lambda t: t.add(quota("new", annotations={"namespaces": '["bound"]'})),
-            "namespace bound is already bound to quota lists",
-        ),
-    ],
-)
-def test_a_change_is_refused(change: Callable[[QuotaTopology], None], text: str) -> None:
-    lists = quota("lists", annotations={"namespaces": '["bound"]'})
-    with pytest.raises(QuotaRefused) as refused:
-        change(topology(DEPT, TEAM, lists))
-    assert text in str(refused.value)
-
-
-def test_a_quota_cannot_move_below_itself() -> None:
-    labels = {"is-parent": "true"}
-    below = quota("below", 4, 16, "dept", labels)
-    with pytest.raises(QuotaRefused, match="which is below dept"):
-        topology(DEPT, below).update(DEPT, quota("dept", 8, 16, "below", labels))
-
-
-def test_changes_that_keep_the_rules_are_admitted() -> None:
-    found = topology(DEPT, TEAM)
-    found.update(TEAM, quota("team", 8, 16, "dept"))
-    found.update(TEAM, quota("team", 8, 16))
-    assert found.children["dept"] == set()
-    found.add_pod("p", "team")
-    found.delete("dept")
-    found.delete("team")
-    assert found.quotas == {}
-
-
-def test_a_force_update_is_not_held_to_mins() -> None:
-    found = topology(DEPT, TEAM)
-    found.add(quota("new", 12, 16, "dept", {"allow-force-update": "true"}))
-
-
-def test_defaults_are_filled_in() -> None:
-    found = topology(quota("zone", 8, 16, labels={"is-parent": "true", "tree-id": "t"}))
-    done = found.completed(quota("team", 4, 8, "zone", annotations={"shared-weight": "{}"}))
-    assert done.metadata.labels[f"{PREFIX}tree-id"] == "t"
-    assert done.metadata.annotations[f"{PREFIX}shared-weight"] == '{"nvidia.com/gpu":"8"}'
-    weight = {"shared-weight": f'{{"{GPU}": 3, "cpu": 2}}'}
-    done = found.completed(quota("team", 4, 8, annotations=weight))
-    assert done.metadata.labels[f"{PREFIX}parent"] == "koordinator-root-quota"
-    assert done.metadata.annotations[f"{PREFIX}shared-weight"] == '{"nvidia.com/gpu":"3"}'
-    with pytest.raises(QuotaRefused, match="parent not exist"):
-        found.completed(quota("team", 4, 8, "none"))
-
-
-def test_what_is_used_may_be_kept_from_falling_out_of_max() -> None:
-    strict = quota("team", 1, 2, annotations={"max-strict-check-resource-keys": f'["{GPU}"]'})
-    used = replace_used(strict, 3)
-    with pytest.raises(QuotaRefused, match="max 2 < used 3"):
-        topology(used)
-    topology(replace_used(strict, 2))
-
-
-def replace_used(own: ElasticQuota, amount: int) -> ElasticQuota:
-    return ElasticQuota(own.metadata, own.spec, type(own.status)(used={GPU: Quantity(amount)}))
-
-
-def test_a_min_needs_a_guarantee_up_to_the_root_of_the_tree() -> None:
-    features = replace(QuotaFeatures(), guarantee=True)
-    found = QuotaTopology(features)
-    text = {"guaranteed": f'{{"{GPU}": 6}}'}
-    labels = {"tree-id": "t", "is-parent": "true", "is-root": "true"}
-    found.add(quota("zone", 8, 16, labels=labels, annotations=text))
-    found.add(quota("team", 4, 16, "zone", {"tree-id": "t"}, annotations=text))
-    with pytest.raises(QuotaRefused, match="tree root quota zone can't guarantee for min"):
-        found.add(quota("new", 4, 16, "zone", {"tree-id": "t"}))

@@ -1,4 +1,4 @@
-"""The rules of a queue without queues of its own, equivalence and preemption, for tests of other things."""
+"""Rules of a queue without equivalence and preemption, for tests of other things."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ from bayplan.api.selectors import compile_selector
 __all__ = [
     "BUILTIN_QUOTAS",
     "DEFAULT_QUOTA",
+    "FEATURE_GATES",
     "ROOT_QUOTA",
     "SYSTEM_QUOTA",
     "KoordinatorQueueArgs",
@@ -53,6 +54,14 @@ SYSTEM_QUOTA = "koordinator-system-quota"
 DEFAULT_QUOTA = "koordinator-default-quota"
 BUILTIN_QUOTAS = (ROOT_QUOTA, SYSTEM_QUOTA, DEFAULT_QUOTA)
 """Quotas that Koordinator makes; nobody deletes them."""
+FEATURE_GATES = (
+    "DisableDefaultQuota",
+    "ElasticQuotaGuaranteeUsage",
+    "ElasticQuotaIgnoreTerminatingPod",
+    "ElasticQuotaImmediateIgnoreTerminatingPod",
+    "MultiQuotaTree",
+)
+"""The gates of Koordinator's scheduler that concern quotas."""
 _UNBOUNDED = (2**63 - 1) // 5
 """The ``max`` that a profile gives its quota, in units."""
 _USUAL_KEYS = ("cpu", "memory")
@@ -247,8 +256,12 @@ def tree_root_of(profile: ElasticQuotaProfile, nodes: Iterable[Node]) -> Elastic
 class KoordinatorQueueArgs(pydantic.BaseModel):
     """Arguments of Koordinator's ElasticQuota plugin (pkg/scheduler/apis/config, v1.8).
 
-    Quotas are up to date in every decision, so ``quotaSnapshotUpdateInterval`` is always kept,
-    and only changes that may help a pod have it tried again, so ``enableQueueHint`` is always true.
+    Quotas are up to date in every decision, so ``quotaSnapshotUpdateInterval`` is always kept.
+    Of equivalent pods that were refused one is tried again after a change, so ``enableQueueHint``,
+    which spares Koordinator useless tries, has nothing to spare. Pods of the default quota preempt
+    by DefaultPreemption alone, as they do in Koordinator's own profile whatever
+    ``disableDefaultQuotaPreemption`` says. ``featureGates`` are those of the scheduler that concern
+    quotas.
     """
 
     model_config = pydantic.ConfigDict(
@@ -264,17 +277,20 @@ class KoordinatorQueueArgs(pydantic.BaseModel):
     enable_check_parent_quota: bool = False
     enable_runtime_quota: bool = True
     enable_min_quota_scale: bool = True
-    disable_default_quota_preemption: bool = True
+    disable_default_quota_preemption: bool | None = None
+    feature_gates: dict[str, bool] = {}
     enable_queue_hint: bool | None = None
     quota_snapshot_update_interval: str | None = None
     hook_plugins: list[dict[str, object]] | None = None
 
-    @pydantic.field_validator("enable_queue_hint")
+    @pydantic.field_validator("feature_gates")
     @classmethod
-    def _always_hinted(cls, value: bool | None) -> bool | None:
-        if value is False:
-            raise ValueError("expected true: only changes that may help a pod have it tried again")
-        return value
+    def _known_gates(cls, gates: dict[str, bool]) -> dict[str, bool]:
+        for name in gates:
+            if name not in FEATURE_GATES:
+                known = ", ".join(FEATURE_GATES)
+                raise ValueError(f'expected one of the gates {known}, got "{name}"')
+        return gates
 
     @pydantic.field_validator("hook_plugins")
     @classmethod

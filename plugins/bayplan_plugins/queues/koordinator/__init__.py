@@ -1,6 +1,5 @@
 """Koordinator's elastic quotas: trees of min and max, what is idle is lent, and comes back."""
 
-from bayplan_plugins.queues.koordinator.admission import QuotaRefused, QuotaTopology
 from bayplan_plugins.queues.koordinator.features import QuotaFeatures
 from bayplan_plugins.queues.koordinator.gate import QuotaGate, QuotaRefusal
 from bayplan_plugins.queues.koordinator.manager import QuotaManager
@@ -14,9 +13,7 @@ __all__ = [
     "QuotaGate",
     "QuotaManager",
     "QuotaRefusal",
-    "QuotaRefused",
     "QuotaStatus",
-    "QuotaTopology",
     "Quotas",
     "owed_to",
     "status_of",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bayplan.api import Pod
@@ -24,8 +26,6 @@ class QuotaFeatures:
         grace period is over (ElasticQuotaIgnoreTerminatingPod).
     :param ignore_deleted: pods are no longer counted as soon as they are being deleted
         (ElasticQuotaImmediateIgnoreTerminatingPod).
-    :param fewer_resources: a child's max may name fewer resources than its parent's
-        (ElasticQuotaEnableUpdateResourceKey).
     """
 
     trees: bool = True
@@ -33,16 +33,27 @@ class QuotaFeatures:
     guarantee: bool = False
     ignore_terminating: bool = False
     ignore_deleted: bool = False
-    fewer_resources: bool = False
+
+    @classmethod
+    def of(cls, gates: Mapping[str, bool]) -> QuotaFeatures:
+        """Return what gates, by Koordinator's names, turn on or off."""
+        return cls(
+            gates.get("MultiQuotaTree", True),
+            not gates.get("DisableDefaultQuota", False),
+            gates.get("ElasticQuotaGuaranteeUsage", False),
+            gates.get("ElasticQuotaIgnoreTerminatingPod", False),
+            gates.get("ElasticQuotaImmediateIgnoreTerminatingPod", False),
+        )
 
     def counts(self, pod: Pod, now: float) -> bool:
         """Tell whether a pod counts at a time, in seconds since 1970; finished pods never do."""
-        if pod.status.phase in _FINISHED:
-            return False
+        return pod.status.phase not in _FINISHED and now <= self.counts_until(pod)
+
+    def counts_until(self, pod: Pod) -> float:
+        """Return until when a pod that runs counts, in seconds since 1970; infinite for always."""
         deleted = pod.metadata.deletion_timestamp
-        if deleted is None or self.ignore_deleted:
-            return deleted is None
-        if not self.ignore_terminating:
-            return True
-        grace = pod.metadata.deletion_grace_period_seconds or 0
-        return now <= timestamp(deleted) + grace
+        if deleted is None or not (self.ignore_deleted or self.ignore_terminating):
+            return math.inf
+        if self.ignore_deleted:
+            return -math.inf
+        return timestamp(deleted) + (pod.metadata.deletion_grace_period_seconds or 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from bayplan.api import ElasticQuota, ElasticQuotaProfile, Node
@@ -41,6 +42,8 @@ class FollowedQuotas:
         self._quotas: Quotas | None = None
         self.definitions = Translations(definition_of)
         """By name, as the objects say now."""
+        self.recount_at = math.inf
+        """When the next pod no longer counts, though nothing else changes; since 1970."""
         self._offered: tuple[tuple[int, int], ResourceList] = ((-1, 0), {})
         snapshot.on_object(ElasticQuota, self._quota_changed)
         snapshot.on_object(ElasticQuotaProfile, self._profile_changed)
@@ -52,10 +55,17 @@ class FollowedQuotas:
     def quotas(self) -> Quotas:
         """The quotas, as the snapshot is now."""
         offered = self._offer()
+        self.recounted_until()
         if self._quotas is None:
             self._quotas = self.recounted()
         self._quotas.offer(_ALL_NODES, offered)
         return self._quotas
+
+    def recounted_until(self) -> float:
+        """Count what is due; return when the next pod no longer counts, since 1970."""
+        if self.recount_at != math.inf and self._now() > self.recount_at:
+            self._quotas = self.recounted()
+        return self.recount_at
 
     def _offer(self) -> ResourceList:
         """Return what all nodes offer together; profiles divide the nodes anew when it changes."""
@@ -78,12 +88,19 @@ class FollowedQuotas:
             if one.metadata.deletion_timestamp is None
         }
         quotas.define(self.definitions.of(living))
+        self.recount_at = math.inf
         for pod in self._snapshot.living.values():
             quotas.set_pod(pod.pod, self._now(), pod.requests)
+            self._recount_after(pod)
         for pod, _ in self._snapshot.placed.values():
             quotas.reserve(pod.pod)
         quotas.offer(_ALL_NODES, self._offer())
         return quotas
+
+    def _recount_after(self, pod: PodInfo) -> None:
+        until = self._features.counts_until(pod.pod)
+        if self._now() <= until:
+            self.recount_at = min(self.recount_at, until)
 
     def _quota_changed(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
         if old is None and new is not None:
@@ -126,6 +143,7 @@ class FollowedQuotas:
             self._quotas.remove_pod(pod.pod)
             return
         self._quotas.set_pod(pod.pod, self._now(), pod.requests)
+        self._recount_after(pod)
         if pod.key in self._snapshot.placed:
             self._quotas.reserve(pod.pod)
 

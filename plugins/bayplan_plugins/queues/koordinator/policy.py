@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -50,7 +51,7 @@ class KoordinatorPolicy:
         self.args = args
         self._handle = handle
         self.followed = FollowedQuotas(
-            handle.snapshot, args, QuotaFeatures(), lambda: handle.unix_time
+            handle.snapshot, args, QuotaFeatures.of(args.feature_gates), lambda: handle.unix_time
         )
         rules = PodRules(
             queue_of=self.queue_of,
@@ -179,10 +180,25 @@ class KoordinatorPolicy:
         return ReclaimPlan(self._handle, manager, unit, queue)
 
     def overdue(self) -> Overdue | None:
-        """Return the pods of quotas that have been beyond their runtime for too long."""
-        if not (self.args.monitor_all_quotas and self.args.enable_runtime_quota and self.active):
+        """Return the pods of quotas that have been beyond their runtime for too long.
+
+        What waits is tried again once a pod that is being deleted no longer counts.
+        """
+        if not self.active:
             return None
-        victims = []
+        now, unix_time = self._handle.now, self._handle.unix_time
+        uncounted = unix_time > self.followed.recount_at
+        until = self.followed.recounted_until()
+        victims: tuple[tuple[PodInfo, str], ...] = ()
+        times = [now + until - unix_time + 1.0]
+        if self.args.monitor_all_quotas and self.args.enable_runtime_quota:
+            victims = tuple(self._to_revoke())
+            times.append(now + parse_duration(self.args.revoke_pod_interval))
+        again = None if math.isinf(min(times)) else min(times)
+        return Overdue(victims, again, uncounted)
+
+    def _to_revoke(self) -> Iterator[tuple[PodInfo, str]]:
+        """Yield the pods to evict from quotas that use too much, each with the reason."""
         living = self._handle.snapshot.living
         for manager in self.followed.quotas.trees.values():
             for name in self._monitor.due(manager, self._handle.now):
@@ -190,9 +206,7 @@ class KoordinatorPolicy:
                 runtime = manager.runtime(name) or {}
                 reason = f"quota {name} uses {printed(quota.used.every)} of {printed(runtime)}"
                 pods = pods_to_revoke(quota.pods.values(), quota.used.every, runtime)
-                victims += [(living[pod.key], reason) for pod in pods if pod.key in living]
-        again = self._handle.now + parse_duration(self.args.revoke_pod_interval)
-        return Overdue(tuple(victims), again)
+                yield from ((living[pod.key], reason) for pod in pods if pod.key in living)
 
     def statuses(self) -> Iterator[PatchStatus | PatchAnnotations]:
         """Yield the status and the annotations of each ElasticQuota that are not up to date."""
