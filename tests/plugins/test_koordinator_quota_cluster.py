@@ -174,7 +174,7 @@ def test_what_waits_for_its_queue_s_own_holds_back_none_that_borrow() -> None:
 def test_arguments_that_nothing_could_honour_are_refused() -> None:
     with pytest.raises(InputError, match="hookPlugins: Koordinator's hook plugins are Go code"):
         Cluster([], plugins={"Queues": {"koordinator": {"hookPlugins": [{"key": "mine"}]}}})
-    with pytest.raises(InputError, match=r'featureGates: expected one of the gates .*, got "Other"'):
+    with pytest.raises(InputError, match=r'featureGates: expected one of .*, got "Other"'):
         Cluster([], plugins={"Queues": {"koordinator": {"featureGates": {"Other": True}}}})
     Cluster([], plugins={"Queues": {"koordinator": {"enableQueueHint": True, "hookPlugins": []}}})
 

@@ -47,7 +47,7 @@ from bayplan_plugins.gpus.vendors.hami.containers import ContainerKind, Wanted, 
 from bayplan_plugins.gpus.vendors.hami.device import MIG, PERCENT, Device, device_of
 from bayplan_plugins.gpus.vendors.hami.fit import Pick, takes
 from bayplan_plugins.gpus.vendors.hami.node_cards import handshake_problem, registered_cards
-from bayplan_plugins.gpus.vendors.hami.order import FULLEST, node_score
+from bayplan_plugins.gpus.vendors.hami.order import node_score, preference
 from bayplan_plugins.gpus.vendors.hami.quota import NO_LIMITS, QuotaLimits, within_quota
 from bayplan_plugins.gpus.vendors.hami.settings import HamiArgs
 from bayplan_plugins.gpus.vendors.hami.shares import shares_of
@@ -337,7 +337,7 @@ class VirtualGpus:
         assert isinstance(wish, _Wish), "the request is this contract's"
         pairs = zip(node.cards, node.used, strict=True)
         score = node_score([device_of(card, use) for card, use in pairs])
-        return max(0.0, FULLEST - score) if wish.options.node_policy == "spread" else score
+        return preference(score, wish.options.node_policy)
 
     def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
         """Choose the cards of each container, in HAMi's order."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bayplan.api.cards import MEBIBYTE, Partition, PartitionProfile
 
-__all__ = ["allowed_profiles", "choose_partition", "fit_together", "place"]
+__all__ = ["allowed_profiles", "choose_partition", "place"]
 
 _FROM_ABOVE = ("1g.", "3g.")
 """Profiles that stand as high as they can, so that a 4g or 2g can still stand at 0."""
@@ -32,26 +32,6 @@ def place(profile: PartitionProfile, taken: Iterable[Partition]) -> Partition | 
     """Return the first free place of a profile, None if there is none."""
     held = tuple(taken)
     return next((one for one in _places(profile) if _is_free(one, held)), None)
-
-
-def fit_together(
-    profiles: Sequence[PartitionProfile], taken: Iterable[Partition], names: Sequence[str]
-) -> bool:
-    """Tell whether partitions of several profiles fit on a card at once, wherever they stand."""
-    known = {profile.name: profile for profile in profiles}
-    wanted = [known[name] for name in names if name in known]
-    if len(wanted) < len(names):
-        return False
-    # The fewer places a profile has, and the larger it is, the earlier it is placed.
-    wanted.sort(key=lambda one: (len(one.starts), -one.size))
-    return _fit(wanted, tuple(taken))
-
-
-def _fit(wanted: Sequence[PartitionProfile], taken: tuple[Partition, ...]) -> bool:
-    if not wanted:
-        return True
-    first, *rest = wanted
-    return any(_fit(rest, (*taken, one)) for one in _places(first) if _is_free(one, taken))
 
 
 def allowed_profiles(

@@ -17,7 +17,7 @@ __all__ = [
     "device_score",
     "in_order",
     "node_score",
-    "prefers_node",
+    "preference",
 ]
 
 _WEIGHT = np.float32(10)
@@ -67,9 +67,9 @@ def node_score(devices: Sequence[Device]) -> float:
     )
 
 
-def prefers_node(score: float, other: float, policy: str) -> bool:
-    """Tell whether a node's score comes before another's; the last one of all is taken."""
-    return score > other if policy == "spread" else score < other
+def preference(score: float, policy: str) -> float:
+    """Return how much a node with a score is preferred: the fullest, or with "spread" the emptiest."""
+    return max(0.0, FULLEST - score) if policy == "spread" else score
 
 
 def device_rank(policy: Sequence[str], numa_bind: bool) -> Rank:
