@@ -34,7 +34,7 @@ from bayplan_plugins.queues.kueue import (
     Settings,
     anywhere,
 )
-from bayplan_plugins.queues.kueue.amounts import amount_in, flavor_of, resource_of
+from bayplan_plugins.queues.kueue.amounts import amount_in, resource_of
 from bayplan_plugins.queues.kueue.conditions import Reason
 from bayplan_plugins.queues.kueue.entry import Entry, State, to_reserve
 from bayplan_plugins.queues.kueue.fair import TargetOrder
@@ -308,7 +308,7 @@ def _assign_flavors(case: Case) -> None:
     oracle = case["preemption_oracle"]
 
     def way(_: WorkloadInfo, name: str, __: float) -> Way:
-        found = oracle.get(flavor_of(name), {}).get(resource_of(name))
+        found = oracle.get(name.partition("/")[0], {}).get(resource_of(name))
         if found is None:
             return Way(Possibility.PREEMPT)
         return Way(_POSSIBILITIES[found["possibility"]], found["borrowing_after"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from quota_builders import GPU, PREFIX, gpus, pod, quota
 
@@ -16,11 +18,11 @@ from bayplan_plugins.queues.koordinator import (
     OveruseMonitor,
     QuotaFeatures,
     Quotas,
-    owed_to,
     status_of,
     status_patch,
 )
-from bayplan_plugins.queues.koordinator.overuse import pods_to_revoke
+from bayplan_plugins.queues.koordinator.manager import QuotaManager
+from bayplan_plugins.queues.koordinator.overuse import borrowers, pods_to_revoke
 from bayplan_plugins.queues.koordinator.quota import CountedPod
 
 NOW = 1_000_000.0
@@ -223,6 +225,16 @@ def test_nodes_come_change_and_go() -> None:
 def counted(one: Pod, amount: ResourceList) -> CountedPod:
     preemptible = one.metadata.labels.get(f"{PREFIX}preemptible") != "false"
     return CountedPod(one, amount, preemptible, assigned=bool(one.spec.node_name))
+
+
+def owed_to(manager: QuotaManager, name: str) -> Iterator[tuple[str, list[Pod]]]:
+    """Yield the quotas that use what a quota may have, with the pods that they give up."""
+    for other in borrowers(manager, name):
+        quota = manager.quotas[other]
+        yield (
+            other,
+            pods_to_revoke(quota.pods.values(), quota.used.every, manager.runtime(other) or {}),
+        )
 
 
 def test_what_was_lent_comes_back_to_its_owner_without_a_delay() -> None:

@@ -12,23 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from bayplan_dra.allocator.model import Amount
 from bayplan_dra.allocator.table import Group
 
-__all__ = ["WORST", "broken_groups", "cost_of", "group_cost", "large_rests", "room_cost"]
+__all__ = ["WORST", "broken_groups", "group_cost", "large_rests", "room_cost"]
 
 _BASE = 1_000_000
 _REST = 1000
 WORST: int = _BASE**16
 """More than any set of devices costs."""
-
-
-def cost_of(groups: Sequence[Group], used: int) -> int:
-    """Return what using these devices costs, but for the room they leave; smaller is better.
-
-    The number of broken groups (those used in part) counts first, level by level. Among equals,
-    free devices should stay together: the squares of the free devices of each group are deducted.
-
-    :param used: the devices in use, one bit each.
-    """
-    return sum(group_cost(group, (used & group.mask).bit_count()) for group in groups)
 
 
 def broken_groups(groups: Sequence[Group], used: int) -> int:

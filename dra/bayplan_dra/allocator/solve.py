@@ -71,7 +71,7 @@ class Failure:
 class Solved:
     """The choices for each claim, in the order in which the claims were given.
 
-    :ivar cost: of all devices that are then in use, see ``cost_of``.
+    :ivar cost: of all devices that are then in use, see :mod:`.cost`.
     :ivar preferences: the index of the alternative that each request with ``firstAvailable`` got.
     :ivar broken: the number of groups of devices that were whole and are now used in part.
     :ivar lost: the room that divided hardware lost, see ``Division.value``, and what the rests of

@@ -9,20 +9,7 @@ from bayplan.api.dra import DeviceAttribute, DeviceCapacity
 from bayplan_dra.cel.errors import EvaluationError
 from bayplan_dra.cel.values import DomainMap, Semver
 
-__all__ = ["CelDevice", "attribute_value", "is_list"]
-
-
-def is_list(attribute: DeviceAttribute) -> bool:
-    """Tell whether an attribute has a list of values."""
-    return any(
-        values is not None
-        for values in (
-            attribute.integers,
-            attribute.booleans,
-            attribute.strings,
-            attribute.versions,
-        )
-    )
+__all__ = ["CelDevice", "attribute_value"]
 
 
 def attribute_value(attribute: DeviceAttribute) -> Any:

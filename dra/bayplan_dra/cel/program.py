@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +63,6 @@ class Program:
         raise EvaluationError(
             f"CEL result of type {type_name(value)} could not be converted to bool"
         )
-
-    def matches_all(self, devices: Iterable[CelDevice]) -> list[bool | CelError]:
-        """Evaluate for many devices, once for those that agree on what is read.
-
-        A device for which the evaluation fails gets the error.
-        """
-        return [self.result(device) for device in devices]
 
     def result(
         self, device: CelDevice, interrupt: Callable[[], bool] | None = None

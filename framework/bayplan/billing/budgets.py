@@ -114,11 +114,6 @@ class Budgets:
             if status is not None:
                 yield status
 
-    def may_admit(self, tenant: str, now: int) -> bool:
-        """Return whether a tenant may start more work; without a budget it may; see ``status``."""
-        status = self.status(tenant, now)
-        return status is None or status.admits
-
     def _status(self, tenant: str, book: Book, budget: Budget, now: int) -> BudgetStatus:
         month = Month.at(now)
         spent = invoice(tenant, month, book.prices, self._source, now).total

@@ -61,12 +61,6 @@ class LineItem:
     amount: Decimal
 
     @property
-    def exact_amount(self) -> Fraction:
-        """The amount before it is rounded."""
-        price = Fraction(self.per_hour) * Fraction(self.share) * Fraction(self.factor)
-        return self.exact_hours * price
-
-    @property
     def hours(self) -> str:
         """The hours with at most six decimal places."""
         return decimal_text(self.exact_hours, 6)

@@ -30,11 +30,17 @@ from bayplan_dra.allocator import (
     prepare,
 )
 from bayplan_dra.allocator.attributes import attribute_values
-from bayplan_dra.allocator.cost import cost_of
+from bayplan_dra.allocator.cost import group_cost
 from bayplan_dra.allocator.requests import AttributeConstraint
+from bayplan_dra.allocator.table import Group
 from bayplan_dra.allocator.usage import Usage, counter_needs
 
 SEEDS = st.integers(min_value=0, max_value=10**9)
+
+
+def cost_of(groups: Sequence[Group], used: int) -> int:
+    """Return what using these devices, one bit each, costs; smaller is better."""
+    return sum(group_cost(group, (used & group.mask).bit_count()) for group in groups)
 
 
 def allocate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from paths import SHARED
 
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie
 from bayplan.topology.machine.builder import MachineBuilder
+from bayplan.topology.machine.gpu_search import SetRequest, search_of
 from bayplan.topology.machine.model import Gpu, Machine, Nic
 from bayplan.topology.machine.policies import POLICIES, PolicyRequest, best_effort, topology_aware
 from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
@@ -26,7 +28,6 @@ from bayplan.topology.machine.select import (
     NoSelection,
     Selection,
     SelectionRequest,
-    ring_key,
     select,
     select_first,
 )
@@ -45,14 +46,18 @@ def chosen(machine: Machine, count: int, free: Any = None, **more: Any) -> Selec
     return found
 
 
+def ring_key(machine: Machine, free: Iterable[int], gpus: Sequence[int]) -> tuple[float, ...]:
+    """Return the key by which the policy ``ring`` compares a set; larger is better."""
+    return search_of(machine).key(tuple(sorted(free)), gpus, SetRequest(len(gpus)))
+
+
 def check_against_brute_force(machine: Machine) -> None:
     everyone = tuple(range(len(machine)))
     for count in everyone:
-        request = SelectionRequest(count + 1)
         found = chosen(machine, count + 1)
         sets = itertools.combinations(everyone, count + 1)
-        best = max(ring_key(machine, everyone, own, request) for own in sets)
-        assert ring_key(machine, everyone, found.gpus, request) == best, (machine.name, count + 1)
+        best = max(ring_key(machine, everyone, own) for own in sets)
+        assert ring_key(machine, everyone, found.gpus) == best, (machine.name, count + 1)
 
 
 def check_never_slower(machine: Machine) -> None:
@@ -243,10 +248,9 @@ def test_selection_on_random_machines(
     found = chosen(machine, count, free)
     assert len(set(found.gpus)) == count
     assert set(found.gpus) <= free
-    request = SelectionRequest(count)
     sets = itertools.combinations(sorted(free), count)
-    best = max(ring_key(machine, free, own, request) for own in sets)
-    assert ring_key(machine, free, found.gpus, request) == best
+    best = max(ring_key(machine, free, own) for own in sets)
+    assert ring_key(machine, free, found.gpus) == best
     # Another numbering gives a set of the same worth.
     order = data.draw(st.permutations(range(size)))
     renamed = linked_machine(
@@ -254,7 +258,7 @@ def test_selection_on_random_machines(
         [numa[order.index(gpu)] for gpu in range(size)],
     )
     other = chosen(renamed, count, {order[gpu] for gpu in free})
-    assert ring_key(renamed, [order[gpu] for gpu in free], other.gpus, request) == best
+    assert ring_key(renamed, [order[gpu] for gpu in free], other.gpus) == best
     # One link more never makes a set slower.
     if size > 1:
         pair = data.draw(st.sampled_from(list(links)))

@@ -15,7 +15,7 @@ from paths import SHARED
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan.topology.machine.readers.smi import read_smi
-from bayplan.topology.network.fabric import Fabric, GpuPath, LayerLink
+from bayplan.topology.network.fabric import Fabric, GpuPath, LayerLink, out_of_machine
 from bayplan.topology.network.tree import (
     NODE_LAYER,
     Layer,
@@ -48,6 +48,11 @@ def network(*places: str) -> NetworkTree:
     keys = ("spine", "block")
     inside = [dict(zip(keys, place.split("/"), strict=False)) for place in places]
     return build_tree(LAYERS, [own if len(own) == len(keys) else {} for own in inside])
+
+
+def node_bandwidth(found: Fabric, node: str, gpus: Sequence[int]) -> float:
+    """Return the bandwidth from some GPUs of a node to the network, in GB/s."""
+    return out_of_machine(found._machines[node], gpus)
 
 
 def fabric(
@@ -175,7 +180,7 @@ def test_beyond_pxb_the_pcie_link_of_the_gpu_counts() -> None:
     # The NIC of GPU0 is at PHB: data passes the host, over PCIe 4 as NCCL reckons with it.
     found = fabric(["s1/b1"] * 2, {}, machine_from_yaml(FAR_NIC))
     assert found.path("n0", 0, "n1", 0).bandwidth == 24
-    assert found.node_bandwidth("n0", [0, 1]) == 24
+    assert node_bandwidth(found, "n0", [0, 1]) == 24
 
 
 @pytest.mark.parametrize("nvswitch", ["", "nvswitch: {links: 12}"])
@@ -188,7 +193,7 @@ def test_a_machine_without_nics_reaches_nobody() -> None:
     alone = machine_from_yaml("{name: m, gpu: A100, numa: [{id: 0, roots: [{gpus: [0]}]}]}")
     found = fabric(["s1/b1"] * 2, {}, alone)
     assert found.path("n0", 0, "n1", 0).bandwidth == 0
-    assert found.node_bandwidth("n0", [0]) == 0
+    assert node_bandwidth(found, "n0", [0]) == 0
 
 
 @pytest.mark.skipif(not TABLES.is_dir(), reason="the shared fixtures are not beside the project")
@@ -196,18 +201,18 @@ def test_a_nic_of_unknown_rate_counts_as_the_slowest_in_use() -> None:
     table = read_smi(TABLES / "dgx_h200_8gpu_12nic.txt")
     found = fabric(["s1/b1"] * 2, {}, table)
     assert found.path("n0", 0, "n1", 3).bandwidth == 100 / 8
-    assert found.node_bandwidth("n0", range(8)) == 8 * 100 / 8
+    assert node_bandwidth(found, "n0", range(8)) == 8 * 100 / 8
 
 
 def test_gpus_share_the_nics_out_of_a_node() -> None:
     found = fabric(["s1/b1"] * 2, {}, [known_machine("dgx-h100"), known_machine("dgx-1v")])
-    assert found.node_bandwidth("n0", range(8)) == 8 * 50
-    assert found.node_bandwidth("n0", [2, 5]) == 2 * 50
-    assert found.node_bandwidth("n1", [0, 1]) == 12.5, "they share a NIC"
-    assert found.node_bandwidth("n1", [0, 2]) == 25
-    assert found.node_bandwidth("n0", []) == 0
+    assert node_bandwidth(found, "n0", range(8)) == 8 * 50
+    assert node_bandwidth(found, "n0", [2, 5]) == 2 * 50
+    assert node_bandwidth(found, "n1", [0, 1]) == 12.5, "they share a NIC"
+    assert node_bandwidth(found, "n1", [0, 2]) == 25
+    assert node_bandwidth(found, "n0", []) == 0
     tray = fabric(["s1/b1"], {}, known_machine("gb200-nvl72"))
-    assert tray.node_bandwidth("n0", [0, 1]) == 50, "no NIC is near: the nearest counts once"
+    assert node_bandwidth(tray, "n0", [0, 1]) == 50, "no NIC is near: the nearest counts once"
 
 
 # NVLink between machines ------------------------------------------------------------------------

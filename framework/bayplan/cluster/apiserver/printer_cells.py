@@ -41,7 +41,6 @@ __all__ = [
     "scale_target",
     "selector",
     "slice_endpoints",
-    "slice_ports",
 ]
 
 Content = Mapping[str, Any]
@@ -276,11 +275,6 @@ def slice_endpoints(content: Content) -> str:
     """Return the ENDPOINTS of an EndpointSlice."""
     found = _items(content, "endpoints")
     return _shortened([str(a) for one in found for a in one.get("addresses") or ()])
-
-
-def slice_ports(content: Content) -> str:
-    """Return the PORTS of an EndpointSlice."""
-    return _shortened([str(port.get("port", "*")) for port in _items(content, "ports")])
 
 
 def hosts(content: Content) -> str:

@@ -323,10 +323,6 @@ class Resources:
         return sorted(own + aliases, key=lambda pair: pair[0])
 
 
-def _unstable(version: str) -> bool:
-    return "alpha" in version or "beta" in version
-
-
 def _built_in() -> Iterable[Resource]:
     for kind in (*KINDS.values(), CONFIG_MAP, CONTROLLER_REVISION):
         custom = kind.group in _CUSTOM

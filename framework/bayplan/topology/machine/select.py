@@ -24,7 +24,6 @@ __all__ = [
     "NoSelection",
     "Selection",
     "SelectionRequest",
-    "ring_key",
     "select",
     "select_first",
 ]
@@ -112,17 +111,6 @@ def select(
     if request.policy not in POLICIES:
         raise ValueError(f'there is no policy "{request.policy}"')
     return _by_policy(machine, gpus, request)
-
-
-def ring_key(
-    machine: Machine, free: Iterable[int], gpus: Sequence[int], request: SelectionRequest
-) -> tuple[float, ...]:
-    """Return the key by which the policy ``ring`` compares a set; larger is better.
-
-    The first entry is the bandwidth of the rings in GB/s; the others are the criteria of
-    :mod:`bayplan.topology.machine.criteria`.
-    """
-    return search_of(machine).key(tuple(sorted(free)), gpus, _set_request(request))
 
 
 def _set_request(request: SelectionRequest) -> SetRequest:

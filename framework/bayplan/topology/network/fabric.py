@@ -103,13 +103,6 @@ class Fabric:
         # The exact sum, so that both directions get the same value.
         return GpuPath(bandwidth, math.fsum(edge.latency for edge in edges), Level.NET.name)
 
-    def node_bandwidth(self, node: str, gpus: Sequence[int]) -> float:
-        """Return the bandwidth from some GPUs of a node to the network: see ``out_of_machine``.
-
-        :raises KeyError: for a node whose machine is unknown.
-        """
-        return out_of_machine(self._machines[node], gpus)
-
     def _between(self, node: str, other: str) -> list[LayerLink]:
         """Return the links on the way: from each node up to the first common domain."""
         ways = []

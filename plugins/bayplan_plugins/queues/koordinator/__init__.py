@@ -3,7 +3,7 @@
 from bayplan_plugins.queues.koordinator.features import QuotaFeatures
 from bayplan_plugins.queues.koordinator.gate import QuotaGate, QuotaRefusal
 from bayplan_plugins.queues.koordinator.manager import QuotaManager
-from bayplan_plugins.queues.koordinator.overuse import OveruseMonitor, owed_to
+from bayplan_plugins.queues.koordinator.overuse import OveruseMonitor
 from bayplan_plugins.queues.koordinator.quotas import Quotas
 from bayplan_plugins.queues.koordinator.status import QuotaStatus, status_of, status_patch
 
@@ -15,7 +15,6 @@ __all__ = [
     "QuotaRefusal",
     "QuotaStatus",
     "Quotas",
-    "owed_to",
     "status_of",
     "status_patch",
 ]

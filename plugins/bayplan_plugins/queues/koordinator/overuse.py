@@ -8,7 +8,7 @@ an owner waits for as long as the borrower's pods run. Here an owner also reclai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from bayplan.api import Pod
 from bayplan.dialects.koordinator.elastic_quota import ROOT_QUOTA, SYSTEM_QUOTA
@@ -17,7 +17,7 @@ from bayplan_plugins.queues.koordinator.manager import QuotaManager
 from bayplan_plugins.queues.koordinator.quota import CountedPod
 from bayplan_plugins.queues.koordinator.resource_lists import added, exceeding, subtracted
 
-__all__ = ["OveruseMonitor", "borrowers", "owed_to", "pods_to_revoke"]
+__all__ = ["OveruseMonitor", "borrowers", "pods_to_revoke"]
 
 Amounts = Mapping[str, int]
 
@@ -70,16 +70,6 @@ def borrowers(manager: QuotaManager, name: str) -> list[str]:
             shared = next((mine.index(up) for up in above if up in mine), len(mine))
             found.append((shared, other))
     return [other for _, other in sorted(found)]
-
-
-def owed_to(manager: QuotaManager, name: str) -> Iterator[tuple[str, list[Pod]]]:
-    """Yield the quotas that use what a quota may have, with the pods that they have to give up."""
-    for other in borrowers(manager, name):
-        quota = manager.quotas[other]
-        runtime = manager.runtime(other) or {}
-        pods = pods_to_revoke(quota.pods.values(), quota.used.every, runtime)
-        if pods:
-            yield other, pods
 
 
 class OveruseMonitor:

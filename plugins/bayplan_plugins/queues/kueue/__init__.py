@@ -18,11 +18,9 @@ from bayplan_plugins.queues.kueue.settings import (
 )
 from bayplan_plugins.queues.kueue.snapshot import Placement, anywhere
 from bayplan_plugins.queues.kueue.status import (
-    PendingPlace,
     cluster_queue_status,
     cohort_status,
     local_queue_status,
-    pending_places,
 )
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 
@@ -32,7 +30,6 @@ __all__ = [
     "CycleResult",
     "FairRule",
     "Mode",
-    "PendingPlace",
     "Placement",
     "PodsReady",
     "RequeueOrder",
@@ -44,5 +41,4 @@ __all__ = [
     "cluster_queue_status",
     "cohort_status",
     "local_queue_status",
-    "pending_places",
 ]

@@ -8,7 +8,7 @@ from bayplan.api.quantity import Quantity, countable
 from bayplan.api.queue import UNLIMITED
 from bayplan.api.resources import amount_of
 
-__all__ = ["amount_in", "column", "flavor_of", "quantity_of", "quantity_text", "resource_of"]
+__all__ = ["amount_in", "column", "quantity_of", "quantity_text", "resource_of"]
 
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -17,11 +17,6 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 def column(flavor: str, resource: str) -> str:
     """Return the name under which a resource of a flavor is counted, such as ``spot/cpu``."""
     return f"{flavor}/{resource}"
-
-
-def flavor_of(name: str) -> str:
-    """Return the flavor of a column."""
-    return name.partition("/")[0]
 
 
 def resource_of(name: str) -> str:

@@ -121,10 +121,6 @@ class Snapshot:
         self._workloads = workloads
         self._gone: set[str] = set()
 
-    def queue_at(self, row: int) -> QueueView:
-        """Return the ClusterQueue of a row."""
-        return self.queues[self.forest.tree.queues[row].name]
-
     def workloads_of(self, queue: str) -> Iterator[WorkloadInfo]:
         """Yield the workloads that have quota of a queue, but those that are taken away."""
         for workload in self._workloads.get(queue, {}).values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from bayplan.api import ApiObject
@@ -34,37 +33,14 @@ from bayplan_plugins.queues.kueue.workloads import WorkloadInfo, local_queue_key
 
 __all__ = [
     "KueueStatuses",
-    "PendingPlace",
     "cluster_queue_status",
     "cohort_status",
     "local_queue_status",
-    "pending_places",
 ]
 
 _Status = ClusterQueueStatus | CohortStatus | LocalQueueStatus
 _Subject = tuple[type[ApiObject], str]
 _Part = tuple[_Subject, Callable[[], object], Callable[[], _Status]]
-
-
-@dataclass(frozen=True)
-class PendingPlace:
-    """The place of a pending workload; the next one of its ClusterQueue is at 0."""
-
-    workload: str
-    local_queue: str
-    in_cluster_queue: int
-    in_local_queue: int
-
-
-def pending_places(store: Store, name: str) -> list[PendingPlace]:
-    """Return the pending workloads of a ClusterQueue with the next one first."""
-    places: list[PendingPlace] = []
-    before: dict[str, int] = {}
-    for index, one in enumerate(store.pending.get(name, ())):
-        local = local_queue_key(one.workload)
-        places.append(PendingPlace(one.key, local, index, before.get(local, 0)))
-        before[local] = before.get(local, 0) + 1
-    return places
 
 
 class KueueStatuses:

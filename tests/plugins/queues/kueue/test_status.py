@@ -17,7 +17,6 @@ from bayplan_plugins.queues.kueue.status import (
     cluster_queue_status,
     cohort_status,
     local_queue_status,
-    pending_places,
 )
 
 
@@ -162,12 +161,6 @@ def test_decayed_usage_is_shown_to_the_thousandth() -> None:
     assert shown is not None
     assert shown.admission_fair_sharing_status is not None
     assert shown.admission_fair_sharing_status.consumed_resources["nvidia.com/gpu"].text == "375m"
-
-
-def test_places_in_line_count_from_the_next_one() -> None:
-    places = pending_places(borrowing().store, "q")
-    shown = [(one.workload, one.in_cluster_queue, one.in_local_queue) for one in places]
-    assert shown == [("default/high", 0, 0), ("default/low", 1, 0)]
 
 
 def test_every_queue_and_cohort_gets_its_status() -> None:

@@ -68,7 +68,7 @@ def node_score(devices: Sequence[Device]) -> float:
 
 
 def preference(score: float, policy: str) -> float:
-    """Return how much a node with a score is preferred: the fullest, or with "spread" the emptiest."""
+    """Return how much a node with a score is preferred: the fullest most, or the emptiest."""
     return max(0.0, FULLEST - score) if policy == "spread" else score
 
 
