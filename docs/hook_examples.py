@@ -14,8 +14,14 @@ from bayplan import (
     Args,
     ClusterEvent,
     CycleState,
+    Event,
     Eviction,
+    FloatColumn,
+    GangMembers,
     Handle,
+    IntColumn,
+    NetworkTree,
+    NodeDevices,
     NodeRow,
     NodeView,
     Normalize,
@@ -27,9 +33,11 @@ from bayplan import (
     Preemption,
     PreFilterResult,
     Preparation,
+    Queueing,
     Refusal,
     Reject,
     Remedy,
+    Skip,
     StateKey,
     Unit,
     Wait,
@@ -38,14 +46,6 @@ from bayplan import (
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.dra import Device, DeviceId
 from bayplan.api.times import seconds_of
-from bayplan.cluster.protocol import Event
-from bayplan.gangs.directory import GangMembers
-from bayplan.plugin.base import Skip
-from bayplan.plugin.devices import NodeDevices
-from bayplan.plugin.hookspecs import FloatColumn, IntColumn
-from bayplan.plugin.queueing import Queueing
-from bayplan.snapshot.networks import Networks
-from bayplan.topology.network.tree import NetworkTree
 
 _TEAM = "example.com/team"
 _MAY_GO = "example.com/may-go"
@@ -210,8 +210,7 @@ class Halves(Plugin[Args]):
 
     @hookimpl
     def network_tree(self) -> NetworkTree | None:
-        trees = Networks.of(self.handle.snapshot).trees()
-        return next(iter(trees.values()), None)
+        return None  # these halves are drawn nowhere
 
 
 class FirstDevices(Plugin[Args]):

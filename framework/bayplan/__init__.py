@@ -1,6 +1,6 @@
 """bayplan: a topology-aware scheduling framework for AI clusters.
 
-What a plugin needs is here::
+What a plugin needs is here, in ``bayplan.api`` and ``bayplan.testing``::
 
     from bayplan import Plugin, hookimpl
 
@@ -13,7 +13,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bayplan.cluster.protocol import Event, PatchAnnotations, PatchStatus
     from bayplan.errors import BayplanError, InputError, PluginError
+    from bayplan.gangs.directory import GangMembers
     from bayplan.plugin.base import (
         NOTES,
         SKIP,
@@ -36,33 +38,46 @@ if TYPE_CHECKING:
         Refusal,
         Reject,
         Remedy,
+        Skip,
         StateKey,
         Unit,
         Wait,
     )
+    from bayplan.plugin.devices import NodeDevices
     from bayplan.plugin.events import ClusterEvent
-    from bayplan.plugin.hookspecs import hookimpl
+    from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn, hookimpl
     from bayplan.plugin.plugin import Handle, Plugin
+    from bayplan.plugin.queueing import Queueing
     from bayplan.snapshot import NodeRow, NodeView, PodInfo
+    from bayplan.topology.network.tree import NetworkTree
 
 __all__ = [
     "NOTES",
     "SKIP",
     "Args",
     "BayplanError",
+    "BoolColumn",
     "ClusterEvent",
     "CycleState",
     "DeviceOpinion",
     "DomainState",
     "DomainTrial",
+    "Event",
     "Eviction",
+    "FloatColumn",
+    "GangMembers",
     "Handle",
     "InputError",
+    "IntColumn",
+    "NetworkTree",
+    "NodeDevices",
     "NodeRefusals",
     "NodeRow",
     "NodeView",
     "Normalize",
     "Overdue",
+    "PatchAnnotations",
+    "PatchStatus",
     "Placement",
     "Placements",
     "Plugin",
@@ -72,10 +87,12 @@ __all__ = [
     "Preemption",
     "PreemptionTrial",
     "Preparation",
+    "Queueing",
     "Reads",
     "Refusal",
     "Reject",
     "Remedy",
+    "Skip",
     "StateKey",
     "Unit",
     "Wait",
@@ -89,6 +106,11 @@ _HOMES = (
     "bayplan.plugin.base",
     "bayplan.plugin.plugin",
     "bayplan.snapshot",
+    "bayplan.plugin.queueing",
+    "bayplan.plugin.devices",
+    "bayplan.gangs.directory",
+    "bayplan.cluster.protocol",
+    "bayplan.topology.network.tree",
 )
 
 

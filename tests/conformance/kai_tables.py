@@ -13,6 +13,7 @@ import pytest
 from vectors import SHARED
 
 from bayplan.api.queue import Queue, Share
+from bayplan.dialects.kai.shares import GpuShareRequest
 from bayplan.queues.tree import AmountRows, QueueTree
 from bayplan_plugins.queues.kai import capacity, reclaim
 from bayplan_plugins.queues.kai.division import (
@@ -21,7 +22,6 @@ from bayplan_plugins.queues.kai.division import (
     grant_quotas,
     share_surplus,
 )
-from bayplan_plugins.queues.kai.gpu_requests import gpus_of_memory
 from bayplan_plugins.queues.kai.ordering import compare, standing
 from bayplan_plugins.queues.kai.shares import FairShares
 
@@ -161,7 +161,7 @@ def _requested(given: Case) -> AmountRows:
         total += amounts(pod["resources"])
         asked = pod.get("gpu_request", {})
         if asked.get("gpu_memory") and memory:
-            part = gpus_of_memory(asked["gpu_memory"], memory)
+            part = GpuShareRequest(memory=asked["gpu_memory"]).part_of(memory)
             total[KINDS.index("gpu")] += part * max(1, asked.get("devices", 1))
     return total
 
@@ -255,7 +255,8 @@ def _order(given: Case) -> int:
         job = given[f"{side}_job"]
         requested = amounts(job.get("resources"))
         if job.get("gpu_memory"):
-            memory = gpus_of_memory(job["gpu_memory"], given["min_node_gpu_memory"])
+            request = GpuShareRequest(memory=job["gpu_memory"])
+            memory = request.part_of(given["min_node_gpu_memory"])
             requested[KINDS.index("gpu")] += memory * job.get("num_devices", 1)
         standings.append(standing(shares, 0, requested))
     return compare(*standings)

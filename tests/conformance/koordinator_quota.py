@@ -523,7 +523,7 @@ def change_node(script: Script, step: Step) -> Any:
     args = step["args"]
     fields = args.get("newObj") or args.get("obj") or args.get("newNode") or args.get("node")
     if step["op"] == "OnNodeDelete":
-        script.quotas.remove_node(fields["name"])
+        script.quotas.offer(fields["name"], {})
     elif fields["name"]:
         script.quotas.set_node(node_of(fields))
     return NotImplemented

@@ -14,6 +14,8 @@ from importlinter import ContractCheck
 from paths import ROOT
 from tests.house.allow_list import AllowListContract
 
+import bayplan
+
 SOURCES = [
     ROOT / "framework" / "bayplan",
     ROOT / "plugins" / "bayplan_plugins",
@@ -23,8 +25,12 @@ SOURCES = [
 PACKAGES = [source.name for source in SOURCES]
 
 
-def public_modules() -> list[str]:
-    """The one list of what plugin authors may import: the contract in pyproject.toml."""
+PUBLIC = ("bayplan", "bayplan.api", "bayplan.cluster.protocol", "bayplan.testing")
+"""What plugin authors may import; the names of ``bayplan`` are counted in a test."""
+
+
+def modules_for_plugins() -> list[str]:
+    """What in-tree plugins may import: the contract in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contracts = project["tool"]["importlinter"]["contracts"]
     (plugins,) = [one for one in contracts if one.get("source") == "bayplan_plugins"]
@@ -45,12 +51,12 @@ def check(graph: grimp.ImportGraph, allowed: list[str]) -> ContractCheck:
     return contract.check(graph, verbose=False)
 
 
-def test_in_tree_plugins_import_public_modules_only(graph: grimp.ImportGraph) -> None:
-    assert check(graph, public_modules()).metadata["outside"] == []
+def test_in_tree_plugins_see_no_rooms_above_their_own(graph: grimp.ImportGraph) -> None:
+    assert check(graph, modules_for_plugins()).metadata["outside"] == []
 
 
 def test_a_plugin_that_steps_outside_is_named_with_its_line(graph: grimp.ImportGraph) -> None:
-    without = [name for name in public_modules() if name != "bayplan.naming"]
+    without = [name for name in modules_for_plugins() if name != "bayplan.naming"]
     outside = check(graph, without).metadata["outside"]
     assert any(line.endswith(")") and "-> bayplan.naming (l." in line for line in outside)
 
@@ -60,7 +66,20 @@ def test_the_documentation_lists_the_public_modules() -> None:
     _, _, section = page.partition("## What a plugin may import")
     rows = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("| `")]
     documented = [row.split("`")[1] for row in rows]
-    assert sorted(documented) == sorted(name.rstrip("!") for name in public_modules())
+    assert documented == list(PUBLIC)
+
+
+@pytest.mark.parametrize("source", ["docs/hook_examples.py", "docs/plugins.md", "docs/hooks.md"])
+def test_examples_for_plugin_authors_import_public_modules_only(source: str) -> None:
+    text = (ROOT / source).read_text()
+    imported = re.findall(r"^from (bayplan[\w.]*) import", text, re.MULTILINE)
+    allowed = re.compile("|".join(f"{re.escape(one)}$" for one in PUBLIC) + r"|bayplan\.api\.")
+    assert [one for one in imported if not allowed.match(one)] == []
+
+
+def test_the_names_of_bayplan_are_few_and_all_of_them_exist() -> None:
+    assert len(bayplan.__all__) <= 50
+    assert all(hasattr(bayplan, name) for name in bayplan.__all__)
 
 
 def test_no_modules_import_each_other_in_a_circle(graph: grimp.ImportGraph) -> None:

@@ -214,8 +214,8 @@ def test_nodes_come_change_and_go() -> None:
     quotas.set_node(node("n", 4))
     quotas.set_node(node("m", 2))
     assert quotas.trees[""].total == gpus(6)
-    quotas.remove_node("n")
-    quotas.remove_node("unknown")
+    quotas.offer("n", {})
+    quotas.offer("unknown", {})
     assert quotas.trees[""].total == gpus(2)
 
 

@@ -9,25 +9,15 @@ window are read record by record.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, Table
 
-from bayplan.metering.changes import RECORD_FIELDS, ROLLUPS, Change, Changes, Key
+from bayplan.metering.changes import RECORD_FIELDS, ROLLUPS, Changes, Key
 from bayplan.metering.journal import Journal
-from bayplan.metering.tables import HOUR, capacity, usage
+from bayplan.metering.tables import capacity, usage
 
-__all__ = ["Hour", "Summary"]
-
-
-@dataclass(frozen=True)
-class Hour:
-    """What was in use in the hour that begins at ``start``, in amount times milliseconds."""
-
-    key: Key
-    start: int
-    total: int
+__all__ = ["Summary"]
 
 
 class Summary:
@@ -59,33 +49,6 @@ class Summary:
     def capacity(self, by: Sequence[str]) -> dict[Key, int]:
         """Return what was offered, by pool, resource, model and state; and node, as ``usage``."""
         return self._totals(capacity, by)
-
-    def hourly(self, by: Sequence[str]) -> Iterator[Hour]:
-        """Yield what was used in each hour in which anything was, by key and time.
-
-        :raises ValueError: for a window that does not begin with an hour.
-        """
-        if self.since % HOUR:
-            raise ValueError("expected the start of an hour")
-        found = Changes(usage, by, self._equal)
-        with self._journal.transaction() as connection:
-            levels = self._levels(connection, found)
-            changes: dict[Key, dict[int, list[Change]]] = defaultdict(lambda: defaultdict(list))
-            for one in found.changes(connection, self.since, self.until, ROLLUPS[1:]):
-                changes[one.key][one.start - one.start % HOUR].append(one)
-        for key in sorted({*levels, *changes}):
-            yield from self._hours_of(key, levels.get(key, 0), changes.get(key, {}))
-
-    def _hours_of(
-        self, key: Key, level: int, changes: Mapping[int, Sequence[Change]]
-    ) -> Iterator[Hour]:
-        for start in range(self.since, self.until, HOUR):
-            end = min(start + HOUR, self.until)
-            own = changes.get(start, ())
-            total = level * (end - start) + sum(one.until(end) for one in own)
-            level += sum(one.level for one in own)
-            if total:
-                yield Hour(key, start, total)
 
     def _totals(self, table: Table, by: Sequence[str]) -> dict[Key, int]:
         found = Changes(table, by, self._equal)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from bayplan import PodInfo
@@ -14,21 +13,11 @@ from bayplan.snapshot import Snapshot
 __all__ = [
     "claim_problem",
     "gpus_of_claim",
-    "gpus_of_memory",
     "gpus_of_slices",
     "gpus_of_templates",
 ]
 
 _GPU = "gpu"
-
-
-def gpus_of_memory(memory: float, gpu_memory: float) -> float:
-    """Return which part of a GPU a request for GPU memory is, in hundredths, rounded up.
-
-    :param memory: the request in MiB.
-    :param gpu_memory: the memory of one GPU in MiB.
-    """
-    return math.ceil(100 * memory / gpu_memory) / 100
 
 
 def gpus_of_claim(claim: ResourceClaim) -> float:

@@ -72,10 +72,6 @@ class Quotas:
             self.add_total("", subtracted(amounts, before))
             self._nodes[name] = amounts
 
-    def remove_node(self, name: str) -> None:
-        """Take a node's resources off the default tree; nothing for an unknown node."""
-        self.add_total("", subtracted({}, self._nodes.pop(name, {})))
-
     def add_total(self, tree: str, amounts: Mapping[str, int]) -> None:
         """Add to what a tree has, below 0 to take away."""
         manager = self.trees[tree]
