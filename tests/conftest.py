@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastloop import FastLoop
 from hypothesis import HealthCheck, settings
-from installation import install
-from plane import ControlPlane, control_plane
-from real_programs import RAN, missing, report
+from tests.controlplane.installation import install
+from tests.controlplane.plane import ControlPlane, control_plane
+from tests.live.fastloop import FastLoop
+from tests.real_programs import RAN, missing, report
 from xdist.scheduler import LoadScopeScheduling
 
 # The same examples each time, however slow the machine is.

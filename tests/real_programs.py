@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from paths import SHARED
+from tests.paths import SHARED
 
 CLUSTER = SHARED / "kubernetes" / "cluster"
 """Starts a control plane."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from paths import ROOT
+from tests.paths import ROOT
 
 from bayplan import NodeRow, NodeView, PodInfo, Unit
 from bayplan.api import Pod

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from bayplan.cli.bench import command
 from bayplan_benchmarks.card_packing import NodeKind, most_allocated

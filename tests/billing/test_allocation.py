@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bills import GPU, H100, Records, at, offered, prices, used, version
+from tests.billing.bills import GPU, H100, Records, at, offered, prices, used, version
 
 from bayplan.billing.allocation import allocations
 from bayplan.billing.allocation_query import parse_query

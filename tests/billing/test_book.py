@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from bills import GPU, Records, accounts, at, price_file, used, version
+from tests.billing.bills import GPU, Records, accounts, at, price_file, used, version
 
 from bayplan.billing.book import BookFiles
 from bayplan.billing.budgets import Budgets

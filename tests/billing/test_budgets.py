@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from bills import GPU, H100, Records, accounts, at, prices, used, version
+from tests.billing.bills import GPU, H100, Records, accounts, at, prices, used, version
 
 from bayplan.billing.book import Book
 from bayplan.billing.budgets import Budgets, BudgetStatus

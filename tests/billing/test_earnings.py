@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bills import Records, at, offered, prices, used
+from tests.billing.bills import Records, at, offered, prices, used
 
 from bayplan.billing.earnings import earnings
 

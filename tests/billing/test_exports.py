@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from bills import GPU, Records, at, prices, used, version
+from tests.billing.bills import GPU, Records, at, prices, used, version
 
 from bayplan.billing.exports import invoice_csv, invoice_html, invoice_json
 from bayplan.billing.invoice import Invoice, make_invoice

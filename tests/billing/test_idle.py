@@ -6,9 +6,9 @@ import itertools
 import tempfile
 from pathlib import Path
 
-from bills import SECOND, Records, at, offered, prices, used
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.billing.bills import SECOND, Records, at, offered, prices, used
 
 from bayplan.billing.allocation import allocations
 from bayplan.billing.allocation_query import parse_query

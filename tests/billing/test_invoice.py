@@ -6,7 +6,18 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from bills import GPU, H100, HOUR, Records, accounts, at, offered, prices, used, version
+from tests.billing.bills import (
+    GPU,
+    H100,
+    HOUR,
+    Records,
+    accounts,
+    at,
+    offered,
+    prices,
+    used,
+    version,
+)
 
 from bayplan.billing.invoice import Invoice, make_invoice
 from bayplan.billing.month import Month

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from bills import GPU, SECOND, Records, at, prices, used, version
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.billing.bills import GPU, SECOND, Records, at, prices, used, version
 
 from bayplan.billing.invoice import Invoice, LineItem, make_invoice
 from bayplan.billing.month import Month

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bills import GPU, H100, accounts, at, prices, version
+from tests.billing.bills import GPU, H100, accounts, at, prices, version
 
 from bayplan.billing.prices import check_rewritten, load_prices
 from bayplan.errors import InputError

@@ -9,11 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bills import GPU, HOUR, MINUTE, Records, accounts, at, offered, prices, used, version
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.billing.bills import (
+    GPU,
+    HOUR,
+    MINUTE,
+    Records,
+    accounts,
+    at,
+    offered,
+    prices,
+    used,
+    version,
+)
+from tests.examples import examples
 
 from bayplan.billing.book import Book
 from bayplan.billing.budgets import Budgets

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bills import H100, Records, at, used
+from tests.billing.bills import H100, Records, at, used
 
 from bayplan.billing.allocation_query import parse_query
 from bayplan.billing.usage_totals import usage_totals

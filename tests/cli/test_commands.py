@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from paths import ROOT
-from reading import data_of
+from tests.page.reading import data_of
+from tests.paths import ROOT
 
 from bayplan.cli import cli
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bills import GPU, H100, price_file, version
 from click.testing import CliRunner, Result
-from reading import data_of
+from tests.billing.bills import GPU, H100, price_file, version
+from tests.page.reading import data_of
 
 from bayplan.cli import cli
 from bayplan.errors import InputError

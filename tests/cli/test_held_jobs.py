@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from reading import shown
+from tests.page.reading import shown
 
 from bayplan.cli import cli
 from bayplan.cluster.manifests import load_manifests

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from bills import GPU, at, price_file, used, version
 from click.testing import CliRunner, Result
+from tests.billing.bills import GPU, at, price_file, used, version
 
 from bayplan.cli import cli
 from bayplan.errors import InputError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from paths import ROOT
+from tests.paths import ROOT
 
 from bayplan.api import KINDS
 from bayplan.api.objects import decode_json, kind_of

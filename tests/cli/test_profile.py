@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from paths import ROOT
+from tests.paths import ROOT
 
 from bayplan.cli import cli
 from bayplan.errors import InputError

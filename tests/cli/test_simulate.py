@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from reading import data_of
+from tests.page.reading import data_of
 
 from bayplan.cli import main
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from paths import ROOT
-from pseudo_terminal import on_a_terminal, read_until
+from tests.paths import ROOT
+from tests.pseudo_terminal import on_a_terminal, read_until
 
 from bayplan.cli import cli, progress
 from bayplan.cluster.manifests import load_manifests

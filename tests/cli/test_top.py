@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from paths import ROOT
-from pseudo_terminal import SECONDS, on_a_terminal, read_until
+from tests.paths import ROOT
+from tests.pseudo_terminal import SECONDS, on_a_terminal, read_until
 
 from bayplan.cli import cli
 from bayplan.errors import InputError

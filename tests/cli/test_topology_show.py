@@ -14,7 +14,7 @@ from typing import Any
 from xml.parsers import expat
 
 import pytest
-from paths import SHARED
+from tests.paths import SHARED
 
 from bayplan.cli import main
 from bayplan.topology.machine.readers.machinefile import known_machine, known_machines

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 from click.testing import CliRunner
-from paths import ROOT
+from tests.paths import ROOT
 
 from bayplan.cli import cli
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from paths import ROOT
-from reading import data_of
+from tests.page.reading import data_of
+from tests.paths import ROOT
 
 from bayplan.cli import cli, main
 

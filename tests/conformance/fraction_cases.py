@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vectors import SHARED
+from tests.conformance.vectors import SHARED
 
 __all__ = ["fraction_cases"]
 

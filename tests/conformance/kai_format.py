@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from case_format import Common, Number, Part, UnknownFieldError, complete
 from msgspec import UNSET, UnsetType
+from tests.conformance.case_format import Common, Number, Part, UnknownFieldError, complete
 
 __all__ = ["completed"]
 

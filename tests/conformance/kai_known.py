@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kai_rounds import Mismatch
-from kai_scenarios import Case
+from tests.conformance.kai_rounds import Mismatch
+from tests.conformance.kai_scenarios import Case
 
 __all__ = ["known_difference"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
-from case_format import UnknownFieldError
-from kai_nodes import differences, states_of
-from kai_scenarios import (
+from tests.conformance.case_format import UnknownFieldError
+from tests.conformance.kai_nodes import differences, states_of
+from tests.conformance.kai_scenarios import (
     Case,
     Outcome,
     Scenario,

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from kai_nodes import NodeState, Zones
+from tests.conformance.kai_nodes import NodeState, Zones
 
 from bayplan.api import ApiObject, Pod
 from bayplan.api.dra import DELETE_PROTECTION

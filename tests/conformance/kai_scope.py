@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kai_scenarios import Case
-from paths import ROOT
+from tests.conformance.kai_scenarios import Case
+from tests.paths import ROOT
 
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.testing import Cluster

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vectors import SHARED
+from tests.conformance.vectors import SHARED
 
 from bayplan.api.queue import Queue, Share
 from bayplan.dialects.kai.shares import GpuShareRequest

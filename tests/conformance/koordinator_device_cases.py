@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from case_format import UnknownFieldError
-from fraction_cases import fraction_cases
-from vectors import SHARED
+from tests.conformance.case_format import UnknownFieldError
+from tests.conformance.fraction_cases import fraction_cases
+from tests.conformance.vectors import SHARED
 
 from bayplan import PodInfo
 from bayplan.api import KoordinatorDevice, Node, ObjectMeta, Pod, Quantity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from case_format import Common, Number, Part, UnknownFieldError, complete
+from tests.conformance.case_format import Common, Number, Part, UnknownFieldError, complete
 
 __all__ = ["completed"]
 

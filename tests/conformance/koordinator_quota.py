@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from case_format import ApiFields, UnknownFieldError
-from vectors import SHARED
+from tests.conformance.case_format import ApiFields, UnknownFieldError
+from tests.conformance.vectors import SHARED
 
 from bayplan import PodInfo, Unit
 from bayplan.api import ElasticQuota, Node, Pod, Quantity

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from case_format import Part, checked, complete
 from msgspec import UNSET, UnsetType
+from tests.conformance.case_format import Part, checked, complete
 
 from bayplan import Unit
 from bayplan.api import ApiObject, Pod

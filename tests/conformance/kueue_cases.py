@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import kueue_cycles
-from case_format import Part, complete
-from kueue_cycles import loaded, objects_of, settings, usage_sharing
-from kueue_format import Info, UsageSharingConfig, completed
-from kueue_objects import (
+from msgspec import UNSET, UnsetType
+from tests.conformance import kueue_cycles
+from tests.conformance.case_format import Part, complete
+from tests.conformance.kueue_cycles import loaded, objects_of, settings, usage_sharing
+from tests.conformance.kueue_format import Info, UsageSharingConfig, completed
+from tests.conformance.kueue_objects import (
     NOW,
     Case,
     cluster_queue,
@@ -19,7 +20,6 @@ from kueue_objects import (
     local_queue,
     workload,
 )
-from msgspec import UNSET, UnsetType
 
 from bayplan.api.kueue import FlavorFungibility, KueueWorkload
 from bayplan.api.objects import decode_part

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from case_format import UnknownFieldError, checked
-from kueue_objects import (
+from tests.conformance.case_format import UnknownFieldError, checked
+from tests.conformance.kueue_objects import (
     NOW,
     Case,
     cluster_queue,

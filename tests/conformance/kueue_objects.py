@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from case_format import ApiFields, UnknownFieldError, api_spelling, fields_of
+from tests.conformance.case_format import ApiFields, UnknownFieldError, api_spelling, fields_of
 
 from bayplan.api.kueue import ClusterQueue, Cohort, KueueWorkload, LocalQueue, ResourceFlavor
 from bayplan.api.objects import DecodeError, decode_part

@@ -1,6 +1,6 @@
 """Record what a real kube-scheduler decides on random worlds, one JSON object a line.
 
-``python tests/conformance/record_worlds.py KUBECONFIG --theme plain --seeds 1000 1300 > FILE``
+``python -m tests.conformance.record_worlds KUBECONFIG --theme plain --seeds 1000 1300 > FILE``
 needs an empty cluster with kube-scheduler and kube-controller-manager but without kubelets, for
 bound pods may exceed their nodes. The theme ``profiles`` needs a kube-scheduler with the profiles
 of ``profiles.yaml``. ``pytest tests/conformance --world-vectors FILE`` compares
@@ -26,8 +26,8 @@ from typing import Any
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "cluster" / "apiserver")]
 
-from faces import Answer, Client, client_of  # noqa: E402
-from random_worlds import NAMESPACE, THEMES, random_world  # noqa: E402
+from tests.cluster.apiserver.faces import Answer, Client, client_of  # noqa: E402
+from tests.conformance.random_worlds import NAMESPACE, THEMES, random_world  # noqa: E402
 
 Content = dict[str, Any]
 

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from case_format import complete
-from vectors import AllocatorCase, cases, comparable, decode
-from worlds import World
+from tests.conformance.case_format import complete
+from tests.conformance.vectors import AllocatorCase, cases, comparable, decode
+from tests.dra.allocator.worlds import World
 
 from bayplan_dra.allocator import AllocationError, Failure, NodeError
 

@@ -6,20 +6,22 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import kai_format
-import koordinator_format
-import koordinator_quota
-import kueue_format
-import kueue_objects
 import msgspec
 import pytest
-import share_format
-import volcano_cycles
-import volcano_format
-from case_format import UnknownFieldError, fields_of
-from kai_rounds import mismatches, session
-from kai_scenarios import Scenario
-from kai_scope import profiles_of
+from tests.conformance import (
+    kai_format,
+    koordinator_format,
+    koordinator_quota,
+    kueue_format,
+    kueue_objects,
+    share_format,
+    volcano_cycles,
+    volcano_format,
+)
+from tests.conformance.case_format import UnknownFieldError, fields_of
+from tests.conformance.kai_rounds import mismatches, session
+from tests.conformance.kai_scenarios import Scenario
+from tests.conformance.kai_scope import profiles_of
 
 from bayplan.api import ApiObject, Pod
 from bayplan.schemas.catalog import ListOf, MapOf, RecordType, Scalar, Type

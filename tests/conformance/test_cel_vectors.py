@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from case_format import checked, complete
-from vectors import SelectorCase, cases
+from tests.conformance.case_format import checked, complete
+from tests.conformance.vectors import SelectorCase, cases
 
 from bayplan.api.dra import Device
 from bayplan.api.objects import decode_part

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import koordinator_quota
 import pytest
-import test_hami_share_vectors
-from koordinator_device_cases import is_own as is_of_koordinators_devices
+from tests.conformance import koordinator_quota, test_hami_share_vectors
+from tests.conformance.koordinator_device_cases import is_own as is_of_koordinators_devices
 
 Case = Mapping[str, Any]
 

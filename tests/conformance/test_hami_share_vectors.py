@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from fraction_cases import fraction_cases
-from share_format import completed
+from tests.conformance.fraction_cases import fraction_cases
+from tests.conformance.share_format import completed
 
 from bayplan.api import Quantity
 from bayplan.api.cards import MEBIBYTE, Card, CardUse, Partition, PartitionProfile

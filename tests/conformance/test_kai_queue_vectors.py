@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kai_format import completed
-from kai_tables import OPERATIONS, Case, kai_cases, run
+from tests.conformance.kai_format import completed
+from tests.conformance.kai_tables import OPERATIONS, Case, kai_cases, run
 
 TABLES = (
     "kai-fair-share.jsonl",

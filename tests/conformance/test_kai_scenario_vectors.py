@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from kai_format import completed
-from kai_known import known_difference
-from kai_rounds import mismatches
-from kai_scenarios import Case
-from kai_scope import out_of_scope, profiles_of
-from kai_tables import kai_cases
+from tests.conformance.kai_format import completed
+from tests.conformance.kai_known import known_difference
+from tests.conformance.kai_rounds import mismatches
+from tests.conformance.kai_scenarios import Case
+from tests.conformance.kai_scope import out_of_scope, profiles_of
+from tests.conformance.kai_tables import kai_cases
 
 SCENARIOS = ("kai-scenarios.jsonl", "kai-scenarios-extra.jsonl")
 OPTIONS = ("--queue-vectors", "--fraction-vectors")

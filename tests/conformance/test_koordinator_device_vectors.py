@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from koordinator_device_cases import RUNNERS, Case, device_cases
-from share_format import completed
+from tests.conformance.koordinator_device_cases import RUNNERS, Case, device_cases
+from tests.conformance.share_format import completed
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

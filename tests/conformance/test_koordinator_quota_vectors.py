@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from koordinator_format import completed
-from koordinator_quota import RUNNERS, Case, Different, Unmodelled, quota_cases
+from tests.conformance.koordinator_format import completed
+from tests.conformance.koordinator_quota import RUNNERS, Case, Different, Unmodelled, quota_cases
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

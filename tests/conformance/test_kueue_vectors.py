@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import kueue_cases
-import kueue_cycles
 import pytest
-from vectors import SHARED
+from tests.conformance import kueue_cases, kueue_cycles
+from tests.conformance.vectors import SHARED
 
 PREEMPTION_FIRST = {"preference": "PreemptionOverBorrowing"}
 LEFT_OUT = {

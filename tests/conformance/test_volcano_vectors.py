@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from volcano_cycles import Case, differences, run, volcano_cases
-from volcano_exceptions import better_answer, out_of_scope
-from volcano_format import completed
-from volcano_sessions import RUNNERS
+from tests.conformance.volcano_cycles import Case, differences, run, volcano_cases
+from tests.conformance.volcano_exceptions import better_answer, out_of_scope
+from tests.conformance.volcano_format import completed
+from tests.conformance.volcano_sessions import RUNNERS
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kube_worlds import Comparison, compared, table
-from paths import SHARED
+from tests.conformance.kube_worlds import Comparison, compared, table
+from tests.paths import SHARED
 
 from bayplan.profiles.loading import load_profiles
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from case_format import Part, UnknownFieldError, checked
 from msgspec import UNSET, UnsetType
-from worlds import World
+from tests.conformance.case_format import Part, UnknownFieldError, checked
+from tests.dra.allocator.worlds import World
 
 from bayplan.api import DeviceClass, Node, Quantity, ResourceClaim, ResourceSlice
 from bayplan.api.dra import AllocationResult, DeviceId

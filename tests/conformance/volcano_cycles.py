@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from case_format import ApiFields, UnknownFieldError, api_spelling, checked
-from vectors import SHARED
+from tests.conformance.case_format import ApiFields, UnknownFieldError, api_spelling, checked
+from tests.conformance.vectors import SHARED
 
 from bayplan.api import ApiObject, Pod, VolcanoPodGroup
 from bayplan.profiles.loading import load_profiles

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from case_format import UnknownFieldError
-from volcano_cycles import Case, configuration, objects
+from tests.conformance.case_format import UnknownFieldError
+from tests.conformance.volcano_cycles import Case, configuration, objects
 
 from bayplan.api import VolcanoPodGroup
 from bayplan.testing import Cluster, make_object, refusals, scores

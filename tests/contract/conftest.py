@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from faces import Client, Face, client_of, serving
+from tests.cluster.apiserver.faces import Client, Face, client_of, serving
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

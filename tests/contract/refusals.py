@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from faces import Client
+from tests.cluster.apiserver.faces import Client
 
 Content = dict[str, Any]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from faces import JSON_PATCH, MERGE, STRATEGIC, Client, Face, node, pod
+from tests.cluster.apiserver.faces import JSON_PATCH, MERGE, STRATEGIC, Client, Face, node, pod
 
 Content = dict[str, Any]
 

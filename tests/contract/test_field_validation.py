@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faces import APPLY, JSON_PATCH, MERGE, STRATEGIC, Client
+from tests.cluster.apiserver.faces import APPLY, JSON_PATCH, MERGE, STRATEGIC, Client
 
 Content = dict[str, Any]
 

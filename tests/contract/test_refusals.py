@@ -9,9 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import refusals
-from faces import APPLY, JSON_PATCH, MERGE, STRATEGIC, Client, client_of, serving
-from refusals import NS, made, path_of
+from tests.cluster.apiserver.faces import (
+    APPLY,
+    JSON_PATCH,
+    MERGE,
+    STRATEGIC,
+    Client,
+    client_of,
+    serving,
+)
+from tests.contract import refusals
+from tests.contract.refusals import NS, made, path_of
 
 DRY = {"dryRun": "All"}
 ROWS = refusals.table()

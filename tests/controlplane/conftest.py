@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faces import Client, serving
-from installation import POOLS, account_kubeconfig
-from live_cluster import Kubelet, LiveCluster
-from plane import ControlPlane
+from tests.cluster.apiserver.faces import Client, serving
+from tests.controlplane.installation import POOLS, account_kubeconfig
+from tests.controlplane.live_cluster import Kubelet, LiveCluster
+from tests.controlplane.plane import ControlPlane
 
 from bayplan.cluster.apiserver import ServedCluster, WallClock
 

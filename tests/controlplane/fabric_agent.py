@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
-from faces import MERGE, Client
-from installation import path_of
-from live_cluster import Content
+from tests.cluster.apiserver.faces import MERGE, Client
+from tests.controlplane.installation import path_of
+from tests.controlplane.live_cluster import Content
 
 from bayplan.api import KINDS, ApiObject, Node, ResourceClaim, ResourceSlice
 from bayplan.api.configmap import ConfigMap

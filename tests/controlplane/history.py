@@ -6,8 +6,8 @@ import http.client
 import threading
 import time
 
-from faces import Client
-from live_cluster import CLAIMS, PODS, Content
+from tests.cluster.apiserver.faces import Client
+from tests.controlplane.live_cluster import CLAIMS, PODS, Content
 
 from bayplan.api.times import seconds_of
 

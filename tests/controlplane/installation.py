@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import yaml
-from deployed import CRDS, DEPLOY, SCHEDULER, Content, documents, manifests, only
-from faces import Client
-from plane import ControlPlane, wait_until
+from tests.cluster.apiserver.faces import Client
+from tests.controlplane.plane import ControlPlane, wait_until
+from tests.live.deployed import CRDS, DEPLOY, SCHEDULER, Content, documents, manifests, only
 
 from bayplan.api import KINDS, Kind
 

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from expected import Outcome
-from faces import STRATEGIC, Client
-from installation import path_of
-from plane import SECONDS, wait_until
 from prometheus_client import CollectorRegistry
+from tests.cluster.apiserver.faces import STRATEGIC, Client
+from tests.controlplane.installation import path_of
+from tests.controlplane.plane import SECONDS, wait_until
+from tests.scenarios.expected import Outcome
 
 from bayplan.api import KINDS
 from bayplan.api.gpus import named_gpus

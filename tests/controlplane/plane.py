@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from faces import Client, client_of
-from real_programs import CLUSTER, CONTROL_PLANE, PEERS, RAN, SCHEDULER, environment
+from tests.cluster.apiserver.faces import Client, client_of
+from tests.real_programs import CLUSTER, CONTROL_PLANE, PEERS, RAN, SCHEDULER, environment
 
 BASH = shutil.which("bash") or "bash"
 _PORTS = 40

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import yaml
-from paths import ROOT
+from tests.paths import ROOT
 
 BAYPLAN = Path(sys.executable).with_name("bayplan")
 PROFILE = ROOT / "configs" / "profiles" / "default.yaml"

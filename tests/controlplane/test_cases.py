@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from expected import CASES, NAMES, check, profile_of
-from live_cluster import LiveCluster
+from tests.controlplane.live_cluster import LiveCluster
+from tests.scenarios.expected import CASES, NAMES, check, profile_of
 
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import load_profiles

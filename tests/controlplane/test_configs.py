@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from deployed import KUSTOMIZATION, documents, only
-from expected import Outcome
-from faces import APPLY
-from installation import path_of
-from live_cluster import Content, LiveCluster
-from paths import ROOT
-from test_stories import devices, nodes, with_device
+from tests.cluster.apiserver.faces import APPLY
+from tests.controlplane.installation import path_of
+from tests.controlplane.live_cluster import Content, LiveCluster
+from tests.controlplane.story_builders import devices, nodes, with_device
+from tests.live.deployed import KUSTOMIZATION, documents, only
+from tests.paths import ROOT
+from tests.scenarios.expected import Outcome
 
 from bayplan.cluster.manifests import load_manifests
 from bayplan.profiles.loading import default_profiles

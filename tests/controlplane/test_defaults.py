@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from faces import Client
-from installation import BUILT_IN, path_of
-from live_cluster import Content
-from plane import ControlPlane
+from tests.cluster.apiserver.faces import Client
+from tests.controlplane.installation import BUILT_IN, path_of
+from tests.controlplane.live_cluster import Content
+from tests.controlplane.plane import ControlPlane
 
 from bayplan.api import KINDS, ApiObject, Kind, ObjectMeta, Quantity, ResourceSlice, decode_object
 from bayplan.api.dra import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
-from live_cluster import PODS, Content, LiveCluster
-from test_queues import KUEUE, cluster_queue, head, suspended_job
-from test_stories import asking, happens, nodes
+from tests.controlplane.live_cluster import PODS, Content, LiveCluster
+from tests.controlplane.queue_builders import KUEUE, cluster_queue, head, suspended_job
+from tests.controlplane.story_builders import asking, happens, nodes
 
 from bayplan.profiles.loading import ProfileSet, load_profiles
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from fabric_agent import FabricAgent
-from live_cluster import CLAIMS, EVENTS, Content, LiveCluster
-from test_stories import DRIVER, devices, happens, nodes, with_device
+from tests.controlplane.fabric_agent import FabricAgent
+from tests.controlplane.live_cluster import CLAIMS, EVENTS, Content, LiveCluster
+from tests.controlplane.story_builders import DRIVER, devices, happens, nodes, with_device
 
 from bayplan.api.times import seconds_of
 

@@ -15,13 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from faces import Client
-from history import History, devices_of
-from installation import path_of
-from live_cluster import CLAIMS, EVENTS, PODS, Content, LiveCluster
-from plane import ControlPlane, wait_until
-from process import Scheduler
-from test_stories import asking, devices, nodes, with_device
+from tests.cluster.apiserver.faces import Client
+from tests.controlplane.history import History, devices_of
+from tests.controlplane.installation import path_of
+from tests.controlplane.live_cluster import CLAIMS, EVENTS, PODS, Content, LiveCluster
+from tests.controlplane.plane import ControlPlane, wait_until
+from tests.controlplane.process import Scheduler
+from tests.controlplane.story_builders import asking, devices, nodes, with_device
 
 GANG = 4
 SECONDS = 120.0

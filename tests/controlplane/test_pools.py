@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from faces import node
-from history import History
-from live_cluster import PODS, Content, Kubelet, LiveCluster
-from plane import ControlPlane, wait_until
-from process import PROFILE, Scheduler
+from tests.cluster.apiserver.faces import node
+from tests.controlplane.history import History
+from tests.controlplane.live_cluster import PODS, Content, Kubelet, LiveCluster
+from tests.controlplane.plane import ControlPlane, wait_until
+from tests.controlplane.process import PROFILE, Scheduler
 
 from bayplan.cli import cli
 from bayplan.metering.journal import Journal

@@ -12,23 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deployed import DEPLOY
-from faces import Client
-from history import History
-from installation import path_of
-from live_cluster import EVENTS, PODS, Content, LiveCluster
-from plane import wait_until
-from process import Scheduler
-from test_stories import asking, nodes
+from tests.cluster.apiserver.faces import Client
+from tests.controlplane.history import History
+from tests.controlplane.installation import path_of
+from tests.controlplane.live_cluster import EVENTS, PODS, Content, LiveCluster
+from tests.controlplane.plane import wait_until
+from tests.controlplane.process import Scheduler
+from tests.controlplane.queue_builders import KUEUE, MOST, cluster_queue, head, suspended_job
+from tests.controlplane.story_builders import asking, nodes
+from tests.live.deployed import DEPLOY
 
 QUEUES = [f"q{number}" for number in range(10)]
 JOBS = 20
 """Jobs of a queue: half of them have two pods, the others a single one; a core each."""
 PODS_OF_QUEUE = JOBS // 2 * 3
-MOST = 6
-"""Cores that a queue may have: it never has all that it asks for."""
 NODES = 8
-KUEUE = "kueue.x-k8s.io/v1beta2"
 QUOTA = "quota.scheduling.koordinator.sh/"
 SECONDS = 120.0
 
@@ -59,11 +57,6 @@ def pods_of(
         member["metadata"].update(marks)
         made.append(member)
     return made
-
-
-def head(version: str, kind: str, name: str, namespaced: bool = True) -> Content:
-    meta = {"name": name, **({"namespace": "default"} if namespaced else {})}
-    return {"apiVersion": version, "kind": kind, "metadata": meta}
 
 
 # Volcano ---------------------------------------------------------------------------------------
@@ -134,30 +127,6 @@ def koordinator_said(queue: Content) -> tuple[str | None, str | None]:
 
 
 # Kueue -----------------------------------------------------------------------------------------
-
-
-def cluster_queue(name: str) -> list[Content]:
-    flavor = head(KUEUE, "ResourceFlavor", name, False)
-    quota = {"name": name, "resources": [{"name": "cpu", "nominalQuota": MOST}]}
-    groups = [{"coveredResources": ["cpu"], "flavors": [quota]}]
-    local = head(KUEUE, "LocalQueue", name)
-    local["spec"] = {"clusterQueue": name}
-    queue = head(KUEUE, "ClusterQueue", name, False)
-    queue["spec"] = {"namespaceSelector": {}, "resourceGroups": groups}
-    return [flavor, local, queue]
-
-
-def suspended_job(name: str, queue: str, count: int) -> list[Content]:
-    job = head("batch/v1", "Job", name)
-    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": queue}
-    spec = {**asking(name, schedulerName="bayplan")["spec"], "restartPolicy": "Never"}
-    job["spec"] = {
-        "suspend": True,
-        "parallelism": count,
-        "completions": count,
-        "template": {"spec": spec},
-    }
-    return [job]
 
 
 def kueue_said(queue: Content) -> tuple[str | None, str | None]:

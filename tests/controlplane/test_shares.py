@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from expected import Outcome
-from faces import Client, node
-from installation import path_of
-from live_cluster import PODS, Content, LiveCluster
-from test_stories import asking, happens
+from tests.cluster.apiserver.faces import Client, node
+from tests.controlplane.installation import path_of
+from tests.controlplane.live_cluster import PODS, Content, LiveCluster
+from tests.controlplane.story_builders import asking, happens
+from tests.scenarios.expected import Outcome
 
 from bayplan.dialects.hami.assignments import read_assignments
 from bayplan.dialects.hami.node_lock import lock_text, read_lock

@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from expected import Outcome
-from faces import node, pod
-from live_cluster import CLAIMS, PODS, VOLUME_CLAIMS, Content, LiveCluster
-from plane import SECONDS
+from tests.controlplane.live_cluster import CLAIMS, PODS, VOLUME_CLAIMS, Content, LiveCluster
+from tests.controlplane.story_builders import (
+    asking,
+    devices,
+    happens,
+    nodes,
+    with_device,
+)
+from tests.scenarios.expected import Outcome
 
 from bayplan.live.app import LiveApp
 from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan.profiles.settings import LeaderElection
-
-DRA = "resource.k8s.io/v1"
-DRIVER = "gpu.example.com"
-
-
-def nodes(count: int) -> list[Content]:
-    """Nodes of eight cores."""
-    return [node(f"n{i}", **{"kubernetes.io/hostname": f"n{i}"}) for i in range(count)]
-
-
-def asking(name: str, cpu: int = 1, **spec: Any) -> Content:
-    """A pod that requests so many cores, and ends soon when it has to."""
-    made = pod(name, terminationGracePeriodSeconds=1, **spec)
-    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpu)}}
-    return made
-
-
-async def happens(true: Callable[[], Any], seconds: float = SECONDS) -> None:
-    """Wait until a condition holds."""
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.02)
 
 
 async def test_plain_pods_fill_the_nodes_and_no_node_takes_too_many(cluster: LiveCluster) -> None:
@@ -88,38 +68,6 @@ async def test_an_important_pod_evicts_the_least_important_one(cluster: LiveClus
 
 
 # Devices ---------------------------------------------------------------------------------------
-
-
-def devices(count: int, gpus: int) -> list[Content]:
-    """A class of GPUs, a template of claims for one, and so many of them on every node."""
-    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
-    claim = {"spec": {"devices": {"requests": [request]}}}
-    made = [
-        {"apiVersion": DRA, "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}},
-        {
-            "apiVersion": DRA,
-            "kind": "ResourceClaimTemplate",
-            "metadata": {"name": "gpu", "namespace": "default"},
-            "spec": claim,
-        },
-    ]
-    for index in range(count):
-        name = f"n{index}"
-        spec = {
-            "driver": DRIVER,
-            "nodeName": name,
-            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": f"gpu-{gpu}"} for gpu in range(gpus)],
-        }
-        meta = {"name": f"{name}-gpus"}
-        made.append({"apiVersion": DRA, "kind": "ResourceSlice", "metadata": meta, "spec": spec})
-    return made
-
-
-def with_device(name: str, **spec: Any) -> Content:
-    """A pod with a claim of its own, made from the template."""
-    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
-    return asking(name, resourceClaims=claims, **spec)
 
 
 def held(cluster: LiveCluster) -> dict[str, str]:

@@ -15,15 +15,15 @@ from typing import Any, TypeVar, cast
 import msgspec
 import pytest
 import yaml
-from audit import Permission, permissions
-from deployed import DEPLOY, documents
-from elastic_builders import ELASTIC
-from faces import node, pod
-from installation import path_of
-from live_cluster import EVENTS, Content, LiveCluster
 from msgspec.structs import replace
-from plane import SECONDS, ControlPlane, wait_until
-from queued_job_builders import suspended_content
+from tests.cluster.apiserver.faces import node, pod
+from tests.controlplane.installation import path_of
+from tests.controlplane.live_cluster import EVENTS, Content, LiveCluster
+from tests.controlplane.plane import SECONDS, ControlPlane, wait_until
+from tests.live.audit import Permission, permissions
+from tests.live.deployed import DEPLOY, documents
+from tests.plugins.queues.kueue.queued_job_builders import suspended_content
+from tests.resizing.elastic_builders import ELASTIC
 
 from bayplan.api import (
     AiComputePool,

@@ -6,9 +6,9 @@ import contextlib
 import re
 
 import pytest
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from bayplan.api import ObjectMeta
 from bayplan.api.configmap import ConfigMap

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from damaged import damaged
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.damaged import damaged
 
 from bayplan.api import Node, ObjectMeta, Pod, PodSpec, Quantity
 from bayplan.api.cards import Partition

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from bayplan.api.configmap import ConfigMap
 from bayplan.dialects.koordinator.allocations import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from paths import ROOT, SHARED
+from tests.paths import ROOT, SHARED
 
 from bayplan.api import ClusterNetworkTopology, Node
 from bayplan.cluster.manifests import load_manifests

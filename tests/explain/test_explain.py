@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from paths import ROOT
 from rich.console import Console
+from tests.paths import ROOT
 
 from bayplan.api import Pod
 from bayplan.cli import cli

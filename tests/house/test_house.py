@@ -11,8 +11,8 @@ import grimp
 import networkx
 import pytest
 from importlinter import ContractCheck
-from paths import ROOT
 from tests.house.allow_list import AllowListContract
+from tests.paths import ROOT
 
 import bayplan
 

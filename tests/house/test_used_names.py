@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from paths import ROOT
+from tests.paths import ROOT
 
 SOURCES = ("framework", "plugins", "dra", "remote", "benchmarks")
 CALLED_BY_OTHERS = re.compile("hookimpl|hookspec|validator|command|option|overload|serializer")

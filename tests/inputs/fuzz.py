@@ -1,6 +1,6 @@
 """Mutated annotations, bodies, profiles, machines and manifests: each gets an answer, and soon.
 
-    python tests/inputs/fuzz.py --inputs 100000 --seed 1
+    python -m tests.inputs.fuzz --inputs 100000 --seed 1
 
 It prints each input that raises an unexpected error or takes longer than a second, and finally the
 peak memory. The tests run a few inputs.

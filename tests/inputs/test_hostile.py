@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import fuzz
 import pytest
+from tests.inputs import fuzz
 
 from bayplan.api import Node
 from bayplan.cluster.api_errors import ApiError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from deployed import DEPLOY, SCHEDULER, Content, documents, only
+from tests.live.deployed import DEPLOY, SCHEDULER, Content, documents, only
 
 from bayplan.cluster.apiserver.rbac import Role, Rule
 

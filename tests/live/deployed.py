@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from paths import ROOT
+from tests.paths import ROOT
 
 Content = dict[str, Any]
 

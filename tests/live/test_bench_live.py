@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from faces import Client, Face, serving
+from tests.cluster.apiserver.faces import Client, Face, serving
 
 from bayplan.api import Node
 from bayplan.cli import cli

@@ -4,51 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
-from bills import GPU, Records, at, offered, price_file, prices, used, version
-from certificates import certificates, needs_openssl
 from prometheus_client import CollectorRegistry
-from stage import Stage, stage
+from tests.billing.bills import GPU, at, price_file, prices, used, version
+from tests.certificates import certificates, needs_openssl
+from tests.live.bill_stage import HOURS, TOKENS, bills, opened
+from tests.live.stage import stage
 
-from bayplan.billing.book import Book, BookFiles
-from bayplan.billing.prices import PriceList
-from bayplan.cluster.apiserver import Role, Rule
+from bayplan.billing.book import BookFiles
 from bayplan.live.bill_pages import Bills
 from bayplan.live.web import Address
 from bayplan.metering.journal import Batch, Journal
 from bayplan.testing import make_node
 
-HOURS = ("2026-01-05 10:00", "2026-01-05 14:00")
 WINDOW = "window=2026-01-05T00:00:00Z,2026-01-06T00:00:00Z"
 PAGES = (f"/allocation?{WINDOW}&aggregate=tenant", f"/usage?{WINDOW}", "/invoice?month=2026-01")
-TENANT = Rule(
-    api_groups=("bayplan.dev",),
-    resources=("tenants",),
-    verbs=("get",),
-    resource_names=("lab",),
-)
-TOKENS = {
-    "admin": None,
-    "lab": Role("lab", (TENANT,)),
-    "reader": Role("reader", (Rule(verbs=("get",), non_resource_urls=("/metrics",)),)),
-    "costs": Role("costs", (Rule(verbs=("get",), non_resource_urls=("/allocation",)),)),
-}
-
-
-def bills(price_list: PriceList) -> Bills:
-    source = Records(
-        [used(*HOURS, 2), used(*HOURS, 3, tenant="rival", namespace="secret")],
-        [offered("2026-01-01", None, 8)],
-    )
-
-    def now() -> int:
-        return at("2026-02-01")
-
-    book = Book(price_list)
-    return Bills(lambda: book, source, now, now)
 
 
 async def get(url: str, token: str = "") -> tuple[int, str]:
@@ -58,11 +30,6 @@ async def get(url: str, token: str = "") -> tuple[int, str]:
         session.get(url, ssl=False) as answer,
     ):
         return answer.status, await answer.text()
-
-
-async def opened(made: Stage, folder: Path, **more: Any) -> str:
-    app = await made.start(bills=bills(prices(folder)), **more)
-    return app.page.url.replace("0.0.0.0", "127.0.0.1")
 
 
 async def test_costs_need_a_token_on_loopback_as_well(tmp_path: Path) -> None:

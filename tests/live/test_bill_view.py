@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from browser import MISSING, Browser, browser
-from stage import stage
-from test_bill_pages import TOKENS, opened
+from tests.live.bill_stage import TOKENS, opened
+from tests.live.stage import stage
+from tests.page.browser import MISSING, Browser, browser
 
 from bayplan.testing import make_node
 

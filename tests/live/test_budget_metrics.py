@@ -6,8 +6,8 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from bills import Records, accounts, at, prices, used
 from prometheus_client import CollectorRegistry
+from tests.billing.bills import Records, accounts, at, prices, used
 
 from bayplan.billing.book import Book
 from bayplan.billing.budgets import Budgets

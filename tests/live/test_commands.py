@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from faces import Face, serving
-from paths import ROOT
 from prometheus_client import CollectorRegistry
+from tests.cluster.apiserver.faces import Face, serving
+from tests.paths import ROOT
 
 from bayplan.api import ApiObject, Namespace, ObjectMeta, Pod, VolcanoQueue
 from bayplan.api.configmap import ConfigMap
@@ -331,7 +331,7 @@ def test_a_snapshot_holds_no_environment_no_secret_and_no_repeated_manifest(
         "metadata": {"name": "s"},
         "stringData": {"password": "hunter2"},
     }
-    from faces import Client
+    from tests.cluster.apiserver.faces import Client
 
     client = Client(face.server.url)
     assert client.post("/api/v1/namespaces/default/pods", pod).code == 201

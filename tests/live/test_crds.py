@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from deployed import CRDS, ROOT, Content, documents, manifests
-from faces import Client, serving
-from stage import Stage, stage
+from tests.cluster.apiserver.faces import Client, serving
+from tests.live.deployed import CRDS, ROOT, Content, documents, manifests
+from tests.live.stage import Stage, stage
 
 from bayplan.api import KINDS, Kind, decode_object
 from bayplan.api.quantity import Quantity

@@ -18,8 +18,9 @@ import aiohttp
 import click
 import pytest
 import yaml
-from audit import Audit, Permission, permissions
-from deployed import (
+from msgspec import structs
+from tests.live.audit import Audit, Permission, permissions
+from tests.live.deployed import (
     CRDS,
     DEPLOY,
     KUSTOMIZATION,
@@ -29,11 +30,10 @@ from deployed import (
     manifests,
     only,
 )
-from elastic_builders import ELASTIC
-from msgspec import structs
-from queued_job_builders import KINDS as SUSPENDED
-from queued_job_builders import suspended_content
-from stage import Stage, stage
+from tests.live.stage import Stage, stage
+from tests.plugins.queues.kueue.queued_job_builders import KINDS as SUSPENDED
+from tests.plugins.queues.kueue.queued_job_builders import suspended_content
+from tests.resizing.elastic_builders import ELASTIC
 
 from bayplan.api import ApiObject, Job, ObjectMeta, Pod, ResourceClaim, VolcanoPodGroup
 from bayplan.api.configmap import ConfigMap

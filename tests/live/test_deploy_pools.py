@@ -15,10 +15,10 @@ from typing import Any
 import click
 import pytest
 import yaml
-from audit import Audit, permissions
-from deployed import DEPLOY, OF_SCHEDULER, ROOT, documents, manifests, only
-from elastic_builders import ELASTIC
-from stage import Stage, stage
+from tests.live.audit import Audit, permissions
+from tests.live.deployed import DEPLOY, OF_SCHEDULER, ROOT, documents, manifests, only
+from tests.live.stage import Stage, stage
+from tests.resizing.elastic_builders import ELASTIC
 
 from bayplan.api import Pod
 from bayplan.cli.pools import command

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from paths import ROOT
-from stage import Stage, stage
+from tests.live.stage import Stage, stage
+from tests.paths import ROOT
 
 from bayplan.api import ApiObject, Job, ObjectMeta, Pod, PodGroup, ResourceClaim, VolcanoQueue
 from bayplan.cluster.apiserver import ServedCluster, WatchFault, WatchSettings

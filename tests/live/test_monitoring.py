@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import yaml
-from bills import price_file
-from deployed import DEPLOY, documents, manifests, only
 from prometheus_client import REGISTRY, CollectorRegistry
-from stage import stage
-from test_queue_page import queue
+from tests.billing.bills import price_file
+from tests.live.deployed import DEPLOY, documents, manifests, only
+from tests.live.queue_builders import queue
+from tests.live.stage import stage
 
 from bayplan.api import ComputePool, ObjectMeta
 from bayplan.api.pools import ComputePoolSpec

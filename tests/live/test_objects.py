@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stage import Stage, stage
+from tests.live.stage import Stage, stage
 
 from bayplan.api import Node
 from bayplan.live.election import Election

@@ -10,8 +10,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from certificates import certificates, needs_openssl
-from stage import Stage, stage
+from tests.certificates import certificates, needs_openssl
+from tests.live.stage import Stage, stage
 
 from bayplan.cluster.apiserver import Role, Rule
 from bayplan.live.web import Address, parse_address

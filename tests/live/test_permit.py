@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from msgspec import structs
-from stage import Stage, stage
+from tests.live.stage import Stage, stage
 
 from bayplan import Args, ClusterEvent, Plugin, PodInfo, Wait, hookimpl
 from bayplan.api import Namespace

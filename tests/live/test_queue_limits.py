@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
-from stage import Stage, stage
+from tests.live.stage import Stage, stage
 
 from bayplan.api import ApiObject, Pod
 from bayplan.testing import make_node, make_object, make_pod

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
-from stage import stage
-from test_queue_page import queue
+from tests.live.queue_builders import queue
+from tests.live.stage import stage
 
 from bayplan.api import KueueWorkload
 from bayplan.live.metrics import QUEUE_LABELS

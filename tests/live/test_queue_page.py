@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import aiohttp
-from stage import stage
+from tests.live.queue_builders import queue
+from tests.live.stage import stage
 
-from bayplan.api import ObjectMeta, VolcanoQueue
-from bayplan.api.queue_objects import VolcanoQueueSpec
 from bayplan.testing import make_node, make_pod
-
-
-def queue(name: str, **spec: object) -> VolcanoQueue:
-    return VolcanoQueue(ObjectMeta(name=name), VolcanoQueueSpec(**spec))
 
 
 async def test_the_page_shows_queues_as_bayplan_queue_does() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import ROOT
-from stage import stage
+from tests.live.stage import stage
+from tests.paths import ROOT
 
 from bayplan.api import ApiObject, Pod, ResourceClaim
 from bayplan.cluster.apiserver import ServedCluster

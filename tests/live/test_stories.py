@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace as with_fields
-from stage import Stage, stage
+from tests.live.stage import Stage, stage
 
 from bayplan.api import ApiObject, Node, Pod, PodGroup, ResourceClaim
 from bayplan.cluster.apiserver import ServerFaults, WatchFault

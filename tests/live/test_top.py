@@ -11,8 +11,8 @@ import aiohttp
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from faces import serving
-from stage import stage
+from tests.cluster.apiserver.faces import serving
+from tests.live.stage import stage
 
 from bayplan.api import ApiObject, Pod
 from bayplan.cli import cli, watching

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from stage import Stage, stage
+from tests.live.stage import Stage, stage
 
 from bayplan import Args, Handle, Plugin, PodInfo, hookimpl
 from bayplan.api import ApiObject

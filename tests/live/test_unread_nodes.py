@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from stage import Stage, stage
+from tests.live.stage import Stage, stage
 
 from bayplan.api import Node
 from bayplan.cluster.protocol import Event

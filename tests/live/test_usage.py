@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from stage import Stage, stage
+from tests.live.stage import Stage, stage
 
 from bayplan.api import Pod
 from bayplan.errors import InputError

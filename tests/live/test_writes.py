@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replaced
 from prometheus_client import CollectorRegistry, generate_latest
-from stage import Stage, stage
+from tests.live.stage import Stage, stage
 
 from bayplan.api import Node, Pod, PodCondition
 from bayplan.api.configmap import ConfigMap

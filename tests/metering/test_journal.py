@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from databases import postgresql
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from sqlalchemy import text
+from tests.examples import examples
+from tests.metering.databases import postgresql
 
 from bayplan.errors import InputError, Stopped
 from bayplan.metering.journal import Batch, Journal

@@ -8,10 +8,10 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.examples import examples
 
 from bayplan.api import ApiObject, Pod, ResourceClaim
 from bayplan.api.dra import ResourceClaimStatus

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import pytest
-from examples import examples
-from histories import GPUS, History
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
+from tests.metering.histories import GPUS, History
 
 from bayplan.metering.record import CapacityRecord, CapacityState, UsageRecord
 from bayplan.metering.summary import Summary

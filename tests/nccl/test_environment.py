@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from machine_builders import gb200_tray, machine_from_yaml
-from paths import SHARED
+from tests.machine_builders import gb200_tray, machine_from_yaml
+from tests.paths import SHARED
 
 from bayplan.nccl import (
     Member,

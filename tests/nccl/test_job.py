@@ -8,7 +8,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine_builders import gb200_tray
+from tests.machine_builders import gb200_tray
 
 from bayplan.inputs.documents import parse_documents
 from bayplan.nccl import JobPlan, Member, RingPart, plan_job

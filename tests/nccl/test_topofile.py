@@ -6,8 +6,8 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from machine_builders import machine_from_yaml
-from paths import SHARED
+from tests.machine_builders import machine_from_yaml
+from tests.paths import SHARED
 
 from bayplan.nccl import TopologyFileError, topology_file
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie

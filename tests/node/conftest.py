@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from deployed import SCHEDULER
-from machine_files import MachineFiles, make_machine
-from process import Scheduler
-from real_node import DriverProcess, RealNode, real_node
+from tests.controlplane.process import Scheduler
+from tests.live.deployed import SCHEDULER
+from tests.node.machine_files import MachineFiles, make_machine
+from tests.node.real_node import DriverProcess, RealNode, real_node
 
 _PROFILE = """
 apiVersion: kubescheduler.config.k8s.io/v1

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from deployed import DEPLOY, documents
-from installation import path_of
-from machine_files import MachineFiles
-from paths import ROOT
-from plane import free_ports, wait_until
-from process import BAYPLAN
-from real_node import Content, RealNode
+from tests.controlplane.installation import path_of
+from tests.controlplane.plane import free_ports, wait_until
+from tests.controlplane.process import BAYPLAN
+from tests.live.deployed import DEPLOY, documents
+from tests.node.machine_files import MachineFiles
+from tests.node.real_node import Content, RealNode
+from tests.paths import ROOT
 
 IMAGE = "bayplan.test/bayplan:1"
 NAMESPACE = "bayplan-system"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import nvml_machine
+from tests.topology.machine.readers import nvml_machine
 
 from bayplan.topology.machine.readers.machinefile import known_machine
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from plane import wait_until
-from real_node import NODE, PODS, Content, RealNode
+from tests.controlplane.plane import wait_until
+from tests.node.real_node import NODE, PODS, Content, RealNode
 
 GPU = "nvidia.com/gpu"
 CPUS = 8

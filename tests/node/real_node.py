@@ -22,14 +22,14 @@ from typing import Any
 
 import pytest
 import yaml
-from deployed import DEPLOY, documents
-from faces import Client, client_of
-from installation import install, path_of
-from machine_files import MachineFiles
-from plane import BASH, free_ports, kept, wait_until
-from process import BAYPLAN
-from real_programs import KUBELET, PROGRAMS, RAN, missing
-from real_programs import NODE as SCRIPTS
+from tests.cluster.apiserver.faces import Client, client_of
+from tests.controlplane.installation import install, path_of
+from tests.controlplane.plane import BASH, free_ports, kept, wait_until
+from tests.controlplane.process import BAYPLAN
+from tests.live.deployed import DEPLOY, documents
+from tests.node.machine_files import MachineFiles
+from tests.real_programs import KUBELET, PROGRAMS, RAN, missing
+from tests.real_programs import NODE as SCRIPTS
 
 Content = dict[str, Any]
 

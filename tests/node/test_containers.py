@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from machine_files import GPU_MAJOR, VERBS_MAJOR
-from real_node import DriverProcess, RealNode, claim_template, pod, request
+from tests.node.machine_files import GPU_MAJOR, VERBS_MAJOR
+from tests.node.real_node import DriverProcess, RealNode, claim_template, pod, request
 
 ON_ONE_ROOT = {
     "requests": ["gpu", "nic"],

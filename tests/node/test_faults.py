@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from machine_files import MachineFiles
-from plane import wait_until
-from real_node import DRIVER, PODS, DriverProcess, RealNode, claim_template, pod, request
+from tests.controlplane.plane import wait_until
+from tests.node.machine_files import MachineFiles
+from tests.node.real_node import DRIVER, PODS, DriverProcess, RealNode, claim_template, pod, request
 
 GPUS = 8
 ONE = claim_template("one", [request("gpu", "gpu")])

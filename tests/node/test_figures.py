@@ -8,10 +8,10 @@ from __future__ import annotations
 import statistics
 import time
 
-from faces import Client
-from machine_files import MachineFiles
-from plane import wait_until
-from real_node import SLICES, DriverProcess, RealNode, claim_template, pod, request
+from tests.cluster.apiserver.faces import Client
+from tests.controlplane.plane import wait_until
+from tests.node.machine_files import MachineFiles
+from tests.node.real_node import SLICES, DriverProcess, RealNode, claim_template, pod, request
 
 ONE = claim_template("one", [request("gpu", "gpu")])
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from plane import wait_until
-from real_node import NODE, Content, DriverProcess, RealNode, claim_template, pod, request
+from tests.controlplane.plane import wait_until
+from tests.node.real_node import (
+    NODE,
+    Content,
+    DriverProcess,
+    RealNode,
+    claim_template,
+    pod,
+    request,
+)
 
 ONE = claim_template("one", [request("gpu", "gpu")])
 ALL = claim_template("all", [request("gpu", "gpu", 8)])

@@ -6,8 +6,8 @@ import signal
 import time
 
 import pytest
-from plane import wait_until
-from real_node import SLICES, DriverProcess, RealNode, claim_template, pod, request
+from tests.controlplane.plane import wait_until
+from tests.node.real_node import SLICES, DriverProcess, RealNode, claim_template, pod, request
 
 ONE = claim_template("one", [request("gpu", "gpu")])
 HALF = claim_template("half", [request("gpu", "gpu", 4)])

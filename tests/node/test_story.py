@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from daemon_set import DriverSet
-from machine_files import GPU_MAJOR, MachineFiles
-from plane import wait_until
-from real_node import (
+from tests.controlplane.plane import wait_until
+from tests.node.daemon_set import DriverSet
+from tests.node.machine_files import GPU_MAJOR, MachineFiles
+from tests.node.real_node import (
     CLAIMS,
     DRIVER,
     NODE,

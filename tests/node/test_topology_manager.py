@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine_files import MachineFiles
-from numa_kubelet import GPU, Alignment, NumaKubelet, two_numa_nodes
-from nvml_machine import News
-from plane import wait_until
-from real_node import IMAGE, NODE, PODS, Content, DriverProcess, RealNode, pod
+from tests.controlplane.plane import wait_until
+from tests.node.machine_files import MachineFiles
+from tests.node.numa_kubelet import GPU, Alignment, NumaKubelet, two_numa_nodes
+from tests.node.real_node import IMAGE, NODE, PODS, Content, DriverProcess, RealNode, pod
+from tests.topology.machine.readers.nvml_machine import News
 
 from bayplan.api import Pod
 from bayplan.testing import Cluster, make_object

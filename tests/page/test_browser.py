@@ -10,11 +10,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from browser import MISSING, Browser, browser
 from click.testing import CliRunner
-from paths import ROOT
-from reading import data_of, simulated
-from watched import watched
+from tests.page.browser import MISSING, Browser, browser
+from tests.page.reading import data_of, simulated
+from tests.page.watched import watched
+from tests.paths import ROOT
 
 from bayplan.cli import cli
 from bayplan.cli.report import Recording

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from reading import data_of, simulated
+from tests.page.reading import data_of, simulated
 
 from bayplan.page import bundle
 from bayplan.page.bundle import script, style

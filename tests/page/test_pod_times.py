@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paths import ROOT
+from tests.paths import ROOT
 
 from bayplan.api import KINDS, Pod
 from bayplan.api.objects import decode_object

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from paths import ROOT
-from reading import data_of, shown, simulated
+from tests.page.reading import data_of, shown, simulated
+from tests.paths import ROOT
 
 from bayplan.api import ApiObject, Node, ObjectMeta, Pod, ResourceClaim, ResourceSlice
 from bayplan.api.dra import Device, DeviceAttribute, ResourcePool, ResourceSliceSpec

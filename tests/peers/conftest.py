@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from deployed import CRDS
-from installation import account_kubeconfig, install_own
-from live_cluster import Kubelet, LiveCluster
-from plane import control_plane
-from real_peers import Peers
-from real_programs import missing
+from tests.controlplane.installation import account_kubeconfig, install_own
+from tests.controlplane.live_cluster import Kubelet, LiveCluster
+from tests.controlplane.plane import control_plane
+from tests.live.deployed import CRDS
+from tests.peers.real_peers import Peers
+from tests.real_programs import missing
 
 
 @pytest.fixture(scope="session")

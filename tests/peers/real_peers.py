@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
-from live_cluster import EVENTS, PODS, LiveCluster
-from plane import BASH, ControlPlane, wait_until
-from process import Scheduler
-from real_programs import PEERS, RAN, missing_peers
+from tests.controlplane.live_cluster import EVENTS, PODS, LiveCluster
+from tests.controlplane.plane import BASH, ControlPlane, wait_until
+from tests.controlplane.process import Scheduler
+from tests.real_programs import PEERS, RAN, missing_peers
 
 Content = dict[str, Any]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from installation import path_of
-from live_cluster import PODS, Content
-from process import Scheduler
-from real_peers import SCHEDULER, Peers
-from test_stories import asking
+from tests.controlplane.installation import path_of
+from tests.controlplane.live_cluster import PODS, Content
+from tests.controlplane.process import Scheduler
+from tests.controlplane.story_builders import asking
+from tests.peers.real_peers import SCHEDULER, Peers
 
 from bayplan.plugin.decision import NOT_READY
 

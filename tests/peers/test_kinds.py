@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from faces import Client
-from live_cluster import PODS, Content
-from real_peers import SCHEDULER, Peers
-from test_stories import asking, nodes
+from tests.cluster.apiserver.faces import Client
+from tests.controlplane.live_cluster import PODS, Content
+from tests.controlplane.story_builders import asking, nodes
+from tests.peers.real_peers import SCHEDULER, Peers
 
 TRAINING = "training.kubeflow.org/job-name"
 

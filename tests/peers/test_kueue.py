@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from live_cluster import PODS, Content
-from process import BAYPLAN
-from real_peers import Peers
-from test_queues import KUEUE, cluster_queue, suspended_job
-from test_stories import nodes
+from tests.controlplane.live_cluster import PODS, Content
+from tests.controlplane.process import BAYPLAN
+from tests.controlplane.queue_builders import KUEUE, cluster_queue, suspended_job
+from tests.controlplane.story_builders import nodes
+from tests.peers.real_peers import Peers
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 WORKLOADS = f"/apis/{KUEUE}/namespaces/default/workloads"

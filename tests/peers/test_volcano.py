@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from live_cluster import PODS, Content
-from process import Scheduler
-from real_peers import SCHEDULER, Peers
-from test_stories import asking, nodes
+from tests.controlplane.live_cluster import PODS, Content
+from tests.controlplane.process import Scheduler
+from tests.controlplane.story_builders import asking, nodes
+from tests.peers.real_peers import SCHEDULER, Peers
 
 JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
 GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"

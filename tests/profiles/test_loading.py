@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from paths import ROOT
+from tests.paths import ROOT
 
 from bayplan import Args, Plugin, hookimpl
 from bayplan.errors import InputError

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 from click.testing import CliRunner
-from paths import ROOT
+from tests.paths import ROOT
 
 from bayplan.cli import cli
 from bayplan.profiles.finder import PluginFinder

@@ -8,7 +8,7 @@ from functools import cache
 
 import msgspec
 import numpy as np
-from queue_worlds import GPU, Dialect, Job, Team, World
+from tests.properties.queue_worlds import GPU, Dialect, Job, Team, World
 
 from bayplan.api import Node, Pod
 from bayplan.api.object_key import object_key

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import volcano_worlds
 from hypothesis import strategies as st
-from kueue_builders import cluster_queue, cohort, flavor, local_queue
-from quota_builders import PREFIX, quota
+from tests.plugins.queues.koordinator.quota_builders import PREFIX, quota
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, cohort, flavor, local_queue
+from tests.plugins.queues.volcano import volcano_worlds
 
 from bayplan.api import ApiObject, Pod
 from bayplan.testing import make_gang, make_object, make_pod

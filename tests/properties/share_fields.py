@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from damaged import has_shape_of
+from tests.damaged import has_shape_of
 
 from bayplan.api import ApiObject, KoordinatorDevice, Node, Pod
 from bayplan.api.configmap import ConfigMap

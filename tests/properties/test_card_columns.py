@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from koordinator_builders import devices, gpu, node, pod
+from tests.examples import examples
+from tests.plugins.gpus.koordinator.koordinator_builders import devices, gpu, node, pod
 
 from bayplan.api import KoordinatorDevice
 from bayplan.api.cards import WHOLE, Card, CardUse

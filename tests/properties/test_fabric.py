@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from examples import examples
-from fabric_builders import fabric, fabric_cluster, host, of_model
-from gpu_builders import group, ledger, pod, request, template
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
+from tests.plugins.dynamic_resources.fabric_builders import fabric, fabric_cluster, host, of_model
+from tests.plugins.gpus.gpu_builders import group, ledger, pod, request, template
 
 from bayplan.api import Node, Pod, ResourceClaim, ResourceSlice
 from bayplan.profiles.loading import default_profiles

@@ -6,9 +6,9 @@ import json
 from collections import Counter
 from typing import Any
 
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from bayplan import PodInfo
 from bayplan.api import KoordinatorDevice, Node, ObjectMeta, Pod

@@ -9,10 +9,10 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from damaged import damaged_by, numbers_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from share_fields import CONTRACTS, Field
+from tests.damaged import damaged_by, numbers_in
+from tests.properties.share_fields import CONTRACTS, Field
 
 from bayplan.api import Pod
 from bayplan.api.objects import DecodeError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from queue_stories import Story
-from queue_worlds import DIALECTS, Job, Team, World
+from tests.properties.queue_stories import Story
+from tests.properties.queue_worlds import DIALECTS, Job, Team, World
 
 LOST_MEMBERS_AFTER_NOMINATION = World(
     (4, 4, 2),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from queue_stories import Story
-from queue_worlds import DIALECTS, Dialect, World, worlds
+from tests.examples import examples
+from tests.properties.queue_stories import Story
+from tests.properties.queue_worlds import DIALECTS, Dialect, World, worlds
 
 POLICIES = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=list(DIALECTS))
 NUMBER = st.integers(0, 9)

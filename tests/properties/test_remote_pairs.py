@@ -6,10 +6,10 @@ import itertools
 from random import Random
 from typing import Any
 
-from damaged import damaged_by
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.damaged import damaged_by
+from tests.examples import examples
 
 from bayplan.api import Node, Pod
 from bayplan.cluster.embedded.assembly import start_controllers

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from bayplan.api import ApiObject
 from bayplan.dialects.kai.shares import GROUP_LABEL, RESERVATIONS, reservation_pod

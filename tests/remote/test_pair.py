@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from certificates import certificates, needs_openssl
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from paths import ROOT
+from tests.certificates import certificates, needs_openssl
+from tests.examples import examples
+from tests.paths import ROOT
 
 from bayplan.api import Pod
 from bayplan.cluster.embedded.assembly import create_in_order, start_controllers

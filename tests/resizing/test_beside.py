@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from elastic_builders import GPU, job
 from prometheus_client import CollectorRegistry
+from tests.resizing.elastic_builders import GPU, job
 
 from bayplan.api import ApiObject, ComputePool, Job, Pod, Quantity
 from bayplan.cluster.embedded.assembly import start_controllers

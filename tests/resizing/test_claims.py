@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elastic_builders import bounded, cluster_of, content, events, running
+from tests.resizing.elastic_builders import bounded, cluster_of, content, events, running
 
 from bayplan.api import ApiObject, Job, ResourceClaim
 from bayplan.testing import Cluster, make_node, make_object

@@ -6,9 +6,9 @@ import random
 from collections import Counter
 
 import pytest
-from elastic_builders import GPU, cluster_of, events
-from kueue_builders import cluster_queue, cohort, flavor, local_queue
-from test_cluster_queues import elastic, job, with_priority
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, cohort, flavor, local_queue
+from tests.resizing.elastic_builders import GPU, cluster_of, events
+from tests.resizing.queued_elastic_builders import elastic, job, with_priority
 
 from bayplan.api import ApiObject, Job, Pod
 from bayplan.testing import Cluster, make_node

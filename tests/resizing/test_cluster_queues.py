@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from elastic_builders import GPU, bounded, cluster_of, events, job_set, running, template
-from kueue_builders import cluster_queue, cohort, flavor, local_queue
 from msgspec.structs import replace
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, cohort, flavor, local_queue
+from tests.resizing.elastic_builders import GPU, bounded, cluster_of, events, job_set, running
+from tests.resizing.queued_elastic_builders import ELASTIC, QUEUE, elastic, job, with_priority
 
 from bayplan.api import ApiObject, Job, KueueWorkload, Pod
 from bayplan.testing import Cluster, make_node, make_object, make_pod
-
-QUEUE = {"kueue.x-k8s.io/queue-name": "lq"}
-ELASTIC = {"kueue.x-k8s.io/elastic-job": "true"}
-
-
-def job(name: str, pods: int, marks: dict[str, str] | None = None, queue: str = "lq") -> Job:
-    content = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "labels": {"kueue.x-k8s.io/queue-name": queue},
-            "annotations": marks or {},
-        },
-        "spec": {
-            "suspend": True,
-            "completionMode": "Indexed",
-            "parallelism": pods,
-            "completions": pods,
-            "template": template(restartPolicy="Never"),
-        },
-    }
-    made = make_object(content)
-    assert isinstance(made, Job)
-    return made
-
-
-def elastic(name: str, least: int, most: int, now: int = 0, queue: str = "lq") -> Job:
-    return job(name, now or least, {**bounded(least, most), **ELASTIC}, queue)
 
 
 def one_queue(quota: int) -> list[ApiObject]:
@@ -156,24 +125,6 @@ def test_who_may_preempt_does_not_wait_for_what_goes_to_another_one() -> None:
     cluster.advance(400)
     assert [running(cluster, f"{name}-") for name in "abc"] == [0, 3, 3]
     assert admitted(cluster) == 6
-
-
-def with_priority(made: Job, priority: int) -> Job:
-    spec = {**template(restartPolicy="Never", priority=priority)}
-    content: dict[str, Any] = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": made.metadata.name, "namespace": "default", "labels": QUEUE},
-        "spec": {
-            "suspend": True,
-            "parallelism": made.spec.parallelism,
-            "completions": made.spec.completions,
-            "template": spec,
-        },
-    }
-    found = make_object(content)
-    assert isinstance(found, Job)
-    return found
 
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elastic_builders import (
+from msgspec.structs import replace
+from tests.resizing.elastic_builders import (
     ELASTIC,
     GPU,
     cluster_of,
@@ -16,7 +17,6 @@ from elastic_builders import (
     running,
     volcano,
 )
-from msgspec.structs import replace
 
 from bayplan.api import AiElasticJob, ElasticJob, Pod, RayCluster, Service, VolcanoJob
 from bayplan.testing import Cluster, make_node, make_object, make_pod

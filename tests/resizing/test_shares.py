@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from elastic_builders import GPU, cluster_of, events, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.resizing.elastic_builders import GPU, cluster_of, events, running
 
 from bayplan.api import ElasticJob, Pod
 from bayplan.testing import Cluster, make_node, make_object, make_pod

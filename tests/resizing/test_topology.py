@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_builders import GPU, cluster_of, events, job, running
+from tests.resizing.elastic_builders import GPU, cluster_of, events, job, running
 
 from bayplan.api import Job, Pod
 from bayplan.profiles.loading import default_profiles

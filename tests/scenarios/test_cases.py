@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from expected import CASES, NAMES, Outcome, check, profile_of
+from tests.scenarios.expected import CASES, NAMES, Outcome, check, profile_of
 
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.cli import cli

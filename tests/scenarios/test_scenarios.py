@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from paths import ROOT, SHARED
+from tests.paths import ROOT, SHARED
 
 from bayplan.api import Node
 from bayplan.cli import cli

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fake_cluster import FakeCluster
+from tests.scheduler.fake_cluster import FakeCluster
 
 from bayplan import Args, Plugin, PodInfo, Unit, hookimpl
 from bayplan.api import Node, Pod

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import pytest
-from fake_cluster import FakeCluster
 from msgspec.structs import replace
-from parts import place_pod, queue_pod, state_of
+from tests.scheduler.fake_cluster import FakeCluster
+from tests.scheduler.parts import place_pod, queue_pod, state_of
 
 from bayplan import Preemption, Unit
 from bayplan.api import Pod

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from fake_cluster import FakeCluster
-from parts import NAME, Order, place_pod, profiles_of, queue_pod, state_of
+from tests.scheduler.fake_cluster import FakeCluster
+from tests.scheduler.parts import NAME, Order, place_pod, profiles_of, queue_pod, state_of
 
 from bayplan import Args, DeviceOpinion, NodeRow, Placement, Plugin, PodInfo, Unit, hookimpl
 from bayplan.api.gang import Gang

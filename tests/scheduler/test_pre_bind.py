@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from fake_cluster import FakeCluster
+from tests.scheduler.fake_cluster import FakeCluster
 
 from bayplan.cluster.protocol import Event
 from bayplan.errors import Conflict, PluginError

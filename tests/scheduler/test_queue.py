@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from one_queue import OneQueue
+from tests.scheduler.one_queue import OneQueue
 
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.queue import FLUSH_AFTER, UnitQueue

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
-from fake_cluster import FakeCluster
-from one_queue import OneQueue
+from tests.scheduler.fake_cluster import FakeCluster
+from tests.scheduler.one_queue import OneQueue
 
 from bayplan import Unit
 from bayplan.api import PodCondition

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_cluster import FakeCluster
-from parts import place_pod, profiles_of, queue_pod, state_of
+from tests.scheduler.fake_cluster import FakeCluster
+from tests.scheduler.parts import place_pod, profiles_of, queue_pod, state_of
 
 from bayplan import Args, ClusterEvent, NodeRow, Plugin, PodInfo, Unit, hookimpl
 from bayplan.api.gang import Gang

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from one_queue import OneQueue
+from tests.scheduler.one_queue import OneQueue
 
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.queue import UnitQueue

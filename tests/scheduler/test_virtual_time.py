@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from parts import profiles_of
+from tests.scheduler.parts import profiles_of
 
 from bayplan import Args, NodeRow, Plugin, hookimpl
 from bayplan.api import Pod

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from reading import data_of
+from tests.examples import examples
+from tests.page.reading import data_of
 
 from bayplan.api import ApiObject
 from bayplan.cli import cli

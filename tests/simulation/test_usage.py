@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from bayplan.api import ApiObject
 from bayplan.metering.journal import Journal

@@ -4,9 +4,9 @@ import ctypes
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import nvml_machine
 import pynvml
 import pytest
+from tests.topology.machine.readers import nvml_machine
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from faces import Client, Face, pod, serving
+from tests.cluster.apiserver.faces import Client, Face, pod, serving
 
 from bayplan.cluster.apiserver import Role
 

@@ -6,7 +6,7 @@ import http.client
 from collections.abc import Iterator
 
 import pytest
-from faces import Client, Content, Events, Face, pod, serving
+from tests.cluster.apiserver.faces import Client, Content, Events, Face, pod, serving
 
 from bayplan.cluster.apiserver import WatchFault, WatchSettings
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from faces import Face, pod, serving
-from processes import PODS, Served, connect, head, status_of
+from tests.cluster.apiserver.faces import Face, pod, serving
+from tests.cluster.apiserver.processes import PODS, Served, connect, head, status_of
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faces import Client, serving
+from tests.cluster.apiserver.faces import Client, serving
 
 PATH = "/apis/batch/v1/namespaces/default/jobs"
 SPEC = {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faces import Client, Face, node, pod, serving
-from test_kubectl import PROGRAM, Kubectl
+from tests.cluster.apiserver.faces import Client, Face, node, pod, serving
+from tests.cluster.apiserver.kubectl import PROGRAM, Kubectl
 
 from bayplan.cluster.apiserver import ServedCluster
 from bayplan.cluster.protocol import Bind

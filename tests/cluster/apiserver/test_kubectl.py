@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from faces import Face, node, pod, serving
+from tests.cluster.apiserver.faces import node, pod, serving
+from tests.cluster.apiserver.kubectl import PROGRAM, Kubectl
 
 from bayplan.cluster.apiserver import ServedCluster, WallClock
-from bayplan.cluster.protocol import Bind
 
-PROGRAM = shutil.which("kubectl") or ""
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="there is no kubectl")
 
 CRD = {
@@ -47,53 +43,6 @@ CRD = {
         ],
     },
 }
-
-
-class Kubectl:
-    """Runs kubectl on a cluster of its own."""
-
-    def __init__(self, face: Face, folder: Path) -> None:
-        self.face = face
-        self.kubeconfig = folder / "kubeconfig"
-        face.server.write_kubeconfig(self.kubeconfig)
-        self._environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(folder),
-            "KUBECONFIG": str(self.kubeconfig),
-        }
-
-    def run(self, *arguments: str, stdin: Any = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PROGRAM, *arguments],
-            input=None if stdin is None else yaml.safe_dump(stdin),
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    def __call__(self, *arguments: str, stdin: Any = None) -> str:
-        done = self.run(*arguments, stdin=stdin)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def refused(self, *arguments: str, stdin: Any = None) -> str:
-        done = self.run(*arguments, stdin=stdin)
-        assert done.returncode != 0, done.stdout
-        return done.stderr
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [PROGRAM, *arguments], env=self._environment, stdout=subprocess.PIPE, text=True
-        )
-
-    def bind(self, *names: str) -> None:
-        def act(server: Any) -> None:
-            for name in names:
-                server.cluster.submit(Bind(f"default/{name}", "", "n1"))
-
-        self.face.do(act)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 Run as a script, with a fresh server for each attack, it prints what they cost::
 
-    python tests/cluster/apiserver/test_memory.py
+    python -m tests.cluster.apiserver.test_memory
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from faces import JSON_PATCH, Client
-from processes import PODS, Served, connect, read_status
+from tests.cluster.apiserver.faces import JSON_PATCH, Client
+from tests.cluster.apiserver.processes import PODS, Served, connect, read_status
 
 MOST = 512
 """MiB that the server may take, whatever these clients do."""

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faces import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.cluster.apiserver.faces import (
     APPLY,
     JSON_PATCH,
     MERGE,
@@ -19,9 +22,6 @@ from faces import (
     pod,
     serving,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from bayplan.api import Pod, PodCondition, Toleration
 from bayplan.api.objects import decode_part

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faces import Client, Face, serving
+from tests.cluster.apiserver.faces import Client, Face, serving
 
 CRD = {
     "apiVersion": "apiextensions.k8s.io/v1",

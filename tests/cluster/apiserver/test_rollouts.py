@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faces import node, serving
-from test_kubectl import PROGRAM, Kubectl
+from tests.cluster.apiserver.faces import node, serving
+from tests.cluster.apiserver.kubectl import PROGRAM, Kubectl
 
 from bayplan.api import Pod
 from bayplan.cluster.apiserver import ServedCluster

@@ -6,8 +6,8 @@ import gzip
 import json
 from typing import Any
 
-from faces import Client, Face, pod, serving
-from processes import PODS, connect, head, read_status
+from tests.cluster.apiserver.faces import Client, Face, pod, serving
+from tests.cluster.apiserver.processes import PODS, connect, head, read_status
 
 from bayplan.cluster.apiserver import ServedCluster
 from bayplan.cluster.apiserver.server_limits import ServerLimits

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from passing_time import pass_time
+from tests.passing_time import pass_time
 
 from bayplan.api import Node, Pod, Taint
 from bayplan.api.node import NodeCondition

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from certificates import certificates, needs_openssl
 from kubernetes.aio.config import incluster_config
+from tests.certificates import certificates, needs_openssl
 
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.transport import Transport

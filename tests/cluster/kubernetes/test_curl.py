@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from certificates import certificates, needs_openssl
+from tests.certificates import certificates, needs_openssl
 
 from bayplan.cluster.kubernetes.credentials import Endpoint, Tls
 from bayplan.cluster.kubernetes.curl import Answer, Connections, TransferFailed

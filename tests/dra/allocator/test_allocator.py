@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from worlds import (
+from tests.dra.allocator.worlds import (
     DRIVER,
     NUMA_NODE,
     PCIE_ROOT,

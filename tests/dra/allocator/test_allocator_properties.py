@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from worlds import World, device_class, node, random_world, slice_of
-from worlds import claim as claim_of
+from tests.dra.allocator.worlds import World, device_class, node, random_world, slice_of
+from tests.dra.allocator.worlds import claim as claim_of
 
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import CLAIM_LIMIT, AllocationResult

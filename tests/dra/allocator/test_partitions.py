@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from worlds import World, claim, device_class, node, slice_of
+from tests.dra.allocator.worlds import World, claim, device_class, node, slice_of
 
 from bayplan.api.cards import Partition
 from bayplan.topology.machine.mig import MigCard, MigProfile, mig_cards

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from driver_stage import DriverNode, short_folder, template
+from tests.dra.driver.driver_stage import DriverNode, short_folder, template
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import grpc
-from socket_calls import SECONDS, call, open_channel, stream
+from tests.dra.driver.socket_calls import SECONDS, call, open_channel, stream
 
 from bayplan_dra.driver.proto import deviceplugin_pb2 as api
 

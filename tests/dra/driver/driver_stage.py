@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cdi_runtime import create
-from kubelet_double import Kubelet
 from msgspec.structs import replace
+from tests.dra.driver.cdi_runtime import create
+from tests.dra.driver.kubelet_double import Kubelet
 
 from bayplan.api import ApiObject, Node, Pod, ResourceClaim, ResourceSlice
 from bayplan.api.dra import AllocationResult

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from cdi_runtime import CannotCreate, Container, create
-from kubelet_health import HealthCache
-from kubelet_plugins import CallFailed, Plugins
+from tests.dra.driver.cdi_runtime import CannotCreate, Container, create
+from tests.dra.driver.kubelet_health import HealthCache
+from tests.dra.driver.kubelet_plugins import CallFailed, Plugins
 
 from bayplan.api import Pod, ResourceClaim
 from bayplan.api import pod as pods

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from socket_calls import SECONDS, call, open_channel, stream
+from tests.dra.driver.socket_calls import SECONDS, call, open_channel, stream
 
 from bayplan_dra.driver.proto import health_pb2 as health
 from bayplan_dra.driver.proto import registration_pb2 as registration

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from apiserver import SLICES, ApiServer
 from click.testing import CliRunner
-from driver_stage import eventually, short_folder
-from kubelet_double import Kubelet
+from tests.dra.driver.apiserver import SLICES, ApiServer
+from tests.dra.driver.driver_stage import eventually, short_folder
+from tests.dra.driver.kubelet_double import Kubelet
 
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import DeviceTaint

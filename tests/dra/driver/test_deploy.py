@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from apiserver import ApiServer
 from click.testing import CliRunner
 from msgspec.structs import replace
-from paths import ROOT
+from tests.dra.driver.apiserver import ApiServer
+from tests.paths import ROOT
 
 from bayplan.topology.machine.readers.machinefile import known_machine
 from bayplan_dra.cel import compile_selector

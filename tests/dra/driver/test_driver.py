@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from driver_stage import (
+from tests.dra.driver.driver_stage import (
     MACHINE,
     DriverNode,
     EmbeddedApi,
@@ -18,7 +18,7 @@ from driver_stage import (
     short_folder,
     template,
 )
-from kubelet_double import Kubelet
+from tests.dra.driver.kubelet_double import Kubelet
 
 from bayplan.api import Node
 from bayplan.errors import BayplanError, ClusterError

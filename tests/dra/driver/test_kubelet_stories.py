@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from driver_stage import (
+from tests.dra.driver.driver_stage import (
     DriverNode,
     devices_of,
     eventually,
@@ -18,7 +18,12 @@ from driver_stage import (
     short_folder,
     template,
 )
-from kubelet_double import KILL_SECONDS, RECONCILE_SECONDS, RESYNC_SECONDS, WIPE_SECONDS
+from tests.dra.driver.kubelet_double import (
+    KILL_SECONDS,
+    RECONCILE_SECONDS,
+    RESYNC_SECONDS,
+    WIPE_SECONDS,
+)
 
 from bayplan.api import Pod, ResourceClaim
 from bayplan.errors import Transient

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bills import GPU, Records, accounts, at, prices, used, version
+from tests.billing.bills import GPU, Records, accounts, at, prices, used, version
 
 from bayplan.errors import InputError
 from bayplan.metering.journal import Journal

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from tests.examples import examples
 
 from bayplan.api import (
     ApiObject,

@@ -6,10 +6,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.examples import examples
 
 from bayplan.api import ApiObject, ComputePool, Node, Pod, ResourceClaim, ResourceSlice
 from bayplan.api.dra import DeviceTaintRule

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paths import ROOT
-from quota_builders import PREFIX, quota
-from volcano_worlds import cluster_of, group, pods, queue
+from tests.paths import ROOT
+from tests.plugins.queues.koordinator.quota_builders import PREFIX, quota
+from tests.plugins.queues.volcano.volcano_worlds import cluster_of, group, pods, queue
 
 from bayplan.api import ApiObject, Pod
 from bayplan.profiles.loading import load_profiles

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine_builders import linked_machine
+from tests.machine_builders import linked_machine
 
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.machinefile import known_machine

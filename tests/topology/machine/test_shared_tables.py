@@ -12,7 +12,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from paths import SHARED
+from tests.paths import SHARED
 
 from bayplan.topology.machine.levels import UNKNOWN, Level
 from bayplan.topology.machine.model import Machine, PartKind

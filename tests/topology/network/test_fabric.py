@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine_builders import gb200_tray, machine_from_yaml
-from paths import SHARED
+from tests.machine_builders import gb200_tray, machine_from_yaml
+from tests.paths import SHARED
 
 from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.machinefile import known_machine

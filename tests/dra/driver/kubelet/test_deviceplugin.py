@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 import pytest
-from device_manager import DeviceManager, NotAdmitted
-from driver_stage import eventually, short_folder
+from tests.dra.driver.device_manager import DeviceManager, NotAdmitted
+from tests.dra.driver.driver_stage import eventually, short_folder
 
 from bayplan.api import Pod
 from bayplan.errors import BayplanError

@@ -9,12 +9,12 @@ from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
-import nvml_machine
 import pynvml
 import pytest
-from driver_stage import MACHINE, DriverNode, SeenHealth, devices_of, short_folder
 from msgspec.structs import replace
-from nvml_machine import hgx
+from tests.dra.driver.driver_stage import MACHINE, DriverNode, SeenHealth, devices_of, short_folder
+from tests.topology.machine.readers import nvml_machine
+from tests.topology.machine.readers.nvml_machine import hgx
 
 from bayplan.api import ResourceClaim, ResourceClaimTemplate
 from bayplan.errors import BayplanError

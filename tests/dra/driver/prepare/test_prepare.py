@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from driver_stage import (
+from msgspec.structs import replace
+from tests.dra.driver.driver_stage import (
     DriverNode,
     devices_of,
     eventually,
@@ -17,8 +18,7 @@ from driver_stage import (
     with_result,
     with_uid,
 )
-from msgspec.structs import replace
-from paths import ROOT
+from tests.paths import ROOT
 
 from bayplan.api import DeviceClass, Pod, ResourceClaim, ResourceClaimTemplate
 from bayplan.cluster.manifests import load_manifests

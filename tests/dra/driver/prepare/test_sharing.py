@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driver_stage import MACHINE, DriverNode, SeenHealth, devices_of, short_folder
+from tests.dra.driver.driver_stage import MACHINE, DriverNode, SeenHealth, devices_of, short_folder
 
 from bayplan.api import ResourceClaim, ResourceSlice
 from bayplan.api.meta import ObjectMeta

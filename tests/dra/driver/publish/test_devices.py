@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from driver_stage import EmbeddedApi
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.dra.driver.driver_stage import EmbeddedApi
 
 from bayplan.api import ObjectMeta, ResourceSlice
 from bayplan.api.dra import DeviceTaint

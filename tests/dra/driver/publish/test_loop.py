@@ -5,7 +5,13 @@ from __future__ import annotations
 import logging
 
 import pytest
-from driver_stage import MACHINE, EmbeddedApi, eventually, make_driver, short_folder
+from tests.dra.driver.driver_stage import (
+    MACHINE,
+    EmbeddedApi,
+    eventually,
+    make_driver,
+    short_folder,
+)
 
 from bayplan.testing import Cluster, make_node
 from bayplan_dra.driver.publish import loop

@@ -12,12 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-import nvml_machine
 import pynvml
 import pytest
-from driver_stage import EmbeddedApi, eventually, short_folder
-from kubelet_double import Kubelet
-from nvml_machine import FakeLink, FakeMachine, FakePort, News, Written, hgx
+from tests.dra.driver.driver_stage import EmbeddedApi, eventually, short_folder
+from tests.dra.driver.kubelet_double import Kubelet
+from tests.topology.machine.readers import nvml_machine
+from tests.topology.machine.readers.nvml_machine import (
+    FakeLink,
+    FakeMachine,
+    FakePort,
+    News,
+    Written,
+    hgx,
+)
 
 from bayplan.api import ResourceSlice
 from bayplan.cluster.embedded.store import MemoryCluster

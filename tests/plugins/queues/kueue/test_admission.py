@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from kueue_builders import (
+from tests.plugins.queues.kueue.kueue_builders import (
     NOW,
     admitted,
     cluster_queue,

@@ -6,9 +6,17 @@ import hashlib
 from collections import Counter
 from typing import Any
 
-from kueue_builders import cluster_queue, flavor, local_queue
 from msgspec.structs import replace
-from queued_job_builders import GPU, job, on_nodes, one_queue, running, started, suspended_content
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
+from tests.plugins.queues.kueue.queued_job_builders import (
+    GPU,
+    job,
+    on_nodes,
+    one_queue,
+    running,
+    started,
+    suspended_content,
+)
 
 from bayplan.api import (
     KINDS,

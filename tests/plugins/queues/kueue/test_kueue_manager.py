@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kueue_builders import cluster_queue, flavor, local_queue
 from msgspec.structs import replace
-from queued_job_builders import GPU, LABEL, job, on_nodes, running, started, workload_of
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
+from tests.plugins.queues.kueue.queued_job_builders import (
+    GPU,
+    LABEL,
+    job,
+    on_nodes,
+    running,
+    started,
+    workload_of,
+)
 
 from bayplan.api import ApiObject, ClusterQueue, Job, KueueWorkload, Pod
 from bayplan.api.lease import Lease

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kueue_builders import cluster_queue, cohort, flavor, local_queue, workload
 from msgspec.structs import replace
+from tests.plugins.queues.kueue.kueue_builders import (
+    cluster_queue,
+    cohort,
+    flavor,
+    local_queue,
+    workload,
+)
 
 from bayplan.api import ApiObject, Pod
 from bayplan.api.kueue import LocalQueue, WorkloadPriorityClass

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kueue_builders import (
+from tests.plugins.queues.kueue.kueue_builders import (
     NOW,
     Limits,
     cluster_queue,

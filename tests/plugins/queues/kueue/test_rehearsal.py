@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from kueue_builders import cluster_queue, flavor, local_queue
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
 
 from bayplan.api import ApiObject, Pod
 from bayplan.testing import Cluster, make_node, make_pod

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from kueue_builders import NOW, cluster_queue, cohort, flavor, load, local_queue, workload
+from tests.plugins.queues.kueue.kueue_builders import (
+    NOW,
+    cluster_queue,
+    cohort,
+    flavor,
+    load,
+    local_queue,
+    workload,
+)
 
 from bayplan.api.conditions import without_times
 from bayplan.api.kueue import FlavorUsage, LocalQueue, LocalQueueStatus

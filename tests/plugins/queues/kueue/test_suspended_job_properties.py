@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from kueue_builders import cluster_queue, cohort, flavor, local_queue
-from queued_job_builders import GPU, conditions, job, started
+from tests.examples import examples
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, cohort, flavor, local_queue
+from tests.plugins.queues.kueue.queued_job_builders import GPU, conditions, job, started
 
 from bayplan.api import ApiObject, Job, KueueWorkload, Pod
 from bayplan.testing import Cluster, make_node

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kueue_builders import cluster_queue, cohort, flavor, local_queue
 from msgspec.structs import replace
-from queued_job_builders import (
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, cohort, flavor, local_queue
+from tests.plugins.queues.kueue.queued_job_builders import (
     GPU,
     conditions,
     job,

@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kueue_builders import cluster_queue, flavor, local_queue
-from queued_job_builders import KINDS, started, suspended_content, workload_of
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
+from tests.plugins.queues.kueue.queued_job_builders import (
+    KINDS,
+    started,
+    suspended_content,
+    workload_of,
+)
 
 from bayplan.api import ApiObject, Pod
 from bayplan.dialects.queued_jobs import QUEUED_KINDS, queued_job

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paths import SHARED
+from tests.paths import SHARED
 
 from bayplan.dialects.hami.policies import gpu_request_of
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie

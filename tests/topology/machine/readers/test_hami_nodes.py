@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paths import SHARED
+from tests.paths import SHARED
 
 from bayplan.api import Node, ObjectMeta
 from bayplan.api.cards import MEBIBYTE, PartitionProfile

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paths import ROOT
+from tests.paths import ROOT
 
 from bayplan.errors import InputError
 from bayplan.topology.machine.builder import MachineBuilder

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pynvml
 import pytest
-from nvml_machine import (
+from tests.topology.machine.readers.nvml_machine import (
     GPU,
     UNKNOWN,
     FakeGpu,

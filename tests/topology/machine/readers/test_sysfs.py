@@ -7,7 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from nvml_machine import FakeGpu, FakeMachine, FakeNic, FakePort, Written, hgx, write
+from tests.topology.machine.readers.nvml_machine import (
+    FakeGpu,
+    FakeMachine,
+    FakeNic,
+    FakePort,
+    Written,
+    hgx,
+    write,
+)
 
 from bayplan.errors import InputError
 from bayplan.topology.machine.model import Machine
