@@ -32,9 +32,9 @@ from bayplan.billing.invoice import invoice
 from bayplan.billing.month import Month
 from bayplan.billing.prices import PriceList
 from bayplan.errors import InputError
-from bayplan.metering.course import Course
 from bayplan.metering.journal import Batch, Journal
 from bayplan.metering.record import CapacityRecord, CapacityState, UsageRecord
+from bayplan.metering.time_series import Course
 
 MONTH = Month(2026, 3)
 BEGIN, END = at("2026-02-27"), at("2026-04-02")

@@ -30,6 +30,7 @@ from bayplan.dialects.koordinator.elastic_quota import (
 )
 from bayplan.testing import Cluster, make_node
 from bayplan_plugins.queues.koordinator.division import Siblings, divide, scaled_min
+from bayplan_plugins.queues.koordinator.eviction_candidates import PreemptCandidates
 from bayplan_plugins.queues.koordinator.features import QuotaFeatures
 from bayplan_plugins.queues.koordinator.gate import QuotaGate, QuotaRefusal
 from bayplan_plugins.queues.koordinator.manager import QuotaManager
@@ -38,7 +39,6 @@ from bayplan_plugins.queues.koordinator.policy import KoordinatorPolicy
 from bayplan_plugins.queues.koordinator.quota import CountedPod, Quota
 from bayplan_plugins.queues.koordinator.quotas import Quotas
 from bayplan_plugins.queues.koordinator.resource_lists import masked, subtracted
-from bayplan_plugins.queues.koordinator.room_plans import PreemptPlan
 from bayplan_plugins.queues.plugin import Queues
 
 Case = dict[str, Any]
@@ -605,7 +605,7 @@ def candidates(step: Step, pod: Pod, on_node: list[Pod]) -> list[str]:
     unit = Unit("preemptor", [PodInfo(_made(pod, node=""))])
     with cluster.snapshot.trial():
         plan = policy.plan(unit, "preempt")
-        assert plan is None or isinstance(plan, PreemptPlan)
+        assert plan is None or isinstance(plan, PreemptCandidates)
         steps = list(plan.steps()) if plan is not None else []
     return [one.name for pods in steps for one in pods]
 

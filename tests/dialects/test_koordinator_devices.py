@@ -19,7 +19,7 @@ from bayplan.dialects.koordinator.allocations import (
     allocated_text,
     allocations_of,
 )
-from bayplan.dialects.koordinator.hints import gpu_groups, wishes_of
+from bayplan.dialects.koordinator.hints import gpu_groups, hints_of
 from bayplan.dialects.koordinator.requests import (
     DEVICE_TYPES,
     GPU_CORE,
@@ -36,9 +36,9 @@ JOINT = "scheduling.koordinator.sh/device-joint-allocate"
 SPEC = "scheduling.koordinator.sh/gpu-partition-spec"
 GROUPS = "scheduling.koordinator.sh/gpu-partitions"
 READERS: dict[str, Callable[[dict[str, str]], Any]] = {
-    HINT: wishes_of,
-    JOINT: wishes_of,
-    SPEC: wishes_of,
+    HINT: hints_of,
+    JOINT: hints_of,
+    SPEC: hints_of,
     GROUPS: gpu_groups,
     ALLOCATED: allocations_of,
 }

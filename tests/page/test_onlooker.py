@@ -10,7 +10,7 @@ from bayplan.api import Pod
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import Bind, WatchEvent
 from bayplan.errors import ClusterError
-from bayplan.page.onlooker import Onlooker
+from bayplan.page.shadow_cluster import ShadowCluster
 from bayplan.testing import make_node, make_pod
 
 
@@ -24,7 +24,7 @@ def test_what_a_handler_cannot_take_does_not_end_the_watch(
             raise KeyError("a fault")
         seen.append(event.obj)
 
-    Onlooker(cluster).watch(handler)
+    ShadowCluster(cluster).watch(handler)
     cluster.create(make_pod("p"))
     cluster.create(make_node("n"))
     with caplog.at_level(logging.ERROR):
@@ -37,7 +37,7 @@ def test_it_writes_nothing() -> None:
     cluster, answers = MemoryCluster(1), []
     cluster.create(make_pod("p"))
     cluster.create(make_node("n"))
-    Onlooker(cluster).submit(Bind("default/p", "", "n"), answers.append)
+    ShadowCluster(cluster).submit(Bind("default/p", "", "n"), answers.append)
     assert [type(one) for one in answers] == [ClusterError]
     (pod,) = cluster.list(Pod)
     assert pod.spec.node_name == ""

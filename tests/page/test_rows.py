@@ -13,8 +13,8 @@ from bayplan.api.dra import Device, DeviceAttribute, ResourcePool, ResourceSlice
 from bayplan.cli.report import Recording
 from bayplan.cluster.manifests import load_manifests
 from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.page.cluster_view import Picture
 from bayplan.page.history import MOST_SAMPLES
-from bayplan.page.picture import Picture
 from bayplan.profiles.loading import default_profiles
 from bayplan.simulation import Simulation
 from bayplan.testing import make_node, make_pod

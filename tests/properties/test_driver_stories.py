@@ -16,7 +16,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.dra.driver.driver_stage import DriverNode, claim_pod, devices_of, shared_claim, template
-from tests.dra.driver.kubelet_double import RECONCILE_SECONDS, RESYNC_SECONDS, claim_names
+from tests.dra.driver.fake_kubelet import RECONCILE_SECONDS, RESYNC_SECONDS, claim_names
 
 from bayplan.api import Pod
 from bayplan.errors import Transient

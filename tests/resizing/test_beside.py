@@ -18,8 +18,8 @@ from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import Bind, Done, Evict, PatchPodStatus, Write
 from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.profiles.loading import ProfileSet, load_profiles
-from bayplan.scheduler.expectations import EXPECTED_SECONDS
 from bayplan.scheduler.scheduler import Scheduler
+from bayplan.scheduler.shadow_mode import EXPECTED_SECONDS
 from bayplan.testing import make_node, make_object, make_pod
 
 

@@ -27,17 +27,17 @@ def test_pods_without_shares_make_no_rival() -> None:
     cluster = cluster_of_mine()
     cluster.add(naming("theirs", "plain"))
     cluster.schedule()
-    assert cluster.scheduler.rivals == set()
+    assert cluster.scheduler.other_schedulers == set()
 
 
 def test_a_pod_that_asks_for_shares_of_another_scheduler_makes_one_before_it_is_bound() -> None:
     cluster = cluster_of_mine()
     cluster.add(make_pod("mine", **SHARE))
     cluster.schedule()
-    assert cluster.scheduler.rivals == set()
+    assert cluster.scheduler.other_schedulers == set()
     cluster.add(naming("koord-scheduler", "theirs", **SHARE))
     cluster.schedule()
-    assert cluster.scheduler.rivals == {"koord-scheduler"}
+    assert cluster.scheduler.other_schedulers == {"koord-scheduler"}
 
 
 def test_annotations_tell_of_rivals_where_shares_are_asked_for_by_them() -> None:
@@ -45,4 +45,4 @@ def test_annotations_tell_of_rivals_where_shares_are_asked_for_by_them() -> None
     asked = {"gpu-fraction": "0.5"}
     cluster.add(naming("kai-scheduler", "theirs", annotations=asked, node="n"))
     cluster.schedule()
-    assert cluster.scheduler.rivals == {"kai-scheduler"}
+    assert cluster.scheduler.other_schedulers == {"kai-scheduler"}

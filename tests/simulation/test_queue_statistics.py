@@ -24,7 +24,7 @@ from bayplan.queues.report import KnownReports, ResourceReport
 from bayplan.simulation import Simulation
 from bayplan.simulation.queue_statistics import Waits, jain
 from bayplan.testing import make_object
-from bayplan_plugins.queues.line import reports
+from bayplan_plugins.queues.position import reports
 
 CLUSTER = """
 apiVersion: v1

@@ -243,7 +243,7 @@ class _Lines:
 
         :param rests: what is billed beyond it.
         """
-        from bayplan.metering.course import Course, Step
+        from bayplan.metering.time_series import Course, Step
 
         steps = [Step(one.key, one.since, one.amount) for one in rests]
         steps += [Step(one.key, one.until, -one.amount) for one in rests]
@@ -300,8 +300,8 @@ class _Lines:
 
         In a journal, what is in service on a node is never less than what is used there.
         """
-        from bayplan.metering.course import Course
         from bayplan.metering.tables import capacity
+        from bayplan.metering.time_series import Course
 
         for pool in sorted(pools):
             used = Course(journal, since, until, {"pool": pool})

@@ -103,12 +103,12 @@ def up(paths: tuple[str, ...], port: int, kubeconfig: Path, detach: bool, page: 
 async def _page(cluster: ServedCluster) -> AsyncIterator[str]:
     """Serve the page of a cluster, as a scheduler sees it that decides nothing."""
     from bayplan.page.feed import Feed
-    from bayplan.page.onlooker import Onlooker
     from bayplan.page.serving import page_server
+    from bayplan.page.shadow_cluster import ShadowCluster
     from bayplan.profiles.loading import default_profiles
     from bayplan.scheduler.scheduler import Scheduler
 
-    onlooker = Onlooker(cluster)
+    onlooker = ShadowCluster(cluster)
     scheduler = Scheduler(onlooker, default_profiles())
 
     def see() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from bayplan.errors import InputError
 from bayplan.naming import counted
+from bayplan.page.cluster_view import Picture
 from bayplan.page.content import content
 from bayplan.page.details import details_of
 from bayplan.page.document import document
-from bayplan.page.picture import Picture
 from bayplan.simulation import Simulation
 
 __all__ = ["Recording", "write_report"]

@@ -37,9 +37,9 @@ __all__ = [
     "FAILED",
     "READY",
     "RESCHEDULE",
-    "FabricDouble",
     "FabricModel",
     "FabricModels",
+    "FakeFabric",
     "InjectedFailure",
     "limit_of",
     "read_double",
@@ -136,7 +136,7 @@ class InjectedFailure(_Camel):
     result: Literal["Failed", "Silent"] = "Failed"
 
 
-class FabricDouble(_Camel):
+class FakeFabric(_Camel):
     """How the embedded cluster's fabric behaves.
 
     An attached card that nobody uses is detached after ``idle_time``. ``hands_over`` does as CoHDI
@@ -166,13 +166,13 @@ def read_models(config_map: ConfigMap) -> FabricModels:
     return _checked(FabricModels, {"prefix": prefix, "models": models}, DEVICE_INFO)
 
 
-def read_double(config_map: ConfigMap) -> FabricDouble | None:
+def read_double(config_map: ConfigMap) -> FakeFabric | None:
     """Return how the embedded cluster's fabric behaves; None if the ConfigMap does not say.
 
     :raises ValueError: naming the field and what was expected.
     """
     content = _yaml(config_map, _DOUBLE)
-    return None if content is None else _checked(FabricDouble, content, _DOUBLE)
+    return None if content is None else _checked(FakeFabric, content, _DOUBLE)
 
 
 def limit_of(labels: Mapping[str, str], prefix: str, model: str, which: str) -> int | None:

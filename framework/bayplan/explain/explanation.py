@@ -18,7 +18,7 @@ from bayplan.naming import counted, short_key
 from bayplan.plugin.base import DomainState, DomainTrial, PreemptionTrial, Unit
 from bayplan.plugin.decision import Decision, Finalist, PodDecision
 from bayplan.queues.held_jobs import HeldJobs
-from bayplan.queues.report import LineReport
+from bayplan.queues.report import QueuePosition
 from bayplan.scheduler.active_profiles import ActiveProfile
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo, problem_lines
@@ -93,7 +93,7 @@ class Explanation:
     waits_for: Sequence[str] = ()
     waits_until: float | None = None
     awaited: Sequence[str] = ()
-    line: LineReport | None = None
+    line: QueuePosition | None = None
     cost: str = ""
     unread: Sequence[str] = ()
 
@@ -226,7 +226,7 @@ class JobExplanation:
 
     kind: str
     job: str
-    line: LineReport | None
+    line: QueuePosition | None
     why: str = ""
     suggestions: Sequence[Suggestion] = ()
     cost: str = ""
@@ -311,7 +311,7 @@ class _About:
         self._unread()
         if self.search:
             self._line()
-        line: LineReport | None = self._fields.get("line")
+        line: QueuePosition | None = self._fields.get("line")
         if not self.search:
             return self._made("Pending")
         if line is None or not line.refusal:

@@ -14,7 +14,7 @@ from bayplan.api.queue import UNLIMITED
 from bayplan.explain.queues import QueueDetail
 from bayplan.explain.text import resource_line
 from bayplan.naming import counted, short_key
-from bayplan.queues.report import JobInLine, QueueReport, ResourceReport, amount_text
+from bayplan.queues.report import PendingJob, QueueReport, ResourceReport, amount_text
 
 __all__ = ["print_queue", "print_queues", "print_tree"]
 
@@ -159,7 +159,7 @@ def print_queue(console: Console, detail: QueueDetail) -> None:
     _print_line(console, detail.line)
 
 
-def _print_line(console: Console, line: Sequence[JobInLine]) -> None:
+def _print_line(console: Console, line: Sequence[PendingJob]) -> None:
     if not line:
         console.print("\n[bold]Line[/bold]  no job waits")
         return

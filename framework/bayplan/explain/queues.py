@@ -8,7 +8,7 @@ from typing import Any
 
 from bayplan.errors import InputError, did_you_mean
 from bayplan.explain.waits import waited
-from bayplan.queues.report import JobInLine, QueueReport
+from bayplan.queues.report import PendingJob, QueueReport
 from bayplan.scheduler.queued_unit import QueuedUnit
 from bayplan.scheduler.scheduler import Scheduler
 
@@ -22,7 +22,7 @@ class QueueDetail:
     queue: QueueReport
     ancestors: Sequence[QueueReport]
     children: Sequence[QueueReport]
-    line: Sequence[JobInLine]
+    line: Sequence[PendingJob]
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -85,7 +85,7 @@ def queue_detail(scheduler: Scheduler, name: str) -> QueueDetail:
     return QueueDetail(queue, ancestors, children, _line(scheduler, queue))
 
 
-def _line(scheduler: Scheduler, queue: QueueReport) -> list[JobInLine]:
+def _line(scheduler: Scheduler, queue: QueueReport) -> list[PendingJob]:
     """Return the jobs of a queue: those in the line in order, then those that are held back."""
     lane = f"{queue.system}/{queue.name}"
     admitted = scheduler.queues.jobs(lane)
@@ -95,11 +95,11 @@ def _line(scheduler: Scheduler, queue: QueueReport) -> list[JobInLine]:
     return waiting + [_job(scheduler, one, 0) for one in scheduler.queues.held_back(lane)]
 
 
-def _job(scheduler: Scheduler, queued: QueuedUnit, place: int) -> JobInLine:
+def _job(scheduler: Scheduler, queued: QueuedUnit, place: int) -> PendingJob:
     decision = scheduler.decisions.get(queued.key)
     why = decision.message if decision is not None else ""
     if place == 0:
         why = next((reason for _, reason in queued.gated.values()), why)
     priority = max(pod.priority for pod in queued.pods.values())
     waits = waited(scheduler, queued.key, queued.pods.values())
-    return JobInLine(queued.key, place, len(queued.pods), priority, waits, why)
+    return PendingJob(queued.key, place, len(queued.pods), priority, waits, why)

@@ -20,7 +20,7 @@ from bayplan.explain.explanation import (
 )
 from bayplan.explain.options import Suggestion
 from bayplan.plugin.base import PreemptionTrial
-from bayplan.queues.report import LineReport, ResourceReport, amount_text
+from bayplan.queues.report import QueuePosition, ResourceReport, amount_text
 
 __all__ = ["print_explanation", "print_job", "resource_line"]
 
@@ -128,7 +128,7 @@ def _print_head(console: Console, about: Explanation) -> None:
         _line(console, 2, f"decided at {round(about.decided, 1):g} s in cycle {about.cycle}")
 
 
-def _print_line(console: Console, line: LineReport) -> None:
+def _print_line(console: Console, line: QueuePosition) -> None:
     """Print the job's place in its queue, what the queue has, and what would admit the job."""
     queue = line.queue
     _heading(console, "Queue", f"{queue.name} ({queue.system}, {queue.policy})")

@@ -203,7 +203,7 @@ class LiveApp:
     def _is_alone(self) -> bool:
         """Tell whether nobody else gives out shares: it is elected, and no pod names a rival."""
         elected = self._election is not None
-        return elected and self.live is not None and not self.live.scheduler.rivals
+        return elected and self.live is not None and not self.live.scheduler.other_schedulers
 
     def _observe(self, method: str, code: str, seconds: float) -> None:
         self._metrics.request(self.transport.host, method, code, seconds)

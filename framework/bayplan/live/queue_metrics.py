@@ -100,7 +100,7 @@ class QueueMetrics(Observer):
         """Return the longest wait so far of the jobs that wait now, by system and queue."""
         found: dict[tuple[str, str], float] = {}
         for pod, seconds in self._waits.waiting() if self._waits is not None else ():
-            queue = self._lane_of(pod) or self._queue_of(pod)
+            queue = self._known_queue_of(pod) or self._queue_of(pod)
             if queue is not None:
                 found[queue] = max(found.get(queue, 0.0), seconds)
         if self._scheduler is not None:
@@ -110,7 +110,7 @@ class QueueMetrics(Observer):
                 found[key] = max(found.get(key, 0.0), one.seconds)
         return found
 
-    def _lane_of(self, pod: PodInfo) -> tuple[str, str] | None:
+    def _known_queue_of(self, pod: PodInfo) -> tuple[str, str] | None:
         """Return the queue of a pod that has been tried, without asking plugins again."""
         assert self._scheduler is not None
         queued = self._scheduler.queue.units.get(pod.gang or pod.key)

@@ -21,10 +21,10 @@ from bayplan.metering.clock import MeterClock
 from bayplan.metering.holdings import amounts_of, records_of, scheduled_at, with_node
 from bayplan.metering.journal import Batch, Entry, Journal
 from bayplan.metering.node_ledger import NodeLedger
+from bayplan.metering.object_view import World
 from bayplan.metering.pending import Pending
 from bayplan.metering.record import CapacityRecord, UsageRecord
 from bayplan.metering.reserve import spread
-from bayplan.metering.world import World
 from bayplan.queues.devices import Key, Offer, is_device
 
 __all__ = ["Meter"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from bayplan.errors import BayplanError
 from bayplan.explain.pools import pool_reports
-from bayplan.page.picture import Picture
+from bayplan.page.cluster_view import Picture
 from bayplan.scheduler.scheduler import Scheduler
 
 __all__ = ["content", "organisation"]

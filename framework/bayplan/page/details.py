@@ -9,7 +9,7 @@ from bayplan.api import Pod
 from bayplan.errors import BayplanError
 from bayplan.explain.explanation import explain, explain_job
 from bayplan.naming import natural_key
-from bayplan.page.picture import Picture
+from bayplan.page.cluster_view import Picture
 from bayplan.page.rows import UnitRow
 from bayplan.queues.held_jobs import HeldJob
 from bayplan.scheduler.scheduler import Scheduler

@@ -12,8 +12,8 @@ from typing import Any
 from bayplan.api import Pod
 from bayplan.cluster.protocol import WatchEvent
 from bayplan.errors import BayplanError
+from bayplan.page.cluster_view import Picture
 from bayplan.page.content import content, organisation
-from bayplan.page.picture import Picture
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import problem_lines
 

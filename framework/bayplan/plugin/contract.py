@@ -35,7 +35,7 @@ from bayplan.plugin.base import (
 from bayplan.plugin.devices import NodeDevices
 from bayplan.plugin.events import ClusterEvent
 from bayplan.plugin.plugin import Plugin
-from bayplan.queues.report import JobInLine, LineReport, QueueReport
+from bayplan.queues.report import PendingJob, QueuePosition, QueueReport
 from bayplan.snapshot import PodInfo
 from bayplan.topology.network.tree import NetworkTree
 
@@ -252,8 +252,8 @@ QUEUEING_ANSWERS: dict[str, Answer] = {
         _sequence_of((PatchStatus, PatchAnnotations)),
         "a sequence of PatchStatus and PatchAnnotations",
     ),
-    "position": (lambda v: v is None or isinstance(v, LineReport), "None or a LineReport"),
-    "jobs": (_or_none(_sequence_of(JobInLine)), "None or a sequence of JobsInLine"),
+    "position": (lambda v: v is None or isinstance(v, QueuePosition), "None or a QueuePosition"),
+    "jobs": (_or_none(_sequence_of(PendingJob)), "None or a sequence of PendingJobs"),
     "units_of_job": (_or_none(_sequence_of(Unit)), "None or a sequence of Units"),
     "unschedulable_reason": (
         lambda v: v is None or isinstance(v, UnschedulableReason),

@@ -13,7 +13,7 @@ from typing import Protocol
 from bayplan.api.podgroup import UnschedulableReason
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.plugin.base import Unit
-from bayplan.queues.report import JobInLine, LineReport, QueueReport
+from bayplan.queues.report import PendingJob, QueuePosition, QueueReport
 from bayplan.snapshot import PodInfo
 
 __all__ = ["Queueing"]
@@ -72,13 +72,13 @@ class Queueing(Protocol):
         """
         return ()
 
-    def position(self, unit: Unit) -> LineReport | None:
+    def position(self, unit: Unit) -> QueuePosition | None:
         """Return where a pending unit stands in its queue, and what would admit it.
 
         None without a queue. May search and try, within trials: it is asked for explanations only.
         """
 
-    def jobs(self, queue: str) -> Sequence[JobInLine] | None:
+    def jobs(self, queue: str) -> Sequence[PendingJob] | None:
         """Return the jobs that wait for admission to a queue, the next one first.
 
         None where they wait as units of the scheduler.

@@ -14,9 +14,9 @@ from bayplan.queues.notes import notes_on
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 
 __all__ = [
-    "JobInLine",
     "KnownReports",
-    "LineReport",
+    "PendingJob",
+    "QueuePosition",
     "QueueReport",
     "ResourceReport",
     "amount_text",
@@ -95,7 +95,7 @@ _RESOURCE_FIELDS = [one.name for one in fields(ResourceReport)]
 
 
 @dataclass(frozen=True)
-class JobInLine:
+class PendingJob:
     """A job that waits in a queue: a pod group, a pod without one, or a suspended job.
 
     ``place`` counts from 1; it is 0 for a job that is held back and not in the line. ``waits`` is
@@ -111,7 +111,7 @@ class JobInLine:
 
 
 @dataclass(frozen=True)
-class LineReport:
+class QueuePosition:
     """Where a pending job stands in its queue, and what would admit it.
 
     ``place`` counts from 1 in a line of ``length`` jobs; ``ahead`` are the keys of the next ones

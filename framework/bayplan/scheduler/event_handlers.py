@@ -34,8 +34,8 @@ from bayplan.scheduler.object_changes import (
     node_difference,
     same_needs,
 )
+from bayplan.scheduler.other_schedulers import OtherSchedulers
 from bayplan.scheduler.queued_unit import Place
-from bayplan.scheduler.rivals import Rivals
 from bayplan.scheduler.state import AssumedPod, SchedulerState
 from bayplan.snapshot import PodInfo
 from bayplan.snapshot.job_annotations import NOTHING, inherited, is_of, passed_on
@@ -61,7 +61,7 @@ class EventHandlers:
         self._evictor = evictor
         self._gang_timeouts = gang_timeouts
         self._definitions = GangDefinitions(state.gangs, state.snapshot)
-        self._rivals = Rivals(state.profiles)
+        self._other_schedulers = OtherSchedulers(state.profiles)
         self._stale_gates: dict[str, None] = {}
         """Units of gangs whose gates have to be checked again, once for all events."""
         self._objects_changed = False
@@ -107,14 +107,14 @@ class EventHandlers:
     # Pods --------------------------------------------------------------------------------
 
     @property
-    def rivals(self) -> Set[str]:
+    def other_schedulers(self) -> Set[str]:
         """The other schedulers whose pods ask for what this one gives out under locks, by name."""
-        return self._rivals.names
+        return self._other_schedulers.names
 
     def _pod(self, type_: WatchType, pod: Pod) -> None:
         ended = pod.status.phase in ("Succeeded", "Failed")
         if pod.key not in self._state.pods and self._state.profiles.of(pod) is None:
-            self._see_rival(pod)
+            self._see_other_scheduler(pod)
         if type_ is WatchType.DELETED or ended:
             if ended:
                 deleted = type_ is WatchType.DELETED
@@ -126,9 +126,9 @@ class EventHandlers:
         else:
             self.pod_pending(pod)
 
-    def _see_rival(self, pod: Pod) -> None:
+    def _see_other_scheduler(self, pod: Pod) -> None:
         try:
-            self._rivals.see(pod)
+            self._other_schedulers.see(pod)
         except PluginError as exc:
             self._state.recorder.log_failure(exc)
 

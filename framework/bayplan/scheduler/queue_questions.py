@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bayplan.api import Pod
 from bayplan.plugin.base import Unit
-from bayplan.queues.report import JobInLine, LineReport, QueueReport
+from bayplan.queues.report import PendingJob, QueuePosition, QueueReport
 from bayplan.scheduler.queued_unit import Place, QueuedUnit
 from bayplan.scheduler.state import SchedulerState
 
@@ -48,7 +48,7 @@ class QueueQuestions:
         mine = [one for one in gated if self.of(self._state.unit(one)) == queue]
         return sorted(mine, key=lambda one: one.added)
 
-    def position(self, unit: Unit) -> LineReport | None:
+    def position(self, unit: Unit) -> QueuePosition | None:
         """Return where a pending unit stands in its queue; None for a unit without a queue."""
         queueing = self._state.profiles.queueing_of(unit.pods[0].pod)
         return queueing.position(unit) if queueing is not None else None
@@ -61,7 +61,7 @@ class QueueQuestions:
                 return units
         return ()
 
-    def jobs(self, queue: str) -> Sequence[JobInLine] | None:
+    def jobs(self, queue: str) -> Sequence[PendingJob] | None:
         """Return the jobs that wait for admission to a queue, the next first.
 
         None where jobs wait as units of the scheduler.

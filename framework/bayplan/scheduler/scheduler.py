@@ -35,7 +35,6 @@ from bayplan.scheduler.active_profiles import ActiveProfile, actions_of
 from bayplan.scheduler.binding import BindingCycle
 from bayplan.scheduler.event_handlers import EventHandlers
 from bayplan.scheduler.evictor import Evictor
-from bayplan.scheduler.expectations import EXPECTED, ClusterOfAnother, Expectations
 from bayplan.scheduler.gang_timeouts import GangTimeouts
 from bayplan.scheduler.handle import PluginHandle
 from bayplan.scheduler.node_demand import NodeDemand
@@ -45,6 +44,7 @@ from bayplan.scheduler.permits import PermitWait
 from bayplan.scheduler.pre_bind import AwaitedPreparation
 from bayplan.scheduler.queue_questions import QueueQuestions
 from bayplan.scheduler.queued_unit import Place, QueuedUnit
+from bayplan.scheduler.shadow_mode import EXPECTED, ReadOnlyCluster, ShadowMode
 from bayplan.scheduler.state import SchedulerState
 from bayplan.snapshot import PodInfo
 
@@ -79,7 +79,7 @@ class Scheduler:
     ) -> None:
         self._cluster = cluster
         self._state = state = SchedulerState(
-            cluster if binds else ClusterOfAnother(cluster),
+            cluster if binds else ReadOnlyCluster(cluster),
             profiles,
             keep_decisions,
             observer or Observer(),
@@ -93,7 +93,7 @@ class Scheduler:
         self.queues = QueueQuestions(state)
         self._binding = BindingCycle(state, self._redeliver)
         self.evictor = Evictor(state, self._binding.cancel_placement)
-        self._expectations = None if binds else Expectations(state)
+        self._shadow_mode = None if binds else ShadowMode(state)
         self._demand = NodeDemand(state)
         self._gang_timeouts = GangTimeouts(state.gangs)
         self._events = EventHandlers(state, self._binding, self.evictor, self._gang_timeouts)
@@ -153,9 +153,9 @@ class Scheduler:
         return len(self._state.assumed)
 
     @property
-    def rivals(self) -> Set[str]:
+    def other_schedulers(self) -> Set[str]:
         """The other schedulers whose pods ask for what this one gives out under locks, by name."""
-        return self._events.rivals
+        return self._events.other_schedulers
 
     @property
     def profiles(self) -> Mapping[str, ActiveProfile]:
@@ -359,7 +359,7 @@ class Scheduler:
                     continue
                 if found is not None:
                     times.append(found.again)
-                    victims = found.victims if self._expectations is None else ()
+                    victims = found.victims if self._shadow_mode is None else ()
                     together = Counter(victim.gang for victim, _ in victims)
                     for victim, reason in victims:
                         self.evictor.evict(victim, reason, together[victim.gang], found)
@@ -396,8 +396,8 @@ class Scheduler:
             result.decision.of_members = True
         else:
             result = self._run(queued, unit, profile)
-        if self._expectations is not None:
-            self._expectations.leave_to_the_other(result)
+        if self._shadow_mode is not None:
+            self._shadow_mode.leave_to_the_other(result)
         self._conclude(queued, unit, profile, result)
         seconds = time.perf_counter() - started
         state.observer.ended(profile.profile.scheduler_name, unit, result, seconds)
@@ -466,8 +466,8 @@ class Scheduler:
         placed = decision.outcome in (Outcome.PLACED, Outcome.WAITING)
         if placed:
             state.queue.has_nodes(queued)
-        if placed and self._expectations is not None:
-            self._expectations.expect(queued, profile, result)
+        if placed and self._shadow_mode is not None:
+            self._shadow_mode.expect(queued, profile, result)
         elif decision.outcome is Outcome.PLACED:
             self._binding.bind(queued, profile, result)
         elif decision.outcome is Outcome.WAITING:

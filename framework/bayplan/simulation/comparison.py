@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bayplan.api.node_state import NodeState, state_of
 from bayplan.queues.workload_waits import waiting_workloads
-from bayplan.simulation.job_courses import JobCourse
+from bayplan.simulation.job_histories import JobHistory
 from bayplan.simulation.queue_statistics import Waits
 from bayplan.simulation.simulation import Simulation
 from bayplan.snapshot import NodeTable
@@ -134,8 +134,8 @@ class JobChange:
     """A job under the first policy and under another."""
 
     job: str
-    before: JobCourse
-    after: JobCourse
+    before: JobHistory
+    after: JobHistory
 
     @property
     def moved(self) -> bool:
@@ -218,9 +218,9 @@ def compare(runs: Sequence[Run], prices: PriceList | None = None) -> Comparison:
 
 
 def _difference(
-    first: Run, before: Mapping[str, JobCourse], run: Run, after: Mapping[str, JobCourse]
+    first: Run, before: Mapping[str, JobHistory], run: Run, after: Mapping[str, JobHistory]
 ) -> Difference:
-    nothing = JobCourse()
+    nothing = JobHistory()
     jobs = sorted({*before, *after})
     changes = [JobChange(job, before.get(job, nothing), after.get(job, nothing)) for job in jobs]
     noticed = [
@@ -236,7 +236,7 @@ def _difference(
 
 
 def _outcome(
-    run: Run, courses: Mapping[str, JobCourse], until: float, prices: PriceList | None
+    run: Run, courses: Mapping[str, JobHistory], until: float, prices: PriceList | None
 ) -> Outcome:
     # The database takes longer to import than a small simulation.
     from bayplan.billing.earnings import earnings

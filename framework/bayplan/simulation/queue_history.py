@@ -16,7 +16,7 @@ from bayplan.queues.report import QueueReport, ResourceReport
 from bayplan.queues.workload_waits import ADMITTED, EVICTED, reached, waiting_workloads
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.scheduler import Scheduler
-from bayplan.simulation.job_courses import JobCourse, JobCourses, job_of
+from bayplan.simulation.job_histories import JobHistories, JobHistory, job_of
 from bayplan.simulation.queue_statistics import QueueStatistics, Statistics, Waits, jain
 from bayplan.snapshot import PodInfo, Snapshot
 
@@ -109,7 +109,7 @@ class QueueHistory(Observer):
         self._scheduler: Scheduler | None = None
         self._waits: JobWaits | None = None
         self._waited_for: list[float] = []
-        self._courses = JobCourses(lambda: self._scheduler.now if self._scheduler else 0.0)
+        self._histories = JobHistories(lambda: self._scheduler.now if self._scheduler else 0.0)
         self.evictions = 0
         """How many pods, and workloads of Kueue, were evicted."""
         self._lost: set[str] = set()
@@ -144,14 +144,14 @@ class QueueHistory(Observer):
 
     def bound(self, pod: PodInfo, node: str, cycle: int, attempts: int, seconds: float) -> None:
         """Note that a job may have started."""
-        self._courses.bound(pod, node)
+        self._histories.bound(pod, node)
         if self._waits is not None:
             self._waits.started(pod)
 
     def evicted(self, pod: PodInfo, reason: str) -> None:
         """Count an evicted pod, also in its queue and its ancestors."""
         self.evictions += 1
-        self._courses.evicted(pod)
+        self._histories.evicted(pod)
         for track in self._path(pod):
             track.evictions += 1
 
@@ -159,7 +159,7 @@ class QueueHistory(Observer):
         if self._is_told_by_workload(pod):
             return
         self._waited_for.append(seconds)
-        self._courses.waited(job_of(pod), seconds)
+        self._histories.waited(job_of(pod), seconds)
         for track in self._path(pod):
             track.waits.append(seconds)
 
@@ -175,7 +175,7 @@ class QueueHistory(Observer):
         for one in reached(old, new):
             if one.condition == ADMITTED:
                 self._waited_for.append(one.waited)
-                self._courses.waited(_job_of(new), one.waited)
+                self._histories.waited(_job_of(new), one.waited)
             elif one.condition == EVICTED:
                 self.evictions += 1
             for track in self._up_from((_KUEUE, one.queue)):
@@ -275,12 +275,12 @@ class QueueHistory(Observer):
         """Return how long all jobs waited up to now, in queues or not."""
         return Waits.of(self._waited_for, [seconds for _, seconds in self._waiting()])
 
-    def courses(self) -> dict[str, JobCourse]:
+    def courses(self) -> dict[str, JobHistory]:
         """Return what became of each job up to now, in queues or not."""
         waiting: dict[str, float] = {}
         for job, seconds in self._waiting():
             waiting[job] = max(waiting.get(job, 0.0), seconds)
-        return self._courses.with_waiting(waiting)
+        return self._histories.with_waiting(waiting)
 
     def _waiting(self) -> Iterator[tuple[str, float]]:
         """Yield the job of all that waits now, and for how many seconds it has waited."""

@@ -34,7 +34,7 @@ from bayplan.queues.gpus import gpus_offered, gpus_used, is_gpu_count
 from bayplan.queues.held_jobs import HeldJob, HeldJobs
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.scheduler.virtual_time import VirtualTime
-from bayplan.simulation.job_courses import JobCourse
+from bayplan.simulation.job_histories import JobHistory
 from bayplan.simulation.queue_history import QueueHistory
 from bayplan.simulation.queue_statistics import Statistics, Waits
 from bayplan.snapshot import NodeRow, NodeTable, problem_lines
@@ -166,7 +166,7 @@ class Simulation:
         """Return how long jobs waited up to now, in queues or not."""
         return self._queues.waits()
 
-    def courses(self) -> dict[str, JobCourse]:
+    def courses(self) -> dict[str, JobHistory]:
         """Return what became of each job up to now, by its key."""
         return self._queues.courses()
 

@@ -25,9 +25,9 @@ from bayplan_plugins.dynamic_resources.binding_conditions import (
     missing_text,
     unready,
 )
+from bayplan_plugins.dynamic_resources.conflicting_claims import earlier_claim
 from bayplan_plugins.dynamic_resources.handover import Handovers
 from bayplan_plugins.dynamic_resources.pod_claims import PodClaims
-from bayplan_plugins.dynamic_resources.rivals import earlier_rival
 
 __all__ = ["ClaimWriter"]
 
@@ -149,7 +149,7 @@ class ClaimWriter:
             known = claim.status.allocation
             if known is None or known.devices.results != allocation.devices.results:
                 return False
-            rival = earlier_rival(self._ledger, claim, plan.node.node)
+            rival = earlier_claim(self._ledger, claim, plan.node.node)
             if rival:
                 return f"claim {key}: a device of it was given to claim {rival} just before"
             ready = self._is_ready(pod, plan, claim, allocation)

@@ -23,9 +23,9 @@ from bayplan.plugin.base import Skip
 from bayplan.plugin.queueing import Queueing
 from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.policies import Policies, QueuesArgs
-from bayplan_plugins.queues.policy import BoundByNodes, ProtectsNewJobs, Room
+from bayplan_plugins.queues.policy import BoundByNodes, EvictionPlan, ProtectsNewJobs
 from bayplan_plugins.queues.queueing import PolicyQueueing
-from bayplan_plugins.queues.room import RoomSearch
+from bayplan_plugins.queues.victim_search import VictimSearch
 from bayplan_plugins.shared.node_selection import matches_labels
 from bayplan_plugins.shared.victims import Evictable
 
@@ -78,7 +78,7 @@ class Queues(Plugin[QueuesArgs]):
     def may_preempt(self, unit: Unit, action: str) -> bool | None:
         """Tell whether the unit's policy may find something in this way."""
         found = self.policies.of(unit.pods[0])
-        return None if found is None else found[0].may_make_room(unit, action)
+        return None if found is None else found[0].may_preempt(unit, action)
 
     @hookimpl
     def equivalence(self, unit: Unit) -> Hashable:
@@ -177,8 +177,10 @@ class Queues(Plugin[QueuesArgs]):
         plan = found[0].plan(unit, action)
         if plan is None or isinstance(plan, str):
             return plan
-        room = plan if isinstance(plan, Room) else RoomSearch(self.handle, unit, plan).run()
-        return None if room is None else self._preemption(unit, room, action)
+        if not isinstance(plan, EvictionPlan):
+            found_plan = VictimSearch(self.handle, unit, plan).run()
+            return None if found_plan is None else self._preemption(unit, found_plan, action)
+        return self._preemption(unit, plan, action)
 
     @hookimpl
     def overdue(self) -> Overdue | None:
@@ -207,13 +209,13 @@ class Queues(Plugin[QueuesArgs]):
         seconds = policy.safe_for(pod, queue) if isinstance(policy, ProtectsNewJobs) else 0.0
         return f'queue "{queue}" protects it for {seconds:g} s more' if seconds > 0 else None
 
-    def _preemption(self, unit: Unit, room: Room, action: str) -> Preemption:
-        victims = room.victims
+    def _preemption(self, unit: Unit, plan: EvictionPlan, action: str) -> Preemption:
+        victims = plan.victims
         evicted = [pod for pod in victims if not pod.terminating]
         names = ", ".join(pod.key for pod in evicted[:_MOST_NAMED])
         if len(evicted) > _MOST_NAMED:
             names += f" and {len(evicted) - _MOST_NAMED} more"
-        moved = len(room.moves)
+        moved = len(plan.moves)
         then = f", of which {moved} fit elsewhere," if moved else ""
         count = len(evicted)
         message = f"{action}: evicting {count} pod{'s'[: count != 1]} ({names}){then} makes room."
@@ -223,9 +225,9 @@ class Queues(Plugin[QueuesArgs]):
         guarded = frozenset(pod.key for pod in victims if evictable.budgets_of(pod))
         return Preemption(
             victims,
-            room.nodes,
+            plan.nodes,
             message,
             guarded=guarded,
-            moves=room.moves,
-            reasons=room.reasons,
+            moves=plan.moves,
+            reasons=plan.reasons,
         )

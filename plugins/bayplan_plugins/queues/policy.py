@@ -11,7 +11,7 @@ from bayplan import NodeView, Overdue, PodInfo, Reject, Unit
 from bayplan.api.podgroup import UnschedulableReason
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.queues.ledger import Ledger
-from bayplan.queues.report import JobInLine, amount_text
+from bayplan.queues.report import PendingJob, amount_text
 from bayplan.queues.tree import AmountRows
 
 __all__ = [
@@ -19,6 +19,8 @@ __all__ = [
     "AdmitsJobs",
     "AssignsNodes",
     "BoundByNodes",
+    "EvictionCandidates",
+    "EvictionPlan",
     "LendsToElasticJobs",
     "MayLeaveAdmission",
     "Moves",
@@ -26,8 +28,6 @@ __all__ = [
     "ProtectsNewJobs",
     "QuotaRefusal",
     "ReservesQuota",
-    "Room",
-    "RoomPlan",
     "Step",
     "TellsReasons",
 ]
@@ -74,8 +74,8 @@ class QuotaRefusal:
 
 
 @dataclass(frozen=True)
-class Room:
-    """Room for a unit: the steps that go, the unit's nodes, and where victims fit elsewhere.
+class EvictionPlan:
+    """Whom to evict for a unit, step by step, the unit's nodes, and where victims fit elsewhere.
 
     ``reasons`` is what victims, by key, are told.
     """
@@ -101,8 +101,8 @@ class Moves(Enum):
     """All have to fit elsewhere."""
 
 
-class RoomPlan(Protocol):
-    """How room may be made for one unit in one way: who may go, in what order."""
+class EvictionCandidates(Protocol):
+    """Who may be evicted for one unit by one action, in what order."""
 
     moves: Moves
 
@@ -120,7 +120,7 @@ class Policy(Protocol):
     """The rules of one system for one tree of queues.
 
     ``name`` is the policy's, ``system`` that of the dialect, ``ledger`` holds the tree.
-    ``actions`` are its ways to make room, in order.
+    ``actions`` are its ways to preempt, in order.
     """
 
     name: str
@@ -159,13 +159,13 @@ class Policy(Protocol):
     def fair(self) -> AmountRows:
         """Return what each queue may have now, in the ledger's rows and columns."""
 
-    def may_make_room(self, unit: Unit, action: str) -> bool:
-        """Tell whether an action may find room for a unit; cheap, and False only if it cannot."""
+    def may_preempt(self, unit: Unit, action: str) -> bool:
+        """Tell whether an action may help a unit; cheap, and False only if it cannot."""
 
-    def plan(self, unit: Unit, action: str) -> RoomPlan | Room | str | None:
-        """Return how to make room for a unit; a text says why it may not; None for no way.
+    def plan(self, unit: Unit, action: str) -> EvictionCandidates | EvictionPlan | str | None:
+        """Return whom to evict for a unit; a text says why nobody may be; None for nobody.
 
-        A system whose own order of trials decides returns the room itself.
+        A system whose own order of trials decides returns the plan itself.
         """
 
     def overdue(self) -> Overdue | None:
@@ -190,10 +190,10 @@ class AdmitsJobs(Protocol):
     def units_of_job(self, kind: str, key: str) -> Sequence[Unit]:
         """Return the pods that a job would have, if it waits for a queue; none if not."""
 
-    def jobs_in_line(self, queue: str) -> Sequence[JobInLine]:
+    def pending_jobs(self, queue: str) -> Sequence[PendingJob]:
         """Return the jobs that wait for admission to a queue, the next one first."""
 
-    def name_in_line(self, pod: PodInfo) -> str:
+    def pending_name(self, pod: PodInfo) -> str:
         """Return what a pod's job is called in the line."""
 
     def job_counts(self) -> Mapping[str, tuple[int, int]]:

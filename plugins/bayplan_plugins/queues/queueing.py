@@ -9,9 +9,8 @@ from bayplan import Handle, PodInfo, Unit
 from bayplan.api.podgroup import UnschedulableReason
 from bayplan.api.queue import Order
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
-from bayplan.queues.report import JobInLine, KnownReports, LineReport, QueueReport
+from bayplan.queues.report import KnownReports, PendingJob, QueuePosition, QueueReport
 from bayplan_plugins.queues.isolation import alone
-from bayplan_plugins.queues.line import left_to, line_of, reports
 from bayplan_plugins.queues.policies import Policies
 from bayplan_plugins.queues.policy import (
     AdmitsGroups,
@@ -20,6 +19,7 @@ from bayplan_plugins.queues.policy import (
     Policy,
     TellsReasons,
 )
+from bayplan_plugins.queues.position import left_to, position_of, reports
 
 __all__ = ["PolicyQueueing"]
 
@@ -85,22 +85,22 @@ class PolicyQueueing:
                 found += policy.statuses()
         return found
 
-    def position(self, unit: Unit) -> LineReport | None:
+    def position(self, unit: Unit) -> QueuePosition | None:
         pod = unit.pods[0]
         found = self._policies.of(pod)
         if found is not None:
-            return line_of(self._handle, *found, unit)
+            return position_of(self._handle, *found, unit)
         for policy in self._policies.shown():
             queue = policy.queue_of(pod) if left_to(policy) else None
             if queue is not None:
-                return line_of(self._handle, policy, queue, unit)
+                return position_of(self._handle, policy, queue, unit)
         return None
 
-    def jobs(self, queue: str) -> Sequence[JobInLine] | None:
+    def jobs(self, queue: str) -> Sequence[PendingJob] | None:
         system, _, name = queue.partition("/")
         for policy in self._policies.shown():
             if policy.system == system and isinstance(policy, AdmitsJobs):
-                return policy.jobs_in_line(name)
+                return policy.pending_jobs(name)
         return None
 
     def units_of_job(self, kind: str, key: str) -> Sequence[Unit] | None:

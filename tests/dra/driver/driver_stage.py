@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from tests.dra.driver.cdi_runtime import create
-from tests.dra.driver.kubelet_double import Kubelet
+from tests.dra.driver.fake_kubelet import Kubelet
 
 from bayplan.api import ApiObject, Node, Pod, ResourceClaim, ResourceSlice
 from bayplan.api.dra import AllocationResult

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from tests.dra.driver.apiserver import SLICES, ApiServer
 from tests.dra.driver.driver_stage import eventually, short_folder
-from tests.dra.driver.kubelet_double import Kubelet
+from tests.dra.driver.fake_kubelet import Kubelet
 
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import DeviceTaint

@@ -18,7 +18,7 @@ from tests.dra.driver.driver_stage import (
     short_folder,
     template,
 )
-from tests.dra.driver.kubelet_double import Kubelet
+from tests.dra.driver.fake_kubelet import Kubelet
 
 from bayplan.api import Node
 from bayplan.errors import BayplanError, ClusterError

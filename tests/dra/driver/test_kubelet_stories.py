@@ -18,7 +18,7 @@ from tests.dra.driver.driver_stage import (
     short_folder,
     template,
 )
-from tests.dra.driver.kubelet_double import (
+from tests.dra.driver.fake_kubelet import (
     KILL_SECONDS,
     RECONCILE_SECONDS,
     RESYNC_SECONDS,

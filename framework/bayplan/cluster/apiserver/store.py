@@ -177,7 +177,7 @@ class ServedCluster(MemoryCluster):
         finally:
             self._incoming = None
 
-    def rehearse(self, obj: ApiObject) -> StoredObject:
+    def dry_run(self, obj: ApiObject) -> StoredObject:
         """Return the object that ``create`` would store.
 
         :raises AlreadyExists: when the name is taken.

@@ -192,7 +192,7 @@ def create(cluster: ServedCluster, info: RequestInfo, body: Any) -> StoredObject
             check_priority(cluster, obj)
         with cluster.carrying(content, obj):
             if info.dry_run:
-                return cluster.rehearse(obj)
+                return cluster.dry_run(obj)
             cluster.create(obj)
     except AlreadyExists:
         raise already_exists(resource.group, resource.plural, obj.metadata.name) from None

@@ -35,9 +35,9 @@ from bayplan.dialects.fabric import (
     FAILED,
     READY,
     RESCHEDULE,
-    FabricDouble,
     FabricModel,
     FabricModels,
+    FakeFabric,
     InjectedFailure,
     limit_of,
     read_double,
@@ -91,7 +91,7 @@ class _Setup:
     """What one ConfigMap describes, with the cards by driver, pool and device."""
 
     models: FabricModels
-    double: FabricDouble
+    double: FakeFabric
     cards: dict[tuple[str, str, str], _Card]
     failures: list[tuple[InjectedFailure, int]]
     hosts: set[tuple[str, str]] = field(default_factory=set)
@@ -360,7 +360,7 @@ class VirtualFabric:
             self._cluster.update(replace(current, spec=spec))
 
 
-def _cards(models: FabricModels, double: FabricDouble) -> Iterator[_Card]:
+def _cards(models: FabricModels, double: FakeFabric) -> Iterator[_Card]:
     """Yield the cards of all fabrics.
 
     :raises ValueError: for a model that is not described.

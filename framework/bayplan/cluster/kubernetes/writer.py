@@ -130,7 +130,7 @@ class Writer:
         self._recorder = recorder
         self._concurrency = concurrency
         self._rate = rate
-        self._lanes: tuple[deque[PendingWrite], ...] = (deque(), deque())
+        self._waiting_writes: tuple[deque[PendingWrite], ...] = (deque(), deque())
         self._events = EventQueue(event_rate)
         self._event_timer: asyncio.TimerHandle | None = None
         self._busy: dict[Subject, deque[PendingWrite]] = {}
@@ -170,8 +170,8 @@ class Writer:
     def waiting(self) -> int:
         """The number of writes without an answer, except events."""
         return (
-            len(self._lanes[0])
-            + len(self._lanes[1])
+            len(self._waiting_writes[0])
+            + len(self._waiting_writes[1])
             + len(self._busy)
             + sum(len(jobs) for jobs in self._busy.values())
             + sum(not isinstance(job.write, Event) for job in self._retrying.values())
@@ -215,11 +215,11 @@ class Writer:
         self._stopped = Stopped(why)
         for worker in self._workers:
             worker.cancel()
-        jobs = [job for lane in self._lanes for job in lane]
+        jobs = [job for lane in self._waiting_writes for job in lane]
         jobs += [job for waiting in self._busy.values() for job in waiting]
         jobs += self._retrying.values()
         jobs += [*self._events.clear(), *self._held.stop()]
-        for lane in self._lanes:
+        for lane in self._waiting_writes:
             lane.clear()
         for timer in self._retrying:
             timer.cancel()
@@ -253,7 +253,7 @@ class Writer:
                 self._answer(dropped, None)
         else:
             status = isinstance(job.write, _TELLING)
-            self._lanes[status].append(job)
+            self._waiting_writes[status].append(job)
         self._start_worker()
 
     def _start_worker(self) -> None:
@@ -279,7 +279,7 @@ class Writer:
             self._workers.discard(own)
 
     def _next(self) -> PendingWrite | None:
-        job = next((lane.popleft() for lane in self._lanes if lane), None)
+        job = next((lane.popleft() for lane in self._waiting_writes if lane), None)
         return self._next_event() if job is None else job
 
     def _next_event(self) -> PendingWrite | None:

@@ -22,19 +22,19 @@ from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 
 __all__ = [
+    "HINT_ANNOTATIONS",
     "HOPPER_GROUPS",
     "NO_HINT",
-    "NO_WISHES",
+    "NO_HINTS",
     "SCOPES",
-    "WISH_ANNOTATIONS",
+    "AllocationHints",
     "DeviceHint",
     "GpuGroup",
     "GpuGroups",
     "GroupSpec",
     "JointAllocation",
-    "Wishes",
     "gpu_groups",
-    "wishes_of",
+    "hints_of",
 ]
 
 _DOMAIN = "scheduling.koordinator.sh/"
@@ -42,7 +42,7 @@ _HINT = f"{_DOMAIN}device-allocate-hint"
 _JOINT = f"{_DOMAIN}device-joint-allocate"
 _GROUP_SPEC = f"{_DOMAIN}gpu-partition-spec"
 _GROUPS = f"{_DOMAIN}gpu-partitions"
-WISH_ANNOTATIONS = (_HINT, _JOINT, _GROUP_SPEC)
+HINT_ANNOTATIONS = (_HINT, _JOINT, _GROUP_SPEC)
 """The annotations of pods about the choice of their devices."""
 SCOPES: Mapping[str, int] = {"": 0, "Node": 1, "NUMANode": 2, "PCIe": 3, "Device": 4}
 """Topology scopes, the wider first."""
@@ -122,7 +122,7 @@ class GroupSpec:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class AllocationHints:
     """All that a pod's annotations say about the choice of its devices."""
 
     hints: tuple[tuple[str, DeviceHint], ...] = ()
@@ -139,7 +139,7 @@ class Wishes:
         return next((hint for name, hint in self.hints if name == kind), NO_HINT)
 
 
-NO_WISHES = Wishes()
+NO_HINTS = AllocationHints()
 
 
 @dataclass(frozen=True)
@@ -178,14 +178,14 @@ HOPPER_GROUPS = GpuGroups(
 """The aligned groups of NVIDIA's Hopper machines with 8 GPUs, for nodes that list none."""
 
 
-def wishes_of(annotations: Mapping[str, str]) -> Wishes | None:
+def hints_of(annotations: Mapping[str, str]) -> AllocationHints | None:
     """Return what a pod's annotations say about its devices; None if they say nothing.
 
     :raises ValueError: for an annotation that cannot be read, naming it.
     """
-    if not any(name in annotations for name in WISH_ANNOTATIONS):
+    if not any(name in annotations for name in HINT_ANNOTATIONS):
         return None
-    return Wishes(_hints(annotations), _joint(annotations), _group_spec(annotations))
+    return AllocationHints(_hints(annotations), _joint(annotations), _group_spec(annotations))
 
 
 def _hints(annotations: Mapping[str, str]) -> tuple[tuple[str, DeviceHint], ...]:

@@ -31,7 +31,7 @@ from bayplan_plugins.queues.kai.reclaim import Reclaimer
 from bayplan_plugins.queues.kai.scenarios import ScenarioSearch, Way
 from bayplan_plugins.queues.kai.shares import FairShares
 from bayplan_plugins.queues.kai.texts import EvictionTexts
-from bayplan_plugins.queues.policy import Room
+from bayplan_plugins.queues.policy import EvictionPlan
 from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["Actions"]
@@ -84,7 +84,7 @@ class Actions:
         """Tell whether pods are leaving their nodes."""
         return bool(self._movers.leaving())
 
-    def run(self, unit: Unit, queue: str, action: str) -> Room | str | None:
+    def run(self, unit: Unit, queue: str, action: str) -> EvictionPlan | str | None:
         """Return the room that an action finds; a text says why it may not look for any."""
         row = self._ledger.tree.row_of.get(queue)
         if row is None:
@@ -156,7 +156,7 @@ class Actions:
 
     # Ways --------------------------------------------------------------------------------
 
-    def _allocate(self, candidate: _Candidate) -> Room | None:
+    def _allocate(self, candidate: _Candidate) -> EvictionPlan | None:
         """Wait for pods that are leaving where no other room is needed."""
         leaving = self._movers.leaving()
         nodes = self._search().without_victims(candidate.unit) if leaving else None
@@ -165,7 +165,7 @@ class Actions:
         used = set(nodes.values())
         placed = self._handle.snapshot.placed
         waited_for = [pod for pod in leaving if placed[pod.key][1] in used]
-        return Room((waited_for,), nodes)
+        return EvictionPlan((waited_for,), nodes)
 
     def _consolidate(self, candidate: _Candidate) -> Way | None:
         most = self._args.max_consolidation_preemptees

@@ -38,7 +38,7 @@ from bayplan_plugins.queues.kai.shares import FairShares
 from bayplan_plugins.queues.kai.stale import StaleGangs
 from bayplan_plugins.queues.kai.status import QueueStatuses
 from bayplan_plugins.queues.kai.turns import next_pods
-from bayplan_plugins.queues.policy import QuotaRefusal, Room, RoomPlan
+from bayplan_plugins.queues.policy import EvictionCandidates, EvictionPlan, QuotaRefusal
 
 __all__ = ["KaiPolicy", "KaiQueueArgs"]
 
@@ -258,7 +258,7 @@ class KaiPolicy:
 
     # Making room -------------------------------------------------------------------------
 
-    def may_make_room(self, unit: Unit, action: str) -> bool:
+    def may_preempt(self, unit: Unit, action: str) -> bool:
         """Tell by the unit's queue alone: a no is certain, a yes is not."""
         row = self.ledger.row_of(unit.pods[0])
         if row is None:
@@ -275,7 +275,7 @@ class KaiPolicy:
             return bool((used + asked <= fair + EPSILON).all())
         return True
 
-    def plan(self, unit: Unit, action: str) -> RoomPlan | Room | str | None:
+    def plan(self, unit: Unit, action: str) -> EvictionCandidates | EvictionPlan | str | None:
         """Return the room that an action finds for a unit."""
         queue = self.queue_of(unit.pods[0])
         if queue is None or action not in self.actions:

@@ -22,7 +22,7 @@ from bayplan_plugins.queues.kai.lines import Head, Standings
 from bayplan_plugins.queues.kai.movers import Movers, arrive
 from bayplan_plugins.queues.kai.shares import FairShares
 from bayplan_plugins.queues.kai.turns import next_pods
-from bayplan_plugins.queues.policy import Room
+from bayplan_plugins.queues.policy import EvictionPlan
 
 __all__ = ["Scenario", "ScenarioSearch", "Way"]
 
@@ -87,7 +87,7 @@ class ScenarioSearch:
         self._estimate = Estimate(handle, leaving, self._coming)
         self._simulated = 0
 
-    def run(self, unit: Unit, queue: str, way: Way) -> Room | None:
+    def run(self, unit: Unit, queue: str, way: Way) -> EvictionPlan | None:
         """Return the first room found, for more and more pods of the unit until it has all."""
         recorded = Scenario()
         room = None
@@ -111,7 +111,7 @@ class ScenarioSearch:
 
     def _solve(
         self, unit: Unit, queue: str, way: Way, recorded: Scenario, held: int
-    ) -> tuple[Scenario, Room] | None:
+    ) -> tuple[Scenario, EvictionPlan] | None:
         """Return the first scenario that makes room.
 
         :param held: how many pods of the unit the recorded victims make room for.
@@ -150,7 +150,9 @@ class ScenarioSearch:
         placed = self._handle.snapshot.placed
         return self._estimate.may_hold(unit.pods, scenario.steps, placed)
 
-    def _simulate(self, unit: Unit, queue: str, way: Way, scenario: Scenario) -> Room | None:
+    def _simulate(
+        self, unit: Unit, queue: str, way: Way, scenario: Scenario
+    ) -> EvictionPlan | None:
         snapshot = self._handle.snapshot
         victims = scenario.victims
         where = {pod.key: self._place_of(pod) for pod in victims}
@@ -172,7 +174,7 @@ class ScenarioSearch:
             return None
         left = [tuple(pod for pod in step if pod.key not in stay) for _, step in scenario.steps]
         moves = {key: node for key, node in again.items() if key not in stay}
-        return Room(tuple(step for step in left if step), nodes, moves)
+        return EvictionPlan(tuple(step for step in left if step), nodes, moves)
 
     def _place_of(self, pod: PodInfo) -> tuple[str, tuple[str, ...]] | None:
         """Return where a pod is: its node, and the groups that share cards with it."""
@@ -341,7 +343,7 @@ def _more(way: Way, recorded: Scenario) -> Iterator[tuple[Job, tuple[PodInfo, ..
             yield job, fresh
 
 
-def _kept(scenario: Scenario, room: Room) -> Scenario:
+def _kept(scenario: Scenario, room: EvictionPlan) -> Scenario:
     """Return a scenario without the victims that stay where they are."""
     going = {pod.key for step in room.steps for pod in step}
     steps = [(job, tuple(pod for pod in step if pod.key in going)) for job, step in scenario.steps]

@@ -23,15 +23,18 @@ from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import AmountRows
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.isolation import alone
+from bayplan_plugins.queues.koordinator.eviction_candidates import (
+    PreemptCandidates,
+    ReclaimCandidates,
+)
 from bayplan_plugins.queues.koordinator.features import QuotaFeatures
 from bayplan_plugins.queues.koordinator.following import FollowedQuotas, quota_objects
 from bayplan_plugins.queues.koordinator.gate import QuotaGate
 from bayplan_plugins.queues.koordinator.manager import QuotaManager
 from bayplan_plugins.queues.koordinator.overuse import OveruseMonitor, pods_to_revoke
 from bayplan_plugins.queues.koordinator.resource_lists import added, printed
-from bayplan_plugins.queues.koordinator.room_plans import PreemptPlan, ReclaimPlan
 from bayplan_plugins.queues.koordinator.status import QuotaStatus, status_of, writes_for
-from bayplan_plugins.queues.policy import RoomPlan
+from bayplan_plugins.queues.policy import EvictionCandidates
 
 __all__ = ["KoordinatorPolicy"]
 
@@ -158,11 +161,11 @@ class KoordinatorPolicy:
 
     # Making room -------------------------------------------------------------------------
 
-    def may_make_room(self, unit: Unit, action: str) -> bool:
+    def may_preempt(self, unit: Unit, action: str) -> bool:
         """Tell nothing: the search itself ends early."""
         return True
 
-    def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
+    def plan(self, unit: Unit, action: str) -> EvictionCandidates | str | None:
         """Reclaim what others use of the quota's own, or preempt lesser pods of the quota."""
         queue = self.queue_of(unit.pods[0])
         manager = self._tree_of(queue) if queue is not None else None
@@ -172,12 +175,12 @@ class KoordinatorPolicy:
             return None
         never = any(pod.spec.preemption_policy == "Never" for pod in unit.pods)
         if action == "preempt":
-            return None if never else PreemptPlan(self._handle, manager, unit, queue)
+            return None if never else PreemptCandidates(self._handle, manager, unit, queue)
         own = self.followed.quotas.gate_of(unit.pods[0].pod, check_parents=False)
         if own is not None and _refused(own, unit) is not None:
             # The quota has its own already; those above it may be full of what others borrowed.
             return None
-        return ReclaimPlan(self._handle, manager, unit, queue)
+        return ReclaimCandidates(self._handle, manager, unit, queue)
 
     def overdue(self) -> Overdue | None:
         """Return the pods of quotas that have been beyond their runtime for too long.

@@ -22,26 +22,26 @@ from bayplan.cluster.protocol import Event, PatchStatus
 from bayplan.dialects.queued_jobs import QUEUED_KINDS
 from bayplan.naming import counted
 from bayplan.queues.ledger import Ledger, PodRules
-from bayplan.queues.report import JobInLine
+from bayplan.queues.report import PendingJob
 from bayplan.queues.tree import AmountRows
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.kueue.admission import Admission
-from bayplan_plugins.queues.kueue.admission_line import AdmissionLine
+from bayplan_plugins.queues.kueue.admission_order import AdmissionLine
 from bayplan_plugins.queues.kueue.amounts import column
 from bayplan_plugins.queues.kueue.args import KueueArgs
 from bayplan_plugins.queues.kueue.conditions import condition, has_quota, is_true, since
+from bayplan_plugins.queues.kueue.dry_run import DryRun
 from bayplan_plugins.queues.kueue.gates import is_gated, open_gate
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.job_writes import JobWrites, taking_over
 from bayplan_plugins.queues.kueue.manager import KueueManager
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.kueue.quotas import queues_of
-from bayplan_plugins.queues.kueue.rehearsal import Rehearsal
 from bayplan_plugins.queues.kueue.status import KueueStatuses
 from bayplan_plugins.queues.kueue.store import KueueObject
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 from bayplan_plugins.queues.kueue.written import Written
-from bayplan_plugins.queues.policy import QuotaRefusal, Room, RoomPlan
+from bayplan_plugins.queues.policy import EvictionCandidates, EvictionPlan, QuotaRefusal
 
 __all__ = ["KueueArgs", "KueuePolicy"]
 
@@ -78,15 +78,15 @@ class KueuePolicy:
         self._pods = PodWorkloads(handle, self._jobs)
         self._written = Written(handle, self._pods.changed)
         self._writes = JobWrites(handle, self._jobs, self._written)
-        self._rehearsal = Rehearsal(handle, self._pods, lambda: self._admission.store)
+        self._dry_run = DryRun(handle, self._pods, lambda: self._admission.store)
         self._statuses = KueueStatuses()
         self._admission = Admission(
             (args or KueueArgs()).settings(),
-            self._rehearsal.fits,
-            self._rehearsal.assume,
+            self._dry_run.fits,
+            self._dry_run.assume,
             self._waits,
         )
-        self._line = AdmissionLine(handle, self._admission, self._pods, self._jobs, self._rehearsal)
+        self._line = AdmissionLine(handle, self._admission, self._pods, self._jobs, self._dry_run)
         self._room: tuple[int, bool] = (-1, False)
         self._redefined = True
         self._ticked_at = 0.0
@@ -141,7 +141,7 @@ class KueuePolicy:
                 self._room = (self._room[0], True)
         elif not placed:
             self._growth.pop(pod.key, None)
-        elif not self._rehearsal.is_running and self._pods.would_grow(pod):
+        elif not self._dry_run.is_running and self._pods.would_grow(pod):
             self._growth[pod.key] = pod
 
     # Queues ------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class KueuePolicy:
         if queue not in self._admission.store.cluster_queues:
             return f'waiting for ClusterQueue "{queue}", which does not exist'
         key = self._pods.key_of(pod)
-        if self._rehearsal.flavors_of(key) is not None:
+        if self._dry_run.flavors_of(key) is not None:
             return None
         found = self._admission.store.workloads.get(key)
         if found is not None and is_true(found, "Admitted") and not is_true(found, "Evicted"):
@@ -293,7 +293,7 @@ class KueuePolicy:
         elif is_true(found, "Admitted") and not is_true(found, "Evicted"):
             for pod in self._pods.without_node(key):
                 if is_gated(pod) and self._surplus(pod, found) is None:
-                    open_gate(self._written, key, pod, self._rehearsal.flavors_for(pod))
+                    open_gate(self._written, key, pod, self._dry_run.flavors_for(pod))
 
     def _tick(self, now: float) -> None:
         """Apply what time, admission checks and pods that get ready change."""
@@ -358,7 +358,7 @@ class KueuePolicy:
             return
         tried: set[str] = set()
         self._offered = None
-        with self._rehearsal.running(self._without_nodes()):
+        with self._dry_run.running(self._without_nodes()):
             while True:
                 result = self._admission.cycle(now)
                 self._writes.tell(result.events)
@@ -401,7 +401,7 @@ class KueuePolicy:
     def _flavors(self, pod: PodInfo) -> Mapping[str, str]:
         """Return the flavors of a pod's resources; none before its workload has quota."""
         key, pod_set = self._pods.key_of(pod), self._pods.pod_set_of(pod)
-        tried = self._rehearsal.flavors_of(key)
+        tried = self._dry_run.flavors_of(key)
         if tried is not None:
             return tried.get(pod_set, {})
         found = self._admission.store.workloads.get(key)
@@ -486,11 +486,11 @@ class KueuePolicy:
         """Return the pods that a suspended job would have, if it waits for a queue."""
         return self._line.units_of_job(kind, key)
 
-    def jobs_in_line(self, queue: str) -> Sequence[JobInLine]:
+    def pending_jobs(self, queue: str) -> Sequence[PendingJob]:
         """Return the workloads that wait for a ClusterQueue's quota."""
         return self._line.jobs(queue)
 
-    def name_in_line(self, pod: PodInfo) -> str:
+    def pending_name(self, pod: PodInfo) -> str:
         """Return what a pod's workload is called in the line."""
         return self._line.name_of(pod)
 
@@ -514,11 +514,11 @@ class KueuePolicy:
 
     # Making room -------------------------------------------------------------------------
 
-    def may_make_room(self, unit: Unit, action: str) -> bool:
+    def may_preempt(self, unit: Unit, action: str) -> bool:
         """Make no room for single units: admission evicts before it admits."""
         return False
 
-    def plan(self, unit: Unit, action: str) -> RoomPlan | Room | str | None:
+    def plan(self, unit: Unit, action: str) -> EvictionCandidates | EvictionPlan | str | None:
         """Make no room for single units."""
         return None
 

@@ -28,7 +28,7 @@ from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.kai.division import Division
 from bayplan_plugins.queues.plain.claimed_devices import ClaimedDevices, claims_of
-from bayplan_plugins.queues.policy import Moves, QuotaRefusal, RoomPlan, Step
+from bayplan_plugins.queues.policy import EvictionCandidates, Moves, QuotaRefusal, Step
 from bayplan_plugins.queues.victims import RunningJob, running_jobs
 
 __all__ = ["Flavour", "PlainArgs", "PlainPolicy"]
@@ -236,12 +236,12 @@ class PlainPolicy:
 
     # Making room -------------------------------------------------------------------------
 
-    def may_make_room(self, unit: Unit, action: str) -> bool:
+    def may_preempt(self, unit: Unit, action: str) -> bool:
         """Tell whether the unit's queue may take anything back, or has jobs of lower priority."""
         plan = self.plan(unit, action)
         return plan is not None and not isinstance(plan, str)
 
-    def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
+    def plan(self, unit: Unit, action: str) -> EvictionCandidates | str | None:
         """Return how to take back what the unit's queue may have, or to preempt in the queue."""
         row = self.ledger.row_of(unit.pods[0])
         if row is None:

@@ -16,7 +16,7 @@ from bayplan.dialects import volcano
 from bayplan.queues.gate import gate
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import AmountRows
-from bayplan_plugins.queues.policy import QuotaRefusal, RoomPlan
+from bayplan_plugins.queues.policy import EvictionCandidates, QuotaRefusal
 from bayplan_plugins.queues.volcano.admission import Admission
 from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
 from bayplan_plugins.queues.volcano.definitions import QueueDefinitions
@@ -192,11 +192,11 @@ class VolcanoPolicy:
 
     # Making room -------------------------------------------------------------------------
 
-    def may_make_room(self, unit: Unit, action: str) -> bool:
+    def may_preempt(self, unit: Unit, action: str) -> bool:
         """Tell whether the action is one of Volcano's that are on; the search ends early."""
         return action in self.actions
 
-    def plan(self, unit: Unit, action: str) -> RoomPlan | str | None:
+    def plan(self, unit: Unit, action: str) -> EvictionCandidates | str | None:
         """Return how to make room for a unit by one of Volcano's actions."""
         row = self.ledger.row_of(unit.pods[0])
         if row is None or action not in self.actions:

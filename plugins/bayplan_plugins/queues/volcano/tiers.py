@@ -54,7 +54,7 @@ Votes = Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class _Seat:
+class _Switched:
     """A plugin in its tier, with its switches."""
 
     voter: Voter
@@ -85,9 +85,9 @@ class Tiers:
 
     def __init__(self, session: Session, tiers: Sequence[Sequence[PluginArgs]]) -> None:
         self._session = session
-        self._seats = [
+        self._switched = [
             [
-                _Seat(PLUGINS[one.name](session, one.arguments, one.enable_hierarchy), one)
+                _Switched(PLUGINS[one.name](session, one.arguments, one.enable_hierarchy), one)
                 for one in tier
                 if one.name in PLUGINS
             ]
@@ -110,13 +110,13 @@ class Tiers:
     @property
     def voters(self) -> Sequence[Voter]:
         """The plugins that vote, in order."""
-        return [seat.voter for tier in self._seats for seat in tier]
+        return [seat.voter for tier in self._switched for seat in tier]
 
     def _votes(self, name: str) -> Votes:
         """Return the functions of the plugins that vote so and whose switch is on, by tier."""
         switch = _SWITCH_OF[name]
         found = []
-        for tier in self._seats:
+        for tier in self._switched:
             on = [seat.voter for seat in tier if getattr(seat.switches, switch)]
             found.append([getattr(one, name) for one in on if one.has(name)])
         return found

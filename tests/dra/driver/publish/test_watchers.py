@@ -15,7 +15,7 @@ from typing import Protocol
 import pynvml
 import pytest
 from tests.dra.driver.driver_stage import EmbeddedApi, eventually, short_folder
-from tests.dra.driver.kubelet_double import Kubelet
+from tests.dra.driver.fake_kubelet import Kubelet
 from tests.topology.machine.readers import nvml_machine
 from tests.topology.machine.readers.nvml_machine import (
     FakeLink,

@@ -9,8 +9,8 @@ from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, loc
 
 from bayplan.api import ApiObject, Pod
 from bayplan.testing import Cluster, make_node, make_pod
+from bayplan_plugins.queues.kueue.dry_run import DryRun
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
-from bayplan_plugins.queues.kueue.rehearsal import Rehearsal
 from bayplan_plugins.queues.kueue.tried_sizes import TriedSizes
 
 GPU = "nvidia.com/gpu"
@@ -31,7 +31,7 @@ def test_bounds_hold_until_the_mark_changes() -> None:
     assert sizes.answer("a", 2, 1) is None
 
 
-def plain_fits(rehearsal: Rehearsal, key: str, assignment: Assignment) -> bool:
+def plain_fits(rehearsal: DryRun, key: str, assignment: Assignment) -> bool:
     """Try a workload and take it off its nodes again."""
     with rehearsal._handle.snapshot.trial():
         return rehearsal._try(key, assignment)
@@ -77,5 +77,5 @@ def test_alike_workloads_are_admitted_as_if_each_was_tried(
 ) -> None:
     found = story(seed)
     assert found
-    monkeypatch.setattr(Rehearsal, "_beside", plain_fits)
+    monkeypatch.setattr(DryRun, "_beside", plain_fits)
     assert story(seed) == found

@@ -81,9 +81,9 @@ class GpuGroups:
         """The groups that pods get whose removal is being undone, by key."""
         self._failures: dict[tuple[str, str], int] = {}
         self._given_up: set[str] = set()
-        self._unseated: dict[str, dict[str, PodInfo]] = {}
+        self._unassigned: dict[str, dict[str, PodInfo]] = {}
         """Pods without a node that are placed where no card has room for them, by node and key."""
-        self._seating = False
+        self._assigning = False
         self.spreads = False
         snapshot.on_pod(self._moved)
         for pod, node in list(snapshot.placed.values()):
@@ -262,23 +262,23 @@ class GpuGroups:
             self._reservation_moved(pod, node, placed)
         else:
             self._sharer_moved(pod, node, placed)
-        self._seat(node)
+        self._assign_waiting(node)
 
-    def _seat(self, node: str) -> None:
+    def _assign_waiting(self, node: str) -> None:
         """Give pods that found no card one, now that others have gone or are being deleted."""
-        if self._snapshot.in_trial or self._seating or not self._unseated.get(node):
+        if self._snapshot.in_trial or self._assigning or not self._unassigned.get(node):
             return
-        self._seating = True
+        self._assigning = True
         try:
-            for pod in list(self._unseated[node].values()):
-                self._seat_one(pod, node)
+            for pod in list(self._unassigned[node].values()):
+                self._assign_one(pod, node)
         finally:
-            self._seating = False
+            self._assigning = False
 
-    def _seat_one(self, pod: PodInfo, node: str) -> None:
+    def _assign_one(self, pod: PodInfo, node: str) -> None:
         held = self._held.get(pod.key)
         if held is None or held.node != node:
-            self._unseated[node].pop(pod.key, None)
+            self._unassigned[node].pop(pod.key, None)
             return
         chosen = self.choose(held.request, node, later=True)
         if chosen is not None:
@@ -307,7 +307,7 @@ class GpuGroups:
             groups, seated = self._groups_for(pod, node, request)
         self._held[pod.key] = _Held(node, request, groups)
         if not seated and not self._snapshot.in_trial:
-            self._unseated.setdefault(node, {})[pod.key] = pod
+            self._unassigned.setdefault(node, {})[pod.key] = pod
         on_node = self._nodes.setdefault(node, {})
         for name in groups:
             group = on_node.setdefault(name, Group())
@@ -318,8 +318,8 @@ class GpuGroups:
     def _leave(self, pod: PodInfo) -> None:
         held = self._held.pop(pod.key)
         snapshot = self._snapshot
-        if not snapshot.in_trial and held.node in self._unseated:
-            self._unseated[held.node].pop(pod.key, None)
+        if not snapshot.in_trial and held.node in self._unassigned:
+            self._unassigned[held.node].pop(pod.key, None)
         if not snapshot.undoing:
             if snapshot.in_trial:
                 snapshot.on_rollback(partial(self._restored.__setitem__, pod.key, held.groups))

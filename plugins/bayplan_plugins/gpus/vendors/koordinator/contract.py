@@ -24,7 +24,7 @@ from bayplan.dialects.koordinator.allocations import (
     Allocation,
     allocations_of,
 )
-from bayplan.dialects.koordinator.hints import WISH_ANNOTATIONS
+from bayplan.dialects.koordinator.hints import HINT_ANNOTATIONS
 from bayplan.dialects.koordinator.requests import (
     GPU,
     GPU_CORE,
@@ -66,7 +66,7 @@ class KoordinatorCards:
     """The devices of nodes that have a Device object."""
 
     name = "koordinator"
-    reads = frozenset(WISH_ANNOTATIONS)
+    reads = frozenset(HINT_ANNOTATIONS)
 
     def __init__(self, snapshot: Snapshot, args: KoordinatorArgs | None = None) -> None:
         self._snapshot = snapshot
@@ -299,7 +299,7 @@ def _machine(cards: Sequence[Card]) -> Machine:
 def _word(pod: PodInfo) -> str:
     """Return the first resource, or else annotation, of a pod that means Koordinator."""
     own = sorted(OWN_RESOURCES.intersection(pod.requests))
-    return own[0] if own else next(name for name in WISH_ANNOTATIONS if name in pod.annotations)
+    return own[0] if own else next(name for name in HINT_ANNOTATIONS if name in pod.annotations)
 
 
 def _any_cards_do(request: DeviceRequest) -> bool:

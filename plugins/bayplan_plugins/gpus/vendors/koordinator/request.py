@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from bayplan.dialects.koordinator.hints import NO_WISHES, Wishes, wishes_of
+from bayplan.dialects.koordinator.hints import NO_HINTS, AllocationHints, hints_of
 from bayplan.dialects.koordinator.requests import GPU, NPU_CORE, PerCard, device_requests, per_card
 from bayplan.dialects.koordinator.templates import Templates, matching
 
@@ -24,7 +24,7 @@ class DeviceRequest:
 
     amounts: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
     gpus: PerCard | None = None
-    wishes: Wishes = NO_WISHES
+    wishes: AllocationHints = NO_HINTS
     templates: tuple[tuple[str, str], ...] | None = None
 
     def of(self, kind: str) -> dict[str, int]:
@@ -54,12 +54,12 @@ def read_request(
     amounts = device_requests(requests)
     if not amounts:
         return None
-    return _request(amounts, wishes_of(annotations), templates, templated)
+    return _request(amounts, hints_of(annotations), templates, templated)
 
 
 def _request(
     amounts: Mapping[str, Mapping[str, int]],
-    wishes: Wishes | None,
+    wishes: AllocationHints | None,
     templates: Callable[[], Templates],
     templated: Collection[str],
 ) -> DeviceRequest:
@@ -70,4 +70,4 @@ def _request(
         if not found:
             raise ValueError(NO_TEMPLATE)
     plain = tuple((kind, tuple(sorted(own.items()))) for kind, own in amounts.items())
-    return DeviceRequest(plain, gpus, wishes or NO_WISHES, found)
+    return DeviceRequest(plain, gpus, wishes or NO_HINTS, found)

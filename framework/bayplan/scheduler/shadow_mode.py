@@ -15,7 +15,7 @@ from bayplan.scheduler.nominator import Nomination
 from bayplan.scheduler.queued_unit import QueuedUnit
 from bayplan.scheduler.state import SchedulerState
 
-__all__ = ["EXPECTED", "EXPECTED_SECONDS", "ClusterOfAnother", "Expectations"]
+__all__ = ["EXPECTED", "EXPECTED_SECONDS", "ReadOnlyCluster", "ShadowMode"]
 
 EXPECTED = "expected"
 """The action of a nomination for a unit that another scheduler is expected to bind."""
@@ -23,7 +23,7 @@ EXPECTED_SECONDS = 10.0
 """Seconds that nodes are kept free for a unit that fits."""
 
 
-class ClusterOfAnother:
+class ReadOnlyCluster:
     """The cluster as a scheduler has it that binds nothing: of its writes, the status of pools is
     carried out; no other is, nor answered.
     """
@@ -51,7 +51,7 @@ class ClusterOfAnother:
             self._cluster.submit(write, done)
 
 
-class Expectations:
+class ShadowMode:
     """Where the pods of another scheduler are expected to go."""
 
     def __init__(self, state: SchedulerState) -> None:

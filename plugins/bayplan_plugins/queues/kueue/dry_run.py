@@ -18,7 +18,7 @@ from bayplan_plugins.queues.kueue.store import Store
 from bayplan_plugins.queues.kueue.tried_sizes import TriedSizes, kind_of
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 
-__all__ = ["Rehearsal"]
+__all__ = ["DryRun"]
 
 _NO_NODES = "its pods would not get nodes"
 
@@ -31,7 +31,7 @@ class _Together:
     gang: Gang | None = None
 
 
-class Rehearsal:
+class DryRun:
     """The trials of some cycles, in which what is admitted stays placed until all are over."""
 
     def __init__(self, handle: Handle, pods: PodWorkloads, store: Callable[[], Store]) -> None:

@@ -6,10 +6,10 @@ from bayplan.api import Pod
 from bayplan.scheduler.active_profiles import ActiveProfiles
 from bayplan.snapshot import PodInfo
 
-__all__ = ["Rivals"]
+__all__ = ["OtherSchedulers"]
 
 
-class Rivals:
+class OtherSchedulers:
     """The schedulers whose pods ask for what this one gives out under locks, by name.
 
     Their pods tell of them, before any of these has a node: a lock of bayplan's own is not needed

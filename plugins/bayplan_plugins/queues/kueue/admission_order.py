@@ -9,7 +9,7 @@ from dataclasses import replace
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api.kueue import ResourceFlavor
 from bayplan.api.queue import Amounts
-from bayplan.queues.report import JobInLine
+from bayplan.queues.report import PendingJob
 from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.amounts import column
 from bayplan_plugins.queues.kueue.conditions import (
@@ -18,11 +18,11 @@ from bayplan_plugins.queues.kueue.conditions import (
     has_quota,
     is_true,
 )
+from bayplan_plugins.queues.kueue.dry_run import DryRun
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome
 from bayplan_plugins.queues.kueue.quotas import QuotaForest
-from bayplan_plugins.queues.kueue.rehearsal import Rehearsal
 from bayplan_plugins.queues.kueue.slices import replaced_key
 from bayplan_plugins.queues.kueue.workloads import (
     PodSetRequests,
@@ -47,13 +47,13 @@ class AdmissionLine:
         admission: Admission,
         pods: PodWorkloads,
         jobs: JobWorkloads,
-        rehearsal: Rehearsal,
+        rehearsal: DryRun,
     ) -> None:
         self._handle = handle
         self._admission = admission
         self._pods = pods
         self._jobs = jobs
-        self._rehearsal = rehearsal
+        self._dry_run = rehearsal
 
     # Who waits ---------------------------------------------------------------------------
 
@@ -94,17 +94,17 @@ class AdmissionLine:
         store = self._admission.store
         first = [next(iter(line), None) for line in store.pending.values()]
         waiting = [one for one in first if one is not None]
-        with self._rehearsal.running(()):
+        with self._dry_run.running(()):
             return any(
                 self._admission.would_fit(one, (), self._handle.unix_time)
                 for one in waiting
                 if store.inactive_reason(one.queue) is None
             )
 
-    def jobs(self, queue: str) -> list[JobInLine]:
+    def jobs(self, queue: str) -> list[PendingJob]:
         """Return the workloads that wait for a queue's quota, the next one first."""
         return [
-            JobInLine(
+            PendingJob(
                 self._name(one.key),
                 place,
                 sum(pod_set.count for pod_set in one.pod_sets),
@@ -220,7 +220,7 @@ class AdmissionLine:
         if one is None:
             return 0
         ended: dict[str, int] = {}
-        with self._rehearsal.running(()):
+        with self._dry_run.running(()):
             for count, pods in enumerate(jobs, 1):
                 for pod in pods:
                     self._handle.snapshot.remove_pod(pod.key)
@@ -245,7 +245,7 @@ class AdmissionLine:
         waiting = self._first_in_line(queues)
         # The pods that are gone from the snapshot would get nodes again.
         shrinking = {old.key for old, _ in smaller}
-        with self._rehearsal.running(key for key in admitted if key not in shrinking):
+        with self._dry_run.running(key for key in admitted if key not in shrinking):
             for one in waiting:
                 name = self._name(one.key)
                 if job not in ("", name):
@@ -263,7 +263,7 @@ class AdmissionLine:
         first = self._first_in_line({one.queue, *(old.queue for old, _ in smaller)}, one)
         if all(other.key != one.key for other in first):
             return False
-        with self._rehearsal.without(pods):
+        with self._dry_run.without(pods):
             return self._admission.would_fit_beside(one, smaller, self._handle.unix_time)
 
     def _smaller(self, pods: Iterable[PodInfo]) -> list[tuple[WorkloadInfo, WorkloadInfo]]:

@@ -1,9 +1,10 @@
-"""Making room: the search for victims whose removal lets a unit really be placed.
+"""The search for victims whose eviction lets a unit really be placed.
 
-Reclaim, preemption and consolidation differ in who may go and in what order, which a
-:class:`~bayplan_plugins.queues.policy.RoomPlan` says. The search is one: victims are taken off the
-snapshot in a trial until the unit is placed there, by all plugins of the profile, in its network
-domain, with its devices; then those that are not in its way stay. So nobody is evicted in vain.
+Reclaim, preemption and consolidation differ in who may go and in what order, which an
+:class:`~bayplan_plugins.queues.policy.EvictionCandidates` says. The search is one: victims are
+taken off the snapshot in a trial until the unit is placed there, by all plugins of the profile, in
+its network domain, with its devices; then those that are not in its way stay, so that nobody is
+evicted without need.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from dataclasses import replace
 
 from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan_plugins.queues.leaving import leaving_pods
-from bayplan_plugins.queues.policy import Moves, Room, RoomPlan, Step
+from bayplan_plugins.queues.policy import EvictionCandidates, EvictionPlan, Moves, Step
 from bayplan_plugins.shared.moving import placed_again
 from bayplan_plugins.shared.victims import Evictable
 
-__all__ = ["RoomSearch"]
+__all__ = ["VictimSearch"]
 
 _EVERYWHERE = Placement("", None)
 _SPARED_ONE_BY_ONE = 16
@@ -26,17 +27,17 @@ _MOST_PLACEMENTS = 200
 """Tentative placements of the unit in one search."""
 
 
-class RoomSearch:
+class VictimSearch:
     """The search for one unit."""
 
-    def __init__(self, handle: Handle, unit: Unit, plan: RoomPlan) -> None:
+    def __init__(self, handle: Handle, unit: Unit, plan: EvictionCandidates) -> None:
         self._handle = handle
         self._unit = unit
         self._plan = plan
         self._evictable = Evictable(unit, handle)
         self._placements = 0
 
-    def run(self) -> Room | None:
+    def run(self) -> EvictionPlan | None:
         """Return the first room found in the plan's order, None for none.
 
         Pods that are leaving count as gone; those on the unit's nodes are the first step of the
@@ -52,7 +53,7 @@ class RoomSearch:
         waited_for = [pod for pod, node in leaving if node in used]
         return replace(room, steps=(waited_for, *room.steps)) if waited_for else room
 
-    def _found(self) -> Room | None:
+    def _found(self) -> EvictionPlan | None:
         taken = self._first_enough()
         if taken is None:
             return None
@@ -148,7 +149,7 @@ class RoomSearch:
 
     # The answer --------------------------------------------------------------------------
 
-    def _room(self, steps: Sequence[Step]) -> Room | None:
+    def _room(self, steps: Sequence[Step]) -> EvictionPlan | None:
         """Place the unit without these steps, then those again that may move; None if refused."""
         snapshot, handle = self._handle.snapshot, self._handle
         where = {pod.key: snapshot.placed[pod.key][1] for step in steps for pod in step}
@@ -171,7 +172,7 @@ class RoomSearch:
             lost = [[pod for pod in step if pod.key not in moves] for step in steps]
             if not self._plan.accepts([step for step in lost if step]):
                 return None
-        return Room(left, nodes, {k: node for k, node in moves.items() if k not in stays})
+        return EvictionPlan(left, nodes, {k: node for k, node in moves.items() if k not in stays})
 
     def _moved(self, steps: Sequence[Step]) -> dict[str, str]:
         """Place the victims again, job by job, the last victim first; return their nodes."""

@@ -14,10 +14,10 @@ from bayplan_plugins.queues.koordinator.quota import Quota
 from bayplan_plugins.queues.koordinator.resource_lists import exceeding, subtracted
 from bayplan_plugins.queues.policy import Moves, Step
 
-__all__ = ["PreemptPlan", "ReclaimPlan"]
+__all__ = ["PreemptCandidates", "ReclaimCandidates"]
 
 
-class _QuotaPlan:
+class _QuotaCandidates:
     """The pods of quotas that may be evicted, with the rest of their gangs."""
 
     moves = Moves.NONE
@@ -71,7 +71,7 @@ class _QuotaPlan:
         return step if may_go else ()
 
 
-class ReclaimPlan(_QuotaPlan):
+class ReclaimCandidates(_QuotaCandidates):
     """Pods of quotas that use more than they may have now, which is the unit's quota's.
 
     A quota gives no more than what it uses beyond its runtime; the quotas nearest in the tree give
@@ -95,7 +95,7 @@ class ReclaimPlan(_QuotaPlan):
                         yield step
 
 
-class PreemptPlan(_QuotaPlan):
+class PreemptCandidates(_QuotaCandidates):
     """Pods of the unit's own quota with a lower priority than all of the unit's."""
 
     def steps(self) -> Iterator[Step]:

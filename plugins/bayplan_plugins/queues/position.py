@@ -13,18 +13,18 @@ from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import stated_duration
 from bayplan.naming import counted
 from bayplan.queues.amounts import base_resource
-from bayplan.queues.report import KnownReports, LineReport, QueueReport, amount_text
+from bayplan.queues.report import KnownReports, QueuePosition, QueueReport, amount_text
 from bayplan_plugins.queues.policy import (
     AdmitsJobs,
+    EvictionPlan,
     MayLeaveAdmission,
     Policy,
     QuotaRefusal,
     ReservesQuota,
-    Room,
 )
-from bayplan_plugins.queues.room import RoomSearch
+from bayplan_plugins.queues.victim_search import VictimSearch
 
-__all__ = ["left_to", "line_of", "reports"]
+__all__ = ["left_to", "position_of", "reports"]
 
 _MOST_NAMED = 5
 _MOST_TRIED = 64
@@ -73,7 +73,7 @@ def _offered(handle: Handle, resources: Iterable[str]) -> set[str]:
     return found | drivers
 
 
-def line_of(handle: Handle, policy: Policy, queue: str, unit: Unit) -> LineReport:
+def position_of(handle: Handle, policy: Policy, queue: str, unit: Unit) -> QueuePosition:
     """Return where a unit stands in the line of its queue."""
     row = policy.ledger.tree.row_of.get(queue)
     own = _own_report(handle, policy, row) if row is not None else _unknown(policy, queue)
@@ -81,10 +81,10 @@ def line_of(handle: Handle, policy: Policy, queue: str, unit: Unit) -> LineRepor
     place = keys.index(name) + 1 if name in keys else 0
     note = left_to(policy)
     if note:
-        return LineReport(own, place, len(keys), notes=(note,))
+        return QueuePosition(own, place, len(keys), notes=(note,))
     refusal = policy.refusal(unit) if row is not None else None
     lacks = policy.shortfall(unit) if row is not None and isinstance(policy, AdmitsJobs) else None
-    return LineReport(
+    return QueuePosition(
         own,
         place,
         len(keys),
@@ -104,7 +104,7 @@ def left_to(policy: Policy) -> str:
 def _line(handle: Handle, policy: Policy, queue: str, unit: Unit) -> tuple[list[str], str]:
     """Return the jobs in line, and the name of the unit there."""
     if isinstance(policy, AdmitsJobs):
-        return [one.job for one in policy.jobs_in_line(queue)], policy.name_in_line(unit.pods[0])
+        return [one.job for one in policy.pending_jobs(queue)], policy.pending_name(unit.pods[0])
     return [other.key for other in handle.pending(f"{policy.system}/{queue}")], unit.key
 
 
@@ -131,21 +131,22 @@ def _reclaims(handle: Handle, policy: Policy, unit: Unit) -> Iterable[str]:
         if isinstance(plan, str):
             yield f"{action}: {plan.removeprefix(f'{action}: ')}"
         elif plan is not None:
-            room = plan if isinstance(plan, Room) else RoomSearch(handle, unit, plan).run()
-            if room is None:
+            if not isinstance(plan, EvictionPlan):
+                plan = VictimSearch(handle, unit, plan).run()
+            if plan is None:
                 yield f"{action}: no eviction that is allowed makes room for it"
             else:
-                yield f"{action}: {_evictions(policy, room)}"
+                yield f"{action}: {_evictions(policy, plan)}"
 
 
-def _evictions(policy: Policy, room: Room) -> str:
+def _evictions(policy: Policy, plan: EvictionPlan) -> str:
     by_queue: dict[str, int] = {}
-    for pod in room.victims:
+    for pod in plan.victims:
         queue = policy.queue_of(pod) or "no queue"
         by_queue[queue] = by_queue.get(queue, 0) + 1
     parts = [f'{counted(count, "pod")} of "{queue}"' for queue, count in by_queue.items()]
-    moved = f", {counted(len(room.moves), 'pod')} of them placed again elsewhere"
-    return f"would evict {' and '.join(parts)}{moved if room.moves else ''}"
+    moved = f", {counted(len(plan.moves), 'pod')} of them placed again elsewhere"
+    return f"would evict {' and '.join(parts)}{moved if plan.moves else ''}"
 
 
 def _waits_for(handle: Handle, policy: Policy, unit: Unit) -> Iterable[str]:
@@ -167,7 +168,7 @@ def _waits_for(handle: Handle, policy: Policy, unit: Unit) -> Iterable[str]:
 
 def _job_of(policy: Policy, pod: PodInfo) -> str:
     if isinstance(policy, AdmitsJobs):
-        return policy.name_in_line(pod)
+        return policy.pending_name(pod)
     return pod.gang or pod.key
 
 

@@ -8,10 +8,10 @@ from bayplan.api import Node, ResourceClaim
 from bayplan_dra.allocator import AllocatedState, CounterKey, DeviceTable, HeldDevice, Usage
 from bayplan_plugins.device_ledger.ledger import DeviceLedger
 
-__all__ = ["earlier_rival"]
+__all__ = ["earlier_claim"]
 
 
-def earlier_rival(ledger: DeviceLedger, claim: ResourceClaim, node: Node) -> str:
+def earlier_claim(ledger: DeviceLedger, claim: ResourceClaim, node: Node) -> str:
     """Return the key of a claim that got a device of this one, or too much of it, before it.
 
     "" if all devices of the claim are its own, and enough is there of those that it shares. Of

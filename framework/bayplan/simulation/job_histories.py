@@ -10,11 +10,11 @@ from typing import Any
 from bayplan.api.object_key import controller_key
 from bayplan.snapshot import PodInfo
 
-__all__ = ["JobCourse", "JobCourses", "job_of"]
+__all__ = ["JobHistories", "JobHistory", "job_of"]
 
 
 @dataclass
-class JobCourse:
+class JobHistory:
     """One job: times are seconds, ``nodes`` counts its pods by the node that each last had.
 
     ``waited`` is the longest that any part of it waited at once, up to now if it is ``waiting``; an
@@ -48,7 +48,7 @@ class _Held:
     requests: Mapping[str, int]
 
 
-class JobCourses:
+class JobHistories:
     """Follows the pods of jobs. A job is named by what makes its pods, which is so in every run.
 
     :param now: returns the time in seconds.
@@ -57,7 +57,7 @@ class JobCourses:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._held: dict[str, _Held] = {}
-        self.found: dict[str, JobCourse] = {}
+        self.found: dict[str, JobHistory] = {}
 
     def bound(self, pod: PodInfo, node: str) -> None:
         """Note that a pod has a node."""
@@ -83,20 +83,20 @@ class JobCourses:
         course = self._of(job)
         course.waited = max(course.waited, seconds)
 
-    def with_waiting(self, waiting: Mapping[str, float]) -> dict[str, JobCourse]:
+    def with_waiting(self, waiting: Mapping[str, float]) -> dict[str, JobHistory]:
         """Return the courses up to now.
 
         :param waiting: the jobs that wait now, and for how many seconds.
         """
-        found = {job: JobCourse(**vars(one)) for job, one in self.found.items()}
+        found = {job: JobHistory(**vars(one)) for job, one in self.found.items()}
         for job, seconds in waiting.items():
-            course = found.setdefault(job, JobCourse())
+            course = found.setdefault(job, JobHistory())
             course.waited = max(course.waited, seconds)
             course.waiting = True
         return dict(sorted(found.items()))
 
-    def _of(self, job: str) -> JobCourse:
-        return self.found.setdefault(job, JobCourse())
+    def _of(self, job: str) -> JobHistory:
+        return self.found.setdefault(job, JobHistory())
 
 
 def job_of(pod: PodInfo) -> str:

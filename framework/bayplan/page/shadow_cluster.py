@@ -7,12 +7,12 @@ import logging
 from bayplan.cluster.protocol import Cluster, Done, WatchEvent, WatchHandler, Write
 from bayplan.errors import ClusterError
 
-__all__ = ["Onlooker"]
+__all__ = ["ShadowCluster"]
 
 _log = logging.getLogger("bayplan.page")
 
 
-class Onlooker:
+class ShadowCluster:
     """Shows a cluster, and keeps from it what goes wrong: it takes no writes, and no exceptions."""
 
     def __init__(self, cluster: Cluster) -> None:
