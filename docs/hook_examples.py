@@ -49,7 +49,7 @@ from bayplan.api.times import seconds_of
 
 _TEAM = "example.com/team"
 _MAY_GO = "example.com/may-go"
-_SEATS = "example.com/seats"
+_DESKS = "example.com/desks"
 _LEASE: StateKey[int] = StateKey("example.lease")
 _log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class TeamNodes(Plugin[Args]):
 
 
 class FewPodsOfATeam(Plugin[Args]):
-    """Prefer nodes with few pods of the pod's team; a node takes as many as it has seats."""
+    """Prefer nodes with few pods of the pod's team; a node takes as many as it has places."""
 
     normalize_scores = Normalize.HOOK
 
@@ -108,7 +108,7 @@ class FewPodsOfATeam(Plugin[Args]):
 
     @hookimpl
     def serves(self, pod: PodInfo) -> frozenset[str]:
-        return frozenset({_SEATS}).intersection(pod.requests)
+        return frozenset({_DESKS}).intersection(pod.requests)
 
     @hookimpl
     def slots(self, nodes: NodeView) -> IntColumn:

@@ -34,7 +34,7 @@ from bayplan.billing.prices import PriceList
 from bayplan.errors import InputError
 from bayplan.metering.journal import Batch, Journal
 from bayplan.metering.record import CapacityRecord, CapacityState, UsageRecord
-from bayplan.metering.time_series import Course
+from bayplan.metering.time_series import TimeSeries
 
 MONTH = Month(2026, 3)
 BEGIN, END = at("2026-02-27"), at("2026-04-02")
@@ -219,14 +219,14 @@ def test_only_hours_that_are_cut_are_read_record_by_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     journal = journal_of([used("2026-03-01 00:20", "2026-03-30 12:34")])
-    course = Course(journal, MONTH.since, MONTH.until, {"tenant": "lab"})
-    [key] = course.keys
+    series = TimeSeries(journal, MONTH.since, MONTH.until, {"tenant": "lab"})
+    [key] = series.keys
     transactions = []
     opened = journal.transaction
     monkeypatch.setattr(journal, "transaction", lambda: transactions.append(1) or opened())
-    assert course.used(key, MONTH.until) == course.used(key, at("2026-03-31"))
-    assert course.used(key, at("2026-03-01 01:00")) == 40 * MINUTE * 1000
+    assert series.used(key, MONTH.until) == series.used(key, at("2026-03-31"))
+    assert series.used(key, at("2026-03-01 01:00")) == 40 * MINUTE * 1000
     assert transactions == []
-    assert course.used(key, at("2026-03-01 00:50")) == 30 * MINUTE * 1000
-    assert course.used(key, at("2026-03-01 00:10")) == 0
+    assert series.used(key, at("2026-03-01 00:50")) == 30 * MINUTE * 1000
+    assert series.used(key, at("2026-03-01 00:10")) == 0
     assert len(transactions) == 2

@@ -21,8 +21,8 @@ from bayplan.testing import Cluster, make_object
 from bayplan_plugins.queues.volcano import configuration as configuration_of_volcano
 from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
+from bayplan_plugins.queues.volcano.plugins.base import Enqueue, VolcanoPlugin
 from bayplan_plugins.queues.volcano.tiers import PLUGINS
-from bayplan_plugins.queues.volcano.voters.base import Enqueue, Voter
 
 Case = dict[str, Any]
 
@@ -36,7 +36,7 @@ _SCHEDULING = "scheduling.volcano.sh/v1beta1"
 _PLACES = ("allocate", "backfill")
 
 
-class Rejecter(Voter):
+class Rejecter(VolcanoPlugin):
     """The plugin that one of Volcano's tests registers: it admits no job named pgA."""
 
     def enqueueable(
@@ -293,7 +293,7 @@ def run(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Outcome:
     """Run one session of a case and return what it did."""
     names = frozenset((*configuration_of_volcano.PLUGIN_NAMES, "test-rejecter"))
     monkeypatch.setattr(configuration_of_volcano, "PLUGIN_NAMES", names)
-    monkeypatch.setitem(cast(dict[str, type[Voter]], PLUGINS), "test-rejecter", Rejecter)
+    monkeypatch.setitem(cast(dict[str, type[VolcanoPlugin]], PLUGINS), "test-rejecter", Rejecter)
     arguments = {"Queues": {"volcano": configuration(case)}, **_packing(case)}
     weights = _weights(case)
     if weights is None:

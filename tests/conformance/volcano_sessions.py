@@ -18,10 +18,10 @@ from bayplan_plugins.queues.volcano.entitlements import dominant_share
 from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Jobs
 from bayplan_plugins.queues.volcano.node_groups import VolcanoNodeGroups
+from bayplan_plugins.queues.volcano.plugins.base import VolcanoPlugin
 from bayplan_plugins.queues.volcano.policy import VolcanoPolicy
 from bayplan_plugins.queues.volcano.revocable_nodes import VolcanoRevocableNodes
 from bayplan_plugins.queues.volcano.session import Claimant, Victim
-from bayplan_plugins.queues.volcano.voters.base import Voter
 
 __all__ = ["RUNNERS", "run_session"]
 
@@ -40,8 +40,8 @@ def _policy(cluster: Cluster) -> VolcanoPolicy:
     return policy
 
 
-def _voter(policy: VolcanoPolicy) -> Voter:
-    return policy.tiers.voters[0]
+def _voter(policy: VolcanoPolicy) -> VolcanoPlugin:
+    return policy.tiers.plugins[0]
 
 
 # Sessions ----------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def _conformance(case: Case) -> tuple[Any, Any]:
         pods.append(make_object({"apiVersion": "v1", "kind": "Pod", **pod}))
     cluster = Cluster(plugins={"Queues": {"volcano": configuration(case)}})
     cluster.add(*pods)
-    voter = _voter(_policy(cluster))
+    plugin = _voter(_policy(cluster))
     placed = cluster.snapshot.placed
     kept = []
     for one in case["row"]["preemptees"]:
@@ -136,7 +136,7 @@ def _conformance(case: Case) -> tuple[Any, Any]:
         one_pod = placed[key][0]
         job = _policy(cluster).session.jobs.of(one_pod)
         claimant = Claimant(job, [one_pod], 0, np.zeros(0), 0)
-        if voter.preemptable(claimant, Victim(job, [one_pod], 0, np.zeros(0), False)):
+        if plugin.preemptable(claimant, Victim(job, [one_pod], 0, np.zeros(0), False)):
             kept.append(key)
     return kept, [f"{one['Namespace']}/{one['Name']}" for one in case["row"]["expectVictims"]]
 

@@ -74,7 +74,7 @@ class Browser:
         """Run a script and return its value."""
         return self.driver.execute_script(script, *arguments)
 
-    def picture(self, path: Path) -> None:
+    def cluster_view(self, path: Path) -> None:
         """Save what the window shows."""
         self.driver.save_screenshot(str(path))
 

@@ -593,7 +593,7 @@ def test_the_page_looks_like_the_picture_in_the_documents(
 ) -> None:
     """Blocks of 20 by 20 pixels are compared, so that another font makes no difference.
 
-    ``BAYPLAN_PICTURES=1 pytest tests/page`` takes a new picture.
+    ``BAYPLAN_PICTURES=1 pytest tests/page`` takes a new cluster_view.
     """
     window.driver.set_window_size(1200, 800)
     try:
@@ -602,12 +602,12 @@ def test_the_page_looks_like_the_picture_in_the_documents(
         window.run("document.querySelector('.title').textContent = 'bayplan: example'")
         window.settle()
         own = tmp_path / "page.png"
-        window.picture(own)
+        window.cluster_view(own)
         known = ROOT / "docs" / "page.png"
         if os.environ.get("BAYPLAN_PICTURES"):
             known.write_bytes(own.read_bytes())
         pictures = [base64.b64encode(path.read_bytes()).decode() for path in (known, own)]
-        # A picture inside a page is forbidden by its policy; another page compares them.
+        # A cluster_view inside a page is forbidden by its policy; another page compares them.
         window.driver.get("data:text/html,<h1>pictures</h1>")
         assert window.driver.execute_async_script(DIFFERENCE, *pictures) < 12
     finally:
@@ -617,14 +617,14 @@ def test_the_page_looks_like_the_picture_in_the_documents(
 DIFFERENCE = """
 const [first, second, done] = arguments;
 const read = async (data) => {
-  const picture = new Image();
-  picture.src = `data:image/png;base64,${data}`;
-  await picture.decode();
+  const cluster_view = new Image();
+  cluster_view.src = `data:image/png;base64,${data}`;
+  await cluster_view.decode();
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [60, 40];
   const context = canvas.getContext("2d");
   context.imageSmoothingQuality = "high";
-  context.drawImage(picture, 0, 0, 60, 40);
+  context.drawImage(cluster_view, 0, 0, 60, 40);
   return context.getImageData(0, 0, 60, 40).data;
 };
 Promise.all([read(first), read(second)]).then(([a, b]) => {

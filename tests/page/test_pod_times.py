@@ -74,9 +74,9 @@ def message(scheduler_name: str, status: dict) -> str:
     cluster.create(pod({}, {"schedulerName": scheduler_name}, status))
     cluster.deliver()
     scheduler.stand_by()
-    assert feed.picture is not None
+    assert feed.cluster_view is not None
     feed.look(0.0)
-    return feed.picture.units["default/p"].message
+    return feed.cluster_view.units["default/p"].message
 
 
 def test_a_pod_of_another_scheduler_says_whom_it_waits_for() -> None:

@@ -13,7 +13,7 @@ from bayplan.api.dra import Device, DeviceAttribute, ResourcePool, ResourceSlice
 from bayplan.cli.report import Recording
 from bayplan.cluster.manifests import load_manifests
 from bayplan.cluster.protocol import WatchEvent, WatchType
-from bayplan.page.cluster_view import Picture
+from bayplan.page.cluster_view import ClusterView
 from bayplan.page.history import MOST_SAMPLES
 from bayplan.profiles.loading import default_profiles
 from bayplan.simulation import Simulation
@@ -146,20 +146,20 @@ def test_samples_get_sparser_instead_of_more() -> None:
 
 def test_a_broken_watch_loses_nothing() -> None:
     recording, simulation = simulated([gpu_node("n"), gpu_pod("a"), gpu_pod("b")])
-    picture = recording.picture
-    before = picture.as_json()
+    cluster_view = recording.cluster_view
+    before = cluster_view.as_json()
     objects = [obj for obj in everything(simulation) if getattr(obj, "key", "") != "default/b"]
-    picture.handle(WatchEvent(WatchType.RESYNC, objects=objects))
-    picture.look()
-    after = picture.as_json()
+    cluster_view.handle(WatchEvent(WatchType.RESYNC, objects=objects))
+    cluster_view.look()
+    after = cluster_view.as_json()
     assert after["pods"]["default/a"] == before["pods"]["default/a"]
     assert after["pods"]["default/b"]["stints"][-1][2] is not None, "it has gone meanwhile"
 
 
 def test_a_look_without_events_finds_no_change() -> None:
     recording, _ = simulated([gpu_node("n"), gpu_pod("a")])
-    recording.picture.look()
-    assert not recording.picture.look()
+    recording.cluster_view.look()
+    assert not recording.cluster_view.look()
 
 
 def test_rows_by_changes_equal_rows_made_at_once() -> None:
@@ -167,12 +167,12 @@ def test_rows_by_changes_equal_rows_made_at_once() -> None:
     objects = load_manifests((str(EXAMPLES / "must-gather-preempt"),)).objects
 
     def check(simulation) -> None:
-        recording.picture.look()
-        fresh = Picture(simulation.scheduler)
+        recording.cluster_view.look()
+        fresh = ClusterView(simulation.scheduler)
         for obj in everything(simulation):
             fresh.handle(WatchEvent(WatchType.ADDED, obj))
         fresh.look()
-        mine, plain = recording.picture.as_json(), fresh.as_json()
+        mine, plain = recording.cluster_view.as_json(), fresh.as_json()
         assert mine["nodes"] == plain["nodes"]
         for key, pod in plain["pods"].items():
             now = [stint for stint in pod.get("stints", ()) if stint[2] is None]
@@ -264,6 +264,6 @@ def test_a_pod_that_is_made_again_at_once_is_the_one_that_was_there(
     simulation.outlast(again)
     simulation.create([make_pod("p", cpu=1)])
     simulation.run()
-    row = recording.picture.pods["default/p"]
+    row = recording.cluster_view.pods["default/p"]
     assert row.created == created
     assert [(stint.since, stint.until) for stint in row.stints] == [(0.0, 30.0), (again, None)]

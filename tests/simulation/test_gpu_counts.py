@@ -59,14 +59,14 @@ def seen(*objects: Any, resource: str = GPU) -> Seen:
     (report,) = pool_reports(simulation.scheduler)
     amounts = report.as_json()["resources"][resource]
     used = next(one for one in overview(simulation.scheduler).amounts if one.resource == resource)
-    recording.picture.look()
+    recording.cluster_view.look()
     table = simulation.scheduler.snapshot.nodes
     rows = [line for row in range(len(table.nodes)) for line in resource_use(table, row)]
     printed = [(float(o), float(u)) for name, u, o in rows if name == resource]
-    tiles = recording.picture.nodes.values()
+    tiles = recording.cluster_view.nodes.values()
     held = {
         key: sum(card.compute for card in row.stints[-1].cards) / 1000
-        for key, row in recording.picture.pods.items()
+        for key, row in recording.cluster_view.pods.items()
         if row.stints
     }
     begin = round(simulation.cluster.start.timestamp() * 1000)

@@ -243,23 +243,23 @@ class _Lines:
 
         :param rests: what is billed beyond it.
         """
-        from bayplan.metering.time_series import Course, Step
+        from bayplan.metering.time_series import Step, TimeSeries
 
         steps = [Step(one.key, one.since, one.amount) for one in rests]
         steps += [Step(one.key, one.until, -one.amount) for one in rests]
-        course = Course(journal, since, until, {"tenant": tenant}, added=steps)
+        series = TimeSeries(journal, since, until, {"tenant": tenant}, added=steps)
         last = max((until, *(one.until for one in rests)))
         by_resource: dict[str, list[Key]] = defaultdict(list)
-        for key in course.keys:
+        for key in series.keys:
             by_resource[key[0]].append(key)
         for resource, keys in by_resource.items():
-            reached = {one: course.reached(keys, one) for one in self._thresholds(resource)}
+            reached = {one: series.reached(keys, one) for one in self._thresholds(resource)}
             crossings = {one: at for one, at in reached.items() if at is not None}
             for key in keys:
                 rates = discounted(self.tariff.rates(*key), resource, crossings)
                 for rate in rates:
                     begin, end = max(since, rate.since), min(last, rate.until)
-                    used = course.used(key, end) - course.used(key, begin) if begin < end else 0
+                    used = series.used(key, end) - series.used(key, begin) if begin < end else 0
                     if used:
                         self._add("used", key, rate, Decimal(1), used)
 
@@ -301,13 +301,13 @@ class _Lines:
         In a journal, what is in service on a node is never less than what is used there.
         """
         from bayplan.metering.tables import capacity
-        from bayplan.metering.time_series import Course
+        from bayplan.metering.time_series import TimeSeries
 
         for pool in sorted(pools):
-            used = Course(journal, since, until, {"pool": pool})
+            used = TimeSeries(journal, since, until, {"pool": pool})
             for kind, state in _STATES.items():
                 of = {"pool": pool, "state": state.value}
-                offered = Course(journal, since, until, of, capacity)
+                offered = TimeSeries(journal, since, until, of, capacity)
                 for key in offered.keys:
                     for rate in self.tariff.rates(*key):
                         begin, end = max(since, rate.since), min(until, rate.until)

@@ -108,8 +108,8 @@ async def _page(cluster: ServedCluster) -> AsyncIterator[str]:
     from bayplan.profiles.loading import default_profiles
     from bayplan.scheduler.scheduler import Scheduler
 
-    onlooker = ShadowCluster(cluster)
-    scheduler = Scheduler(onlooker, default_profiles())
+    watched = ShadowCluster(cluster)
+    scheduler = Scheduler(watched, default_profiles())
 
     def see() -> None:
         cluster.deliver()
@@ -117,7 +117,7 @@ async def _page(cluster: ServedCluster) -> AsyncIterator[str]:
 
     feed = Feed("bayplan cluster", before=see, wall=True)
     feed.follow(scheduler)
-    onlooker.watch(feed.handle)
+    watched.watch(feed.handle)
     async with page_server(feed, 0) as url:
         yield url
 

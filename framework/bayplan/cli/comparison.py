@@ -103,8 +103,8 @@ def _print_difference(console: Console, found: Difference) -> None:
 
 def _waits(one: JobChange) -> str:
     times = [
-        f"{duration_text(course.waited)}{' and waits on' if course.waiting else ''}"
-        for course in (one.before, one.after)
+        f"{duration_text(history.waited)}{' and waits on' if history.waiting else ''}"
+        for history in (one.before, one.after)
     ]
     evicted = f", evicted {one.after.evicted} times" if one.after.evicted else ""
     return f"{times[0]} → {times[1]}{evicted.replace(' 1 times', ' once')}"
@@ -112,8 +112,8 @@ def _waits(one: JobChange) -> str:
 
 def _nodes(one: JobChange) -> str:
     texts = [
-        listed((_node(*pair) for pair in sorted(course.nodes.items())), _MANY_NODES) or "no node"
-        for course in (one.before, one.after)
+        listed((_node(*pair) for pair in sorted(history.nodes.items())), _MANY_NODES) or "no node"
+        for history in (one.before, one.after)
     ]
     return f"{texts[0]} → {texts[1]}"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from bayplan.errors import InputError
 from bayplan.naming import counted
-from bayplan.page.cluster_view import Picture
+from bayplan.page.cluster_view import ClusterView
 from bayplan.page.content import content
 from bayplan.page.details import details_of
 from bayplan.page.document import document
@@ -23,19 +23,19 @@ class Recording:
     :param name: what is simulated, for the title.
     """
 
-    picture: Picture
+    cluster_view: ClusterView
 
     def __init__(self, name: str) -> None:
         self.title = f"bayplan: {name}"
 
     def __call__(self, simulation: Simulation) -> None:
         """Follow a simulation."""
-        picture = self.picture = Picture(simulation.scheduler)
-        simulation.cluster.watch(picture.handle)
+        cluster_view = self.cluster_view = ClusterView(simulation.scheduler)
+        simulation.cluster.watch(cluster_view.handle)
         simulation.on_settled(self._look)
 
     def _look(self, simulation: Simulation) -> None:
-        self.picture.look()
+        self.cluster_view.look()
 
     def content(
         self, simulation: Simulation, more: Mapping[str, Any] | None = None
@@ -44,12 +44,12 @@ class Recording:
 
         :param more: further parts, such as the costs.
         """
-        self.picture.look()
+        self.cluster_view.look()
         pods = {pod.key: pod for pod in simulation.pods()}
         found = content(
-            self.picture,
+            self.cluster_view,
             self.title,
-            details_of(self.picture, pods),
+            details_of(self.cluster_view, pods),
             simulation.problems(),
             simulation.refused(),
         )

@@ -93,7 +93,7 @@ def _simulated(
     for note in manifests.notes():
         click.echo(f"note: {note}", err=True)
     feed = Feed(recording.title)
-    feed.picture = recording.picture
+    feed.cluster_view = recording.cluster_view
     asyncio.run(_serve(feed, port))
 
 

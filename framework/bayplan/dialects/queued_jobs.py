@@ -152,7 +152,7 @@ def _is_elastic(obj: ApiObject) -> bool:
 
 
 def can_be_sliced(type_: type[ApiObject]) -> bool:
-    """Tell whether jobs of a type may grow while they run; others wait anew with another size."""
+    """Tell whether jobs of a type may grow while they run; others wait again with another size."""
     return type_ in (Job, RayCluster, RayJob)
 
 

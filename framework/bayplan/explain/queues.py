@@ -87,12 +87,12 @@ def queue_detail(scheduler: Scheduler, name: str) -> QueueDetail:
 
 def _line(scheduler: Scheduler, queue: QueueReport) -> list[PendingJob]:
     """Return the jobs of a queue: those in the line in order, then those that are held back."""
-    lane = f"{queue.system}/{queue.name}"
-    admitted = scheduler.queues.jobs(lane)
+    name = f"{queue.system}/{queue.name}"
+    admitted = scheduler.queues.jobs(name)
     if admitted is not None:
         return list(admitted)
-    waiting = [_job(scheduler, one, at) for at, one in enumerate(scheduler.queue.pending(lane), 1)]
-    return waiting + [_job(scheduler, one, 0) for one in scheduler.queues.held_back(lane)]
+    waiting = [_job(scheduler, one, at) for at, one in enumerate(scheduler.queue.pending(name), 1)]
+    return waiting + [_job(scheduler, one, 0) for one in scheduler.queues.held_back(name)]
 
 
 def _job(scheduler: Scheduler, queued: QueuedUnit, place: int) -> PendingJob:

@@ -134,7 +134,7 @@ def _split(queue: str) -> tuple[str, str]:
 
 
 class _Queues(Collector):
-    """Exports the reports of all queues, made anew at most once a second."""
+    """Exports the reports of all queues, made again at most once a second."""
 
     def __init__(
         self,

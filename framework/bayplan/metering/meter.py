@@ -21,7 +21,7 @@ from bayplan.metering.clock import MeterClock
 from bayplan.metering.holdings import amounts_of, records_of, scheduled_at, with_node
 from bayplan.metering.journal import Batch, Entry, Journal
 from bayplan.metering.node_ledger import NodeLedger
-from bayplan.metering.object_view import World
+from bayplan.metering.object_view import ObjectView
 from bayplan.metering.pending import Pending
 from bayplan.metering.record import CapacityRecord, UsageRecord
 from bayplan.metering.reserve import spread
@@ -62,7 +62,7 @@ class Meter:
         self.clock = MeterClock(unix_time)
         self._journal = journal
         self._queue_of = queue_of
-        self._world = World()
+        self._objects = ObjectView()
         self._pending = Pending(journal)
         self._open: dict[str, dict[Key, Entry]] = defaultdict(dict)
         self._ledgers: dict[str, NodeLedger] = {}
@@ -82,7 +82,7 @@ class Meter:
     @property
     def handle(self) -> WatchHandler:
         """Takes in one watch event."""
-        return self._world.handle
+        return self._objects.handle
 
     @property
     def waiting(self) -> int:
@@ -91,12 +91,12 @@ class Meter:
 
     def restart(self) -> None:
         """Expect all objects again, as after a new watch; what is missing then is gone."""
-        self._world.restart()
+        self._objects.restart()
 
     def stand_by(self) -> None:
         """Keep up with the cluster while another process writes the journal."""
-        self._world.forget_changes()
-        self._world.relisted = True
+        self._objects.forget_changes()
+        self._objects.relisted = True
 
     def settle(self) -> None:
         """Turn what has changed into records.
@@ -107,15 +107,15 @@ class Meter:
         self._pending.wall = self.clock.wall if self.clock.behind else None
         if self.clock.went_back:
             self._set_back(now)
-        world = self._world
+        objects = self._objects
         gone = now
-        if world.relisted:
-            world.relisted = False
+        if objects.relisted:
+            objects.relisted = False
             self.reconciled_at = now
             gone = self._alive
-            world.changed_pods |= {*self._open, *world.pods}
-            world.changed_nodes |= {*self._ledgers, *world.nodes}
-        if world.changed_pods or world.changed_nodes:
+            objects.changed_pods |= {*self._open, *objects.pods}
+            objects.changed_nodes |= {*self._ledgers, *objects.nodes}
+        if objects.changed_pods or objects.changed_nodes:
             self._apply(now, gone)
         self._alive = now
 
@@ -168,7 +168,7 @@ class Meter:
                 self._hold(entry, self._key_of(entry.record))
             else:
                 self._ledger(entry.record.node).load(entry, self._key_of(entry.record))
-        for pod in self._world.pods.values():
+        for pod in self._objects.pods.values():
             first = min(first, self.clock.refined(scheduled_at(pod), now))
         for (node, *key), until in self._journal.ended_after(first).items():
             for outside in (False, True):
@@ -178,7 +178,7 @@ class Meter:
 
     def _key_of(self, record: UsageRecord | CapacityRecord) -> Key:
         """Return the key of a record of the journal: without a pool, its devices are outside."""
-        selects = self._world.selector_of(record.node) is not None
+        selects = self._objects.selector_of(record.node) is not None
         outside = selects and not record.pool and is_device(record.resource)
         return Key(record.resource, record.model, outside)
 
@@ -197,13 +197,13 @@ class Meter:
 
     def _apply(self, now: int, gone: int) -> None:
         """Record all changes; ``gone`` is when what is missing was last known to be there."""
-        world = self._world
-        nodes = {name: self._offer(name) for name in world.changed_nodes}
+        objects = self._objects
+        nodes = {name: self._offer(name) for name in objects.changed_nodes}
         for name in nodes:
             if name not in self._ledgers:
                 self._begin_node(name, nodes[name], now, gone)
         changes: dict[str, list[_Change]] = defaultdict(list)
-        for uid in sorted(world.changed_pods):
+        for uid in sorted(objects.changed_pods):
             self._compare(uid, now, gone, changes)
         if gone != now:
             # What nodes offered meanwhile is not known; it may have been what they offer now.
@@ -214,11 +214,11 @@ class Meter:
         for name, offer in nodes.items():
             self._record_offer(name, offer, now)
         self._reserve({*nodes, *changes}, now)
-        world.forget_changes()
+        objects.forget_changes()
 
     def _offer(self, name: str) -> Offer:
-        offer = self._world.devices.offer(name, self._world.selector_of(name))
-        node = self._world.nodes.get(name)
+        offer = self._objects.devices.offer(name, self._objects.selector_of(name))
+        node = self._objects.nodes.get(name)
         if node is not None:
             return with_node(node, offer)
         # Devices that several nodes reach have none; those of a node that is gone are gone, too.
@@ -226,7 +226,7 @@ class Meter:
 
     def _begin_node(self, name: str, offer: Offer, now: int, gone: int) -> None:
         """Record a new node from its creation on, but not from before the journal began."""
-        node = self._world.nodes.get(name)
+        node = self._objects.nodes.get(name)
         created = seconds_of(node.metadata.creation_timestamp) if node is not None else 0.0
         at = max(self._begins, self.clock.refined(created, now)) if created else gone
         self._ledger(name)
@@ -234,19 +234,19 @@ class Meter:
 
     def _compare(self, uid: str, now: int, gone: int, changes: dict[str, list[_Change]]) -> None:
         """Add what ends and begins, so that a pod's open records say what it holds."""
-        world = self._world
-        pod = world.pods.get(uid)
+        objects = self._objects
+        pod = objects.pods.get(uid)
         have = self._open.get(uid, {})
         end, since = now, now
         wanted: dict[Key, UsageRecord] = {}
         if pod is None:
-            stated = world.ends.get(uid, 0.0)
+            stated = objects.ends.get(uid, 0.0)
             end = self.clock.refined(stated, now) if stated else gone
         else:
-            node = world.last_seen.get(pod.spec.node_name)
+            node = objects.last_seen.get(pod.spec.node_name)
             name = pod.spec.node_name
-            pool, selector = world.pool_of(name), world.selector_of(name)
-            amounts = amounts_of(pod, node, world.claims_of(uid), world.devices, selector)
+            pool, selector = objects.pool_of(name), objects.selector_of(name)
+            amounts = amounts_of(pod, node, objects.claims_of(uid), objects.devices, selector)
             wanted = records_of(pod, amounts, pool, self._queue_of)
             if not have:
                 since = self.clock.refined(scheduled_at(pod), now)
@@ -309,7 +309,7 @@ class Meter:
 
     def _record_offer(self, name: str, offer: Offer, at: int) -> None:
         ledger = self._ledger(name)
-        pool = self._world.pool_of(name)
+        pool = self._objects.pool_of(name)
         now_in = pool.metadata.name if pool is not None else ""
         if ledger.pool != now_in:
             self._moved.add(ledger.pool)
@@ -322,7 +322,7 @@ class Meter:
         """Keep free what the pools of changed nodes reserve."""
         pools = {self._ledgers[name].pool for name in nodes if name in self._ledgers}
         for pool in pools | self._moved:
-            known = self._world.pools.get(pool)
+            known = self._objects.pools.get(pool)
             part = (reserved_part(known.spec.capacity) or 0.0) if known is not None else 0.0
             if not part and pool not in self._reserving:
                 continue

@@ -14,10 +14,10 @@ from bayplan.queues.devices import DeviceIndex
 from bayplan.queues.gpus import gpu_registers
 from bayplan.queues.pools import in_pool
 
-__all__ = ["World"]
+__all__ = ["ObjectView"]
 
 
-class World:
+class ObjectView:
     """Nodes, devices, pools, claims and the pods that hold anything.
 
     ``last_seen`` has the nodes that are gone, too: what is bound to them keeps its pool and models.

@@ -18,10 +18,10 @@ from bayplan.metering.changes import ROLLUPS, Change, Changes
 from bayplan.metering.journal import Journal
 from bayplan.metering.tables import HOUR, usage
 
-__all__ = ["FIELDS", "Course", "Step", "Time"]
+__all__ = ["FIELDS", "Step", "Time", "TimeSeries"]
 
 FIELDS = ("resource", "model", "pool")
-"""What a course is told apart by."""
+"""What a series is told apart by."""
 Key = tuple[str, str, str]
 """The values of ``FIELDS``."""
 Time = int | Fraction
@@ -56,7 +56,7 @@ class _Steps:
         return self._bases[index] + self._levels[index] * at, self._levels[index]
 
 
-class Course:
+class TimeSeries:
     """What is used or offered between two times, in amount times milliseconds.
 
     What is open goes on to the end.

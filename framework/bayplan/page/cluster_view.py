@@ -32,7 +32,7 @@ from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 from bayplan.snapshot.nvlink import NvlinkDomains
 
-__all__ = ["Changes", "Picture"]
+__all__ = ["Changes", "ClusterView"]
 
 _ENDED = ("Succeeded", "Failed")
 _CLAIMS = "resource.kubernetes.io/pod-claim-name"
@@ -74,7 +74,7 @@ class Changes:
         return plain
 
 
-class Picture:
+class ClusterView:
     """The rows of one cluster, as one scheduler sees them.
 
     Call ``handle`` with every event of the watch, and ``look`` when there is nothing left to do.

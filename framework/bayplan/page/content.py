@@ -7,7 +7,7 @@ from typing import Any
 
 from bayplan.errors import BayplanError
 from bayplan.explain.pools import pool_reports
-from bayplan.page.cluster_view import Picture
+from bayplan.page.cluster_view import ClusterView
 from bayplan.scheduler.scheduler import Scheduler
 
 __all__ = ["content", "organisation"]
@@ -17,7 +17,7 @@ FORMAT = 1
 
 
 def content(
-    picture: Picture,
+    cluster_view: ClusterView,
     title: str,
     details: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
@@ -31,19 +31,19 @@ def content(
     :param refused: what an API server would refuse, and why.
     :param wall: the cluster's time is that of clocks, so the page shows hours and minutes.
     """
-    scheduler = picture.scheduler
-    picture.sample(last=True)
+    scheduler = cluster_view.scheduler
+    cluster_view.sample(last=True)
     return {
         "format": FORMAT,
         "title": title,
         "now": round(scheduler.now, 3),
         "unixTime": round(scheduler.unix_time, 3),
         "wall": wall,
-        **picture.as_json(),
+        **cluster_view.as_json(),
         **organisation(scheduler),
-        "events": list(picture.history.events),
-        "samples": [one.as_json() for one in picture.history.samples],
-        "waits": list(picture.queue_log.waits),
+        "events": list(cluster_view.history.events),
+        "samples": [one.as_json() for one in cluster_view.history.samples],
+        "waits": list(cluster_view.queue_log.waits),
         "details": details,
         "notes": list(notes),
         "refused": dict(refused or {}),

@@ -9,7 +9,7 @@ from bayplan.api import Pod
 from bayplan.errors import BayplanError
 from bayplan.explain.explanation import explain, explain_job
 from bayplan.naming import natural_key
-from bayplan.page.cluster_view import Picture
+from bayplan.page.cluster_view import ClusterView
 from bayplan.page.rows import UnitRow
 from bayplan.queues.held_jobs import HeldJob
 from bayplan.scheduler.scheduler import Scheduler
@@ -48,39 +48,39 @@ def detail_of_job(scheduler: Scheduler, held: HeldJob) -> dict[str, Any]:
     return {**found, "line": own["queue"], "suggestions": own["suggestions"]}
 
 
-def details_of(picture: Picture, pods: Mapping[str, Pod]) -> dict[str, dict[str, Any]]:
+def details_of(cluster_view: ClusterView, pods: Mapping[str, Pod]) -> dict[str, dict[str, Any]]:
     """Return the explanations of jobs by unit, as far as a file holds them.
 
     :param pods: the pods, by key.
     """
     first: dict[str, Pod] = {}
     for key in sorted(pods, key=natural_key):
-        row = picture.pods.get(key)
+        row = cluster_view.pods.get(key)
         if row is None or row.ended is not None:
             continue
         known = first.get(row.unit)
         if known is None or (known.spec.node_name and not pods[key].spec.node_name):
             first[row.unit] = pods[key]
-    waiting = _by_message(picture, [u for u, pod in first.items() if not pod.spec.node_name])
+    waiting = _by_message(cluster_view, [u for u, pod in first.items() if not pod.spec.node_name])
     placed = [unit for unit, pod in first.items() if pod.spec.node_name]
     # Gangs say more than single pods.
-    placed.sort(key=lambda unit: -picture.units.get(unit, UnitRow()).members)
+    placed.sort(key=lambda unit: -cluster_view.units.get(unit, UnitRow()).members)
     found = {}
     for units, searched in ((waiting, MOST_SEARCHED), (placed, MOST_DETAILED)):
         for number, unit in enumerate(units[:MOST_JOBS]):
-            detail = detail_of(picture.scheduler, first[unit], number < searched)
+            detail = detail_of(cluster_view.scheduler, first[unit], number < searched)
             found[unit] = detail if number < searched else {**detail, "brief": True}
-    held = picture.held_jobs()
-    found |= {one.key: detail_of_job(picture.scheduler, one) for one in held[:MOST_SEARCHED]}
+    held = cluster_view.held_jobs()
+    found |= {one.key: detail_of_job(cluster_view.scheduler, one) for one in held[:MOST_SEARCHED]}
     return found
 
 
-def _by_message(picture: Picture, units: Sequence[str]) -> list[str]:
+def _by_message(cluster_view: ClusterView, units: Sequence[str]) -> list[str]:
     """Return pending units so that one of each message comes before a second of any."""
     seen: dict[str, int] = {}
     order = []
     for unit in units:
-        message = picture.units.get(unit, UnitRow()).message
+        message = cluster_view.units.get(unit, UnitRow()).message
         seen[message] = seen.get(message, 0) + 1
         order.append((seen[message], unit))
     return [unit for _, unit in sorted(order, key=lambda one: one[0])]

@@ -12,7 +12,7 @@ from typing import Any
 from bayplan.api import Pod
 from bayplan.cluster.protocol import WatchEvent
 from bayplan.errors import BayplanError
-from bayplan.page.cluster_view import Picture
+from bayplan.page.cluster_view import ClusterView
 from bayplan.page.content import content, organisation
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import problem_lines
@@ -56,7 +56,7 @@ class Feed:
         self._wall = wall
         self._more = more or {}
         self._before = before
-        self.picture: Picture | None = None
+        self.cluster_view: ClusterView | None = None
         self.version = 0
         self._viewers: set[asyncio.Queue[str | None]] = set()
         self._sent: deque[tuple[int, str]] = deque(maxlen=_KEPT)
@@ -71,17 +71,17 @@ class Feed:
 
     def follow(self, scheduler: Scheduler) -> None:
         """Follow a scheduler, and another one once its profiles were read again."""
-        if self.picture is None:
-            self.picture = Picture(scheduler)
+        if self.cluster_view is None:
+            self.cluster_view = ClusterView(scheduler)
         else:
-            self.picture.follow(scheduler)
+            self.cluster_view.follow(scheduler)
 
     def handle(self, event: WatchEvent) -> None:
         """Note an event of the watch, after the scheduler has seen it."""
-        if self.picture is None:
+        if self.cluster_view is None:
             return
         try:
-            self.picture.handle(event)
+            self.cluster_view.handle(event)
         except Exception:
             # A fault of the page must not end the watch that it shares.
             _log.exception("the page is not up to date")
@@ -108,18 +108,18 @@ class Feed:
         :param at: the time in seconds, by which queues and pools are looked at less often.
         :raises BayplanError: when a plugin raises.
         """
-        picture = self.picture
-        if picture is None:
+        cluster_view = self.cluster_view
+        if cluster_view is None:
             return
         if self._before is not None:
             self._before()
-        changes = picture.look()
+        changes = cluster_view.look()
         patch: dict[str, Any] = changes.as_json() if changes else {}
-        patch |= self._rest(picture, at)
+        patch |= self._rest(cluster_view, at)
         if not patch:
             return
         self.version += 1
-        patch |= {"now": round(picture.scheduler.now, 3), "version": self.version}
+        patch |= {"now": round(cluster_view.scheduler.now, 3), "version": self.version}
         text = json.dumps(patch, separators=(",", ":"), ensure_ascii=False)
         self._sent.append((self.version, text))
         for viewer in list(self._viewers):
@@ -130,14 +130,14 @@ class Feed:
             else:
                 viewer.put_nowait(text)
 
-    def _rest(self, picture: Picture, at: float) -> dict[str, Any]:
+    def _rest(self, cluster_view: ClusterView, at: float) -> dict[str, Any]:
         """Return what is new of the history, the machines, the queues and the pools."""
         found: dict[str, Any] = {}
-        history = picture.history
+        history = cluster_view.history
         if history.added > self._events:
             found["events"] = history.since(self._events)
             self._events = history.added
-        log = picture.queue_log
+        log = cluster_view.queue_log
         if log.added > self._waits:
             found["waits"] = log.since(self._waits)
             self._waits = log.added
@@ -148,13 +148,13 @@ class Feed:
             if mark != self._samples:
                 self._samples = mark
                 found["samples"] = [last.as_json()]
-        if len(picture.machines.rows) > self._machines:
-            self._machines = len(picture.machines.rows)
-            found["machines"] = picture.machines.rows
+        if len(cluster_view.machines.rows) > self._machines:
+            self._machines = len(cluster_view.machines.rows)
+            found["machines"] = cluster_view.machines.rows
         # A page that opens gets all of it; until then nobody reads what changes.
         if self._viewers and at >= self._organised + _ORGANISATION:
             self._organised = at
-            fresh = organisation(picture.scheduler)
+            fresh = organisation(cluster_view.scheduler)
             if fresh != self._organisation:
                 self._organisation = fresh
                 found |= fresh
@@ -167,17 +167,17 @@ class Feed:
 
         :raises BayplanError: before there is a scheduler, or when a plugin raises.
         """
-        picture = self.picture
-        if picture is None:
+        cluster_view = self.cluster_view
+        if cluster_view is None:
             raise BayplanError("the cluster is not listed yet")
         self.look(self._organised)
-        found = content(picture, self.title, notes=self._notes(), wall=self._wall)
+        found = content(cluster_view, self.title, notes=self._notes(), wall=self._wall)
         found |= {**self._more, "version": self.version}
         return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
 
     def _notes(self) -> list[str]:
-        picture = self.picture
-        problems = picture.scheduler.snapshot.problems if picture is not None else {}
+        cluster_view = self.cluster_view
+        problems = cluster_view.scheduler.snapshot.problems if cluster_view is not None else {}
         return problem_lines(problems)[:100]
 
     def join(self, since: int) -> asyncio.Queue[str | None]:
@@ -203,4 +203,4 @@ class Feed:
 
     def pod_of(self, unit: str) -> Pod | None:
         """Return a pod that stands for a unit, a pending one if there is any."""
-        return self.picture.pod_of(unit) if self.picture is not None else None
+        return self.cluster_view.pod_of(unit) if self.cluster_view is not None else None

@@ -121,13 +121,13 @@ class Site:
             return web.Response(status=400, text="give ?unit=NAMESPACE/NAME\n")
         if not self._may_ask():
             return web.Response(status=429, text="too many questions at once: ask again\n")
-        pod, picture = self._feed.pod_of(unit), self._feed.picture
-        held = picture.held_job(unit) if picture is not None else None
-        if picture is not None and held is not None:
-            return detail_of_job(picture.scheduler, held)
-        if pod is None or picture is None:
+        pod, cluster_view = self._feed.pod_of(unit), self._feed.cluster_view
+        held = cluster_view.held_job(unit) if cluster_view is not None else None
+        if cluster_view is not None and held is not None:
+            return detail_of_job(cluster_view.scheduler, held)
+        if pod is None or cluster_view is None:
             return web.Response(status=404, text="there is no such job any more\n")
-        return detail_of(picture.scheduler, pod)
+        return detail_of(cluster_view.scheduler, pod)
 
     def _may_ask(self) -> bool:
         now = time.monotonic()

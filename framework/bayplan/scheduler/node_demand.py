@@ -81,7 +81,7 @@ class NodeDemand:
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
-        self._untold: dict[str, Decision] = {}
+        self._unrecorded: dict[str, Decision] = {}
         """What refused units that do not know it yet, by key."""
         self._asking: dict[str, _Refused] = {}
         """The units that ask for nodes, by key, in the order in which they were told."""
@@ -91,19 +91,19 @@ class NodeDemand:
 
     def tell_later(self, key: str, decision: Decision) -> None:
         """Tell a unit of a queue, once nothing is left to try, why no action placed it."""
-        self._untold[key] = decision
+        self._unrecorded[key] = decision
 
     def tell(self) -> bool:
         """Tell some units why they wait; return whether there were any."""
         state = self._state
         at = state.events, len(state.snapshot.placed)
         changed, self._seen = at != self._seen, at
-        if changed or self._untold:
+        if changed or self._unrecorded:
             self._forget_gone()
         told: dict[str, _Refused] = {}
         fresh: list[_Refused] = []
         # What asks already, and was refused once more, asks on until its queue is overtaken.
-        for one in self._take_untold():
+        for one in self._take_unrecorded():
             if one.unit.key in self._asking and not one.decision.held_by_queue:
                 self._asking[one.unit.key] = told[one.unit.key] = one
             else:
@@ -133,16 +133,16 @@ class NodeDemand:
     def _forget_gone(self) -> None:
         """Drop the units that are gone, have nodes, or wait behind gates."""
         units = self._state.queue.units
-        for known in (self._asking, self._held, self._untold):
+        for known in (self._asking, self._held, self._unrecorded):
             for key in list(known):
                 queued = units.get(key)
                 if queued is None or queued.place in (Place.GATED, Place.IN_FLIGHT):
                     known.pop(key)
 
-    def _take_untold(self) -> list[_Refused]:
+    def _take_unrecorded(self) -> list[_Refused]:
         queue = self._state.queue
-        keys = list(self._untold)[:_TOLD_AT_ONCE]
-        found = {key: self._untold.pop(key) for key in keys}
+        keys = list(self._unrecorded)[:_TOLD_AT_ONCE]
+        found = {key: self._unrecorded.pop(key) for key in keys}
         for key, refusal in queue.take_unrecorded(_TOLD_AT_ONCE).items():
             found.setdefault(key, self._as_equivalent(key, refusal))
         units = [queue.units[key] for key in found]

@@ -206,13 +206,13 @@ def compare(runs: Sequence[Run], prices: PriceList | None = None) -> Comparison:
     for run in runs:
         run.simulation.outlast(until)
         run.idle.ends(until)
-    courses = [run.simulation.courses() for run in runs]
+    histories = [run.simulation.histories() for run in runs]
     outcomes = [
-        _outcome(run, found, until, prices) for run, found in zip(runs, courses, strict=True)
+        _outcome(run, found, until, prices) for run, found in zip(runs, histories, strict=True)
     ]
     differences = [
-        _difference(runs[0], courses[0], run, found)
-        for run, found in zip(runs[1:], courses[1:], strict=True)
+        _difference(runs[0], histories[0], run, found)
+        for run, found in zip(runs[1:], histories[1:], strict=True)
     ]
     return Comparison(outcomes, differences)
 
@@ -236,7 +236,7 @@ def _difference(
 
 
 def _outcome(
-    run: Run, courses: Mapping[str, JobHistory], until: float, prices: PriceList | None
+    run: Run, histories: Mapping[str, JobHistory], until: float, prices: PriceList | None
 ) -> Outcome:
     # The database takes longer to import than a small simulation.
     from bayplan.billing.earnings import earnings
@@ -245,8 +245,8 @@ def _outcome(
     begin = round(simulation.cluster.start.timestamp() * 1000)
     end = journal.heartbeat
     lost: dict[str, float] = {}
-    for course in courses.values():
-        for name, amount in course.lost.items():
+    for history in histories.values():
+        for name, amount in history.lost.items():
             lost[name] = lost.get(name, 0.0) + amount
     return Outcome(
         run.policy,

@@ -66,33 +66,33 @@ class JobHistories:
 
     def evicted(self, pod: PodInfo) -> None:
         """Note that a pod has lost its node, and what it did there."""
-        course = self._of(job_of(pod))
-        course.evicted += 1
+        history = self._of(job_of(pod))
+        history.evicted += 1
         held = self._held.pop(pod.key, None)
         if held is None:
             return
-        course.nodes[held.node] -= 1
-        if not course.nodes[held.node]:
-            del course.nodes[held.node]
+        history.nodes[held.node] -= 1
+        if not history.nodes[held.node]:
+            del history.nodes[held.node]
         seconds = self._now() - held.since
         for name, amount in held.requests.items():
-            course.lost[name] = course.lost.get(name, 0.0) + amount * seconds
+            history.lost[name] = history.lost.get(name, 0.0) + amount * seconds
 
     def waited(self, job: str, seconds: float) -> None:
         """Note how long a part of a job waited until it started."""
-        course = self._of(job)
-        course.waited = max(course.waited, seconds)
+        history = self._of(job)
+        history.waited = max(history.waited, seconds)
 
     def with_waiting(self, waiting: Mapping[str, float]) -> dict[str, JobHistory]:
-        """Return the courses up to now.
+        """Return the histories up to now.
 
         :param waiting: the jobs that wait now, and for how many seconds.
         """
         found = {job: JobHistory(**vars(one)) for job, one in self.found.items()}
         for job, seconds in waiting.items():
-            course = found.setdefault(job, JobHistory())
-            course.waited = max(course.waited, seconds)
-            course.waiting = True
+            history = found.setdefault(job, JobHistory())
+            history.waited = max(history.waited, seconds)
+            history.waiting = True
         return dict(sorted(found.items()))
 
     def _of(self, job: str) -> JobHistory:

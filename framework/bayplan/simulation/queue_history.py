@@ -275,7 +275,7 @@ class QueueHistory(Observer):
         """Return how long all jobs waited up to now, in queues or not."""
         return Waits.of(self._waited_for, [seconds for _, seconds in self._waiting()])
 
-    def courses(self) -> dict[str, JobHistory]:
+    def histories(self) -> dict[str, JobHistory]:
         """Return what became of each job up to now, in queues or not."""
         waiting: dict[str, float] = {}
         for job, seconds in self._waiting():

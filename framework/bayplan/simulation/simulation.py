@@ -166,9 +166,9 @@ class Simulation:
         """Return how long jobs waited up to now, in queues or not."""
         return self._queues.waits()
 
-    def courses(self) -> dict[str, JobHistory]:
+    def histories(self) -> dict[str, JobHistory]:
         """Return what became of each job up to now, by its key."""
-        return self._queues.courses()
+        return self._queues.histories()
 
     @property
     def evictions(self) -> int:

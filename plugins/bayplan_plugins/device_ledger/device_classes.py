@@ -63,8 +63,8 @@ class DeviceClasses:
                 reverse=True,
             ):
                 name = obj.spec.extended_resource_name
-                rival = self._by_resource.get(name) if name is not None else None
-                if name is not None and (rival is None or _created(obj) >= _created(rival)):
+                known = self._by_resource.get(name) if name is not None else None
+                if name is not None and (known is None or _created(obj) >= _created(known)):
                     self._by_resource[name] = obj
         return self._by_resource
 

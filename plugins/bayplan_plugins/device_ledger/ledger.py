@@ -153,7 +153,7 @@ class DeviceLedger:
     def _takes_back(self, claim: str, node: str) -> bool:
         """Tell whether a pod of a freed claim uses its devices again, now that it is on a node.
 
-        On another node it cannot: they stay free, and the claim is allocated anew there.
+        On another node it cannot: they stay free, and the claim is allocated again there.
         """
         if not self.trial_holds.is_freed(claim) or self.in_flight.get(claim) is not None:
             return False

@@ -165,7 +165,7 @@ def _read_claims(
         if claim is None:
             found.problem = f'resource claim "{name}" does not exist'
             return
-        # Pods that share the claim went in a trial: it is allocated anew.
+        # Pods that share the claim went in a trial: it is allocated again.
         freed = ledger.trial_holds.is_freed(claim.metadata.uid)
         allocation = claim.status.allocation if not freed else None
         in_flight = ledger.in_flight.get(claim.metadata.uid)

@@ -149,9 +149,9 @@ class ClaimWriter:
             known = claim.status.allocation
             if known is None or known.devices.results != allocation.devices.results:
                 return False
-            rival = earlier_claim(self._ledger, claim, plan.node.node)
-            if rival:
-                return f"claim {key}: a device of it was given to claim {rival} just before"
+            earlier = earlier_claim(self._ledger, claim, plan.node.node)
+            if earlier:
+                return f"claim {key}: a device of it was given to claim {earlier} just before"
             ready = self._is_ready(pod, plan, claim, allocation)
             if ready is not True:
                 return ready

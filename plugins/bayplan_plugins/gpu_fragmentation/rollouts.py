@@ -71,9 +71,9 @@ class Rollouts:
         count, times, size = len(cpu), self._sequences, left.shape[1]
         cpu = np.repeat(cpu, times).reshape(count, times)
         cards = np.repeat(left.astype(np.int32), times, axis=0).reshape(count, times, size)
-        # The same numbers in one row, and where each lane begins: a lane takes a card by its place.
+        # The same numbers in one row, and where each rollout begins: it takes a card by its place.
         row = cards.reshape(-1)
-        lanes = np.arange(0, row.size, size)
+        starts = np.arange(0, row.size, size)
         anywhere = np.count_nonzero(allowed) == allowed.size
         for step in self._steps:
             fits = step.cpu <= cpu
@@ -88,7 +88,7 @@ class Rollouts:
             elif step.sort is _Sort.SHARE:
                 fitting = np.where(cards >= step.compute[:, None], cards, _NO_FIT)
                 best = fitting.argmin(axis=2).reshape(-1)
-                best += lanes
+                best += starts
                 fits &= (fitting.reshape(-1)[best] != _NO_FIT).reshape(count, times)
                 row[best] -= (step.compute * fits).reshape(-1)
             cpu -= step.cpu * fits

@@ -35,7 +35,7 @@ class EventQueue:
 
     def add(self, job: PendingWrite) -> PendingWrite | None:
         """Add an event; return the event that is dropped for it, None for none."""
-        assert isinstance(job.write, Event), "other writes have their own lanes"
+        assert isinstance(job.write, Event), "other writes have their own queues"
         (self._warnings if job.write.type == "Warning" else self._others).append(job)
         if len(self) <= self._most:
             return None

@@ -215,12 +215,12 @@ class Writer:
         self._stopped = Stopped(why)
         for worker in self._workers:
             worker.cancel()
-        jobs = [job for lane in self._waiting_writes for job in lane]
+        jobs = [job for queue in self._waiting_writes for job in queue]
         jobs += [job for waiting in self._busy.values() for job in waiting]
         jobs += self._retrying.values()
         jobs += [*self._events.clear(), *self._held.stop()]
-        for lane in self._waiting_writes:
-            lane.clear()
+        for queue in self._waiting_writes:
+            queue.clear()
         for timer in self._retrying:
             timer.cancel()
         self._busy.clear()
@@ -245,7 +245,7 @@ class Writer:
         self._queue(job)
 
     def _queue(self, job: PendingWrite) -> None:
-        """Put a write into its lane: bindings before statuses, and these before events."""
+        """Put a write into its queue: bindings before statuses, and these before events."""
         if isinstance(job.write, Event):
             dropped = self._events.add(job)
             if dropped is not None:
@@ -279,7 +279,7 @@ class Writer:
             self._workers.discard(own)
 
     def _next(self) -> PendingWrite | None:
-        job = next((lane.popleft() for lane in self._waiting_writes if lane), None)
+        job = next((queue.popleft() for queue in self._waiting_writes if queue), None)
         return self._next_event() if job is None else job
 
     def _next_event(self) -> PendingWrite | None:

@@ -111,7 +111,7 @@ class JointAllocation:
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """A pod's wish for a group of GPUs that the node lists.
+    """What a pod asks of a group of GPUs that the node lists.
 
     ``restricted``: only groups of the best score. ``bandwidth``: the least that the group's ring
     has, in the unit of the node's table.

@@ -68,7 +68,7 @@ class FollowedQuotas:
         return self.recount_at
 
     def _offer(self) -> ResourceList:
-        """Return what all nodes offer together; profiles divide the nodes anew when it changes."""
+        """Return what all nodes offer together; profiles divide the nodes again when it changes."""
         table = self._snapshot.nodes
         mark = (table.epoch, len(table.changes))
         if self._offered[0] != mark:

@@ -1,6 +1,6 @@
 """One tree of quotas: what is asked for, used and divided, updated pod by pod.
 
-Requests and usage are added along the path to the root. What a quota may have is divided anew when
+Requests and usage are added along the path to the root. What a quota may have is divided again when
 somebody asks for it and anything in its parent's group, or above, has changed. All siblings are
 divided at once, so the result does not depend on who asked before (in Koordinator it does: a quota
 keeps its unscaled min until it is asked about, and its siblings lose units by that).

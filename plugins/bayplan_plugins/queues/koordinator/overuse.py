@@ -85,7 +85,7 @@ class OveruseMonitor:
     def due(self, manager: QuotaManager, now: float) -> list[str]:
         """Return the quotas of a tree that have been over their runtime for longer than the delay.
 
-        Their time starts anew. A quota that is seen for the first time counts as within it.
+        Their time starts again. A quota that is seen for the first time counts as within it.
         """
         found = []
         for name in sorted(manager.quotas):

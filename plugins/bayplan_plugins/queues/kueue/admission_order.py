@@ -47,13 +47,13 @@ class AdmissionLine:
         admission: Admission,
         pods: PodWorkloads,
         jobs: JobWorkloads,
-        rehearsal: DryRun,
+        dry_run: DryRun,
     ) -> None:
         self._handle = handle
         self._admission = admission
         self._pods = pods
         self._jobs = jobs
-        self._dry_run = rehearsal
+        self._dry_run = dry_run
 
     # Who waits ---------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class _Candidate:
 
 
 class ClassicalCandidates:
-    """The candidates for one request; each call of :meth:`iterate` begins anew."""
+    """The candidates for one request; each call of :meth:`iterate` begins again."""
 
     def __init__(
         self,

@@ -169,7 +169,7 @@ def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
     conditions = workload.status.conditions
     for one in new:
         conditions = stamped(conditions, one, now, workload.metadata.generation)
-    # Checks begin anew with the next reservation.
+    # Checks begin again with the next reservation.
     checks = tuple(
         msgspec.structs.replace(check, state="Pending", message="Reset to Pending after eviction.")
         for check in workload.status.admission_checks

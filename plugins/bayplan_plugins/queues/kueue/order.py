@@ -59,7 +59,7 @@ def fair_rank(entry: Entry, share: DominantShare, settings: Settings) -> tuple[f
 class FairOrder:
     """Yields entries by a tournament in each cohort, from the leaves to the root.
 
-    Shares are measured anew for each entry, after what was admitted before it.
+    Shares are measured again for each entry, after what was admitted before it.
     """
 
     def __init__(self, snapshot: Snapshot, entries: Sequence[Entry], settings: Settings) -> None:

@@ -46,8 +46,8 @@ def largest_in_order(
 ) -> T | None:
     """Return what ``accepted`` gives for the largest counts that it accepts; None for none.
 
-    The last pod set shrinks first, to its minCount, then the one before it. What shrank in vain,
-    because another one was in the way, then grows again, the first pod set first.
+    The last pod set shrinks first, to its minCount, then the one before it. What shrank
+    for nothing, as another one was in the way, then grows again, the first pod set first.
     """
     counts = [one.count for one in pod_sets]
     best: T | None = None

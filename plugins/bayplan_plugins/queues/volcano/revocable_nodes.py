@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bayplan import SKIP, Args, NodeView, Plugin, PodInfo, Reads, hookimpl
 from bayplan.plugin.base import Skip
-from bayplan_plugins.queues.volcano.voters.time_division import ZONE_LABEL, may_use_lent_nodes
+from bayplan_plugins.queues.volcano.plugins.time_division import ZONE_LABEL, may_use_lent_nodes
 
 __all__ = ["VolcanoRevocableNodes"]
 

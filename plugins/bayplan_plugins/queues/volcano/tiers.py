@@ -18,22 +18,26 @@ from bayplan_plugins.queues.policy import QuotaRefusal
 from bayplan_plugins.queues.volcano.configuration import PluginArgs
 from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job, task_priority
-from bayplan_plugins.queues.volcano.session import Claimant, Session, Victim
-from bayplan_plugins.queues.volcano.voters.admission import NamespaceQuota, Overcommit, ServiceLevel
-from bayplan_plugins.queues.volcano.voters.base import Voter
-from bayplan_plugins.queues.volcano.voters.capacity import Capacity
-from bayplan_plugins.queues.volcano.voters.order import Drf, Gang, Priority
-from bayplan_plugins.queues.volcano.voters.proportion import Proportion
-from bayplan_plugins.queues.volcano.voters.protection import (
+from bayplan_plugins.queues.volcano.plugins.admission import (
+    NamespaceQuota,
+    Overcommit,
+    ServiceLevel,
+)
+from bayplan_plugins.queues.volcano.plugins.base import VolcanoPlugin
+from bayplan_plugins.queues.volcano.plugins.capacity import Capacity
+from bayplan_plugins.queues.volcano.plugins.order import Drf, Gang, Priority
+from bayplan_plugins.queues.volcano.plugins.proportion import Proportion
+from bayplan_plugins.queues.volcano.plugins.protection import (
     Conformance,
     CooldownProtection,
     DisruptionBudgets,
 )
-from bayplan_plugins.queues.volcano.voters.time_division import TimeDivision, merged
+from bayplan_plugins.queues.volcano.plugins.time_division import TimeDivision, merged
+from bayplan_plugins.queues.volcano.session import Claimant, Session, Victim
 
 __all__ = ["PLUGINS", "Tiers"]
 
-PLUGINS: Mapping[str, type[Voter]] = {
+PLUGINS: Mapping[str, type[VolcanoPlugin]] = {
     "capacity": Capacity,
     "cdp": CooldownProtection,
     "conformance": Conformance,
@@ -54,10 +58,10 @@ Votes = Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class _Switched:
+class _Enabled:
     """A plugin in its tier, with its switches."""
 
-    voter: Voter
+    plugin: VolcanoPlugin
     switches: PluginArgs
 
 
@@ -85,9 +89,9 @@ class Tiers:
 
     def __init__(self, session: Session, tiers: Sequence[Sequence[PluginArgs]]) -> None:
         self._session = session
-        self._switched = [
+        self._enabled = [
             [
-                _Switched(PLUGINS[one.name](session, one.arguments, one.enable_hierarchy), one)
+                _Enabled(PLUGINS[one.name](session, one.arguments, one.enable_hierarchy), one)
                 for one in tier
                 if one.name in PLUGINS
             ]
@@ -108,16 +112,16 @@ class Tiers:
         self._victims = {name: self._votes(name) for name in ("preemptable", "reclaimable")}
 
     @property
-    def voters(self) -> Sequence[Voter]:
+    def plugins(self) -> Sequence[VolcanoPlugin]:
         """The plugins that vote, in order."""
-        return [seat.voter for tier in self._switched for seat in tier]
+        return [one.plugin for tier in self._enabled for one in tier]
 
     def _votes(self, name: str) -> Votes:
         """Return the functions of the plugins that vote so and whose switch is on, by tier."""
         switch = _SWITCH_OF[name]
         found = []
-        for tier in self._switched:
-            on = [seat.voter for seat in tier if getattr(seat.switches, switch)]
+        for tier in self._enabled:
+            on = [one.plugin for one in tier if getattr(one.switches, switch)]
             found.append([getattr(one, name) for one in on if one.has(name)])
         return found
 
@@ -213,7 +217,7 @@ class Tiers:
 
     # Victims -----------------------------------------------------------------------------
 
-    def judge(
+    def victims_of_tiers(
         self,
         kind: str,
         claimant: Claimant,

@@ -69,7 +69,7 @@ class VolcanoPlan:
     def decides(self) -> bool:
         """Tell whether there is any victim, and settle which tier decides."""
         kind = "preemptable" if self.within else "reclaimable"
-        self._accepts = self.tiers.judge(kind, self.claimant, self._samples, self.whole)
+        self._accepts = self.tiers.victims_of_tiers(kind, self.claimant, self._samples, self.whole)
         return self._accepts is not None
 
     def _samples(self) -> Iterator[Victim]:
@@ -86,7 +86,7 @@ class VolcanoPlan:
     def steps(self) -> Iterator[Step]:
         """Yield victims in Volcano's order, judged by what is left after those before.
 
-        The queue that gives next is chosen anew for each victim, so that none loses more than its
+        The queue that gives next is chosen again for each victim, so that none loses more than its
         part; the order of the jobs of a queue is settled at the start.
         """
         lines = self._lines()
@@ -200,4 +200,4 @@ class VolcanoPlan:
             return False
         claimant = self.claimant
         mine = Victim(claimant.job, claimant.pods, claimant.row, claimant.request, False)
-        return self.tiers.judge("reclaimable", back, lambda: [mine], True) is not None
+        return self.tiers.victims_of_tiers("reclaimable", back, lambda: [mine], True) is not None

@@ -344,13 +344,13 @@ def test_the_pods_of_a_gang_see_each_others_shares_before_any_is_bound() -> None
 
 
 def test_a_share_and_its_function_are_taken_from_a_pod_of_lower_priority() -> None:
-    wish = {"nvidia.com/gpu": 1, "rdma": 1}
+    wanted = {"nvidia.com/gpu": 1, "rdma": 1}
     cluster = scheduled(
         node("n1", gpus=1),
         devices("n1", gpu(0, "0"), nic(1, "0", functions=1)),
-        pod("low", wish, priority=1, **_joint()),
+        pod("low", wanted, priority=1, **_joint()),
     )
-    cluster.add(pod("high", wish, priority=100, **_joint()))
+    cluster.add(pod("high", wanted, priority=100, **_joint()))
     cluster.advance(60)
     assert minors(cluster, "high") == [0]
     assert allocated(cluster, "high")["rdma"][0]["extension"]["vfs"] == [{"busID": "0000:01:00.0"}]
@@ -360,9 +360,9 @@ def test_a_share_and_its_function_are_taken_from_a_pod_of_lower_priority() -> No
 def test_a_device_decides_also_where_the_machine_of_the_node_is_known() -> None:
     """GPUTopology leaves nodes to Koordinator's rules, so NICs stay with their GPUs."""
     labels = {"bayplan.dev/machine": "dgx-h100"}
-    wish = {"nvidia.com/gpu": 2, "rdma": 1}
+    wanted = {"nvidia.com/gpu": 2, "rdma": 1}
     cluster = scheduled(
-        *machine(node_labels=labels), pod("a", {"nvidia.com/gpu": 1}), pod("b", wish, **_joint())
+        *machine(node_labels=labels), pod("a", {"nvidia.com/gpu": 1}), pod("b", wanted, **_joint())
     )
     assert minors(cluster, "a") == [0]
     assert (minors(cluster, "b"), minors(cluster, "b", "rdma")) == ([2, 3], [2])
@@ -404,8 +404,8 @@ def test_gpus_are_chosen_again_where_the_first_ones_have_no_nic_left() -> None:
 
 def test_gpus_without_any_nic_at_their_switches_are_refused() -> None:
     gpus = [gpu(n, pcie=str(n // 2)) for n in range(4)]
-    wish = {"nvidia.com/gpu": 4, "rdma": 1}
-    cluster = scheduled(node("n1"), devices("n1", *gpus, nic(1, "1")), pod("a", wish, **_joint()))
+    wanted = {"nvidia.com/gpu": 4, "rdma": 1}
+    cluster = scheduled(node("n1"), devices("n1", *gpus, nic(1, "1")), pod("a", wanted, **_joint()))
     assert_pending(cluster, "a", "Insufficient rdma devices")
 
 
@@ -486,12 +486,12 @@ def test_the_groups_of_a_device_come_best_score_first() -> None:
     ]
     text = {"scheduling.koordinator.sh/gpu-partitions": json.dumps({"2": groups})}
     spec = {"allocatePolicy": "Restricted"}
-    wish = {"nvidia.com/gpu": 2}
+    wanted = {"nvidia.com/gpu": 2}
     cluster = scheduled(
         *machine(annotations=text),
-        pod("a", wish, gpu_partition_spec=spec),
-        pod("b", wish, gpu_partition_spec=spec),
-        pod("c", wish, gpu_partition_spec={}),
+        pod("a", wanted, gpu_partition_spec=spec),
+        pod("b", wanted, gpu_partition_spec=spec),
+        pod("c", wanted, gpu_partition_spec={}),
     )
     assert minors(cluster, "a") == [2, 5]
     assert_pending(cluster, "b", "Insufficient Partitioned GPU Devices")

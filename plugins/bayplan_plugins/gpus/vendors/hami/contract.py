@@ -76,7 +76,7 @@ class _Runtime:
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _HamiRequest:
     """What a pod wants: of each container, and which cards. The detail of its request.
 
     ``quota`` is what its namespace may have, and has, if there is a limit: it decides, too.
@@ -180,7 +180,7 @@ class VirtualGpus:
             min(largest.cores, 100) * PERCENT,
             largest.memory * MEBIBYTE,
             0.0 if shared else 1.0,
-            _Wish(wanted, options, quota, self._denied(pod)),
+            _HamiRequest(wanted, options, quota, self._denied(pod)),
             implicit=not word,
             rated=bool(options.node_policy),
             word=word,
@@ -320,31 +320,31 @@ class VirtualGpus:
 
         None for a pod that HAMi denies; one that runs all the same keeps its cards.
         """
-        wish = request.detail
-        assert isinstance(wish, _Wish), "the request is this contract's"
-        if wish.denied:
-            return Choice(reason=wish.denied, resolvable=False)
-        stated = [one.request for one in wish.wanted if one.request is not None]
-        if len(stated) == 1 and stated[0].count == 1 and wish.quota is None:
+        asked = request.detail
+        assert isinstance(asked, _HamiRequest), "the request is this contract's"
+        if asked.denied:
+            return Choice(reason=asked.denied, resolvable=False)
+        stated = [one.request for one in asked.wanted if one.request is not None]
+        if len(stated) == 1 and stated[0].count == 1 and asked.quota is None:
             for card, use in zip(node.cards, node.used, strict=True):
-                if takes(device_of(card, use), stated[0], wish.options):
+                if takes(device_of(card, use), stated[0], asked.options):
                     return Choice((Share(card.index, request.compute, request.memory),))
         return self.choose(pod, request, node)
 
     def score(self, request: CardRequest, node: NodeCards) -> float:
         """Return how full a node's cards are, or how empty, as the pod's policy wants."""
-        wish = request.detail
-        assert isinstance(wish, _Wish), "the request is this contract's"
+        asked = request.detail
+        assert isinstance(asked, _HamiRequest), "the request is this contract's"
         pairs = zip(node.cards, node.used, strict=True)
         score = node_score([device_of(card, use) for card, use in pairs])
-        return preference(score, wish.options.node_policy)
+        return preference(score, asked.options.node_policy)
 
     def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
         """Choose the cards of each container, in HAMi's order."""
-        wish = request.detail
-        assert isinstance(wish, _Wish), "the request is this contract's"
+        asked = request.detail
+        assert isinstance(asked, _HamiRequest), "the request is this contract's"
         devices = [device_of(card, use) for card, use in zip(node.cards, node.used, strict=True)]
-        kinds = [one.kind for one in wish.wanted]
+        kinds = [one.kind for one in asked.wanted]
         limits = self._limits_of(pod.namespace)
         taken = self._taken(pod)
 
@@ -353,8 +353,8 @@ class VirtualGpus:
 
         found = allocate(
             devices,
-            wish.wanted,
-            wish.options,
+            asked.wanted,
+            asked.options,
             None if limits == NO_LIMITS else quota,
             None if self._system is HAMI else _by_index,
         )

@@ -302,11 +302,11 @@ class GpuGroups:
             self._enter(pod, node, GpuShareRequest(1.0, devices=len(groups_of(pod.pod))))
 
     def _enter(self, pod: PodInfo, node: str, request: GpuShareRequest) -> None:
-        groups, seated = self._restored.pop(pod.key, None), True
+        groups, assigned = self._restored.pop(pod.key, None), True
         if groups is None:
-            groups, seated = self._groups_for(pod, node, request)
+            groups, assigned = self._groups_for(pod, node, request)
         self._held[pod.key] = _Held(node, request, groups)
-        if not seated and not self._snapshot.in_trial:
+        if not assigned and not self._snapshot.in_trial:
             self._unassigned.setdefault(node, {})[pod.key] = pod
         on_node = self._nodes.setdefault(node, {})
         for name in groups:

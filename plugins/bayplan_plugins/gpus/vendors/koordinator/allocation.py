@@ -45,7 +45,7 @@ def allocate(
     :param primary_only: leave out all types but the primary one on a node with enough NICs.
     :raises Refused: where the devices do not do.
     """
-    wishes = request.wishes
+    hints = request.hints
     joint = _joint(request)
     kinds = request.kinds
     if primary_only and joint is not None and inventory.machine.well_planned:
@@ -53,8 +53,8 @@ def allocate(
         kinds = kinds if shared else tuple(kind for kind in kinds if kind == joint.types[0])
     needs = {kind: _need(inventory, request, kind) for kind in kinds}
     for kind in kinds:
-        _check_functions(inventory, wishes.hint(kind), kind)
-    inventory = inventory.only({kind: wishes.hint(kind).selector for kind in kinds})
+        _check_functions(inventory, hints.hint(kind), kind)
+    inventory = inventory.only({kind: hints.hint(kind).selector for kind in kinds})
     chosen: dict[str, tuple[Allocation, ...]] = {}
     if joint is not None and len(kinds) > 1:
         chosen = _together_somewhere(inventory, request, needs, joint, scorer)
@@ -74,13 +74,13 @@ def per_device(inventory: Inventory, request: DeviceRequest, kind: str) -> Amoun
 
 def _joint(request: DeviceRequest) -> JointAllocation | None:
     """Return which of the requested types are chosen together; None if the pod does not care."""
-    joint = request.wishes.joint
+    joint = request.hints.joint
     if joint is None:
         return None
     types = tuple(
         kind
         for kind in joint.types
-        if kind in request.kinds and request.wishes.hint(kind).strategy != "ApplyForAll"
+        if kind in request.kinds and request.hints.hint(kind).strategy != "ApplyForAll"
     )
     return JointAllocation(types, joint.same_pcie) if types else None
 
@@ -92,7 +92,7 @@ def _need(inventory: Inventory, request: DeviceRequest, kind: str) -> _Need:
         raise few
     if kind == GPU and request.gpus is not None:
         return _Need(dict(request.gpus.amounts), request.gpus.count)
-    amounts, hint = request.of(kind), request.wishes.hint(kind)
+    amounts, hint = request.of(kind), request.hints.hint(kind)
     name, amount = next(iter(amounts.items()))
     if amount > _PERCENT and amount % _PERCENT == 0:
         return _Need({name: _PERCENT}, amount // _PERCENT)
@@ -153,7 +153,7 @@ def _complete_switches(
     """Return the PCIe switches with a device of each type that has enough left."""
     found = []
     for kind in kinds:
-        hint = request.wishes.hint(kind)
+        hint = request.hints.hint(kind)
         found.append(
             {
                 inventory.devices[kind][minor].pcie
@@ -200,21 +200,21 @@ def _choose(
 ) -> tuple[Allocation, ...]:
     if kind == GPU:
         return _choose_gpus(inventory, request, need, scorer)
-    return _by_score(inventory, request.wishes.hint(kind), kind, need, scorer)
+    return _by_score(inventory, request.hints.hint(kind), kind, need, scorer)
 
 
 def _choose_gpus(
     inventory: Inventory, request: DeviceRequest, need: _Need, scorer: Scorer | None
 ) -> tuple[Allocation, ...]:
-    wish = request.gpus
-    assert wish is not None, "GPUs are requested"
-    hint = request.wishes.hint(GPU)
+    wanted = request.gpus
+    assert wanted is not None, "GPUs are requested"
+    hint = request.hints.hint(GPU)
     template = _template(inventory, request)
     minors = None
     if not template:
-        minors = group_of_gpus(inventory, wish, request.wishes.group)
+        minors = group_of_gpus(inventory, wanted, request.hints.group)
     if minors is None:
-        minors = near_gpus(inventory, wish, hint.scope, scorer)
+        minors = near_gpus(inventory, wanted, hint.scope, scorer)
     if minors is None:
         chosen = _by_score(inventory, hint, GPU, need, scorer)
         minors = tuple(one.minor for one in chosen)

@@ -96,7 +96,7 @@ class KoordinatorCards:
         """Return the devices that a pod requests.
 
         Whole cards in their vendor's words mean this contract where a node has a Device object, and
-        with wishes in Koordinator's annotations or other devices besides only there.
+        with hints in Koordinator's annotations or other devices besides only there.
         """
         if not pod.facts.wants_devices:
             return None
@@ -111,7 +111,7 @@ class KoordinatorCards:
         request = read_request(pod.requests, pod.annotations, self._templates, matched)
         if request is None:
             return None
-        implicit = OWN_RESOURCES.isdisjoint(pod.requests) and request.wishes.empty
+        implicit = OWN_RESOURCES.isdisjoint(pod.requests) and request.hints.empty
         if implicit and not self._snapshot.objects(KoordinatorDevice):
             return None
         word = "" if implicit else _word(pod)
@@ -226,7 +226,7 @@ class KoordinatorCards:
         assert isinstance(wanted, DeviceRequest), "a request of this contract"
         inventory = inventory_of(node)
         inventory = inventory.only(
-            {kind: wanted.wishes.hint(kind).selector for kind in wanted.kinds}
+            {kind: wanted.hints.hint(kind).selector for kind in wanted.kinds}
         )
         score = 0
         for kind in wanted.kinds:
@@ -307,7 +307,7 @@ def _any_cards_do(request: DeviceRequest) -> bool:
     return (
         request.kinds == (GPU,)
         and request.gpus is not None
-        and request.wishes.empty
+        and request.hints.empty
         and request.templates is None
     )
 

@@ -24,7 +24,7 @@ _DEVICE = SCOPES["Device"]
 
 
 def group_of_gpus(
-    inventory: Inventory, wish: PerCard, spec: GroupSpec | None
+    inventory: Inventory, wanted: PerCard, spec: GroupSpec | None
 ) -> tuple[int, ...] | None:
     """Return the minors of a listed group of GPUs.
 
@@ -33,38 +33,38 @@ def group_of_gpus(
 
     :raises Refused: where only groups may be taken, and none will do.
     """
-    if wish.shared:
+    if wanted.shared:
         return None
     try:
-        return _group(inventory, wish, spec or GroupSpec())
+        return _group(inventory, wanted, spec or GroupSpec())
     except Refused:
         if spec is not None or inventory.machine.honor:
             raise
         return None
 
 
-def _group(inventory: Inventory, wish: PerCard, spec: GroupSpec) -> tuple[int, ...]:
+def _group(inventory: Inventory, wanted: PerCard, spec: GroupSpec) -> tuple[int, ...]:
     table = inventory.machine.groups
     if table is None:
         raise Refused("node(s) missing GPU Partition Table", resolvable=False)
-    groups = table.of(wish.count)
+    groups = table.of(wanted.count)
     if not groups:
         raise Refused("node(s) Unsupported number of GPU requests", resolvable=False)
     for score in sorted({group.score for group in groups}, reverse=True):
         free = [
             group
             for group in groups
-            if group.score == score and _is_free(inventory, wish, spec, group)
+            if group.score == score and _is_free(inventory, wanted, spec, group)
         ]
         if free:
             used = inventory.used[GPU]
-            return max(free, key=lambda group: _left_free(table, wish, used, group)).minors
+            return max(free, key=lambda group: _left_free(table, wanted, used, group)).minors
         if spec.restricted:
             break
     raise Refused("Insufficient Partitioned GPU Devices")
 
 
-def _is_free(inventory: Inventory, wish: PerCard, spec: GroupSpec, group: GpuGroup) -> bool:
+def _is_free(inventory: Inventory, wanted: PerCard, spec: GroupSpec, group: GpuGroup) -> bool:
     if spec.bandwidth is not None and (
         group.bandwidth is None or group.bandwidth.amount < spec.bandwidth.amount
     ):
@@ -73,17 +73,17 @@ def _is_free(inventory: Inventory, wish: PerCard, spec: GroupSpec, group: GpuGro
     return all(
         minor in known
         and minor not in inventory.used[GPU]
-        and inventory.fits(GPU, minor, dict(wish.amounts))
+        and inventory.fits(GPU, minor, dict(wanted.amounts))
         for minor in group.minors
     )
 
 
-def _left_free(table: GpuGroups, wish: PerCard, used: frozenset[int], group: GpuGroup) -> int:
+def _left_free(table: GpuGroups, wanted: PerCard, used: frozenset[int], group: GpuGroup) -> int:
     """Return what the groups are worth that are free beside a group that is taken."""
     gone = used.union(group.minors)
     worth = 0
     for size, value in _KEPT.items():
-        others = table.of(size) if size >= wish.count else ()
+        others = table.of(size) if size >= wanted.count else ()
         best = max((other.score for other in others), default=0)
         worth += value * sum(
             other.score for other in others if other.score == best and gone.isdisjoint(other.minors)
@@ -110,7 +110,7 @@ class _Search:
     """The search through the parts of a topology for one request, among GPUs that fit it."""
 
     inventory: Inventory
-    wish: PerCard
+    wanted: PerCard
     level: int
     scorer: Scorer | None
     fitting: frozenset[int]
@@ -120,7 +120,7 @@ class _Search:
 
         Of several, those in parts that are in use already, then those with the best score.
         """
-        if len(scope.minors) < self.wish.count:
+        if len(scope.minors) < self.wanted.count:
             return None
         depth += 1
         in_use += not self.inventory.used[GPU].isdisjoint(scope.minors)
@@ -135,10 +135,10 @@ class _Search:
 
     def _here(self, scope: Scope, depth: int, in_use: int) -> _Found | None:
         fitting = [minor for minor in scope.minors if minor in self.fitting]
-        if len(fitting) < self.wish.count:
+        if len(fitting) < self.wanted.count:
             return None
-        if not self.wish.shared:
-            return _Found(tuple(fitting[: self.wish.count]), depth, in_use, 0)
+        if not self.wanted.shared:
+            return _Found(tuple(fitting[: self.wanted.count]), depth, in_use, 0)
         score, negative = max((self._score(minor), -minor) for minor in fitting)
         return _Found((-negative,), depth, in_use, score)
 
@@ -146,11 +146,11 @@ class _Search:
         if self.scorer is None:
             return 0
         total, free = self.inventory.total(GPU, minor), self.inventory.free[GPU][minor]
-        return self.scorer.device(dict(self.wish.amounts), total, free)
+        return self.scorer.device(dict(self.wanted.amounts), total, free)
 
 
 def near_gpus(
-    inventory: Inventory, wish: PerCard, scope: str, scorer: Scorer | None
+    inventory: Inventory, wanted: PerCard, scope: str, scorer: Scorer | None
 ) -> tuple[int, ...] | None:
     """Return the minors of GPUs that are as near to each other as possible.
 
@@ -160,18 +160,18 @@ def near_gpus(
     """
     topology = inventory.machine.topology
     level = SCOPES[scope]
-    if level == _DEVICE and wish.count > 1:
+    if level == _DEVICE and wanted.count > 1:
         raise Refused(_FEW_NEAR, resolvable=False)
-    if topology is None or (wish.shared and wish.count > 1):
+    if topology is None or (wanted.shared and wanted.count > 1):
         if not scope:
             return None
         unknown = "node(s) missing GPU Device Topology Tree"
         several = "node(s) Unsupported Multi-Shared GPU"
         raise Refused(unknown if topology is None else several, resolvable=False)
     level = min(level, SCOPES["PCIe"])
-    amounts = dict(wish.amounts)
+    amounts = dict(wanted.amounts)
     fitting = (minor for minor in topology.minors if inventory.fits(GPU, minor, amounts))
-    found = _Search(inventory, wish, level, scorer, frozenset(fitting)).best(topology)
+    found = _Search(inventory, wanted, level, scorer, frozenset(fitting)).best(topology)
     if found is None:
         raise Refused(_FEW_NEAR if scope else "Insufficient GPU Devices")
     return found.minors

@@ -24,7 +24,7 @@ class DeviceRequest:
 
     amounts: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
     gpus: PerCard | None = None
-    wishes: AllocationHints = NO_HINTS
+    hints: AllocationHints = NO_HINTS
     templates: tuple[tuple[str, str], ...] | None = None
 
     def of(self, kind: str) -> dict[str, int]:
@@ -59,7 +59,7 @@ def read_request(
 
 def _request(
     amounts: Mapping[str, Mapping[str, int]],
-    wishes: AllocationHints | None,
+    hints: AllocationHints | None,
     templates: Callable[[], Templates],
     templated: Collection[str],
 ) -> DeviceRequest:
@@ -70,4 +70,4 @@ def _request(
         if not found:
             raise ValueError(NO_TEMPLATE)
     plain = tuple((kind, tuple(sorted(own.items()))) for kind, own in amounts.items())
-    return DeviceRequest(plain, gpus, wishes or NO_HINTS, found)
+    return DeviceRequest(plain, gpus, hints or NO_HINTS, found)

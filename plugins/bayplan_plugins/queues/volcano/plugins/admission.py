@@ -13,8 +13,8 @@ from bayplan.inputs.durations import parse_duration
 from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
+from bayplan_plugins.queues.volcano.plugins.base import Enqueue, VolcanoPlugin
 from bayplan_plugins.queues.volcano.session import Session
-from bayplan_plugins.queues.volcano.voters.base import Enqueue, Voter
 
 __all__ = ["Overcommit", "ServiceLevel"]
 
@@ -25,7 +25,7 @@ _WAITING_TIME = "sla-waiting-time"
 _ANNOTATIONS = (f"volcano.sh/{_WAITING_TIME}", _WAITING_TIME)
 
 
-class Overcommit(Voter):
+class Overcommit(VolcanoPlugin):
     """Admits jobs while the cluster, overcommitted by a factor, has room for them."""
 
     def __init__(self, session: Session, arguments: Mapping[str, Any], hierarchical: bool) -> None:
@@ -61,7 +61,7 @@ class Overcommit(Voter):
         return bool((future[asked] <= deserved[asked] + EPSILON).all())
 
 
-class NamespaceQuota(Voter):
+class NamespaceQuota(VolcanoPlugin):
     """resourcequota: admits jobs that fit the ResourceQuotas of their namespace."""
 
     def enqueueable(
@@ -99,7 +99,7 @@ def _plain(amounts: Mapping[str, Quantity]) -> Iterator[tuple[str, float]]:
         yield plain, share({plain: quantity}).of(plain)
 
 
-class ServiceLevel(Voter):
+class ServiceLevel(VolcanoPlugin):
     """sla: jobs that state how long they wait at most come first, and are admitted by then."""
 
     def __init__(self, session: Session, arguments: Mapping[str, Any], hierarchical: bool) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bayplan import PodInfo
 from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import parse_duration
+from bayplan_plugins.queues.volcano.plugins.base import VolcanoPlugin
 from bayplan_plugins.queues.volcano.session import Claimant, Victim
-from bayplan_plugins.queues.volcano.voters.base import Voter
 from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["Conformance", "CooldownProtection", "DisruptionBudgets"]
@@ -15,7 +15,7 @@ _CRITICAL = ("system-cluster-critical", "system-node-critical")
 _COOLDOWN = "volcano.sh/cooldown-time"
 
 
-class Conformance(Voter):
+class Conformance(VolcanoPlugin):
     """Protects the pods of kube-system and critical ones."""
 
     protects = True
@@ -30,7 +30,7 @@ class Conformance(Voter):
     reclaimable = preemptable
 
 
-class CooldownProtection(Voter):
+class CooldownProtection(VolcanoPlugin):
     """cdp: protects pods for the time that they state from when they got their node."""
 
     protects = True
@@ -57,7 +57,7 @@ class CooldownProtection(Voter):
         return bool(since) and since[0] + seconds > self.session.handle.unix_time
 
 
-class DisruptionBudgets(Voter):
+class DisruptionBudgets(VolcanoPlugin):
     """pdb: protects pods whose eviction would violate a disruption budget."""
 
     protects = True

@@ -10,8 +10,8 @@ from typing import Any
 from bayplan import NodeView, Overdue, PodInfo, Reject
 from bayplan.inputs.durations import parse_duration
 from bayplan_plugins.queues.volcano.jobs import Job
+from bayplan_plugins.queues.volcano.plugins.base import VolcanoPlugin
 from bayplan_plugins.queues.volcano.session import Claimant, Session, Victim
-from bayplan_plugins.queues.volcano.voters.base import Voter
 
 __all__ = ["ZONE_LABEL", "TimeDivision", "may_use_lent_nodes", "merged"]
 
@@ -29,7 +29,7 @@ _CLOSED = "node(s) were lent at other hours only"
 _KEPT = "node(s) were lent to revocable pods only"
 
 
-class TimeDivision(Voter):
+class TimeDivision(VolcanoPlugin):
     """Lends revocable nodes to the pods that opted in, in the hours of their zone only.
 
     Pods that opted in have to leave at the end of the hours. Hours are in UTC; those that end

@@ -12,13 +12,13 @@ from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
 from bayplan_plugins.queues.volcano.session import Claimant, Session, Victim
 
-__all__ = ["Enqueue", "Voter"]
+__all__ = ["Enqueue", "VolcanoPlugin"]
 
 Enqueue = bool | str | None
 """True permits, a text rejects, None abstains."""
 
 
-class Voter:
+class VolcanoPlugin:
     """One plugin with its arguments. Orders are keys: the smallest comes first.
 
     ``protects`` says that its refusal of a victim is final, whatever tier it is in.
@@ -36,7 +36,7 @@ class Voter:
 
     def has(self, vote: str) -> bool:
         """Tell whether the plugin votes on something, by the name of the method."""
-        return getattr(type(self), vote) is not getattr(Voter, vote)
+        return getattr(type(self), vote) is not getattr(VolcanoPlugin, vote)
 
     def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
         """Return a job's key among the jobs of its queue; ``pods`` are pending ones."""

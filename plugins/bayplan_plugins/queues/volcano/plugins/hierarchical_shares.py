@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bayplan.api import VolcanoQueue
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
-from bayplan_plugins.queues.volcano.voters.job_table import JobRows
+from bayplan_plugins.queues.volcano.plugins.job_table import JobRows
 
 __all__ = ["HierarchicalShares", "Hierarchy"]
 

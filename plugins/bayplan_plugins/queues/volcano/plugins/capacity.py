@@ -14,14 +14,14 @@ from bayplan_plugins.queues.policy import QuotaRefusal
 from bayplan_plugins.queues.volcano.entitlements import Entitlements, dominant_share
 from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
+from bayplan_plugins.queues.volcano.plugins.base import Enqueue, VolcanoPlugin
+from bayplan_plugins.queues.volcano.plugins.limits import first_over
 from bayplan_plugins.queues.volcano.session import Claimant, Session, Victim
-from bayplan_plugins.queues.volcano.voters.base import Enqueue, Voter
-from bayplan_plugins.queues.volcano.voters.limits import first_over
 
 __all__ = ["Capacity"]
 
 
-class Capacity(Voter):
+class Capacity(VolcanoPlugin):
     """Votes by what queues deserve, in a tree where ``enableHierarchy`` is on."""
 
     def __init__(self, session: Session, arguments: Mapping[str, Any], hierarchical: bool) -> None:

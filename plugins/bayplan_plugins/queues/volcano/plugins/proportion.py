@@ -10,14 +10,14 @@ from bayplan_plugins.queues.policy import QuotaRefusal
 from bayplan_plugins.queues.volcano.entitlements import Entitlements
 from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
+from bayplan_plugins.queues.volcano.plugins.base import Enqueue, VolcanoPlugin
+from bayplan_plugins.queues.volcano.plugins.limits import first_over
 from bayplan_plugins.queues.volcano.session import Claimant, Victim
-from bayplan_plugins.queues.volcano.voters.base import Enqueue, Voter
-from bayplan_plugins.queues.volcano.voters.limits import first_over
 
 __all__ = ["Proportion"]
 
 
-class Proportion(Voter):
+class Proportion(VolcanoPlugin):
     """Votes by what queues deserve of the cluster now."""
 
     @property

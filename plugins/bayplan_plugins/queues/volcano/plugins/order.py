@@ -10,20 +10,20 @@ from bayplan import PodInfo
 from bayplan.api import VolcanoQueue
 from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan_plugins.queues.volcano.jobs import Job, task_priority
-from bayplan_plugins.queues.volcano.session import Claimant, Victim
-from bayplan_plugins.queues.volcano.voters.base import Voter
-from bayplan_plugins.queues.volcano.voters.hierarchical_shares import (
+from bayplan_plugins.queues.volcano.plugins.base import VolcanoPlugin
+from bayplan_plugins.queues.volcano.plugins.hierarchical_shares import (
     HierarchicalShares,
     Hierarchy,
 )
-from bayplan_plugins.queues.volcano.voters.job_table import JobRows, JobTable
+from bayplan_plugins.queues.volcano.plugins.job_table import JobRows, JobTable
+from bayplan_plugins.queues.volcano.session import Claimant, Victim
 
 __all__ = ["Drf", "Gang", "Priority"]
 
 _SHARE_DELTA = 1e-6
 
 
-class Gang(Voter):
+class Gang(VolcanoPlugin):
     """Jobs that lack their minimum come first, and no job is brought below its minimum."""
 
     def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
@@ -49,7 +49,7 @@ class Gang(Voter):
     reclaimable = preemptable
 
 
-class Priority(Voter):
+class Priority(VolcanoPlugin):
     """Jobs and pods of a high priority come first, and take from those of a lower one."""
 
     def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
@@ -74,7 +74,7 @@ class Priority(Voter):
         return self.session.jobs.priority(victim.job) < claimant.priority
 
 
-class Drf(Voter):
+class Drf(VolcanoPlugin):
     """Jobs with a small dominant share of the cluster come first.
 
     With ``enableHierarchy`` queues are ordered by their shares in a tree, too, and reclaim by them.

@@ -1,0 +1,49 @@
+"""The field's words: each thing has the name that Kubernetes people use, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.paths import ROOT
+
+SOURCES = ("framework", "plugins", "dra", "remote", "benchmarks", "docs")
+INSTEAD = {
+    r"lanes?(?! of PCIe)": "queue",
+    r"rivals?": "other schedulers, conflicting claim",
+    r"rehears\w*": "dry run",
+    r"onlook\w*": "shadow mode",
+    r"voters?": "plugin, plugin function",
+    r"wish(es)?": "request, allocation hint",
+    r"(un)?seat(s|ed)?": "assign",
+    r"anew": "again",
+    r"in vain|for want of": "without",
+    r"courses": "histories, time series",
+    r"untold": "not recorded",
+}
+EXCUSED = {
+    "topology/machine/": "PCIe links have lanes",
+    "docs/machines.md": "PCIe links have lanes",
+    "docs/queues.md": "the table of cases quotes their names",
+}
+
+
+def texts() -> list[Path]:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    found = (path for source in SOURCES for path in sorted((ROOT / source).rglob("*")))
+    return [*pages, *(path for path in found if path.suffix in (".py", ".md"))]
+
+
+@pytest.mark.parametrize("word", INSTEAD)
+def test_a_word_that_is_not_the_fields_does_not_come_back(word: str) -> None:
+    # Names count in parts: _lane_of, LaneOrder.
+    pattern = re.compile(rf"(?<![a-z])({word})(?![a-z])", re.IGNORECASE)
+    found = []
+    for path in texts():
+        name = str(path.relative_to(ROOT))
+        if path.exists() and not any(part in name for part in EXCUSED):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                if pattern.search(line):
+                    found.append(f"{name}:{number}: {line.strip()}")
+    assert found == [], f"instead: {INSTEAD[word]}"
