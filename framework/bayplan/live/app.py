@@ -201,7 +201,7 @@ class LiveApp:
         )
 
     def _is_alone(self) -> bool:
-        """Tell whether nobody else gives out shares: elected, and no pod names another scheduler."""
+        """Tell whether nobody else gives out shares: elected, and no pod of another scheduler."""
         elected = self._election is not None
         return elected and self.live is not None and not self.live.scheduler.other_schedulers
 
