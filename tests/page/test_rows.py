@@ -136,8 +136,9 @@ def test_the_same_simulation_makes_the_same_page() -> None:
 
 
 def test_samples_get_sparser_instead_of_more() -> None:
-    pods = [(float(10 * i), gpu_pod(f"p{i}", 0)) for i in range(3 * MOST_SAMPLES)]
-    page = shown([make_node("n", cpu=10_000, pods=10_000)], pods)
+    pods = [(float(10 * i), make_pod(f"p{i}")) for i in range(3 * MOST_SAMPLES)]
+    nodes = [make_node(f"n{i}", cpu=200, memory="4Ti", pods=110) for i in range(30)]
+    page = shown(nodes, pods)
     times = [sample[0] for sample in page["samples"]]
     assert len(times) <= MOST_SAMPLES + 1
     assert times == sorted(times)
