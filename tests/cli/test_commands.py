@@ -205,3 +205,11 @@ def test_what_a_plugin_prints_stays_out_of_the_answer(tmp_path: Path) -> None:
     )
     assert json.loads(answer.stdout)["stats"]["bound"] == 4
     assert "hello from training-pod-0" in answer.stderr
+
+
+def test_a_command_with_a_new_name_runs_under_its_former_one() -> None:
+    result = CliRunner().invoke(cli, ["pools", "--help"])
+    assert result.exit_code == 0
+    assert result.stderr == '"bayplan pools" is called "bayplan pool-controller" now\n'
+    assert "pool-controller [OPTIONS]" in result.stdout
+    assert "  pools " not in CliRunner().invoke(cli, ["--help"]).output

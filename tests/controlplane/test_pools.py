@@ -100,7 +100,7 @@ def profile(folder: Path, scheduler: str) -> Path:
     return path
 
 
-@pytest.fixture(params=["run", "pools"])
+@pytest.fixture(params=["run", "pool-controller"])
 def process(
     request: pytest.FixtureRequest,
     plane: ControlPlane,

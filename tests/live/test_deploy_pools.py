@@ -21,7 +21,7 @@ from tests.live.stage import Stage, stage
 from tests.resizing.elastic_builders import ELASTIC
 
 from bayplan.api import Pod
-from bayplan.cli.pools import command
+from bayplan.cli.pool_controller import command
 from bayplan.cli.run import command as run_command
 from bayplan.cluster.apiserver import Role
 from bayplan.cluster.kubernetes.resources import WATCHED
@@ -111,7 +111,7 @@ def test_its_arguments_name_what_is_mounted() -> None:
         assert mounts[str(path.parent)] == "tls"
     assert mounts[str(Path(given["usage_journal"]).parent)] == claim["metadata"]["name"]
     with pytest.raises(click.UsageError):
-        command.make_context("pools", [*container()["args"][1:], "--no-such-option"])
+        command.make_context("pool-controller", [*container()["args"][1:], "--no-such-option"])
 
 
 def test_one_replica_has_the_journal_which_outlasts_it() -> None:

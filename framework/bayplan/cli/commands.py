@@ -25,7 +25,10 @@ _COMMANDS = {
     "price": ("price", "Check price lists."),
     "usage": ("usage", "Show what was used, and what was idle."),
     "run": ("run", "Schedule a Kubernetes cluster."),
-    "pools": ("pools", "Run pools beside another scheduler: resize jobs, record usage."),
+    "pool-controller": (
+        "pool_controller",
+        "Run pools alongside another scheduler: resize jobs, record usage.",
+    ),
     "snapshot": ("snapshot", "Save a cluster, as a scheduler sees it, to a file."),
     "topology": ("topology", "Show a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
     "profile": ("profile", "Check profile files, and describe their format to editors."),
@@ -40,6 +43,8 @@ _ELSEWHERE = {
 """Commands of other packages: entry points of the group bayplan.commands."""
 _EXTRAS = {"dra-driver": "driver", "remote-gpu-server": "remote"}
 """The optional dependencies that these commands need."""
+_FORMER = {"pools": "pool-controller"}
+"""Former names of commands, which still run them."""
 _TEXTS = {name: text for name, (_, text) in _COMMANDS.items()} | _ELSEWHERE
 
 
@@ -72,6 +77,10 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in _FORMER:
+            name = _FORMER[args[0]]
+            click.echo(f'"bayplan {args[0]}" is called "bayplan {name}" now', err=True)
+            args = [name, *args[1:]]
         if args and args[0] not in _TEXTS and not args[0].startswith("-"):
             near = did_you_mean(args[0], _TEXTS)
             raise click.UsageError(f'There is no command "{args[0]}"{near}', ctx)

@@ -1,4 +1,4 @@
-"""bayplan pools: what pools have and who uses it, where another scheduler binds the pods."""
+"""bayplan pool-controller: what pools have and who uses it, where another scheduler binds the pods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bayplan.cli.serving import Served, serve, serving_options
 __all__ = ["command"]
 
 
-@click.command(name="pools")
+@click.command(name="pool-controller")
 @serving_options
 def command(**options: Any) -> None:
     """Resize jobs, tell what pools have, and record usage, beside another scheduler.
