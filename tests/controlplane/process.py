@@ -1,4 +1,4 @@
-"""``bayplan run`` or ``bayplan pool-controller`` as a process to be killed, and what its log may say."""
+"""``bayplan run`` or ``bayplan pool-controller`` as a process to be killed, and its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bayplan pool-controller: what pools have and who uses it, where another scheduler binds the pods."""
+"""bayplan pool-controller: what pools have and who uses it, where others bind the pods."""
 
 from __future__ import annotations
 
