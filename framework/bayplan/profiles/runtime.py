@@ -244,7 +244,9 @@ def _guarded_queueing(call: HookCall) -> Queueing:
     methods = {}
     for method, answer in QUEUEING_ANSWERS.items():
         function = getattr(own, method)
-        picks = tuple(range(len(inspect.signature(function).parameters)))
+        # What callers pass is the protocol's; a method that takes anything else fails by name.
+        _, *arguments = inspect.signature(getattr(Queueing, method)).parameters
+        picks = tuple(range(len(arguments)))
         methods[method] = _guarded(function, picks, call.name, method, answer)
     return cast(Queueing, SimpleNamespace(**methods))
 
