@@ -175,12 +175,9 @@ class Queues(Plugin[QueuesArgs]):
         if found is None:
             return None
         plan = found[0].plan(unit, action)
-        if plan is None or isinstance(plan, str):
-            return plan
-        if not isinstance(plan, EvictionPlan):
-            found_plan = VictimSearch(self.handle, unit, plan).run()
-            return None if found_plan is None else self._preemption(unit, found_plan, action)
-        return self._preemption(unit, plan, action)
+        if plan is not None and not isinstance(plan, EvictionPlan | str):
+            plan = VictimSearch(self.handle, unit, plan).run()
+        return self._preemption(unit, plan, action) if isinstance(plan, EvictionPlan) else plan
 
     @hookimpl
     def overdue(self) -> Overdue | None:
