@@ -13,7 +13,7 @@ from bayplan.api import KoordinatorDevice
 from bayplan.api.cards import WHOLE, Card, CardUse
 from bayplan.testing import Cluster
 from bayplan_plugins.gpus.columns import NO_CARD, CardArrays
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 
 NODES = ("n0", "n1", "n2")
 CARDS = 3
@@ -34,7 +34,7 @@ class World:
         self.cluster = Cluster([])
         for name in NODES:
             self.join(name)
-        self.ledger = self.cluster.snapshot.shared(CardLedger, CardLedger)
+        self.ledger = self.cluster.snapshot.shared(GpuLedger, GpuLedger)
         self.made = 0
 
     def join(self, name: str, healthy: int = 7) -> None:

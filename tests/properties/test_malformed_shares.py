@@ -17,7 +17,7 @@ from tests.properties.share_fields import CONTRACTS, Field
 from bayplan.api import Pod
 from bayplan.api.objects import DecodeError
 from bayplan.testing import Cluster
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 
 _TOGETHER = 50
 """Texts in one cluster."""
@@ -71,7 +71,7 @@ def _check(cluster: Cluster, number: int, field: Field, text: str) -> None:
     told = any(field.subject in one for one in messages)
     assert told or field.sound(text), f"{field}: nothing is said of {text!r}, only {messages}"
     node = f"n{number}"
-    state = cluster.snapshot.shared(CardLedger, CardLedger).state(node)
+    state = cluster.snapshot.shared(GpuLedger, GpuLedger).state(node)
     if state is None:
         return
     for card, use in zip(state.cards, state.used, strict=True):
@@ -94,7 +94,7 @@ def _held(cluster: Cluster, key: str, node: str) -> list[int]:
     found = cluster.snapshot.placed.get(key)
     if found is None:
         return []
-    ledger = cluster.snapshot.shared(CardLedger, CardLedger)
+    ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
     return [share.memory for share in ledger.shares(found[0], node)]
 
 

@@ -20,7 +20,7 @@ from bayplan.plugin.base import Eviction
 from bayplan.profiles.loading import load_profiles
 from bayplan.simulation import Simulation
 from bayplan.testing import make_node, make_object, make_pod
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 
 HOUR = 3600.0
 CORE, RATIO = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio"
@@ -109,7 +109,7 @@ class Story:
         self.simulation.run()
 
     def _look(self, simulation: Simulation) -> None:
-        ledger = simulation.scheduler.snapshot.shared(CardLedger, CardLedger)
+        ledger = simulation.scheduler.snapshot.shared(GpuLedger, GpuLedger)
         for name in simulation.scheduler.snapshot.nodes.names:
             state = ledger.state(name)
             assert state is None or all(one.compute <= 1000 for one in state.used)

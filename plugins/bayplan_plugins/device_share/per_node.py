@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.vendors.contract import CardRequest
 
 __all__ = ["PerNode"]
@@ -18,7 +18,7 @@ T = TypeVar("T")
 class PerNode(Generic[T]):
     """One answer for each request and node, computed once for each state of the node's cards."""
 
-    def __init__(self, ledger: CardLedger) -> None:
+    def __init__(self, ledger: GpuLedger) -> None:
         self._ledger = ledger
         self._known: OrderedDict[CardRequest, dict[str, tuple[int, T]]] = OrderedDict()
 

@@ -47,7 +47,7 @@ from bayplan_plugins.device_share.advice import (
 from bayplan_plugins.device_share.per_node import PerNode
 from bayplan_plugins.gpus.columns import NO_CARD
 from bayplan_plugins.gpus.fit import Fit, slots_of
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.vendors.contract import (
     CardContract,
     CardRequest,
@@ -101,7 +101,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
     def __init__(self, args: DeviceShareArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._ledger = handle.snapshot.shared(CardLedger, CardLedger)
+        self._ledger = handle.snapshot.shared(GpuLedger, GpuLedger)
+        self._ledger.give_shares()
         if args.model_fields_set:
             self._ledger.configure(args, args.hami, args.device_plugin_config_map)
         self._scoring = {
@@ -416,7 +417,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     @hookimpl
     def node_devices(self, node: str) -> NodeDevices | None:
         """Tell the cards of a node, and what its pods have of them."""
-        return self._ledger.describe(node)
+        return self._ledger.describe_shares(node)
 
 
 def _counted_out(pod: PodInfo, nodes: NodeView) -> BoolColumn:

@@ -13,7 +13,8 @@ from bayplan import PodInfo
 from bayplan.api.cards import MEBIBYTE, WHOLE
 from bayplan.dialects.kai.shares import GpuShareRequest, is_reservation
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.gpus.share_ledger import NO_REQUESTS, CardLedger, Requests
+from bayplan_plugins.gpus.ledger import GpuLedger
+from bayplan_plugins.gpus.requests import NO_REQUESTS, Requests
 from bayplan_plugins.gpus.vendors.contract import CardRequest
 from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
 from bayplan_plugins.gpus.vendors.kai.requests import known_share
@@ -26,7 +27,7 @@ _KAI = "KAI"
 class SharedCards:
     """What pods ask of cards in any words, and which cards KAI's groups share."""
 
-    def __init__(self, snapshot: Snapshot, ledger: CardLedger) -> None:
+    def __init__(self, snapshot: Snapshot, ledger: GpuLedger) -> None:
         self._snapshot = snapshot
         self._ledger = ledger
         self._groups = snapshot.shared(GpuGroups, GpuGroups)

@@ -51,7 +51,7 @@ from bayplan_plugins.gpu_fragmentation.shapes import (
 from bayplan_plugins.gpu_fragmentation.states import StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
 from bayplan_plugins.gpus.columns import NO_CARD
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.vendors.contract import NodeCards
 
 __all__ = ["GPUFragmentation", "GPUFragmentationArgs"]
@@ -129,7 +129,8 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
     def __init__(self, args: GPUFragmentationArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         snapshot = handle.snapshot
-        self._ledger = snapshot.shared(CardLedger, CardLedger)
+        self._ledger = snapshot.shared(GpuLedger, GpuLedger)
+        self._ledger.give_shares()
         self._source = StateSource(snapshot, self._ledger)
         self._shared = self._source.shared
         self._policy = _policy(args, self._source)

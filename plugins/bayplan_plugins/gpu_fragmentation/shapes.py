@@ -22,7 +22,7 @@ from bayplan.api.pod import (
     NodeSelectorTerm,
 )
 from bayplan.snapshot import SpecFacts
-from bayplan_plugins.gpus.share_ledger import Requests
+from bayplan_plugins.gpus.requests import Requests
 from bayplan_plugins.gpus.vendors.contract import CardRequest
 
 __all__ = [

@@ -13,7 +13,7 @@ from bayplan.snapshot import Snapshot
 from bayplan_plugins.gpu_fragmentation.groups import SharedCards
 from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, shape_of
 from bayplan_plugins.gpus.columns import Cards
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.shared.node_selection import required_match
 
 __all__ = ["NodeStates", "StateSource"]
@@ -55,7 +55,7 @@ class NodeStates:
 class StateSource:
     """Reads the states of nodes out of the snapshot and the ledger of cards."""
 
-    def __init__(self, snapshot: Snapshot, ledger: CardLedger) -> None:
+    def __init__(self, snapshot: Snapshot, ledger: GpuLedger) -> None:
         self._snapshot = snapshot
         self._ledger = ledger
         self.shared = SharedCards(snapshot, ledger)

@@ -14,8 +14,9 @@ from bayplan.topology.machine.select import Selection
 from bayplan_plugins.gpu_topology.job_limits import JobLimits
 from bayplan_plugins.gpu_topology.requests import PodGpuRequest, weaker_requests
 from bayplan_plugins.gpu_topology.selection import GpuSelector
-from bayplan_plugins.gpus.ledger import GpuLedger, GpuState
+from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.machines import MACHINE
+from bayplan_plugins.gpus.whole_gpus import GpuState
 
 __all__ = ["GpuAdvice"]
 

@@ -42,10 +42,10 @@ class JobLimits:
         begun = {name for name, count in used.items() if count < least}
         short = np.zeros(len(nodes), dtype=np.bool_)
         for index, name in enumerate(nodes.names):
-            gpus = self._gpus.node(name)
+            gpus = self._gpus.whole(name)
             if gpus is not None:
-                room = gpus.room(pod.uid) // request.count * request.count
-                short[index] = used.get(name, 0) + room < least
+                more = gpus.left(pod.uid) // request.count * request.count
+                short[index] = used.get(name, 0) + more < least
         yield Reject(short, f"node(s) without {counted(least, 'GPU')} for the job")
         if begun:
             other = np.array([name not in begun for name in nodes.names], dtype=np.bool_)
@@ -59,7 +59,7 @@ class JobLimits:
         """Prefer the job's nodes (pack), other nodes (spread), or the fullest ones (best-fit)."""
         order = request.options.node_order
         if order == "best-fit":
-            free = [len(g.free()) if (g := self._gpus.node(n)) else 0 for n in nodes.names]
+            free = [len(g.free()) if (g := self._gpus.whole(n)) else 0 for n in nodes.names]
             left = np.maximum(np.array(free, dtype=np.float64) - request.count, 0.0)
             packed: FloatColumn = scores / (1.0 + left)
             return packed

@@ -53,7 +53,8 @@ from bayplan_plugins.gpu_topology.requests import (
 )
 from bayplan_plugins.gpu_topology.selection import NOT_KNOWN, GpuSelector
 from bayplan_plugins.gpus.claims import gpu_of_device
-from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger, GpuState
+from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger
+from bayplan_plugins.gpus.whole_gpus import GpuState
 from bayplan_plugins.numa.ledger import NumaLedger
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         if not pod.facts.wants_devices:
             return SKIP
         # Brings the ledger up to date, so that claims get no GPU that a pod holds without one.
-        self._ledger.codes()
+        self._ledger.whole_codes()
         request = self._request_of(pod)
         if request is None:
             of_claims = claim_request_of(pod)
@@ -181,10 +182,10 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         most = np.full(len(nodes), np.iinfo(np.int64).max, dtype=np.int64)
         if request is None:
             return most
-        codes = nodes.pick(self._ledger.codes())
+        codes = nodes.pick(self._ledger.whole_codes())
         for code in np.unique(codes).tolist():
             if code != UNKNOWN:
-                most[codes == code] = len(self._ledger.state(code).free) // request.count
+                most[codes == code] = len(self._ledger.whole_state(code).free) // request.count
         return most
 
     # Which node is best ----------------------------------------------------------------------
@@ -256,6 +257,9 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
             return None
         now = self._selector.state_of_node(pod, request, node.name)
         attempts = self._selector.attempts(pod, request)
+        if now is not None and not self._ledger.gives_whole(pod, node.name):
+            # What the pod asks for means a share on this node.
+            return None
         if now is None:
             asked = attempts[0].constraints
             if asked != NO_CONSTRAINTS:
@@ -266,7 +270,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         found = select_first(now.machine, now.free, attempts)
         if isinstance(found, NoSelection):
             return found.reason
-        self._ledger.hold(pod, node.name, found.gpus)
+        self._ledger.hold_gpus(pod, node.name, found.gpus)
         state[_CHOSEN] = found
         state[_GIVEN_UP] = found.relaxed
         state[NOTES] = (*selection_notes(found), *(state.get(NOTES) or ()))
@@ -294,12 +298,12 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
     def bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | None:
         """Write the pod's GPUs and their ring into its annotations."""
         found = state.get(_CHOSEN)
-        gpus = self._ledger.node(node.name)
+        gpus = self._ledger.whole(node.name)
         given_up = state.get(_GIVEN_UP)
         relaxed = {RELAXED: given_up} if given_up else {}
         if found is None or gpus is None:
             return relaxed or None
-        if not self._ledger.is_held(pod, node.name, found.gpus):
+        if not self._ledger.holds_gpus(pod, node.name, found.gpus):
             # They went to another pod while this one waited for its binding.
             return relaxed or None
         written = gpu_annotations(gpus.machine, found) | relaxed
@@ -314,10 +318,10 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
     def pre_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> Preparation | None:
         """Place the pod again if it lost its GPUs; write NCCL's environment into a ConfigMap."""
         found = state.get(_CHOSEN)
-        gpus = self._ledger.node(node.name)
+        gpus = self._ledger.whole(node.name)
         if found is None or gpus is None:
             return None
-        if not self._ledger.is_held(pod, node.name, found.gpus):
+        if not self._ledger.holds_gpus(pod, node.name, found.gpus):
             chosen = listed(map(str, found.gpus), _MOST_LISTED)
             lost = f"the GPUs {chosen} of {node.name}, chosen for it, are no longer its own"
             # A pod whose preparation fails is tried again without waiting for an event.
@@ -356,7 +360,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         if self._count is None or self._request_of(pod) is None:
             return
         found = state.get(_CHOSEN)
-        gpus = self._ledger.node(node.name)
+        gpus = self._ledger.whole(node.name)
         nodes: set[int | None] = set()
         if found is not None and gpus is not None:
             nodes = {gpus.machine.numa_of[gpu] for gpu in found.gpus}
@@ -368,7 +372,7 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
     @hookimpl
     def node_devices(self, node: str) -> NodeDevices | None:
         """Tell the machine, and which GPUs its pods have."""
-        return self._ledger.describe(node)
+        return self._ledger.describe_machine(node)
 
     # When no node is left --------------------------------------------------------------------
 

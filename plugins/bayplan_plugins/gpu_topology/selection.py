@@ -23,7 +23,8 @@ from bayplan_plugins.gpu_topology.requests import (
     has_hard_constraints,
     names_gpus,
 )
-from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger, GpuState
+from bayplan_plugins.gpus.ledger import UNKNOWN, GpuLedger
+from bayplan_plugins.gpus.whole_gpus import GpuState
 from bayplan_plugins.numa.ledger import UNALIGNED, NumaLedger
 
 __all__ = ["NOT_KNOWN", "GpuSelector", "SelectionResult"]
@@ -97,7 +98,7 @@ class GpuSelector:
         code are in one state.
         """
         if not names_gpus(request.options):
-            codes = nodes.pick(self._gpus.codes())
+            codes = nodes.pick(self._gpus.whole_codes())
             numa = nodes.pick(self._numa.codes())
             width = self._numa.kinds + 1
             pairs = (codes + 1) * width + (numa + 1)
@@ -119,20 +120,20 @@ class GpuSelector:
         """Return one node's state as ``states`` does; faster where the pod names no GPUs."""
         if names_gpus(request.options):
             return self.state_of_node(pod, request, node.name)
-        code, aligned = self._gpus.codes()[node.row], self._numa.codes()[node.row]
+        code, aligned = self._gpus.whole_codes()[node.row], self._numa.codes()[node.row]
         return self._state_of(pod, int(code), int(aligned))
 
     def _state_of(self, pod: PodInfo, code: int, aligned: int) -> GpuState | None:
         """Return the state of a code without GPUs that the kubelet would not give the pod."""
         if code == UNKNOWN:
             return None
-        state = self._gpus.state(code)
+        state = self._gpus.whole_state(code)
         numa_nodes = self._numa.allowed_by(aligned, pod) if aligned != UNALIGNED else None
         return state if numa_nodes is None else state.on_numa_nodes(numa_nodes)
 
     def state_of_node(self, pod: PodInfo, request: PodGpuRequest, name: str) -> GpuState | None:
         """Return a node's state without GPUs that the pod may not use; its own count as free."""
-        gpus = self._gpus.node(name)
+        gpus = self._gpus.whole(name)
         if gpus is None:
             return None
         machine = gpus.machine

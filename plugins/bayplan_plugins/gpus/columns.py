@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bayplan.api.cards import WHOLE, Card
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.gpus.held import HeldCards
+from bayplan_plugins.gpus.node_gpus import NodeGpus
 from bayplan_plugins.shared.stale_nodes import StaleNodes
 
 __all__ = ["NO_CARD", "CardArrays", "CardColumns", "Cards"]
@@ -49,12 +49,12 @@ class CardColumns:
     :param cards: returns the cards of a node by name, None where it has none.
     """
 
-    def __init__(self, snapshot: Snapshot, cards: Callable[[str], HeldCards | None]) -> None:
+    def __init__(self, snapshot: Snapshot, cards: Callable[[str], NodeGpus | None]) -> None:
         self._snapshot = snapshot
         self._cards = cards
         self._arrays = _empty(0, _FEW)
         self._stale = StaleNodes(snapshot)
-        self._filled: dict[int, HeldCards] = {}
+        self._filled: dict[int, NodeGpus] = {}
         """Of which cards each row shows what there is in all."""
         self.totals_version = 0
         """Changes with what there is in all, of any card."""
@@ -80,7 +80,7 @@ class CardColumns:
                 self._fill(row, self._cards(name))
         return self._arrays
 
-    def _fill(self, row: int, found: HeldCards | None) -> None:
+    def _fill(self, row: int, found: NodeGpus | None) -> None:
         arrays = self._arrays
         if found is None:
             self.totals_version += self._filled.pop(row, None) is not None

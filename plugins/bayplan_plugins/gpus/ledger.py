@@ -1,98 +1,65 @@
-"""Who holds which GPU of which node.
+"""Who holds what of which GPU of which node; a whole GPU is a share of all of it.
 
-Every pod with GPUs on a node holds certain ones: those that were reserved for it, those that its
-annotation names, or else the first free ones, on the NUMA nodes that a NodeResourceTopology has as
-used. Such a guess gives way to a pod that names its GPUs later, and so does what was chosen for a
-pod that is not bound yet: it is given other GPUs, and is not bound with those that it lost. The
-ledger follows pods as they come and go, and rolls back with trials.
+Every pod with GPUs on a node holds certain shares: those that were reserved for it, those that its
+annotations name, or else a guess. Where the node's machine is known, a whole GPU is guessed at
+once, because claims must not get it: the first free ones, on the NUMA nodes that a
+NodeResourceTopology has as used. Other guesses are what the node's contract would choose, made when
+the state of the node is first read.
+
+What is only guessed, or chosen for a pod that is not bound yet, gives way to a pod that names its
+GPUs: it gets others, and is not bound with those that it lost. The ledger follows pods as they come
+and go, and rolls back with trials.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
-from bayplan.api.dra import DeviceId
-from bayplan.api.gpus import GPU_RESOURCES, named_gpus
+from bayplan.api.cards import Card, Share
 from bayplan.naming import counted
 from bayplan.plugin.devices import CardHolder, NodeDevices
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
-from bayplan_dra.allocator.pools import Pool
 from bayplan_plugins.device_ledger.ledger import DeviceLedger
-from bayplan_plugins.gpus.claims import gpus_by_name, gpus_of_devices
+from bayplan_plugins.gpus.claims import gpus_of_devices
+from bayplan_plugins.gpus.columns import CardColumns
 from bayplan_plugins.gpus.jobs import JobShares, PodShare, job_of
-from bayplan_plugins.gpus.machines import NOT_PROMISED, NodeMachines, numa_nodes
-from bayplan_plugins.gpus.published import (
-    nics_by_name,
-    nics_of_devices,
-    published_devices,
-)
+from bayplan_plugins.gpus.machines import NOT_PROMISED, NodeMachines
+from bayplan_plugins.gpus.namespace_use import NamespaceUse
+from bayplan_plugins.gpus.node_gpus import NodeGpus
+from bayplan_plugins.gpus.published import PublishedNodes, nics_of_devices
+from bayplan_plugins.gpus.requests import GpuRequests, Requests, decides
 from bayplan_plugins.gpus.resources import gpu_count, shares_gpus
+from bayplan_plugins.gpus.vendors.adapters import CONTRACTS
+from bayplan_plugins.gpus.vendors.contract import CardContract, CardSource, NodeCards
+from bayplan_plugins.gpus.vendors.hami.contract import VirtualGpus
+from bayplan_plugins.gpus.vendors.hami.settings import HamiArgs
+from bayplan_plugins.gpus.vendors.koordinator.contract import KoordinatorCards
+from bayplan_plugins.gpus.vendors.koordinator.settings import KoordinatorArgs
+from bayplan_plugins.gpus.vendors.nvidia import DevicePluginCards
+from bayplan_plugins.gpus.whole_gpus import (
+    GpuState,
+    WholeGpus,
+    first_free,
+    plugin_gpus,
+    rails,
+    stated_gpus,
+)
 from bayplan_plugins.shared.node_codes import NO_CODE, NodeCodes
+from bayplan_plugins.shared.stale_nodes import StaleNodes
 
-__all__ = ["UNKNOWN", "GpuLedger", "GpuState", "NodeGpus"]
+__all__ = ["UNKNOWN", "GpuLedger"]
 
-_UUIDS = "hami.io/vgpu-devices-allocated"
-_TOPOLOGY = "GPU topology"
-_MOST_REMEMBERED = 8192
 UNKNOWN = NO_CODE
 """The code of a node whose machine is not known."""
-
-
-@dataclass(frozen=True)
-class GpuState:
-    """A machine, its free GPUs by index, and the most that could ever be free.
-
-    Nodes in equal states are equally good, except for pods that name their GPUs.
-    """
-
-    machine: Machine
-    free: tuple[int, ...]
-    most: tuple[int, ...]
-
-    def on_numa_nodes(self, numbers: frozenset[int]) -> GpuState:
-        """Return the state without the GPUs of other NUMA nodes."""
-        own = self.machine.numa_of
-        free = tuple(gpu for gpu in self.free if own[gpu] in numbers)
-        most = tuple(gpu for gpu in self.most if own[gpu] in numbers)
-        return GpuState(self.machine, free, most)
-
-
-@dataclass
-class NodeGpus:
-    """The GPUs of one node, by the uid of the pod that holds them.
-
-    ``offered`` is how many its device plugin has in all; ``guessed`` are the holders whose GPUs
-    are not stated anywhere. ``devices`` are those that resource slices offer; ``elsewhere`` the
-    GPUs that claims hold, or that only claims can get; ``shared`` those of which pods have shares.
-    """
-
-    machine: Machine
-    offered: int
-    held: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    guessed: set[str] = field(default_factory=set)
-    devices: Mapping[DeviceId, int] = field(default_factory=dict)
-    elsewhere: frozenset[int] = frozenset()
-    shared: frozenset[int] = frozenset()
-
-    def busy(self, but: str = "") -> set[int]:
-        """Return the GPUs that pods hold, except those of the pod ``but``, by uid."""
-        return {gpu for uid, gpus in self.held.items() if uid != but for gpu in gpus}
-
-    def free(self, but: str = "") -> tuple[int, ...]:
-        """Return the free GPUs; those of the pod ``but``, by uid, count as free."""
-        busy = self.busy(but) | self.elsewhere | self.shared
-        return tuple(gpu for gpu in self.machine.usable if gpu not in busy)
-
-    def room(self, but: str = "") -> int:
-        """Return how many more GPUs the device plugin can give; those of ``but`` count as free."""
-        held = sum(len(gpus) for uid, gpus in self.held.items() if uid != but)
-        return max(0, min(len(self.free(but)), self.offered - held))
+_CARDS = "cards"
+_TOPOLOGY = "GPU topology"
+_MOST_REMEMBERED = 8192
 
 
 class GpuLedger:
@@ -104,206 +71,302 @@ class GpuLedger:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self.machines = snapshot.shared(NodeMachines, NodeMachines)
+        self.contracts: tuple[CardContract, ...] = tuple(make(snapshot) for make in CONTRACTS)
+        self.code_of = {one.name: code for code, one in enumerate(self.contracts)}
+        self._use = snapshot.shared(NamespaceUse, NamespaceUse)
+        self._requests = GpuRequests(snapshot, self.contracts, self._use)
+        self._devices = snapshot.shared(DeviceLedger, DeviceLedger)
+        self._published = PublishedNodes(snapshot)
+        self._versions = itertools.count(1)
         self._nodes: dict[str, NodeGpus] = {}
         self._sources: dict[str, Node] = {}
         self._pods: dict[str, dict[str, PodInfo]] = {}
-        self._remembered: dict[tuple[str, str], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._remembered: dict[tuple[str, str], tuple[tuple[Share, ...], tuple[Share, ...]]] = {}
         self._jobs = JobShares()
-        self._devices = snapshot.shared(DeviceLedger, DeviceLedger)
+        self._offered: set[str] = set()
+        self._with_machine: set[str] = set()
+        self._shares_are_given = False
+        self._unread = StaleNodes(snapshot)
+        self.columns = CardColumns(snapshot, self._fill)
         self._codes = NodeCodes(snapshot, self._code)
         self._states: list[GpuState] = []
         self._code_of: dict[tuple[bytes, tuple[int, ...]], int] = {}
         self._listeners: list[Callable[[str], None]] = []
-        self._left: set[str] = set()
-        self._published: dict[str, tuple[Sequence[Pool], NodeDevices]] = {}
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
         self._devices.devices.on_change(self._on_devices)
+        for contract in self.contracts:
+            if isinstance(contract, CardSource):
+                contract.follow(self.refresh)
         for pod, node in snapshot.placed.values():
             self._on_pod(pod, node, True)
+
+    def give_shares(self) -> None:
+        """Let contracts choose GPUs by rules of their own: a plugin is there that writes them."""
+        if not self._shares_are_given:
+            self._shares_are_given = True
+            self.refresh(None)
+
+    def configure(
+        self, koordinator: KoordinatorArgs, hami: HamiArgs, device_plugin_config_map: str
+    ) -> None:
+        """Set the arguments of contracts that have some."""
+        for contract in self.contracts:
+            if isinstance(contract, KoordinatorCards):
+                contract.use(koordinator)
+            elif isinstance(contract, VirtualGpus):
+                contract.use(hami)
+            elif isinstance(contract, DevicePluginCards):
+                contract.use(device_plugin_config_map)
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Call ``listener`` with the name of each node whose free whole GPUs changed."""
+        self._listeners.append(listener)
+
+    # What pods request -----------------------------------------------------------------------
+
+    def concerns(self, pod: PodInfo) -> bool:
+        """Tell whether a pod may ask for cards, by its spec and the names of its annotations."""
+        return self._requests.concerns(pod)
+
+    def requests(self, pod: PodInfo) -> Requests:
+        """Return what a pod requests, by contract; empty for a pod without cards."""
+        return self._requests.of(pod)
+
+    def decides(self, requests: Requests) -> bool:
+        """Tell whether the cards of some node decide on a pod, more than their number does."""
+        return decides(requests, self._offered)
+
+    def read_nodes(self) -> None:
+        """Read the cards of nodes that are new, which may change what a request means."""
+        if self._unread.any_new:
+            for name in self._unread.take()[1]:
+                self._known(name)
+
+    def prepare(self) -> None:
+        """Read new nodes, and bring the columns up to date if any node has cards."""
+        self.read_nodes()
+        if self._offered:
+            self.columns.arrays()
 
     # Pods ------------------------------------------------------------------------------------
 
     def _on_pod(self, pod: PodInfo, node: str, placed: bool) -> None:
-        if not pod.facts.wants_devices:
+        if not self.requests(pod):
             return
-        if not gpu_count(pod.requests) and not shares_gpus(pod.requests):
-            return
-        on_node = self._pods.setdefault(node, {})
         if placed:
-            on_node[pod.uid] = pod
-            gpus = self.node(node)
-            if gpus is not None and pod.uid not in gpus.held:
-                self._settle(pod, node, gpus)
-            elif gpus is None:
-                self._enter_job(pod, node, frozenset())
+            self._pods.setdefault(node, {})[pod.uid] = pod
+            known = self._known(node)
+            if known is not None and pod.uid not in known.held:
+                self._enter(pod, node, known)
+            self._enter_job(pod, node, known)
         else:
-            on_node.pop(pod.uid, None)
-            gpus = self._nodes.get(node)
-            if gpus is not None:
-                self._forget(pod, node, gpus)
-            self._leave_job(pod)
+            self._pods.get(node, {}).pop(pod.uid, None)
+            known = self._nodes.get(node)
+            if known is not None:
+                self.release(pod, node)
+                known.unsettled.pop(pod.uid, None)
+            self._jobs.leave(job_of(pod), pod.uid)
+            if not self._snapshot.in_trial:
+                self._snapshot.set_problem(node, pod.key, "")
 
-    def _settle(self, pod: PodInfo, node: str, gpus: NodeGpus, lasting: bool = False) -> None:
-        """Find out which GPUs a pod on a node holds, and guess where that is not stated.
+    def _enter(self, pod: PodInfo, node: str, known: NodeGpus, lasting: bool = False) -> None:
+        """Find out what a pod on a node holds, and guess where nothing says so.
 
-        :param lasting: the node is read for the first time, which the end of a trial does not undo.
+        :param lasting: the pod was there before this trial, whose end does not change it.
         """
-        before, said = self._remembered.pop((pod.uid, node), ((), ()))
-        stated = _stated(pod, gpus.machine)
-        if shares_gpus(pod.requests):
-            self._assign(pod, node, gpus, stated, lasting=lasting)
-            self._move_yielding(pod, node, gpus, stated, lasting)
-            return
+        shares, said = self._remembered.pop((pod.uid, node), ((), ()))
+        stated = self._stated(pod, node, known)
         # What another scheduler or device plugin wrote since then wins.
-        known = before if before and stated == said else stated
-        taken = {
-            gpu
-            for uid, held in gpus.held.items()
-            if uid != pod.uid and not self._yields(uid, pod, node, gpus)
-            for gpu in held
-        }
-        if len(known) == gpu_count(pod.requests) and taken.isdisjoint(known):
-            self._assign(pod, node, gpus, known, lasting=lasting)
-            self._move_yielding(pod, node, gpus, known, lasting)
+        if stated and (not shares or stated != said):
+            shares = stated
+        elif shares and not self._keeps_what_it_had(pod) and not known.has_room(shares):
+            # Others came while the pod was away: it has to choose again.
+            shares = ()
+        whole = known.whole if self._is_whole(pod, known) else None
+        if shares and (whole is None or self._may_have(pod, node, known, shares)):
+            self._assign(pod, node, known, shares, lasting=lasting)
+            if known.whole is not None:
+                self._move_yielding(pod, node, known, shares, lasting)
+        elif whole is not None:
+            guess = self._first_free(pod, node, known, whole)
+            self._assign(pod, node, known, guess, guessed=True, lasting=lasting)
         else:
-            guess = self._guess(pod, node, gpus)
-            self._assign(pod, node, gpus, guess, guessed=True, lasting=lasting)
+            known.unsettled[pod.uid] = pod
+            self.columns.touch(node)
 
-    def _yields(self, uid: str, to: PodInfo, node: str, gpus: NodeGpus) -> bool:
+    def _keeps_what_it_had(self, pod: PodInfo) -> bool:
+        """Tell whether a pod has what it had on a node, whatever others have: it is bound."""
+        return bool(pod.spec.node_name) or self._snapshot.undoing
+
+    def _stated(self, pod: PodInfo, node: str, known: NodeGpus) -> tuple[Share, ...]:
+        """Return what a pod's annotations say that it holds; nothing if they cannot be read."""
+        contract = known.contract
+        if contract is not None and contract.name in self.requests(pod):
+            stated = contract.held(pod, known.cards)
+            self._snapshot.set_problem(node, pod.key, stated if isinstance(stated, str) else "")
+            if stated:
+                return () if isinstance(stated, str) else stated
+        if known.whole is None:
+            return ()
+        gpus = stated_gpus(pod, known.whole.machine)
+        count = gpu_count(pod.requests)
+        said = shares_gpus(pod.requests) or (count > 0 and len(gpus) == count)
+        return known.whole_shares(gpus) if said else ()
+
+    def _is_whole(self, pod: PodInfo, known: NodeGpus) -> bool:
+        """Tell whether a pod gets whole GPUs of a node that are chosen by topology."""
+        if known.whole is None or not gpu_count(pod.requests):
+            return False
+        contract = known.contract
+        request = self.requests(pod).get(contract.name) if contract is not None else None
+        return request is None or request.whole or request.counted
+
+    def _may_have(self, pod: PodInfo, node: str, known: NodeGpus, shares: Sequence[Share]) -> bool:
+        """Tell whether nobody has GPUs of a pod for certain that are whole ones of its own."""
+        taken = {
+            share.card
+            for uid, held in known.held.items()
+            if uid != pod.uid and not self._yields(uid, pod, node, known)
+            for share in held
+        }
+        return taken.isdisjoint(share.card for share in shares)
+
+    def _yields(self, uid: str, to: PodInfo, node: str, known: NodeGpus) -> bool:
         """Tell whether a holder gives way to a pod whose GPUs are known: it has none for certain.
 
         What is only assumed gives way to what is bound.
         """
-        if uid in gpus.guessed:
+        if uid in known.guessed:
             return True
         holder = self._pods[node].get(uid)
         return holder is not None and bool(to.spec.node_name) and not holder.spec.node_name
 
     def _move_yielding(
-        self, to: PodInfo, node: str, gpus: NodeGpus, known: Sequence[int], lasting: bool
+        self, to: PodInfo, node: str, known: NodeGpus, shares: Sequence[Share], lasting: bool
     ) -> None:
         """Guess again for the pods that give way to a pod that turns out to hold their GPUs."""
-        lost = set(known)
+        lost = {share.card for share in shares}
         found = [
             uid
-            for uid, held in gpus.held.items()
-            if uid != to.uid and not lost.isdisjoint(held) and self._yields(uid, to, node, gpus)
+            for uid, held in known.held.items()
+            if uid != to.uid
+            and not lost.isdisjoint(share.card for share in held)
+            and self._yields(uid, to, node, known)
         ]
         for uid in found:
             pod = self._pods[node].get(uid)
-            if pod is not None:
-                guess = self._guess(pod, node, gpus)
-                self._assign(pod, node, gpus, guess, guessed=True, lasting=lasting)
+            if pod is not None and known.whole is not None and self._is_whole(pod, known):
+                guess = self._first_free(pod, node, known, known.whole)
+                self._assign(pod, node, known, guess, guessed=True, lasting=lasting)
 
-    def _guess(self, pod: PodInfo, node: str, gpus: NodeGpus) -> tuple[int, ...]:
-        """Return the GPUs that a pod probably holds: the first free ones.
-
-        NUMA nodes come first whose report has fewer free GPUs than are free here.
-        """
-        free = list(gpus.free(pod.uid))
+    def _first_free(
+        self, pod: PodInfo, node: str, known: NodeGpus, whole: WholeGpus
+    ) -> tuple[Share, ...]:
         zones = self._snapshot.objects(NodeResourceTopology).get(node)
-        reported = _free_in(zones) if zones is not None else {}
-        numa = gpus.machine.numa_of
-        more = Counter(numa[gpu] for gpu in free)
-        more.subtract(reported)
-        found: list[int] = []
-        for _ in range(min(gpu_count(pod.requests), len(free))):
-            gpu = max(free, key=lambda one: more[numa[one]]) if reported else free[0]
-            free.remove(gpu)
-            more[numa[gpu]] -= 1
-            found.append(gpu)
-        return tuple(found)
+        return known.whole_shares(first_free(whole, pod.uid, gpu_count(pod.requests), zones))
 
-    def _guess_again(self, node: str, gpus: NodeGpus) -> None:
-        """Guess again for all pods whose GPUs are not stated, from another report."""
-        pods = [self._pods[node][uid] for uid in self._pods.get(node, {}) if uid in gpus.guessed]
+    def _guess_again(self, node: str, known: NodeGpus, whole: WholeGpus) -> None:
+        """Guess again for all pods with whole GPUs that nothing states, from another report."""
+        own = self._pods.get(node, {})
+        pods = [own[uid] for uid in own if uid in known.guessed and self._is_whole(own[uid], known)]
         for pod in pods:
-            self._assign(pod, node, gpus, None)
+            self._assign(pod, node, known, None)
         for pod in pods:
-            self._assign(pod, node, gpus, self._guess(pod, node, gpus), guessed=True)
+            guess = self._first_free(pod, node, known, whole)
+            self._assign(pod, node, known, guess, guessed=True)
 
-    def hold(self, pod: PodInfo, node: str, chosen: Sequence[int]) -> None:
-        """Give a pod certain GPUs of its node, instead of those it held."""
-        self._assign(pod, node, self._nodes[node], tuple(chosen))
+    def _settle(self, node: str, known: NodeGpus) -> None:
+        """Guess what the unsettled pods of a node hold."""
+        while known.unsettled:
+            uid, pod = next(iter(known.unsettled.items()))
+            del known.unsettled[uid]
+            self._snapshot.on_rollback(partial(self._unsettle, pod, node, known))
+            self._assign(pod, node, known, self._guess(pod, known), guessed=True)
 
-    def is_held(self, pod: PodInfo, node: str, chosen: Sequence[int]) -> bool:
+    def _unsettle(self, pod: PodInfo, node: str, known: NodeGpus) -> None:
+        """Forget a guess that was made in a trial, if the pod is still there."""
+        if pod.uid in self._pods.get(node, {}) and pod.uid not in known.held:
+            known.unsettled[pod.uid] = pod
+            self.columns.touch(node)
+
+    def _guess(self, pod: PodInfo, known: NodeGpus) -> tuple[Share, ...]:
+        contract = known.contract
+        request = self.requests(pod).get(contract.name) if contract is not None else None
+        if contract is None or request is None or request.problem:
+            return ()
+        return contract.choose(pod, request, known.state()).shares
+
+    def hold(self, pod: PodInfo, node: str, shares: Sequence[Share]) -> None:
+        """Give a pod certain shares on its node, instead of those it held."""
+        known = self._nodes[node]
+        known.unsettled.pop(pod.uid, None)
+        if known.held.get(pod.uid) != tuple(shares) or pod.uid in known.guessed:
+            self._assign(pod, node, known, tuple(shares))
+            self._snapshot.touch((node,))
+
+    def hold_gpus(self, pod: PodInfo, node: str, gpus: Sequence[int]) -> None:
+        """Give a pod certain whole GPUs of its node, instead of what it held."""
+        self.hold(pod, node, self._nodes[node].whole_shares(gpus))
+
+    def holds_gpus(self, pod: PodInfo, node: str, gpus: Sequence[int]) -> bool:
         """Tell whether a pod still holds the GPUs that were chosen for it."""
-        gpus = self._nodes.get(node)
-        return gpus is not None and gpus.held.get(pod.uid) == tuple(chosen)
+        known = self._nodes.get(node)
+        return known is not None and known.gpus_of(pod.uid) == tuple(gpus)
 
     def release(self, pod: PodInfo, node: str) -> None:
-        """Release a pod's GPUs; it gets them again if it comes back to the node."""
-        gpus = self._nodes.get(node)
-        if gpus is not None:
-            self._forget(pod, node, gpus)
-
-    def _forget(self, pod: PodInfo, node: str, gpus: NodeGpus) -> None:
-        if pod.uid not in gpus.held:
+        """Release a pod's shares; it gets them again if it comes back while they are free."""
+        known = self._nodes.get(node)
+        if known is None or pod.uid not in known.held:
             return
-        if pod.uid not in gpus.guessed:
-            self._remembered[pod.uid, node] = gpus.held[pod.uid], _stated(pod, gpus.machine)
+        if pod.uid not in known.guessed:
+            said = self._stated(pod, node, known)
+            self._remembered[pod.uid, node] = known.held[pod.uid], said
             if len(self._remembered) > _MOST_REMEMBERED:
                 del self._remembered[next(iter(self._remembered))]
-        self._assign(pod, node, gpus, None)
+        self._assign(pod, node, known, None)
 
     def _assign(
         self,
         pod: PodInfo,
         node: str,
-        gpus: NodeGpus,
-        chosen: tuple[int, ...] | None,
+        known: NodeGpus,
+        shares: tuple[Share, ...] | None,
         guessed: bool = False,
         lasting: bool = False,
     ) -> None:
         """Change what a pod holds (None: nothing); undone with the trial, unless it is lasting."""
-        before, was_guessed = gpus.held.get(pod.uid), pod.uid in gpus.guessed
+        before, was_guessed = known.held.get(pod.uid), pod.uid in known.guessed
 
         def undo() -> None:
-            if self._nodes.get(node) is gpus:
-                self._assign(pod, node, gpus, before, was_guessed)
+            if self._nodes.get(node) is known:
+                self._assign(pod, node, known, before, was_guessed)
+                # What was computed from the trial's state is stale, though no pod moved.
+                self._snapshot.touch((node,))
 
         if not lasting:
             self._snapshot.on_rollback(undo)
-        gpus.guessed.discard(pod.uid)
-        if chosen is None:
-            gpus.held.pop(pod.uid, None)
-            self._leave_job(pod)
-        else:
-            gpus.held[pod.uid] = chosen
-            if guessed:
-                gpus.guessed.add(pod.uid)
-            self._enter_job(pod, node, _rails(gpus.machine, chosen))
-        self._held_changed(node, gpus)
+        known.version = next(self._versions)
+        known.assign(pod.uid, shares, guessed)
+        if known.contract is not None:
+            self._use.set(known.contract.name, pod, shares or ())
+        self.columns.touch(node)
+        if known.whole is not None:
+            if pod.uid in self._pods.get(node, {}):
+                self._enter_job(pod, node, known)
+            self._whole_changed(node, known.whole)
 
     # Devices of claims -----------------------------------------------------------------------
 
     def _on_devices(self, nodes: Iterable[str] | None) -> None:
-        for name in self._nodes if nodes is None else nodes:
+        for name in self._with_machine if nodes is None else nodes:
             self._refresh_devices(name)
-
-    def set_shared(self, name: str, shared: frozenset[int]) -> None:
-        """Record the GPUs of a node of which pods have shares; nobody gets them whole."""
-        gpus = self._nodes.get(name)
-        if gpus is not None and gpus.shared != shared:
-            gpus.shared = shared
-            self._held_changed(name, gpus)
-
-    def leave(self, name: str, left: bool) -> None:
-        """Leave the GPUs of a node to a plugin that chooses whole ones by rules of its own."""
-        if left != (name in self._left):
-            self._left.symmetric_difference_update((name,))
-            self._sources.pop(name, None)
-            self._codes.touch(name)
-
-    def on_change(self, listener: Callable[[str], None]) -> None:
-        """Call ``listener`` with the name of each node whose free GPUs changed."""
-        self._listeners.append(listener)
 
     def _refresh_devices(self, name: str) -> None:
         """Update which GPUs of a node resource slices offer, and which of them claims hold."""
-        gpus = self._nodes.get(name)
+        known = self._nodes.get(name)
         row = self._snapshot.nodes.row_of.get(name)
+        gpus = known.whole if known is not None else None
         if gpus is None or row is None:
             return
         node = self._snapshot.nodes.nodes[row]
@@ -312,13 +375,13 @@ class GpuLedger:
         offered = frozenset(devices.values())
         claimed = {gpu for one, gpu in devices.items() if self._devices.usage.is_claimed(one, name)}
         # If the device plugin has more GPUs than slices leave out, both offer some of the same.
-        apart = _plugin_gpus(node) <= len(set(gpus.machine.usable) - offered)
+        apart = plugin_gpus(node) <= len(set(gpus.machine.usable) - offered)
         elsewhere = offered if apart else frozenset(claimed)
         if devices != gpus.devices or elsewhere != gpus.elsewhere:
             gpus.devices, gpus.elsewhere = devices, elsewhere
-            self._held_changed(name, gpus)
+            self._whole_changed(name, gpus)
 
-    def _held_changed(self, name: str, gpus: NodeGpus) -> None:
+    def _whole_changed(self, name: str, gpus: WholeGpus) -> None:
         """Report to the ledger of devices what pods hold without a claim."""
         self._codes.touch(name)
         for listener in self._listeners:
@@ -329,6 +392,18 @@ class GpuLedger:
 
     # Nodes -----------------------------------------------------------------------------------
 
+    def refresh(self, node: str | None) -> None:
+        """Read a node's cards again (None: all), as an object that describes them changed."""
+        if node is None:
+            self._sources.clear()
+            self._snapshot.touch(None)
+            return
+        self._sources.pop(node, None)
+        self._unread.touch(node)
+        self.columns.touch(node)
+        self._codes.touch(node)
+        self._snapshot.touch((node,))
+
     def _on_report(
         self, old: NodeResourceTopology | None, new: NodeResourceTopology | None
     ) -> None:
@@ -337,103 +412,230 @@ class GpuLedger:
         name = obj.metadata.name
         self._sources.pop(name, None)
         self._codes.touch(name)
-        gpus = self._nodes.get(name)
-        if gpus is not None and gpus.guessed:
-            self._guess_again(name, gpus)
+        known = self._nodes.get(name)
+        if known is not None and known.whole is not None and known.guessed:
+            self._guess_again(name, known, known.whole)
 
-    def node(self, name: str) -> NodeGpus | None:
-        """Return a node's GPUs.
-
-        None if no device plugin has any, or if the machine is unknown (see ``problem``).
-        """
+    def _known(self, name: str) -> NodeGpus | None:
         row = self._snapshot.nodes.row_of.get(name)
         if row is None:
             return None
         node = self._snapshot.nodes.nodes[row]
         if self._sources.get(name) is not node:
             self._sources[name] = node
-            self._read_node(name, node)
+            self._read(name, node)
         return self._nodes.get(name)
 
-    def _read_node(self, name: str, node: Node) -> None:
+    def _read(self, name: str, node: Node) -> None:
+        """Read which GPUs a node has; what pods hold of those that stay is kept."""
+        before = self._nodes.get(name)
+        contract, cards = self._offer(name, node)
+        machine = self._machine(name, node, contract, cards)
+        if before is not None and before.whole is not None and machine is None:
+            self._with_machine.discard(name)
+            self._codes.touch(name)
+            self._devices.usage.set_unclaimed(name, frozenset())
+        if not cards:
+            contract = None
+        if contract is None and machine is None:
+            self._nodes.pop(name, None)
+            return
+        if contract is not None:
+            self._offered.add(contract.name)
+        if before is not None and before.contract is contract and before.cards == cards:
+            own = before.whole
+            if own is None and machine is None:
+                return
+            if own is not None and own.machine is machine:
+                own.offered = plugin_gpus(node)
+                self._refresh_devices(name)
+                return
+        # How any card does for a pod may depend on the nodes that there are.
+        self._requests.forget()
+        held: dict[str, tuple[Share, ...]] = {}
+        whole = WholeGpus(machine, plugin_gpus(node), held=held) if machine is not None else None
+        code = self.code_of[contract.name] if contract is not None else NO_CODE
+        known = self._nodes[name] = NodeGpus(contract, code, cards, whole, held)
+        known.version = next(self._versions)
+        if machine is not None:
+            self._with_machine.add(name)
+            self._refresh_devices(name)
+        self._read_pods(name, known, before)
+
+    def _read_pods(self, name: str, known: NodeGpus, before: NodeGpus | None) -> None:
+        """Find out what the pods of a node hold, after what it offers changed."""
+        pods = self._pods.get(name, {}).values()
+        stated = {pod.uid: self._stated(pod, name, known) for pod in pods}
+        for pod in pods:
+            shares = self._kept(pod, known, before, stated[pod.uid])
+            if shares:
+                guessed = before is not None and pod.uid in before.guessed
+                guessed = guessed and not stated[pod.uid]
+                self._assign(pod, name, known, shares, guessed, lasting=True)
+        # Pods that name their GPUs come first; the others get what is left.
+        for pod in sorted(pods, key=lambda pod: not stated[pod.uid]):
+            if pod.uid not in known.held:
+                self._enter(pod, name, known, lasting=True)
+
+    def _kept(
+        self, pod: PodInfo, known: NodeGpus, before: NodeGpus | None, stated: tuple[Share, ...]
+    ) -> tuple[Share, ...]:
+        """Return what a pod goes on holding of a node that offers other GPUs than before."""
+        if before is None or pod.uid not in before.held:
+            return ()
+        if known.whole is not None and self._is_whole(pod, known):
+            gpus = before.gpus_of(pod.uid)
+            is_there = all(0 <= gpu < len(known.whole.machine) for gpu in gpus)
+            return known.whole_shares(gpus) if is_there and pod.uid not in before.guessed else ()
+        # A card that has come back has the shares again that pods say they hold of it.
+        return (stated or before.held[pod.uid]) if before.contract is known.contract else ()
+
+    def _offer(self, name: str, node: Node) -> tuple[CardContract | None, tuple[Card, ...]]:
+        for contract in self.contracts:
+            cards = contract.cards(node)
+            if isinstance(cards, str):
+                self._snapshot.set_problem(name, _CARDS, cards)
+                return None, ()
+            if cards is not None:
+                self._snapshot.set_problem(name, _CARDS, "")
+                return contract, cards
+        return None, ()
+
+    def _machine(
+        self, name: str, node: Node, contract: CardContract | None, cards: Sequence[Card]
+    ) -> Machine | None:
+        """Return the machine by whose topology whole GPUs of a node are chosen; None without."""
         machine = self.machines.of(node)
         is_read = not isinstance(machine, str) or machine == NOT_PROMISED
         self._snapshot.set_problem(name, _TOPOLOGY, _problem(node, machine), assumed=is_read)
-        known = self._nodes.get(name)
-        if isinstance(machine, str) or not _plugin_gpus(node) or name in self._left:
-            if self._nodes.pop(name, None) is not None:
-                self._devices.usage.set_unclaimed(name, frozenset())
-            return
-        if known is not None and known.machine is machine:
-            known.offered = _plugin_gpus(node)
-            self._refresh_devices(name)
-            return
-        self._nodes[name] = NodeGpus(machine, _plugin_gpus(node))
-        self._refresh_devices(name)
-        self._settle_all(name, self._nodes[name], known)
-
-    def describe(self, name: str) -> NodeDevices | None:
-        """Return a node's machine, the GPUs of its pods, and the GPU behind each of its devices."""
-        row = self._snapshot.nodes.row_of.get(name)
-        if row is None:
+        if isinstance(machine, str) or not plugin_gpus(node):
             return None
-        node = self._snapshot.nodes.nodes[row]
-        machine = self.machines.of(node)
-        listed = self._devices.devices.pools(node)
-        if isinstance(machine, str):
-            return self._published_of(name, listed) if listed else None
-        gpus = self.node(name)
-        pods = self._pods.get(name, {})
-        guessed = gpus.guessed if gpus is not None else ()
-        holders = [
-            CardHolder(gpu, pods[uid].key, guessed=uid in guessed)
-            for uid, held in (gpus.held.items() if gpus is not None else ())
-            if uid in pods
-            for gpu in held
-        ]
-        devices = gpus_of_devices(listed, machine) if listed else {}
-        nics = nics_of_devices(listed, machine) if listed else {}
-        return NodeDevices(machine, (), holders, devices, nics)
+        left = self._shares_are_given and _chooses_itself(contract, cards)
+        return None if left else machine
 
-    def _published_of(self, name: str, pools: Sequence[Pool]) -> NodeDevices:
-        """Return what drivers publish of a node, read once for the same pools."""
-        known = self._published.get(name)
-        if known is None or known[0] is not pools:
-            if len(self._published) > 2 * len(self._snapshot.nodes.names):
-                self._published.clear()
-            known = self._published[name] = (pools, _as_published(pools))
-        return known[1]
+    # States ----------------------------------------------------------------------------------
+
+    def contract(self, node: str) -> CardContract | None:
+        """Return the contract by which a node offers cards; None where it has none."""
+        known = self._known(node)
+        return known.contract if known is not None else None
+
+    def cards(self, node: str) -> tuple[Card, ...]:
+        """Return a node's cards."""
+        known = self._known(node)
+        return known.cards if known is not None else ()
+
+    def whole(self, node: str) -> WholeGpus | None:
+        """Return a node's GPUs, of which whole ones are chosen by topology.
+
+        None if no device plugin has any, or if the machine is unknown (see ``problem``).
+        """
+        known = self._known(node)
+        return known.whole if known is not None else None
+
+    def gives_whole(self, pod: PodInfo, node: str) -> bool:
+        """Tell whether a pod gets whole GPUs of a node that are chosen by topology."""
+        known = self._known(node)
+        return known is not None and self._is_whole(pod, known)
+
+    def uids(self, node: str) -> frozenset[str]:
+        """Return the pods on a node that ask for cards, by uid."""
+        return frozenset(self._pods.get(node, ()))
+
+    def shares(self, pod: PodInfo, node: str) -> tuple[Share, ...]:
+        """Return what a pod holds on its node."""
+        known = self._fill(node)
+        return known.held.get(pod.uid, ()) if known is not None else ()
+
+    def is_reserved(self, pod: PodInfo, node: str) -> bool:
+        """Tell whether a pod's shares are certain, not guessed."""
+        known = self._known(node)
+        return known is not None and pod.uid in known.held and pod.uid not in known.guessed
+
+    def is_overfull(self, pod: PodInfo, node: str) -> bool:
+        """Tell whether somebody else has been given what was chosen for a pod."""
+        known = self._known(node)
+        return known is not None and known.is_overfull(pod.uid)
+
+    def version(self, node: str) -> int:
+        """Return a number that changes with whatever ``state`` returns for a node."""
+        known = self._fill(node)
+        return known.version if known is not None else 0
+
+    def state(self, node: str, but: str = "", only: int | None = None) -> NodeCards | None:
+        """Return a node's cards and their use, without that of the pod ``but``, by uid.
+
+        :param only: the place of a card; the others are left out.
+        """
+        known = self._settled(node, but)
+        if known is None or known.contract is None:
+            return None
+        return known.state(but) if only is None else known.state_of(only, but)
+
+    def _settled(self, node: str, but: str) -> NodeGpus | None:
+        """Return a node's cards with all pods settled; ``but`` stays as it is."""
+        known = self._known(node)
+        if known is not None and known.unsettled:
+            own = known.unsettled.pop(but, None)
+            self._settle(node, known)
+            if own is not None:
+                known.unsettled[but] = own
+        return known
+
+    def _fill(self, name: str) -> NodeGpus | None:
+        """Return a node's cards for the columns, with all pods settled."""
+        known = self._known(name)
+        if known is not None and known.unsettled:
+            self._settle(name, known)
+        return known
+
+    def idle_card(self, pod: PodInfo, node: str) -> NodeCards | None:
+        """Return a node's first usable card that only this pod may use; None if there is none."""
+        known = self._settled(node, pod.uid)
+        return known.idle_card(pod.uid) if known is not None else None
+
+    def codes(self) -> IntColumn:
+        """Return, per node row, the place of its contract in ``contracts``; -1 without cards."""
+        return self.columns.arrays().contract
+
+    def whole_codes(self) -> IntColumn:
+        """Return, per node row, the number of its ``whole_state``; UNKNOWN without a machine."""
+        return self._codes.column()
+
+    def whole_state(self, code: int) -> GpuState:
+        """Return the state that a code stands for."""
+        return self._states[code]
+
+    def any_machine(self) -> bool:
+        """Tell whether the machine of any node with GPUs of a device plugin is known."""
+        self._codes.read_new()
+        return bool(self._with_machine)
+
+    def _code(self, name: str) -> int:
+        gpus = self.whole(name)
+        if gpus is None:
+            return UNKNOWN
+        free = gpus.free()
+        key = (gpus.machine.shape, free)
+        code = self._code_of.get(key)
+        if code is None:
+            code = self._code_of[key] = len(self._states)
+            self._states.append(GpuState(gpus.machine, free, gpus.machine.usable))
+        return code
 
     def problem(self, name: str) -> str:
         """Return what is wrong with a node's description of its machine; "" for nothing."""
         return self._snapshot.problems.get((name, _TOPOLOGY), "")
 
-    def _settle_all(self, name: str, gpus: NodeGpus, before: NodeGpus | None) -> None:
-        """Find out what the pods of a node hold, after its machine changed."""
-        pods = self._pods.get(name, {})
-        for uid, pod in pods.items():
-            held = before.held.get(uid, ()) if before is not None else ()
-            if (
-                before is None
-                or uid in before.guessed
-                or max(held, default=-1) >= len(gpus.machine)
-            ):
-                continue
-            self._assign(pod, name, gpus, held, lasting=True)
-        # Pods that name their GPUs come first; the others get what is left.
-        for pod in sorted(pods.values(), key=lambda pod: not _stated(pod, gpus.machine)):
-            if pod.uid not in gpus.held:
-                self._settle(pod, name, gpus, lasting=True)
-
     # Jobs ------------------------------------------------------------------------------------
 
-    def _enter_job(self, pod: PodInfo, node: str, rails: frozenset[int]) -> None:
-        name, count = job_of(pod), gpu_count(pod.requests)
-        if name and count:
-            self._jobs.enter(name, pod.uid, PodShare(node, count, rails))
-
-    def _leave_job(self, pod: PodInfo) -> None:
-        self._jobs.leave(job_of(pod), pod.uid)
+    def _enter_job(self, pod: PodInfo, node: str, known: NodeGpus | None) -> None:
+        count = gpu_count(pod.requests)
+        name = job_of(pod) if count else ""
+        if name:
+            whole = known.whole if known is not None else None
+            near = rails(whole.machine, whole.of_pod(pod.uid)) if whole is not None else frozenset()
+            self._jobs.enter(name, pod.uid, PodShare(node, count, near))
 
     def job_nodes(self, job: str, but: str = "") -> Mapping[str, int]:
         """Return how many GPUs a job's pods hold by node, except the pod ``but``, by uid."""
@@ -450,50 +652,54 @@ class GpuLedger:
         """
         by_node: dict[str, list[int]] = {}
         for uid, share in self._jobs.pods(job):
-            gpus = self._nodes.get(share.node)
-            if uid != but and gpus is not None and gpus.held.get(uid):
-                by_node.setdefault(share.node, []).extend(gpus.held[uid])
+            gpus = self.whole(share.node)
+            if uid != but and gpus is not None and gpus.of_pod(uid):
+                by_node.setdefault(share.node, []).extend(gpus.of_pod(uid))
         for node, held in by_node.items():
-            yield node, self._nodes[node].machine, held
+            whole = self.whole(node)
+            if whole is not None:
+                yield node, whole.machine, held
 
-    # States ----------------------------------------------------------------------------------
+    # What there is ---------------------------------------------------------------------------
 
-    def codes(self) -> IntColumn:
-        """Return, per node row, the number of its ``state``; UNKNOWN without a machine."""
-        return self._codes.column()
+    def describe_shares(self, name: str) -> NodeDevices | None:
+        """Return a node's cards, and what its pods have of them; None where it has none."""
+        known = self._fill(name)
+        if known is None or not known.cards:
+            return None
+        return NodeDevices(None, known.cards, self._holders(name, known))
 
-    def any_machine(self) -> bool:
-        """Tell whether the machine of any node with GPUs of a device plugin is known."""
-        self._codes.read_new()
-        return bool(self._nodes)
+    def describe_machine(self, name: str) -> NodeDevices | None:
+        """Return a node's machine, the GPUs of its pods, and the GPU behind each of its devices."""
+        row = self._snapshot.nodes.row_of.get(name)
+        if row is None:
+            return None
+        node = self._snapshot.nodes.nodes[row]
+        machine = self.machines.of(node)
+        listed = self._devices.devices.pools(node)
+        if isinstance(machine, str):
+            return self._published.of(name, listed) if listed else None
+        known = self._fill(name)
+        holders = self._holders(name, known) if known is not None and known.whole else ()
+        devices = gpus_of_devices(listed, machine) if listed else {}
+        nics = nics_of_devices(listed, machine) if listed else {}
+        return NodeDevices(machine, (), holders, devices, nics)
 
-    def _code(self, name: str) -> int:
-        gpus = self.node(name)
-        if gpus is None:
-            return UNKNOWN
-        free = gpus.free()
-        key = (gpus.machine.shape, free)
-        code = self._code_of.get(key)
-        if code is None:
-            code = self._code_of[key] = len(self._states)
-            self._states.append(GpuState(gpus.machine, free, gpus.machine.usable))
-        return code
-
-    def state(self, code: int) -> GpuState:
-        """Return the state that a code stands for."""
-        return self._states[code]
-
-
-def _rails(machine: Machine, gpus: Iterable[int]) -> frozenset[int]:
-    """Return the rails of the NICs near GPUs."""
-    nics = (machine.nics[nic] for gpu in gpus for nic in machine.near_nics(gpu))
-    return frozenset(nic.rail for nic in nics if nic.rail is not None)
-
-
-def _as_published(pools: Sequence[Pool]) -> NodeDevices:
-    """Return what drivers publish of a node whose machine nobody describes."""
-    published, nics = published_devices(pools), nics_by_name(pools)
-    return NodeDevices(devices=gpus_by_name(pools), nics=nics, published=published)
+    def _holders(self, name: str, known: NodeGpus) -> Sequence[CardHolder]:
+        pods = self._pods.get(name, {})
+        return [
+            CardHolder(
+                share.card,
+                pods[uid].key,
+                share.compute,
+                share.memory,
+                share.partition.profile if share.partition is not None else "",
+                uid in known.guessed,
+            )
+            for uid, shares in known.held.items()
+            if uid in pods
+            for share in shares
+        ]
 
 
 def _problem(node: Node, machine: Machine | str) -> str:
@@ -501,40 +707,18 @@ def _problem(node: Node, machine: Machine | str) -> str:
     if isinstance(machine, str):
         return machine
     notes = list(machine.notes)
-    offered = _plugin_gpus(node)
+    offered = plugin_gpus(node)
     if 0 < offered < len(machine.usable):
         most = counted(len(machine.usable), "GPU")
         notes.append(f"its device plugin offers {offered} of {most}; which of them is not known")
     return "; ".join(notes)
 
 
-def _free_in(zones: NodeResourceTopology) -> dict[int, int]:
-    """Return how many GPUs a report has as free, by NUMA node."""
-    return {
-        number: max(
-            (r.available.units for r in zone.resources if r.name in GPU_RESOURCES), default=0
-        )
-        for number, zone in numa_nodes(zones).items()
-    }
+def _chooses_itself(contract: CardContract | None, cards: Sequence[Card]) -> bool:
+    """Tell whether whole GPUs of a node are not given out by topology.
 
-
-def _plugin_gpus(node: Node) -> int:
-    """Return how many GPUs the node's device plugin has."""
-    amounts = node.status.allocatable
-    return max((amounts[name].units for name in GPU_RESOURCES if name in amounts), default=0)
-
-
-def _stated(pod: PodInfo, machine: Machine) -> tuple[int, ...]:
-    """Return the GPUs of the machine that a bound pod's annotations name.
-
-    None if any is not on it, and none for a pod without a node: nobody can have given it GPUs.
+    Koordinator's rules choose them, or what the device plugin counts are replicas.
     """
-    if not pod.spec.node_name:
-        return ()
-    found = named_gpus(pod.annotations)
-    if found:
-        return found if found[-1] < len(machine) else ()
-    theirs = pod.annotations.get(_UUIDS, "")
-    uuids = {gpu.uuid: gpu.index for gpu in machine.gpus if gpu.uuid}
-    named = {part.split(",")[0] for part in theirs.replace(";", ":").split(":") if part}
-    return tuple(sorted(uuids[uuid] for uuid in named & uuids.keys()))
+    if isinstance(contract, DevicePluginCards):
+        return any(card.slots > 1 for card in cards)
+    return isinstance(contract, KoordinatorCards)

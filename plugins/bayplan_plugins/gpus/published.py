@@ -6,17 +6,37 @@ Drivers state ``pcieRoot`` and ``numaNode`` in Kubernetes' own attribute domain,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bayplan.api.dra import Device, DeviceAttribute, DeviceId
-from bayplan.plugin.devices import PublishedDevice
+from bayplan.plugin.devices import NodeDevices, PublishedDevice
+from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
 from bayplan_dra.allocator.pools import Pool
 from bayplan_plugins.gpus.claims import gpus_by_name
 
-__all__ = ["nics_by_name", "nics_of_devices", "published_devices"]
+__all__ = ["PublishedNodes", "nics_by_name", "nics_of_devices", "published_devices"]
 
 _STANDARD = "resource.kubernetes.io/"
+
+
+class PublishedNodes:
+    """What drivers publish of nodes whose machine nobody describes; read once for equal pools."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._known: dict[str, tuple[Sequence[Pool], NodeDevices]] = {}
+
+    def of(self, name: str, pools: Sequence[Pool]) -> NodeDevices:
+        """Return what drivers publish of a node."""
+        known = self._known.get(name)
+        if known is None or known[0] is not pools:
+            if len(self._known) > 2 * len(self._snapshot.nodes.names):
+                self._known.clear()
+            published, nics = published_devices(pools), nics_by_name(pools)
+            found = NodeDevices(devices=gpus_by_name(pools), nics=nics, published=published)
+            known = self._known[name] = (pools, found)
+        return known[1]
 
 
 def published_devices(pools: Iterable[Pool]) -> tuple[PublishedDevice, ...]:

@@ -251,7 +251,7 @@ class NumaLedger:
             for resource, amounts in taken.items():
                 for place, amount in enumerate(amounts if resource in free else ()):
                     free[resource][place] += sign * amount
-        gpus = self._gpus.node(name)
+        gpus = self._gpus.whole(name)
         if gpus is not None and not node.measured:
             # The GPU ledger knows which GPUs are free where nothing is reported.
             counts = _by_numa_node(gpus.machine, gpus.free(but), node.ids)

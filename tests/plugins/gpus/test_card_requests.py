@@ -9,7 +9,7 @@ import pytest
 from bayplan.api import Pod
 from bayplan.snapshot import PodInfo
 from bayplan.testing import Cluster, make_node, make_pod
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.vendors.adapters import CONTRACTS
 
 KOORDINATOR = "scheduling.koordinator.sh/"
@@ -90,7 +90,7 @@ def test_contracts_read_no_annotations_but_those_that_they_name(
 
 def test_pods_of_many_jobs_are_read_once() -> None:
     snapshot = Cluster([make_node("n")]).scheduler.snapshot
-    ledger = CardLedger(snapshot)
+    ledger = GpuLedger(snapshot)
     pods = [
         PodInfo(asking(SHARES[0], {"pod-group-name": f"job-{number}", **more}, f"p{number}"))
         for number, more in enumerate([{}, {}, {"hami.io/gpu-scheduler-policy": "binpack"}])

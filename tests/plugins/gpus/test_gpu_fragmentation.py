@@ -30,7 +30,7 @@ from bayplan_plugins.gpu_fragmentation.shapes import (
 )
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 
 WHOLE = 1000
 CORE, RATIO = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio"
@@ -105,7 +105,7 @@ def test_fragmentation_is_what_typical_pods_could_not_use(
     shapes: list[PodShape], cpu: int, left: list[int]
 ) -> None:
     cluster = Cluster([make_node("n", cpu="64")])
-    source = StateSource(cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger))
+    source = StateSource(cluster.snapshot, cluster.snapshot.shared(GpuLedger, GpuLedger))
     policy = FragmentationGradient(source)
     workload = weighted((one, 1.0) for one in shapes)
     policy.forget(workload)
@@ -124,7 +124,7 @@ def test_what_is_known_of_a_state_is_what_would_be_computed(
     shapes: list[PodShape], nodes: list[tuple[int, list[int]]]
 ) -> None:
     cluster = Cluster([make_node(f"n{place}", cpu="64") for place in range(len(nodes))])
-    source = StateSource(cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger))
+    source = StateSource(cluster.snapshot, cluster.snapshot.shared(GpuLedger, GpuLedger))
     policy = FragmentationGradient(source)
     policy.forget(weighted((one, 1.0) for one in shapes))
     cpu, left = [1000 * one for one, _ in nodes], [cards for _, cards in nodes]
@@ -169,7 +169,7 @@ def test_several_shares_take_the_cards_with_the_least_left() -> None:
 @given(st.lists(st.floats(-9000, 9000), min_size=1, max_size=30))
 def test_scores_stay_within_their_range(gains: list[float]) -> None:
     cluster = Cluster([make_node("n", cpu="64")])
-    source = StateSource(cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger))
+    source = StateSource(cluster.snapshot, cluster.snapshot.shared(GpuLedger, GpuLedger))
     found = LeastStranded(source).normalized(np.array(gains))
     assert 0 <= found.min() <= found.max() == 100
     assert gains[int(np.argmax(found))] == pytest.approx(max(gains), abs=1e-9)
@@ -180,7 +180,7 @@ def test_scores_stay_within_their_range(gains: list[float]) -> None:
 
 def test_the_workload_is_learned_from_what_arrives() -> None:
     cluster = Cluster(gpu_objects("n", 8))
-    ledger = cluster.snapshot.shared(CardLedger, CardLedger)
+    ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
     learned = LearnedWorkload(lambda: (32_000, 8_000))
     for number in range(40):
         pod = share_pod(f"p{number}", 30 if number % 4 else 60)
@@ -195,7 +195,7 @@ def test_memory_counts_as_a_part_of_the_typical_card() -> None:
     cluster = Cluster(gpu_objects("n", 8))
     amounts: dict[str, Any] = {"koordinator.sh/gpu.shared": 1, "koordinator.sh/gpu-memory": "4Gi"}
     cluster.add(make_pod("p", **amounts))
-    ledger = cluster.snapshot.shared(CardLedger, CardLedger)
+    ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
     info = cluster.snapshot.living["default/p"]
     memory = StateSource(cluster.snapshot, ledger).card_memory()
     assert memory == 16 << 30
@@ -206,7 +206,7 @@ def test_memory_counts_as_a_part_of_the_typical_card() -> None:
 
 
 def cards_of(cluster: Cluster, node: str) -> dict[str, list[int]]:
-    ledger = cluster.snapshot.shared(CardLedger, CardLedger)
+    ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
     placed = [pod for pod, on in cluster.snapshot.placed.values() if on == node]
     return {pod.name: [one.card for one in ledger.shares(pod, node)] for pod in placed}
 
@@ -237,7 +237,7 @@ def test_no_policy_gives_more_of_a_card_than_it_has(policy: str) -> None:
     for number in range(60):
         cluster.add(share_pod(f"p{number}", (30, 60, 100, 20, 200)[number % 5]))
         cluster.schedule()
-    arrays = cluster.snapshot.shared(CardLedger, CardLedger).columns.arrays()
+    arrays = cluster.snapshot.shared(GpuLedger, GpuLedger).columns.arrays()
     placed = [pod for pod, _ in cluster.snapshot.placed.values()]
     total = sum(pod.requests[CORE] * 10 for pod in placed)
     assert (arrays.compute >= 0)[:, :4].all()
@@ -271,7 +271,7 @@ def test_few_nodes_are_rated_as_many_are(full: bool, monkeypatch: pytest.MonkeyP
         # The numbers of states start again with every change.
         monkeypatch.setattr(KnownStates, "full", property(lambda self: True))
     cluster = Cluster([obj for node in range(12) for obj in gpu_objects(f"n{node}", 4)])
-    source = StateSource(cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger))
+    source = StateSource(cluster.snapshot, cluster.snapshot.shared(GpuLedger, GpuLedger))
     policies = {few: LeastStranded(source) for few in (64, 0)}
     kinds = [shape(1000, 1, 300), shape(1000, 1, 600), shape(4000, 2), shape(8000, 4)]
     for policy in policies.values():
@@ -331,7 +331,7 @@ def kai_pod(name: str, fraction: str = "", memory: str = "", node: str = "") -> 
 
 def left_of(cluster: Cluster, node: str) -> list[int]:
     """Return the thousandths left of each card of a node, as the policies see them."""
-    ledger = cluster.snapshot.shared(CardLedger, CardLedger)
+    ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
     row = cluster.snapshot.nodes.row_of[node]
     found: list[int] = StateSource(cluster.snapshot, ledger).of(np.array([row])).left[0].tolist()
     return sorted(one for one in found if one)

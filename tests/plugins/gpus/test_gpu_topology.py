@@ -61,8 +61,8 @@ def gpus_of(cluster: AnyCluster, name: str) -> tuple[int, ...]:
 
 def free_gpus(cluster: AnyCluster, node: str) -> tuple[int, ...]:
     ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
-    ledger.codes()
-    found = ledger.node(node)
+    ledger.whole_codes()
+    found = ledger.whole(node)
     assert found is not None
     return found.free()
 
@@ -361,7 +361,7 @@ def test_a_node_without_a_device_plugin_leaves_the_choice_to_claims() -> None:
     cluster.add(claim_pod("c", 4))
     assert_placed(cluster, c="a")
     found = cluster.snapshot.shared(GpuLedger, GpuLedger)
-    assert found.codes().tolist() == [-1]
+    assert found.whole_codes().tolist() == [-1]
 
 
 def test_the_gpus_of_a_claim_are_as_the_annotations_ask() -> None:
@@ -480,12 +480,11 @@ def test_what_a_bound_pod_states_wins_over_what_was_chosen_for_a_pod_that_is_not
     assert free_gpus(cluster, "a") == (0, 1, 4, 5, 6, 7)
     cluster.add(gpu_pod("theirs", 2, node="a", notes={GPUS: "3,4"}))
     ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
-    placed = {pod.name: pod.uid for pod, _ in cluster.snapshot.placed.values()}
-    gpus = ledger.node("a")
-    assert gpus is not None
-    assert gpus.held[placed["theirs"]] == (3, 4)
-    assert gpus.held[placed["ours"]] == (0, 1)
-    assert gpus.guessed == {placed["ours"]}
+    placed = {pod.name: pod for pod, _ in cluster.snapshot.placed.values()}
+    assert ledger.holds_gpus(placed["theirs"], "a", (3, 4))
+    assert ledger.holds_gpus(placed["ours"], "a", (0, 1))
+    assert ledger.is_reserved(placed["theirs"], "a")
+    assert not ledger.is_reserved(placed["ours"], "a")
 
 
 def test_a_pod_that_lost_its_gpus_before_it_was_bound_gets_others() -> None:

@@ -19,7 +19,7 @@ from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.dialects.nvidia import GpuLabels, gpu_labels, mig_profile, replication_of
 from bayplan.explain.explanation import explain
 from bayplan.testing import Cluster, assert_pending, assert_placed, make_node, make_pod
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 
 MIXED = {"nvidia.com/mig.strategy": "mixed", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 SLICED = {
@@ -70,7 +70,7 @@ def config_map(text: str, key: str = "sliced") -> ConfigMap:
 
 def use(cluster: Cluster, node: str) -> list[tuple[int, int, int]]:
     """Return compute, memory in MiB and slots taken of each card of a node."""
-    state = cluster.snapshot.shared(CardLedger, CardLedger).state(node)
+    state = cluster.snapshot.shared(GpuLedger, GpuLedger).state(node)
     assert state is not None
     return [(one.compute, one.memory >> 20, one.slots) for one in state.used]
 

@@ -14,7 +14,7 @@ from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.dialects.tensor_fusion import PREFIX
 from bayplan.dialects.tensor_fusion_shares import GPU_IDS
 from bayplan.testing import Cluster, make_node, make_object, make_pod
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 
 GIB = 1 << 30
 
@@ -57,7 +57,7 @@ def ids(cluster: Cluster, name: str) -> str | None:
 
 
 def used(cluster: Cluster, node: str = "n") -> list[tuple[int, int]]:
-    state = cluster.snapshot.shared(CardLedger, CardLedger).state(node)
+    state = cluster.snapshot.shared(GpuLedger, GpuLedger).state(node)
     uses: tuple[CardUse, ...] = state.used if state is not None else ()
     return [(one.compute, one.memory // GIB) for one in uses]
 

@@ -30,7 +30,7 @@ from bayplan.testing import (
     make_pod,
 )
 from bayplan.topology.machine.readers.hami_register import CORDON, HANDSHAKE, REGISTER
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 
 A100 = "NVIDIA-NVIDIA A100-SXM4-80GB"
 KEYS = HAMI.annotations
@@ -108,7 +108,7 @@ def devices_of(cluster: Cluster, name: str, namespace: str = "default") -> str:
 
 def used(cluster: Cluster, name: str) -> list[tuple[int, int, int]]:
     """Return percent of compute, MiB and slots taken of each card of a node."""
-    state = cluster.snapshot.shared(CardLedger, CardLedger).state(name)
+    state = cluster.snapshot.shared(GpuLedger, GpuLedger).state(name)
     assert state is not None
     return [(use.compute // 10, use.memory // MIB, use.slots) for use in state.used]
 
@@ -666,7 +666,7 @@ def test_a_pod_whose_placement_was_taken_back_chooses_again_if_others_took_its_c
     came: int, keeps: bool
 ) -> None:
     cluster = Cluster([node("n1", card(0))])
-    snapshot, ledger = cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger)
+    snapshot, ledger = cluster.snapshot, cluster.snapshot.shared(GpuLedger, GpuLedger)
     ours = PodInfo(pod("ours", gpu=1, gpumem=50000))
     snapshot.add_pod(ours, "n1")
     ledger.hold(ours, "n1", [Share(0, 0, 50000 * MIB, 1)])
@@ -678,7 +678,7 @@ def test_a_pod_whose_placement_was_taken_back_chooses_again_if_others_took_its_c
 
 def test_a_bound_pod_keeps_the_card_that_it_states_whatever_was_assumed_there_before() -> None:
     cluster = Cluster([node("n1", card(0), card(1))])
-    snapshot, ledger = cluster.snapshot, cluster.snapshot.shared(CardLedger, CardLedger)
+    snapshot, ledger = cluster.snapshot, cluster.snapshot.shared(GpuLedger, GpuLedger)
     ours, other = PodInfo(pod("ours", gpu=1, gpumem=50000)), bound_elsewhere("other", 60000)
     snapshot.add_pod(ours, "n1")
     ledger.hold(ours, "n1", [Share(0, 0, 50000 * MIB, 1)])

@@ -40,7 +40,7 @@ from bayplan.testing import (
     scores,
 )
 from bayplan_plugins.device_share import DeviceShare
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 
 POD_GROUP = {"pod-group.scheduling.sigs.k8s.io": "g"}
 JOINT = {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}
@@ -206,18 +206,18 @@ def test_a_new_scheduler_reads_back_what_pods_hold() -> None:
         pod("a", {"gpu-core": 50, "gpu-memory-ratio": 50}),
         pod("b", {"nvidia.com/gpu": 2, "rdma": 1}, **_joint()),
     )
-    before = first.snapshot.shared(CardLedger, CardLedger).state("n1")
+    before = first.snapshot.shared(GpuLedger, GpuLedger).state("n1")
     again = Scheduler(first.api, default_profiles())
     first.api.deliver()
     again.snapshot.sync()
-    assert again.snapshot.shared(CardLedger, CardLedger).state("n1") == before
+    assert again.snapshot.shared(GpuLedger, GpuLedger).state("n1") == before
 
 
 def test_an_allocation_that_cannot_be_read_is_reported_with_its_place() -> None:
     bad = pod("a", {"gpu": 100}, device_allocated={"gpu": [{"minor": -1}]})
     spec = msgspec.structs.replace(bad.spec, node_name="n1")
     cluster = scheduled(*machine(), msgspec.structs.replace(bad, spec=spec))
-    cluster.snapshot.shared(CardLedger, CardLedger).state("n1")
+    cluster.snapshot.shared(GpuLedger, GpuLedger).state("n1")
     problems = cluster.snapshot.problems
     assert [text for (where, _), text in problems.items() if where == "n1"] == [
         "annotation scheduling.koordinator.sh/device-allocated: $.gpu[0].minor: "
@@ -243,7 +243,7 @@ def test_an_allocation_that_lacks_amounts_takes_what_its_pod_requests(
     old = pod("old", {"gpu": 60}, device_allocated=stated)
     spec = msgspec.structs.replace(old.spec, node_name="n1")
     cluster = scheduled(*machine(), msgspec.structs.replace(old, spec=spec))
-    state = cluster.snapshot.shared(CardLedger, CardLedger).state("n1")
+    state = cluster.snapshot.shared(GpuLedger, GpuLedger).state("n1")
     assert state is not None
     first = state.used[0]
     assert first.compute == 600
@@ -255,7 +255,7 @@ def test_an_allocation_that_lacks_amounts_takes_what_its_pod_requests(
 def test_an_unreadable_allocation_is_forgotten_with_its_pod() -> None:
     lost = pod("a", {"gpu": 50}, device_allocated="{")
     cluster = scheduled(*machine(), replace(lost, spec=replace(lost.spec, node_name="n1")))
-    cluster.snapshot.shared(CardLedger, CardLedger).state("n1")
+    cluster.snapshot.shared(GpuLedger, GpuLedger).state("n1")
     assert ("n1", "default/a") in cluster.snapshot.problems
     cluster.remove("a")
     assert ("n1", "default/a") not in cluster.snapshot.problems
@@ -521,7 +521,7 @@ def test_the_policy_for_fragments_chooses_gpus_not_nics() -> None:
     small = [pod(f"s{n}", {"gpu-core": 40, "gpu-memory-ratio": 40}) for n in range(8)]
     cluster = scheduled(*machine(), *pods, *small, plugins=["GPUFragmentation"])
     assert len(cluster.placements()) == 16
-    state = cluster.snapshot.shared(CardLedger, CardLedger).state("n1")
+    state = cluster.snapshot.shared(GpuLedger, GpuLedger).state("n1")
     assert state is not None
     assert [one.compute for one in state.used] == [1000] * 8 + [0] * 4
 

@@ -12,7 +12,7 @@ from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
 from bayplan.dialects.hami.systems import VOLCANO
 from bayplan.testing import Cluster, assert_pending, assert_placed, make_node, make_object
 from bayplan.topology.machine.readers.hami_register import VOLCANO_REGISTER
-from bayplan_plugins.gpus.share_ledger import CardLedger
+from bayplan_plugins.gpus.ledger import GpuLedger
 
 KEYS = VOLCANO.annotations
 MIB = 1 << 20
@@ -63,7 +63,7 @@ def notes_of(cluster: Cluster, name: str) -> Mapping[str, str]:
 
 
 def used(cluster: Cluster, name: str) -> list[tuple[int, int, int]]:
-    state = cluster.snapshot.shared(CardLedger, CardLedger).state(name)
+    state = cluster.snapshot.shared(GpuLedger, GpuLedger).state(name)
     assert state is not None
     return [(use.compute // 10, use.memory // MIB, use.slots) for use in state.used]
 

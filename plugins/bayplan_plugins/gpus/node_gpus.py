@@ -1,32 +1,38 @@
-"""The cards of one node, and what its pods hold of them."""
+"""The GPUs of one node, and what its pods hold of them."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from bayplan import PodInfo
-from bayplan.api.cards import Card, CardUse, Partition, Share
+from bayplan.api.cards import WHOLE, Card, CardUse, Partition, Share
 from bayplan_plugins.gpus.vendors.contract import CardContract, NodeCards
+from bayplan_plugins.gpus.vendors.plain import whole_share
+from bayplan_plugins.gpus.whole_gpus import WholeGpus
+from bayplan_plugins.shared.node_codes import NO_CODE
 
-__all__ = ["HeldCards"]
+__all__ = ["NodeGpus"]
 
 
 @dataclass
-class HeldCards:
+class NodeGpus:
     """The cards of one node, what pods hold of them by uid, and what is taken of each.
 
-    ``code`` is the contract's number in the ledger. ``position`` is each card's place in ``cards``
+    ``contract`` describes the cards, None where only the machine is known; ``code`` is its number
+    in the ledger. ``whole`` looks at the same holders GPU by GPU, None where the machine is not
+    known or the contract chooses whole GPUs itself. ``position`` is each card's place in ``cards``
     by its index; ``compute``, ``memory`` and ``slots`` are sums over all shares. ``unsettled`` are
     pods whose shares are not known yet, ``guessed`` those whose shares are stated nowhere.
     ``version`` is another one after every change of what is held. ``changed`` are the places whose
     sums changed since the columns of all cards showed them.
     """
 
-    contract: CardContract
-    code: int
-    cards: tuple[Card, ...]
+    contract: CardContract | None = None
+    code: int = NO_CODE
+    cards: tuple[Card, ...] = ()
+    whole: WholeGpus | None = None
     held: dict[str, tuple[Share, ...]] = field(default_factory=dict)
     guessed: set[str] = field(default_factory=set)
     unsettled: dict[str, PodInfo] = field(default_factory=dict)
@@ -41,6 +47,30 @@ class HeldCards:
         self.position = {card.index: place for place, card in enumerate(self.cards)}
         zeros = [0] * len(self.cards)
         self.compute, self.memory, self.slots = zeros, zeros.copy(), zeros.copy()
+
+    def assign(self, uid: str, shares: tuple[Share, ...] | None, guessed: bool = False) -> None:
+        """Change what a pod, by uid, holds; None for nothing."""
+        self.count(self.held.get(uid, ()), -1)
+        self.guessed.discard(uid)
+        if shares is None:
+            self.held.pop(uid, None)
+            return
+        self.held[uid] = shares
+        self.count(shares, 1)
+        if guessed:
+            self.guessed.add(uid)
+
+    def gpus_of(self, uid: str) -> tuple[int, ...]:
+        """Return the GPUs by index of which a pod, by uid, holds anything."""
+        return tuple(share.card for share in self.held.get(uid, ()))
+
+    def whole_shares(self, gpus: Iterable[int]) -> tuple[Share, ...]:
+        """Return the shares that are all of certain GPUs, by index."""
+        cards = ((gpu, self.position.get(gpu)) for gpu in gpus)
+        return tuple(
+            Share(gpu, WHOLE) if place is None else whole_share(self.cards[place])
+            for gpu, place in cards
+        )
 
     def count(self, shares: Sequence[Share], sign: int) -> None:
         """Add shares to the sums, or take them away; those of cards that are gone do not count."""
