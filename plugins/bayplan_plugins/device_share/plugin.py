@@ -44,15 +44,13 @@ from bayplan_plugins.device_share.advice import (
     what_would_fit,
     whole_cards_that_would_fit,
 )
-from bayplan_plugins.device_share.per_node import PerNode
 from bayplan_plugins.gpus.columns import NO_CARD
-from bayplan_plugins.gpus.fit import Fit, slots_of
 from bayplan_plugins.gpus.ledger import GpuLedger
+from bayplan_plugins.gpus.per_node import PerNode
 from bayplan_plugins.gpus.vendors.contract import (
     CardContract,
     CardRequest,
     Choice,
-    RoomContract,
     ScoringContract,
     Written,
 )
@@ -109,10 +107,9 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             one.name: one for one in self._ledger.contracts if isinstance(one, ScoringContract)
         }
         self._names = tuple(one.name for one in self._ledger.contracts)
-        self._fit = Fit(self._ledger.columns)
+        self._fit = self._ledger.fit
         self._kinds: dict[frozenset[tuple[CardRequest, ...]], Hashable] = {}
-        self._rooms: PerNode[Choice] = PerNode(self._ledger)
-        self._scores: PerNode[float] = PerNode(self._ledger)
+        self._scores: PerNode[float] = PerNode()
 
     @hookimpl
     def concerns(self, pod: PodInfo) -> bool:
@@ -216,7 +213,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         refused: dict[tuple[str, bool], list[int]] = {}
         for place, row in zip(rows[now].tolist(), table_rows[now].tolist(), strict=True):
             node = self.handle.snapshot.nodes.names[row]
-            choice = self._rooms.get(request, node, partial(self._room, pod, request, node))
+            choice = self._fit.choice(pod, request, node)
             if not choice.shares:
                 refused.setdefault((choice.reason, choice.resolvable), []).append(place)
         for (text, resolvable), places in refused.items():
@@ -233,7 +230,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             if request is not None and request.counted:
                 return None
             if request is not None and request.simple:
-                if self._fit.fits(request, node.row, arrays):
+                if self._fit.fits(request, node.row):
                     return None
                 return self._refusal(request, pod, node)
         view = NodeView(node.table, np.array([node.row], dtype=np.intp))
@@ -259,9 +256,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         for name, request in self._ledger.requests(pod).items():
             rows = np.flatnonzero(codes == self._ledger.code_of[name])
             if len(rows):
-                most[rows] = slots_of(
-                    request, arrays, rows if nodes.rows is None else nodes.rows[rows]
-                )
+                table_rows = rows if nodes.rows is None else nodes.rows[rows]
+                most[rows] = self._fit.slots(request, table_rows)
         return most
 
     # Why not ---------------------------------------------------------------------------------
@@ -297,7 +293,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         rows = own if nodes.rows is None else nodes.rows[own]
         for row in rows[self._fit.now(request, rows)].tolist():
             node = nodes.table.names[row]
-            choice = self._rooms.get(request, node, partial(self._room, pod, request, node))
+            choice = self._fit.choice(pod, request, node)
             if choice.shares:
                 continue
             if choice.advice:
@@ -328,7 +324,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             for place in np.flatnonzero(codes == self._ledger.code_of[name]).tolist():
                 node = names[place if nodes.rows is None else nodes.rows[place]]
                 rate = partial(self._score, contract, pod, request, node)
-                scores[place] = self._scores.get(request, node, rate)
+                scores[place] = self._scores.get(request, node, self._ledger.version(node), rate)
         return scores
 
     def _score(
@@ -344,12 +340,6 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         assert contract is not None, "the node has cards"
         assert state is not None, "the node has cards"
         return contract.choose(pod, request, state)
-
-    def _room(self, pod: PodInfo, request: CardRequest, node: str) -> Choice:
-        contract, state = self._ledger.contract(node), self._ledger.state(node, pod.uid)
-        if not isinstance(contract, RoomContract) or state is None:
-            return self._choice(pod, request, node)
-        return contract.room(pod, request, state)
 
     def _own(self, pod: PodInfo, node: str) -> tuple[CardContract, CardRequest] | None:
         """Return by which contract a pod gets cards on a node; None if nobody chooses any."""

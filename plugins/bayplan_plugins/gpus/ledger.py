@@ -28,6 +28,7 @@ from bayplan.topology.machine.model import Machine
 from bayplan_plugins.device_ledger.ledger import DeviceLedger
 from bayplan_plugins.gpus.claims import gpus_of_devices
 from bayplan_plugins.gpus.columns import CardColumns
+from bayplan_plugins.gpus.fit import Fit, fits_again, is_overfull
 from bayplan_plugins.gpus.jobs import JobShares, PodShare, job_of
 from bayplan_plugins.gpus.machines import NOT_PROMISED, NodeMachines
 from bayplan_plugins.gpus.namespace_use import NamespaceUse
@@ -88,6 +89,7 @@ class GpuLedger:
         self._shares_are_given = False
         self._unread = StaleNodes(snapshot)
         self.columns = CardColumns(snapshot, self._fill)
+        self.fit = Fit(self.columns, self._settled)
         self._codes = NodeCodes(snapshot, self._code)
         self._states: list[GpuState] = []
         self._code_of: dict[tuple[bytes, tuple[int, ...]], int] = {}
@@ -177,13 +179,13 @@ class GpuLedger:
         """
         shares, said = self._remembered.pop((pod.uid, node), ((), ()))
         stated = self._stated(pod, node, known)
-        # What another scheduler or device plugin wrote since then wins.
-        if stated and (not shares or stated != said):
-            shares = stated
-        elif shares and not self._keeps_what_it_had(pod) and not known.has_room(shares):
-            # Others came while the pod was away: it has to choose again.
-            shares = ()
         whole = known.whole if self._is_whole(pod, known) else None
+        if stated and (not shares or stated != said):
+            # What another scheduler or device plugin wrote since then wins.
+            shares = stated
+        elif whole is None and shares and not self._keeps_what_it_had(pod):
+            # Others may have come while the pod was away: then it has to choose again.
+            shares = shares if fits_again(known, shares) else ()
         if shares and (whole is None or self._may_have(pod, node, known, shares)):
             self._assign(pod, node, known, shares, lasting=lasting)
             if known.whole is not None:
@@ -555,7 +557,7 @@ class GpuLedger:
     def is_overfull(self, pod: PodInfo, node: str) -> bool:
         """Tell whether somebody else has been given what was chosen for a pod."""
         known = self._known(node)
-        return known is not None and known.is_overfull(pod.uid)
+        return known is not None and is_overfull(known, pod.uid)
 
     def version(self, node: str) -> int:
         """Return a number that changes with whatever ``state`` returns for a node."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from bayplan import PodInfo
 from bayplan.api.cards import WHOLE, Card, CardUse, Partition, Share
@@ -82,27 +81,6 @@ class NodeGpus:
                 self.memory[place] += sign * share.memory
                 self.slots[place] += sign * share.slots
 
-    def has_room(self, shares: Sequence[Share]) -> bool:
-        """Tell whether the cards have these shares left, all of them together."""
-        wanted: dict[int, CardUse] = {}
-        for share in shares:
-            wanted[share.card] = wanted.get(share.card, CardUse()).plus(share)
-        taken = self.partitions() if any(use.partitions for use in wanted.values()) else None
-        for index, use in wanted.items():
-            place = self.position.get(index)
-            if place is None:
-                return False
-            card = self.cards[place]
-            if (
-                self.compute[place] + use.compute > card.compute
-                or (card.memory and self.memory[place] + use.memory > card.memory)
-                or self.slots[place] + use.slots > card.slots
-            ):
-                return False
-            if taken is not None and _overlap([*taken[place], *use.partitions]):
-                return False
-        return True
-
     def idle_card(self, but: str = "") -> NodeCards | None:
         """Return the first usable card that nobody uses but one pod, by uid; None without one."""
         own = self.held.get(but, ())
@@ -115,30 +93,6 @@ class NodeGpus:
                 break
         self.count(own, 1)
         return NodeCards((found,), (CardUse(),)) if found is not None else None
-
-    def is_overfull(self, uid: str) -> bool:
-        """Tell whether a card of a pod, by uid, has more taken than it has, of what the pod takes.
-
-        No choice does that: somebody else has been given as much since then.
-        """
-        own = self.held.get(uid, ())
-        others = self.partitions(uid) if any(share.partition for share in own) else None
-        for share in own:
-            place = self.position.get(share.card)
-            if place is None:
-                continue
-            card = self.cards[place]
-            if (
-                (share.compute and self.compute[place] > card.compute)
-                or (share.memory and card.memory and self.memory[place] > card.memory)
-                or (share.slots and self.slots[place] > card.slots)
-            ):
-                return True
-            if others is not None and share.partition is not None:
-                mine = share.partition
-                if any(_overlap((mine, one)) for one in others[place]):
-                    return True
-        return False
 
     def partitions(self, but: str = "") -> list[list[Partition]]:
         """Return the partitions of each card that pods hold, except those of a pod by uid."""
@@ -192,9 +146,3 @@ class NodeGpus:
         )
         self.count(own, 1)
         return NodeCards(self.cards, used)
-
-
-def _overlap(partitions: Sequence[Partition]) -> bool:
-    """Tell whether any two partitions of a card share a memory slice."""
-    spans = sorted((one.start, one.start + one.size) for one in partitions)
-    return any(before > start for (_, before), (start, _) in pairwise(spans))

@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.vendors.contract import CardRequest
 
 __all__ = ["PerNode"]
@@ -18,13 +17,14 @@ T = TypeVar("T")
 class PerNode(Generic[T]):
     """One answer for each request and node, computed once for each state of the node's cards."""
 
-    def __init__(self, ledger: GpuLedger) -> None:
-        self._ledger = ledger
+    def __init__(self) -> None:
         self._known: OrderedDict[CardRequest, dict[str, tuple[int, T]]] = OrderedDict()
 
-    def get(self, request: CardRequest, node: str, compute: Callable[[], T]) -> T:
-        """Return the answer, computed if the node has changed since."""
-        version = self._ledger.version(node)
+    def get(self, request: CardRequest, node: str, version: int, compute: Callable[[], T]) -> T:
+        """Return the answer, computed if the node has changed since.
+
+        :param version: that of the node's cards.
+        """
         known = self._known.setdefault(request, {})
         self._known.move_to_end(request)
         if len(self._known) > _MOST_REQUESTS:
