@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from bayplan.api import ApiObject, Container, ObjectMeta, Pod, PodSpec, Quantity
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.api.meta import OwnerReference
 from bayplan.api.objects import decode_part
 from bayplan.api.pod import ResourceRequirements
@@ -46,7 +46,7 @@ __all__ = ["openb"]
 _MODEL = "nvidia.com/gpu.product"
 _CORE = "koordinator.sh/gpu-core"
 _RATIO = "koordinator.sh/gpu-memory-ratio"
-_CARD_MEMORY = 16 << 30
+_GPU_MEMORY = 16 << 30
 _PODS = 1001
 _PER_PERCENT = 10
 _FULL = 100
@@ -67,12 +67,12 @@ def _objects(nodes: Sequence[TraceNode], rank: Sequence[int]) -> Iterator[ApiObj
             "pods": Quantity(str(_PODS)),
         }
         labels = {_MODEL: node.model, "kubernetes.io/hostname": name}
-        yield from koordinator_node(name, node.cards, amounts, labels, _CARD_MEMORY)
+        yield from koordinator_node(name, node.gpus, amounts, labels, _GPU_MEMORY)
 
 
 def _spec(pod: TracePod) -> PodSpec:
     requests = {"cpu": Quantity(f"{pod.cpu}m"), "memory": Quantity(f"{pod.memory}Mi")}
-    if pod.cards:
+    if pod.gpus:
         percent = Quantity(str(pod.total // _PER_PERCENT))
         requests |= {_CORE: percent, _RATIO: percent}
     resources = ResourceRequirements(requests, requests)
@@ -98,16 +98,16 @@ def _profile(run: TraceRun, pods: Sequence[TracePod]) -> ProfileSet:
     if run.moves:
         args["repack"] = {"movesPerHour": run.moves}
     if not run.learned:
-        counted = Counter((one.cpu, one.cards, one.compute, one.models) for one in pods)
+        counted = Counter((one.cpu, one.gpus, one.compute, one.models) for one in pods)
         args["workload"] = [
             {
                 "cpu": f"{cpu}m",
-                "gpus": cards,
+                "gpus": gpus,
                 "gpuMilli": compute,
                 "models": models.split("|") if models else [],
                 "count": count,
             }
-            for (cpu, cards, compute, models), count in counted.items()
+            for (cpu, gpus, compute, models), count in counted.items()
         ]
     scores = {
         "disabled": [{"name": "*"}],
@@ -208,7 +208,7 @@ class _Arrivals:
 
 
 def _moves(scheduler: Scheduler) -> dict[str, float]:
-    """Return how many pods were moved, and how many cards each move freed, by its own measure."""
+    """Return how many pods were moved, and how many GPUs each move freed, by its own measure."""
     told = [one.reason for one in scheduler.evictor.evicted]
     gains = [float(text.rsplit("it frees ", 1)[1].split()[0]) for text in told]
     return {"moves": len(gains), "freedGpusPerMove": _mean(gains)}
@@ -217,12 +217,12 @@ def _moves(scheduler: Scheduler) -> dict[str, float]:
 def _result(
     trace: Trace, order: Sequence[int], bound: set[int], seconds: float, seed: int
 ) -> BenchmarkResult:
-    """Return the figures: percent of all cards that are given out, and the cards refused to pods.
+    """Return the figures: percent of all GPUs that are given out, and the GPUs refused to pods.
 
-    ``At100`` is the mean over the arrivals at which 99.5 to 100.5 % of the cluster's cards have
+    ``At100`` is the mean over the arrivals at which 99.5 to 100.5 % of the cluster's GPUs have
     been asked for, ``At130`` over those from 129.5 % on. Losses are counted up to 100 % of
-    arrivals, in cards (of pods without cards: in CPUs), by how many cards a pod asks for.
-    ``firstRefusedAt`` is the percent asked for when the first pod with cards found no node.
+    arrivals, in GPUs (of pods without GPUs: in CPUs), by how many GPUs a pod asks for.
+    ``firstRefusedAt`` is the percent asked for when the first pod with GPUs found no node.
     """
     allocated = 0
     lost: dict[str, Counter[str]] = {
@@ -237,7 +237,7 @@ def _result(
         if number in bound:
             allocated += pod.total
         else:
-            refused_at = min(refused_at, percent) if pod.cards else refused_at
+            refused_at = min(refused_at, percent) if pod.gpus else refused_at
             for name, counts in lost.items():
                 if percent <= _FULL or name != "lostGpusByClass":
                     counts[pod.kind] += pod.total or pod.cpu

@@ -1,4 +1,4 @@
-"""How much of the cards any scheduler can give out on the openb trace: what is left to gain."""
+"""How much of the GPUs any scheduler can give out on the openb trace: what is left to gain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bayplan.benchmark import Benchmark, BenchmarkResult, TraceRun
 from bayplan.errors import InputError
-from bayplan_benchmarks.card_packing import NodeKind, most_allocated
+from bayplan_benchmarks.gpu_packing import NodeKind, most_allocated
 from bayplan_benchmarks.openb_trace import Trace, TracePod, is_at_100, is_at_130, read_trace
 
 __all__ = ["openb_bound"]
@@ -27,7 +27,7 @@ class _Bounds:
         self._capacity = trace.capacity
 
     def after(self, arrivals: int, placed: int = 0) -> float | None:
-        """Return the most percent of all cards that can be given out.
+        """Return the most percent of all GPUs that can be given out.
 
         :param arrivals: how many pods have arrived.
         :param placed: how many of them, from the first on, have to have a node.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.errors import InputError
 from bayplan.inputs.documents import read_text
 from bayplan.inputs.limits import FILE
@@ -22,7 +22,7 @@ __all__ = ["Trace", "TraceNode", "TracePod", "is_at_100", "is_at_130", "read_tra
 
 _DIGITS = 9
 _MOST = 10**_DIGITS - 1
-_MOST_CARDS = 64
+_MOST_GPUS = 64
 _FULL = 100
 _LAST = 129.5
 
@@ -44,31 +44,31 @@ class TraceNode:
     name: str
     cpu: int
     memory: int
-    cards: int
+    gpus: int
     model: str
 
 
 @dataclass(frozen=True)
 class TracePod:
-    """A pod of the trace: milli-CPU, MiB, cards, thousandths of each, models ("" for any)."""
+    """A pod of the trace: milli-CPU, MiB, GPUs, thousandths of each, models ("" for any)."""
 
     cpu: int
     memory: int
-    cards: int
+    gpus: int
     compute: int
     models: str
 
     @property
     def total(self) -> int:
-        """The thousandths of cards that it asks for."""
-        return self.cards * self.compute
+        """The thousandths of GPUs that it asks for."""
+        return self.gpus * self.compute
 
     @property
     def kind(self) -> str:
-        """What losses are counted by: the number of cards, "share" or "cpu"."""
-        if not self.cards:
+        """What losses are counted by: the number of GPUs, "share" or "cpu"."""
+        if not self.gpus:
             return "cpu"
-        return "share" if self.compute < WHOLE else str(self.cards)
+        return "share" if self.compute < WHOLE else str(self.gpus)
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class Trace:
 
     @cached_property
     def capacity(self) -> int:
-        """The thousandths of cards of all nodes."""
-        return sum(node.cards for node in self.nodes) * WHOLE
+        """The thousandths of GPUs of all nodes."""
+        return sum(node.gpus for node in self.nodes) * WHOLE
 
     def order(self, seed: int) -> Mapping[str, Sequence[int]]:
         """Return the places of ``pods`` as they arrive, and the ``node_rank`` of each node.
@@ -96,7 +96,7 @@ class Trace:
         return order
 
     def asked_for(self, order: Sequence[int]) -> list[float]:
-        """Return the percent of all cards that have been asked for after each arrival."""
+        """Return the percent of all GPUs that have been asked for after each arrival."""
         arrived = accumulate(self.pods[place].total for place in order)
         return [100 * amount / self.capacity for amount in arrived]
 
@@ -112,23 +112,23 @@ def read_trace(folder: Path) -> Trace:
             row.text("sn"),
             row.number("cpu_milli"),
             row.number("memory_mib"),
-            row.number("gpu", _MOST_CARDS),
+            row.number("gpu", _MOST_GPUS),
             row.text("model"),
         )
         for row in _rows(path, "sn", ("cpu_milli", "memory_mib", "gpu", "model"))
     ]
-    if not any(node.cards for node in nodes):
+    if not any(node.gpus for node in nodes):
         raise InputError(f"{path}: expected a node with GPUs")
     wanted = ("cpu_milli", "num_gpu", "gpu_milli", "gpu_spec")
     pods = []
     rows = _rows(folder / "pods.csv", "name", wanted)
     for row in sorted(rows, key=lambda row: row.text("name")):
-        cards = row.number("num_gpu", _MOST_CARDS)
-        compute = min(WHOLE, row.number("gpu_milli")) if cards else 0
+        gpus = row.number("num_gpu", _MOST_GPUS)
+        compute = min(WHOLE, row.number("gpu_milli")) if gpus else 0
         memory = row.number("memory_mib") if row.text("memory_mib") else 0
-        whole = WHOLE if cards > 1 else compute
+        whole = WHOLE if gpus > 1 else compute
         models = row.text("gpu_spec")
-        pods.append(TracePod(row.number("cpu_milli"), memory, cards, whole, models))
+        pods.append(TracePod(row.number("cpu_milli"), memory, gpus, whole, models))
     nodes.sort(key=lambda node: node.name)
     return Trace(nodes, pods, _arrivals(folder / "arrivals.json.gz", len(pods), len(nodes)))
 

@@ -1,4 +1,4 @@
-"""Shares of cards: pods of eight kinds on nodes of eight cards, default profile."""
+"""Shares of GPUs: pods of eight kinds on nodes of eight GPUs, default profile."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ __all__ = ["koordinator_node", "shares"]
 _CORE = "koordinator.sh/gpu-core"
 _RATIO = "koordinator.sh/gpu-memory-ratio"
 _MEMORY = "koordinator.sh/gpu-memory"
-_CARD_MEMORY = 80 << 30
-_CARDS = 8
+_GPU_MEMORY = 80 << 30
+_GPUS = 8
 _KINDS = ((10, 2), (20, 2), (25, 4), (30, 4), (50, 6), (60, 8), (75, 8), (100, 12))
-"""Percent of a card, and CPUs."""
+"""Percent of a GPU, and CPUs."""
 
 
 def koordinator_node(
-    name: str, cards: int, amounts: dict[str, Quantity], labels: dict[str, str], memory: int
+    name: str, gpus: int, amounts: dict[str, Quantity], labels: dict[str, str], memory: int
 ) -> Iterator[ApiObject]:
-    """Yield a node and the Device object of its cards.
+    """Yield a node and the Device object of its GPUs.
 
-    :param amounts: what the node offers besides its cards.
-    :param memory: of each card, in bytes.
+    :param amounts: what the node offers besides its GPUs.
+    :param memory: of each GPU, in bytes.
     """
     offered = amounts | {
-        _CORE: Quantity(str(100 * cards)),
-        _RATIO: Quantity(str(100 * cards)),
-        _MEMORY: Quantity(str(memory * cards)),
+        _CORE: Quantity(str(100 * gpus)),
+        _RATIO: Quantity(str(100 * gpus)),
+        _MEMORY: Quantity(str(memory * gpus)),
     }
     yield Node(ObjectMeta(name=name, labels=labels), status=NodeStatus(offered, offered))
-    card = {_CORE: "100", _RATIO: "100", _MEMORY: str(memory)}
+    gpu = {_CORE: "100", _RATIO: "100", _MEMORY: str(memory)}
     devices = [
-        {"type": "gpu", "id": f"{name}-{minor}", "minor": minor, "health": True, "resources": card}
-        for minor in range(cards)
+        {"type": "gpu", "id": f"{name}-{minor}", "minor": minor, "health": True, "resources": gpu}
+        for minor in range(gpus)
     ]
     yield decode_part(KoordinatorDevice, {"metadata": {"name": name}, "spec": {"devices": devices}})
 
@@ -47,7 +47,7 @@ def koordinator_node(
 def _objects(nodes: int) -> Iterator[ApiObject]:
     amounts = {"cpu": Quantity("128"), "memory": Quantity("1Ti"), "pods": Quantity("110")}
     for index in range(nodes):
-        yield from koordinator_node(f"node-{index}", _CARDS, amounts, {}, _CARD_MEMORY)
+        yield from koordinator_node(f"node-{index}", _GPUS, amounts, {}, _GPU_MEMORY)
 
 
 def _pod(index: int) -> Pod:
@@ -64,5 +64,5 @@ def _measure(nodes: int, pods: int) -> BenchmarkResult:
 
 
 shares = Benchmark(
-    "shares of cards, eight kinds, 8 cards a node, default profile", (5000,), 10_000, _measure
+    "shares of GPUs, eight kinds, 8 GPUs a node, default profile", (5000,), 10_000, _measure
 )

@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fraction-vectors",
         action="append",
-        help="cases of shares of cards of HAMi, Koordinator and KAI; may be given several times",
+        help="cases of shares of GPUs of HAMi, Koordinator and KAI; may be given several times",
     )
 
 

@@ -1,4 +1,4 @@
-"""Cases of shares of cards: those of one system out of all files that are given."""
+"""Cases of shares of GPUs: those of one system out of all files that are given."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _ACTIVE = ("Running", "Bound", "Binding", "Allocated", "Releasing", "StuckInRele
 
 @dataclass(frozen=True)
 class TaskState:
-    """Where a task is: a status of KAI's list, its node, and the groups that share its cards."""
+    """Where a task is: a status of KAI's list, its node, and the groups that share its GPUs."""
 
     status: str
     node: str = ""
@@ -281,7 +281,7 @@ def _zones(node: str, given: Case) -> Case:
 
 
 def _reservations(scenario: Scenario) -> Iterator[Case]:
-    """Yield the pods that hold cards for those that share them."""
+    """Yield the pods that hold GPUs for those that share them."""
     groups = {
         (state.node, name): None
         for job, task in scenario.jobs_of()

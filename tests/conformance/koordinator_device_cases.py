@@ -1,4 +1,4 @@
-"""Cases of Koordinator's DeviceShare, run through its contract for cards."""
+"""Cases of Koordinator's DeviceShare, run through its contract for GPUs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.conformance.vectors import SHARED
 
 from bayplan import PodInfo
 from bayplan.api import KoordinatorDevice, Node, ObjectMeta, Pod, Quantity
-from bayplan.api.cards import CardUse
 from bayplan.api.configmap import ConfigMap
+from bayplan.api.gpu_shares import GpuUse
 from bayplan.api.objects import decode_part
 from bayplan.dialects.koordinator.allocations import (
     ALLOCATED,
@@ -24,10 +24,10 @@ from bayplan.dialects.koordinator.allocations import (
     allocations_of,
 )
 from bayplan.dialects.koordinator.hints import HOPPER_GROUPS
-from bayplan.dialects.koordinator.requests import combination_of, converted, per_card, with_memory
+from bayplan.dialects.koordinator.requests import combination_of, converted, per_gpu, with_memory
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.gpus.vendors.contract import NodeCards
-from bayplan_plugins.gpus.vendors.koordinator.contract import KoordinatorCards
+from bayplan_plugins.gpus.vendors.adapter import GpusInUse
+from bayplan_plugins.gpus.vendors.koordinator.adapter import KoordinatorAdapter
 from bayplan_plugins.gpus.vendors.koordinator.runtime import gpu_minors
 from bayplan_plugins.gpus.vendors.koordinator.scoring import Scorer
 from bayplan_plugins.gpus.vendors.koordinator.settings import KoordinatorArgs
@@ -88,7 +88,7 @@ def _convert(case: Case) -> None:
 
 
 def _per_gpu(case: Case) -> None:
-    found, want = per_card(_amounts(case["request"])), case["want"]
+    found, want = per_gpu(_amounts(case["request"])), case["want"]
     assert dict(found.amounts) == _amounts(want["perGPU"])
     assert (found.count, found.shared) == (want["count"], want["shared"])
 
@@ -147,7 +147,7 @@ def _allocate(case: Case) -> None:
             {"data.yaml": json.dumps(case["templates"])},
         )
         snapshot.set_object(templates.key, templates)
-    contract = KoordinatorCards(snapshot, _args(case))
+    contract = KoordinatorAdapter(snapshot, _args(case))
     found = _chosen(
         contract, case, Node(ObjectMeta(name=NODE, labels=case.get("nodeLabels") or {}))
     )
@@ -181,28 +181,28 @@ def _args(case: Case) -> KoordinatorArgs:
     )
 
 
-def _chosen(contract: KoordinatorCards, case: Case, node: Node) -> tuple[Allocation, ...] | None:
-    cards = contract.cards(node)
-    assert isinstance(cards, tuple)
-    uses = {card.index: CardUse() for card in cards}
+def _chosen(contract: KoordinatorAdapter, case: Case, node: Node) -> tuple[Allocation, ...] | None:
+    gpus = contract.gpus(node)
+    assert isinstance(gpus, tuple)
+    uses = {gpu.index: GpuUse() for gpu in gpus}
     if case.get("assigned"):
         other = _pod({ALLOCATED: allocated_text(_wanted(case["assigned"]))}, {})
-        held = contract.held(other, cards)
+        held = contract.held(other, gpus)
         assert isinstance(held, tuple), held
         for share in held:
-            uses[share.card] = uses[share.card].plus(share)
+            uses[share.gpu] = uses[share.gpu].plus(share)
     pod = _pod(_annotations(case), case["requests"], case["hostNetwork"])
     request = contract.request(pod)
     assert request is not None
     if request.problem:
         return None
-    state = NodeCards(cards, tuple(uses.values()))
+    state = GpusInUse(gpus, tuple(uses.values()))
     choose = contract.room if case.get("secondaryDeviceWellPlanned") else contract.choose
     choice = choose(pod, request, state)
     if not choice.shares:
         assert choice.reason
         return None
-    written = contract.written(pod, node, cards, choice.shares, 0.0)
+    written = contract.written(pod, node, gpus, choice.shares, 0.0)
     return allocations_of(written.annotations)
 
 

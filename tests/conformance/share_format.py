@@ -1,4 +1,4 @@
-"""What the cases of shares of cards of HAMi and of Koordinator may say, kind by kind."""
+"""What the cases of shares of GPUs of HAMi and of Koordinator may say, kind by kind."""
 
 from __future__ import annotations
 

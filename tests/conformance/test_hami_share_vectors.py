@@ -1,6 +1,6 @@
-"""HAMi's decisions about shares of cards: requests, fit, order, scores, quotas, MIG.
+"""HAMi's decisions about shares of GPUs: requests, fit, order, scores, quotas, MIG.
 
-Every case goes through the functions that the contract calls.
+Every case goes through the functions that the adapter calls.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from tests.conformance.fraction_cases import fraction_cases
 from tests.conformance.share_format import completed
 
 from bayplan.api import Quantity
-from bayplan.api.cards import MEBIBYTE, Card, CardUse, Partition, PartitionProfile
+from bayplan.api.gpu_shares import MEBIBYTE, GpuUse, OfferedGpu, Partition, PartitionProfile
 from bayplan.api.pod import ResourceRequirements
-from bayplan.dialects.hami.policies import CardOptions, Weights, card_options_of
+from bayplan.dialects.hami.policies import GpuOptions, Weights, gpu_options_of
 from bayplan.dialects.hami.requests import (
     UNSET_PERCENTAGE,
     ContainerRequest,
@@ -47,7 +47,7 @@ _NVIDIA = "NVIDIA"
 
 
 def _device(plain: Mapping[str, Any], cordon: str = "") -> Device:
-    """Return a device of a case, by way of the card that the ledger would hold."""
+    """Return a device of a case, by way of the GPU that the ledger would hold."""
     profiles = [
         PartitionProfile(
             one["Name"],
@@ -59,7 +59,7 @@ def _device(plain: Mapping[str, Any], cordon: str = "") -> Device:
         )
         for one in plain["MigProfiles"]
     ]
-    card = Card(
+    gpu = OfferedGpu(
         plain["index"],
         plain["id"],
         plain["type"],
@@ -73,8 +73,8 @@ def _device(plain: Mapping[str, Any], cordon: str = "") -> Device:
         tuple(profiles),
     )
     cores, memory = plain["usedcores"] * PERCENT, plain["usedmem"] * MEBIBYTE
-    used = CardUse(cores, memory, plain["used"])
-    return device_of(card, used)
+    used = GpuUse(cores, memory, plain["used"])
+    return device_of(gpu, used)
 
 
 def _request(plain: Mapping[str, Any]) -> ContainerRequest:
@@ -86,11 +86,11 @@ def _request(plain: Mapping[str, Any]) -> ContainerRequest:
     )
 
 
-def _options(case: Case, policy: str = "") -> CardOptions:
+def _options(case: Case, policy: str = "") -> GpuOptions:
     annotations = dict(case["podAnnotations"])
     if policy:
         annotations.setdefault("hami.io/gpu-scheduler-policy", policy)
-    return card_options_of(annotations)
+    return gpu_options_of(annotations)
 
 
 def _picked(picks: tuple[Pick, ...]) -> list[dict[str, Any]]:
@@ -163,7 +163,7 @@ def _check_score(case: Case) -> None:
 def _nvidia_only(types: list[str]) -> None:
     others = sorted({one for one in types if _NVIDIA not in one})
     if others:
-        pytest.skip("HAMi for cards of other vendors is out of scope: only NVIDIA's are read")
+        pytest.skip("HAMi for GPUs of other vendors is out of scope: only NVIDIA's are read")
 
 
 # Requests -------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def _check_request(case: Case) -> None:
     try:
         request = container_request(_resources(case), rules)
     except ValueError:
-        # HAMi takes such a container for one without cards; the message goes to the pod instead.
+        # HAMi takes such a container for one without GPUs; the message goes to the pod instead.
         request = None
     found = {"nums": 0, "type": "", "memreq": 0, "memPercent": 0, "cores": 0}
     if request is not None:

@@ -1,4 +1,4 @@
-"""Koordinator's shares of devices, run through the contract that DeviceShare uses."""
+"""Koordinator's shares of devices, run through the adapter that DeviceShare uses."""
 
 from __future__ import annotations
 

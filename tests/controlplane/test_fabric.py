@@ -18,10 +18,10 @@ from bayplan.api.times import seconds_of
 CONFIG = "/api/v1/namespaces/default/configmaps"
 
 
-def fabric(cards: int, **double: Any) -> Content:
-    """A fabric with so many cards that it attaches in a second."""
+def fabric(gpus: int, **double: Any) -> Content:
+    """A fabric with so many GPUs that it attaches in a second."""
     model = {"index": 1, "k8s-device-name": "a100", "driver-name": DRIVER}
-    given = {"fabrics": [{"id": 1, "devices": {"a100": cards}}], "attachTime": "1s", **double}
+    given = {"fabrics": [{"id": 1, "devices": {"a100": gpus}}], "attachTime": "1s", **double}
     data = {"device-info": yaml.safe_dump([model]), "double": yaml.safe_dump(given)}
     meta = {"name": "fabric", "namespace": "default"}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
@@ -51,7 +51,7 @@ def played(cluster: LiveCluster, request: pytest.FixtureRequest, config: Content
             agent.end()
 
 
-def card(cluster: LiveCluster, pod: str) -> Content | None:
+def gpu(cluster: LiveCluster, pod: str) -> Content | None:
     """Return the device of a pod's claim, with the time of its allocation."""
     for claim in cluster.items(CLAIMS):
         status = claim.get("status", {})
@@ -67,7 +67,7 @@ def told(cluster: LiveCluster, pod: str) -> str:
     return " ".join(event["message"] for event in found)
 
 
-async def test_a_pod_is_bound_once_its_card_is_attached(
+async def test_a_pod_is_bound_once_its_gpu_is_attached(
     cluster: LiveCluster, request: pytest.FixtureRequest
 ) -> None:
     cluster.apply([*hosts(1), *devices(0, gpus=0)])
@@ -75,17 +75,17 @@ async def test_a_pod_is_bound_once_its_card_is_attached(
         async with cluster.scheduler():
             began = time.time()
             cluster.apply([with_device("p")])
-            await happens(lambda: card(cluster, "p"))
-            found = card(cluster, "p")
+            await happens(lambda: gpu(cluster, "p"))
+            found = gpu(cluster, "p")
             assert found is not None
             assert found["bindingConditions"] == ["FabricDeviceReady"]
             assert seconds_of(found["at"]) >= int(began)
             await happens(lambda: cluster.placements() == {"p": "n0"})
             assert time.time() - began >= 1
-            await happens(lambda: "waits for card a100-0 to be attached" in told(cluster, "p"))
+            await happens(lambda: "waits for GPU a100-0 to be attached" in told(cluster, "p"))
 
 
-async def test_a_card_that_fails_is_given_back_and_another_one_is_attached(
+async def test_a_gpu_that_fails_is_given_back_and_another_one_is_attached(
     cluster: LiveCluster, request: pytest.FixtureRequest
 ) -> None:
     config = fabric(2, failures=[{"card": "a100-0"}])
@@ -94,24 +94,24 @@ async def test_a_card_that_fails_is_given_back_and_another_one_is_attached(
         async with cluster.scheduler():
             cluster.apply([with_device("p")])
             await happens(lambda: cluster.placements() == {"p": "n0"})
-            found = card(cluster, "p")
+            found = gpu(cluster, "p")
             assert found is not None
             assert found["device"] == "a100-1"
             assert "condition FabricDeviceFailed holds" in told(cluster, "p")
 
 
-async def test_a_card_that_is_handed_over_is_kept_for_its_pod(
+async def test_a_gpu_that_is_handed_over_is_kept_for_its_pod(
     cluster: LiveCluster, request: pytest.FixtureRequest
 ) -> None:
     cluster.apply([*hosts(1), *devices(0, gpus=0)])
     with played(cluster, request, fabric(1, handsOver=True)):
         async with cluster.scheduler():
             cluster.apply([with_device("p")])
-            await happens(lambda: card(cluster, "p"))
+            await happens(lambda: gpu(cluster, "p"))
             cluster.apply([with_device("thief")])
             await happens(lambda: cluster.placements())
             assert cluster.placements() == {"p": "n0"}
-            found = card(cluster, "p")
+            found = gpu(cluster, "p")
             assert found is not None
             assert found["pool"] == "n0/attached"
 
@@ -123,9 +123,9 @@ async def test_a_scheduler_that_restarts_goes_on_with_what_is_being_attached(
     with played(cluster, request, fabric(2, attachTime="4s")):
         async with cluster.scheduler():
             cluster.apply([with_device("p")])
-            await happens(lambda: card(cluster, "p"))
-            before = card(cluster, "p")
+            await happens(lambda: gpu(cluster, "p"))
+            before = gpu(cluster, "p")
         assert cluster.placements() == {}
         async with cluster.scheduler():
             await happens(lambda: cluster.placements())
-        assert card(cluster, "p") == before
+        assert gpu(cluster, "p") == before

@@ -1,4 +1,4 @@
-"""Shares of cards on an API server: whatever schedulers do at once, no card is given out twice."""
+"""Shares of GPUs on an API server: whatever schedulers do at once, no GPU is given out twice."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from bayplan.topology.machine.readers.hami_register import REGISTER
 NODES = "/api/v1/nodes"
 KEYS = HAMI.annotations
 RESERVATION_PODS = f"/api/v1/namespaces/{RESERVATIONS}/pods"
-CARDS = 2
-"""Cards of a node."""
+GPUS = 2
+"""GPUs of a node."""
 MEMORY = 10_000
-"""MiB of each card."""
+"""MiB of each GPU."""
 
 
-def hami_node(name: str, cards: int) -> Content:
-    """Return a node whose device plugin has registered cards."""
+def hami_node(name: str, gpus: int) -> Content:
+    """Return a node whose device plugin has registered GPUs."""
     made = node(name, **{"kubernetes.io/hostname": name})
     register = [
         {"id": f"{name}-{index}", "index": index, "count": 10, "devmem": MEMORY, "devcore": 100}
         | {"type": "NVIDIA-A100", "mode": "hami-core", "health": True}
-        for index in range(cards)
+        for index in range(gpus)
     ]
     made["metadata"]["annotations"] = {REGISTER: json.dumps(register)}
     for kind in ("capacity", "allocatable"):
-        made["status"][kind].update({"cpu": "64", "nvidia.com/gpu": str(10 * cards)})
+        made["status"][kind].update({"cpu": "64", "nvidia.com/gpu": str(10 * gpus)})
     return made
 
 
 def sharing(name: str, scheduler: str, memory: int) -> Content:
-    """Return a pod that asks for a share of a card."""
+    """Return a pod that asks for a share of a GPU."""
     made = asking(name, schedulerName=scheduler)
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory)}
     made["spec"]["containers"][0]["resources"] = {"limits": limits}
@@ -105,10 +105,10 @@ class DevicePlugin:
 
 @dataclass(frozen=True)
 class Words:
-    """How a system says it: a node with cards, a pod with a share, and what a pod got.
+    """How a system says it: a node with GPUs, a pod with a share, and what a pod got.
 
-    ``node`` takes a name and a number of cards. ``pod`` takes a name, a scheduler and percent of a
-    card. ``held`` returns the percent that a bound pod has of cards, by their names. ``service`` is
+    ``node`` takes a name and a number of GPUs. ``pod`` takes a name, a scheduler and percent of a
+    GPU. ``held`` returns the percent that a bound pod has of GPUs, by their names. ``service`` is
     what the system itself does meanwhile.
     """
 
@@ -128,22 +128,20 @@ def hami_held(pod: Content) -> dict[str, int]:
     return {one.uuid: one.memory * 100 // MEMORY for one in found}
 
 
-def koordinator_node(name: str, cards: int) -> list[Content]:
+def koordinator_node(name: str, gpus: int) -> list[Content]:
     made = node(name, **{"kubernetes.io/hostname": name})
-    percent = {
-        f"koordinator.sh/{key}": str(100 * cards) for key in ("gpu-core", "gpu-memory-ratio")
-    }
+    percent = {f"koordinator.sh/{key}": str(100 * gpus) for key in ("gpu-core", "gpu-memory-ratio")}
     for kind in ("capacity", "allocatable"):
         made["status"][kind].update({"cpu": "64", **percent})
     amounts = {"gpu-core": "100", "gpu-memory-ratio": "100", "gpu-memory": "80Gi"}
     resources = {f"koordinator.sh/{key}": text for key, text in amounts.items()}
-    gpus = [
+    made_of = [
         {"type": "gpu", "id": f"{name}-{minor}", "minor": minor, "health": True}
         | {"resources": resources}
-        for minor in range(cards)
+        for minor in range(gpus)
     ]
     device = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device"}
-    return [made, {**device, "metadata": {"name": name}, "spec": {"devices": gpus}}]
+    return [made, {**device, "metadata": {"name": name}, "spec": {"devices": made_of}}]
 
 
 def koordinator_share(name: str, scheduler: str, percent: int) -> Content:
@@ -163,11 +161,11 @@ def koordinator_held(pod: Content) -> dict[str, int]:
     }
 
 
-def tensor_fusion_node(name: str, cards: int) -> list[Content]:
+def tensor_fusion_node(name: str, gpus: int) -> list[Content]:
     made = node(name, **{"kubernetes.io/hostname": name})
     for kind in ("capacity", "allocatable"):
         made["status"][kind].update({"cpu": "64"})
-    gpus = [
+    made_of = [
         {
             "apiVersion": "tensor-fusion.ai/v1",
             "kind": "GPU",
@@ -181,9 +179,9 @@ def tensor_fusion_node(name: str, cards: int) -> list[Content]:
                 "nodeSelector": {"kubernetes.io/hostname": name},
             }
         }
-        for index in range(cards)
+        for index in range(gpus)
     ]
-    return [made, *gpus]
+    return [made, *made_of]
 
 
 def tensor_fusion_share(name: str, scheduler: str, percent: int) -> Content:
@@ -199,11 +197,11 @@ def tensor_fusion_held(pod: Content) -> dict[str, int]:
     return {name: int(notes["tensor-fusion.ai/tflops-request"]) for name in gpus}
 
 
-def kai_node(name: str, cards: int) -> list[Content]:
+def kai_node(name: str, gpus: int) -> list[Content]:
     labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.memory": str(MEMORY)}
     made = node(name, **labels)
     for kind in ("capacity", "allocatable"):
-        made["status"][kind].update({"cpu": "64", "nvidia.com/gpu": str(cards)})
+        made["status"][kind].update({"cpu": "64", "nvidia.com/gpu": str(gpus)})
     return [made]
 
 
@@ -220,7 +218,7 @@ def kai_held(pod: Content) -> dict[str, int]:
 
 
 class Reservations:
-    """KAI's reservation pods: the first on a node say which cards they got, the rest fail."""
+    """KAI's reservation pods: the first on a node say which GPUs they got, the rest fail."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -247,7 +245,7 @@ class Reservations:
 
     def _serve(self, pods: list[Content]) -> None:
         told = {pod["metadata"].get("annotations", {}).get(INDEX) for pod in pods}
-        free = [str(index) for index in range(CARDS) if str(index) not in told]
+        free = [str(index) for index in range(GPUS) if str(index) not in told]
         pods.sort(key=lambda pod: int(pod["metadata"]["resourceVersion"]))
         for pod in pods:
             path = f"{RESERVATION_PODS}/{pod['metadata']['name']}"
@@ -261,9 +259,7 @@ class Reservations:
 
 
 WORDS = {
-    "hami": Words(
-        lambda name, cards: [hami_node(name, cards)], hami_share, hami_held, DevicePlugin
-    ),
+    "hami": Words(lambda name, gpus: [hami_node(name, gpus)], hami_share, hami_held, DevicePlugin),
     "koordinator": Words(koordinator_node, koordinator_share, koordinator_held),
     "kai": Words(kai_node, kai_share, kai_held, Reservations),
     "tensor-fusion": Words(tensor_fusion_node, tensor_fusion_share, tensor_fusion_held),
@@ -271,7 +267,7 @@ WORDS = {
 
 
 def given(cluster: LiveCluster, words: Words) -> Counter[str]:
-    """Return the percent that pods have of each card."""
+    """Return the percent that pods have of each GPU."""
     found: Counter[str] = Counter()
     for pod in cluster.items(PODS):
         if "nodeName" in pod["spec"]:
@@ -287,16 +283,16 @@ ELECTED = ("koordinator", "kai")
     ("system", "elected"),
     [*((system, False) for system in WORDS), *((system, True) for system in ELECTED)],
 )
-async def test_two_schedulers_at_once_never_overfill_a_card(
+async def test_two_schedulers_at_once_never_overfill_a_gpu(
     system: str, elected: bool, cluster: LiveCluster, tmp_path: Path
 ) -> None:
-    words, sizes, nodes, cards = WORDS[system], {"one": 33, "two": 50}, 3, CARDS
+    words, sizes, nodes, gpus = WORDS[system], {"one": 33, "two": 50}, 3, GPUS
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}}
     cluster.client.post("/api/v1/namespaces", namespace)
     cluster.used(reservation(RESERVATION_PODS))
     if elected:
         _allow_leases(cluster, sizes)
-    cluster.apply(one for i in range(nodes) for one in words.node(f"n{i}", cards))
+    cluster.apply(one for i in range(nodes) for one in words.node(f"n{i}", gpus))
     async with AsyncExitStack() as stack:
         if words.service is not None:
             stack.enter_context(words.service(cluster.client).running())
@@ -311,14 +307,14 @@ async def test_two_schedulers_at_once_never_overfill_a_card(
             running = cluster.scheduler(load_profiles(profile), leader_elect=elected)
             await stack.enter_async_context(running)
         # Each of them could fill the cluster alone.
-        for i in range(3 * nodes * cards):
+        for i in range(3 * nodes * gpus):
             cluster.apply(words.pod(f"{name}-{i}", name, sizes[name]) for name in sizes)
-        await happens(lambda: _is_full(cluster, words, nodes * cards, min(sizes.values())), 180.0)
+        await happens(lambda: _is_full(cluster, words, nodes * gpus, min(sizes.values())), 180.0)
         await _stands_still(cluster)
         found = given(cluster, words)
     assert max(found.values()) <= 100, found
-    # KAI names groups, not cards.
-    assert max(Counter(_node_of(name) for name in found).values()) <= cards, found
+    # KAI names groups, not GPUs.
+    assert max(Counter(_node_of(name) for name in found).values()) <= gpus, found
 
 
 def _allow_leases(cluster: LiveCluster, names: Iterable[str]) -> None:
@@ -341,13 +337,13 @@ def _allow_leases(cluster: LiveCluster, names: Iterable[str]) -> None:
         cluster.client.post(path, made)
 
 
-def _node_of(card: str) -> str:
-    return card[:2]
+def _node_of(gpu: str) -> str:
+    return gpu[:2]
 
 
-def _is_full(cluster: LiveCluster, words: Words, cards: int, least: int) -> bool:
+def _is_full(cluster: LiveCluster, words: Words, gpus: int, least: int) -> bool:
     found = given(cluster, words)
-    return len(found) == cards and all(used + least > 100 for used in found.values())
+    return len(found) == gpus and all(used + least > 100 for used in found.values())
 
 
 DRA = {"apiVersion": "resource.k8s.io/v1"}
@@ -450,7 +446,7 @@ async def test_a_pod_that_a_dead_scheduler_left_in_the_middle_of_its_binding_kee
 
         def check(outcome: Outcome) -> None:
             assert outcome.placements.keys() == {"left", "small"}
-            assert "Insufficient shares of cards" in outcome.pending["large"]
+            assert "Insufficient shares of GPUs" in outcome.pending["large"]
 
         await cluster.ends(app, check)
     (node,) = cluster.items(NODES)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.damaged import damaged
 
 from bayplan.api import Node, ObjectMeta, Pod, PodSpec, Quantity
-from bayplan.api.cards import Partition
+from bayplan.api.gpu_shares import Partition
 from bayplan.api.pod import Container, ResourceRequirements
 from bayplan.dialects.hami.assignments import (
     Assigned,
@@ -24,7 +24,7 @@ from bayplan.dialects.hami.assignments import (
     with_partitions,
 )
 from bayplan.dialects.hami.node_lock import lock_text, read_lock
-from bayplan.dialects.hami.policies import card_options_of
+from bayplan.dialects.hami.policies import gpu_options_of
 from bayplan.dialects.hami.requests import RequestRules, container_request
 from bayplan.dialects.hami.systems import HAMI, MIG_ALLOCATIONS, VOLCANO
 from bayplan.snapshot import PodInfo, Snapshot
@@ -37,10 +37,10 @@ from bayplan.topology.machine.readers.hami_register import (
     read_register,
     read_volcano_register,
 )
-from bayplan_plugins.gpus.vendors.hami.contract import hami_cards, volcano_cards
+from bayplan_plugins.gpus.vendors.hami.adapter import hami_adapter, volcano_adapter
 
 MOST = 2**31 - 1
-CARD = {
+GPU = {
     "id": "GPU-a",
     "index": 1,
     "count": 10,
@@ -89,12 +89,12 @@ def value_of(read: Callable[[str], Any], text: str) -> Any:
     return None
 
 
-@given(damaged(json.dumps([CARD, {**CARD, "id": "GPU-b"}]), OLDER) | st.text())
+@given(damaged(json.dumps([GPU, {**GPU, "id": "GPU-b"}]), OLDER) | st.text())
 def test_a_register_of_hami_is_read_or_refused(text: str) -> None:
     check_register(value_of(read_register, text) or [])
 
 
-@given(damaged(OF_VOLCANO, json.dumps([CARD])) | st.text())
+@given(damaged(OF_VOLCANO, json.dumps([GPU])) | st.text())
 def test_a_register_of_volcano_is_read_or_refused(text: str) -> None:
     check_register(value_of(read_volcano_register, text) or [])
 
@@ -197,15 +197,15 @@ def test_a_lock_says_when_and_for_whom_it_was_taken() -> None:
     ),
 )
 def test_options_of_a_pod_are_read_or_refused(system: Any, annotations: dict[str, str]) -> None:
-    options = value_of(lambda _: card_options_of(annotations, system), "")
+    options = value_of(lambda _: gpu_options_of(annotations, system), "")
     if options is not None:
         weights = options.weights
         assert min(weights.slot, weights.core, weights.memory) >= 0
 
 
 @given(
-    st.sampled_from([hami_cards, volcano_cards]),
-    damaged(json.dumps([CARD]), OLDER, OF_VOLCANO),
+    st.sampled_from([hami_adapter, volcano_adapter]),
+    damaged(json.dumps([GPU]), OLDER, OF_VOLCANO),
     damaged(DEVICES),
     damaged(ALLOCATIONS),
     st.dictionaries(st.sampled_from([SCORE, CORDON, HANDSHAKE]), st.text(max_size=30)),
@@ -216,9 +216,9 @@ def test_a_contract_answers_whatever_nodes_and_pods_say(
 ) -> None:
     contract = make(Snapshot(lambda: 0.0))
     registers = {REGISTER: register, VOLCANO_REGISTER: register}
-    cards = contract.cards(Node(ObjectMeta(name="n", annotations={**registers, **more})))
-    assert cards is not None
-    offered = () if isinstance(cards, str) else cards
+    gpus = contract.gpus(Node(ObjectMeta(name="n", annotations={**registers, **more})))
+    assert gpus is not None
+    offered = () if isinstance(gpus, str) else gpus
     notes = {
         HAMI.annotations.allocated: devices,
         VOLCANO.annotations.allocated: devices,
@@ -236,13 +236,13 @@ def test_a_contract_answers_whatever_nodes_and_pods_say(
 
 
 def test_a_message_names_the_annotation_and_the_place() -> None:
-    contract = hami_cards(Snapshot(lambda: 0.0))
+    contract = hami_adapter(Snapshot(lambda: 0.0))
     node = Node(ObjectMeta(name="n", annotations={REGISTER: '[{"id": "a", "count": "x"}]'}))
-    assert contract.cards(node) == (
+    assert contract.gpus(node) == (
         f"annotation {REGISTER}: [0].count: expected a whole number from 0 to {MOST}"
     )
     twice = Node(ObjectMeta(name="n", annotations={REGISTER: '[{"id": "a"}, {"id": "a"}]'}))
-    assert contract.cards(twice) == (f"annotation {REGISTER}: expected different ids, got a twice")
+    assert contract.gpus(twice) == (f"annotation {REGISTER}: expected different ids, got a twice")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_register_with_a_value_of_another_type_is_refused(
     damage: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        read_register(json.dumps([CARD | damage]))
+        read_register(json.dumps([GPU | damage]))
 
 
 @pytest.mark.parametrize("number", ["\u0661", "1_0", " 1", "9" * 5000])
@@ -280,8 +280,8 @@ def test_only_plain_digits_are_numbers_in_the_older_form(number: str) -> None:
 )
 def test_a_handshake_that_cannot_be_read_is_told_on_the_node(text: str, is_told: bool) -> None:
     snapshot = Snapshot(lambda: 0.0)
-    notes = {REGISTER: json.dumps([CARD]), HANDSHAKE: text}
-    assert hami_cards(snapshot).cards(Node(ObjectMeta(name="n", annotations=notes)))
+    notes = {REGISTER: json.dumps([GPU]), HANDSHAKE: text}
+    assert hami_adapter(snapshot).gpus(Node(ObjectMeta(name="n", annotations=notes)))
     assert (("n", f"annotation {HANDSHAKE}") in snapshot.problems) is is_told
 
 

@@ -44,7 +44,7 @@ def test_what_pods_ask_for() -> None:
 
 
 @pytest.mark.parametrize(("name", "index"), [("fetch", 0), ("web", 1), ("model", 2)])
-def test_the_container_that_uses_the_cards(name: str, index: int) -> None:
+def test_the_container_that_uses_the_gpus(name: str, index: int) -> None:
     assert share(INITS, gpu_fraction="0.5") == GpuShareRequest(0.5, container=1)
     found = share(INITS, gpu_fraction="0.5", gpu_fraction_container_name=name)
     assert found == GpuShareRequest(0.5, container=index)
@@ -98,7 +98,7 @@ def test_a_share_beside_a_whole_gpu_is_refused() -> None:
     limits = {"resources": {"limits": {"nvidia.com/gpu": "1"}}, "name": "c", "image": "i"}
     problem = share({"containers": [limits]}, gpu_fraction="0.5")
     assert problem == (
-        "annotation gpu-fraction: expected no limit of nvidia.com/gpu in a pod that shares cards"
+        "annotation gpu-fraction: expected no limit of nvidia.com/gpu in a pod that shares GPUs"
     )
 
 
@@ -128,7 +128,7 @@ def test_any_label_gives_a_size(text: str) -> None:
     ("text", "size"),
     [("81559", 81500), ("80", 100), ("", 100), ("16Gi", 100), ("85899345920", 81900)],
 )
-def test_the_size_of_a_card_is_rounded_down(text: str, size: int) -> None:
+def test_the_size_of_a_gpu_is_rounded_down(text: str, size: int) -> None:
     assert gpu_memory_of({"nvidia.com/gpu.memory": text}) == size
 
 

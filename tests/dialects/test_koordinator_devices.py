@@ -26,7 +26,7 @@ from bayplan.dialects.koordinator.requests import (
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     device_requests,
-    per_card,
+    per_gpu,
     with_memory,
 )
 from bayplan.dialects.koordinator.templates import templates_of
@@ -161,10 +161,10 @@ def test_allocations_are_read_back_as_they_were_written(found: list[Allocation])
 @examples(50)
 @given(st.integers(1, 2**45), st.integers(1, 100))
 def test_a_part_of_the_memory_is_never_more_than_that_part(total: int, percent: int) -> None:
-    card = {GPU_MEMORY: total, GPU_MEMORY_RATIO: 100}
-    memory = with_memory({GPU_MEMORY_RATIO: percent}, card)[GPU_MEMORY]
+    gpu = {GPU_MEMORY: total, GPU_MEMORY_RATIO: 100}
+    memory = with_memory({GPU_MEMORY_RATIO: percent}, gpu)[GPU_MEMORY]
     assert memory * 100 <= percent * total
-    assert with_memory({GPU_MEMORY: memory}, card)[GPU_MEMORY_RATIO] <= percent
+    assert with_memory({GPU_MEMORY: memory}, gpu)[GPU_MEMORY_RATIO] <= percent
 
 
 _AMOUNTS = st.dictionaries(
@@ -194,11 +194,11 @@ def test_any_request_is_divided_exactly_or_refused(requests: dict[str, int]) -> 
     except ValueError:
         return
     if "gpu" in found:
-        card = per_card(found["gpu"])
-        assert card.count >= 1
-        for name, amount in card.amounts:
+        gpu = per_gpu(found["gpu"])
+        assert gpu.count >= 1
+        for name, amount in gpu.amounts:
             if name in (GPU_CORE, GPU_MEMORY_RATIO):
-                assert amount * card.count == found["gpu"][name]
+                assert amount * gpu.count == found["gpu"][name]
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_what_could_not_be_read_of_nodes_is_said_of_pods_that_it_may_concern() -
     cluster.add(make_pod("plain", cpu=900), make_pod("there", gpu=1, node="n2"))
     cluster.schedule()
     text = "[0]: expected a device with an id"
-    told = f"cards of nodes n1, n2: annotation hami.io/node-nvidia-register: {text}"
+    told = f"GPUs of nodes n1, n2: annotation hami.io/node-nvidia-register: {text}"
     about = {pod.metadata.name: explain(cluster.scheduler, pod) for pod in cluster.api.list(Pod)}
     assert told in about["share"].unread
     assert about["share"].as_json()["unread"] == list(about["share"].unread)

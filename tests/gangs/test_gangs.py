@@ -177,7 +177,7 @@ class Broken(Plugin[Args]):
 
     @hookimpl
     def reserve(self, node: NodeRow) -> str | None:
-        return "the card does not answer" if node.name in ("n0", "n1") else None
+        return "the GPU does not answer" if node.name in ("n0", "n1") else None
 
 
 def test_what_a_node_cannot_keep_is_planned_anew() -> None:

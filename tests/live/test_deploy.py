@@ -446,11 +446,11 @@ async def devices_come_by_resource_name(audit: Audit) -> None:
         assert claim.status.allocation is not None
 
 
-async def a_card_is_shared(audit: Audit) -> None:
+async def a_gpu_is_shared(audit: Audit) -> None:
     """HAMi's device plugin serves one pod at a time."""
-    cards = [{"id": "GPU-0", "count": 10, "devmem": 81920, "devcore": 100, "health": True}]
-    cards[0]["type"] = "NVIDIA-A100"
-    register = {"hami.io/node-nvidia-register": json.dumps(cards)}
+    gpus = [{"id": "GPU-0", "count": 10, "devmem": 81920, "devcore": 100, "health": True}]
+    gpus[0]["type"] = "NVIDIA-A100"
+    register = {"hami.io/node-nvidia-register": json.dumps(gpus)}
     async with scheduling(audit, [make_node("n", annotations=register, gpu=10)]) as (made, _):
         made.create(*(make_pod(p, gpu=1, **{"nvidia.com/gpumem": 1000}) for p in ("p", "q")))
         await made.until(lambda: len(made.placements()) == 2)
@@ -711,7 +711,7 @@ async def do_everything(found: Audit) -> None:
         suspended_jobs_get_quota,
         elastic_jobs_are_resized,
         nccl_is_told_in_config_maps,
-        a_card_is_shared,
+        a_gpu_is_shared,
         one_leads,
     ):
         await scenario(found)

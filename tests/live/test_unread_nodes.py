@@ -1,4 +1,4 @@
-"""What cannot be read of a node's cards is told once: in the log, on the node, and by explain."""
+"""What cannot be read of a node's GPUs is told once: in the log, on the node, and by explain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def told(made: Stage) -> list[tuple[str, str]]:
     """Return the events about nodes, each with the node's name."""
     about = [event for event in made.events() if event["involvedObject"]["kind"] == "Node"]
     found = [(event["involvedObject"]["name"], event["message"]) for event in about]
-    return sorted(one for one in found if one[1].startswith("cards: "))
+    return sorted(one for one in found if one[1].startswith("GPUs: "))
 
 
 async def test_a_register_that_cannot_be_read_is_told_once(
@@ -43,12 +43,12 @@ async def test_a_register_that_cannot_be_read_is_told_once(
         made.create(make_pod("q", **asked))
         await made.run_out(30)
         assert made.placements() == {}
-        assert told(made) == [(name, f"cards: {TEXT}") for name in ("n0", "n1")]
-        lines = [one.getMessage() for one in caplog.records if "cards of" in one.getMessage()]
-        assert lines == [f"cards of nodes n0, n1: {TEXT}"]
+        assert told(made) == [(name, f"GPUs: {TEXT}") for name in ("n0", "n1")]
+        lines = [one.getMessage() for one in caplog.records if "GPUs of" in one.getMessage()]
+        assert lines == [f"GPUs of nodes n0, n1: {TEXT}"]
         assert app.live is not None
         about = explain(app.live.scheduler, made.pods()["default/p"])
-        assert f"cards of nodes n0, n1: {TEXT}" in about.unread
+        assert f"GPUs of nodes n0, n1: {TEXT}" in about.unread
         made.advance_to(40)
         made.cluster.update(hami_node("n1", "[1]"))
         made.create(make_pod("r", **asked))
@@ -75,18 +75,18 @@ class Teller:
 
 def test_a_problem_is_told_again_only_when_it_is_another_one() -> None:
     teller = Teller()
-    assert teller.at(0, n="a", m="a") == ["m cards: a", "n cards: a"]
-    assert teller.at(2, m="b") == ["m cards: b"]
+    assert teller.at(0, n="a", m="a") == ["m GPUs: a", "n GPUs: a"]
+    assert teller.at(2, m="b") == ["m GPUs: b"]
     assert teller.at(4, n="") == []
     assert teller.at(6, n="a") == []
 
 
 def test_a_problem_that_comes_back_after_a_while_is_told_again() -> None:
     teller = Teller()
-    assert teller.at(0, n="a") == ["n cards: a"]
+    assert teller.at(0, n="a") == ["n GPUs: a"]
     teller.at(2, n="")
     teller.at(700, m="b")
-    assert teller.at(702, n="a") == ["n cards: a"]
+    assert teller.at(702, n="a") == ["n GPUs: a"]
 
 
 def test_a_text_that_changes_all_the_time_is_told_rarely_and_its_last_form_at_last() -> None:
@@ -94,7 +94,7 @@ def test_a_text_that_changes_all_the_time_is_told_rarely_and_its_last_form_at_la
     heard = [teller.at(30.0 * beat, n=f"at {beat}") for beat in range(19)]
     assert [len(one) for one in heard] == [1] * 5 + [0] * 14
     assert teller.at(599) == []
-    assert teller.at(601) == ["n cards: at 18"]
+    assert teller.at(601) == ["n GPUs: at 18"]
     assert teller.at(603) == []
 
 

@@ -117,8 +117,8 @@ def test_shares_count_as_parts_once_the_node_registers_its_gpus(stage: Stage) ->
     stage.see(node, pod)
     stage.at = 10
     one = {"count": 10, "devmem": 80_000, "devcore": 100, "type": "H100", "health": True}
-    cards = [{"id": f"GPU-{index}", "index": index, **one} for index in range(2)]
-    noted = {"hami.io/node-nvidia-register": json.dumps(cards)}
+    gpus = [{"id": f"GPU-{index}", "index": index, **one} for index in range(2)]
+    noted = {"hami.io/node-nvidia-register": json.dumps(gpus)}
     stage.see(replace(node, metadata=replace(node.metadata, annotations=noted)))
     assert stage.used() == [
         ("default", "nvidia.com/gpu", "", 1000, 0, 10),

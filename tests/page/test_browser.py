@@ -207,7 +207,7 @@ def test_the_mouse_over_a_cell_tells_whose_it_is(window: Browser, example: str) 
 
     canvas = window.find("canvas")
     size = canvas.size
-    for x, y, told in ((5, 15, "card 0: default/train-0"), (4, 36, "NIC mlx5_0: default/train-0")):
+    for x, y, told in ((5, 15, "GPU 0: default/train-0"), (4, 36, "NIC mlx5_0: default/train-0")):
         place = window.run(
             "const {x, y, scale} = bayplanFloor.view, tile = bayplanFloor.tileOf.get('dgx-1');"
             "return [x + (tile.x + arguments[0]) * scale, y + (tile.y + arguments[1]) * scale];",

@@ -1,4 +1,4 @@
-"""What the page shows of a simulation: nodes, cards, jobs, and what happened when."""
+"""What the page shows of a simulation: nodes, GPUs, jobs, and what happened when."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def everything(simulation: Simulation) -> list[ApiObject]:
     return found
 
 
-def test_cards_of_unknown_machines_are_drawn_by_their_number() -> None:
+def test_gpus_of_unknown_machines_are_drawn_by_their_number() -> None:
     page = shown([gpu_node("n"), gpu_pod("a", 2), gpu_pod("b", 1)])
     assert page["nodes"]["n"]["cards"] == 4
     held = {key: page["pods"][key]["stints"][-1][3] for key in ("default/a", "default/b")}
-    cards = [card[0] for own in held.values() for card in own]
-    assert sorted(cards) == [0, 1, 2]
+    gpus = [gpu[0] for own in held.values() for gpu in own]
+    assert sorted(gpus) == [0, 1, 2]
 
 
 def test_a_pods_time_on_a_node_begins_with_its_binding_and_ends_with_it() -> None:
@@ -89,13 +89,13 @@ def test_the_replicas_of_one_owner_are_one_job() -> None:
     assert [key for key, pod in page["pods"].items() if pod["unit"] == "default/web"]
 
 
-def test_what_pods_hold_never_exceeds_a_card() -> None:
+def test_what_pods_hold_never_exceeds_a_gpu() -> None:
     page = example("shared-gpus")
     taken: dict[tuple[str, int], int] = {}
     for pod in page["pods"].values():
-        for node, _, until, cards in pod.get("stints", ()):
-            for card, compute, *_ in cards if until is None else ():
-                taken[node, card] = taken.get((node, card), 0) + compute
+        for node, _, until, gpus in pod.get("stints", ()):
+            for gpu, compute, *_ in gpus if until is None else ():
+                taken[node, gpu] = taken.get((node, gpu), 0) + compute
     assert taken
     assert max(taken.values()) <= 1000
 
@@ -109,17 +109,17 @@ def test_a_pending_job_says_what_would_help_and_which_nodes_it_would_get() -> No
     assert set(first["places"]) == {f"default/training-{i}" for i in range(3)}
 
 
-def test_devices_of_claims_are_cards_where_no_machine_is_described() -> None:
+def test_devices_of_claims_are_gpus_where_no_machine_is_described() -> None:
     page = example("gpu-nic-pcie-root")
     assert page["nodes"]["dgx-1"]["cards"] == 8
-    cards = [
-        card[0]
+    gpus = [
+        gpu[0]
         for pod in page["pods"].values()
         for node, _, _, own in pod["stints"]
-        for card in own
+        for gpu in own
         if node == "dgx-1"
     ]
-    assert sorted(cards) == list(range(-8, 8)), "GPUs from 0, NICs down from -1"
+    assert sorted(gpus) == list(range(-8, 8)), "GPUs from 0, NICs down from -1"
     parts = example("partitionable-gpus")["pods"]["default/small-0"]["stints"][0][3]
     assert parts[0][1] == 0, "a partition of a size that is not known"
 
@@ -219,7 +219,7 @@ def test_what_slices_state_of_a_node_is_drawn_without_a_description_of_its_machi
     job = next(pod for key, pod in page["pods"].items() if key.startswith("default/train-0"))
     assert job["stints"][-1][3] == [[0, 1000, "gpu-0"], [-1, 1000, "nic-0"]]
     assert page["nodes"]["dgx-1"]["cards"] == 8
-    assert page["samples"][-1][2] == 8, "NICs are no cards in use"
+    assert page["samples"][-1][2] == 8, "NICs are no GPUs in use"
 
 
 def published(name: str, driver: str = "gpu.example.com", **attributes: object) -> Device:
@@ -250,7 +250,7 @@ def test_a_gpu_that_is_published_in_parts_is_drawn_once() -> None:
     assert page["nodes"]["n"]["cards"] == 2
 
 
-def test_slices_that_state_no_place_are_cards_alone() -> None:
+def test_slices_that_state_no_place_are_gpus_alone() -> None:
     page = shown([make_node("n", cpu=8), slice_of(published("gpu-0"), published("gpu-1"))])
     assert page["machines"] == []
     assert page["nodes"]["n"]["cards"] == 2

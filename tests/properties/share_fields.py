@@ -1,4 +1,4 @@
-"""The texts of every contract for shares of cards, and the objects that hold them."""
+"""The texts of every contract for shares of GPUs, and the objects that hold them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bayplan.topology.machine.readers.hami_register import (
     VOLCANO_REGISTER,
 )
 
-__all__ = ["CONTRACTS", "Contract", "Field"]
+__all__ = ["ADAPTERS", "Contract", "Field"]
 
 Objects = list[ApiObject]
 
@@ -38,7 +38,7 @@ class Field:
     ``valid`` are texts as they should be. ``objects`` returns a node ``n<i>`` and whatever the text
     of case i is seen with: a pod ``r<i>`` that runs there, or ``p<i>`` that is to. ``sound``
     returns False for texts that nobody may accept without a word. ``subject`` is what messages
-    name. ``literal``: amounts of cards and shares are numbers in the text.
+    name. ``literal``: amounts of GPUs and shares are numbers in the text.
     """
 
     subject: str
@@ -75,7 +75,7 @@ def _running(i: int, **more: Any) -> Pod:
 
 # HAMi and Volcano ----------------------------------------------------------------------------
 
-CARD: dict[str, Any] = {
+GPU: dict[str, Any] = {
     "id": "GPU-a",
     "index": 1,
     "count": 10,
@@ -86,8 +86,8 @@ CARD: dict[str, Any] = {
     "mode": "hami-core",
     "health": True,
 }
-MIG_CARD = {
-    **CARD,
+MIG_GPU = {
+    **GPU,
     "mode": "mig",
     "migProfiles": [
         {
@@ -99,8 +99,8 @@ MIG_CARD = {
         }
     ],
 }
-_REGISTER = json.dumps([CARD, {**CARD, "id": "GPU-b", "index": 0}])
-_MIG_REGISTER = json.dumps([MIG_CARD])
+_REGISTER = json.dumps([GPU, {**GPU, "id": "GPU-b", "index": 0}])
+_MIG_REGISTER = json.dumps([MIG_GPU])
 _OLDER = "GPU-a,10,32768,100,NVIDIA-A40,0,true:GPU-b,10,1,100,NVIDIA-V100,1,false,3,mig:"
 _OF_VOLCANO = "GPU-a,10,8192,NVIDIA-A40,true:GPU-b,4,1126,NVIDIA-V100,false,mig:"
 _DEVICES = ("GPU-a,NVIDIA,3000,30:;", "GPU-a,NVIDIA,3000,30:GPU-b,NVIDIA,1,0:;")
@@ -116,8 +116,8 @@ _ALLOCATIONS = json.dumps(
     ]
 )
 _ID = "[^,:;]+"
-_OLD_CARD = rf"\s*{_ID},\d+,\d+,\d+,[^,:]*,-?\d+,(true|false)(,\d+,[^,:]*)?"
-_VOLCANO_CARD = rf"\s*{_ID},\d+,\d+,[^,:]*,(true|false)(,[^,:]*)?"
+_OLD_GPU = rf"\s*{_ID},\d+,\d+,\d+,[^,:]*,-?\d+,(true|false)(,\d+,[^,:]*)?"
+_VOLCANO_GPU = rf"\s*{_ID},\d+,\d+,[^,:]*,(true|false)(,[^,:]*)?"
 _DEVICE = rf"{_ID},[^,:;]+,\d+,\d+:"
 _register_json = has_shape_of(
     _MIG_REGISTER,
@@ -192,7 +192,7 @@ def _vgpu_fields(system: System) -> list[Field]:
     register = REGISTER if hami else VOLCANO_REGISTER
     handshake = HANDSHAKE if hami else VOLCANO_HANDSHAKE
     texts = (_REGISTER, _MIG_REGISTER, _OLDER) if hami else (_OF_VOLCANO, _REGISTER)
-    older = _list_of(_OLD_CARD if hami else _VOLCANO_CARD)
+    older = _list_of(_OLD_GPU if hami else _VOLCANO_GPU)
     devices = _matches(rf"(({_DEVICE})*;?)+")
     fields = [
         Field(register, texts, _register_text(system), _one_of(_register_json, older), True),
@@ -657,7 +657,7 @@ class Contract:
         return make_pod("any", annotations=self.annotations, **self.asked)
 
 
-CONTRACTS: Mapping[str, Contract] = {
+ADAPTERS: Mapping[str, Contract] = {
     "hami": Contract(_vgpu_fields(HAMI), _asked(HAMI)),
     "volcano": Contract(_vgpu_fields(VOLCANO), _asked(VOLCANO)),
     "koordinator": Contract(_koordinator_fields(), _SHARE),

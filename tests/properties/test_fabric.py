@@ -1,4 +1,4 @@
-"""Whatever happens, cards that a fabric attaches are given out once, within the limits of hosts."""
+"""Whatever happens, GPUs that a fabric attaches are given out once, within the limits of hosts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check(made: Cluster) -> None:
             if result.binding_conditions and not set(result.binding_conditions) <= told:
                 waiting |= {user.name for user in claim.status.reserved_for}
     assert all(count == 1 for count in held.values())
-    assert not waiting & set(made.placements()), "bound before its card is attached"
+    assert not waiting & set(made.placements()), "bound before its GPU is attached"
     for published in made.api.list(ResourceSlice):
         for device in published.spec.devices:
             where = device.node_name or published.spec.node_name
@@ -97,7 +97,7 @@ def step(made: Cluster, action: str, number: int, count: int) -> None:
 
 @examples(15)
 @given(STEPS, FAILURES, st.booleans(), st.integers(0, 2))
-def test_cards_are_given_out_once_within_the_limits_and_all_come_back(
+def test_gpus_are_given_out_once_within_the_limits_and_all_come_back(
     steps: list[tuple[str, int]], failures: list[dict[str, object]], hands_over: bool, most: int
 ) -> None:
     config = fabric(

@@ -212,15 +212,15 @@ def place_low(draw: random.Random, nodes: Sequence[Node]) -> dict[str, list[Pod]
         index = 0
         while cpu >= 1000 and draw.random() < 0.8:
             here = draw.randint(1, min(3, cpu // 1000))
-            cards = draw.randint(0, min(2, gpu))
-            cpu, gpu = cpu - here * 1000, gpu - cards
+            gpus = draw.randint(0, min(2, gpu))
+            cpu, gpu = cpu - here * 1000, gpu - gpus
             pod = make_pod(
                 f"low-{node.metadata.name}-{index}",
                 str(here),
                 None,
                 priority=draw.choice([1, 1, 2, 50]),
                 node=node.metadata.name,
-                gpu=cards,
+                gpu=gpus,
             )
             placed.setdefault(node.metadata.name, []).append(pod)
             index += 1

@@ -120,18 +120,18 @@ class Machines:
         state = self.ledger.state(node)
         assert state is not None
         held = {pod.name: self.ledger.shares(pod, node) for pod in own}
-        for card, used in zip(state.cards, state.used, strict=True):
-            shares = [one for shares in held.values() for one in shares if one.card == card.index]
+        for gpu, used in zip(state.gpus, state.used, strict=True):
+            shares = [one for shares in held.values() for one in shares if one.gpu == gpu.index]
             assert used.compute == sum(one.compute for one in shares)
             assert used.slots == sum(one.slots for one in shares)
-            assert used.compute <= card.compute, "no GPU is given out twice"
+            assert used.compute <= gpu.compute, "no GPU is given out twice"
         whole = self.ledger.whole(node)
         assert (whole is None) == (node == PLAIN)
         for pod in own:
             count = gpu_count(pod.requests)
             assert len(held[pod.name]) == (count or 1), "every pod has what it asks for"
         if whole is not None:
-            busy = {one.card for shares in held.values() for one in shares}
+            busy = {one.gpu for shares in held.values() for one in shares}
             assert set(whole.free()) == set(range(GPUS_OF_A_NODE)) - busy - whole.elsewhere
 
 
@@ -139,7 +139,7 @@ def _node(name: str, label: int = 0) -> Any:
     if name == PLAIN:
         return make_node(name, cpu=64, memory="512Gi", labels={"l": str(label)}, gpu=8)
     if name == HAMI:
-        return hami.node(name, *(hami.card(gpu) for gpu in range(8)), l=str(label))
+        return hami.node(name, *(hami.gpu(gpu) for gpu in range(8)), l=str(label))
     return gpu_node(name, l=str(label))
 
 

@@ -12,12 +12,12 @@ from tests.examples import examples
 
 from bayplan import PodInfo
 from bayplan.api import KoordinatorDevice, Node, ObjectMeta, Pod
-from bayplan.api.cards import CardUse, Share
+from bayplan.api.gpu_shares import GpuUse, Share
 from bayplan.api.objects import decode_part
 from bayplan.dialects.koordinator.allocations import ALLOCATED, Allocation
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.gpus.vendors.contract import NodeCards
-from bayplan_plugins.gpus.vendors.koordinator.contract import KoordinatorCards
+from bayplan_plugins.gpus.vendors.adapter import GpusInUse
+from bayplan_plugins.gpus.vendors.koordinator.adapter import KoordinatorAdapter
 from bayplan_plugins.gpus.vendors.koordinator.devices import Device
 
 DOMAIN = "scheduling.koordinator.sh/"
@@ -75,9 +75,9 @@ def test_no_device_is_given_out_beyond_what_it_has(
 ) -> None:
     snapshot = Snapshot()
     snapshot.set_object("n", MACHINE)
-    contract = KoordinatorCards(snapshot)
-    cards = contract.cards(NODE)
-    assert isinstance(cards, tuple)
+    contract = KoordinatorAdapter(snapshot)
+    gpus = contract.gpus(NODE)
+    assert isinstance(gpus, tuple)
     held: list[tuple[Share, ...]] = []
     for requests, wishes, ends in pods:
         if ends and held:
@@ -86,21 +86,21 @@ def test_no_device_is_given_out_beyond_what_it_has(
         request = contract.request(pod)
         assert request is not None
         assert not request.problem
-        uses = {card.index: CardUse() for card in cards}
+        uses = {gpu.index: GpuUse() for gpu in gpus}
         for share in (one for own in held for one in own):
-            uses[share.card] = uses[share.card].plus(share)
-        choice = contract.choose(pod, request, NodeCards(cards, tuple(uses.values())))
+            uses[share.gpu] = uses[share.gpu].plus(share)
+        choice = contract.choose(pod, request, GpusInUse(gpus, tuple(uses.values())))
         assert bool(choice.shares) != bool(choice.reason)
         if choice.shares:
-            written = contract.written(pod, NODE, cards, choice.shares, 0.0)
+            written = contract.written(pod, NODE, gpus, choice.shares, 0.0)
             text = {ALLOCATED: written.annotations[ALLOCATED]}
             assert json.loads(text[ALLOCATED])
-            assert contract.held(_pod({}, text), cards) == choice.shares
+            assert contract.held(_pod({}, text), gpus) == choice.shares
             held.append(choice.shares)
-        _check(cards, held)
+        _check(gpus, held)
 
 
-def _check(cards: Any, held: list[tuple[Share, ...]]) -> None:
+def _check(gpus: Any, held: list[tuple[Share, ...]]) -> None:
     taken: Counter[tuple[str, int, str]] = Counter()
     functions: list[Any] = []
     for share in (one for own in held for one in own):
@@ -110,7 +110,7 @@ def _check(cards: Any, held: list[tuple[Share, ...]]) -> None:
             taken[got.kind, got.minor, name] += amount
         functions += [(got.minor, one) for one in got.functions]
     assert len(set(functions)) == len(functions), "a virtual function has one pod"
-    devices = {(one.detail.kind, one.detail.minor): one.detail for one in cards}
+    devices = {(one.detail.kind, one.detail.minor): one.detail for one in gpus}
     for (kind, minor, name), amount in taken.items():
         device = devices[kind, minor]
         assert isinstance(device, Device)

@@ -1,7 +1,7 @@
 """Whatever texts pods and nodes carry about shares, there is a message or an exact amount.
 
 ``pytest tests/properties/test_malformed_shares.py --hypothesis-profile=thorough`` tries 100,000
-texts of each contract.
+texts of each adapter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.damaged import damaged_by, numbers_in
-from tests.properties.share_fields import CONTRACTS, Field
+from tests.properties.share_fields import ADAPTERS, Field
 
 from bayplan.api import Pod
 from bayplan.api.objects import DecodeError
@@ -38,9 +38,9 @@ def _world(chance: Random, fields: list[Field]) -> list[tuple[Field, str]]:
     return [(field, damaged_by(chance, *field.valid)) for field in chosen]
 
 
-@pytest.mark.parametrize("contract", CONTRACTS)
-def test_a_text_gives_a_message_or_an_exact_amount(contract: str) -> None:
-    known = CONTRACTS[contract]
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_a_text_gives_a_message_or_an_exact_amount(adapter: str) -> None:
+    known = ADAPTERS[adapter]
 
     @settings(max_examples=_worlds())
     @given(st.integers(0, 2**32))
@@ -74,19 +74,19 @@ def _check(cluster: Cluster, number: int, field: Field, text: str) -> None:
     state = cluster.snapshot.shared(GpuLedger, GpuLedger).state(node)
     if state is None:
         return
-    for card, use in zip(state.cards, state.used, strict=True):
-        assert min(card.compute, card.memory, card.slots) >= 0
+    for gpu, use in zip(state.gpus, state.used, strict=True):
+        assert min(gpu.compute, gpu.memory, gpu.slots) >= 0
         assert min(use.compute, use.memory, use.slots) >= 0
     if field.literal and not told:
-        # That of a card in MIG mode may be the sum of its partitions.
-        amounts = {card.memory // _MIB for card in state.cards if card.mode != "mig"}
-        amounts |= {card.slots for card in state.cards}
+        # That of a GPU in MIG mode may be the sum of its partitions.
+        amounts = {gpu.memory // _MIB for gpu in state.gpus if gpu.mode != "mig"}
+        amounts |= {gpu.slots for gpu in state.gpus}
         amounts |= {share // _MIB for share in _held(cluster, f"default/r{number}", node)}
         assert amounts <= numbers_in(text) | _FREE | _BASE
 
 
 _BASE = {81920, 10, 3000}
-"""What the cards have where the text is about something else."""
+"""What the GPUs have where the text is about something else."""
 
 
 def _held(cluster: Cluster, key: str, node: str) -> list[int]:

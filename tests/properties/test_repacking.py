@@ -32,7 +32,7 @@ WHOLE_GPUS = [
 
 @dataclass(frozen=True)
 class Work:
-    """A Deployment of one pod, or with a duration in seconds a Job, that has a part of a card."""
+    """A Deployment of one pod, or with a duration in seconds a Job, that has a part of a GPU."""
 
     name: str
     percent: int
@@ -60,15 +60,15 @@ class Work:
         return make_object(head | {"spec": content})
 
 
-def nodes(count: int, cards: int) -> Iterator[ApiObject]:
+def nodes(count: int, gpus: int) -> Iterator[ApiObject]:
     for number in range(count):
         name = f"node-{number}"
-        amounts: dict[str, Any] = {CORE: str(100 * cards), RATIO: str(100 * cards)}
+        amounts: dict[str, Any] = {CORE: str(100 * gpus), RATIO: str(100 * gpus)}
         yield make_node(name, cpu="32", memory="64Gi", **amounts)
-        card = {CORE: "100", RATIO: "100", "koordinator.sh/gpu-memory": "16Gi"}
+        gpu = {CORE: "100", RATIO: "100", "koordinator.sh/gpu-memory": "16Gi"}
         devices = [
-            {"type": "gpu", "id": f"{name}-{i}", "minor": i, "health": True, "resources": card}
-            for i in range(cards)
+            {"type": "gpu", "id": f"{name}-{i}", "minor": i, "health": True, "resources": gpu}
+            for i in range(gpus)
         ]
         device = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device"}
         yield make_object(device | {"metadata": {"name": name}, "spec": {"devices": devices}})
@@ -135,7 +135,7 @@ class Story:
 
 
 def half_empty(label: tuple[str, str] = ("", "")) -> list[Work]:
-    """Two cards that are full for two hours, and nearly idle after that."""
+    """Two GPUs that are full for two hours, and nearly idle after that."""
     jobs = [Work(f"night-{number}", 70, duration=2 * HOUR) for number in range(2)]
     rest = [Work(f"notebook-{number}", 30, label=label) for number in range(2)]
     return [jobs[0], rest[0], jobs[1], rest[1]]
@@ -144,7 +144,7 @@ def half_empty(label: tuple[str, str] = ("", "")) -> list[Work]:
 REPACK: dict[str, Any] = {"movesPerHour": 4, "minRuntime": "30m"}
 
 
-def test_a_whole_card_becomes_free(tmp_path: Path) -> None:
+def test_a_whole_gpu_becomes_free(tmp_path: Path) -> None:
     work = [*half_empty(), Work("train", 100, at=5 * HOUR, duration=HOUR)]
     still = Story(tmp_path, list(nodes(2, 1)), work, 5.5)
     assert still.moves == []
@@ -201,7 +201,7 @@ def test_a_pod_that_nobody_makes_again_stays(tmp_path: Path, owner: str, moves: 
     assert len(story.moves) == moves
 
 
-def test_a_fraction_in_kais_words_is_moved_and_its_card_becomes_free(tmp_path: Path) -> None:
+def test_a_fraction_in_kais_words_is_moved_and_its_gpu_becomes_free(tmp_path: Path) -> None:
     objects: list[ApiObject] = []
     for number in range(2):
         name, labels = f"node-{number}", {"nvidia.com/gpu.memory": "80000"}
@@ -254,13 +254,13 @@ def works(draw: st.DrawFn, latest: int) -> list[Work]:
 def test_moves_keep_to_their_limits_and_are_never_in_vain(
     tmp_path_factory: pytest.TempPathFactory,
     count: int,
-    cards: int,
+    gpus: int,
     work: list[Work],
     moves: float,
 ) -> None:
     folder = tmp_path_factory.mktemp("story")
     repack = {"movesPerHour": moves, "minRuntime": "20m", "leastGain": 0.1}
-    story = Story(folder, list(nodes(count, cards)), work, 14, **repack)
+    story = Story(folder, list(nodes(count, gpus)), work, 14, **repack)
     protected = {one.name for one in work if one.label[0]}
     times = [one.at for one in story.moves]
     for move in story.moves:
@@ -277,14 +277,14 @@ def test_moves_keep_to_their_limits_and_are_never_in_vain(
 @examples(12)
 @given(st.integers(2, 4), st.integers(1, 2), works(0))
 def test_moves_come_to_rest(
-    tmp_path_factory: pytest.TempPathFactory, count: int, cards: int, work: list[Work]
+    tmp_path_factory: pytest.TempPathFactory, count: int, gpus: int, work: list[Work]
 ) -> None:
     folder = tmp_path_factory.mktemp("story")
     repack = {"movesPerHour": 12, "minRuntime": "10m", "leastGain": 0.1}
-    story = Story(folder, list(nodes(count, cards)), work, 24, **repack)
+    story = Story(folder, list(nodes(count, gpus)), work, 24, **repack)
     gained = [float(one.reason.rsplit("it frees ", 1)[1].split()[0]) for one in story.moves]
     assert all(gain >= 0.09 for gain in gained)
     after = [one for one in story.moves if one.at > 4 * HOUR]
-    # All jobs have ended by then: what is stranded only falls, and is a card each at most.
-    assert sum(gained[len(gained) - len(after) :]) <= count * cards + 0.01 * len(after)
+    # All jobs have ended by then: what is stranded only falls, and is a GPU each at most.
+    assert sum(gained[len(gained) - len(after) :]) <= count * gpus + 0.01 * len(after)
     assert not [one for one in story.moves if one.at > 12 * HOUR]

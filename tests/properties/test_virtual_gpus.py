@@ -1,4 +1,4 @@
-"""Virtual GPUs: whatever comes, no card is given out beyond what it has."""
+"""Virtual GPUs: whatever comes, no GPU is given out beyond what it has."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bayplan.api import Node, ObjectMeta, Pod, PodSpec, Quantity
-from bayplan.api.cards import Card, CardUse, Share
+from bayplan.api.gpu_shares import GpuUse, OfferedGpu, Share
 from bayplan.api.pod import Container, ResourceRequirements
 from bayplan.snapshot import PodInfo, Snapshot
 from bayplan.topology.machine.readers.hami_register import REGISTER
-from bayplan_plugins.gpus.vendors.contract import CardRequest, NodeCards
-from bayplan_plugins.gpus.vendors.hami.contract import VirtualGpus, hami_cards
+from bayplan_plugins.gpus.vendors.adapter import GpusInUse, ShareRequest
+from bayplan_plugins.gpus.vendors.hami.adapter import VirtualGpuAdapter, hami_adapter
 
 PROFILES = [
     {
@@ -37,7 +37,7 @@ PROFILES = [
 
 @st.composite
 def registers(draw: st.DrawFn) -> str:
-    """Return the register of a node with up to four cards."""
+    """Return the register of a node with up to four GPUs."""
     return json.dumps(
         [
             {
@@ -99,14 +99,16 @@ def worlds(draw: st.DrawFn) -> tuple[str, list[Pod]]:
     return draw(registers()), [draw(pods(f"p{n}")) for n in range(draw(st.integers(1, 6)))]
 
 
-def state_of(cards: Sequence[Card], held: Sequence[Share]) -> NodeCards:
-    uses = {card.index: CardUse() for card in cards}
+def state_of(gpus: Sequence[OfferedGpu], held: Sequence[Share]) -> GpusInUse:
+    uses = {gpu.index: GpuUse() for gpu in gpus}
     for share in held:
-        uses[share.card] = uses[share.card].plus(share)
-    return NodeCards(tuple(cards), tuple(uses.values()))
+        uses[share.gpu] = uses[share.gpu].plus(share)
+    return GpusInUse(tuple(gpus), tuple(uses.values()))
 
 
-def placed(contract: VirtualGpus, node: Node, pod: Pod, state: NodeCards) -> tuple[Share, ...]:
+def placed(
+    contract: VirtualGpuAdapter, node: Node, pod: Pod, state: GpusInUse
+) -> tuple[Share, ...]:
     """Try a pod on a node; check what is written and read back, and return what it holds."""
     info = PodInfo(pod)
     request = contract.request(info)
@@ -116,46 +118,46 @@ def placed(contract: VirtualGpus, node: Node, pod: Pod, state: NodeCards) -> tup
     assert bool(contract.room(info, request, state).shares) == bool(choice.shares)
     check_columns(request, state, bool(choice.shares))
     if choice.shares:
-        written = contract.written(info, node, state.cards, choice.shares, 0.0)
+        written = contract.written(info, node, state.gpus, choice.shares, 0.0)
         annotations = {**pod.metadata.annotations, **written.annotations}
         bound = Pod(replace(pod.metadata, annotations=annotations), pod.spec)
-        assert contract.held(PodInfo(bound), state.cards) == choice.shares
+        assert contract.held(PodInfo(bound), state.gpus) == choice.shares
     else:
         assert choice.reason
     return choice.shares
 
 
-def check_columns(request: CardRequest, state: NodeCards, fits: bool) -> None:
+def check_columns(request: ShareRequest, state: GpusInUse, fits: bool) -> None:
     """What columns compare never refuses a pod that fits."""
     enough = sum(
-        card.compute - use.compute >= request.compute
-        and card.memory - use.memory >= max(request.memory, int(card.memory * request.share))
-        for card, use in zip(state.cards, state.used, strict=True)
+        gpu.compute - use.compute >= request.compute
+        and gpu.memory - use.memory >= max(request.memory, int(gpu.memory * request.share))
+        for gpu, use in zip(state.gpus, state.used, strict=True)
     )
-    assert enough >= request.cards or not fits
+    assert enough >= request.gpus or not fits
 
 
 @given(worlds())
-def test_no_card_is_given_out_beyond_what_it_has(world: tuple[str, list[Pod]]) -> None:
+def test_no_gpu_is_given_out_beyond_what_it_has(world: tuple[str, list[Pod]]) -> None:
     register, wanted = world
-    contract = hami_cards(Snapshot(lambda: 0.0))
+    contract = hami_adapter(Snapshot(lambda: 0.0))
     node = Node(ObjectMeta(name="n", annotations={REGISTER: register}))
-    cards = contract.cards(node)
-    assert isinstance(cards, tuple)
+    gpus = contract.gpus(node)
+    assert isinstance(gpus, tuple)
     held: list[Share] = []
     for pod in wanted:
-        held += placed(contract, node, pod, state_of(cards, held))
-        state = state_of(cards, held)
-        for card, use in zip(state.cards, state.used, strict=True):
-            assert use.compute <= card.compute
-            assert use.memory <= card.memory
-            assert use.slots <= card.slots
-            check_partitions(card, use)
+        held += placed(contract, node, pod, state_of(gpus, held))
+        state = state_of(gpus, held)
+        for gpu, use in zip(state.gpus, state.used, strict=True):
+            assert use.compute <= gpu.compute
+            assert use.memory <= gpu.memory
+            assert use.slots <= gpu.slots
+            check_partitions(gpu, use)
 
 
-def check_partitions(card: Card, use: CardUse) -> None:
+def check_partitions(gpu: OfferedGpu, use: GpuUse) -> None:
     """Partitions lie where their profiles may be, and do not overlap on either axis."""
-    known = {profile.name: profile for profile in card.profiles}
+    known = {profile.name: profile for profile in gpu.profiles}
     taken: set[int] = set()
     for partition in use.partitions:
         profile = known[partition.profile]
@@ -164,4 +166,4 @@ def check_partitions(card: Card, use: CardUse) -> None:
         assert not own & taken
         taken |= own
     assert sum(known[one.profile].slices for one in use.partitions) <= 7
-    assert card.mode == "mig" or not use.partitions
+    assert gpu.mode == "mig" or not use.partitions

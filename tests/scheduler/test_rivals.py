@@ -1,4 +1,4 @@
-"""Other schedulers that give out shares of the same cards are known by their pods."""
+"""Other schedulers that give out shares of the same GPUs are known by their pods."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def seen(*objects: Any, resource: str = GPU) -> Seen:
     printed = [(float(o), float(u)) for name, u, o in rows if name == resource]
     tiles = recording.cluster_view.nodes.values()
     held = {
-        key: sum(card.compute for card in row.stints[-1].cards) / 1000
+        key: sum(gpu.compute for gpu in row.stints[-1].gpus) / 1000
         for key, row in recording.cluster_view.pods.items()
         if row.stints
     }
@@ -81,7 +81,7 @@ def seen(*objects: Any, resource: str = GPU) -> Seen:
         (amounts["total"], amounts["allocated"]),
         (used.offered or 0.0, used.used),
         (sum(offered for offered, _ in printed), sum(used for _, used in printed)),
-        (sum(tile.cards for tile in tiles), sum(tile.used for tile in tiles) / 1000),
+        (sum(tile.gpus for tile in tiles), sum(tile.used for tile in tiles) / 1000),
         {key: amount for key, amount in held.items() if amount},
         hours,
         round(capacity - sum(hours.values()), 6),

@@ -1,4 +1,4 @@
-"""What may be attached to a host: how many cards of each model, and which models not together."""
+"""What may be attached to a host: how many GPUs of each model, and which models not together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_CAMPS = 16
 class HostLimits:
     """The limits of one host.
 
-    :ivar most: how many cards of a model it may have, its own ones included; without a number,
+    :ivar most: how many GPUs of a model it may have, its own ones included; without a number,
         any.
     :ivar apart: the models that may not be on the same host as a model; symmetric.
     :ivar problems: why the limit of a model cannot be read; it is 0 in ``most``.
@@ -63,14 +63,14 @@ class Host:
         return {_key(model): 1}
 
     def left(self, state: AllocatedState) -> dict[CounterKey, int]:
-        """Return how many more cards of each limited model may be attached."""
+        """Return how many more GPUs of each limited model may be attached."""
         there = self.present(state)
         return {
             _key(model): max(0, most - there[model]) for model, most in self.limits.most.items()
         }
 
     def present(self, state: AllocatedState) -> Counter[str]:
-        """Count the cards that the host has, and those that it will have, by model."""
+        """Count the GPUs that the host has, and those that it will have, by model."""
         return Counter(
             model
             for identity, reach, model in zip(self.ids, self.reaches, self.models, strict=True)

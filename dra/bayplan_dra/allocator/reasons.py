@@ -162,7 +162,7 @@ def counters_exceeded(counters: Iterable[CounterKey]) -> str:
     keys = sorted({f"{key[1]}/{key[2]}" for key in counters if not is_of_host(key)})
     if not keys:
         limits = ", ".join(models[:4])
-        return f"the host may not have as many cards ({limits}) as all requests together need"
+        return f"the host may not have as many GPUs ({limits}) as all requests together need"
     return f"the shared counters ({', '.join(keys[:4])}) do not suffice for all requests together"
 
 

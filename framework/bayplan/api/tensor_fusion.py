@@ -1,4 +1,4 @@
-"""TensorFusion's GPU: one card, as its node agent publishes it."""
+"""TensorFusion's GPU, as its node agent publishes it."""
 
 from __future__ import annotations
 

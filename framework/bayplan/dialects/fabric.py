@@ -54,14 +54,14 @@ FAILED = "FabricDeviceFailed"
 _PREFIX, _DOUBLE = "label-prefix", "double"
 _DEFAULT_PREFIX = "cohdi.io"
 _MOST = 64
-"""Cards of one model in a fabric: a slice with taints may have as many."""
+"""Devices of one model in a fabric: a slice with taints may have as many."""
 _Model = TypeVar("_Model", bound=pydantic.BaseModel)
 _Name = Annotated[str, Field(max_length=50, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 _Duration = Annotated[str, AfterValidator(lambda text: (parse_duration(text), text)[1])]
 
 
 class FabricModel(pydantic.BaseModel):
-    """One model of card: its name in labels, and how its driver publishes it.
+    """One model of device: its name in labels, and how its driver publishes it.
 
     ``cannot_coexist_with`` are the indices of models that may not be on the same host.
     """
@@ -118,14 +118,14 @@ class _Camel(pydantic.BaseModel):
 
 
 class Fabric(_Camel):
-    """One fabric: how many cards of each model it has."""
+    """One fabric: how many devices of each model it has."""
 
     id: int = Field(ge=0, le=10_000)
     devices: dict[_Name, Annotated[int, Field(ge=0, le=_MOST)]] = Field(max_length=100)
 
 
 class InjectedFailure(_Camel):
-    """What goes wrong, ``times`` times: the next attachments of this card, or to this node.
+    """What goes wrong, ``times`` times: the next attachments of this device, or to this node.
 
     ``Failed`` is reported once the time to attach is over; ``Silent`` never is.
     """
@@ -139,8 +139,8 @@ class InjectedFailure(_Camel):
 class FakeFabric(_Camel):
     """How the embedded cluster's fabric behaves.
 
-    An attached card that nobody uses is detached after ``idle_time``. ``hands_over`` does as CoHDI
-    does: the card is published by the node's own driver, and the claim is to be allocated again.
+    An attached device that nobody uses is detached after ``idle_time``. ``hands_over`` does as
+    CoHDI does: the node's own driver publishes the device, and the claim is allocated again.
     """
 
     fabrics: tuple[Fabric, ...] = Field(max_length=100)

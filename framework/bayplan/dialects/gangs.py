@@ -95,7 +95,7 @@ _NOT_PREEMPTIBLE = (
 def may_be_evicted(pod: Pod) -> bool:
     """Tell whether a pod's labels and annotations allow its preemption.
 
-    A reservation pod of KAI ends with the pods for which it holds a card.
+    A reservation pod of KAI ends with the pods for which it holds a GPU.
     """
     if is_reservation(pod):
         return False

@@ -57,7 +57,7 @@ _PROFILE = re.compile(r"[1-8]g\.[1-9]\d{0,3}gb(\.[a-z]+)*")
 _PRODUCT_PROFILE = re.compile(r".*-MIG-([1-8]g\.[1-9]\d{0,3}gb(?:[.+][a-z.]+)?)(?:-SHARED)?")
 _DIVIDED = "-MIG-"
 _MOST_REPLICAS = 1024
-_MOST_CARDS = 1024
+_MOST_GPUS = 1024
 _MOST_MEMORY = 1 << 22
 """MiB."""
 
@@ -159,7 +159,7 @@ def gpu_labels(labels: Mapping[str, str]) -> GpuLabels:
     return GpuLabels(
         strategy,  # type: ignore[arg-type]
         dict(_replica_labels(labels)),
-        _number(labels, _COUNT, _MOST_CARDS),
+        _number(labels, _COUNT, _MOST_GPUS),
         _number(labels, _MEMORY, _MOST_MEMORY),
         product,
         mig,  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """GPUs over the network in TensorFusion's words: clients, and the workers that serve them.
 
 A *client* is a pod with ``tensor-fusion.ai/is-local-gpu: "false"``. A *worker* is a pod on a GPU
-node with the label ``tensor-fusion.ai/component: worker``; it holds the cards, or shares of them.
+node with the label ``tensor-fusion.ai/component: worker``; it holds the GPUs, or shares of them.
 Both name their *workload*, any of whose workers may serve any of its clients. Names as in
 NexusGPU/tensor-fusion (pkg/constants, internal/worker).
 """
@@ -99,7 +99,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _LATENCY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(us|ms)", re.ASCII)
 _SECONDS = {"us": 1e-6, "ms": 1e-3}
 _BANDWIDTH = re.compile(r"\d{1,6}(\.\d{1,6})?", re.ASCII)
-_MOST_CARDS = 64
+_MOST_GPUS = 64
 _SHOWN = 40
 _LONGEST_NAME = 253
 
@@ -161,8 +161,8 @@ def _check(pod: Pod) -> None:
     if not _NAME.fullmatch(workload):
         raise _unexpected(_WORKLOAD, "a name of up to 63 letters, digits, '-', '_', '.'", workload)
     count = annotations.get(_COUNT, "1")
-    if not is_index(count) or not 1 <= int(count) <= _MOST_CARDS:
-        raise _unexpected(_COUNT, f"a whole number from 1 to {_MOST_CARDS}", count)
+    if not is_index(count) or not 1 <= int(count) <= _MOST_GPUS:
+        raise _unexpected(_COUNT, f"a whole number from 1 to {_MOST_GPUS}", count)
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         wanted = {**container.resources.limits, **container.resources.requests}
         found = next((name for name in GPU_RESOURCES if name in wanted), None)

@@ -1,6 +1,6 @@
-"""Shares of cards in TensorFusion's words: what pods ask for, and what they got.
+"""Shares of GPUs in TensorFusion's words: what pods ask for, and what they got.
 
-Compute is stated in TFLOPS, which count as a part of what a card has, or in percent of a card;
+Compute is stated in TFLOPS, which count as a part of what a GPU has, or in percent of a GPU;
 memory as a quantity in bytes. Names as in NexusGPU/tensor-fusion (pkg/constants, webhook).
 """
 
@@ -44,7 +44,7 @@ ANNOTATIONS = frozenset(
 _QOS = ("low", "medium", "high", "critical")
 _ISOLATION = ("shared", "soft", "hard")
 _TEXT = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._/+-]{0,126}[A-Za-z0-9])?", re.ASCII)
-_MOST_CARDS = 64
+_MOST_GPUS = 64
 _MOST_TFLOPS = 10**6
 _MOST_BYTES = 1 << 50
 _SHOWN = 40
@@ -52,10 +52,10 @@ _SHOWN = 40
 
 @dataclass(frozen=True)
 class TensorFusionShare:
-    """What a pod asks for of each of ``count`` cards.
+    """What a pod asks for of each of ``count`` GPUs.
 
     ``tflops`` or ``percent`` of compute, ``vram`` in bytes; all of it if ``whole``. The other
-    fields say which cards will do; empty ones do not matter. ``word`` is an annotation that asks.
+    fields say which GPUs will do; empty ones do not matter. ``word`` is an annotation that asks.
     """
 
     tflops: Fraction = Fraction(0)
@@ -71,7 +71,7 @@ class TensorFusionShare:
 
     @property
     def takes_any(self) -> bool:
-        """Whether any card with enough left will do, whatever card it is."""
+        """Whether any GPU with enough left will do."""
         return not (self.tflops or self.model or self.pool or self.vendor or self.indices)
 
 
@@ -139,8 +139,8 @@ def _amount(given: Mapping[str, str], name: str, most: int) -> Fraction:
 
 def _count(given: Mapping[str, str]) -> int:
     text = given.get("gpu-count", "1")
-    if not is_index(text) or not 1 <= int(text) <= _MOST_CARDS:
-        raise _unexpected("gpu-count", f"a whole number from 1 to {_MOST_CARDS}", text)
+    if not is_index(text) or not 1 <= int(text) <= _MOST_GPUS:
+        raise _unexpected("gpu-count", f"a whole number from 1 to {_MOST_GPUS}", text)
     return int(text)
 
 
@@ -180,8 +180,8 @@ def assigned_gpus(pod: Pod) -> tuple[str, ...]:
     text = pod.metadata.annotations.get(GPU_IDS)
     if text is None:
         return ()
-    names = tuple(text.split(",")) if len(text) < _MOST_CARDS * 254 else ("",)
-    sound = len(names) <= _MOST_CARDS and len(set(names)) == len(names)
+    names = tuple(text.split(",")) if len(text) < _MOST_GPUS * 254 else ("",)
+    sound = len(names) <= _MOST_GPUS and len(set(names)) == len(names)
     if not sound or not all(_TEXT.fullmatch(name) for name in names):
         raise _unexpected("gpu-ids", "different names of GPUs separated by commas", text)
     return names

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.api import ResourceClaim, ResourceSlice
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.api.node_state import NodeState, state_of
 from bayplan.api.queue import UNLIMITED

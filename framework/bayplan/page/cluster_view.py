@@ -17,10 +17,10 @@ from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.kai.shares import is_reservation
 from bayplan.explain.explanation import shortfall
 from bayplan.naming import natural_key
-from bayplan.page.cards import MOST_CARDS, NodeCards, PodCard, card_count, cards_of
 from bayplan.page.floor import Floor, floor_of
 from bayplan.page.history import History
 from bayplan.page.machines import Machines, nvlink_domains
+from bayplan.page.node_gpus import MOST_GPUS, GpusOfNode, PodGpu, gpu_count, gpus_of_node
 from bayplan.page.pod_times import PodTimes
 from bayplan.page.queue_log import QueueLog
 from bayplan.page.rows import NodeTile, PodRow, Stint, UnitRow
@@ -219,8 +219,8 @@ class ClusterView:
         requests = info.requests
         created = PodTimes(self.scheduler.now, self.scheduler.unix_time).created(pod)
         # A pod that holds a GPU for those that share it has none of its own.
-        cards = 0 if is_reservation(pod) else card_count(requests)
-        row = PodRow(unit, created, requests.get("cpu", 0), cards)
+        gpus = 0 if is_reservation(pod) else gpu_count(requests)
+        row = PodRow(unit, created, requests.get("cpu", 0), gpus)
         for job in (unit, controller_key(pod.metadata)):
             if job in self._released and created - self._released[job][1] <= _MADE_AGAIN:
                 # It waited as long as its job.
@@ -348,59 +348,59 @@ class ClusterView:
             resource: int(column[row]) for resource, column in table.allocatable_columns.items()
         }
         claims = {key: own.values() for key in pods if (own := self._claims.get(key))}
-        cards = cards_of(self.scheduler, name, min(MOST_CARDS, card_count(offered)), pods, claims)
-        self._keep_cards(cards, pods)
-        tile = self._tile(node, row, cards)
+        gpus = gpus_of_node(self.scheduler, name, min(MOST_GPUS, gpu_count(offered)), pods, claims)
+        self._keep_gpus(gpus, pods)
+        tile = self._tile(node, row, gpus)
         self.nodes[name] = tile
         self.history.count(before, tile)
         if tile != before:
             changes.nodes[name] = tile
 
-    def _keep_cards(self, cards: NodeCards, pods: Iterable[str]) -> None:
+    def _keep_gpus(self, gpus: GpusOfNode, pods: Iterable[str]) -> None:
         for key in pods:
-            own = self._in_ring(cards, cards.of_pod.get(key, ()))
+            own = self._in_ring(gpus, gpus.of_pod.get(key, ()))
             stints = self.pods[key].stints
-            if stints and stints[-1].until is None and tuple(stints[-1].cards) != own:
-                stints[-1].cards = own
+            if stints and stints[-1].until is None and tuple(stints[-1].gpus) != own:
+                stints[-1].gpus = own
                 self._changed_pods.add(key)
 
-    def _in_ring(self, cards: NodeCards, own: Sequence[PodCard]) -> tuple[PodCard, ...]:
-        """Return a pod's cards in the order of their ring, whole GPUs of a known machine."""
-        machine = cards.machine
-        whole = [one for one in own if one.card >= 0]
-        gpus = tuple(sorted({one.card for one in whole}))
-        if machine is None or len(gpus) < 2 or len(gpus) < len(whole) or gpus[-1] >= len(machine):
+    def _in_ring(self, gpus: GpusOfNode, own: Sequence[PodGpu]) -> tuple[PodGpu, ...]:
+        """Return a pod's GPUs in the order of their ring, whole GPUs of a known machine."""
+        machine = gpus.machine
+        whole = [one for one in own if one.gpu >= 0]
+        own_gpus = tuple(sorted({one.gpu for one in whole}))
+        if machine is None or not 2 <= len(whole) == len(own_gpus) or own_gpus[-1] >= len(machine):
             return tuple(own)
-        by_card = {one.card: one for one in whole}
-        nics = [one for one in own if one.card < 0]
-        return (*(by_card[gpu] for gpu in self.machines.ring(machine, gpus)), *nics)
+        by_gpu = {one.gpu: one for one in whole}
+        nics = [one for one in own if one.gpu < 0]
+        return (*(by_gpu[one] for one in self.machines.ring(machine, own_gpus)), *nics)
 
-    def _tile(self, node: Node, row: int, cards: NodeCards) -> NodeTile:
+    def _tile(self, node: Node, row: int, gpus: GpusOfNode) -> NodeTile:
         table = self.scheduler.snapshot.nodes
         name = node.metadata.name
         taken: dict[int, int] = {}
-        for own in cards.of_pod.values():
+        for own in gpus.of_pod.values():
             for one in own:
-                taken[one.card] = min(_WHOLE, taken.get(one.card, 0) + (one.compute or _WHOLE))
-        used = [amount for card, amount in taken.items() if 0 <= card < cards.count]
+                taken[one.gpu] = min(_WHOLE, taken.get(one.gpu, 0) + (one.compute or _WHOLE))
+        used = [amount for gpu, amount in taken.items() if 0 <= gpu < gpus.count]
         model = model_of(node, "nvidia.com/gpu") or model_of(node, "amd.com/gpu")
-        models = cards.models if any(cards.models) else [model] if model else []
+        models = gpus.models if any(gpus.models) else [model] if model else []
         machine = None
-        if cards.machine is not None:
-            machine = self.machines.number(cards.machine)
-        elif cards.published:
-            machine = self.machines.number_published(cards.published)
+        if gpus.machine is not None:
+            machine = self.machines.number(gpus.machine)
+        elif gpus.published:
+            machine = self.machines.number_published(gpus.published)
         if machine is not None:
             models = []
         nvlink = self.scheduler.snapshot.shared(NvlinkDomains, NvlinkDomains).of(node)
-        domains = [nvlink] if nvlink else nvlink_domains(cards.published)
+        domains = [nvlink] if nvlink else nvlink_domains(gpus.published)
         state = state_of(node)
         return NodeTile(
             self.floor.domain_of.get(name),
             machine,
-            cards.count,
+            gpus.count,
             sum(used),
-            cards.count - len(used) if state is NodeState.IN_SERVICE else 0,
+            gpus.count - len(used) if state is NodeState.IN_SERVICE else 0,
             models,
             (int(table.used("cpu")[row]), int(table.allocatable("cpu")[row])),
             (int(table.used("memory")[row]), int(table.allocatable("memory")[row])),

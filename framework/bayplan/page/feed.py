@@ -143,7 +143,7 @@ class Feed:
             self._waits = log.added
         if history.samples:
             last = history.samples[-1]
-            figures = (last.cards, last.used, last.pending, last.running, last.evictions)
+            figures = (last.gpus, last.used, last.pending, last.running, last.evictions)
             mark = (0.0, hash(figures))
             if mark != self._samples:
                 self._samples = mark

@@ -20,14 +20,14 @@ _WHOLE = 1000
 class Sample:
     """The cluster at one time, in seconds.
 
-    ``cards`` is how many there are, ``used`` how many are taken, parts counted as such. ``partly``
-    are free cards on nodes of which others are taken: a pod that needs a whole node cannot have
+    ``gpus`` is how many there are, ``used`` how many are taken, parts counted as such. ``partly``
+    are free GPUs on nodes of which others are taken: a pod that needs a whole node cannot have
     them. ``cpu`` is the part of all CPUs that is requested. ``queues`` is what each queue uses, as
     a part of the cluster.
     """
 
     at: float
-    cards: int
+    gpus: int
     used: float
     partly: int
     cpu: float
@@ -41,7 +41,7 @@ class Sample:
         queues = {name: round(share, 4) for name, share in self.queues.items()}
         return [
             round(self.at, 3),
-            self.cards,
+            self.gpus,
             round(self.used, 3),
             self.partly,
             round(self.cpu, 4),
@@ -61,7 +61,7 @@ class History:
     evictions: int = 0
     added: int = 0
     """How many events there ever were."""
-    _cards: int = 0
+    _gpus: int = 0
     _used: int = 0
     _partly: int = 0
     _cpu: tuple[int, int] = (0, 0)
@@ -85,9 +85,9 @@ class History:
         for tile, sign in ((before, -1), (after, 1)):
             if tile is None:
                 continue
-            self._cards += sign * tile.cards
+            self._gpus += sign * tile.gpus
             self._used += sign * tile.used
-            self._partly += sign * (tile.free if tile.free < tile.cards else 0)
+            self._partly += sign * (tile.free if tile.free < tile.gpus else 0)
             used, offered = self._cpu
             self._cpu = (used + sign * tile.cpu[0], offered + sign * tile.cpu[1])
 
@@ -111,8 +111,8 @@ class History:
             return
         used, offered = self._cpu
         cpu = used / offered if offered else 0.0
-        cards = (self._cards, self._used / _WHOLE, self._partly)
-        self.samples.append(Sample(at, *cards, cpu, *counts, self.evictions, queues()))
+        gpus = (self._gpus, self._used / _WHOLE, self._partly)
+        self.samples.append(Sample(at, *gpus, cpu, *counts, self.evictions, queues()))
         if len(self.samples) > MOST_SAMPLES:
             span = self.samples[-1].at - self.samples[0].at
             self._every = max(2 * self._every, 2 * span / MOST_SAMPLES)

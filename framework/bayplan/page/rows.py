@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bayplan.page.cards import PodCard
+from bayplan.page.node_gpus import PodGpu
 
 __all__ = ["NodeTile", "PodRow", "Stint", "UnitRow"]
 
@@ -16,14 +16,14 @@ class NodeTile:
     """A node: where it stands, what it has, and how much of it is taken.
 
     ``domain`` and ``machine`` are numbers, None for none. ``cpu`` and ``memory`` are (used,
-    offered), in milli-CPU and bytes; ``used`` are thousandths of its ``cards`` taken, ``free`` how
-    many cards nobody has a part of. ``nvlink`` are its NVLink domains. ``state`` is "in-service",
+    offered), in milli-CPU and bytes; ``used`` are thousandths of its ``gpus`` taken, ``free`` how
+    many GPUs nobody has a part of. ``nvlink`` are its NVLink domains. ``state`` is "in-service",
     "maintenance" or "failed".
     """
 
     domain: int | None
     machine: int | None
-    cards: int
+    gpus: int
     used: int
     free: int
     models: Sequence[str]
@@ -35,7 +35,7 @@ class NodeTile:
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object without empty fields."""
         plain = {
-            "cards": self.cards,
+            "cards": self.gpus,
             "models": list(self.models),
             "cpu": list(self.cpu),
             "memory": list(self.memory),
@@ -55,12 +55,12 @@ class Stint:
     node: str
     since: float
     until: float | None = None
-    cards: Sequence[PodCard] = ()
+    gpus: Sequence[PodGpu] = ()
 
     def as_json(self) -> list[Any]:
-        """Return ``[node, since, until, cards]``."""
-        cards = [card.as_json() for card in self.cards]
-        return [self.node, round(self.since, 3), _rounded(self.until), cards]
+        """Return ``[node, since, until, gpus]``."""
+        gpus = [gpu.as_json() for gpu in self.gpus]
+        return [self.node, round(self.since, 3), _rounded(self.until), gpus]
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -207,7 +207,7 @@ class Preparation:
     the pod be bound, False waits, a text gives the nodes back. What ``then`` returns is written
     once it is ready, before the binding. ``lock`` is the lock of the node that the binding has to
     take first; ``labels`` are set on the pod with it, None removes one. ``missing`` says what is
-    not ready yet, such as "card a to be attached to node b"; it continues "waits for". Of the time
+    not ready yet, such as "GPU a to be attached to node b"; it continues "waits for". Of the time
     that this takes, ``waited`` seconds are over already.
     """
 

@@ -1,4 +1,4 @@
-"""What a node has of cards, and which pods have them: what plugins tell those who draw it."""
+"""What a node has of GPUs, and which pods have them: what plugins tell those who draw it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bayplan.api.cards import WHOLE, Card
 from bayplan.api.dra import DeviceId
+from bayplan.api.gpu_shares import WHOLE, OfferedGpu
 
 if TYPE_CHECKING:
     from bayplan.topology.machine.model import Machine
 
-__all__ = ["CardHolder", "NodeDevices", "PublishedDevice"]
+__all__ = ["GpuHolder", "NodeDevices", "PublishedDevice"]
 
 
 @dataclass(frozen=True)
-class CardHolder:
-    """What a pod, by key, has of one card of its node.
+class GpuHolder:
+    """What a pod, by key, has of one GPU of its node.
 
-    ``card`` is the card's index, ``compute`` in thousandths of it, ``memory`` in bytes (0: not
+    ``gpu`` is the GPU's index, ``compute`` in thousandths of it, ``memory`` in bytes (0: not
     counted apart), ``partition`` the name of the profile, such as ``1g.10gb``. ``guessed`` says
-    that nothing states which card it is.
+    that nothing states which GPU it is.
     """
 
-    card: int
+    gpu: int
     pod: str
     compute: int = WHOLE
     memory: int = 0
@@ -36,7 +36,7 @@ class CardHolder:
 class PublishedDevice:
     """A GPU or a NIC as its driver publishes it.
 
-    ``gpu`` is the index of a GPU's card, None for a NIC. ``memory`` is in bytes, 0 if unknown.
+    ``gpu`` is the GPU's index, None for a NIC. ``memory`` is in bytes, 0 if unknown.
     ``nvlink`` names its NVLink domain.
     """
 
@@ -51,17 +51,17 @@ class PublishedDevice:
 
 @dataclass(frozen=True)
 class NodeDevices:
-    """What one plugin knows of the cards of a node.
+    """What one plugin knows of the GPUs of a node.
 
-    ``machine`` says how they are connected, None where that is unknown. ``cards`` are those that
-    pods share. ``devices`` maps devices of resource slices to the index of their card, ``nics`` to
+    ``machine`` says how they are connected, None where that is unknown. ``gpus`` are those that
+    pods share. ``devices`` maps devices of resource slices to the index of their GPU, ``nics`` to
     the place of their NIC among those of the machine, or else of ``published``: the GPUs and then
     the NICs that drivers publish, where no machine is described.
     """
 
     machine: Machine | None = None
-    cards: Sequence[Card] = ()
-    holders: Sequence[CardHolder] = ()
+    gpus: Sequence[OfferedGpu] = ()
+    holders: Sequence[GpuHolder] = ()
     devices: Mapping[DeviceId, int] = field(default_factory=dict)
     nics: Mapping[DeviceId, int] = field(default_factory=dict)
     published: Sequence[PublishedDevice] = ()

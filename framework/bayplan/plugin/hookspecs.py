@@ -369,7 +369,7 @@ def group_status(
 
 @hookspec
 def node_devices(node: str) -> NodeDevices | None:
-    """Return what is known of a node's cards and of who has them; None where nothing is.
+    """Return what is known of a node's GPUs and of who has them; None where nothing is.
 
     Called for the page, when something on the node has changed.
     """

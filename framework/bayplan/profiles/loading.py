@@ -93,8 +93,8 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("NetworkGather", 1),
     ("NetworkNear", 1),
     ("DynamicResources", 2),
-    # Above all that spread pods: once a card is broken up, nothing mends it. Before DeviceShare,
-    # which chooses the card where this one does not.
+    # Above all that spread pods: once a GPU is broken up, nothing mends it. Before DeviceShare,
+    # which chooses the GPU where this one does not.
     ("GPUFragmentation", 10),
     ("DeviceShare", 1),
     ("GPUSharing", 1),

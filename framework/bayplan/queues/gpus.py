@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from bayplan.api import Node, Pod
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.dialects import nvidia
 from bayplan.dialects.hami.assignments import Assigned, read_assignments
@@ -221,7 +221,7 @@ def _given(pod: Pod, node: Node, shared: _Shared) -> list[int] | None:
 def _wanted(pod: Pod, shared: _Shared) -> list[int]:
     """Return what each container asks for, init containers first."""
     hami = shared.system is HAMI
-    rules = RequestRules(shared.system.resources, whole_cards_are_exclusive=hami)
+    rules = RequestRules(shared.system.resources, whole_gpus_are_exclusive=hami)
     total = max(shared.memory.values())
     found = []
     for container in (*pod.spec.init_containers, *pod.spec.containers):

@@ -172,7 +172,7 @@ class EventHandlers:
             state.events += 1
 
     def _recheck_neighbours(self, node: str) -> None:
-        """Ask pods that are being prepared on a node again: one that went may have held a card."""
+        """Ask pods that are being prepared on a node again: one that went may have held a GPU."""
         state = self._state
         row = state.snapshot.nodes.row_of.get(node)
         if row is not None:

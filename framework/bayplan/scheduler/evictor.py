@@ -151,7 +151,7 @@ class Evictor:
     def _followers(
         self, victims: Sequence[PodInfo], pods: Sequence[PodInfo], nodes: Mapping[str, str]
     ) -> set[str]:
-        """Return the pods, by key, that go once victims have, such as one that holds their card.
+        """Return the pods, by key, that go once victims have, such as one that holds their GPU.
 
         None if the pods that come need such ones themselves: these stay for them.
 

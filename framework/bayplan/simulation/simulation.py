@@ -19,7 +19,7 @@ from bayplan.api import (
     ResourceClaim,
     pod_requests,
 )
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.cluster.embedded.assembly import create_in_order, start_controllers
 from bayplan.cluster.embedded.store import LONG_AGO, MemoryCluster

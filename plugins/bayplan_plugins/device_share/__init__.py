@@ -1,4 +1,4 @@
-"""DeviceShare: shares of cards, by whatever contract pods ask for them."""
+"""DeviceShare: shares of GPUs, by whatever adapter pods ask for them."""
 
 from bayplan_plugins.device_share.plugin import DeviceShare
 

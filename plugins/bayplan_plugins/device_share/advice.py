@@ -1,4 +1,4 @@
-"""What would have to be free on a node's cards for a pod's share to fit."""
+"""What would have to be free on a node's GPUs for a pod's share to fit."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from bayplan import NodeView, Remedy
-from bayplan.api.cards import MEBIBYTE, WHOLE, Card
+from bayplan.api.gpu_shares import MEBIBYTE, WHOLE, OfferedGpu
 from bayplan.naming import counted
 from bayplan.plugin.hookspecs import IntColumn
-from bayplan_plugins.gpus.columns import CardArrays
-from bayplan_plugins.gpus.vendors.contract import CardRequest
+from bayplan_plugins.gpus.columns import GpuArrays
+from bayplan_plugins.gpus.vendors.adapter import ShareRequest
 
 __all__ = [
-    "cards_that_could_be_used",
     "counted_that_would_fit",
+    "gpus_that_could_be_used",
     "what_would_fit",
-    "whole_cards_that_would_fit",
+    "whole_gpus_that_would_fit",
 ]
 
 _GIBIBYTE = 1024 * MEBIBYTE
@@ -27,7 +27,7 @@ _MOST_LISTED = 8
 
 @dataclass(frozen=True)
 class _Missing:
-    """What one card lacks: memory (bytes), compute (thousandths), and slots, 0 or 1."""
+    """What one GPU lacks: memory (bytes), compute (thousandths), and slots, 0 or 1."""
 
     memory: int
     compute: int
@@ -36,25 +36,25 @@ class _Missing:
 
 
 def what_would_fit(
-    request: CardRequest,
-    arrays: CardArrays,
+    request: ShareRequest,
+    arrays: GpuArrays,
     nodes: NodeView,
     own: IntColumn,
     divides: Callable[[str], bool],
 ) -> Iterator[Remedy]:
-    """Suggest, for each node, what would have to be free on the cards that lack the least.
+    """Suggest, for each node, what would have to be free on the GPUs that lack the least.
 
-    :param own: the places in ``nodes`` of those that offer cards by the request's contract.
-    :param divides: tells whether a node, by name, divides cards into partitions.
+    :param own: the places in ``nodes`` of those that offer GPUs by the request's adapter.
+    :param divides: tells whether a node, by name, divides GPUs into partitions.
     """
     for place in own.tolist():
         row = place if nodes.rows is None else int(nodes.rows[place])
         name = nodes.table.names[row]
-        cards = [_missing(request, arrays, row, card) for card in _cards(request, arrays, row)]
-        cards.sort(key=lambda one: one.cost)
-        count = request.cards if divides(name) else max(request.cards, request.apart)
-        lacking = [one for one in cards[:count] if one.cost > 0]
-        if len(cards) < count or not lacking:
+        gpus = [_missing(request, arrays, row, gpu) for gpu in _gpus(request, arrays, row)]
+        gpus.sort(key=lambda one: one.cost)
+        count = request.gpus if divides(name) else max(request.gpus, request.apart)
+        lacking = [one for one in gpus[:count] if one.cost > 0]
+        if len(gpus) < count or not lacking:
             continue
         text = f"would fit on {name} if {_amounts(lacking)} were freed"
         if any(one.memory for one in lacking):
@@ -62,26 +62,26 @@ def what_would_fit(
         yield Remedy(text, row, sum(one.cost for one in lacking), frees=True)
 
 
-def whole_cards_that_would_fit(
-    request: CardRequest, arrays: CardArrays, nodes: NodeView, own: IntColumn, resource: str
+def whole_gpus_that_would_fit(
+    request: ShareRequest, arrays: GpuArrays, nodes: NodeView, own: IntColumn, resource: str
 ) -> Iterator[Remedy]:
-    """Suggest, for each node, how many whole cards would have to be free.
+    """Suggest, for each node, how many whole GPUs would have to be free.
 
     In the words of NodeResourcesFit, which asks for the same.
 
-    :param own: the places in ``nodes`` of those that offer cards by the request's contract.
-    :param resource: the resource that counts whole cards, "" for none.
+    :param own: the places in ``nodes`` of those that offer GPUs by the request's adapter.
+    :param resource: the resource that counts whole GPUs, "" for none.
     """
     for place in own.tolist():
         row = place if nodes.rows is None else int(nodes.rows[place])
-        cards = [_missing(request, arrays, row, card) for card in _cards(request, arrays, row)]
-        count = request.cards - sum(one.cost == 0 for one in cards)
-        if len(cards) < request.cards or count <= 0:
+        gpus = [_missing(request, arrays, row, gpu) for gpu in _gpus(request, arrays, row)]
+        count = request.gpus - sum(one.cost == 0 for one in gpus)
+        if len(gpus) < request.gpus or count <= 0:
             continue
         name, verb = nodes.table.names[row], "was" if count == 1 else "were"
-        amount = f"{count} {resource}" if resource else counted(count, "card")
+        amount = f"{count} {resource}" if resource else counted(count, "GPU")
         text = f"would fit if {amount} {verb} freed on {name}"
-        yield Remedy(text, row, count / len(cards), frees=True)
+        yield Remedy(text, row, count / len(gpus), frees=True)
 
 
 def counted_that_would_fit(
@@ -92,7 +92,7 @@ def counted_that_would_fit(
     In the words of NodeResourcesFit, which asks for the same.
 
     :param asked: the amounts of extended resources.
-    :param own: the places in ``nodes`` of those that offer cards by the request's contract.
+    :param own: the places in ``nodes`` of those that offer GPUs by the request's adapter.
     """
     offered = {name: nodes.allocatable(name) for name in asked}
     free = {name: nodes.free(name) for name in asked}
@@ -109,58 +109,61 @@ def counted_that_would_fit(
         yield Remedy(text, row, cost, frees=True)
 
 
-def cards_that_could_be_used(
-    request: CardRequest, nodes: NodeView, own: IntColumn, cards_of: Callable[[str], Sequence[Card]]
+def gpus_that_could_be_used(
+    request: ShareRequest,
+    nodes: NodeView,
+    own: IntColumn,
+    gpus_of_node: Callable[[str], Sequence[OfferedGpu]],
 ) -> Iterator[Remedy]:
-    """Suggest, for each node, which cards that nobody may use now would be enough if pods could.
+    """Suggest, for each node, which GPUs that nobody may use now would be enough if pods could.
 
-    :param own: the places in ``nodes`` of those that offer cards by the request's contract.
-    :param cards_of: returns the cards of a node by name.
+    :param own: the places in ``nodes`` of those that offer GPUs by the request's adapter.
+    :param gpus_of_node: returns the GPUs of a node by name.
     """
     for place in own.tolist():
         row = place if nodes.rows is None else int(nodes.rows[place])
         name = nodes.table.names[row]
         found = [
-            card
-            for card in cards_of(name)
-            if card.compute >= request.compute and card.memory >= _memory(request, card.memory)
+            gpu
+            for gpu in gpus_of_node(name)
+            if gpu.compute >= request.compute and gpu.memory >= _memory(request, gpu.memory)
         ]
-        idle = [card for card in found if not card.usable]
-        divided = any(card.profiles for card in found)
-        count = request.cards if divided else max(request.cards, request.apart)
+        idle = [gpu for gpu in found if not gpu.usable]
+        divided = any(gpu.profiles for gpu in found)
+        count = request.gpus if divided else max(request.gpus, request.apart)
         missing = count - (len(found) - len(idle))
         if not 0 < missing <= len(idle):
             continue
         told = [
-            f"card {card.index} was {'uncordoned' if card.healthy else 'healthy'}"
-            for card in idle[:missing]
+            f"GPU {gpu.index} was {'uncordoned' if gpu.healthy else 'healthy'}"
+            for gpu in idle[:missing]
         ]
         yield Remedy(f"would fit on {name} if {' and '.join(told)}", row, float(missing))
 
 
-def _cards(request: CardRequest, arrays: CardArrays, row: int) -> Iterator[int]:
-    """Yield the cards that could hold the share if they were empty."""
-    for card in range(arrays.compute.shape[1]):
-        compute, memory = int(arrays.all_compute[row, card]), int(arrays.all_memory[row, card])
+def _gpus(request: ShareRequest, arrays: GpuArrays, row: int) -> Iterator[int]:
+    """Yield the GPUs that could hold the share if they were empty."""
+    for gpu in range(arrays.compute.shape[1]):
+        compute, memory = int(arrays.all_compute[row, gpu]), int(arrays.all_memory[row, gpu])
         if 0 <= request.compute <= compute and _memory(request, memory) <= memory:
-            yield card
+            yield gpu
 
 
-def _memory(request: CardRequest, total: int) -> int:
+def _memory(request: ShareRequest, total: int) -> int:
     return int(np.ceil(total * request.share)) if request.share else request.memory
 
 
-def _missing(request: CardRequest, arrays: CardArrays, row: int, card: int) -> _Missing:
-    total = int(arrays.all_memory[row, card])
+def _missing(request: ShareRequest, arrays: GpuArrays, row: int, gpu: int) -> _Missing:
+    total = int(arrays.all_memory[row, gpu])
     need = _memory(request, total)
-    memory = max(0, need - max(0, int(arrays.memory[row, card])))
-    compute = max(0, request.compute - max(0, int(arrays.compute[row, card])))
-    slots = int(arrays.slots[row, card] < 1)
+    memory = max(0, need - max(0, int(arrays.memory[row, gpu])))
+    compute = max(0, request.compute - max(0, int(arrays.compute[row, gpu])))
+    slots = int(arrays.slots[row, gpu] < 1)
     return _Missing(memory, compute, slots, memory / max(1, total) + compute / WHOLE + slots)
 
 
 def _amounts(lacking: list[_Missing]) -> str:
-    """Return what cards lack: ``2 GiB on one card`` or ``30 % of compute and a slot on ...``."""
+    """Return what GPUs lack: ``2 GiB on one gpu`` or ``30 % of compute and a slot on ...``."""
     found: dict[str, int] = {}
     for one in lacking:
         parts = [_size(one.memory)] if one.memory else []
@@ -172,23 +175,23 @@ def _amounts(lacking: list[_Missing]) -> str:
 
 
 def _on(count: int) -> str:
-    return "one card" if count == 1 else f"each of {counted(count, 'card')}"
+    return "one GPU" if count == 1 else f"each of {counted(count, 'GPU')}"
 
 
-def _fragmented(request: CardRequest, arrays: CardArrays, row: int) -> str:
-    """Say that a node has enough memory in all, but not on one card."""
+def _fragmented(request: ShareRequest, arrays: GpuArrays, row: int) -> str:
+    """Say that a node has enough memory in all, but not on one GPU."""
     left = [
-        int(arrays.memory[row, card])
-        for card in _cards(request, arrays, row)
-        if arrays.memory[row, card] > 0 and arrays.slots[row, card] > 0
+        int(arrays.memory[row, gpu])
+        for gpu in _gpus(request, arrays, row)
+        if arrays.memory[row, gpu] > 0 and arrays.slots[row, gpu] > 0
     ]
-    need = request.cards * _memory(request, int(arrays.all_memory[row].max(initial=0)))
+    need = request.gpus * _memory(request, int(arrays.all_memory[row].max(initial=0)))
     if not need or sum(left) < need or len(left) < 2:
         return ""
     if len(set(left)) == 1:
-        return f"; {counted(len(left), 'card')} have {_size(left[0])} each: fragmented"
+        return f"; {counted(len(left), 'GPU')} have {_size(left[0])} each: fragmented"
     sizes = ", ".join(_size(one) for one in sorted(left, reverse=True)[:_MOST_LISTED])
-    return f"; its cards have {sizes}: fragmented"
+    return f"; its GPUs have {sizes}: fragmented"
 
 
 def _size(amount: int) -> str:

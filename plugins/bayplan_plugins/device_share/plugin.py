@@ -1,6 +1,6 @@
-"""DeviceShare: which cards of a node a pod shares, and which nodes have enough left of theirs.
+"""DeviceShare: which GPUs of a node a pod shares, and which nodes have enough left of theirs.
 
-:mod:`.ledger` knows who holds what; the contracts say what pods ask for, how a node's cards are
+:mod:`.ledger` knows who holds what; the adapters say what pods ask for, how a node's GPUs are
 chosen, and what tells the runtime.
 """
 
@@ -39,19 +39,19 @@ from bayplan.plugin.base import Skip
 from bayplan.plugin.devices import NodeDevices
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_plugins.device_share.advice import (
-    cards_that_could_be_used,
     counted_that_would_fit,
+    gpus_that_could_be_used,
     what_would_fit,
-    whole_cards_that_would_fit,
+    whole_gpus_that_would_fit,
 )
-from bayplan_plugins.gpus.columns import NO_CARD
+from bayplan_plugins.gpus.columns import NO_GPU
 from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.per_node import PerNode
-from bayplan_plugins.gpus.vendors.contract import (
-    CardContract,
-    CardRequest,
+from bayplan_plugins.gpus.vendors.adapter import (
     Choice,
-    ScoringContract,
+    ScoringAdapter,
+    ShareRequest,
+    VendorAdapter,
     Written,
 )
 from bayplan_plugins.gpus.vendors.hami.settings import ConfigMapKey, HamiArgs
@@ -66,7 +66,7 @@ _SHARES = OWN_RESOURCES.union(HAMI.resources.names[1:], VOLCANO.resources.names)
 _LOST = "went to another pod"
 _WRITTEN: StateKey[Written] = StateKey("device-share.written")
 _NEIGHBOURS: StateKey[frozenset[str]] = StateKey("device-share.neighbours")
-"""The pods with cards that were on the node, by uid, when the pod's shares were chosen."""
+"""The pods with GPUs that were on the node, by uid, when the pod's shares were chosen."""
 
 
 class DeviceShareArgs(KoordinatorArgs):
@@ -89,7 +89,7 @@ class DeviceShareArgs(KoordinatorArgs):
 
 
 class DeviceShare(Plugin[DeviceShareArgs]):
-    """Give pods shares of cards, and keep them off nodes whose cards have too little left."""
+    """Give pods shares of GPUs, and keep them off nodes whose GPUs have too little left."""
 
     Args = DeviceShareArgs
     reads = Reads.NODE | Reads.PODS
@@ -104,21 +104,21 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         if args.model_fields_set:
             self._ledger.configure(args, args.hami, args.device_plugin_config_map)
         self._scoring = {
-            one.name: one for one in self._ledger.contracts if isinstance(one, ScoringContract)
+            one.name: one for one in self._ledger.adapters if isinstance(one, ScoringAdapter)
         }
-        self._names = tuple(one.name for one in self._ledger.contracts)
+        self._names = tuple(one.name for one in self._ledger.adapters)
         self._fit = self._ledger.fit
-        self._kinds: dict[frozenset[tuple[CardRequest, ...]], Hashable] = {}
+        self._kinds: dict[frozenset[tuple[ShareRequest, ...]], Hashable] = {}
         self._scores: PerNode[float] = PerNode()
 
     @hookimpl
     def concerns(self, pod: PodInfo) -> bool:
-        """Concern pods that ask for devices, or say something of cards in annotations."""
+        """Concern pods that ask for devices, or say something of GPUs in annotations."""
         return self._ledger.concerns(pod)
 
     @hookimpl
     def prepare(self) -> None:
-        """Read the cards of nodes that are new."""
+        """Read the GPUs of nodes that are new."""
         self._ledger.prepare()
 
     @hookimpl
@@ -128,7 +128,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
     @hookimpl
     def equivalence(self, unit: Unit) -> Hashable:
-        """Tell units apart by what their pods ask of cards, some of which is in annotations."""
+        """Tell units apart by what their pods ask of GPUs, some of which is in annotations."""
         found = {id(one): one for one in map(self._ledger.requests, unit.pods)}
         requests = frozenset(tuple(one.values()) for one in found.values())
         if not any(requests):
@@ -147,7 +147,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
-        """Skip pods without cards; refuse what cannot be read, and shares of two systems."""
+        """Skip pods without GPUs; refuse what cannot be read, and shares of two systems."""
         self._ledger.read_nodes()
         requests = self._ledger.requests(pod)
         if not requests:
@@ -161,22 +161,22 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             words["KAI"] = of_kai
         if len(words) > 1:
             found = " and ".join(f"{word} ({name})" for name, word in words.items())
-            return f"expected shares of cards in the words of one system, got {found}"
+            return f"expected shares of GPUs in the words of one system, got {found}"
         return None if self._ledger.decides(requests) else SKIP
 
     # Which nodes -----------------------------------------------------------------------------
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse nodes that offer no cards in the pod's words, then those with too little left."""
+        """Refuse nodes that offer no GPUs in the pod's words, then those with too little left."""
         arrays = self._ledger.columns.arrays()
         requests = self._ledger.requests(pod)
-        codes = nodes.pick(arrays.contract)
-        named = next((one.contract for one in requests.values() if not one.implicit), None)
+        codes = nodes.pick(arrays.adapter)
+        named = next((one.adapter for one in requests.values() if not one.implicit), None)
         if named is not None:
             other = codes != self._ledger.code_of[named]
             if np.count_nonzero(other):
-                yield Reject(other, f"no cards for shares by {named}", resolvable=False)
+                yield Reject(other, f"no GPUs for shares by {named}", resolvable=False)
         for name, request in requests.items():
             if request.counted:
                 continue
@@ -192,12 +192,12 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     def _refused(
         self,
         pod: PodInfo,
-        request: CardRequest,
+        request: ShareRequest,
         rows: IntColumn,
         table_rows: IntColumn,
         size: int,
     ) -> Iterator[Reject]:
-        """Yield the nodes of one contract that have too little, of all that ``rows`` names.
+        """Yield the nodes of one adapter that have too little, of all that ``rows`` names.
 
         ``rows`` are places in the masks, ``table_rows`` the same nodes' rows in the table.
         """
@@ -225,8 +225,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         requests = self._ledger.requests(pod)
         if len(requests) == 1 or all(one.implicit for one in requests.values()):
             arrays = self._ledger.columns.arrays()
-            code = arrays.contract.item(node.row)
-            request = requests.get(self._names[code]) if code != NO_CARD else None
+            code = arrays.adapter.item(node.row)
+            request = requests.get(self._names[code]) if code != NO_GPU else None
             if request is not None and request.counted:
                 return None
             if request is not None and request.simple:
@@ -239,8 +239,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
                 return Refusal((reject.reason,), reject.resolvable)
         return None
 
-    def _refusal(self, request: CardRequest, pod: PodInfo, node: NodeRow) -> Refusal | None:
-        """Say why a simple request of the node's contract does not fit."""
+    def _refusal(self, request: ShareRequest, pod: PodInfo, node: NodeRow) -> Refusal | None:
+        """Say why a simple request of the node's adapter does not fit."""
         if request.implicit and any(
             node.free(resource) < pod.requests.get(resource, 0) for resource in GPU_RESOURCES
         ):
@@ -249,10 +249,10 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
     @hookimpl
     def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
-        """Return how many pods equal to this one the cards of each node have left."""
+        """Return how many pods equal to this one the GPUs of each node have left."""
         most = np.full(len(nodes), np.iinfo(np.int64).max, dtype=np.int64)
         arrays = self._ledger.columns.arrays()
-        codes = nodes.pick(arrays.contract)
+        codes = nodes.pick(arrays.adapter)
         for name, request in self._ledger.requests(pod).items():
             rows = np.flatnonzero(codes == self._ledger.code_of[name])
             if len(rows):
@@ -264,32 +264,32 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterator[Remedy]:
-        """Suggest what would have to be free on a node's cards."""
+        """Suggest what would have to be free on a node's GPUs."""
         arrays = self._ledger.columns.arrays()
-        codes = nodes.pick(arrays.contract)
+        codes = nodes.pick(arrays.adapter)
         for name, request in self._ledger.requests(pod).items():
             own = np.flatnonzero(codes == self._ledger.code_of[name])
             if request.whole and not request.problem:
                 resource = next((one for one in GPU_RESOURCES if one in pod.requests), "")
-                yield from whole_cards_that_would_fit(request, arrays, nodes, own, resource)
-                yield from cards_that_could_be_used(request, nodes, own, self._ledger.cards)
+                yield from whole_gpus_that_would_fit(request, arrays, nodes, own, resource)
+                yield from gpus_that_could_be_used(request, nodes, own, self._ledger.gpus)
             elif request.counted_elsewhere:
                 asked = {name: count for name, count in pod.requests.items() if "/" in name}
                 yield from counted_that_would_fit(asked, nodes, own)
                 yield from self._what_would_be_chosen(pod, request, nodes, own)
             elif not request.problem:
                 yield from what_would_fit(request, arrays, nodes, own, self._divides)
-                yield from cards_that_could_be_used(request, nodes, own, self._ledger.cards)
+                yield from gpus_that_could_be_used(request, nodes, own, self._ledger.gpus)
                 if not request.simple:
                     yield from self._what_would_be_chosen(pod, request, nodes, own)
 
     def _divides(self, node: str) -> bool:
-        return any(card.profiles for card in self._ledger.cards(node))
+        return any(gpu.profiles for gpu in self._ledger.gpus(node))
 
     def _what_would_be_chosen(
-        self, pod: PodInfo, request: CardRequest, nodes: NodeView, own: IntColumn
+        self, pod: PodInfo, request: ShareRequest, nodes: NodeView, own: IntColumn
     ) -> Iterator[Remedy]:
-        """Suggest nodes whose cards have enough left, but not in the form that the pod needs."""
+        """Suggest nodes whose GPUs have enough left, but not in the form that the pod needs."""
         rows = own if nodes.rows is None else nodes.rows[own]
         for row in rows[self._fit.now(request, rows)].tolist():
             node = nodes.table.names[row]
@@ -299,56 +299,56 @@ class DeviceShare(Plugin[DeviceShareArgs]):
             if choice.advice:
                 yield Remedy(f"would fit on {node} {choice.advice}", row, 0.5)
             elif choice.resolvable and not request.counted_elsewhere:
-                text = f"would fit on {node} if pods left its cards ({choice.reason})"
+                text = f"would fit on {node} if pods left its GPUs ({choice.reason})"
                 yield Remedy(text, row, 1.0, frees=True)
 
     # Which is best ---------------------------------------------------------------------------
 
     @hookimpl
     def pre_score(self, pod: PodInfo) -> Skip | None:
-        """Skip pods whose contracts prefer no node."""
+        """Skip pods whose adapters prefer no node."""
         named = self._ledger.requests(pod)
         rated = {name for name, request in named.items() if request.rated}
         return SKIP if self._scoring.keys().isdisjoint(rated) else None
 
     @hookimpl
     def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
-        """Score nodes by their contracts; nodes of contracts that prefer none have 0."""
+        """Score nodes by their adapters; nodes of adapters that prefer none have 0."""
         scores = np.zeros(len(nodes))
         codes = nodes.pick(self._ledger.codes())
         names = self.handle.snapshot.nodes.names
         for name, request in self._ledger.requests(pod).items():
-            contract = self._scoring.get(name)
-            if contract is None or not request.rated:
+            adapter = self._scoring.get(name)
+            if adapter is None or not request.rated:
                 continue
             for place in np.flatnonzero(codes == self._ledger.code_of[name]).tolist():
                 node = names[place if nodes.rows is None else nodes.rows[place]]
-                rate = partial(self._score, contract, pod, request, node)
+                rate = partial(self._score, adapter, pod, request, node)
                 scores[place] = self._scores.get(request, node, self._ledger.version(node), rate)
         return scores
 
     def _score(
-        self, contract: ScoringContract, pod: PodInfo, request: CardRequest, node: str
+        self, adapter: ScoringAdapter, pod: PodInfo, request: ShareRequest, node: str
     ) -> float:
         state = self._ledger.state(node, pod.uid)
-        return contract.score(request, state) if state is not None else 0.0
+        return adapter.score(request, state) if state is not None else 0.0
 
     # On the node -----------------------------------------------------------------------------
 
-    def _choice(self, pod: PodInfo, request: CardRequest, node: str) -> Choice:
-        contract, state = self._ledger.contract(node), self._ledger.state(node, pod.uid)
-        assert contract is not None, "the node has cards"
-        assert state is not None, "the node has cards"
-        return contract.choose(pod, request, state)
+    def _choice(self, pod: PodInfo, request: ShareRequest, node: str) -> Choice:
+        adapter, state = self._ledger.adapter(node), self._ledger.state(node, pod.uid)
+        assert adapter is not None, "the node has GPUs"
+        assert state is not None, "the node has GPUs"
+        return adapter.choose(pod, request, state)
 
-    def _own(self, pod: PodInfo, node: str) -> tuple[CardContract, CardRequest] | None:
-        """Return by which contract a pod gets cards on a node; None if nobody chooses any."""
+    def _own(self, pod: PodInfo, node: str) -> tuple[VendorAdapter, ShareRequest] | None:
+        """Return by which adapter a pod gets GPUs on a node; None if nobody chooses any."""
         requests = self._ledger.requests(pod)
-        contract = self._ledger.contract(node) if requests else None
-        request = requests.get(contract.name) if contract is not None else None
-        if contract is None or request is None or request.counted:
+        adapter = self._ledger.adapter(node) if requests else None
+        request = requests.get(adapter.name) if adapter is not None else None
+        if adapter is None or request is None or request.counted:
             return None
-        return contract, request
+        return adapter, request
 
     @hookimpl
     def reserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
@@ -375,8 +375,8 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         shares = self._ledger.shares(pod, node.name) if own is not None else ()
         if own is None or not shares:
             return Written()
-        cards = self._ledger.cards(node.name)
-        return own[0].written(pod, node.node, cards, shares, self.handle.unix_time)
+        gpus = self._ledger.gpus(node.name)
+        return own[0].written(pod, node.node, gpus, shares, self.handle.unix_time)
 
     @hookimpl
     def pre_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> Preparation | None:
@@ -386,7 +386,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         """
         if self._ledger.requests(pod) and self._ledger.is_overfull(pod, node.name):
             # A pod whose preparation fails is tried again without waiting for an event.
-            return Preparation(ready=lambda: f"its shares of cards of {node.name} {_LOST}")
+            return Preparation(ready=lambda: f"its shares of GPUs of {node.name} {_LOST}")
         written = state[_WRITTEN] = self._written(pod, node)
         lock = written.lock
         if not written.labels and lock is None:
@@ -398,7 +398,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
     @hookimpl
     def bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> dict[str, str] | None:
-        """Write the pod's shares into its annotations, in its contract's words."""
+        """Write the pod's shares into its annotations, in its adapter's words."""
         written = state.get(_WRITTEN) or self._written(pod, node)
         return dict(written.annotations) or None
 
@@ -406,7 +406,7 @@ class DeviceShare(Plugin[DeviceShareArgs]):
 
     @hookimpl
     def node_devices(self, node: str) -> NodeDevices | None:
-        """Tell the cards of a node, and what its pods have of them."""
+        """Tell the GPUs of a node, and what its pods have of them."""
         return self._ledger.describe_shares(node)
 
 
@@ -426,5 +426,5 @@ def _mask(places: IntColumn, size: int) -> BoolColumn:
     return mask
 
 
-def _too_little(request: CardRequest) -> str:
-    return f"Insufficient {'free cards' if request.whole else 'shares of cards'}"
+def _too_little(request: ShareRequest) -> str:
+    return f"Insufficient {'free GPUs' if request.whole else 'shares of GPUs'}"

@@ -63,15 +63,15 @@ def missing_text(
         (attached if spec is not None and spec.binds_to_node else other).append(device.device)
     parts = []
     if attached:
-        parts.append(f"{_cards(attached)} to be attached to node {node}")
+        parts.append(f"{_gpus(attached)} to be attached to node {node}")
     if other:
         word = "device" if len(other) == 1 else "devices"
         parts.append(f"{word} {', '.join(other)} to be ready on node {node}")
     return " and ".join(parts)
 
 
-def _cards(names: Sequence[str]) -> str:
-    return f"card {names[0]}" if len(names) == 1 else f"cards {', '.join(names)}"
+def _gpus(names: Sequence[str]) -> str:
+    return f"device {names[0]}" if len(names) == 1 else f"devices {', '.join(names)}"
 
 
 def _conditions(claim: ResourceClaim, device: AllocatedDevice) -> Mapping[str, str]:

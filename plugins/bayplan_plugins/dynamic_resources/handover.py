@@ -1,6 +1,6 @@
-"""Cards that a fabric attached and handed over to the node's own driver.
+"""GPUs that a fabric attached and handed over to the node's own driver.
 
-The claim still names the fabric's placeholder, and the card is a new device of the node. It is
+The claim still names the fabric's placeholder, and the GPU is a new device of the node. It is
 given to the claim at once, in place of the placeholder: otherwise another pod could take it first.
 """
 

@@ -191,7 +191,7 @@ class NodeAllocator:
                     c.device.id for task, got in own if task[1].metadata.name == name for c in got
                 ]
                 if table.host is not None and not table.host.allows(state, mine):
-                    return NodeAllocation(None, f"node {name} may not have so many cards")
+                    return NodeAllocation(None, f"node {name} may not have so many GPUs")
         return _unless_forbidden(solved, score)
 
     def _solve(

@@ -91,7 +91,7 @@ class DynamicResourcesArgs(Args):
     devices that fit, in the order of Kubernetes' own allocator. ``selectorFailurePolicy`` says what
     becomes of a pod when a CEL selector fails on a device: ``Fail`` fails the attempt, as in
     Kubernetes, ``Ignore`` only does not select that device. ``cannotCoexist`` has groups of models
-    of a fabric's cards that may not be attached to the same host; of several profiles, all count.
+    of a fabric's GPUs that may not be attached to the same host; of several profiles, all count.
     """
 
     filter_timeout: str = "10s"

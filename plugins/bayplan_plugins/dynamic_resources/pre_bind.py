@@ -187,7 +187,7 @@ class ClaimWriter:
         return f"claim {claim.key}: device {device.device} failed: condition {condition} holds"
 
     def _hand_over(self, pod: PodInfo, plan: _Plan, claim: ResourceClaim) -> bool | str:
-        """Give a claim the card that was attached for it, once the node's driver publishes it."""
+        """Give a claim the GPU that was attached for it, once the node's driver publishes it."""
         try:
             taken = self._handovers.take(pod, claim, plan.node)
         except AllocationError as exc:

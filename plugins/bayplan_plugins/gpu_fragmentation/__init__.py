@@ -1,4 +1,4 @@
-"""GPUFragmentation: place shares of cards so that the least of the cards becomes useless."""
+"""GPUFragmentation: place shares of GPUs so that the least of the GPUs becomes useless."""
 
 from bayplan_plugins.gpu_fragmentation.plugin import GPUFragmentation
 

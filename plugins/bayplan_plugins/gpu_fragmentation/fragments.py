@@ -1,11 +1,11 @@
 """FGD, the published policy: fragmentation gradient descent.
 
 Q. Weng and others, "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
-Gradient Descent", USENIX ATC 2023. The fragmentation F of a node is what of its idle cards a pod of
-the workload could not use, in thousandths of a card, summed over the typical pods by their part of
-the workload: everything that is idle if the pod does not fit there, else the cards that have less
+Gradient Descent", USENIX ATC 2023. The fragmentation F of a node is what of its idle GPUs a pod of
+the workload could not use, in thousandths of a GPU, summed over the typical pods by their part of
+the workload: everything that is idle if the pod does not fit there, else the GPUs that have less
 left than it needs. With dF the growth of F, a node's score is the whole part of
-100 / (1 + exp(dF / 1000)); the card is the first with the best score.
+100 / (1 + exp(dF / 1000)); the GPU is the first with the best score.
 
 The order of the sums is the published one: a difference of nothing gives 50, or 49 by rounding.
 """
@@ -21,7 +21,7 @@ from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTab
 from bayplan_plugins.gpu_fragmentation.policy import (
     Rated,
     best_of_each,
-    different_cards,
+    different_gpus,
     several_taken,
     with_room,
 )
@@ -36,7 +36,7 @@ _NOT_BUILT = np.zeros(0)
 
 
 class FragmentationGradient:
-    """Choose the node and card where the fragmentation grows least."""
+    """Choose the node and GPU where the fragmentation grows least."""
 
     def __init__(self, source: StateSource) -> None:
         self._source = source
@@ -51,7 +51,7 @@ class FragmentationGradient:
         self._part = np.array([[one.part] for one in typical])
         self._cpu = np.array([[one.shape.cpu] for one in typical])
         self._compute = np.array([[one.shape.compute] for one in typical])
-        self._cards = np.array([[one.shape.cards] for one in typical])
+        self._gpus = np.array([[one.shape.gpus] for one in typical])
         self._cpus = np.unique(self._cpu)
         self._fragments = _NOT_BUILT
         self._stale = np.zeros(0, dtype=np.bool_)
@@ -87,7 +87,7 @@ class FragmentationGradient:
         return self._table.of(numbers, states)[:, 0]
 
     def fragmentation(self, states: NodeStates) -> FloatColumn:
-        """Return F for each node, in thousandths of a card."""
+        """Return F for each node, in thousandths of a GPU."""
         if not self._typical:
             return np.zeros(len(states))
         if len(states) == 1:
@@ -100,18 +100,18 @@ class FragmentationGradient:
         fits = left >= need
         idle = states.left.sum(axis=1)[None]
         small = np.where(fits, 0, left).sum(axis=2)
-        enough_cards = fits.sum(axis=2) >= self._cards
+        enough_gpus = fits.sum(axis=2) >= self._gpus
         enough_cpu = self._cpu <= states.cpu[None]
-        with_cards = self._cards > 0
-        usable = with_cards & allowed
+        with_gpus = self._gpus > 0
+        usable = with_gpus & allowed
         lost = self._part * idle
         sums = (
-            np.where(usable & ~enough_cpu & ~enough_cards, lost, 0.0),
-            np.where(usable & enough_cpu, np.where(enough_cards, self._part * small, lost), 0.0),
-            np.where(usable & ~enough_cpu & enough_cards, lost, 0.0),
-            np.where(~with_cards & enough_cpu, lost, 0.0),
-            np.where(~with_cards & ~enough_cpu, lost, 0.0),
-            np.where(with_cards & ~allowed, lost, 0.0),
+            np.where(usable & ~enough_cpu & ~enough_gpus, lost, 0.0),
+            np.where(usable & enough_cpu, np.where(enough_gpus, self._part * small, lost), 0.0),
+            np.where(usable & ~enough_cpu & enough_gpus, lost, 0.0),
+            np.where(~with_gpus & enough_cpu, lost, 0.0),
+            np.where(~with_gpus & ~enough_cpu, lost, 0.0),
+            np.where(with_gpus & ~allowed, lost, 0.0),
         )
         total = np.zeros(len(states))
         for part in sums:
@@ -131,7 +131,7 @@ class FragmentationGradient:
         if not len(places):
             return rated
         own = states.part(places)
-        if shape.cards != 1 or shape.whole:
+        if shape.gpus != 1 or shape.whole:
             after = own.without(shape.cpu, several_taken(shape, own.left))
             rated.scores[places] = self._scores(own, after)
         else:
@@ -139,15 +139,15 @@ class FragmentationGradient:
         return rated
 
     def _rate_share(self, shape: PodShape, own: NodeStates, places: Rows, rated: Rated) -> None:
-        """Rate nodes for a share; of each one's cards take the best, of equal ones the first."""
-        nodes, cards = different_cards(own.left, shape.compute)
+        """Rate nodes for a share; of each one's GPUs take the best, of equal ones the first."""
+        nodes, gpus = different_gpus(own.left, shape.compute)
         tried = own.part(nodes)
         left = tried.left.copy()
-        left[np.arange(len(nodes)), cards] -= shape.compute
+        left[np.arange(len(nodes)), gpus] -= shape.compute
         scores = self._scores(own, tried.without(shape.cpu, left))
-        chosen = best_of_each(nodes, cards, scores)
+        chosen = best_of_each(nodes, gpus, scores)
         into = places[nodes[chosen]]
-        rated.scores[into], rated.cards[into] = scores[chosen], cards[chosen]
+        rated.scores[into], rated.gpus[into] = scores[chosen], gpus[chosen]
 
     def _scores(self, before: NodeStates, after: NodeStates) -> FloatColumn:
         """Return the scores of states by what they were before, each node of which is there once.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows
-from bayplan_plugins.gpus.columns import Cards
+from bayplan_plugins.gpus.columns import GpuMatrix
 
 __all__ = ["KnownStates", "StateTable", "kinds_of"]
 
@@ -19,7 +19,7 @@ _Table = npt.NDArray[np.float64]
 
 
 class KnownStates:
-    """Numbers the different states of nodes, whatever the order of their cards."""
+    """Numbers the different states of nodes, whatever the order of their GPUs."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -91,7 +91,7 @@ class StateTable:
         self._table[: len(table)], self._known[: len(known)] = table, known
 
 
-def _texts(cpu: IntColumn, kind: IntColumn, left: Cards) -> list[bytes]:
+def _texts(cpu: IntColumn, kind: IntColumn, left: GpuMatrix) -> list[bytes]:
     keys = np.empty((len(left), left.shape[1] + 2), dtype=np.int64)
     keys[:, 0], keys[:, 1] = cpu, kind
     keys[:, 2:] = left

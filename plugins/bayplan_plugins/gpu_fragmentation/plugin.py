@@ -1,7 +1,7 @@
-"""GPUFragmentation: rate nodes, and choose the card of a share, by what would become useless.
+"""GPUFragmentation: rate nodes, and choose the GPU of a share, by what would become useless.
 
 The policies are in modules of their own; this one keeps what is known of each kind of pod on each
-node up to date, and takes the card that the policy names.
+node up to date, and takes the GPU that the policy names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api import Quantity
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.api.resources import amount_of
 from bayplan.dialects.kai.shares import is_reservation
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
@@ -50,9 +50,9 @@ from bayplan_plugins.gpu_fragmentation.shapes import (
 )
 from bayplan_plugins.gpu_fragmentation.states import StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
-from bayplan_plugins.gpus.columns import NO_CARD
+from bayplan_plugins.gpus.columns import NO_GPU
 from bayplan_plugins.gpus.ledger import GpuLedger
-from bayplan_plugins.gpus.vendors.contract import NodeCards
+from bayplan_plugins.gpus.vendors.adapter import GpusInUse
 
 __all__ = ["GPUFragmentation", "GPUFragmentationArgs"]
 
@@ -64,13 +64,13 @@ _MOST_SHAPES = 512
 _MOST_PODS = 1e9
 _MOVED_HERE = 1e6
 _LAST: StateKey[BoolColumn] = StateKey("gpu-fragmentation.last")
-"""The nodes that are the last choice for the pod: they give out parts of cards."""
+"""The nodes that are the last choice for the pod: they give out parts of GPUs."""
 _LEAST_OF_OTHERS = 50.0
 """The least score of the other nodes; those of the last choice have 0."""
 
 
 class TypicalPod(Args):
-    """Pods of the workload: their CPU, cards, thousandths of each, and on which models they run."""
+    """Pods of the workload: their CPU, GPUs, thousandths of each, and on which models they run."""
 
     cpu: str = "0"
     gpus: int = Field(default=0, ge=0, le=64)
@@ -120,7 +120,7 @@ class _Known:
 
 
 class GPUFragmentation(Plugin[GPUFragmentationArgs]):
-    """Prefer the node and the card where a share leaves the least that nobody can use."""
+    """Prefer the node and the GPU where a share leaves the least that nobody can use."""
 
     Args = GPUFragmentationArgs
     reads = Reads.CLUSTER
@@ -173,7 +173,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         if not added or is_reservation(pod.pod):
             return
         requests = self._shared.requests(pod)
-        if self._learned.see(pod, requests, self._source.card_memory()):
+        if self._learned.see(pod, requests, self._source.gpu_memory()):
             if self._workload is not self._learned.in_use:
                 self._workload = self._learned.in_use
                 self._has_shares = _has_shares(self._workload)
@@ -220,7 +220,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         return known.rated
 
     def _shape(self, pod: PodInfo) -> PodShape:
-        memory = self._source.card_memory()
+        memory = self._source.gpu_memory()
         requests = self._shared.requests(pod)
         key = (pod.facts, tuple(requests.values()), memory)
         found = self._shapes.get(key)
@@ -234,7 +234,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by what the pod asks of cards, and by where it was moved."""
+        """Sign by what the pod asks of GPUs, and by where it was moved."""
         moved = self._moved(pod)
         node = moved.node if moved is not None else ""
         return (tuple(self._ledger.requests(pod).values()), node)
@@ -252,7 +252,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         return self._has_shares
 
     def _last_choice(self, pod: PodInfo) -> BoolColumn | None:
-        """Return which nodes a pod gets last: for whole cards, those that give out parts.
+        """Return which nodes a pod gets last: for whole GPUs, those that give out parts.
 
         None where no node is preferred to them. The policies of others stay as they are published.
         """
@@ -261,7 +261,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         arrays = self._ledger.columns.arrays()
         if not arrays.shared.any() or not self._shape(pod).whole:
             return None
-        others = ~arrays.shared & (arrays.contract != NO_CARD)
+        others = ~arrays.shared & (arrays.adapter != NO_GPU)
         return arrays.shared if others.any() else None
 
     @hookimpl
@@ -304,7 +304,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
 
     @hookimpl
     def overdue(self) -> Overdue | None:
-        """Move pods so that cards become of use again, if the profile says so."""
+        """Move pods so that GPUs become of use again, if the profile says so."""
         if self._repacking is None:
             return None
         self._refresh()
@@ -327,24 +327,24 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
 
     @hookimpl
     def reserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
-        """Take the card that the policy names, if the contract lets anybody choose."""
+        """Take the GPU that the policy names, if the adapter lets anybody choose."""
         moved = self._moved(pod)
         if moved is not None and moved.node == node.name:
             state[NOTES] = (*(state.get(NOTES) or ()), moved.told)
-        contract = self._ledger.contract(node.name)
-        request = self._ledger.requests(pod).get(contract.name) if contract is not None else None
-        if contract is None or request is None or request.counted:
+        adapter = self._ledger.adapter(node.name)
+        request = self._ledger.requests(pod).get(adapter.name) if adapter is not None else None
+        if adapter is None or request is None or request.counted:
             return None
-        if not request.simple or request.cards != 1:
+        if not request.simple or request.gpus != 1:
             return None
-        # All idle cards are alike for a pod that takes a whole one.
+        # All idle GPUs are alike for a pod that takes a whole one.
         if request.whole:
-            own = self._ledger.idle_card(pod, node.name)
+            own = self._ledger.idle_gpu(pod, node.name)
         else:
-            own = self._best_card(pod, node, state.get(_SHAPE))
+            own = self._best_gpu(pod, node, state.get(_SHAPE))
         if own is None:
             return None
-        choice = contract.choose(pod, request, own)
+        choice = adapter.choose(pod, request, own)
         if choice.shares:
             self._ledger.hold(pod, node.name, choice.shares)
         return None
@@ -354,17 +354,17 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         """Release the pod's shares."""
         self._ledger.release(pod, node.name)
 
-    def _best_card(self, pod: PodInfo, node: NodeRow, shape: PodShape | None) -> NodeCards | None:
-        """Return the card that was the best one when the node was rated; None if any will do."""
+    def _best_gpu(self, pod: PodInfo, node: NodeRow, shape: PodShape | None) -> GpusInUse | None:
+        """Return the GPU that was the best one when the node was rated; None if any will do."""
         known = self._known.get(shape) if shape is not None else None
-        place = int(known.rated.cards[node.row]) if known is not None else FIRST
-        if place == FIRST or place >= len(self._ledger.cards(node.name)):
+        place = int(known.rated.gpus[node.row]) if known is not None else FIRST
+        if place == FIRST or place >= len(self._ledger.gpus(node.name)):
             return None
         return self._ledger.state(node.name, pod.uid, only=place)
 
 
 def _has_shares(workload: Sequence[WeightedShape]) -> bool:
-    return any(one.shape.cards > 0 and not one.shape.whole for one in workload)
+    return any(one.shape.gpus > 0 and not one.shape.whole for one in workload)
 
 
 def _policy(args: GPUFragmentationArgs, source: StateSource) -> Policy:

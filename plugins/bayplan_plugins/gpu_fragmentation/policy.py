@@ -8,11 +8,11 @@ from typing import Protocol
 
 import numpy as np
 
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows
-from bayplan_plugins.gpus.columns import Cards
+from bayplan_plugins.gpus.columns import GpuMatrix
 
 __all__ = [
     "FIRST",
@@ -20,13 +20,13 @@ __all__ = [
     "Rated",
     "best_fit",
     "best_of_each",
-    "different_cards",
+    "different_gpus",
     "several_taken",
     "with_room",
 ]
 
 FIRST = -1
-"""Instead of a card's place: the first free cards, as all free cards are alike."""
+"""Instead of a GPU's place: the first free GPUs, as all free GPUs are alike."""
 _NO_FIT = 1 << 40
 _PLACE_BITS = 32
 _PLACES = (1 << _PLACE_BITS) - 1
@@ -39,28 +39,28 @@ _NO_LOSSES = np.zeros(0, dtype=np.int64)
 class Rated:
     """What is known of a pod on each node, which holds until the node changes.
 
-    ``scores``: higher is better. ``cards``: the place of the card to take. ``lost``: which slots
-    for pods of several cards the pod would use up, by the policy's number for that, 0 for none.
+    ``scores``: higher is better. ``gpus``: the place of the GPU to take. ``lost``: which slots
+    for pods of several GPUs the pod would use up, by the policy's number for that, 0 for none.
     """
 
     scores: FloatColumn
-    cards: IntColumn
+    gpus: IntColumn
     lost: IntColumn = field(default_factory=lambda: _NO_LOSSES)
 
     @classmethod
     def nowhere(cls, size: int) -> Rated:
         """Return the scores of nodes none of which has room."""
-        cards = np.empty(size, dtype=np.int64)
-        cards.fill(FIRST)
-        return cls(np.zeros(size), cards)
+        gpus = np.empty(size, dtype=np.int64)
+        gpus.fill(FIRST)
+        return cls(np.zeros(size), gpus)
 
     def forget(self, row: int) -> None:
         """Take note that one node has no room."""
-        self.scores[row], self.cards[row], self.lost[row] = 0.0, FIRST, 0
+        self.scores[row], self.gpus[row], self.lost[row] = 0.0, FIRST, 0
 
     def update(self, rows: Rows, found: Rated) -> None:
         """Take over what is known now of some nodes."""
-        self.scores[rows], self.cards[rows] = found.scores, found.cards
+        self.scores[rows], self.gpus[rows] = found.scores, found.gpus
         if len(self.lost):
             self.lost[rows] = found.lost
 
@@ -90,42 +90,42 @@ class Policy(Protocol):
         """Bring the scores of the feasible nodes, of which there is one at least, to 0 to 100."""
 
 
-def best_fit(left: Cards, compute: int) -> IntColumn:
-    """Return, by node, the place of the first fitting card with the least left."""
+def best_fit(left: GpuMatrix, compute: int) -> IntColumn:
+    """Return, by node, the place of the first fitting GPU with the least left."""
     places: IntColumn = np.where(left >= compute, left, _NO_FIT).argmin(axis=1)
     return places
 
 
 def with_room(shape: PodShape, states: NodeStates) -> Rows:
-    """Return the places of the nodes whose CPU and cards are enough for a pod."""
+    """Return the places of the nodes whose CPU and GPUs are enough for a pod."""
     fits = states.cpu >= shape.cpu
-    if shape.cards == 1:
+    if shape.gpus == 1:
         fits &= np.logical_or.reduce(states.left >= shape.compute, axis=1)
-    elif shape.cards:
-        fits &= (states.left >= shape.compute).sum(axis=1) >= shape.cards
+    elif shape.gpus:
+        fits &= (states.left >= shape.compute).sum(axis=1) >= shape.gpus
     return fits.nonzero()[0]
 
 
-def several_taken(shape: PodShape, left: Cards) -> Cards:
-    """Return what is left of cards when each node gives a pod whole cards, or shares of several.
+def several_taken(shape: PodShape, left: GpuMatrix) -> GpuMatrix:
+    """Return what is left of GPUs when each node gives a pod whole GPUs, or shares of several.
 
-    Whole cards are the first free ones, shares those of the fitting cards with the least left.
+    Whole GPUs are the first free ones, shares those of the fitting GPUs with the least left.
     """
-    if not shape.cards:
+    if not shape.gpus:
         return left
     if shape.whole:
         free = left >= WHOLE
-        return np.where(free & (free.cumsum(axis=1) <= shape.cards), 0, left)
+        return np.where(free & (free.cumsum(axis=1) <= shape.gpus), 0, left)
     fitting = np.where(left >= shape.compute, left, _NO_FIT)
     rank = fitting.argsort(axis=1, kind="stable").argsort(axis=1)
-    taken = (rank < shape.cards) & (fitting != _NO_FIT)
+    taken = (rank < shape.gpus) & (fitting != _NO_FIT)
     return np.where(taken, left - shape.compute, left)
 
 
-def different_cards(left: Cards, compute: int) -> tuple[Rows, Rows]:
-    """Return pairs of a node's place and a card's: the first of each node's equal cards.
+def different_gpus(left: GpuMatrix, compute: int) -> tuple[Rows, Rows]:
+    """Return pairs of a node's place and a GPU's: the first of each node's equal GPUs.
 
-    Cards with too little left are left out.
+    GPUs with too little left are left out.
     """
     # What is left and the place in one number, so that sorting keeps them together.
     keys = (left << _PLACE_BITS) + np.arange(left.shape[1])
@@ -137,12 +137,12 @@ def different_cards(left: Cards, compute: int) -> tuple[Rows, Rows]:
     return nodes, keys[nodes, places] & _PLACES
 
 
-def best_of_each(nodes: Rows, cards: IntColumn, scores: FloatColumn) -> Rows:
-    """Return, of pairs of a node and a card, the best of each node; of equal ones the first card.
+def best_of_each(nodes: Rows, gpus: IntColumn, scores: FloatColumn) -> Rows:
+    """Return, of pairs of a node and a GPU, the best of each node; of equal ones the first GPU.
 
     :param nodes: the pairs' nodes, equal ones next to each other.
     """
-    order = np.lexsort((cards, -scores, nodes))
+    order = np.lexsort((gpus, -scores, nodes))
     first = np.ones(len(order), dtype=np.bool_)
     first[1:] = nodes[order][1:] != nodes[order][:-1]
     return order[first]

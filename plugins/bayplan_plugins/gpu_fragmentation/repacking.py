@@ -1,7 +1,7 @@
-"""Repacking: now and then move pods so that cards become of use again.
+"""Repacking: now and then move pods so that GPUs become of use again.
 
-The measure is that of :mod:`.stranded`: a move is worth the thousandths of cards that are stranded
-no more. Columns estimate that for every pod, and for all shares of one card together; the best are
+The measure is that of :mod:`.stranded`: a move is worth the thousandths of GPUs that are stranded
+no more. Columns estimate that for every pod, and for all shares of one GPU together; the best are
 then tried: in a trial the pods are taken off their node and placed again by the whole profile, as
 they will be once they are made again. Each move makes less stranded, so no pod goes back and forth.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from bayplan import Args, Handle, Overdue, PodInfo
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.dialects import may_be_evicted
 from bayplan.inputs.durations import parse_duration
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
@@ -41,7 +41,7 @@ class RepackArgs(Args):
     """How often pods may be moved, and for what.
 
     ``movesPerHour`` is how many pods at most, 0 for none. A pod that has run for less than
-    ``minRuntime`` stays. ``leastGain`` is what each move has to free at least, in cards.
+    ``minRuntime`` stays. ``leastGain`` is what each move has to free at least, in GPUs.
     """
 
     moves_per_hour: float = Field(default=0.0, ge=0.0, le=_HOUR)
@@ -57,7 +57,7 @@ class RepackArgs(Args):
 
 @dataclass(frozen=True)
 class Move:
-    """Pods that are moved together, their new nodes by key, and the cards that this frees."""
+    """Pods that are moved together, their new nodes by key, and the GPUs that this frees."""
 
     pods: Sequence[PodInfo]
     nodes: dict[str, str]
@@ -65,13 +65,13 @@ class Move:
 
     @property
     def each(self) -> float:
-        """The cards that one pod's move frees."""
+        """The GPUs that one pod's move frees."""
         return self.gain / len(self.pods)
 
 
 @dataclass(frozen=True)
 class _Held:
-    """A pod with cards on a node: the row of the node, and the places of its cards."""
+    """A pod with GPUs on a node: the row of the node, and the places of its GPUs."""
 
     pod: PodInfo
     row: int
@@ -209,7 +209,7 @@ class Repacking:
     # What it would be worth ------------------------------------------------------------------
 
     def _held(self) -> list[_Held]:
-        """Return the pods with cards that run for themselves."""
+        """Return the pods with GPUs that run for themselves."""
         rows = self._handle.snapshot.nodes.row_of
         found = []
         for pod, node in self._handle.snapshot.placed.values():
@@ -234,7 +234,7 @@ class Repacking:
         held = self._held()
         if not held:
             return
-        groups = [[place] for place in range(len(held))] + _on_one_card(held)
+        groups = [[place] for place in range(len(held))] + _on_one_gpu(held)
         worth = np.zeros(len(groups))
         first = np.array([held[group[0]].row for group in groups], dtype=np.intp)
         before = self._source.of(first)
@@ -256,7 +256,7 @@ class Repacking:
                 one = held[place]
                 cpu[number] += one.shape.cpu
                 left[number, list(one.places)] += one.shape.compute
-        left = np.minimum(left, self._source.all_cards(before.rows))
+        left = np.minimum(left, self._source.all_gpus(before.rows))
         return NodeStates(before.rows, cpu, left)
 
     def _elsewhere(self, held: Sequence[_Held]) -> FloatColumn:
@@ -269,7 +269,7 @@ class Repacking:
         for shape, members in by_shape.items():
             rated = self._rated(shape)
             fits = everywhere.cpu >= shape.cpu
-            fits &= (everywhere.left >= shape.compute).sum(axis=1) >= shape.cards
+            fits &= (everywhere.left >= shape.compute).sum(axis=1) >= shape.gpus
             fits &= self._source.allowed(shape.choice)
             scores = np.where(fits, self._policy.scores(shape, rated), -np.inf)
             rows = np.array([held[place].row for place in members])
@@ -304,13 +304,13 @@ def _maker(pod: PodInfo) -> str:
     return next((f"{pod.namespace}/{one.kind}/{one.name}/{one.uid}" for one in owners), "")
 
 
-def _on_one_card(held: Sequence[_Held]) -> list[list[int]]:
-    """Return the groups of a few shares that are alone on a card together."""
-    cards: dict[tuple[int, int], list[int]] = {}
+def _on_one_gpu(held: Sequence[_Held]) -> list[list[int]]:
+    """Return the groups of a few shares that are alone on a GPU together."""
+    gpus: dict[tuple[int, int], list[int]] = {}
     for number, one in enumerate(held):
         for place in one.places:
-            cards.setdefault((one.row, place), []).append(number)
-    few = (own for own in cards.values() if 1 < len(own) <= _MOST_TOGETHER)
+            gpus.setdefault((one.row, place), []).append(number)
+    few = (own for own in gpus.values() if 1 < len(own) <= _MOST_TOGETHER)
     return [own for own in few if all(len(held[number].places) == 1 for number in own)]
 
 

@@ -1,8 +1,8 @@
-"""What of a node's cards stays idle when a few pods of the workload are offered to it.
+"""What of a node's GPUs stays idle when a few pods of the workload are offered to it.
 
 Each node is offered several fixed sequences of pods; a pod that does not fit is skipped, a share
-takes the fitting card with the least left. All nodes and sequences advance together. At each step
-all sequences offer a pod of the same sort (whole cards, a share, none), in the workload's
+takes the fitting GPU with the least left. All nodes and sequences advance together. At each step
+all sequences offer a pod of the same sort (whole GPUs, a share, none), in the workload's
 proportions, so that a step needs a few operations on columns only.
 """
 
@@ -14,10 +14,10 @@ from enum import Enum
 
 import numpy as np
 
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
-from bayplan_plugins.gpus.columns import Cards
+from bayplan_plugins.gpus.columns import GpuMatrix
 
 __all__ = ["Rollouts"]
 
@@ -33,11 +33,11 @@ class _Sort(Enum):
 
 @dataclass(frozen=True)
 class _Step:
-    """One pod for each sequence: its CPU, cards, compute and the place of its choice of nodes."""
+    """One pod for each sequence: its CPU, GPUs, compute and the place of its choice of nodes."""
 
     sort: _Sort
     cpu: IntColumn
-    cards: IntColumn
+    gpus: IntColumn
     compute: IntColumn
     choice: IntColumn
 
@@ -61,18 +61,18 @@ class Rollouts:
         self._sequences = sequences
         self._steps = _steps(workload, choices, sequences, length)
 
-    def idle(self, cpu: IntColumn, left: Cards, allowed: BoolColumn) -> FloatColumn:
-        """Return the thousandths of cards that stay idle on each node, the mean of all sequences.
+    def idle(self, cpu: IntColumn, left: GpuMatrix, allowed: BoolColumn) -> FloatColumn:
+        """Return the thousandths of GPUs that stay idle on each node, the mean of all sequences.
 
         :param cpu: milli-CPU left, by node.
-        :param left: thousandths left, by node and card.
+        :param left: thousandths left, by node and GPU.
         :param allowed: by node and choice, whether pods of the choice may use the node.
         """
         count, times, size = len(cpu), self._sequences, left.shape[1]
         cpu = np.repeat(cpu, times).reshape(count, times)
-        cards = np.repeat(left.astype(np.int32), times, axis=0).reshape(count, times, size)
-        # The same numbers in one row, and where each rollout begins: it takes a card by its place.
-        row = cards.reshape(-1)
+        gpus = np.repeat(left.astype(np.int32), times, axis=0).reshape(count, times, size)
+        # The same numbers in one row, and where each rollout begins: it takes a GPU by its place.
+        row = gpus.reshape(-1)
         starts = np.arange(0, row.size, size)
         anywhere = np.count_nonzero(allowed) == allowed.size
         for step in self._steps:
@@ -80,19 +80,19 @@ class Rollouts:
             if step.sort is not _Sort.NONE and not anywhere:
                 fits &= allowed[:, step.choice]
             if step.sort is _Sort.WHOLE:
-                free = cards == WHOLE
+                free = gpus == WHOLE
                 order = free.cumsum(axis=2, dtype=np.int32)
-                fits &= order[:, :, -1] >= step.cards
-                free &= order <= (step.cards * fits)[:, :, None]
-                np.copyto(cards, 0, where=free)
+                fits &= order[:, :, -1] >= step.gpus
+                free &= order <= (step.gpus * fits)[:, :, None]
+                np.copyto(gpus, 0, where=free)
             elif step.sort is _Sort.SHARE:
-                fitting = np.where(cards >= step.compute[:, None], cards, _NO_FIT)
+                fitting = np.where(gpus >= step.compute[:, None], gpus, _NO_FIT)
                 best = fitting.argmin(axis=2).reshape(-1)
                 best += starts
                 fits &= (fitting.reshape(-1)[best] != _NO_FIT).reshape(count, times)
                 row[best] -= (step.compute * fits).reshape(-1)
             cpu -= step.cpu * fits
-        idle: FloatColumn = cards.sum(axis=2).mean(axis=1)
+        idle: FloatColumn = gpus.sum(axis=2).mean(axis=1)
         return idle
 
 
@@ -117,7 +117,7 @@ def _steps(
             step = _Step(
                 sort,
                 np.array([pod.cpu for pod in pods]),
-                np.array([pod.cards for pod in pods], dtype=np.int32),
+                np.array([pod.gpus for pod in pods], dtype=np.int32),
                 np.array([pod.compute for pod in pods], dtype=np.int32),
                 np.array([choices[members[place]] for place in row.tolist()]),
             )
@@ -126,6 +126,6 @@ def _steps(
 
 
 def _sort(shape: PodShape) -> _Sort:
-    if not shape.cards:
+    if not shape.gpus:
         return _Sort.NONE
-    return _Sort.WHOLE if shape.whole or shape.cards > 1 else _Sort.SHARE
+    return _Sort.WHOLE if shape.whole or shape.gpus > 1 else _Sort.SHARE

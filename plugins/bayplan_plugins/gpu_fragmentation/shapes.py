@@ -1,4 +1,4 @@
-"""What pods ask of a node's CPU and cards, and how often each kind of pod comes.
+"""What pods ask of a node's CPU and GPUs, and how often each kind of pod comes.
 
 A *shape* is all that the policies know of a pod. The workload is either given, or learned from the
 pods that arrive.
@@ -13,7 +13,7 @@ from functools import cached_property
 
 from bayplan import PodInfo
 from bayplan.api import PodSpec
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.api.pod import (
     Affinity,
     NodeAffinity,
@@ -23,7 +23,7 @@ from bayplan.api.pod import (
 )
 from bayplan.snapshot import SpecFacts
 from bayplan_plugins.gpus.requests import Requests
-from bayplan_plugins.gpus.vendors.contract import CardRequest
+from bayplan_plugins.gpus.vendors.adapter import ShareRequest
 
 __all__ = [
     "LearnedWorkload",
@@ -55,20 +55,20 @@ class NodeChoice:
 
 @dataclass(frozen=True)
 class PodShape:
-    """What a pod asks for: milli-CPU, a number of cards, thousandths of each, and which nodes.
+    """What a pod asks for: milli-CPU, a number of GPUs, thousandths of each, and which nodes.
 
-    A pod without cards has ``cards`` 0. Shares of less than a card are of one card only, or of
-    several cards by as much each.
+    A pod without GPUs has ``gpus`` 0. Shares of less than a GPU are of one GPU only, or of
+    several GPUs by as much each.
     """
 
     cpu: int
-    cards: int
+    gpus: int
     compute: int
     choice: NodeChoice
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.cpu, self.cards, self.compute, self.choice))
+        return hash((self.cpu, self.gpus, self.compute, self.choice))
 
     def __hash__(self) -> int:
         """Return the hash, computed once."""
@@ -76,18 +76,18 @@ class PodShape:
 
     @property
     def whole(self) -> bool:
-        """Whether the pod asks for whole cards."""
-        return self.cards > 0 and self.compute >= WHOLE
+        """Whether the pod asks for whole GPUs."""
+        return self.gpus > 0 and self.compute >= WHOLE
 
     @property
     def cluster(self) -> int:
-        """The number of whole cards, 0 for shares."""
-        return self.cards if self.whole else 0
+        """The number of whole GPUs, 0 for shares."""
+        return self.gpus if self.whole else 0
 
     @property
     def total(self) -> int:
-        """The thousandths of cards in all."""
-        return self.cards * self.compute
+        """The thousandths of GPUs in all."""
+        return self.gpus * self.compute
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,11 @@ def choice_of(spec: PodSpec) -> NodeChoice:
     return NodeChoice(f"{sorted(spec.node_selector.items())} {required}", spec)
 
 
-def shape_of(pod: PodInfo, requests: Requests, card_memory: int) -> PodShape:
+def shape_of(pod: PodInfo, requests: Requests, gpu_memory: int) -> PodShape:
     """Return the shape of a pod.
 
-    :param requests: what it asks of cards, by contract.
-    :param card_memory: the memory in bytes of a typical card; 0 if it is not known.
+    :param requests: what it asks of GPUs, by adapter.
+    :param gpu_memory: the memory in bytes of a typical GPU; 0 if it is not known.
     """
     request = next(iter(sorted(requests.values(), key=lambda one: one.implicit)), None)
     cpu = pod.requests.get("cpu", 0)
@@ -122,9 +122,9 @@ def shape_of(pod: PodInfo, requests: Requests, card_memory: int) -> PodShape:
     if request is None:
         return PodShape(cpu, 0, 0, choice)
     compute = max(request.compute, round(request.share * WHOLE))
-    if request.memory and card_memory:
-        compute = max(compute, -(-request.memory * WHOLE // card_memory))
-    return PodShape(cpu, request.cards, min(WHOLE, compute), choice)
+    if request.memory and gpu_memory:
+        compute = max(compute, -(-request.memory * WHOLE // gpu_memory))
+    return PodShape(cpu, request.gpus, min(WHOLE, compute), choice)
 
 
 def choice_of_models(label: str, models: Sequence[str]) -> NodeChoice:
@@ -159,28 +159,28 @@ class LearnedWorkload:
     """The shapes of the pods seen so far; the policies use it once enough have been seen.
 
     ``latest`` are the shapes at the last look, which comes whenever a quarter more pods have been
-    seen; there, pods of several whole cards are taken as if one of each size had come already, and
+    seen; there, pods of several whole GPUs are taken as if one of each size had come already, and
     four that take a largest node.
     ``in_use`` changes only when the shapes differ by more than a tenth of all pods from it, so that
     scores stay comparable and need not be computed again.
 
-    :param largest: returns the most CPU (milli) and cards (thousandths) that nodes have.
+    :param largest: returns the most CPU (milli) and GPUs (thousandths) that nodes have.
     """
 
     def __init__(self, largest: Callable[[], tuple[int, int]]) -> None:
         self._largest = largest
         self._seen: OrderedDict[str, None] = OrderedDict()
-        self._counts: Counter[tuple[SpecFacts, tuple[CardRequest, ...]]] = Counter()
-        self._shapes: dict[tuple[SpecFacts, tuple[CardRequest, ...]], PodShape] = {}
+        self._counts: Counter[tuple[SpecFacts, tuple[ShareRequest, ...]]] = Counter()
+        self._shapes: dict[tuple[SpecFacts, tuple[ShareRequest, ...]], PodShape] = {}
         self._next = _TO_LEARN
         self.in_use: list[WeightedShape] = []
         self.latest: list[WeightedShape] = []
 
     def unseen(self) -> list[WeightedShape]:
-        """Return the workload while too few pods have been seen: pods of several cards may come."""
+        """Return the workload while too few pods have been seen: pods of several GPUs may come."""
         return weighted(expected(Counter(), *self._largest()).items())
 
-    def see(self, pod: PodInfo, requests: Requests, card_memory: int) -> bool:
+    def see(self, pod: PodInfo, requests: Requests, gpu_memory: int) -> bool:
         """Count a pod once; return whether ``latest``, and maybe ``in_use``, have changed."""
         if pod.uid in self._seen:
             return False
@@ -191,7 +191,7 @@ class LearnedWorkload:
         if key not in self._counts:
             if len(self._counts) >= _MOST_SHAPES:
                 return False
-            self._shapes[key] = shape_of(pod, requests, card_memory)
+            self._shapes[key] = shape_of(pod, requests, gpu_memory)
         self._counts[key] += 1
         total = self._counts.total() if len(self._seen) >= self._next else 0
         if total < self._next:
@@ -212,16 +212,16 @@ class LearnedWorkload:
         return sum(part for part in more if part > 0)
 
 
-def expected(seen: Counter[PodShape], most_cpu: int, most_cards: int) -> Counter[PodShape]:
-    """Return pods of several cards that may come though none like them has been seen.
+def expected(seen: Counter[PodShape], most_cpu: int, most_gpus: int) -> Counter[PodShape]:
+    """Return pods of several GPUs that may come though none like them has been seen.
 
-    One each of two, four and eight whole cards with as much CPU a card as others have, and four
+    One each of two, four and eight whole GPUs with as much CPU a GPU as others have, and four
     that take all of a largest node.
     """
-    cards = sum(shape.total * count for shape, count in seen.items()) / WHOLE
-    cpu = sum(shape.cpu * count for shape, count in seen.items() if shape.cards)
-    each = int(cpu / cards) if cards else 0
+    gpus = sum(shape.total * count for shape, count in seen.items()) / WHOLE
+    cpu = sum(shape.cpu * count for shape, count in seen.items() if shape.gpus)
+    each = int(cpu / gpus) if gpus else 0
     found = Counter(PodShape(each * size, size, WHOLE, _ANY) for size in _SIZES)
-    if most_cards >= 2 * WHOLE:
-        found[PodShape(most_cpu, most_cards // WHOLE, WHOLE, _ANY)] += 4
+    if most_gpus >= 2 * WHOLE:
+        found[PodShape(most_cpu, most_gpus // WHOLE, WHOLE, _ANY)] += 4
     return found

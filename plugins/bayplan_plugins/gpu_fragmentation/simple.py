@@ -1,6 +1,6 @@
 """Policies to compare with: best fit, dot product, packing, clustering, and chance.
 
-Formulas as in the simulator of "Beware of Fragmentation" (USENIX ATC 2023). The card is the fitting
+Formulas as in the simulator of "Beware of Fragmentation" (USENIX ATC 2023). The GPU is the fitting
 one with the least left, the first of equal ones, except by chance.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.gpu_fragmentation.policy import FIRST, Rated, best_fit
 from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
@@ -22,7 +22,7 @@ Formula = Callable[[PodShape, NodeStates, StateSource], FloatColumn]
 _HALF = 0.5
 _ONLY_SUCH, _SUCH_TOO, _EMPTY = 75, 50, 25
 _PACKED, _USED_LEAST, _USED_MOST = 33, 33, 50
-_ON_USED_CARD = 100
+_ON_USED_GPU = 100
 
 
 class SimplePolicy:
@@ -47,7 +47,7 @@ class SimplePolicy:
 
     def rate(self, shape: PodShape, states: NodeStates) -> Rated:
         """Rate nodes."""
-        return Rated(self._formula(shape, states, self._source), _cards(shape, states))
+        return Rated(self._formula(shape, states, self._source), _gpus(shape, states))
 
     def renew(self, shape: PodShape, rows: Rows, rated: Rated) -> bool:
         """Leave it to ``rate``."""
@@ -69,7 +69,7 @@ class SimplePolicy:
 
 
 class ByChance:
-    """Rate nodes at random, and take any card that fits.
+    """Rate nodes at random, and take any GPU that fits.
 
     :param seed: of the random numbers.
     """
@@ -87,9 +87,9 @@ class ByChance:
         """Do nothing: nothing is kept."""
 
     def rate(self, shape: PodShape, states: NodeStates) -> Rated:
-        """Choose cards."""
-        if shape.cards != 1 or shape.whole:
-            return Rated(np.zeros(len(states)), _cards(shape, states))
+        """Choose GPUs."""
+        if shape.gpus != 1 or shape.whole:
+            return Rated(np.zeros(len(states)), _gpus(shape, states))
         drawn = self._random.random(states.left.shape)
         return Rated(
             np.zeros(len(states)),
@@ -112,47 +112,47 @@ class ByChance:
 
 def best_fit_score(shape: PodShape, states: NodeStates, source: StateSource) -> FloatColumn:
     """Return more for nodes that the pod leaves fuller."""
-    most_cpu, most_cards = source.most()
+    most_cpu, most_gpus = source.most()
     cpu = (states.cpu - shape.cpu) / most_cpu
-    cards = (states.left.sum(axis=1) - shape.total) / most_cards
-    score: FloatColumn = np.maximum(0.0, np.trunc(100.0 * (1.0 - _HALF * cpu - _HALF * cards)))
+    gpus = (states.left.sum(axis=1) - shape.total) / most_gpus
+    score: FloatColumn = np.maximum(0.0, np.trunc(100.0 * (1.0 - _HALF * cpu - _HALF * gpus)))
     return score
 
 
 def dot_product(shape: PodShape, states: NodeStates, source: StateSource) -> FloatColumn:
     """Return less for nodes whose rest looks in the direction of what the pod asks for."""
-    most_cpu, most_cards = source.most()
+    most_cpu, most_gpus = source.most()
     cpu = states.cpu / most_cpu * shape.cpu / most_cpu
-    cards = states.left.sum(axis=1) / most_cards * shape.total / most_cards
-    score: FloatColumn = np.trunc(100.0 * (1.0 - (cpu + cards) / 2.0))
+    gpus = states.left.sum(axis=1) / most_gpus * shape.total / most_gpus
+    score: FloatColumn = np.trunc(100.0 * (1.0 - (cpu + gpus) / 2.0))
     return score
 
 
 def packing(shape: PodShape, states: NodeStates, source: StateSource) -> FloatColumn:
-    """Prefer used cards, then free cards of used nodes, then other nodes."""
+    """Prefer used GPUs, then free GPUs of used nodes, then other nodes."""
     scores = np.zeros(len(states))
-    if not shape.cards:
+    if not shape.gpus:
         return scores
-    exists = source.all_cards(states.rows) > 0
+    exists = source.all_gpus(states.rows) > 0
     free = ((states.left >= WHOLE) & exists).sum(axis=1)
     untouched = free == exists.sum(axis=1)
     scores[:] = np.where(
-        untouched, np.maximum(_PACKED - free, free), max(_USED_MOST - shape.cards, _USED_LEAST)
+        untouched, np.maximum(_PACKED - free, free), max(_USED_MOST - shape.gpus, _USED_LEAST)
     )
     if not shape.whole:
         used = np.where(states.left < WHOLE, states.left, 0)
         left = used[np.arange(len(states)), best_fit(used, shape.compute)]
         fits = (used >= shape.compute).any(axis=1)
-        tight = np.maximum(_ON_USED_CARD - (left * 100 // WHOLE) // 10, _USED_MOST)
+        tight = np.maximum(_ON_USED_GPU - (left * 100 // WHOLE) // 10, _USED_MOST)
         scores = np.where(fits, tight, scores)
     return scores
 
 
 def clustering(shape: PodShape, states: NodeStates, source: StateSource) -> FloatColumn:
     """Prefer nodes that have pods of the same size, above all those that have no others."""
-    if not shape.cards:
+    if not shape.gpus:
         return np.zeros(len(states))
-    _, most_cards = source.most()
+    _, most_gpus = source.most()
     idle = states.left.sum(axis=1)
     own = shape.cluster
     classes = [source.clusters(row) for row in states.rows.tolist()]
@@ -160,12 +160,12 @@ def clustering(shape: PodShape, states: NodeStates, source: StateSource) -> Floa
         (_ONLY_SUCH if found == {own} else _SUCH_TOO) if own in found else (0 if found else _EMPTY)
         for found in classes
     ]
-    packed = 25 * (most_cards - idle) // most_cards
+    packed = 25 * (most_gpus - idle) // most_gpus
     score: FloatColumn = np.array(parts, dtype=np.float64) + packed
     return score
 
 
-def _cards(shape: PodShape, states: NodeStates) -> IntColumn:
-    if shape.cards == 1 and not shape.whole:
+def _gpus(shape: PodShape, states: NodeStates) -> IntColumn:
+    if shape.gpus == 1 and not shape.whole:
         return best_fit(states.left, shape.compute)
     return np.full(len(states), FIRST)

@@ -1,8 +1,8 @@
-"""Room for pods of several cards, and what it costs to use it up.
+"""Room for pods of several GPUs, and what it costs to use it up.
 
-A node has a *slot* for a pod of n whole cards when that many are free, with enough CPU. A share on
-a free card may use up a slot. How dear slots are follows from how many there are, and how many will
-be needed until the idle cards of the cluster are used up.
+A node has a *slot* for a pod of n whole GPUs when that many are free, with enough CPU. A share on
+a free GPU may use up a slot. How dear slots are follows from how many there are, and how many will
+be needed until the idle GPUs of the cluster are used up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_plugins.gpu_fragmentation.shapes import WeightedShape
 from bayplan_plugins.gpu_fragmentation.states import NodeStates
@@ -75,23 +75,23 @@ class Slots:
         several = [
             (one, choice)
             for one, choice in zip(workload, choices, strict=True)
-            if one.shape.cards > 1
+            if one.shape.gpus > 1
         ]
         shapes = [one.shape for one, _ in several]
         part = np.array([one.part for one, _ in several])
-        self._shape_cards = np.array([[shape.cards] for shape in shapes], dtype=np.int64)
+        self._shape_gpus = np.array([[shape.gpus] for shape in shapes], dtype=np.int64)
         self._shape_cpu = np.array([[max(1, shape.cpu)] for shape in shapes], dtype=np.int64)
         self._shape_choice = [choice for _, choice in several]
-        sizes = sorted({shape.cards for shape in shapes})
-        self.cards = np.array(sizes, dtype=np.float64)
-        own = np.array([[shape.cards == size for shape in shapes] for size in sizes])
+        sizes = sorted({shape.gpus for shape in shapes})
+        self.gpus = np.array(sizes, dtype=np.float64)
+        own = np.array([[shape.gpus == size for shape in shapes] for size in sizes])
         self._mean = own * part / (own * part).sum(axis=1, keepdims=True) if sizes else own
-        # A pod of eight cards uses up four slots of two.
+        # A pod of eight GPUs uses up four slots of two.
         asked = [
-            (shape.cards, weight * shape.cards) for shape, weight in zip(shapes, part, strict=True)
+            (shape.gpus, weight * shape.gpus) for shape, weight in zip(shapes, part, strict=True)
         ]
-        needed = [sum(sum_ for cards, sum_ in asked if cards >= size) / size for size in sizes]
-        self._sizes, self._needs = self.cards.tolist(), needed
+        needed = [sum(sum_ for gpus, sum_ in asked if gpus >= size) / size for size in sizes]
+        self._sizes, self._needs = self.gpus.tolist(), needed
         self._each = sum(one.part * one.shape.total for one in workload) or float(WHOLE)
 
     def of(self, states: NodeStates, allowed: BoolColumn) -> SlotTable:
@@ -99,23 +99,23 @@ class Slots:
 
         :param allowed: by node and choice, whether pods of the choice may use the node.
         """
-        if not len(self.cards) or not len(states):
-            return np.zeros((len(self.cards), len(states)))
+        if not len(self.gpus) or not len(states):
+            return np.zeros((len(self.gpus), len(states)))
         free = (states.left >= WHOLE).sum(axis=1)
-        slots = np.minimum(free // self._shape_cards, states.cpu.clip(min=0) // self._shape_cpu)
+        slots = np.minimum(free // self._shape_gpus, states.cpu.clip(min=0) // self._shape_cpu)
         mean: SlotTable = self._mean @ (slots * allowed[:, self._shape_choice].T)
         return mean
 
     def prices(self, slots: FloatColumn, idle: float) -> FloatColumn:
-        """Return what a slot of each size is worth, in thousandths of a card.
+        """Return what a slot of each size is worth, in thousandths of a GPU.
 
         :param slots: the number of slots of each size in the cluster.
-        :param idle: the thousandths of cards that are idle in the cluster.
+        :param idle: the thousandths of GPUs that are idle in the cluster.
         """
         # The few sizes are faster in plain numbers.
         each = idle / self._each
         found = []
-        for cards, needed, there in zip(self._sizes, self._needs, slots.tolist(), strict=True):
+        for gpus, needed, there in zip(self._sizes, self._needs, slots.tolist(), strict=True):
             scarcity = min(1.0, each * needed / max(there, _FEWEST))
-            found.append(cards / _LARGEST * (_LEAST_PRICE + _MOST_PRICE * (scarcity * scarcity)))
+            found.append(gpus / _LARGEST * (_LEAST_PRICE + _MOST_PRICE * (scarcity * scarcity)))
         return np.array(found)

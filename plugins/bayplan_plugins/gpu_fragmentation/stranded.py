@@ -1,8 +1,8 @@
-"""bayplan's own policy: place a pod where the fewest cards are stranded.
+"""bayplan's own policy: place a pod where the fewest GPUs are stranded.
 
-A node's *stranded* cards are those that stay idle when a few pods of the workload are offered to
+A node's *stranded* GPUs are those that stay idle when a few pods of the workload are offered to
 it (:mod:`.rollouts`). A node is rated by how many more would be stranded with the pod on it, and by
-the room for pods of several cards that it would use up (:mod:`.slots`).
+the room for pods of several GPUs that it would use up (:mod:`.slots`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTab
 from bayplan_plugins.gpu_fragmentation.policy import (
     Rated,
     best_of_each,
-    different_cards,
+    different_gpus,
     several_taken,
     with_room,
 )
@@ -41,7 +41,7 @@ _NO_NODES = np.zeros(0)
 
 
 class _Tried(NamedTuple):
-    """What a share would do on a card of a node with so much left.
+    """What a share would do on a GPU of a node with so much left.
 
     ``lost`` are the slots of each size that it would use up, ``number`` is that of this loss.
     """
@@ -53,7 +53,7 @@ class _Tried(NamedTuple):
 
 
 class LeastStranded:
-    """Choose the node and card where the fewest thousandths of cards are stranded."""
+    """Choose the node and GPU where the fewest thousandths of GPUs are stranded."""
 
     def __init__(self, source: StateSource) -> None:
         self._source = source
@@ -71,21 +71,21 @@ class LeastStranded:
         self._forget_losses()
 
     def _forget_losses(self) -> None:
-        self._losses = SlotLosses(len(self._slots.cards))
+        self._losses = SlotLosses(len(self._slots.gpus))
         self._known_prices: FloatColumn | None = None
         self._known_costs: FloatColumn | None = None
 
     def _forget_states(self) -> None:
         self._states = KnownStates()
         self._idle_after = StateTable(self._count_idle)
-        self._slot_table = StateTable(self._count_slots, len(self._slots.cards))
+        self._slot_table = StateTable(self._count_slots, len(self._slots.gpus))
         self._tried: dict[PodShape, dict[int, tuple[_Tried, ...]]] = {}
 
     def learn(self, workload: list[WeightedShape]) -> None:
         """Take over how many slots will be needed; what nodes strand still holds."""
         known = [one for one in workload if one.shape.choice in self._choices]
         self._slots = Slots(known, self._places(known))
-        self._slot_table = StateTable(self._count_slots, len(self._slots.cards))
+        self._slot_table = StateTable(self._count_slots, len(self._slots.gpus))
         self._slots_in_all = None
         self._forget_losses()
         self._tried.clear()
@@ -152,7 +152,7 @@ class LeastStranded:
         return self._states.of(states, states.cpu, self._kind[states.rows])
 
     def stranded(self, states: NodeStates) -> FloatColumn:
-        """Return what nodes strand in some state, in thousandths of a card."""
+        """Return what nodes strand in some state, in thousandths of a GPU."""
         if not len(self._stranded):
             self._build(len(self._source.allowed(NodeChoice())))
         return self._idle_after.of(self._numbers(states), states)[:, 0]
@@ -177,12 +177,12 @@ class LeastStranded:
         if not len(places):
             return result
         own = states.part(places)
-        if shape.cards != 1:
+        if shape.gpus != 1:
             after = own.without(shape.cpu, several_taken(shape, own.left))
             gain, lost = self._effect(own, after)
             result.scores[places], result.lost[places] = gain, self._losses.of(lost)
         else:
-            self._rate_one_card(shape, own, places, result)
+            self._rate_one_gpu(shape, own, places, result)
         return result
 
     def _effect(self, before: NodeStates, after: NodeStates) -> tuple[FloatColumn, SlotTable]:
@@ -192,21 +192,21 @@ class LeastStranded:
         gain: FloatColumn = self._stranded[rows] - self._idle_after.of(numbers, after)[:, 0]
         return gain, self._slots_of[:, rows] - self._slot_table.of(numbers, after).T
 
-    def _rate_one_card(self, shape: PodShape, own: NodeStates, places: Rows, result: Rated) -> None:
-        """Rate nodes for one card or a share; of the different ones, the first best counts."""
-        nodes, cards = different_cards(own.left, shape.compute)
-        gain, slots = self._share_effect(shape, own, nodes, cards)
+    def _rate_one_gpu(self, shape: PodShape, own: NodeStates, places: Rows, result: Rated) -> None:
+        """Rate nodes for one GPU or a share; of the different ones, the first best counts."""
+        nodes, gpus = different_gpus(own.left, shape.compute)
+        gain, slots = self._share_effect(shape, own, nodes, gpus)
         lost = self._losses.of(slots)
         total = gain - self._costs()[lost]
-        chosen = best_of_each(nodes, cards, total)
+        chosen = best_of_each(nodes, gpus, total)
         into = places[nodes[chosen]]
         result.scores[into] = gain[chosen]
-        result.cards[into] = cards[chosen]
+        result.gpus[into] = gpus[chosen]
         result.lost[into] = lost[chosen]
 
     def renew(self, shape: PodShape, rows: Rows, rated: Rated) -> bool:
         """Rate a few nodes again, each by what is known of nodes that are alike."""
-        if len(rows) > _FEW or shape.cards != 1 or not len(self._stranded):
+        if len(rows) > _FEW or shape.gpus != 1 or not len(self._stranded):
             return False
         known = self._tried.setdefault(shape, {})
         if len(known) > _MOST_TRIED or len(self._tried) > _MOST_SHAPES:
@@ -217,7 +217,7 @@ class LeastStranded:
         if missing:
             self._try(shape, self._source.of(rows[missing]), known)
         costs = self._costs().tolist()
-        scores, cards, losses = rated.scores, rated.cards, rated.lost
+        scores, gpus, losses = rated.scores, rated.gpus, rated.lost
         lefts = self._source.left(rows).tolist()
         for row, number, left in zip(rows.tolist(), numbers, lefts, strict=True):
             tried = known[number]
@@ -225,22 +225,22 @@ class LeastStranded:
                 rated.forget(row)
                 continue
             best = tried[0] if len(tried) == 1 else _cheapest(tried, costs, left)
-            scores[row], cards[row] = best.gain, left.index(best.left)
+            scores[row], gpus[row] = best.gain, left.index(best.left)
             losses[row] = best.number
         return True
 
     def _try(
         self, shape: PodShape, states: NodeStates, known: dict[int, tuple[_Tried, ...]]
     ) -> None:
-        """Find out what a share would do on the different cards of nodes."""
+        """Find out what a share would do on the different GPUs of nodes."""
         numbers = self._number[states.rows].tolist()
         found: dict[int, list[_Tried]] = {number: [] for number in numbers}
         places = with_room(shape, states)
         if len(places):
             own = states.part(places)
-            nodes, cards = different_cards(own.left, shape.compute)
-            gain, lost = self._share_effect(shape, own, nodes, cards)
-            left = own.left[nodes, cards].tolist()
+            nodes, gpus = different_gpus(own.left, shape.compute)
+            gain, lost = self._share_effect(shape, own, nodes, gpus)
+            left = own.left[nodes, gpus].tolist()
             owners = places[nodes].tolist()
             losses = [tuple(one) for one in lost.T.tolist()]
             for owner, rest, own_gain, own_loss in zip(
@@ -251,12 +251,12 @@ class LeastStranded:
         known.update((number, _worth_a_look(tried)) for number, tried in found.items())
 
     def _share_effect(
-        self, shape: PodShape, own: NodeStates, nodes: Rows, cards: IntColumn
+        self, shape: PodShape, own: NodeStates, nodes: Rows, gpus: IntColumn
     ) -> tuple[FloatColumn, SlotTable]:
-        """Return the effect of a share on pairs of a node and a card, by their places."""
+        """Return the effect of a share on pairs of a node and a GPU, by their places."""
         tried = own.part(nodes)
         left = tried.left.copy()
-        left[np.arange(len(nodes)), cards] -= shape.compute
+        left[np.arange(len(nodes)), gpus] -= shape.compute
         return self._effect(tried, tried.without(shape.cpu, left))
 
     def _prices(self) -> FloatColumn:
@@ -274,10 +274,10 @@ class LeastStranded:
         return costs
 
     def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
-        """Return what each node gains, in thousandths of a card: less stranded, less dear room."""
-        if shape.cards > 1:
-            # The slots of its own size are there for a pod of several cards.
-            costs = self._losses.costs(self._prices() * (self._slots.cards > shape.cards))
+        """Return what each node gains, in thousandths of a GPU: less stranded, less dear room."""
+        if shape.gpus > 1:
+            # The slots of its own size are there for a pod of several GPUs.
+            costs = self._losses.costs(self._prices() * (self._slots.gpus > shape.gpus))
         else:
             costs = self._costs()
         dear: FloatColumn = costs.take(rated.lost)
@@ -297,10 +297,10 @@ class LeastStranded:
 
 
 def _cheapest(tried: Sequence[_Tried], costs: Sequence[float], left: Sequence[int]) -> _Tried:
-    """Return the card that costs least; of equal ones, the first of the node.
+    """Return the GPU that costs least; of equal ones, the first of the node.
 
     :param costs: of losses of slots, by their numbers.
-    :param left: the thousandths that the node's cards have left.
+    :param left: the thousandths that the node's GPUs have left.
     """
     own = [costs[one.number] - one.gain for one in tried]
     least = min(own)
@@ -311,7 +311,7 @@ def _cheapest(tried: Sequence[_Tried], costs: Sequence[float], left: Sequence[in
 
 
 def _worth_a_look(tried: Sequence[_Tried]) -> tuple[_Tried, ...]:
-    """Leave out cards that are worse than another one whatever slots cost."""
+    """Leave out GPUs that are worse than another one whatever slots cost."""
     found = tuple(dict.fromkeys(tried))
     if len(found) == 1:
         return found

@@ -1,4 +1,4 @@
-"""What the cards of each node have left for pods that share them, as columns."""
+"""What the GPUs of each node have left for pods that share them, as columns."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from bayplan.dialects.kai.shares import (
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
 
-__all__ = ["CardColumns"]
+__all__ = ["GpuColumns"]
 
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 
 
-class CardColumns:
-    """Answers for many nodes at once; only nodes with shared cards are looked at one by one."""
+class GpuColumns:
+    """Answers for many nodes at once; only nodes with shared GPUs are looked at one by one."""
 
     def __init__(self, groups: GpuGroups) -> None:
         self._groups = groups
 
     def may_ever(self, request: GpuShareRequest, nodes: NodeView) -> BoolColumn:
-        """Return the nodes whose cards would be enough if all were free."""
+        """Return the nodes whose GPUs would be enough if all were free."""
         enough = (nodes.allocatable(GPU) >= request.devices) & (_each(request, nodes) > 0)
         return enough & ~_partitioned(nodes)
 
     def slots(self, request: GpuShareRequest, nodes: NodeView) -> IntColumn:
-        """Return how many such pods the cards of each node have left."""
+        """Return how many such pods the GPUs of each node have left."""
         each = _each(request, nodes)
         free = np.maximum(nodes.free(GPU), 0)
-        # A pod has each of its shares on another card.
+        # A pod has each of its shares on another GPU.
         count = np.where(free >= request.devices, free * each // request.devices, 0)
         for name, place in self._shared(nodes):
             count[place] = self._groups.room(request, name)
         return count
 
     def joins(self, request: GpuShareRequest, nodes: NodeView) -> BoolColumn:
-        """Return the nodes where such a pod would share a card that others use."""
+        """Return the nodes where such a pod would share a GPU that others use."""
         found = np.zeros(len(nodes), dtype=np.bool_)
         for name, place in self._shared(nodes):
             chosen = self._groups.choose(request, name)
@@ -51,7 +51,7 @@ class CardColumns:
         return found
 
     def _shared(self, nodes: NodeView) -> list[tuple[str, int]]:
-        """Return the nodes of the view with shared cards, each with its place there."""
+        """Return the nodes of the view with shared GPUs, each with its place there."""
         table = nodes.table
         if nodes.rows is not None:
             pairs = ((table.names[row], place) for place, row in enumerate(nodes.rows.tolist()))
@@ -61,7 +61,7 @@ class CardColumns:
 
 
 def _partitioned(nodes: NodeView) -> BoolColumn:
-    """Return the nodes whose cards are divided by MIG: as a label says, or by what they offer."""
+    """Return the nodes whose GPUs are divided by MIG: as a label says, or by what they offer."""
     found = np.zeros(len(nodes), dtype=np.bool_)
     for name in nodes.table.allocatable_columns:
         if name.startswith(MIG_PREFIX):
@@ -71,7 +71,7 @@ def _partitioned(nodes: NodeView) -> BoolColumn:
 
 
 def _each(request: GpuShareRequest, nodes: NodeView) -> IntColumn:
-    """Return how many such shares one card of each node takes; 0 where it asks for nothing."""
+    """Return how many such shares one GPU of each node takes; 0 where it asks for nothing."""
     labels = nodes.label(MEMORY_LABEL)
     sizes = [gpu_memory_of({MEMORY_LABEL: value}) for value in labels.values]
     sizes.append(gpu_memory_of({}))

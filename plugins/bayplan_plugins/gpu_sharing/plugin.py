@@ -1,8 +1,8 @@
-"""GPUSharing: pods that share cards in KAI's words (annotations gpu-fraction and gpu-memory).
+"""GPUSharing: pods that share GPUs in KAI's words (annotations gpu-fraction and gpu-memory).
 
-Who shares which card is known by :class:`~bayplan_plugins.gpus.vendors.kai.groups.GpuGroups`. A
-reservation pod takes the card for each group, as an ordinary pod with a GPU. So every other plugin
-counts shared cards as taken, and only this one knows what is left of them.
+Who shares which GPU is known by :class:`~bayplan_plugins.gpus.vendors.kai.groups.GpuGroups`. A
+reservation pod takes the GPU for each group, as an ordinary pod with a GPU. So every other plugin
+counts shared GPUs as taken, and only this one knows what is left of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bayplan import (
     Unit,
     hookimpl,
 )
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.cluster.protocol import CreateObject, PutConfigMap
 from bayplan.dialects.kai.shares import (
     GPU,
@@ -47,10 +47,10 @@ from bayplan.dialects.kai.shares import (
 )
 from bayplan.dialects.reading import timestamp
 from bayplan.plugin.base import Skip
-from bayplan.plugin.devices import CardHolder, NodeDevices
+from bayplan.plugin.devices import GpuHolder, NodeDevices
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
-from bayplan_plugins.gpu_sharing.columns import CardColumns
-from bayplan_plugins.gpus.vendors.contract import own_lock
+from bayplan_plugins.gpu_sharing.columns import GpuColumns
+from bayplan_plugins.gpus.vendors.adapter import own_lock
 from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
 from bayplan_plugins.gpus.vendors.kai.requests import known_share, says_shares
 
@@ -60,7 +60,7 @@ _TOO_LITTLE = "Insufficient shares of GPUs"
 _LOST = "the reservation pod of its GPU is gone"
 _UNUSED = "no pod shares its GPU any more"
 _WAIT = 40.0
-"""Seconds within which a reservation pod has to tell its card, as in KAI's binder."""
+"""Seconds within which a reservation pod has to tell its GPU, as in KAI's binder."""
 _UNTIL_USED = 60.0
 """Seconds for which a reservation pod is left to a scheduler that may be about to use it."""
 _HALF = 50.0
@@ -99,7 +99,7 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         super().__init__(args, handle)
         self._groups = handle.snapshot.shared(GpuGroups, GpuGroups)
         self._groups.spreads = args.gpus == "spread"
-        self._columns = CardColumns(self._groups)
+        self._columns = GpuColumns(self._groups)
         self._prepared: set[str] = set()
 
     @hookimpl
@@ -169,19 +169,19 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         room = self._columns.slots(request, nodes)
         for node, may, count in zip(nodes, able, room, strict=True):
             if may and count < 1:
-                card = self._groups.card_memory(node.name)
+                gpu = self._groups.gpu_memory(node.name)
                 free = self._groups.left(node.name)
                 # Of several GPUs, the one with the least left among those with the most decides.
                 most = [*free, *[0] * request.devices][: request.devices]
-                missing = request.memory_of(card) - most[-1]
-                short = sum(one < request.memory_of(card) for one in most)
+                missing = request.memory_of(gpu) - most[-1]
+                short = sum(one < request.memory_of(gpu) for one in most)
                 where = "one GPU" if short == 1 else f"each of {short} GPUs"
                 told = ", ".join(f"{one} MiB" for one in free[:_MOST_TOLD])
                 here = f"; its shared GPUs have {told} left" if sum(free) else ""
-                if sum(free) >= request.memory_of(card) * request.devices:
+                if sum(free) >= request.memory_of(gpu) * request.devices:
                     here += ": fragmented"
                 text = f"would fit if {missing} MiB more were free on {where} of {node.name}{here}"
-                yield Remedy(text, node.row, missing / card, frees=True)
+                yield Remedy(text, node.row, missing / gpu, frees=True)
 
     # On the node -----------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class GPUSharing(Plugin[GPUSharingArgs]):
             lock=structs.replace(_LOCK, known=counted, needs=needs),
         )
 
-    def _cards(self, node: str, groups: Sequence[str]) -> list[int | str | None]:
+    def _gpus(self, node: str, groups: Sequence[str]) -> list[int | str | None]:
         """Return the indices of the GPUs of groups: None for one not known yet, a text if wrong."""
         placed = self.handle.snapshot.placed
         found: list[int | str | None] = []
@@ -246,20 +246,20 @@ class GPUSharing(Plugin[GPUSharingArgs]):
     def _is_ready(self, node: str, groups: Sequence[str]) -> bool | str:
         """Tell whether the GPUs of groups are known, or why the pod cannot have them any more."""
         if self._groups.is_overfull(node, groups):
-            # Another scheduler put pods on the card while it was prepared.
+            # Another scheduler put pods on the GPU while it was prepared.
             return _TOO_LITTLE
         known = self._groups.on_node(node)
         if any(name in known and known[name].lost for name in groups):
             return _LOST
-        cards = self._cards(node, groups)
-        wrong = next((one for one in cards if isinstance(one, str)), None)
-        return wrong if wrong is not None else None not in cards
+        gpus = self._gpus(node, groups)
+        wrong = next((one for one in gpus if isinstance(one, str)), None)
+        return wrong if wrong is not None else None not in gpus
 
     def _config_maps(self, pod: PodInfo, node: str, groups: Sequence[str]) -> list[PutConfigMap]:
-        cards = [one for one in self._cards(node, groups) if isinstance(one, int)]
+        gpus = [one for one in self._gpus(node, groups) if isinstance(one, int)]
         request = _request(pod)
-        part = request.part_of(self._groups.card_memory(node))
-        return [PutConfigMap(one) for one in config_maps(pod.pod, request, part, cards)]
+        part = request.part_of(self._groups.gpu_memory(node))
+        return [PutConfigMap(one) for one in config_maps(pod.pod, request, part, gpus)]
 
     @hookimpl
     def bind(self, pod: PodInfo) -> dict[str, str] | None:
@@ -277,7 +277,7 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         """Evict the reservation pods of groups that have no pods any more.
 
         One that never had any may be a scheduler's that is about to bind its first pod. The lock
-        keeps another one from binding a pod that shares the card while its reservation pod goes.
+        keeps another one from binding a pod that shares the GPU while its reservation pod goes.
         """
         victims, times, locks = [], [], {}
         for key, used in self._groups.unused():
@@ -296,16 +296,16 @@ class GPUSharing(Plugin[GPUSharingArgs]):
 
     @hookimpl
     def node_devices(self, node: str) -> NodeDevices | None:
-        """Tell which pods share the cards of a node."""
+        """Tell which pods share the GPUs of a node."""
         groups = self._groups.on_node(node)
         if not groups:
             return None
-        size = max(1, self._groups.card_memory(node))
-        cards = self._cards(node, list(groups))
+        size = max(1, self._groups.gpu_memory(node))
+        gpus = self._gpus(node, list(groups))
         holders = [
-            CardHolder(card, key, round(WHOLE * request.memory_of(size) / size))
-            for card, group in zip(cards, groups.values(), strict=True)
-            if isinstance(card, int)
+            GpuHolder(gpu, key, round(WHOLE * request.memory_of(size) / size))
+            for gpu, group in zip(gpus, groups.values(), strict=True)
+            if isinstance(gpu, int)
             for key, request in group.pods.items()
         ]
         return NodeDevices(holders=holders)

@@ -3,7 +3,7 @@
 Every pod with GPUs on a node holds certain shares: those that were reserved for it, those that its
 annotations name, or else a guess. Where the node's machine is known, a whole GPU is guessed at
 once, because claims must not get it: the first free ones, on the NUMA nodes that a
-NodeResourceTopology has as used. Other guesses are what the node's contract would choose, made when
+NodeResourceTopology has as used. Other guesses are what the node's adapter would choose, made when
 the state of the node is first read.
 
 What is only guessed, or chosen for a pod that is not bound yet, gives way to a pod that names its
@@ -19,15 +19,15 @@ from functools import partial
 
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
-from bayplan.api.cards import Card, Share
+from bayplan.api.gpu_shares import OfferedGpu, Share
 from bayplan.naming import counted
-from bayplan.plugin.devices import CardHolder, NodeDevices
+from bayplan.plugin.devices import GpuHolder, NodeDevices
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.model import Machine
 from bayplan_plugins.device_ledger.ledger import DeviceLedger
 from bayplan_plugins.gpus.claims import gpus_of_devices
-from bayplan_plugins.gpus.columns import CardColumns
+from bayplan_plugins.gpus.columns import GpuColumns
 from bayplan_plugins.gpus.fit import Fit, fits_again, is_overfull
 from bayplan_plugins.gpus.jobs import JobShares, PodShare, job_of
 from bayplan_plugins.gpus.machines import NOT_PROMISED, NodeMachines
@@ -36,13 +36,13 @@ from bayplan_plugins.gpus.node_gpus import NodeGpus
 from bayplan_plugins.gpus.published import PublishedNodes, nics_of_devices
 from bayplan_plugins.gpus.requests import GpuRequests, Requests, decides
 from bayplan_plugins.gpus.resources import gpu_count, shares_gpus
-from bayplan_plugins.gpus.vendors.adapters import CONTRACTS
-from bayplan_plugins.gpus.vendors.contract import CardContract, CardSource, NodeCards
-from bayplan_plugins.gpus.vendors.hami.contract import VirtualGpus
+from bayplan_plugins.gpus.vendors.adapter import GpusInUse, SourceAdapter, VendorAdapter
+from bayplan_plugins.gpus.vendors.adapters import ADAPTERS
+from bayplan_plugins.gpus.vendors.hami.adapter import VirtualGpuAdapter
 from bayplan_plugins.gpus.vendors.hami.settings import HamiArgs
-from bayplan_plugins.gpus.vendors.koordinator.contract import KoordinatorCards
+from bayplan_plugins.gpus.vendors.koordinator.adapter import KoordinatorAdapter
 from bayplan_plugins.gpus.vendors.koordinator.settings import KoordinatorArgs
-from bayplan_plugins.gpus.vendors.nvidia import DevicePluginCards
+from bayplan_plugins.gpus.vendors.nvidia import DevicePluginAdapter
 from bayplan_plugins.gpus.whole_gpus import (
     GpuState,
     WholeGpus,
@@ -58,7 +58,7 @@ __all__ = ["UNKNOWN", "GpuLedger"]
 
 UNKNOWN = NO_CODE
 """The code of a node whose machine is not known."""
-_CARDS = "cards"
+_GPUS = "GPUs"
 _TOPOLOGY = "GPU topology"
 _MOST_REMEMBERED = 8192
 
@@ -72,10 +72,10 @@ class GpuLedger:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self.machines = snapshot.shared(NodeMachines, NodeMachines)
-        self.contracts: tuple[CardContract, ...] = tuple(make(snapshot) for make in CONTRACTS)
-        self.code_of = {one.name: code for code, one in enumerate(self.contracts)}
+        self.adapters: tuple[VendorAdapter, ...] = tuple(make(snapshot) for make in ADAPTERS)
+        self.code_of = {one.name: code for code, one in enumerate(self.adapters)}
         self._use = snapshot.shared(NamespaceUse, NamespaceUse)
-        self._requests = GpuRequests(snapshot, self.contracts, self._use)
+        self._requests = GpuRequests(snapshot, self.adapters, self._use)
         self._devices = snapshot.shared(DeviceLedger, DeviceLedger)
         self._published = PublishedNodes(snapshot)
         self._versions = itertools.count(1)
@@ -88,7 +88,7 @@ class GpuLedger:
         self._with_machine: set[str] = set()
         self._shares_are_given = False
         self._unread = StaleNodes(snapshot)
-        self.columns = CardColumns(snapshot, self._fill)
+        self.columns = GpuColumns(snapshot, self._fill)
         self.fit = Fit(self.columns, self._settled)
         self._codes = NodeCodes(snapshot, self._code)
         self._states: list[GpuState] = []
@@ -97,14 +97,14 @@ class GpuLedger:
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
         self._devices.devices.on_change(self._on_devices)
-        for contract in self.contracts:
-            if isinstance(contract, CardSource):
-                contract.follow(self.refresh)
+        for adapter in self.adapters:
+            if isinstance(adapter, SourceAdapter):
+                adapter.follow(self.refresh)
         for pod, node in snapshot.placed.values():
             self._on_pod(pod, node, True)
 
     def give_shares(self) -> None:
-        """Let contracts choose GPUs by rules of their own: a plugin is there that writes them."""
+        """Let adapters choose GPUs by rules of their own: a plugin is there that writes them."""
         if not self._shares_are_given:
             self._shares_are_given = True
             self.refresh(None)
@@ -112,14 +112,14 @@ class GpuLedger:
     def configure(
         self, koordinator: KoordinatorArgs, hami: HamiArgs, device_plugin_config_map: str
     ) -> None:
-        """Set the arguments of contracts that have some."""
-        for contract in self.contracts:
-            if isinstance(contract, KoordinatorCards):
-                contract.use(koordinator)
-            elif isinstance(contract, VirtualGpus):
-                contract.use(hami)
-            elif isinstance(contract, DevicePluginCards):
-                contract.use(device_plugin_config_map)
+        """Set the arguments of adapters that have some."""
+        for adapter in self.adapters:
+            if isinstance(adapter, KoordinatorAdapter):
+                adapter.use(koordinator)
+            elif isinstance(adapter, VirtualGpuAdapter):
+                adapter.use(hami)
+            elif isinstance(adapter, DevicePluginAdapter):
+                adapter.use(device_plugin_config_map)
 
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the name of each node whose free whole GPUs changed."""
@@ -128,25 +128,25 @@ class GpuLedger:
     # What pods request -----------------------------------------------------------------------
 
     def concerns(self, pod: PodInfo) -> bool:
-        """Tell whether a pod may ask for cards, by its spec and the names of its annotations."""
+        """Tell whether a pod may ask for GPUs, by its spec and the names of its annotations."""
         return self._requests.concerns(pod)
 
     def requests(self, pod: PodInfo) -> Requests:
-        """Return what a pod requests, by contract; empty for a pod without cards."""
+        """Return what a pod requests, by adapter; empty for a pod without GPUs."""
         return self._requests.of(pod)
 
     def decides(self, requests: Requests) -> bool:
-        """Tell whether the cards of some node decide on a pod, more than their number does."""
+        """Tell whether the GPUs of some node decide on a pod, more than their number does."""
         return decides(requests, self._offered)
 
     def read_nodes(self) -> None:
-        """Read the cards of nodes that are new, which may change what a request means."""
+        """Read the GPUs of nodes that are new, which may change what a request means."""
         if self._unread.any_new:
             for name in self._unread.take()[1]:
                 self._known(name)
 
     def prepare(self) -> None:
-        """Read new nodes, and bring the columns up to date if any node has cards."""
+        """Read new nodes, and bring the columns up to date if any node has GPUs."""
         self.read_nodes()
         if self._offered:
             self.columns.arrays()
@@ -203,9 +203,9 @@ class GpuLedger:
 
     def _stated(self, pod: PodInfo, node: str, known: NodeGpus) -> tuple[Share, ...]:
         """Return what a pod's annotations say that it holds; nothing if they cannot be read."""
-        contract = known.contract
-        if contract is not None and contract.name in self.requests(pod):
-            stated = contract.held(pod, known.cards)
+        adapter = known.adapter
+        if adapter is not None and adapter.name in self.requests(pod):
+            stated = adapter.held(pod, known.gpus)
             self._snapshot.set_problem(node, pod.key, stated if isinstance(stated, str) else "")
             if stated:
                 return () if isinstance(stated, str) else stated
@@ -220,19 +220,19 @@ class GpuLedger:
         """Tell whether a pod gets whole GPUs of a node that are chosen by topology."""
         if known.whole is None or not gpu_count(pod.requests):
             return False
-        contract = known.contract
-        request = self.requests(pod).get(contract.name) if contract is not None else None
+        adapter = known.adapter
+        request = self.requests(pod).get(adapter.name) if adapter is not None else None
         return request is None or request.whole or request.counted
 
     def _may_have(self, pod: PodInfo, node: str, known: NodeGpus, shares: Sequence[Share]) -> bool:
         """Tell whether nobody has GPUs of a pod for certain that are whole ones of its own."""
         taken = {
-            share.card
+            share.gpu
             for uid, held in known.held.items()
             if uid != pod.uid and not self._yields(uid, pod, node, known)
             for share in held
         }
-        return taken.isdisjoint(share.card for share in shares)
+        return taken.isdisjoint(share.gpu for share in shares)
 
     def _yields(self, uid: str, to: PodInfo, node: str, known: NodeGpus) -> bool:
         """Tell whether a holder gives way to a pod whose GPUs are known: it has none for certain.
@@ -248,12 +248,12 @@ class GpuLedger:
         self, to: PodInfo, node: str, known: NodeGpus, shares: Sequence[Share], lasting: bool
     ) -> None:
         """Guess again for the pods that give way to a pod that turns out to hold their GPUs."""
-        lost = {share.card for share in shares}
+        lost = {share.gpu for share in shares}
         found = [
             uid
             for uid, held in known.held.items()
             if uid != to.uid
-            and not lost.isdisjoint(share.card for share in held)
+            and not lost.isdisjoint(share.gpu for share in held)
             and self._yields(uid, to, node, known)
         ]
         for uid in found:
@@ -293,11 +293,11 @@ class GpuLedger:
             self.columns.touch(node)
 
     def _guess(self, pod: PodInfo, known: NodeGpus) -> tuple[Share, ...]:
-        contract = known.contract
-        request = self.requests(pod).get(contract.name) if contract is not None else None
-        if contract is None or request is None or request.problem:
+        adapter = known.adapter
+        request = self.requests(pod).get(adapter.name) if adapter is not None else None
+        if adapter is None or request is None or request.problem:
             return ()
-        return contract.choose(pod, request, known.state()).shares
+        return adapter.choose(pod, request, known.state()).shares
 
     def hold(self, pod: PodInfo, node: str, shares: Sequence[Share]) -> None:
         """Give a pod certain shares on its node, instead of those it held."""
@@ -350,8 +350,8 @@ class GpuLedger:
             self._snapshot.on_rollback(undo)
         known.version = next(self._versions)
         known.assign(pod.uid, shares, guessed)
-        if known.contract is not None:
-            self._use.set(known.contract.name, pod, shares or ())
+        if known.adapter is not None:
+            self._use.set(known.adapter.name, pod, shares or ())
         self.columns.touch(node)
         if known.whole is not None:
             if pod.uid in self._pods.get(node, {}):
@@ -395,7 +395,7 @@ class GpuLedger:
     # Nodes -----------------------------------------------------------------------------------
 
     def refresh(self, node: str | None) -> None:
-        """Read a node's cards again (None: all), as an object that describes them changed."""
+        """Read a node's GPUs again (None: all), as an object that describes them changed."""
         if node is None:
             self._sources.clear()
             self._snapshot.touch(None)
@@ -431,20 +431,20 @@ class GpuLedger:
     def _read(self, name: str, node: Node) -> None:
         """Read which GPUs a node has; what pods hold of those that stay is kept."""
         before = self._nodes.get(name)
-        contract, cards = self._offer(name, node)
-        machine = self._machine(name, node, contract, cards)
+        adapter, gpus = self._offer(name, node)
+        machine = self._machine(name, node, adapter, gpus)
         if before is not None and before.whole is not None and machine is None:
             self._with_machine.discard(name)
             self._codes.touch(name)
             self._devices.usage.set_unclaimed(name, frozenset())
-        if not cards:
-            contract = None
-        if contract is None and machine is None:
+        if not gpus:
+            adapter = None
+        if adapter is None and machine is None:
             self._nodes.pop(name, None)
             return
-        if contract is not None:
-            self._offered.add(contract.name)
-        if before is not None and before.contract is contract and before.cards == cards:
+        if adapter is not None:
+            self._offered.add(adapter.name)
+        if before is not None and before.adapter is adapter and before.gpus == gpus:
             own = before.whole
             if own is None and machine is None:
                 return
@@ -452,12 +452,12 @@ class GpuLedger:
                 own.offered = plugin_gpus(node)
                 self._refresh_devices(name)
                 return
-        # How any card does for a pod may depend on the nodes that there are.
+        # How any GPU does for a pod may depend on the nodes that there are.
         self._requests.forget()
         held: dict[str, tuple[Share, ...]] = {}
         whole = WholeGpus(machine, plugin_gpus(node), held=held) if machine is not None else None
-        code = self.code_of[contract.name] if contract is not None else NO_CODE
-        known = self._nodes[name] = NodeGpus(contract, code, cards, whole, held)
+        code = self.code_of[adapter.name] if adapter is not None else NO_CODE
+        known = self._nodes[name] = NodeGpus(adapter, code, gpus, whole, held)
         known.version = next(self._versions)
         if machine is not None:
             self._with_machine.add(name)
@@ -489,22 +489,22 @@ class GpuLedger:
             gpus = before.gpus_of(pod.uid)
             is_there = all(0 <= gpu < len(known.whole.machine) for gpu in gpus)
             return known.whole_shares(gpus) if is_there and pod.uid not in before.guessed else ()
-        # A card that has come back has the shares again that pods say they hold of it.
-        return (stated or before.held[pod.uid]) if before.contract is known.contract else ()
+        # A GPU that has come back has the shares again that pods say they hold of it.
+        return (stated or before.held[pod.uid]) if before.adapter is known.adapter else ()
 
-    def _offer(self, name: str, node: Node) -> tuple[CardContract | None, tuple[Card, ...]]:
-        for contract in self.contracts:
-            cards = contract.cards(node)
-            if isinstance(cards, str):
-                self._snapshot.set_problem(name, _CARDS, cards)
+    def _offer(self, name: str, node: Node) -> tuple[VendorAdapter | None, tuple[OfferedGpu, ...]]:
+        for adapter in self.adapters:
+            gpus = adapter.gpus(node)
+            if isinstance(gpus, str):
+                self._snapshot.set_problem(name, _GPUS, gpus)
                 return None, ()
-            if cards is not None:
-                self._snapshot.set_problem(name, _CARDS, "")
-                return contract, cards
+            if gpus is not None:
+                self._snapshot.set_problem(name, _GPUS, "")
+                return adapter, gpus
         return None, ()
 
     def _machine(
-        self, name: str, node: Node, contract: CardContract | None, cards: Sequence[Card]
+        self, name: str, node: Node, adapter: VendorAdapter | None, gpus: Sequence[OfferedGpu]
     ) -> Machine | None:
         """Return the machine by whose topology whole GPUs of a node are chosen; None without."""
         machine = self.machines.of(node)
@@ -512,20 +512,20 @@ class GpuLedger:
         self._snapshot.set_problem(name, _TOPOLOGY, _problem(node, machine), assumed=is_read)
         if isinstance(machine, str) or not plugin_gpus(node):
             return None
-        left = self._shares_are_given and _chooses_itself(contract, cards)
+        left = self._shares_are_given and _chooses_itself(adapter, gpus)
         return None if left else machine
 
     # States ----------------------------------------------------------------------------------
 
-    def contract(self, node: str) -> CardContract | None:
-        """Return the contract by which a node offers cards; None where it has none."""
+    def adapter(self, node: str) -> VendorAdapter | None:
+        """Return the adapter by which a node offers GPUs; None where it has none."""
         known = self._known(node)
-        return known.contract if known is not None else None
+        return known.adapter if known is not None else None
 
-    def cards(self, node: str) -> tuple[Card, ...]:
-        """Return a node's cards."""
+    def gpus(self, node: str) -> tuple[OfferedGpu, ...]:
+        """Return a node's GPUs."""
         known = self._known(node)
-        return known.cards if known is not None else ()
+        return known.gpus if known is not None else ()
 
     def whole(self, node: str) -> WholeGpus | None:
         """Return a node's GPUs, of which whole ones are chosen by topology.
@@ -541,7 +541,7 @@ class GpuLedger:
         return known is not None and self._is_whole(pod, known)
 
     def uids(self, node: str) -> frozenset[str]:
-        """Return the pods on a node that ask for cards, by uid."""
+        """Return the pods on a node that ask for GPUs, by uid."""
         return frozenset(self._pods.get(node, ()))
 
     def shares(self, pod: PodInfo, node: str) -> tuple[Share, ...]:
@@ -564,18 +564,18 @@ class GpuLedger:
         known = self._fill(node)
         return known.version if known is not None else 0
 
-    def state(self, node: str, but: str = "", only: int | None = None) -> NodeCards | None:
-        """Return a node's cards and their use, without that of the pod ``but``, by uid.
+    def state(self, node: str, but: str = "", only: int | None = None) -> GpusInUse | None:
+        """Return a node's GPUs and their use, without that of the pod ``but``, by uid.
 
-        :param only: the place of a card; the others are left out.
+        :param only: the place of a GPU; the others are left out.
         """
         known = self._settled(node, but)
-        if known is None or known.contract is None:
+        if known is None or known.adapter is None:
             return None
         return known.state(but) if only is None else known.state_of(only, but)
 
     def _settled(self, node: str, but: str) -> NodeGpus | None:
-        """Return a node's cards with all pods settled; ``but`` stays as it is."""
+        """Return a node's GPUs with all pods settled; ``but`` stays as it is."""
         known = self._known(node)
         if known is not None and known.unsettled:
             own = known.unsettled.pop(but, None)
@@ -585,20 +585,20 @@ class GpuLedger:
         return known
 
     def _fill(self, name: str) -> NodeGpus | None:
-        """Return a node's cards for the columns, with all pods settled."""
+        """Return a node's GPUs for the columns, with all pods settled."""
         known = self._known(name)
         if known is not None and known.unsettled:
             self._settle(name, known)
         return known
 
-    def idle_card(self, pod: PodInfo, node: str) -> NodeCards | None:
-        """Return a node's first usable card that only this pod may use; None if there is none."""
+    def idle_gpu(self, pod: PodInfo, node: str) -> GpusInUse | None:
+        """Return a node's first usable GPU that only this pod may use; None if there is none."""
         known = self._settled(node, pod.uid)
-        return known.idle_card(pod.uid) if known is not None else None
+        return known.idle_gpu(pod.uid) if known is not None else None
 
     def codes(self) -> IntColumn:
-        """Return, per node row, the place of its contract in ``contracts``; -1 without cards."""
-        return self.columns.arrays().contract
+        """Return, per node row, the place of its adapter in ``adapters``; -1 without GPUs."""
+        return self.columns.arrays().adapter
 
     def whole_codes(self) -> IntColumn:
         """Return, per node row, the number of its ``whole_state``; UNKNOWN without a machine."""
@@ -665,11 +665,11 @@ class GpuLedger:
     # What there is ---------------------------------------------------------------------------
 
     def describe_shares(self, name: str) -> NodeDevices | None:
-        """Return a node's cards, and what its pods have of them; None where it has none."""
+        """Return a node's GPUs, and what its pods have of them; None where it has none."""
         known = self._fill(name)
-        if known is None or not known.cards:
+        if known is None or not known.gpus:
             return None
-        return NodeDevices(None, known.cards, self._holders(name, known))
+        return NodeDevices(None, known.gpus, self._holders(name, known))
 
     def describe_machine(self, name: str) -> NodeDevices | None:
         """Return a node's machine, the GPUs of its pods, and the GPU behind each of its devices."""
@@ -687,11 +687,11 @@ class GpuLedger:
         nics = nics_of_devices(listed, machine) if listed else {}
         return NodeDevices(machine, (), holders, devices, nics)
 
-    def _holders(self, name: str, known: NodeGpus) -> Sequence[CardHolder]:
+    def _holders(self, name: str, known: NodeGpus) -> Sequence[GpuHolder]:
         pods = self._pods.get(name, {})
         return [
-            CardHolder(
-                share.card,
+            GpuHolder(
+                share.gpu,
                 pods[uid].key,
                 share.compute,
                 share.memory,
@@ -716,11 +716,11 @@ def _problem(node: Node, machine: Machine | str) -> str:
     return "; ".join(notes)
 
 
-def _chooses_itself(contract: CardContract | None, cards: Sequence[Card]) -> bool:
+def _chooses_itself(adapter: VendorAdapter | None, gpus: Sequence[OfferedGpu]) -> bool:
     """Tell whether whole GPUs of a node are not given out by topology.
 
     Koordinator's rules choose them, or what the device plugin counts are replicas.
     """
-    if isinstance(contract, DevicePluginCards):
-        return any(card.slots > 1 for card in cards)
-    return isinstance(contract, KoordinatorCards)
+    if isinstance(adapter, DevicePluginAdapter):
+        return any(gpu.slots > 1 for gpu in gpus)
+    return isinstance(adapter, KoordinatorAdapter)

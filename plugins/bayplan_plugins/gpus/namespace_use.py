@@ -1,18 +1,18 @@
-"""What the pods of each namespace hold of cards, for limits of namespaces."""
+"""What the pods of each namespace hold of GPUs, for limits of namespaces."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from bayplan import PodInfo
-from bayplan.api.cards import Share
+from bayplan.api.gpu_shares import Share
 from bayplan.snapshot import Snapshot
 
 __all__ = ["NamespaceUse"]
 
 
 class NamespaceUse:
-    """Sums over the shares of a namespace's pods, by contract. The ledger of cards keeps them."""
+    """Sums over the shares of a namespace's pods, by adapter. The ledger of GPUs keeps them."""
 
     def __init__(self, _: Snapshot) -> None:
         self._held: dict[str, tuple[tuple[str, str], int, int]] = {}
@@ -22,8 +22,8 @@ class NamespaceUse:
         self.version = 0
         """Changes with every sum of a namespace with limits."""
 
-    def set(self, contract: str, pod: PodInfo, shares: Sequence[Share]) -> None:
-        """Record what a pod holds now by a contract; no shares for nothing."""
+    def set(self, adapter: str, pod: PodInfo, shares: Sequence[Share]) -> None:
+        """Record what a pod holds now by an adapter; no shares for nothing."""
         self.version += pod.namespace in self.limited
         known = self._held.pop(pod.uid, None)
         if known is not None:
@@ -31,7 +31,7 @@ class NamespaceUse:
         if shares:
             memory = sum(share.memory for share in shares)
             compute = sum(share.compute for share in shares)
-            entry = ((contract, pod.namespace), memory, compute)
+            entry = ((adapter, pod.namespace), memory, compute)
             self._held[pod.uid] = entry
             self._count(entry, 1)
 
@@ -41,13 +41,13 @@ class NamespaceUse:
         sums[0] += sign * memory
         sums[1] += sign * compute
 
-    def of(self, contract: str, namespace: str, but: str = "") -> tuple[int, int]:
+    def of(self, adapter: str, namespace: str, but: str = "") -> tuple[int, int]:
         """Return the memory (bytes) and compute (thousandths) that a namespace's pods hold.
 
         :param but: the uid of a pod that is left out.
         """
-        memory, compute = self._sums.get((contract, namespace), (0, 0))
+        memory, compute = self._sums.get((adapter, namespace), (0, 0))
         own = self._held.get(but)
-        if own is not None and own[0] == (contract, namespace):
+        if own is not None and own[0] == (adapter, namespace):
             return memory - own[1], compute - own[2]
         return memory, compute

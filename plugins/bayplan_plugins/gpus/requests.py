@@ -7,37 +7,37 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from bayplan import PodInfo
 from bayplan.snapshot import Snapshot, SpecFacts
 from bayplan_plugins.gpus.namespace_use import NamespaceUse
-from bayplan_plugins.gpus.vendors.contract import CardContract, CardRequest
+from bayplan_plugins.gpus.vendors.adapter import ShareRequest, VendorAdapter
 
 __all__ = ["NO_REQUESTS", "GpuRequests", "Requests", "decides"]
 
-Requests = Mapping[str, CardRequest]
-"""What a pod requests, by the name of the contract."""
+Requests = Mapping[str, ShareRequest]
+"""What a pod requests, by the name of the adapter."""
 NO_REQUESTS: Requests = {}
 _MOST_REMEMBERED = 8192
 
 
 class GpuRequests:
-    """The requests of pods, by contract."""
+    """The requests of pods, by adapter."""
 
     def __init__(
-        self, snapshot: Snapshot, contracts: Sequence[CardContract], use: NamespaceUse
+        self, snapshot: Snapshot, adapters: Sequence[VendorAdapter], use: NamespaceUse
     ) -> None:
         self._snapshot = snapshot
-        self._contracts = contracts
+        self._adapters = adapters
         self._use = use
-        self._reads = frozenset[str]().union(*(one.reads for one in contracts))
+        self._reads = frozenset[str]().union(*(one.reads for one in adapters))
         self._of_pods: dict[int, Requests] = {}
         self._of_kinds: dict[tuple[SpecFacts, str, Hashable], Requests] = {}
-        self._interned: dict[CardRequest, CardRequest] = {}
+        self._interned: dict[ShareRequest, ShareRequest] = {}
         self._objects_read = self._use_read = 0
 
     def concerns(self, pod: PodInfo) -> bool:
-        """Tell whether a pod may ask for cards, by its spec and the names of its annotations."""
+        """Tell whether a pod may ask for GPUs, by its spec and the names of its annotations."""
         return pod.facts.wants_devices or not self._reads.isdisjoint(pod.annotations)
 
     def of(self, pod: PodInfo) -> Requests:
-        """Return what a pod requests, by contract; empty for a pod without cards."""
+        """Return what a pod requests, by adapter; empty for a pod without GPUs."""
         if not (pod.facts.wants_devices or self.concerns(pod)):
             return NO_REQUESTS
         # Limits of namespaces are part of a request.
@@ -74,7 +74,7 @@ class GpuRequests:
         return found
 
     def _asked(self, pod: PodInfo) -> Requests:
-        asked = ((one.name, one.request(pod)) for one in self._contracts)
+        asked = ((one.name, one.request(pod)) for one in self._adapters)
         found = {name: request for name, request in asked if request is not None}
         # Equal requests are one object, which makes looking them up cheap.
         if len(self._interned) > _MOST_REMEMBERED:
@@ -83,9 +83,9 @@ class GpuRequests:
 
 
 def decides(requests: Requests, offered: Collection[str]) -> bool:
-    """Tell whether the cards of some node decide on a pod, more than their number does.
+    """Tell whether the GPUs of some node decide on a pod, more than their number does.
 
-    :param offered: the contracts that describe cards of any node.
+    :param offered: the adapters that describe GPUs of any node.
     """
     return any(
         not one.implicit or bool(one.problem) or (name in offered and not one.counted)

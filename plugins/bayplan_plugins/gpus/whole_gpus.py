@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
-from bayplan.api.cards import Share
 from bayplan.api.dra import DeviceId
+from bayplan.api.gpu_shares import Share
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.topology.machine.model import Machine
 from bayplan_plugins.gpus.machines import numa_nodes
@@ -55,11 +55,11 @@ class WholeGpus:
 
     def of_pod(self, uid: str) -> tuple[int, ...]:
         """Return the GPUs that a pod, by uid, holds."""
-        return tuple(share.card for share in self.held.get(uid, ()))
+        return tuple(share.gpu for share in self.held.get(uid, ()))
 
     def busy(self, but: str = "") -> set[int]:
         """Return the GPUs that pods hold, except those of the pod ``but``, by uid."""
-        return {share.card for uid, own in self.held.items() if uid != but for share in own}
+        return {share.gpu for uid, own in self.held.items() if uid != but for share in own}
 
     def free(self, but: str = "") -> tuple[int, ...]:
         """Return the free GPUs; those of the pod ``but``, by uid, count as free."""

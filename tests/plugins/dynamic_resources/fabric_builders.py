@@ -30,7 +30,7 @@ Content = dict[str, Any]
 def fabric(devices: dict[str, int], apart: bool = False, **double: Any) -> ConfigMap:
     """Return the ConfigMap of a fabric that attaches in 20 s.
 
-    :param devices: how many cards of each model it has.
+    :param devices: how many GPUs of each model it has.
     :param apart: whether the first model may not be beside the others.
     """
     models: list[Content] = [
@@ -81,7 +81,7 @@ def local_gpu(node_name: str, model: str = "a") -> ResourceSlice:
     return slice_of(node_name, [{"name": "local", "attributes": {"model": {"string": model}}}])
 
 
-def card_of(made: Cluster, pod: str) -> str:
+def gpu_of(made: Cluster, pod: str) -> str:
     """Return the node and the device of a pod's claim, such as "n1: a-0"."""
     for claim in made.api.list(ResourceClaim):
         users = {reference.name for reference in claim.status.reserved_for}
@@ -93,7 +93,7 @@ def card_of(made: Cluster, pod: str) -> str:
 
 
 def places(made: Cluster) -> dict[str, str]:
-    """Return where the cards of the fabric are: by name their node, "" for the pool."""
+    """Return where the GPUs of the fabric are: by name their node, "" for the pool."""
     return {
         device.name: device.node_name or one.spec.node_name
         for one in made.api.list(ResourceSlice)

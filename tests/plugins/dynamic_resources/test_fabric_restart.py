@@ -1,11 +1,11 @@
-"""A scheduler that dies while cards are being attached, and the one that follows it."""
+"""A scheduler that dies while GPUs are being attached, and the one that follows it."""
 
 from __future__ import annotations
 
 from tests.plugins.dynamic_resources.fabric_builders import (
-    card_of,
     fabric,
     fabric_cluster,
+    gpu_of,
     host,
     places,
 )
@@ -34,7 +34,7 @@ def restart(made: Cluster) -> None:
 
 
 def attaching(config: ConfigMap, seconds: float) -> Cluster:
-    """Return a cluster whose scheduler dies some seconds after it allocated a card for pod p."""
+    """Return a cluster whose scheduler dies some seconds after it allocated a GPU for pod p."""
     made = fabric_cluster(config, host("n1", "a"), host("n2", "a"), pod("p", "one"))
     made.schedule()
     made.advance(seconds)
@@ -42,15 +42,15 @@ def attaching(config: ConfigMap, seconds: float) -> Cluster:
     return made
 
 
-def test_the_next_scheduler_waits_for_the_card_that_is_being_attached() -> None:
+def test_the_next_scheduler_waits_for_the_gpu_that_is_being_attached() -> None:
     made = attaching(fabric({"a": 2}), 12)
-    before = card_of(made, "p")
+    before = gpu_of(made, "p")
     restart(made)
-    assert card_of(made, "p") == before
+    assert gpu_of(made, "p") == before
     node = before.partition(":")[0]
     text = made.scheduler.awaited("default/p")[0]
     assert (text.since, text.limit) == (0.0, 600.0)
-    assert f"waits for card a-0 to be attached to node {node}" in message(made, "p")
+    assert f"waits for device a-0 to be attached to node {node}" in message(made, "p")
     assert made.advance(8) == {"p": node}
 
 
@@ -58,11 +58,11 @@ def test_the_next_scheduler_keeps_the_time_limit_of_the_first() -> None:
     made = attaching(fabric({"a": 2}, failures=[{"card": "a-0", "result": "Silent"}]), 500)
     restart(made)
     made.advance(99)
-    assert card_of(made, "p").endswith("a-0")
+    assert gpu_of(made, "p").endswith("a-0")
     made.advance(1)
-    assert "waited 600 s for card a-0" in message(made, "p")
+    assert "waited 600 s for device a-0" in message(made, "p")
     made.advance(60)
-    assert card_of(made, "p").endswith("a-1")
+    assert gpu_of(made, "p").endswith("a-1")
     assert "p" in made.placements()
 
 
@@ -73,11 +73,11 @@ def test_the_next_scheduler_undoes_what_failed_meanwhile() -> None:
     made.api.deliver()
     restart(made)
     made.advance(60)
-    assert card_of(made, "p").endswith("a-1")
+    assert gpu_of(made, "p").endswith("a-1")
     assert "p" in made.placements()
 
 
-def test_the_next_scheduler_takes_the_card_that_was_handed_over_meanwhile() -> None:
+def test_the_next_scheduler_takes_the_gpu_that_was_handed_over_meanwhile() -> None:
     made = attaching(fabric({"a": 1}, handsOver=True), 12)
     die(made)
     made.api.clock.advance(25)
@@ -87,7 +87,7 @@ def test_the_next_scheduler_takes_the_card_that_was_handed_over_meanwhile() -> N
     assert "other" not in made.placements()
 
 
-def test_a_pod_that_went_while_nobody_scheduled_leaves_no_card_taken() -> None:
+def test_a_pod_that_went_while_nobody_scheduled_leaves_no_gpu_taken() -> None:
     made = attaching(fabric({"a": 1}), 12)
     die(made)
     made.remove("p")
@@ -111,18 +111,18 @@ def test_a_gang_goes_on_after_a_restart_between_its_writes() -> None:
     assert len(made.advance(8)) == 3
 
 
-def test_a_gang_that_cannot_go_on_after_a_restart_keeps_its_card_from_others() -> None:
+def test_a_gang_that_cannot_go_on_after_a_restart_keeps_its_gpu_from_others() -> None:
     made = fabric_cluster(fabric({"a": 2}), host("n1", "a", a_size_max="1"), host("n2", "a"))
     made.add(group("g", 2), *(pod(f"g-{i}", "one", gang="g") for i in range(2)))
     made.schedule()
     made.api.vanish_node("n2")
     made.add(pod("other", "one"))
     restart(made)
-    held = [card_of(made, name) for name in ("g-0", "g-1", "other")]
-    assert len([card for card in held if card]) == len({card for card in held if card})
+    held = [gpu_of(made, name) for name in ("g-0", "g-1", "other")]
+    assert len([gpu for gpu in held if gpu]) == len({gpu for gpu in held if gpu})
 
 
-def test_two_schedulers_never_give_a_card_to_two_claims() -> None:
+def test_two_schedulers_never_give_a_gpu_to_two_claims() -> None:
     made = fabric_cluster(fabric({"a": 2}), host("n1", "a"), host("n2", "a"))
     made.add(*(pod(name, "one") for name in "pqr"))
     second = Scheduler(made.api, default_profiles())

@@ -36,21 +36,21 @@ WHOLE = 1000
 CORE, RATIO = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio"
 
 
-def shape(cpu: int, cards: int, compute: int = WHOLE) -> PodShape:
-    return PodShape(cpu, cards, compute if cards else 0, NodeChoice())
+def shape(cpu: int, gpus: int, compute: int = WHOLE) -> PodShape:
+    return PodShape(cpu, gpus, compute if gpus else 0, NodeChoice())
 
 
 def states(cpu: Sequence[int], left: Sequence[Sequence[int]]) -> NodeStates:
     return NodeStates(np.arange(len(cpu)), np.array(cpu), np.array(left))
 
 
-def gpu_objects(name: str, cards: int, cpu: str = "32") -> list[ApiObject]:
+def gpu_objects(name: str, gpus: int, cpu: str = "32") -> list[ApiObject]:
     """A node with Koordinator's Device."""
-    amounts: dict[str, Any] = {CORE: str(100 * cards), RATIO: str(100 * cards)}
-    card = {CORE: "100", RATIO: "100", "koordinator.sh/gpu-memory": "16Gi"}
+    amounts: dict[str, Any] = {CORE: str(100 * gpus), RATIO: str(100 * gpus)}
+    gpu = {CORE: "100", RATIO: "100", "koordinator.sh/gpu-memory": "16Gi"}
     devices = [
-        {"type": "gpu", "id": f"{name}-{minor}", "minor": minor, "health": True, "resources": card}
-        for minor in range(cards)
+        {"type": "gpu", "id": f"{name}-{minor}", "minor": minor, "health": True, "resources": gpu}
+        for minor in range(gpus)
     ]
     device = {
         "apiVersion": "scheduling.koordinator.sh/v1alpha1",
@@ -72,13 +72,11 @@ def share_pod(name: str, percent: int, cpu: str = "1") -> Pod:
 def plain_fragmentation(
     workload: Sequence[tuple[PodShape, float]], cpu: int, left: Sequence[int]
 ) -> float:
-    """The published definition, one pod and one card at a time."""
+    """The published definition, one pod and one GPU at a time."""
     total = 0.0
     for pod, part in workload:
         fits = (
-            pod.cards > 0
-            and pod.cpu <= cpu
-            and sum(one >= pod.compute for one in left) >= pod.cards
+            pod.gpus > 0 and pod.cpu <= cpu and sum(one >= pod.compute for one in left) >= pod.gpus
         )
         lost = sum(one for one in left if one < pod.compute) if fits else sum(left)
         total += part * lost
@@ -127,9 +125,9 @@ def test_what_is_known_of_a_state_is_what_would_be_computed(
     source = StateSource(cluster.snapshot, cluster.snapshot.shared(GpuLedger, GpuLedger))
     policy = FragmentationGradient(source)
     policy.forget(weighted((one, 1.0) for one in shapes))
-    cpu, left = [1000 * one for one, _ in nodes], [cards for _, cards in nodes]
-    turned = states(cpu, [cards[::-1] for cards in left])
-    alone = [states([own], [cards]) for own, cards in zip(cpu, left, strict=True)]
+    cpu, left = [1000 * one for one, _ in nodes], [gpus for _, gpus in nodes]
+    turned = states(cpu, [gpus[::-1] for gpus in left])
+    alone = [states([own], [gpus]) for own, gpus in zip(cpu, left, strict=True)]
     expected = [policy.fragmentation(one)[0] for one in alone]
     table = StateTable(lambda some: policy.fragmentation(some)[:, None])
     known, kind = KnownStates(), np.zeros(len(nodes), dtype=np.int64)
@@ -149,18 +147,18 @@ def test_what_stays_idle_is_as_if_pods_were_placed_one_by_one(
 ) -> None:
     rollouts = Rollouts(weighted([(pod, 1.0)]), [0], 2, 6)
     found = rollouts.idle(np.array([1000 * cpu]), np.array([left]), np.ones((1, 1), dtype=np.bool_))
-    cards, cores = list(left), 1000 * cpu
+    gpus, cores = list(left), 1000 * cpu
     for _ in range(6):
-        fitting = sorted((one, place) for place, one in enumerate(cards) if one >= pod.compute)
-        if pod.cpu > cores or len(fitting) < pod.cards:
+        fitting = sorted((one, place) for place, one in enumerate(gpus) if one >= pod.compute)
+        if pod.cpu > cores or len(fitting) < pod.gpus:
             break
-        for _, place in fitting[: pod.cards] if pod.cards else ():
-            cards[place] -= pod.compute
+        for _, place in fitting[: pod.gpus] if pod.gpus else ():
+            gpus[place] -= pod.compute
         cores -= pod.cpu
-    assert found[0] == sum(cards)
+    assert found[0] == sum(gpus)
 
 
-def test_several_shares_take_the_cards_with_the_least_left() -> None:
+def test_several_shares_take_the_gpus_with_the_least_left() -> None:
     left = several_taken(shape(0, 2, 300), np.array([[900, 300, 200, 400]]))
     assert left.tolist() == [[900, 0, 200, 100]]
 
@@ -191,13 +189,13 @@ def test_the_workload_is_learned_from_what_arrives() -> None:
     assert parts == pytest.approx({300: 0.75, 600: 0.25}, abs=0.05)
 
 
-def test_memory_counts_as_a_part_of_the_typical_card() -> None:
+def test_memory_counts_as_a_part_of_the_typical_gpu() -> None:
     cluster = Cluster(gpu_objects("n", 8))
     amounts: dict[str, Any] = {"koordinator.sh/gpu.shared": 1, "koordinator.sh/gpu-memory": "4Gi"}
     cluster.add(make_pod("p", **amounts))
     ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
     info = cluster.snapshot.living["default/p"]
-    memory = StateSource(cluster.snapshot, ledger).card_memory()
+    memory = StateSource(cluster.snapshot, ledger).gpu_memory()
     assert memory == 16 << 30
     assert shape_of(info, ledger.requests(info), memory).compute == 250
 
@@ -205,10 +203,10 @@ def test_memory_counts_as_a_part_of_the_typical_card() -> None:
 # Choices -------------------------------------------------------------------------------------
 
 
-def cards_of(cluster: Cluster, node: str) -> dict[str, list[int]]:
+def gpus_of_node(cluster: Cluster, node: str) -> dict[str, list[int]]:
     ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
     placed = [pod for pod, on in cluster.snapshot.placed.values() if on == node]
-    return {pod.name: [one.card for one in ledger.shares(pod, node)] for pod in placed}
+    return {pod.name: [one.gpu for one in ledger.shares(pod, node)] for pod in placed}
 
 
 def test_a_share_goes_where_it_leaves_nothing_useless() -> None:
@@ -219,19 +217,19 @@ def test_a_share_goes_where_it_leaves_nothing_useless() -> None:
         cluster.add(share_pod(f"p{number}", 50))
         cluster.schedule()
     found = [
-        (node, card)
+        (node, gpu)
         for node in "ab"
-        for cards in cards_of(cluster, node).values()
-        for card in cards
+        for gpus in gpus_of_node(cluster, node).values()
+        for gpu in gpus
     ]
-    assert sorted(map(found.count, set(found))) == [2, 2], "each used card is full"
+    assert sorted(map(found.count, set(found))) == [2, 2], "each used GPU is full"
 
 
 @pytest.mark.parametrize(
     "policy",
     ["LeastStranded", "FGD", "BestFit", "DotProd", "GpuPacking", "GpuClustering", "Random"],
 )
-def test_no_policy_gives_more_of_a_card_than_it_has(policy: str) -> None:
+def test_no_policy_gives_more_of_a_gpu_than_it_has(policy: str) -> None:
     objects = [obj for node in ("a", "b", "c") for obj in gpu_objects(node, 4)]
     cluster = Cluster(objects, plugins={"GPUFragmentation": {"policy": policy}})
     for number in range(60):
@@ -261,7 +259,7 @@ def test_the_cached_path_equals_the_plain_path(policy: str, percents: list[int])
             cluster.schedule()
             if number % 7 == 6:
                 cluster.remove(f"p{number - 3}")
-        found.append([cards_of(cluster, f"n{node}") for node in range(12)])
+        found.append([gpus_of_node(cluster, f"n{node}") for node in range(12)])
     assert found[0] == found[1]
 
 
@@ -287,7 +285,7 @@ def test_few_nodes_are_rated_as_many_are(full: bool, monkeypatch: pytest.MonkeyP
             policy.changed([cluster.snapshot.nodes.row_of[node]])
             found.append([policy.rate(one, source.of(everywhere)) for one in kinds[:2]])
         for mine, theirs in zip(*found, strict=True):
-            for column in ("scores", "cards", "lost"):
+            for column in ("scores", "gpus", "lost"):
                 assert getattr(mine, column).tolist() == getattr(theirs, column).tolist(), column
 
 
@@ -314,7 +312,7 @@ KAI_TYPICAL = [{"cpu": "1", "gpus": 1, "gpuMilli": 500, "count": 1}]
 def kai_cluster(
     policy: str, *nodes: str, gpus: int = 1, cached: bool = True, **args: Any
 ) -> Cluster:
-    """Return a cluster whose kubelet runs pods, with nodes whose cards are 80,000 MiB."""
+    """Return a cluster whose kubelet runs pods, with nodes whose GPUs are 80,000 MiB."""
     given = {"GPUFragmentation": {"policy": policy, **args}}
     cluster = Cluster(plugins=given, cached=cached)
     start_controllers(cluster.api)
@@ -330,7 +328,7 @@ def kai_pod(name: str, fraction: str = "", memory: str = "", node: str = "") -> 
 
 
 def left_of(cluster: Cluster, node: str) -> list[int]:
-    """Return the thousandths left of each card of a node, as the policies see them."""
+    """Return the thousandths left of each GPU of a node, as the policies see them."""
     ledger = cluster.snapshot.shared(GpuLedger, GpuLedger)
     row = cluster.snapshot.nodes.row_of[node]
     found: list[int] = StateSource(cluster.snapshot, ledger).of(np.array([row])).left[0].tolist()
@@ -356,18 +354,18 @@ def test_a_fraction_leaves_room_for_a_pod_that_takes_a_whole_node() -> None:
     cluster = kai_cluster("LeastStranded", "a", "b", gpus=4, workload=typical)
     cluster.add(kai_pod("first", "0.7", node="b"))
     cluster.schedule()
-    # There it shares no card, but the four cards of the other node stay free together.
+    # There it shares no GPU, but the four GPUs of the other node stay free together.
     cluster.add(kai_pod("second", "0.7"))
     assert cluster.schedule()["second"] == "b"
 
 
-def test_the_workload_is_learned_from_fractions_and_not_from_what_holds_their_cards() -> None:
+def test_the_workload_is_learned_from_fractions_and_not_from_what_holds_their_gpus() -> None:
     cluster = kai_cluster("LeastStranded", "a", "b", gpus=4)
     cluster.add(*(kai_pod(f"p{number}", "0.4") for number in range(12)))
     cluster.schedule()
     (call,) = (one for one in cluster.profile.runtime["score"] if one.name == "GPUFragmentation")
     learned = call.plugin._learned.in_use
-    assert [(one.shape.cards, one.shape.compute) for one in learned] == [(1, 400)]
+    assert [(one.shape.gpus, one.shape.compute) for one in learned] == [(1, 400)]
 
 
 @examples(5)

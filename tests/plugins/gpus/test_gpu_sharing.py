@@ -21,13 +21,13 @@ from bayplan.profiles.loading import load_profiles
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
 
-CARD = 80_000
+GPU = 80_000
 SIZE = "nvidia.com/gpu.memory"
 TOO_LITTLE = "Insufficient shares of GPUs."
 
 
-def node(name: str = "n", gpus: int = 2, card: int = CARD, **labels: str) -> Node:
-    return make_node(name, gpu=gpus, labels={SIZE: str(card), **labels})
+def node(name: str = "n", gpus: int = 2, gpu: int = GPU, **labels: str) -> Node:
+    return make_node(name, gpu=gpus, labels={SIZE: str(gpu), **labels})
 
 
 def sharer(name: str, fraction: str = "", memory: str = "", devices: str = "", **more: Any) -> Pod:
@@ -63,7 +63,7 @@ def reservations(cluster: Cluster) -> list[Pod]:
 # Stories -----------------------------------------------------------------------------------
 
 
-def test_pods_share_a_card_that_a_reservation_pod_holds() -> None:
+def test_pods_share_a_gpu_that_a_reservation_pod_holds() -> None:
     cluster = sharing(node(), sharer("a", "0.5"), sharer("b", memory="30000"))
     assert group_of(cluster, "a") == group_of(cluster, "b")
     (reservation,) = reservations(cluster)
@@ -81,7 +81,7 @@ def test_pods_share_a_card_that_a_reservation_pod_holds() -> None:
     }
 
 
-def test_a_shared_card_is_taken_for_pods_with_whole_gpus() -> None:
+def test_a_shared_gpu_is_taken_for_pods_with_whole_gpus() -> None:
     cluster = sharing(node(), sharer("a", "0.1"), make_pod("whole", gpu=2))
     assert "Insufficient nvidia.com/gpu" in cluster.message("whole")
     cluster.add(make_pod("one", gpu=1), sharer("b", "0.5"))
@@ -89,7 +89,7 @@ def test_a_shared_card_is_taken_for_pods_with_whole_gpus() -> None:
     assert group_of(cluster, "a") == group_of(cluster, "b")
 
 
-def test_a_pod_that_runs_with_an_unreadable_share_holds_its_whole_card() -> None:
+def test_a_pod_that_runs_with_an_unreadable_share_holds_its_whole_gpu() -> None:
     running = sharer("a", "half", labels={GROUP_LABEL: "g"}, node="n")
     held = reservation_pod("n", "g", running)
     cluster = sharing(node(gpus=1), held, running, sharer("b", "0.1"))
@@ -102,7 +102,7 @@ def test_a_pod_that_runs_with_an_unreadable_share_holds_its_whole_card() -> None
     assert not cluster.snapshot.problems
 
 
-def test_the_last_pod_that_ends_gives_the_card_back() -> None:
+def test_the_last_pod_that_ends_gives_the_gpu_back() -> None:
     cluster = sharing(node(gpus=1), sharer("a", "0.5"), sharer("b", "0.5"), make_pod("c", gpu=1))
     cluster.remove("a")
     assert "c" not in cluster.schedule()
@@ -139,7 +139,7 @@ def test_a_remedy_for_several_gpus_says_on_how_many_it_is_missing() -> None:
     assert told.text.startswith("would fit if 8000 MiB more were free on each of 2 GPUs of n")
 
 
-def test_several_devices_are_different_cards() -> None:
+def test_several_devices_are_different_gpus() -> None:
     cluster = sharing(node(), sharer("a", "0.5", devices="2"), sharer("b", "0.5", devices="2"))
     labels = pod_of(cluster, "a").metadata.labels
     groups = [text for key, text in labels.items() if key.startswith(f"{GROUP_LABEL}/")]
@@ -153,7 +153,7 @@ def test_several_devices_are_different_cards() -> None:
 
 
 @pytest.mark.parametrize(("placement", "shared"), [("pack", True), ("spread", False)])
-def test_cards_are_packed_or_pods_are_spread(placement: str, shared: bool) -> None:
+def test_gpus_are_packed_or_pods_are_spread(placement: str, shared: bool) -> None:
     cluster = sharing(node(), sharer("a", "0.3"), sharer("b", "0.3"), gpus=placement)
     assert (group_of(cluster, "a") == group_of(cluster, "b")) == shared
 
@@ -165,7 +165,7 @@ def test_nodes_are_packed_or_pods_are_spread(nodes: str, chosen: str) -> None:
     assert cluster.schedule()["b"] == chosen
 
 
-def test_the_fullest_card_that_fits_comes_first() -> None:
+def test_the_fullest_gpu_that_fits_comes_first() -> None:
     pods = [sharer("a", "0.6"), sharer("b", "0.5"), sharer("c", "0.4")]
     cluster = sharing(node(), *pods)
     assert group_of(cluster, "c") == group_of(cluster, "a")
@@ -177,7 +177,7 @@ def test_a_share_that_cannot_be_read_keeps_its_pod_pending() -> None:
     assert cluster.message("a") == problem
 
 
-def test_nodes_with_partitions_share_no_cards() -> None:
+def test_nodes_with_partitions_share_no_gpus() -> None:
     labelled = node("a", **{"node-role.kubernetes.io/runai-mig-enabled": "true"})
     partitioned = make_node("b", gpu=1, **{"nvidia.com/mig-1g.10gb": 7})
     cluster = sharing(labelled, partitioned, sharer("p", "0.1"))
@@ -207,13 +207,13 @@ def test_a_restart_reads_the_groups_back() -> None:
     assert "Insufficient shares of GPUs" in again.message("c")
 
 
-def test_a_card_that_another_scheduler_filled_meanwhile_is_not_shared() -> None:
+def test_a_gpu_that_another_scheduler_filled_meanwhile_is_not_shared() -> None:
     cluster = Cluster([node(gpus=1), sharer("ours", "0.6")], plugins=["GPUSharing"])
     cluster.schedule()
     (reservation,) = reservations(cluster)
     group = reservation.metadata.labels[GROUP_LABEL]
     cluster.add(sharer("theirs", "0.6", labels={GROUP_LABEL: group}, node="n"))
-    # Only now does the reservation say which card it got.
+    # Only now does the reservation say which GPU it got.
     meta = replace(reservation.metadata, annotations={INDEX_ANNOTATION: "0"})
     cluster.api.update(replace(reservation, metadata=meta))
     cluster.schedule()
@@ -251,7 +251,7 @@ def test_a_pod_whose_labels_stand_from_a_failed_try_gets_those_of_its_groups() -
     assert labels == {"app": "web", GROUP_LABEL: group_of(cluster, "a")}
 
 
-def test_a_reservation_that_never_tells_its_card_gives_the_node_back() -> None:
+def test_a_reservation_that_never_tells_its_gpu_gives_the_node_back() -> None:
     cluster = Cluster(plugins=["GPUSharing"])  # without a kubelet
     cluster.add(node(), sharer("a", "0.5"))
     cluster.schedule()
@@ -264,7 +264,7 @@ def test_a_reservation_that_never_tells_its_card_gives_the_node_back() -> None:
 
 
 def answering(reservation: Pod, index: int) -> Pod:
-    """Return a reservation pod that says which card it got."""
+    """Return a reservation pod that says which GPU it got."""
     meta = replace(reservation.metadata, annotations={INDEX_ANNOTATION: str(index)})
     return replace(reservation, metadata=meta)
 
@@ -275,7 +275,7 @@ def test_a_pod_whose_reservation_goes_does_not_wait_for_it(fails: bool) -> None:
     cluster.schedule()
     (first,) = reservations(cluster)
     if fails:
-        # The kubelet has no card for it, as another scheduler was faster.
+        # The kubelet has no GPU for it, as another scheduler was faster.
         cluster.api.update(replace(first, status=PodStatus(phase="Failed")))
     else:
         cluster.api.delete(Pod, first.key)
@@ -299,7 +299,7 @@ def test_a_refused_binding_leaves_its_reservation_for_the_next_try() -> None:
 
 
 def test_no_pod_opens_a_reservation_on_a_node_that_has_too_few_gpus() -> None:
-    """The reservation pod of a group with pods went, and another one got its card."""
+    """The reservation pod of a group with pods went, and another one got its GPU."""
     lost = sharer("lost", "0.9", labels={GROUP_LABEL: "lost"}, node="n")
     other = answering(reservation_pod("n", "other", make_pod("first"), "image"), 0)
     cluster = sharing(node(gpus=1), other, lost, sharer("a", "0.5"))
@@ -318,7 +318,7 @@ def state(groups: GpuGroups, node: str) -> dict[str, tuple[list[str], str]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_trials_leave_no_trace_and_no_card_is_above_its_memory(seed: int) -> None:
+def test_trials_leave_no_trace_and_no_gpu_is_above_its_memory(seed: int) -> None:
     rng = random.Random(seed)
     cluster = sharing(node("n", 3), node("m", 2, 40_000))
     groups = cluster.snapshot.shared(GpuGroups, GpuGroups)
@@ -344,8 +344,8 @@ def test_trials_leave_no_trace_and_no_card_is_above_its_memory(seed: int) -> Non
         assert before == {node: state(groups, node) for node in ("n", "m")}
         assert (used == cluster.snapshot.nodes.used("nvidia.com/gpu")).all()
         for name in ("n", "m"):
-            card = groups.card_memory(name)
-            assert all(one.memory(card) <= card for one in groups.on_node(name).values())
+            gpu = groups.gpu_memory(name)
+            assert all(one.memory(gpu) <= gpu for one in groups.on_node(name).values())
             assert groups.free_gpus(name) >= 0
         for key in here:
             if rng.random() < 0.2:
@@ -357,7 +357,7 @@ def test_trials_leave_no_trace_and_no_card_is_above_its_memory(seed: int) -> Non
     assert live == {pod.key for pod in reservations(cluster)}
 
 
-def test_a_whole_gpu_pod_preempts_the_pods_that_share_a_card() -> None:
+def test_a_whole_gpu_pod_preempts_the_pods_that_share_a_gpu() -> None:
     cluster = sharing(node(gpus=1), sharer("a", "0.5"), sharer("b", "0.5"))
     cluster.add(make_pod("urgent", gpu=1, priority=10))
     cluster.schedule()
@@ -380,7 +380,7 @@ def test_no_more_pods_go_while_the_reservation_of_those_that_went_is_going() -> 
     assert len(evicted(cluster)) == 2
 
 
-def test_nobody_shares_the_card_that_a_nominated_pod_only_seems_to_have() -> None:
+def test_nobody_shares_the_gpu_that_a_nominated_pod_only_seems_to_have() -> None:
     cluster = sharing(node(gpus=1), sharer("a0", "0.5"), sharer("a1", "0.5"))
     cluster.add(sharer("urgent", "0.3", priority=10))
     cluster.schedule()
@@ -394,7 +394,7 @@ def test_nobody_shares_the_card_that_a_nominated_pod_only_seems_to_have() -> Non
     assert len(evicted(cluster)) == 1
 
 
-def test_what_is_freed_on_several_cards_is_kept_for_the_pod_that_preempts() -> None:
+def test_what_is_freed_on_several_gpus_is_kept_for_the_pod_that_preempts() -> None:
     four = [sharer(f"a{number}", "0.5") for number in range(4)]
     cluster = sharing(node(gpus=2), *four)
     cluster.add(sharer("urgent", "0.6", devices="2", priority=10))

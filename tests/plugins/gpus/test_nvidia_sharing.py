@@ -69,7 +69,7 @@ def config_map(text: str, key: str = "sliced") -> ConfigMap:
 
 
 def use(cluster: Cluster, node: str) -> list[tuple[int, int, int]]:
-    """Return compute, memory in MiB and slots taken of each card of a node."""
+    """Return compute, memory in MiB and slots taken of each GPU of a node."""
     state = cluster.snapshot.shared(GpuLedger, GpuLedger).state(node)
     assert state is not None
     return [(one.compute, one.memory >> 20, one.slots) for one in state.used]
@@ -78,7 +78,7 @@ def use(cluster: Cluster, node: str) -> list[tuple[int, int, int]]:
 # Time slicing and MPS ----------------------------------------------------------------------------
 
 
-def test_replicas_are_counted_on_the_cards_with_the_fewest() -> None:
+def test_replicas_are_counted_on_the_gpus_with_the_fewest() -> None:
     cluster = cluster_of(
         gpu_node("a", SLICED, gpu=20), *(gpu_pod(f"p{n}", gpu=1) for n in range(3))
     )
@@ -354,14 +354,14 @@ def test_a_wrong_label_is_told_on_the_node(label: str, text: str, problem: str) 
     labels = {**SLICED, f"nvidia.com/{label}": text}
     cluster = cluster_of(gpu_node("a", labels, gpu=8), gpu_pod("p", gpu=1))
     cluster.schedule()
-    assert cluster.snapshot.problems["a", "cards"] == f"label nvidia.com/{label}: {problem}"
+    assert cluster.snapshot.problems["a", "GPUs"] == f"label nvidia.com/{label}: {problem}"
 
 
 def test_a_product_whose_profile_cannot_be_read_is_not_counted_as_whole_gpus() -> None:
     labels = {"nvidia.com/mig.strategy": "single", "nvidia.com/gpu.product": "A100-MIG-1g.5"}
     cluster = cluster_of(gpu_node("a", labels, gpu=56), gpu_pod("p", gpu=1))
     cluster.schedule()
-    assert cluster.snapshot.problems["a", "cards"] == (
+    assert cluster.snapshot.problems["a", "GPUs"] == (
         "label nvidia.com/gpu.product: expected a profile such as 1g.10gb after -MIG-, "
         'got "A100-MIG-1g.5"'
     )

@@ -25,16 +25,16 @@ KOORDINATOR = "koordinator.sh/"
 
 @dataclass(frozen=True)
 class Words:
-    """How a system says it: a node with one card, and a pod that takes 60 % of a card.
+    """How a system says it: a node with one GPU, and a pod that takes 60 % of a GPU.
 
-    ``card`` is what makes the node's card known beside the node itself. ``told`` is what explain
-    says would help a pod that finds the card taken.
+    ``gpu`` is what makes the node's GPU known beside the node itself. ``told`` is what explain
+    says would help a pod that finds the GPU taken.
     """
 
     offered: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    card: Callable[[str], Sequence[ApiObject]] = lambda node: ()
+    gpu: Callable[[str], Sequence[ApiObject]] = lambda node: ()
     asked: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     told: str = ""
@@ -44,7 +44,7 @@ class Words:
         own = make_node(
             name, cpu=64, labels=self.labels, annotations=self.annotations, **self.offered
         )
-        return [own, *self.card(name)]
+        return [own, *self.gpu(name)]
 
     def pod(self, name: str, **more: Any) -> Pod:
         if self.template is not None:
@@ -58,7 +58,7 @@ class Words:
         return [device_class(), template("part", wanted)]
 
 
-def _hami_card(mode: str = "hami-core") -> str:
+def _hami_gpu(mode: str = "hami-core") -> str:
     profile = {
         "name": "4g.40gb",
         "memoryMB": 40960,
@@ -120,29 +120,29 @@ def _divided_device(node: str) -> list[ApiObject]:
 WORDS = {
     "HAMi": Words(
         offered={"gpu": 10},
-        annotations={REGISTER: _hami_card()},
+        annotations={REGISTER: _hami_gpu()},
         asked={"gpu": 1, "nvidia.com/gpumem": 49152, "nvidia.com/gpucores": 60},
-        told="would fit on a if 16 GiB and 20 % of compute on one card were freed",
+        told="would fit on a if 16 GiB and 20 % of compute on one GPU were freed",
     ),
     "HAMi, MIG": Words(
         offered={"gpu": 10},
-        annotations={REGISTER: _hami_card("mig")},
+        annotations={REGISTER: _hami_gpu("mig")},
         asked={"gpu": 1, "nvidia.com/gpumem": 40000},
-        told="would fit on a if pods left its cards (1/1 CardMigTopologyInfeasible)",
+        told="would fit on a if pods left its GPUs (1/1 CardMigTopologyInfeasible)",
     ),
     "Volcano": Words(
         offered={"volcano.sh/vgpu-number": 10},
-        annotations={VOLCANO_REGISTER: _hami_card()},
+        annotations={VOLCANO_REGISTER: _hami_gpu()},
         asked={"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 49152},
-        told="would fit on a if 16 GiB on one card were freed",
+        told="would fit on a if 16 GiB on one GPU were freed",
     ),
     "Koordinator": Words(
         offered={f"{KOORDINATOR}gpu-core": 100, f"{KOORDINATOR}gpu-memory-ratio": 100},
-        card=_koordinator_device,
+        gpu=_koordinator_device,
         asked={f"{KOORDINATOR}gpu-core": 60, f"{KOORDINATOR}gpu-memory-ratio": 60},
         told=(
             "would fit if 20 koordinator.sh/gpu-core and 20 koordinator.sh/gpu-memory-ratio were "
-            "freed on a and if 16 GiB and 20 % of compute on one card were freed"
+            "freed on a and if 16 GiB and 20 % of compute on one GPU were freed"
         ),
     ),
     "KAI": Words(
@@ -167,20 +167,20 @@ WORDS = {
         told="would fit if 1 nvidia.com/mig-4g.40gb was freed on a",
     ),
     "TensorFusion": Words(
-        card=_tensor_fusion_gpu,
+        gpu=_tensor_fusion_gpu,
         notes={"tensor-fusion.ai/tflops-request": "60", "tensor-fusion.ai/vram-request": "48Gi"},
-        told="would fit on a if 16 GiB on one card were freed",
+        told="would fit on a if 16 GiB on one GPU were freed",
     ),
 }
 
 WORDS |= {
     "consumable capacity": Words(
-        card=_shared_device,
+        gpu=_shared_device,
         template={"capacity": {"requests": {"memory": "48Gi"}}},
         told="would fit on a if 16Gi of memory of device gpu-0 was freed",
     ),
     "partitions of claims": Words(
-        card=_divided_device,
+        gpu=_divided_device,
         template={},
         told="would fit on a if the device of claim default/p-part-* was freed",
     ),
@@ -201,7 +201,7 @@ def cluster_of(words: Words, *nodes: str) -> Cluster:
 
 
 @every_system
-def test_a_gang_of_which_a_part_finds_no_card_holds_none(words: Words) -> None:
+def test_a_gang_of_which_a_part_finds_no_gpu_holds_none(words: Words) -> None:
     cluster = cluster_of(words, "a", "b")
     cluster.add(make_gang("g", 3), *(words.pod(f"g-{n}", gang="g") for n in range(3)))
     cluster.advance(60)
@@ -212,7 +212,7 @@ def test_a_gang_of_which_a_part_finds_no_card_holds_none(words: Words) -> None:
 
 
 @every_system
-def test_the_pods_of_a_gang_get_different_cards_where_one_has_too_little(words: Words) -> None:
+def test_the_pods_of_a_gang_get_different_gpus_where_one_has_too_little(words: Words) -> None:
     cluster = cluster_of(words, "a", "b", "c")
     cluster.add(make_gang("g", 3), *(words.pod(f"g-{n}", gang="g") for n in range(3)))
     cluster.advance(60)
@@ -221,7 +221,7 @@ def test_the_pods_of_a_gang_get_different_cards_where_one_has_too_little(words: 
 
 
 @every_system
-def test_a_pod_of_higher_priority_takes_one_card_and_no_more(words: Words) -> None:
+def test_a_pod_of_higher_priority_takes_one_gpu_and_no_more(words: Words) -> None:
     cluster = cluster_of(words, "a", "b")
     cluster.add(words.pod("p", priority=1), words.pod("q", priority=1))
     cluster.advance(60)

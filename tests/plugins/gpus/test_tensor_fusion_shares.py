@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Node, Pod, TensorFusionGpu
-from bayplan.api.cards import CardUse
+from bayplan.api.gpu_shares import GpuUse
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.dialects.tensor_fusion import PREFIX
 from bayplan.dialects.tensor_fusion_shares import GPU_IDS
@@ -58,14 +58,14 @@ def ids(cluster: Cluster, name: str) -> str | None:
 
 def used(cluster: Cluster, node: str = "n") -> list[tuple[int, int]]:
     state = cluster.snapshot.shared(GpuLedger, GpuLedger).state(node)
-    uses: tuple[CardUse, ...] = state.used if state is not None else ()
+    uses: tuple[GpuUse, ...] = state.used if state is not None else ()
     return [(one.compute, one.memory // GIB) for one in uses]
 
 
 TWO = (gpu("gpu-a"), gpu("gpu-b", index=1), make_node("n", cpu=64))
 
 
-def test_shares_go_to_the_fullest_card_that_has_room() -> None:
+def test_shares_go_to_the_fullest_gpu_that_has_room() -> None:
     cluster = fused(*TWO, pod("a", tflops_request="78", vram_request="20Gi"))
     cluster.add(pod("b", tflops_limit="156", vram_limit="40Gi"))
     cluster.add(pod("c", compute_percent_request="50", vram_request="30Gi"))
@@ -75,7 +75,7 @@ def test_shares_go_to_the_fullest_card_that_has_room() -> None:
     assert sorted(used(cluster)) == [(500, 30), (750, 60)]
 
 
-def test_several_cards_and_those_that_are_named() -> None:
+def test_several_gpus_and_those_that_are_named() -> None:
     cluster = fused(*TWO, gpu("gpu-c", index=2, gpuModel="H100"))
     cluster.add(pod("two", vram_request="10Gi", gpu_count="2", gpu_model="a100"))
     cluster.add(pod("third", vram_request="10Gi", gpu_indices="2"))
@@ -85,14 +85,14 @@ def test_several_cards_and_those_that_are_named() -> None:
     assert sorted((ids(cluster, "two") or "").split(",")) == ["gpu-a", "gpu-b"]
     assert ids(cluster, "third") == "gpu-c"
     assert "no GPU of TensorFusion with this model" in cluster.message("other")
-    assert "Insufficient free cards" in cluster.message("whole")
+    assert "Insufficient free GPUs" in cluster.message("whole")
     cluster.remove("two")
     assert "whole" in cluster.advance(60)
 
 
-def test_a_card_that_another_plugin_gives_out_is_left_alone() -> None:
-    cards = (gpu("gpu-a", usedBy="nvidia-device-plugin"), gpu("gpu-b", index=1, phase="Pending"))
-    cluster = fused(*cards, make_node("n"), pod("a", vram_request="1Gi"))
+def test_a_gpu_that_another_plugin_gives_out_is_left_alone() -> None:
+    gpus = (gpu("gpu-a", usedBy="nvidia-device-plugin"), gpu("gpu-b", index=1, phase="Pending"))
+    cluster = fused(*gpus, make_node("n"), pod("a", vram_request="1Gi"))
     assert cluster.placements() == {}
     cluster.api.update(gpu("gpu-b", index=1))
     assert cluster.advance(60) == {"a": "n"}
@@ -105,7 +105,7 @@ def test_pods_with_whole_gpus_count() -> None:
     assert sorted(used(cluster)) == [(0, 50), (1000, 80)]
     cluster.add(pod("b", vram_request="50Gi"))
     cluster.advance(1)
-    assert "Insufficient shares of cards" in cluster.message("b")
+    assert "Insufficient shares of GPUs" in cluster.message("b")
 
 
 def test_a_restart_reads_back_what_pods_hold() -> None:
@@ -117,7 +117,7 @@ def test_a_restart_reads_back_what_pods_hold() -> None:
     assert used(again) == used(cluster)
 
 
-def test_a_card_that_comes_back_has_its_shares_again() -> None:
+def test_a_gpu_that_comes_back_has_its_shares_again() -> None:
     cluster = fused(*TWO[:1], TWO[2], pod("a", vram_request="60Gi"))
     before = used(cluster)
     cluster.api.delete(TensorFusionGpu, "gpu-a")
@@ -141,11 +141,11 @@ def test_the_worker_of_a_client_gets_the_share() -> None:
     assert used(cluster) == [(0, 0), (0, 0)]
 
 
-def test_no_card_is_ever_given_out_twice() -> None:
+def test_no_gpu_is_ever_given_out_twice() -> None:
     chance = random.Random(3)
     nodes = [make_node(f"n{n}", cpu=64) for n in range(3)]
-    cards = [gpu(f"g{n}-{i}", f"n{n}", i) for n in range(3) for i in range(2)]
-    cluster = fused(*cards, *nodes)
+    gpus = [gpu(f"g{n}-{i}", f"n{n}", i) for n in range(3) for i in range(2)]
+    cluster = fused(*gpus, *nodes)
     for number in range(60):
         given = {
             "tflops_request": str(chance.randint(1, 312)),

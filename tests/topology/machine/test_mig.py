@@ -1,14 +1,14 @@
-"""Which cards can be divided, and what NVIDIA calls their partitions."""
+"""Which GPUs can be divided, and what NVIDIA calls their partitions."""
 
 import pytest
 
-from bayplan.topology.machine.mig import mig_card, mig_cards, resource_name
+from bayplan.topology.machine.mig import mig_gpu, mig_gpus, resource_name
 
 GIB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("model", "memory", "card"),
+    ("model", "memory", "gpu"),
     [
         ("NVIDIA A100-SXM4-40GB", 40 * GIB, "A100-40"),
         ("NVIDIA A100-SXM4-40GB", 0, "A100-40"),
@@ -20,36 +20,36 @@ GIB = 1 << 30
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 0, "RTX-PRO-6000"),
     ],
 )
-def test_a_card_is_known_by_its_product_and_memory(model: str, memory: int, card: str) -> None:
-    found = mig_card(model, memory)
+def test_a_gpu_is_known_by_its_product_and_memory(model: str, memory: int, gpu: str) -> None:
+    found = mig_gpu(model, memory)
     assert found is not None
-    assert found.name == card
+    assert found.name == gpu
 
 
 @pytest.mark.parametrize("model", ["NVIDIA L40S", "NVIDIA A10", "", "H100 NVL 94GB"])
-def test_a_card_without_known_partitions_has_none(model: str) -> None:
-    assert mig_card(model) is None
+def test_a_gpu_without_known_partitions_has_none(model: str) -> None:
+    assert mig_gpu(model) is None
 
 
 def test_a_profile_says_what_a_partition_gets() -> None:
-    card = mig_card("NVIDIA H100 80GB HBM3", 80 * GIB)
-    assert card is not None
-    small, *_, whole = card.profiles
+    gpu = mig_gpu("NVIDIA H100 80GB HBM3", 80 * GIB)
+    assert gpu is not None
+    small, *_, whole = gpu.profiles
     assert (small.id, small.name, small.multiprocessors) == (19, "1g.10gb", 16)
     assert small.partition.memory == 9984 << 20
     assert small.partition.compute == 121
     assert (whole.id, whole.partition.compute, whole.partition.size) == (0, 1000, 8)
 
 
-def test_partitions_are_never_more_than_the_card() -> None:
-    for card in mig_cards():
-        whole = card.whole
-        for one in card.profiles:
+def test_partitions_are_never_more_than_the_gpu() -> None:
+    for gpu in mig_gpus():
+        whole = gpu.whole
+        for one in gpu.profiles:
             own = one.partition
-            count = min(card.compute_slices // own.slices, len(own.starts))
+            count = min(gpu.compute_slices // own.slices, len(own.starts))
             assert count * own.memory <= whole.partition.memory * 1.001, one.name
             assert count * own.compute <= 1000, one.name
-            assert max(own.starts) + own.size <= card.memory_slices
+            assert max(own.starts) + own.size <= gpu.memory_slices
 
 
 def test_a_plus_in_a_profile_is_a_dot_in_its_resource() -> None:

@@ -26,7 +26,7 @@ from bayplan.api.dra import (
 from bayplan.errors import BayplanError
 from bayplan.topology.machine.gpu_search import Constraints
 from bayplan.topology.machine.levels import Level
-from bayplan.topology.machine.mig import MigProfile, mig_card
+from bayplan.topology.machine.mig import MigProfile, mig_gpu
 from bayplan.topology.machine.model import Gpu, Machine, Mig, Nic, PartKind
 from bayplan.topology.machine.readers.sysfs import Netdev, cpu_set
 from bayplan.topology.machine.select import Selection, SelectionRequest, select
@@ -177,12 +177,12 @@ def _divisible(gpu: Gpu, simulated: bool) -> Gpu:
             f"{gpu.name} cannot be divided: it is not in MIG mode, which "
             f"nvidia-smi -i {gpu.index} -mig 1 turns on"
         )
-    card = mig_card(gpu.model, gpu.memory)
-    if card is None:
+    divided = mig_gpu(gpu.model, gpu.memory)
+    if divided is None:
         raise BayplanError(
             f"{gpu.name} cannot be divided: the MIG profiles of {gpu.model or 'it'} are not known"
         )
-    return replace(gpu, profiles=card.profiles)
+    return replace(gpu, profiles=divided.profiles)
 
 
 def _gpu_device(

@@ -1,4 +1,4 @@
-"""The virtual device plugins of shared cards: they give bound pods their devices at once."""
+"""The virtual device plugins of shared GPUs: they give bound pods their devices at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUCCESS = "success"
 
 
 class VirtualDevicePlugins:
-    """What device plugins of shared cards tell the API server, on all nodes of a cluster."""
+    """What device plugins of shared GPUs tell the API server, on all nodes of a cluster."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster

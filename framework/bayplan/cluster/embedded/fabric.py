@@ -1,6 +1,6 @@
-"""A double of a fabric's controller: attaches cards to hosts and detaches them, in virtual time.
+"""A fake of a fabric's controller: attaches devices to hosts and detaches them, in virtual time.
 
-It publishes the cards as ResourceSlices: those in the pool with binding conditions, for all hosts
+It publishes the devices as ResourceSlices: those in the pool with binding conditions, for all hosts
 that the fabric reaches, and those on a host for that host alone. It attaches what is allocated,
 says so in the conditions of the claim's devices, and detaches what nobody has used for a while.
 """
@@ -49,9 +49,9 @@ from bayplan.inputs.durations import parse_duration
 __all__ = ["VirtualFabric"]
 
 _HOST = "/attached"
-"""The end of the names of pools with the cards of one host."""
+"""The end of the names of pools with the devices of one host."""
 _DETACHING = "fabric.bayplan.dev/detaching"
-"""The taint of a card that is about to leave its host."""
+"""The taint of a device that is about to leave its host."""
 
 
 class _Place(Enum):
@@ -62,8 +62,8 @@ class _Place(Enum):
 
 
 @dataclass(eq=False)
-class _Card:
-    """A card of a fabric; ``step`` counts its moves, so that a timer knows that it is outdated.
+class _Gpu:
+    """A device of a fabric; ``step`` counts its moves, so that a timer knows that it is outdated.
 
     ``claims`` are the keys of the claims that hold it; it is idle ``since`` then, in seconds.
     """
@@ -88,18 +88,18 @@ class _Card:
 
 @dataclass
 class _Setup:
-    """What one ConfigMap describes, with the cards by driver, pool and device."""
+    """What one ConfigMap describes, with the devices by driver, pool and device."""
 
     models: FabricModels
     double: FakeFabric
-    cards: dict[tuple[str, str, str], _Card]
+    gpus: dict[tuple[str, str, str], _Gpu]
     failures: list[tuple[InjectedFailure, int]]
     hosts: set[tuple[str, str]] = field(default_factory=set)
-    """The drivers and pools of cards that were handed over to their hosts."""
+    """The drivers and pools of devices that were handed over to their hosts."""
 
     @property
     def seconds(self) -> tuple[float, float, float]:
-        """The times to attach and to detach a card, and how long one may be idle."""
+        """The times to attach and to detach a device, and how long one may be idle."""
         double = self.double
         attach, detach = parse_duration(double.attach_time), parse_duration(double.detach_time)
         return attach, detach, parse_duration(double.idle_time)
@@ -137,14 +137,12 @@ class VirtualFabric:
             models, double = read_models(config_map), read_double(config_map)
             if double is None:
                 return
-            cards = {
-                (card.model.driver, card.pool, card.name): card for card in _cards(models, double)
-            }
+            gpus = {(gpu.model.driver, gpu.pool, gpu.name): gpu for gpu in _gpus(models, double)}
         except ValueError as exc:
             self._cluster.report(config_map, InputError(str(exc), f"ConfigMap {config_map.key}"))
             return
         failures = [(failure, failure.times) for failure in double.failures]
-        setup = self._setups[config_map.key] = _Setup(models, double, cards, failures)
+        setup = self._setups[config_map.key] = _Setup(models, double, gpus, failures)
         self._publish(setup)
         for node in self._cluster.list(Node):
             self._keep_minimum(setup, node)
@@ -152,18 +150,18 @@ class VirtualFabric:
             self._claim(claim, gone=False)
 
     def _keep_minimum(self, setup: _Setup, node: Node) -> None:
-        """Attach cards to a host until it has its minimum of each model that it may have."""
+        """Attach devices to a host until it has its minimum of each model that it may have."""
         labels, name, prefix = node.metadata.labels, node.metadata.name, setup.models.prefix
         for model in setup.models.models:
             least = self._limit(setup, node, model, "min") or 0
             missing = least - self._count(setup, name, model)
             if missing > 0:
                 missing = min(missing, self._room(setup, node, model))
-            for card in setup.cards.values():
-                free = card.place is _Place.POOL and not card.claims and card.model is model
-                reached = labels.get(f"{prefix}/fabric") == str(card.fabric)
+            for gpu in setup.gpus.values():
+                free = gpu.place is _Place.POOL and not gpu.claims and gpu.model is model
+                reached = labels.get(f"{prefix}/fabric") == str(gpu.fabric)
                 if missing > 0 and free and reached:
-                    self._attach(setup, card, name)
+                    self._attach(setup, gpu, name)
                     missing -= 1
 
     def _limit(self, setup: _Setup, node: Node, model: FabricModel, which: str) -> int | None:
@@ -176,21 +174,21 @@ class VirtualFabric:
             return 0
 
     def _room(self, setup: _Setup, node: Node, model: FabricModel) -> int:
-        """Return how many more cards of a model a host may have, beside those it has."""
+        """Return how many more devices of a model a host may have, beside those it has."""
         if node.metadata.labels.get(f"{setup.models.prefix}/{model.name}") != "true":
             return 0
-        has = self._own_cards(setup, node.metadata.name)
-        for card in setup.cards.values():
-            has[card.model.name] += card.node == node.metadata.name
+        has = self._own_gpus(setup, node.metadata.name)
+        for gpu in setup.gpus.values():
+            has[gpu.model.name] += gpu.node == node.metadata.name
         if any(has[other] for other in setup.models.apart()[model.name]):
             return 0
         most = self._limit(setup, node, model, "max")
-        return len(setup.cards) if most is None else max(0, most - has[model.name])
+        return len(setup.gpus) if most is None else max(0, most - has[model.name])
 
-    def _own_cards(self, setup: _Setup, node: str) -> Counter[str]:
-        """Count the cards of each model that a host has itself, whatever a fabric attaches."""
+    def _own_gpus(self, setup: _Setup, node: str) -> Counter[str]:
+        """Count the devices of each model that a host has itself, whatever a fabric attaches."""
         found: Counter[str] = Counter()
-        fabric = {card.pool for card in setup.cards.values()}
+        fabric = {gpu.pool for gpu in setup.gpus.values()}
         for one in self._cluster.list(ResourceSlice):
             pool = one.spec.pool.name
             if one.spec.node_name != node or pool in fabric or pool.endswith(_HOST):
@@ -205,8 +203,8 @@ class VirtualFabric:
         return found
 
     def _count(self, setup: _Setup, node: str, model: FabricModel) -> int:
-        cards = setup.cards.values()
-        return sum(card.node == node and card.model is model for card in cards)
+        gpus = setup.gpus.values()
+        return sum(gpu.node == node and gpu.model is model for gpu in gpus)
 
     # Claims ----------------------------------------------------------------------------------
 
@@ -216,94 +214,94 @@ class VirtualFabric:
         allocation = current.status.allocation if current is not None else None
         results = allocation.devices.results if allocation is not None else ()
         for setup in self._setups.values():
-            held = [card for one in results if (card := _card_of(setup, one)) is not None]
-            for card in setup.cards.values():
-                if claim.key in card.claims and card not in held:
-                    del card.claims[claim.key]
-                    self._freed(setup, card)
-            for card in held:
-                known = claim.key in card.claims
-                card.claims[claim.key] = None
+            held = [gpu for one in results if (gpu := _gpu_of(setup, one)) is not None]
+            for gpu in setup.gpus.values():
+                if claim.key in gpu.claims and gpu not in held:
+                    del gpu.claims[claim.key]
+                    self._freed(setup, gpu)
+            for gpu in held:
+                known = claim.key in gpu.claims
+                gpu.claims[claim.key] = None
                 assert allocation is not None, "there are results"
                 if not known:
-                    self._taken(setup, card, claim.key, allocation.bound_node)
+                    self._taken(setup, gpu, claim.key, allocation.bound_node)
 
-    def _taken(self, setup: _Setup, card: _Card, claim: str, node: str) -> None:
-        if card.place is _Place.POOL:
+    def _taken(self, setup: _Setup, gpu: _Gpu, claim: str, node: str) -> None:
+        if gpu.place is _Place.POOL:
             if node:
-                self._attach(setup, card, node)
-        elif card.place is _Place.DETACHING and card.node == node:
+                self._attach(setup, gpu, node)
+        elif gpu.place is _Place.DETACHING and gpu.node == node:
             # It has not gone yet: the host keeps it.
-            card.move(_Place.ATTACHED, node)
+            gpu.move(_Place.ATTACHED, node)
             self._publish(setup)
-        elif card.node != node:
-            self._tell(setup, card, FAILED, f"it is attached to {card.node}")
-        elif card.place is _Place.ATTACHED:
-            self._tell_attached(setup, card)
+        elif gpu.node != node:
+            self._tell(setup, gpu, FAILED, f"it is attached to {gpu.node}")
+        elif gpu.place is _Place.ATTACHED:
+            self._tell_attached(setup, gpu)
 
-    def _freed(self, setup: _Setup, card: _Card) -> None:
-        if card.place is _Place.ATTACHED and not card.claims:
-            step = card.move(_Place.ATTACHED, card.node)
+    def _freed(self, setup: _Setup, gpu: _Gpu) -> None:
+        if gpu.place is _Place.ATTACHED and not gpu.claims:
+            step = gpu.move(_Place.ATTACHED, gpu.node)
             _, _, idle = setup.seconds
-            self._later(idle, lambda: self._detach(setup, card, step))
+            self._later(idle, lambda: self._detach(setup, gpu, step))
 
     # Moves -----------------------------------------------------------------------------------
 
-    def _attach(self, setup: _Setup, card: _Card, node: str) -> None:
-        step = card.move(_Place.ATTACHING, node)
+    def _attach(self, setup: _Setup, gpu: _Gpu, node: str) -> None:
+        step = gpu.move(_Place.ATTACHING, node)
         attach, _, _ = setup.seconds
-        failure = self._failure(setup, card)
+        failure = self._failure(setup, gpu)
         if failure is None:
-            self._later(attach, lambda: self._attached(setup, card, step))
+            self._later(attach, lambda: self._attached(setup, gpu, step))
         elif failure.result == "Failed":
-            self._later(attach, lambda: self._failed(setup, card, step))
+            self._later(attach, lambda: self._failed(setup, gpu, step))
         self._publish(setup)
 
-    def _failure(self, setup: _Setup, card: _Card) -> InjectedFailure | None:
+    def _failure(self, setup: _Setup, gpu: _Gpu) -> InjectedFailure | None:
         """Return what is to go wrong with an attachment, None if nothing is."""
         for index, (failure, left) in enumerate(setup.failures):
-            of_card = failure.card in ("", card.name)
-            if left and of_card and failure.node in ("", card.node):
+            of_gpu = failure.card in ("", gpu.name)
+            if left and of_gpu and failure.node in ("", gpu.node):
                 setup.failures[index] = failure, left - 1
                 return failure
         return None
 
-    def _attached(self, setup: _Setup, card: _Card, step: int) -> None:
-        if card.step != step:
+    def _attached(self, setup: _Setup, gpu: _Gpu, step: int) -> None:
+        if gpu.step != step:
             return
-        card.move(_Place.ATTACHED, card.node)
+        gpu.move(_Place.ATTACHED, gpu.node)
         self._publish(setup)
-        self._tell_attached(setup, card)
-        self._freed(setup, card)
+        self._tell_attached(setup, gpu)
+        self._freed(setup, gpu)
 
-    def _tell_attached(self, setup: _Setup, card: _Card) -> None:
+    def _tell_attached(self, setup: _Setup, gpu: _Gpu) -> None:
         condition = RESCHEDULE if setup.double.hands_over else READY
-        self._tell(setup, card, condition, f"attached to {card.node}")
+        self._tell(setup, gpu, condition, f"attached to {gpu.node}")
 
-    def _failed(self, setup: _Setup, card: _Card, step: int) -> None:
-        if card.step != step:
+    def _failed(self, setup: _Setup, gpu: _Gpu, step: int) -> None:
+        if gpu.step != step:
             return
-        node = card.node
-        card.move(_Place.POOL, "")
-        self._tell(setup, card, FAILED, f"could not be attached to {node}")
+        node = gpu.node
+        gpu.move(_Place.POOL, "")
+        self._tell(setup, gpu, FAILED, f"could not be attached to {node}")
         self._publish(setup)
 
-    def _detach(self, setup: _Setup, card: _Card, step: int) -> None:
-        """Detach a card that nobody used for its idle time, unless its host needs it."""
-        if card.step != step or card.claims:
+    def _detach(self, setup: _Setup, gpu: _Gpu, step: int) -> None:
+        """Detach a device that nobody used for its idle time, unless its host needs it."""
+        if gpu.step != step or gpu.claims:
             return
-        node = self._cluster.get(Node, card.node)
-        least = (self._limit(setup, node, card.model, "min") or 0) if node is not None else 0
-        if self._count(setup, card.node, card.model) <= least:
+        node = self._cluster.get(Node, gpu.node)
+        least = (self._limit(setup, node, gpu.model, "min") or 0) if node is not None else 0
+        if self._count(setup, gpu.node, gpu.model) <= least:
             return
-        mark = card.move(_Place.DETACHING, card.node)
+        mark = gpu.move(_Place.DETACHING, gpu.node)
         _, detach, _ = setup.seconds
-        self._later(detach, lambda: self._detached(setup, card, mark))
+        self._later(detach, lambda: self._detached(setup, gpu, mark))
         self._publish(setup)
 
-    def _detached(self, setup: _Setup, card: _Card, step: int) -> None:
-        if card.step == step:
-            card.move(_Place.POOL, "")
+    def _detached(self, setup: _Setup, gpu: _Gpu, step: int) -> None:
+        if gpu.step == step:
+            gpu.move(_Place.POOL, "")
             self._publish(setup)
 
     def _later(self, seconds: float, action: object) -> None:
@@ -312,33 +310,33 @@ class VirtualFabric:
 
     # What others see -------------------------------------------------------------------------
 
-    def _tell(self, setup: _Setup, card: _Card, condition: str, message: str) -> None:
-        """Set a condition of a card in the claims that hold it and wait for it."""
-        for key in list(card.claims):
+    def _tell(self, setup: _Setup, gpu: _Gpu, condition: str, message: str) -> None:
+        """Set a condition of a device in the claims that hold it and wait for it."""
+        for key in list(gpu.claims):
             claim = self._cluster.get(ResourceClaim, key)
             allocation = claim.status.allocation if claim is not None else None
             if claim is None or allocation is None:
                 continue
             for one in allocation.devices.results:
-                if _card_of(setup, one) is card and one.binding_conditions:
+                if _gpu_of(setup, one) is gpu and one.binding_conditions:
                     stamp = self._cluster.timestamp()
                     made = Condition(condition, "True", condition, message, stamp)
                     claim = self._cluster.update(_with_condition(claim, one, made))
 
     def _publish(self, setup: _Setup) -> None:
-        """Write the slices that say where the cards are; those that stay the same are not."""
+        """Write the slices that say where the devices are; those that stay the same are not."""
         hands_over = setup.double.hands_over
         pools: dict[tuple[str, str], list[Device]] = {key: [] for key in setup.hosts}
-        for card in setup.cards.values():
-            driver = card.model.driver
-            there = card.place in (_Place.ATTACHED, _Place.DETACHING)
-            own = pools.setdefault((driver, card.pool), [])
+        for gpu in setup.gpus.values():
+            driver = gpu.model.driver
+            there = gpu.place in (_Place.ATTACHED, _Place.DETACHING)
+            own = pools.setdefault((driver, gpu.pool), [])
             if not (hands_over and there):
-                own.append(_fabric_device(card, setup.models.prefix, hands_over))
+                own.append(_fabric_device(gpu, setup.models.prefix, hands_over))
                 continue
-            key = driver, f"{card.node}{_HOST}"
+            key = driver, f"{gpu.node}{_HOST}"
             setup.hosts.add(key)
-            pools.setdefault(key, []).append(_local_device(card))
+            pools.setdefault(key, []).append(_local_device(gpu))
         for (driver, pool), devices in pools.items():
             self._write(driver, pool, tuple(devices))
 
@@ -360,8 +358,8 @@ class VirtualFabric:
             self._cluster.update(replace(current, spec=spec))
 
 
-def _cards(models: FabricModels, double: FakeFabric) -> Iterator[_Card]:
-    """Yield the cards of all fabrics.
+def _gpus(models: FabricModels, double: FakeFabric) -> Iterator[_Gpu]:
+    """Yield the devices of all fabrics.
 
     :raises ValueError: for a model that is not described.
     """
@@ -375,18 +373,18 @@ def _cards(models: FabricModels, double: FakeFabric) -> Iterator[_Card]:
                     f'data[double]: fabrics: model "{name}" is not in {DEVICE_INFO} ({known})'
                 )
             for _ in range(count):
-                yield _Card(f"{name}-{numbers[name]}", fabric.id, by_name[name])
+                yield _Gpu(f"{name}-{numbers[name]}", fabric.id, by_name[name])
                 numbers[name] += 1
 
 
-def _card_of(setup: _Setup, device: AllocatedDevice) -> _Card | None:
-    """Return the card that a claim holds, under its name in the fabric or on its host."""
-    card = setup.cards.get((device.driver, device.pool, device.device))
-    if card is not None or not device.pool.endswith(_HOST):
-        return card
+def _gpu_of(setup: _Setup, device: AllocatedDevice) -> _Gpu | None:
+    """Return the device that a claim holds, under its name in the fabric or on its host."""
+    gpu = setup.gpus.get((device.driver, device.pool, device.device))
+    if gpu is not None or not device.pool.endswith(_HOST):
+        return gpu
     node = device.pool.removesuffix(_HOST)
-    cards = setup.cards.values()
-    return next((c for c in cards if c.name == device.device and c.node == node), None)
+    gpus = setup.gpus.values()
+    return next((c for c in gpus if c.name == device.device and c.node == node), None)
 
 
 def _with_condition(
@@ -407,31 +405,31 @@ def _attributes(model: FabricModel) -> dict[str, DeviceAttribute]:
     return {name: DeviceAttribute(string=value) for name, value in model.attributes.items()}
 
 
-def _local_device(card: _Card) -> Device:
-    return Device(card.name, _attributes(card.model), taints=_taints(card))
+def _local_device(gpu: _Gpu) -> Device:
+    return Device(gpu.name, _attributes(gpu.model), taints=_taints(gpu))
 
 
-def _taints(card: _Card) -> tuple[DeviceTaint, ...]:
-    leaves = card.place is _Place.DETACHING
+def _taints(gpu: _Gpu) -> tuple[DeviceTaint, ...]:
+    leaves = gpu.place is _Place.DETACHING
     return (DeviceTaint(_DETACHING, "NoSchedule"),) if leaves else ()
 
 
-def _fabric_device(card: _Card, prefix: str, hands_over: bool) -> Device:
-    """Return a card as its fabric publishes it: for the hosts that may have it."""
-    device = Device(card.name, _attributes(card.model), binds_to_node=True, taints=_taints(card))
-    if card.place not in (_Place.ATTACHED, _Place.DETACHING):
+def _fabric_device(gpu: _Gpu, prefix: str, hands_over: bool) -> Device:
+    """Return a device as its fabric publishes it: for the hosts that may have it."""
+    device = Device(gpu.name, _attributes(gpu.model), binds_to_node=True, taints=_taints(gpu))
+    if gpu.place not in (_Place.ATTACHED, _Place.DETACHING):
         failures = (RESCHEDULE, FAILED) if hands_over else (FAILED,)
         device = replace(device, binding_conditions=(READY,), binding_failure_conditions=failures)
-    if card.node:
-        return replace(device, node_name=card.node)
-    return replace(device, node_selector=_hosts(card, prefix))
+    if gpu.node:
+        return replace(device, node_name=gpu.node)
+    return replace(device, node_selector=_hosts(gpu, prefix))
 
 
-def _hosts(card: _Card, prefix: str) -> NodeSelector:
+def _hosts(gpu: _Gpu, prefix: str) -> NodeSelector:
     """Return the hosts that the fabric reaches and that take the model."""
     labels: Iterable[tuple[str, str]] = (
-        (f"{prefix}/fabric", str(card.fabric)),
-        (f"{prefix}/{card.model.name}", "true"),
+        (f"{prefix}/fabric", str(gpu.fabric)),
+        (f"{prefix}/{gpu.model.name}", "true"),
     )
     wanted = tuple(NodeSelectorRequirement(key, "In", (value,)) for key, value in labels)
     return NodeSelector((NodeSelectorTerm(wanted),))

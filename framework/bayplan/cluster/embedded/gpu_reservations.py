@@ -1,4 +1,4 @@
-"""What KAI's reservation pods do on their nodes: each says which card it got."""
+"""What KAI's reservation pods do on their nodes: each says which GPU it got."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["GpuReservations"]
 class GpuReservations:
     """Annotates reservation pods that run with the first index that no other one of the node has.
 
-    Which cards other pods got is not known: no device plugin tells it.
+    Which GPUs other pods got is not known: no device plugin tells it.
     """
 
     def __init__(self, cluster: MemoryCluster) -> None:
@@ -25,7 +25,7 @@ class GpuReservations:
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
-        """Give a reservation pod its card, or take it back."""
+        """Give a reservation pod its GPU, or take it back."""
         pod = event.obj
         if not isinstance(pod, Pod) or not is_reservation(pod) or not pod.spec.node_name:
             return

@@ -80,7 +80,7 @@ class PodWrites:
     """Writes of pods; ``sent`` says that an earlier attempt may have been carried out.
 
     :param lookup: returns an object as it was last seen, by type and key, or None.
-    :param alone: tells whether no other scheduler gives out shares of cards at the same time.
+    :param alone: tells whether no other scheduler gives out shares of GPUs at the same time.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ class Writer:
     :param concurrency: the number of writes in flight at once.
     :param rate: limits writes per second; None for as many as the server takes.
     :param may_write: asked before every write; False stops it, as this process does not lead.
-    :param alone: tells whether no other scheduler gives out shares of cards at the same time.
+    :param alone: tells whether no other scheduler gives out shares of GPUs at the same time.
     :param event_rate: limits events per second; None for no limit.
     :param hold: seconds for which what tells only a state of the moment is held.
     """

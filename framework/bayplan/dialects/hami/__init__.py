@@ -3,10 +3,10 @@
 from bayplan.dialects.hami.policies import (
     GPU_POLICIES,
     NODE_POLICIES,
-    CardOptions,
+    GpuOptions,
     Weights,
-    card_option_names,
-    card_options_of,
+    gpu_option_names,
+    gpu_options_of,
     gpu_request_of,
     policy_words,
 )
@@ -14,10 +14,10 @@ from bayplan.dialects.hami.policies import (
 __all__ = [
     "GPU_POLICIES",
     "NODE_POLICIES",
-    "CardOptions",
+    "GpuOptions",
     "Weights",
-    "card_option_names",
-    "card_options_of",
+    "gpu_option_names",
+    "gpu_options_of",
     "gpu_request_of",
     "policy_words",
 ]

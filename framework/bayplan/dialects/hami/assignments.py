@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from bayplan.api.cards import Partition
+from bayplan.api.gpu_shares import Partition
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 
@@ -117,7 +117,7 @@ def partitions_text(containers: Iterable[Sequence[Assigned]]) -> str:
 
 
 def read_partitions(text: str) -> dict[tuple[int, int], tuple[str, Partition]]:
-    """Return the UUID of the card and the partition by container and device of that container.
+    """Return the UUID of the GPU and the partition by container and device of that container.
 
     :raises ValueError: for an entry that is incomplete, or twice the same device.
     """

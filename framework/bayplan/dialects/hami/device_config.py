@@ -22,7 +22,7 @@ _SETTINGS = (
 
 
 def device_config_of(data: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings for NVIDIA's cards of a ConfigMap's data; their values are not checked.
+    """Return the settings for NVIDIA's GPUs of a ConfigMap's data; their values are not checked.
 
     :raises ValueError: for data that cannot be read, naming the place in it.
     """

@@ -15,10 +15,10 @@ from bayplan.errors import did_you_mean
 __all__ = [
     "GPU_POLICIES",
     "NODE_POLICIES",
-    "CardOptions",
+    "GpuOptions",
     "Weights",
-    "card_option_names",
-    "card_options_of",
+    "gpu_option_names",
+    "gpu_options_of",
     "gpu_request_of",
     "policy_words",
 ]
@@ -89,12 +89,12 @@ def _read(annotations: Mapping[str, str]) -> GpuRequest:
     return request
 
 
-# Shares of cards ------------------------------------------------------------------------------
+# Shares of GPUs ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Weights:
-    """How much a card's slots, compute and memory count in its score."""
+    """How much a GPU's slots, compute and memory count in its score."""
 
     slot: int = 1
     core: int = 1
@@ -102,10 +102,10 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class CardOptions:
-    """Which cards a pod may have shares of, and in which order they are tried.
+class GpuOptions:
+    """Which GPUs a pod may have shares of, and in which order they are tried.
 
-    ``uuids`` is None if any card will do; none will if it is empty. ``modes`` are empty if any
+    ``uuids`` is None if any GPU will do; none will if it is empty. ``modes`` are empty if any
     mode will do. ``policy`` are the words of the GPU policy in the order written, ``node_policy``
     is one word; each is empty for the default.
     """
@@ -121,15 +121,15 @@ class CardOptions:
     weights: Weights = Weights()
 
 
-def card_option_names(system: System = HAMI) -> frozenset[str]:
-    """Return the names of the annotations that say which cards a pod may have shares of."""
+def gpu_option_names(system: System = HAMI) -> frozenset[str]:
+    """Return the names of the annotations that say which GPUs a pod may have shares of."""
     keys = system.annotations
     both = {keys.mode, keys.use_uuids, keys.not_uuids, _USE_TYPES, _NOT_TYPES}
     own = {_GPU_POLICY, _NODE_POLICY, _NUMA_BIND, _WEIGHTS} if system is HAMI else set()
     return frozenset(both | own)
 
 
-def card_options_of(annotations: Mapping[str, str], system: System = HAMI) -> CardOptions:
+def gpu_options_of(annotations: Mapping[str, str], system: System = HAMI) -> GpuOptions:
     """Return the options of a pod's annotations.
 
     :raises ValueError: for a value that HAMi does not know, naming the annotation.
@@ -138,7 +138,7 @@ def card_options_of(annotations: Mapping[str, str], system: System = HAMI) -> Ca
     modes = _words(annotations.get(keys.mode, ""))
     for mode in modes:
         _check(keys.mode, mode, _MODES)
-    options = CardOptions(
+    options = GpuOptions(
         tuple(_words(annotations.get(_USE_TYPES, ""))),
         tuple(_words(annotations.get(_NOT_TYPES, ""))),
         frozenset(_words(annotations[keys.use_uuids])) if keys.use_uuids in annotations else None,

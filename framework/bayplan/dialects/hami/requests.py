@@ -23,7 +23,7 @@ NVIDIA = "NVIDIA"
 """The type of device that these requests are for."""
 UNSET_PERCENTAGE = 101
 """The percentage of a request that states its memory in MiB."""
-_WHOLE_CARD = 100
+_WHOLE_GPU = 100
 _MOST = 2**31 - 1
 
 
@@ -32,7 +32,7 @@ class RequestRules:
     """The settings of HAMi's device configuration that say how requests are read.
 
     ``memory_factor`` is how many MiB one unit of the memory resource stands for;
-    ``whole_cards_are_exclusive`` gives all compute to those who get a card's whole memory.
+    ``whole_gpus_are_exclusive`` gives all compute to those who get a GPU's whole memory.
     """
 
     names: Resources = HAMI.resources
@@ -40,12 +40,12 @@ class RequestRules:
     default_memory: int = 0
     default_cores: int = 0
     default_count: int = 1
-    whole_cards_are_exclusive: bool = True
+    whole_gpus_are_exclusive: bool = True
 
 
 @dataclass(frozen=True)
 class ContainerRequest:
-    """How many cards a container requests, and what of each: MiB, or percent; percent of compute.
+    """How many GPUs a container requests, and what of each: MiB, or percent; percent of compute.
 
     ``percentage`` counts where ``memory`` is 0 and it is not ``UNSET_PERCENTAGE``.
     """
@@ -57,7 +57,7 @@ class ContainerRequest:
     type: str = NVIDIA
 
     def memory_of(self, total: int) -> int:
-        """Return the MiB that it needs of a card with that many."""
+        """Return the MiB that it needs of a GPU with that many."""
         if self.memory == 0 and self.percentage != UNSET_PERCENTAGE:
             return total * self.percentage // 100
         return self.memory
@@ -66,7 +66,7 @@ class ContainerRequest:
 def admitted(resources: ResourceRequirements, rules: RequestRules) -> ResourceRequirements:
     """Return a container's resources as HAMi's webhook leaves them.
 
-    A container that states only memory or cores gets a count, and one that gets whole cards gets
+    A container that states only memory or cores gets a count, and one that gets whole GPUs gets
     all of their compute.
 
     :raises ValueError: for a percentage that the webhook refuses.
@@ -80,27 +80,27 @@ def admitted(resources: ResourceRequirements, rules: RequestRules) -> ResourceRe
     if names.count not in limits and rules.default_count and any(one in limits for one in others):
         limits[names.count] = Quantity(str(rules.default_count))
     made = replace(resources, limits=limits)
-    if rules.whole_cards_are_exclusive and _is_exclusive(made, names):
-        limits[names.cores] = Quantity(str(_WHOLE_CARD))
+    if rules.whole_gpus_are_exclusive and _is_exclusive(made, names):
+        limits[names.cores] = Quantity(str(_WHOLE_GPU))
     return replace(resources, limits=limits)
 
 
 def _is_exclusive(resources: ResourceRequirements, names: Resources) -> bool:
-    """Tell whether a container gets whole cards and does not say how much compute."""
+    """Tell whether a container gets whole GPUs and does not say how much compute."""
     if _stated(resources, names.count) is None or not names.cores:
         return False
     if _stated(resources, names.cores) is not None:
         return False
     percentage = _stated(resources, names.percentage)
     if percentage is not None:
-        return percentage.units == _WHOLE_CARD
+        return percentage.units == _WHOLE_GPU
     return _stated(resources, names.memory) is None
 
 
 def container_request(
     resources: ResourceRequirements, rules: RequestRules
 ) -> ContainerRequest | None:
-    """Return what a container requests; None for no cards.
+    """Return what a container requests; None for no GPUs.
 
     :raises ValueError: for an amount that is not a whole number, or beyond 32 bits.
     """
@@ -113,7 +113,7 @@ def container_request(
     percentage = _percentage(resources, names.percentage)
     if percentage == UNSET_PERCENTAGE and not memory:
         memory = rules.default_memory
-        percentage = UNSET_PERCENTAGE if memory else _WHOLE_CARD
+        percentage = UNSET_PERCENTAGE if memory else _WHOLE_GPU
     cores = _amount(resources, names.cores)
     return ContainerRequest(
         count, memory, percentage, rules.default_cores if cores is None else cores
@@ -133,7 +133,7 @@ def _percentage(resources: ResourceRequirements, name: str) -> int:
     quantity = _stated(resources, name)
     if quantity is None or quantity.amount <= 0 or quantity.amount != int(quantity.amount):
         return UNSET_PERCENTAGE
-    return min(int(quantity.amount), _WHOLE_CARD)
+    return min(int(quantity.amount), _WHOLE_GPU)
 
 
 def _amount(resources: ResourceRequirements, name: str, most: int = _MOST) -> int | None:

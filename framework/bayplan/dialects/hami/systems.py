@@ -15,9 +15,9 @@ MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of a container: how many cards, and what it needs of each of them.
+    """The resources of a container: how many GPUs, and what it needs of each of them.
 
-    ``memory`` is counted in MiB, ``percentage`` is of a card's memory, ``cores`` of its compute.
+    ``memory`` is counted in MiB, ``percentage`` is of a GPU's memory, ``cores`` of its compute.
     An empty name is a resource that does not exist.
     """
 

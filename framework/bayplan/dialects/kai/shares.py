@@ -1,6 +1,6 @@
-"""KAI's shares of GPUs: what pods ask for, how big the cards of a node are, who shares a card.
+"""KAI's shares of GPUs: what pods ask for, how big the GPUs of a node are, who shares a GPU.
 
-Pods that share a card are a group, which a label names. A *reservation pod* holds the card for them
+Pods that share a GPU are a group, which a label names. A *reservation pod* holds the GPU for them
 all: it requests one GPU of the device plugin and learns which one it got. Names as in
 kai-scheduler/KAI-Scheduler (api/constants, pkg/binder).
 """
@@ -47,17 +47,17 @@ __all__ = [
 
 GPU = "nvidia.com/gpu"
 GROUP_LABEL = "runai-gpu-group"
-"""The label of a pod, and of a reservation pod, that names the group that shares a card."""
+"""The label of a pod, and of a reservation pod, that names the group that shares a GPU."""
 MIG_LABEL = "node-role.kubernetes.io/runai-mig-enabled"
-"""The label that says whether the cards of a node are divided by MIG."""
+"""The label that says whether the GPUs of a node are divided by MIG."""
 MIG_PREFIX = "nvidia.com/mig-"
 """What the resources of MIG's partitions begin with."""
 MEMORY_LABEL = "nvidia.com/gpu.memory"
-"""The label of a node with the memory of each of its cards, in MiB."""
+"""The label of a node with the memory of each of its GPUs, in MiB."""
 RESERVATIONS = "kai-resource-reservation"
 """The namespace of the reservation pods."""
 INDEX_ANNOTATION = "run.ai/reserve_for_gpu_index"
-"""What a reservation pod says of the card that it got: its index."""
+"""What a reservation pod says of the GPU that it got: its index."""
 RECEIVED_ANNOTATION = "received-resource-type"
 CONFIG_MAP_ANNOTATION = "runai/shared-gpu-configmap"
 
@@ -65,14 +65,14 @@ _FRACTION, _MEMORY = "gpu-fraction", "gpu-memory"
 _DEVICES, _CONTAINER, _MPS = "gpu-fraction-num-devices", "gpu-fraction-container-name", "mps"
 _GROUPS = f"{GROUP_LABEL}/"
 ASKING_ANNOTATIONS = (_FRACTION, _MEMORY)
-"""The annotations of pods that say how much of a card they ask for."""
+"""The annotations of pods that say how much of a GPU they ask for."""
 SHARE_ANNOTATIONS = (_FRACTION, _MEMORY, _DEVICES, _CONTAINER, _MPS)
 """All annotations of pods about shares."""
 _PREFIX = "gpu-reservation"
 _UNKNOWN_MEMORY = 100
-"""MiB that KAI assumes for the cards of a node whose label says nothing."""
+"""MiB that KAI assumes for the GPUs of a node whose label says nothing."""
 _GRAIN = 100
-"""MiB: the memory of a card is rounded down to a multiple of this."""
+"""MiB: the memory of a GPU is rounded down to a multiple of this."""
 _BYTES = 1 << 20
 _DECIMAL = re.compile(r"\+?(\d{1,12}(\.\d{0,18})?|\.\d{1,18})([eE][+-]?\d{1,2})?", re.ASCII)
 _INTEGER = re.compile(r"\d{1,12}", re.ASCII)
@@ -84,9 +84,9 @@ _MOST_GROUPS = 64
 
 @dataclass(frozen=True)
 class GpuShareRequest:
-    """What a pod asks for of each of its ``devices`` cards: a ``fraction``, or MiB of ``memory``.
+    """What a pod asks for of each of its ``devices`` GPUs: a ``fraction``, or MiB of ``memory``.
 
-    The other of the two is 0. ``container`` is the one that uses the cards; init containers count
+    The other of the two is 0. ``container`` is the one that uses the GPUs; init containers count
     first.
     """
 
@@ -95,16 +95,16 @@ class GpuShareRequest:
     devices: int = 1
     container: int = 0
 
-    def memory_of(self, card: int) -> int:
-        """Return the MiB that it takes of a card of so many MiB (KAI: GetResourceGpuMemory)."""
-        return self.memory or int(self.fraction * card)
+    def memory_of(self, gpu: int) -> int:
+        """Return the MiB that it takes of a GPU of so many MiB (KAI: GetResourceGpuMemory)."""
+        return self.memory or int(self.fraction * gpu)
 
-    def part_of(self, card: int) -> float:
-        """Return the part of a card of so many MiB that it counts as.
+    def part_of(self, gpu: int) -> float:
+        """Return the part of a GPU of so many MiB that it counts as.
 
         Memory counts in hundredths, rounded up (KAI: getGpuMemoryFractionalOnNode).
         """
-        return math.ceil(100 * self.memory / card) / 100 if self.memory else self.fraction
+        return math.ceil(100 * self.memory / gpu) / 100 if self.memory else self.fraction
 
 
 def gpu_share_of(pod: Pod) -> GpuShareRequest | str | None:
@@ -122,7 +122,7 @@ def gpu_share_of(pod: Pod) -> GpuShareRequest | str | None:
     if annotations.get(_MPS, "false") not in ("true", "false"):
         return str(_unexpected(_MPS, '"true" or "false"', annotations[_MPS]))
     if any(GPU in one.resources.limits for one in _containers(pod)):
-        return f"annotation {name}: expected no limit of {GPU} in a pod that shares cards"
+        return f"annotation {name}: expected no limit of {GPU} in a pod that shares GPUs"
     try:
         return _read(annotations, pod)
     except ValueError as exc:
@@ -149,7 +149,7 @@ def _read(annotations: Mapping[str, str], pod: Pod) -> GpuShareRequest:
 
 
 def _container(annotations: Mapping[str, str], pod: Pod) -> int:
-    """Return the container that uses the cards: the one that is named, else the first."""
+    """Return the container that uses the GPUs: the one that is named, else the first."""
     name = annotations.get(_CONTAINER)
     if name is None:
         return len(pod.spec.init_containers)
@@ -171,7 +171,7 @@ def _unexpected(name: str, expected: str, text: str) -> ValueError:
 
 
 def gpu_memory_of(labels: Mapping[str, str]) -> int:
-    """Return the MiB of each card of a node by its labels, rounded down to a multiple of 100.
+    """Return the MiB of each GPU of a node by its labels, rounded down to a multiple of 100.
 
     A label of 1 TiB or more is in bytes (an old fault of the feature discovery). 100 MiB without a
     label that can be read, as KAI assumes, so that fractions work there all the same.
@@ -220,13 +220,13 @@ def old_group_labels(pod: Pod) -> tuple[str, ...]:
 
 
 def is_reservation(pod: Pod) -> bool:
-    """Tell whether a pod holds a card for those that share it."""
+    """Tell whether a pod holds a GPU for those that share it."""
     meta = pod.metadata
     return meta.namespace == RESERVATIONS and bool(meta.labels.get(GROUP_LABEL))
 
 
 def reserved_index(pod: Pod) -> int | str | None:
-    """Return the index of the card that a reservation pod got; None before; a text is wrong."""
+    """Return the index of the GPU that a reservation pod got; None before; a text is wrong."""
     text = pod.metadata.annotations.get(INDEX_ANNOTATION)
     if not text:
         return None
@@ -247,7 +247,7 @@ def reservation_fields() -> dict[str, Any]:
 
 
 def reservation_pod(node: str, group: str, source: Pod, image: str = "") -> Pod:
-    """Return the pod that holds a card of a node for a group, as KAI's binder makes it.
+    """Return the pod that holds a GPU of a node for a group, as KAI's binder makes it.
 
     :param source: the first pod of the group, whose tolerations it needs, too.
     """
@@ -299,18 +299,18 @@ def _config_map_prefix(pod: Pod) -> str:
 
 
 def config_maps(
-    pod: Pod, request: GpuShareRequest, part: float, cards: Sequence[int]
+    pod: Pod, request: GpuShareRequest, part: float, gpus: Sequence[int]
 ) -> tuple[ConfigMap, ...]:
     """Return the ConfigMaps from which the container takes its environment.
 
-    :param part: the part of each card that the pod got.
-    :param cards: the indices of its cards.
+    :param part: the part of each GPU that the pod got.
+    :param gpus: the indices of its GPUs.
     """
     inits = len(pod.spec.init_containers)
     index = request.container
     place = f"i{index}" if index < inits else str(index - inits)
     name = f"{_config_map_prefix(pod)}-{place}"
-    visible = {"NVIDIA_VISIBLE_DEVICES": ",".join(map(str, cards))}
+    visible = {"NVIDIA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
     portion = f"{part:.2f}"
     shared = {**visible, "RUNAI_NUM_OF_GPUS": portion, "GPU_PORTION": portion}
     owner = OwnerReference(

@@ -1,7 +1,7 @@
-"""Koordinator: what a pod may request of devices, and what that is of each card.
+"""Koordinator: what a pod may request of devices, and what that is of each GPU.
 
 Names and rules as in koordinator-sh/koordinator v1.8 (pkg/scheduler/plugins/deviceshare/utils.go,
-devicehandler_gpu.go). Amounts are whole units: percent of a card, bytes of memory, or a count.
+devicehandler_gpu.go). Amounts are whole units: percent of a GPU, bytes of memory, or a count.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = [
     "OWN_RESOURCES",
     "RDMA",
     "Amounts",
-    "PerCard",
+    "PerGpu",
     "combination_of",
     "converted",
     "device_requests",
-    "per_card",
+    "per_gpu",
     "with_memory",
 ]
 
@@ -58,14 +58,14 @@ _NAMES: Mapping[str, str] = {
 """Koordinator's names of the resources in sets."""
 OWN_RESOURCES = frozenset(name for name in _NAMES if not name.endswith(".com/gpu"))
 """Resources that mean Koordinator wherever they are requested."""
-_WHOLE_CARDS = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
+_WHOLE_GPUS = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
 _TYPES: Mapping[str, str] = dict.fromkeys(_NAMES, GPU) | {_RDMA: RDMA, _FPGA: FPGA}
 _PERCENT = 100
 
 
 @dataclass(frozen=True)
-class PerCard:
-    """What a request is of each of ``count`` cards; ``shared`` cards are not taken whole."""
+class PerGpu:
+    """What a request is of each of ``count`` GPUs; ``shared`` GPUs are not taken whole."""
 
     amounts: tuple[tuple[str, int], ...]
     count: int
@@ -76,7 +76,7 @@ def device_requests(requests: Amounts) -> dict[str, dict[str, int]]:
     """Return what a pod requests of each type of device, in Koordinator's resources.
 
     :param requests: all that the pod requests; only resources of devices count.
-    :raises ValueError: for resources that do not go together, or amounts that no card can have.
+    :raises ValueError: for resources that do not go together, or amounts that no GPU can have.
     """
     by_type: dict[str, dict[str, int]] = {}
     for name, amount in requests.items():
@@ -92,7 +92,7 @@ def device_requests(requests: Amounts) -> dict[str, dict[str, int]]:
 def combination_of(requests: Amounts) -> frozenset[str]:
     """Return Koordinator's names of the requested resources.
 
-    :raises ValueError: for resources that do not go together, or amounts that no card can have.
+    :raises ValueError: for resources that do not go together, or amounts that no GPU can have.
     """
     if not requests:
         raise ValueError("expected a request for a device, got none")
@@ -113,12 +113,12 @@ def combination_of(requests: Amounts) -> frozenset[str]:
 def converted(requests: Amounts, combination: frozenset[str]) -> dict[str, int]:
     """Return a request for one type of device in resources that devices have.
 
-    Whole cards become 100 percent each of compute and memory. Empty if the resources do not go
+    Whole GPUs become 100 percent each of compute and memory. Empty if the resources do not go
     together.
     """
     if combination not in _SETS:
         return {}
-    for name in _WHOLE_CARDS:
+    for name in _WHOLE_GPUS:
         if _NAMES[name] in combination:
             return _both(_PERCENT * requests[name])
     if "KoordGPU" in combination:
@@ -126,10 +126,10 @@ def converted(requests: Amounts, combination: frozenset[str]) -> dict[str, int]:
     return {name: requests[name] for name in _NAMES if _NAMES[name] in combination}
 
 
-def per_card(requests: Amounts) -> PerCard:
-    """Divide a converted request for GPUs among cards.
+def per_gpu(requests: Amounts) -> PerGpu:
+    """Divide a converted request among GPUs.
 
-    ``gpu.shared`` is the number of cards; without it, a memory ratio that is a multiple of 100.
+    ``gpu.shared`` is the number of GPUs; without it, a memory ratio that is a multiple of 100.
     """
     ratio = requests.get(GPU_MEMORY_RATIO, 0)
     count = requests.get(_SHARED, 0)
@@ -147,14 +147,14 @@ def per_card(requests: Amounts) -> PerCard:
         shared = GPU_MEMORY in requests
         if shared:
             amounts[GPU_MEMORY] = requests[GPU_MEMORY] // count
-    return PerCard(tuple(sorted(amounts.items())), count, shared)
+    return PerGpu(tuple(sorted(amounts.items())), count, shared)
 
 
 def with_memory(amounts: Amounts, total: Amounts) -> dict[str, int]:
-    """Add the memory in bytes to a card's amounts that name it in percent, or the other way round.
+    """Add the memory in bytes to a GPU's amounts that name it in percent, or the other way round.
 
-    :param total: what the card has in all.
-    :raises ValueError: for a card without memory, as one that is not healthy has none.
+    :param total: what the GPU has in all.
+    :raises ValueError: for a GPU without memory, as one that is not healthy has none.
     """
     if not any(total.values()):
         raise ValueError("no healthy GPU has this minor number")
@@ -191,14 +191,14 @@ def _percentages(requests: Amounts) -> None:
 
 
 def _shares(requests: Amounts) -> None:
-    cards = requests[_SHARED]
-    if cards < 1:
-        raise ValueError(f"{_SHARED}: expected 1 or more, got {cards}")
+    gpus = requests[_SHARED]
+    if gpus < 1:
+        raise ValueError(f"{_SHARED}: expected 1 or more, got {gpus}")
     for name in (GPU_CORE, GPU_MEMORY_RATIO):
         amount = requests.get(name, 0)
-        if amount % cards or amount // cards > _PERCENT:
+        if amount % gpus or amount // gpus > _PERCENT:
             raise ValueError(
-                f"{name}: expected up to 100 for each of {cards} shared GPUs, all alike, "
+                f"{name}: expected up to 100 for each of {gpus} shared GPUs, all alike, "
                 f"got {amount} in all"
             )
 

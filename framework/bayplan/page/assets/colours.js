@@ -7,7 +7,7 @@ const STEPS = ["#dbe9f6", "#b3d1ea", "#7fb3da", "#4a90c4", "#1f6aa5", "#0b4a80",
 /** What cells can be coloured by. */
 export const MODES = [
   ["job", "job"], ["queue", "queue"], ["tenant", "tenant"],
-  ["use", "utilisation"], ["free", "free cards"],
+  ["use", "utilisation"], ["free", "free GPUs"],
 ];
 
 /** How many names can be told apart by their colours. */

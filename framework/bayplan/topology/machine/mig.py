@@ -1,7 +1,7 @@
-"""NVIDIA's MIG: the profiles of each card that can be divided, and how they are named.
+"""NVIDIA's MIG: the profiles of each GPU that can be divided, and how they are named.
 
-The placements of the A100, H100 and A30 are those that nvidia-smi lists; those of newer cards
-follow from the same layout of slices. Where a card's memory or multiprocessors for a profile are
+The placements of the A100, H100 and A30 are those that nvidia-smi lists; those of newer GPUs
+follow from the same layout of slices. Where a GPU's memory or multiprocessors for a profile are
 not published, they are in proportion to its slices.
 """
 
@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from bayplan.api.cards import MEBIBYTE, WHOLE, PartitionProfile
+from bayplan.api.gpu_shares import MEBIBYTE, WHOLE, PartitionProfile
 
-__all__ = ["MigCard", "MigProfile", "mig_card", "mig_cards", "resource_name"]
+__all__ = ["MigGpu", "MigProfile", "mig_gpu", "mig_gpus", "resource_name"]
 
 
 @dataclass(frozen=True)
 class MigProfile:
     """A profile of MIG.
 
-    ``id`` is NVIDIA's number of the kind of GPU instance. ``engines`` are what it has of the card's
+    ``id`` is NVIDIA's number of the kind of GPU instance. ``engines`` are what it has of the GPU's
     engines, by the names that devices use, such as ``copy-engines``.
     """
 
@@ -41,8 +41,8 @@ class MigProfile:
 
 
 @dataclass(frozen=True)
-class MigCard:
-    """A card that can be divided: its name here, its slices, and its profiles, smallest first."""
+class MigGpu:
+    """A GPU that can be divided: its name here, its slices, and its profiles, smallest first."""
 
     name: str
     compute_slices: int
@@ -56,13 +56,13 @@ class MigCard:
 
     @property
     def whole(self) -> MigProfile:
-        """The profile that takes the whole card."""
+        """The profile that takes the whole GPU."""
         return self.profiles[-1]
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of profile, the same on all cards of a layout."""
+    """A kind of profile, the same on all GPUs of a layout."""
 
     id: int
     slices: int
@@ -211,26 +211,26 @@ _TABLES: dict[str, tuple[tuple[str, ...], tuple[float, float], tuple[_Row, ...]]
         ),
     ),
 }
-"""Cards: words of the product's name, its memory in GB from and below (0, 0: any), its profiles."""
+"""GPUs: words of the product's name, its memory in GB from and below (0, 0: any), its profiles."""
 
 
 @cache
-def mig_cards() -> tuple[MigCard, ...]:
-    """Return all cards whose partitions are known."""
-    return tuple(_card(name, rows) for name, (_, _, rows) in _TABLES.items())
+def mig_gpus() -> tuple[MigGpu, ...]:
+    """Return all GPUs whose partitions are known."""
+    return tuple(_gpu(name, rows) for name, (_, _, rows) in _TABLES.items())
 
 
-def mig_card(model: str, memory: int = 0) -> MigCard | None:
-    """Return the card of a product, such as "NVIDIA A100-SXM4-40GB"; None if it is not known.
+def mig_gpu(model: str, memory: int = 0) -> MigGpu | None:
+    """Return the GPU of a product, such as "NVIDIA A100-SXM4-40GB"; None if it is not known.
 
-    :param memory: in bytes; 0 takes it from the name, and without that the larger card.
+    :param memory: in bytes; 0 takes it from the name, and without that the larger GPU.
     """
     words = f" {model.upper().replace('-', ' ')} "
     size = memory / 10**9 or _stated(words)
-    for card, (names, (low, below), _) in zip(mig_cards(), _TABLES.values(), strict=True):
+    for gpu, (names, (low, below), _) in zip(mig_gpus(), _TABLES.values(), strict=True):
         if any(f" {name} " in words for name in names):
             if not below or low <= (size or below - 1) < below:
-                return card
+                return gpu
     return None
 
 
@@ -248,11 +248,11 @@ def _stated(words: str) -> float:
     return next((float(size) for size in sizes if size.isdecimal()), 0.0)
 
 
-def _card(name: str, rows: tuple[_Row, ...]) -> MigCard:
+def _gpu(name: str, rows: tuple[_Row, ...]) -> MigGpu:
     kinds = _SEVEN if rows[-1][0] == "7g" else _FOUR
     whole = kinds[rows[-1][0]]
     profiles = tuple(_profiles(rows, kinds))
-    return MigCard(name, whole.slices, whole.size, profiles)
+    return MigGpu(name, whole.slices, whole.size, profiles)
 
 
 def _profiles(rows: tuple[_Row, ...], kinds: dict[str, _Kind]) -> Iterator[MigProfile]:

@@ -1,6 +1,6 @@
-"""Where partitions of a card may stand, and where the next one leaves the most room.
+"""Where partitions of a GPU may stand, and where the next one leaves the most room.
 
-A card is divided along two axes. A partition takes memory slices from one of its fixed starts on,
+A GPU is divided along two axes. A partition takes memory slices from one of its fixed starts on,
 and compute slices; both are limited. NVIDIA's MIG is such a geometry (:mod:`.mig` has its tables).
 """
 
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import NamedTuple
 
-from bayplan.api.cards import Partition, PartitionProfile
+from bayplan.api.gpu_shares import Partition, PartitionProfile
 
 __all__ = ["Geometry", "geometry_of"]
 
 _HALF = 4
-"""Memory slices of the smaller cards, which have as many compute slices."""
+"""Memory slices of the smaller GPUs, which have as many compute slices."""
 _COMPUTE_SLICES = 7
-"""Compute slices of the cards with eight memory slices."""
+"""Compute slices of the GPUs with eight memory slices."""
 
 
 class _State(NamedTuple):
-    """What is taken of a card: memory slices, one bit each; compute slices; what is limited."""
+    """What is taken of a GPU: memory slices, one bit each; compute slices; what is limited."""
 
     memory: int = 0
     compute: int = 0
@@ -38,11 +38,11 @@ class _Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Geometry:
-    """The partitions that a card can be divided into.
+    """The partitions that a GPU can be divided into.
 
-    A card's state is the partitions on it, in any order. All answers are exact, and remembered.
+    A GPU's state is the partitions on it, in any order. All answers are exact, and remembered.
 
-    :ivar compute_slices: how many there are of the card.
+    :ivar compute_slices: how many there are of the GPU.
     """
 
     profiles: tuple[PartitionProfile, ...]
@@ -69,18 +69,18 @@ class Geometry:
         return {one.name: one for one in self.profiles}
 
     def profile(self, name: str) -> PartitionProfile | None:
-        """Return a profile by its name, None if the card has none of that name."""
+        """Return a profile by its name, None if the GPU has none of that name."""
         return self._by_name.get(name)
 
     # States ----------------------------------------------------------------------------------
 
     def problem(self, held: Iterable[Partition]) -> str:
-        """Say why partitions cannot be on one card together; "" if they can."""
+        """Say why partitions cannot be on one GPU together; "" if they can."""
         state = self._empty
         for one in held:
             profile = self.profile(one.profile)
             if profile is None:
-                return f"the card has no profile {one.profile}"
+                return f"the GPU has no profile {one.profile}"
             if one.start not in profile.starts or one.size != profile.size:
                 return f"{one.profile} cannot be at {one.start}:{one.size}"
             if not self._fits(state, profile, one.start):
@@ -134,7 +134,7 @@ class Geometry:
         return tuple(self._most(state, one) for one in self.profiles)
 
     def value(self, held: Iterable[Partition]) -> int:
-        """Return what a card can still take: the compute slices of ``room``, over all profiles."""
+        """Return what a GPU can still take: the compute slices of ``room``, over all profiles."""
         return self._value(self._state(held))
 
     def best(self, held: Iterable[Partition], profile: PartitionProfile) -> Partition | None:
@@ -145,15 +145,15 @@ class Geometry:
         found = self._best(self._state(held), profile)
         return found.partition if found is not None else None
 
-    def best_card(
-        self, cards: Sequence[Iterable[Partition]], profile: PartitionProfile
+    def best_gpu(
+        self, gpus: Sequence[Iterable[Partition]], profile: PartitionProfile
     ) -> tuple[int, Partition] | None:
-        """Choose the card that loses the least room to one more partition, and its placement.
+        """Choose the GPU that loses the least room to one more partition, and its placement.
 
-        Among equals the card with the most compute slices taken wins, then the first.
+        Among equals the GPU with the most compute slices taken wins, then the first.
         """
         choices = []
-        for number, held in enumerate(cards):
+        for number, held in enumerate(gpus):
             state = self._state(held)
             found = self._best(state, profile)
             if found is not None:
@@ -200,10 +200,10 @@ class Geometry:
 
 @cache
 def geometry_of(profiles: tuple[PartitionProfile, ...]) -> Geometry:
-    """Return the geometry of a card from its profiles.
+    """Return the geometry of a GPU from its profiles.
 
-    The card has as many compute slices as its largest profile. Where that is not listed, the
-    memory slices say which kind of card it is: seven compute slices, or four.
+    The GPU has as many compute slices as its largest profile. Where that is not listed, the
+    memory slices say which kind of GPU it is: seven compute slices, or four.
     """
     reach = max((max(one.starts) + one.size for one in profiles if one.starts), default=0)
     least = _COMPUTE_SLICES if reach > _HALF else _HALF

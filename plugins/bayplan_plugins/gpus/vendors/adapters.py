@@ -1,25 +1,25 @@
-"""The contracts for shares of cards, in the order in which they are asked what a node offers."""
+"""The adapters for shares of GPUs, in the order in which they are asked what a node offers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.gpus.vendors.contract import CardContract
-from bayplan_plugins.gpus.vendors.hami.contract import hami_cards, volcano_cards
-from bayplan_plugins.gpus.vendors.koordinator.contract import KoordinatorCards
-from bayplan_plugins.gpus.vendors.nvidia import DevicePluginCards
-from bayplan_plugins.gpus.vendors.plain import PlainCards
-from bayplan_plugins.gpus.vendors.tensor_fusion import TensorFusionCards
+from bayplan_plugins.gpus.vendors.adapter import VendorAdapter
+from bayplan_plugins.gpus.vendors.hami.adapter import hami_adapter, volcano_adapter
+from bayplan_plugins.gpus.vendors.koordinator.adapter import KoordinatorAdapter
+from bayplan_plugins.gpus.vendors.nvidia import DevicePluginAdapter
+from bayplan_plugins.gpus.vendors.plain import PlainAdapter
+from bayplan_plugins.gpus.vendors.tensor_fusion import TensorFusionAdapter
 
-__all__ = ["CONTRACTS"]
+__all__ = ["ADAPTERS"]
 
-CONTRACTS: tuple[Callable[[Snapshot], CardContract], ...] = (
-    KoordinatorCards,
-    hami_cards,
-    volcano_cards,
-    TensorFusionCards,
-    DevicePluginCards,
-    PlainCards,
+ADAPTERS: tuple[Callable[[Snapshot], VendorAdapter], ...] = (
+    KoordinatorAdapter,
+    hami_adapter,
+    volcano_adapter,
+    TensorFusionAdapter,
+    DevicePluginAdapter,
+    PlainAdapter,
 )
-"""The first contract that describes a node's cards has the node."""
+"""The first adapter that describes a node's GPUs has the node."""

@@ -1,7 +1,7 @@
 """GPUs that NVIDIA's device plugin shares (time slicing, MPS) or that are divided (MIG).
 
-The device plugin chooses the card by itself, so what pods hold is only counted here: replicas on
-the cards that have the fewest taken, as the plugin spreads them.
+The device plugin chooses the GPU by itself, so what pods hold is only counted here: replicas on
+the GPUs that have the fewest taken, as the plugin spreads them.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from bayplan import PodInfo
 from bayplan.api import Container, Node
-from bayplan.api.cards import MEBIBYTE, WHOLE, Card, CardUse, Share
 from bayplan.api.configmap import ConfigMap
+from bayplan.api.gpu_shares import MEBIBYTE, WHOLE, GpuUse, OfferedGpu, Share
 from bayplan.dialects import nvidia
 from bayplan.dialects.nvidia import GpuLabels, Replication
 from bayplan.snapshot import Snapshot
-from bayplan.topology.machine.mig import mig_card
-from bayplan_plugins.gpus.vendors.contract import CardRequest, Choice, NodeCards, Written
+from bayplan.topology.machine.mig import mig_gpu
+from bayplan_plugins.gpus.vendors.adapter import Choice, GpusInUse, ShareRequest, Written
 
-__all__ = ["DevicePluginCards"]
+__all__ = ["DevicePluginAdapter"]
 
-_MOST_CARDS = 1024
+_MOST_GPUS = 1024
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Offer:
-    """How a card is offered.
+    """How a GPU is offered.
 
     ``only_one`` says that a container gets no more than one replica, ``problem`` why the node's
     devices cannot be relied on.
@@ -47,7 +47,7 @@ class _Offer:
     problem: str
 
 
-class DevicePluginCards:
+class DevicePluginAdapter:
     """The replicas and MIG devices that NVIDIA's device plugin counts."""
 
     name = "nvidia"
@@ -62,7 +62,7 @@ class DevicePluginCards:
 
     # What pods request -----------------------------------------------------------------------
 
-    def request(self, pod: PodInfo) -> CardRequest | None:
+    def request(self, pod: PodInfo) -> ShareRequest | None:
         """Return the GPUs, replicas and MIG devices that a pod requests."""
         if not pod.facts.wants_devices:
             return None
@@ -71,12 +71,12 @@ class DevicePluginCards:
             for name, count in sorted(pod.requests.items())
             if nvidia.is_offer(name)
         )
-        return CardRequest(self.name, 1, detail=asked, implicit=True) if asked else None
+        return ShareRequest(self.name, 1, detail=asked, implicit=True) if asked else None
 
     # What nodes offer ------------------------------------------------------------------------
 
-    def cards(self, node: Node) -> tuple[Card, ...] | str | None:
-        """Return the cards of a node that are shared, divided, or about to be."""
+    def gpus(self, node: Node) -> tuple[OfferedGpu, ...] | str | None:
+        """Return the GPUs of a node that are shared, divided, or about to be."""
         offered = {
             name: quantity.units
             for name, quantity in (node.status.allocatable or node.status.capacity).items()
@@ -93,9 +93,9 @@ class DevicePluginCards:
         configured = replication is not None and replication.replicas.get(nvidia.GPU, 0) > 1
         if whole and not labels.in_change and not configured:
             return None
-        found = tuple(_cards(offered, labels, replication))
-        if len(found) > _MOST_CARDS:
-            return f"expected {_MOST_CARDS} cards or fewer, got {len(found)}"
+        found = tuple(_gpus(offered, labels, replication))
+        if len(found) > _MOST_GPUS:
+            return f"expected {_MOST_GPUS} GPUs or fewer, got {len(found)}"
         return found
 
     # The configuration of the device plugin --------------------------------------------------
@@ -153,19 +153,19 @@ class DevicePluginCards:
 
     # Choice ----------------------------------------------------------------------------------
 
-    def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
+    def held(self, pod: PodInfo, gpus: Sequence[OfferedGpu]) -> tuple[Share, ...] | str:
         """Return nothing: the device plugin tells nobody what it gave out."""
         return ()
 
-    def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
-        """Choose the cards that the plugin would probably take."""
+    def choose(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
+        """Choose the GPUs that the plugin would probably take."""
         assert isinstance(request.detail, tuple)
         shares: list[Share] = []
         for asked in request.detail:
             own = [
-                (card, used)
-                for card, used in zip(node.cards, node.used, strict=True)
-                if isinstance(card.detail, _Offer) and card.detail.resource == asked.resource
+                (gpu, used)
+                for gpu, used in zip(node.gpus, node.used, strict=True)
+                if isinstance(gpu.detail, _Offer) and gpu.detail.resource == asked.resource
             ]
             if not own:
                 # The node does not offer it, or with claims for devices: others decide on that.
@@ -178,11 +178,11 @@ class DevicePluginCards:
             if not found:
                 return Choice(reason=f"Insufficient {asked.resource}")
             shares += found
-        return Choice(tuple(shares) or (Share(node.cards[0].index, 0, slots=0),))
+        return Choice(tuple(shares) or (Share(node.gpus[0].index, 0, slots=0),))
 
     @staticmethod
-    def _refusal(asked: _Asked, own: Sequence[tuple[Card, CardUse]]) -> str:
-        """Return why these cards never serve a request; "" if they may."""
+    def _refusal(asked: _Asked, own: Sequence[tuple[OfferedGpu, GpuUse]]) -> str:
+        """Return why these GPUs never serve a request; "" if they may."""
         offer = _offer_of(own)
         if offer.problem:
             return offer.problem
@@ -191,16 +191,16 @@ class DevicePluginCards:
         return ""
 
     def written(
-        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
+        self, pod: PodInfo, node: Node, gpus: Sequence[OfferedGpu], own: Sequence[Share], now: float
     ) -> Written:
         """Return nothing to write: the device plugin decides on the node."""
         return Written()
 
 
-def _offer_of(own: Sequence[tuple[Card, CardUse]]) -> _Offer:
-    """Return how cards of one resource are offered."""
+def _offer_of(own: Sequence[tuple[OfferedGpu, GpuUse]]) -> _Offer:
+    """Return how GPUs of one resource are offered."""
     offer = own[0][0].detail
-    assert isinstance(offer, _Offer), "the cards are this contract's"
+    assert isinstance(offer, _Offer), "the GPUs are this adapter's"
     return offer
 
 
@@ -217,9 +217,9 @@ def _most(pod: PodInfo, resource: str) -> int:
     )
 
 
-def _cards(
+def _gpus(
     offered: Mapping[str, int], labels: GpuLabels, replication: Replication | None
-) -> Iterator[Card]:
+) -> Iterator[OfferedGpu]:
     index = 0
     for resource in sorted(offered, key=lambda name: (name != nvidia.GPU, name)):
         base = resource.removesuffix(".shared")
@@ -236,8 +236,8 @@ def _cards(
             only_one = shared and labels.strategy == "mps"
         offer = _Offer(resource, replicas, only_one, labels.in_change)
         mode = "mig" if profile else labels.strategy if replicas > 1 else ""
-        for _ in range(min(-(-offered[resource] // replicas), _MOST_CARDS + 1)):
-            yield Card(
+        for _ in range(min(-(-offered[resource] // replicas), _MOST_GPUS + 1)):
+            yield OfferedGpu(
                 index,
                 model=labels.product,
                 compute=compute,
@@ -251,11 +251,11 @@ def _cards(
 
 
 def _size(profile: str, labels: GpuLabels) -> tuple[int, int]:
-    """Return the compute and memory of a card, or of a MIG device with a profile."""
+    """Return the compute and memory of a GPU, or of a MIG device with a profile."""
     if not profile:
         return WHOLE, labels.memory * MEBIBYTE
-    card = mig_card(labels.product.partition("-MIG-")[0])
-    known = card.partitions if card is not None else ()
+    gpu = mig_gpu(labels.product.partition("-MIG-")[0])
+    known = gpu.partitions if gpu is not None else ()
     for one in known:
         if one.name == profile:
             return one.compute, one.memory
@@ -264,23 +264,23 @@ def _size(profile: str, labels: GpuLabels) -> tuple[int, int]:
     return compute, int(gigabytes) * 1024 * MEBIBYTE
 
 
-def _spread(count: int, own: Sequence[tuple[Card, CardUse]]) -> list[Share]:
-    """Give out replicas one by one, each on the card with the fewest taken; empty if too few."""
-    taken = {card.index: used.slots for card, used in own}
+def _spread(count: int, own: Sequence[tuple[OfferedGpu, GpuUse]]) -> list[Share]:
+    """Give out replicas one by one, each on the GPU with the fewest taken; empty if too few."""
+    taken = {gpu.index: used.slots for gpu, used in own}
     mine = dict.fromkeys(taken, 0)
-    cards = {card.index: card for card, _ in own}
+    gpus = {gpu.index: gpu for gpu, _ in own}
     for _ in range(count):
-        free = [index for index, card in cards.items() if taken[index] < card.slots]
+        free = [index for index, gpu in gpus.items() if taken[index] < gpu.slots]
         if not free:
             return []
         chosen = min(free, key=lambda index: taken[index])
         taken[chosen] += 1
         mine[chosen] += 1
-    return [_share(cards[index], slots) for index, slots in mine.items() if slots]
+    return [_share(gpus[index], slots) for index, slots in mine.items() if slots]
 
 
-def _share(card: Card, slots: int) -> Share:
+def _share(gpu: OfferedGpu, slots: int) -> Share:
     """Return what replicas count for; without MPS, nobody keeps a pod to a part of the memory."""
-    bounded = card.slots == 1 or card.mode == "mps"
-    memory = card.memory * slots // card.slots if bounded else 0
-    return Share(card.index, card.compute * slots // card.slots, memory, slots)
+    bounded = gpu.slots == 1 or gpu.mode == "mps"
+    memory = gpu.memory * slots // gpu.slots if bounded else 0
+    return Share(gpu.index, gpu.compute * slots // gpu.slots, memory, slots)

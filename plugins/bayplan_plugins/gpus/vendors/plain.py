@@ -1,4 +1,4 @@
-"""Whole cards by an extended resource, on nodes that nothing else describes."""
+"""Whole GPUs by an extended resource, on nodes that nothing else describes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from bayplan import PodInfo
 from bayplan.api import Node
-from bayplan.api.cards import MEBIBYTE, WHOLE, Card, CardUse, Share
+from bayplan.api.gpu_shares import MEBIBYTE, WHOLE, GpuUse, OfferedGpu, Share
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.gpus.resources import gpu_count
-from bayplan_plugins.gpus.vendors.contract import CardRequest, Choice, NodeCards, Written
+from bayplan_plugins.gpus.vendors.adapter import Choice, GpusInUse, ShareRequest, Written
 
-__all__ = ["PlainCards"]
+__all__ = ["PlainAdapter"]
 
 _MEMORY = "nvidia.com/gpu.memory"
 _PRODUCT = "nvidia.com/gpu.product"
-_MOST_CARDS = 64
+_MOST_GPUS = 64
 
 
-class PlainCards:
-    """The cards that a device plugin counts; it chooses among them by itself."""
+class PlainAdapter:
+    """The GPUs that a device plugin counts; it chooses among them by itself."""
 
     name = "plain"
     reads: frozenset[str] = frozenset()
@@ -28,51 +28,51 @@ class PlainCards:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
-    def request(self, pod: PodInfo) -> CardRequest | None:
-        """Return the whole cards that a pod requests."""
+    def request(self, pod: PodInfo) -> ShareRequest | None:
+        """Return the whole GPUs that a pod requests."""
         count = gpu_count(pod.requests) if pod.facts.wants_devices else 0
         if not count:
             return None
-        return CardRequest(
+        return ShareRequest(
             self.name, count, WHOLE, share=1.0, implicit=True, simple=True, counted=True
         )
 
-    def cards(self, node: Node) -> tuple[Card, ...] | str | None:
-        """Return as many cards as the node's device plugin counts."""
+    def gpus(self, node: Node) -> tuple[OfferedGpu, ...] | str | None:
+        """Return as many GPUs as the node's device plugin counts."""
         offered = node.status.allocatable or node.status.capacity
         count = max((offered[name].units for name in GPU_RESOURCES if name in offered), default=0)
         if count <= 0:
             return None
-        if count > _MOST_CARDS:
-            return f"expected {_MOST_CARDS} cards or fewer, got {count}"
+        if count > _MOST_GPUS:
+            return f"expected {_MOST_GPUS} GPUs or fewer, got {count}"
         labels = node.metadata.labels
         text = labels.get(_MEMORY, "")
         memory = int(text) * MEBIBYTE if text.isascii() and text.isdigit() and len(text) < 9 else 0
         model = labels.get(_PRODUCT, "")
-        return tuple(Card(index, model=model, memory=memory) for index in range(count))
+        return tuple(OfferedGpu(index, model=model, memory=memory) for index in range(count))
 
-    def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
-        """Return nothing: the device plugin tells nobody which cards it gave out."""
+    def held(self, pod: PodInfo, gpus: Sequence[OfferedGpu]) -> tuple[Share, ...] | str:
+        """Return nothing: the device plugin tells nobody which GPUs it gave out."""
         return ()
 
-    def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
-        """Guess the first cards that nobody uses."""
-        free = [card for card, used in zip(node.cards, node.used, strict=True) if _free(card, used)]
-        if len(free) < request.cards:
+    def choose(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
+        """Guess the first GPUs that nobody uses."""
+        free = [gpu for gpu, used in zip(node.gpus, node.used, strict=True) if _free(gpu, used)]
+        if len(free) < request.gpus:
             return Choice(reason="Insufficient free GPUs")
-        return Choice(tuple(whole_share(card) for card in free[: request.cards]))
+        return Choice(tuple(whole_share(gpu) for gpu in free[: request.gpus]))
 
     def written(
-        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
+        self, pod: PodInfo, node: Node, gpus: Sequence[OfferedGpu], own: Sequence[Share], now: float
     ) -> Written:
         """Return nothing to write."""
         return Written()
 
 
-def whole_share(card: Card) -> Share:
-    """Return the share that is the whole card."""
-    return Share(card.index, card.compute, card.memory, card.slots)
+def whole_share(gpu: OfferedGpu) -> Share:
+    """Return the share that is the whole GPU."""
+    return Share(gpu.index, gpu.compute, gpu.memory, gpu.slots)
 
 
-def _free(card: Card, used: CardUse) -> bool:
-    return used.idle and card.usable
+def _free(gpu: OfferedGpu, used: GpuUse) -> bool:
+    return used.idle and gpu.usable

@@ -1,4 +1,4 @@
-"""TensorFusion's contract for cards: GPU objects on one side, annotations of pods on the other."""
+"""TensorFusion's adapter for GPUs: GPU objects on one side, annotations of pods on the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from bayplan import PodInfo
 from bayplan.api import Node, TensorFusionGpu
-from bayplan.api.cards import WHOLE, Card, CardUse, Share
+from bayplan.api.gpu_shares import WHOLE, GpuUse, OfferedGpu, Share
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.dialects.tensor_fusion_shares import (
     ANNOTATIONS,
@@ -19,35 +19,35 @@ from bayplan.dialects.tensor_fusion_shares import (
 )
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.gpus.resources import gpu_count
-from bayplan_plugins.gpus.vendors.contract import CardRequest, Choice, NodeCards, Written, own_lock
+from bayplan_plugins.gpus.vendors.adapter import Choice, GpusInUse, ShareRequest, Written, own_lock
 
-__all__ = ["TensorFusionCards"]
+__all__ = ["TensorFusionAdapter"]
 
 _RUNNING = "Running"
 _OWN = ("", "tensor-fusion")
 _POOL = "tensor-fusion.ai/gpupool"
 _HOSTNAME = "kubernetes.io/hostname"
 _SLOTS = 1024
-_MOST_CARDS = 64
+_MOST_GPUS = 64
 _MOST_BYTES = 1 << 50
 _MOST_INDEX = 1 << 16
 _VANISHED = -1
-"""The index of a card that the node no longer has."""
+"""The index of a GPU that the node no longer has."""
 _TOO_LITTLE = "Insufficient compute or memory of TensorFusion's GPUs"
 _OTHERS = "no GPU of TensorFusion with this model, pool, vendor and index"
 
 
 @dataclass(frozen=True)
 class _Gpu:
-    """What else is known of a card: its TFLOPS, pool and vendor."""
+    """What else is known of a GPU: its TFLOPS, pool and vendor."""
 
     tflops: Fraction
     pool: str
     vendor: str
 
 
-class TensorFusionCards:
-    """The cards of nodes that have GPU objects."""
+class TensorFusionAdapter:
+    """The GPUs of nodes that have GPU objects."""
 
     name = "tensor-fusion"
     reads = ANNOTATIONS
@@ -80,15 +80,15 @@ class TensorFusionCards:
 
     # What pods request -----------------------------------------------------------------------
 
-    def request(self, pod: PodInfo) -> CardRequest | None:
-        """Return the shares that a pod requests; whole cards mean this contract on its nodes."""
+    def request(self, pod: PodInfo) -> ShareRequest | None:
+        """Return the shares that a pod requests; whole GPUs mean this adapter on its nodes."""
         try:
             share = share_of(pod.pod)
         except ValueError as exc:
-            return CardRequest(self.name, 0, problem=str(exc))
+            return ShareRequest(self.name, 0, problem=str(exc))
         if share is not None:
             compute = _thousandths(share.percent / 100)
-            return CardRequest(
+            return ShareRequest(
                 self.name,
                 share.count,
                 compute,
@@ -102,34 +102,34 @@ class TensorFusionCards:
         if not count or not self._by_node:
             return None
         whole = TensorFusionShare(percent=Fraction(100), count=count, whole=True)
-        return CardRequest(self.name, count, WHOLE, 0, 1.0, whole, implicit=True, simple=True)
+        return ShareRequest(self.name, count, WHOLE, 0, 1.0, whole, implicit=True, simple=True)
 
     # What nodes offer ------------------------------------------------------------------------
 
-    def cards(self, node: Node) -> tuple[Card, ...] | str | None:
-        """Return the cards of a node's GPU objects."""
+    def gpus(self, node: Node) -> tuple[OfferedGpu, ...] | str | None:
+        """Return the GPUs of a node's GPU objects."""
         if not self._by_node:
             return None
         host = node.metadata.labels.get(_HOSTNAME, "")
         found = {**self._by_node.get(host, {}), **self._by_node.get(node.metadata.name, {})}
         if not found:
             return None
-        if len(found) > _MOST_CARDS:
-            return f"expected {_MOST_CARDS} GPU objects or fewer, got {len(found)}"
-        cards = []
-        for place, (name, gpu) in enumerate(sorted(found.items(), key=_order)):
+        if len(found) > _MOST_GPUS:
+            return f"expected {_MOST_GPUS} GPU objects or fewer, got {len(found)}"
+        gpus = []
+        for place, (name, entry) in enumerate(sorted(found.items(), key=_order)):
             try:
-                cards.append(_card(place, gpu))
+                gpus.append(_gpu(place, entry))
             except ValueError as exc:
                 return f"GPU {name}: {exc}"
-        indices = [card.index for card in cards]
-        for card in cards:
-            if indices.count(card.index) > 1:
-                return f"GPU {card.uuid}: status.index {card.index} is another GPU's, too"
-        return tuple(cards)
+        indices = [gpu.index for gpu in gpus]
+        for gpu in gpus:
+            if indices.count(gpu.index) > 1:
+                return f"GPU {gpu.uuid}: status.index {gpu.index} is another GPU's, too"
+        return tuple(gpus)
 
-    def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
-        """Return what a pod's annotation says that it holds, also of cards that have vanished."""
+    def held(self, pod: PodInfo, gpus: Sequence[OfferedGpu]) -> tuple[Share, ...] | str:
+        """Return what a pod's annotation says that it holds, also of GPUs that have vanished."""
         if not pod.spec.node_name:
             return ()
         try:
@@ -138,17 +138,17 @@ class TensorFusionCards:
             return str(exc)
         if not names or share is None:
             return ()
-        known = {card.uuid: card for card in cards}
+        known = {gpu.uuid: gpu for gpu in gpus}
         return tuple(
             _share(share, known[name]) if name in known else Share(_VANISHED, 0) for name in names
         )
 
     # Choice ----------------------------------------------------------------------------------
 
-    def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
-        """Choose the fullest cards that have enough left, as TensorFusion's default does."""
+    def choose(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
+        """Choose the fullest GPUs that have enough left, as TensorFusion's default does."""
         share = request.detail
-        assert isinstance(share, TensorFusionShare), "the request is this contract's"
+        assert isinstance(share, TensorFusionShare), "the request is this adapter's"
         suitable = list(_suitable(share, node))
         if len(suitable) < share.count:
             return Choice(reason=_OTHERS, resolvable=False)
@@ -156,16 +156,16 @@ class TensorFusionCards:
         if len(fitting) < share.count:
             return Choice(reason=_TOO_LITTLE)
         fitting.sort(key=lambda pair: (pair[0].memory - pair[1].memory, pair[0].index))
-        return Choice(tuple(_share(share, card) for card, _ in fitting[: share.count]))
+        return Choice(tuple(_share(share, gpu) for gpu, _ in fitting[: share.count]))
 
     def written(
-        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
+        self, pod: PodInfo, node: Node, gpus: Sequence[OfferedGpu], own: Sequence[Share], now: float
     ) -> Written:
         """Return the annotation that names the pod's GPU objects."""
         if any(name in pod.requests for name in GPU_RESOURCES):
             return Written()
-        names = {card.index: card.uuid for card in cards}
-        ids = ",".join(names[share.card] for share in own)
+        names = {gpu.index: gpu.uuid for gpu in gpus}
+        ids = ",".join(names[share.gpu] for share in own)
         return Written({GPU_IDS: ids}, lock=own_lock(GPU_IDS))
 
 
@@ -178,7 +178,7 @@ def _order(item: tuple[str, TensorFusionGpu]) -> tuple[bool, int, str]:
     return index is None, index or 0, item[0]
 
 
-def _card(place: int, gpu: TensorFusionGpu) -> Card:
+def _gpu(place: int, gpu: TensorFusionGpu) -> OfferedGpu:
     status = gpu.status
     index = place if status.index is None else status.index
     if not 0 <= index < _MOST_INDEX:
@@ -189,7 +189,7 @@ def _card(place: int, gpu: TensorFusionGpu) -> Card:
     if tflops < 0 or not 0 <= memory <= _MOST_BYTES:
         raise ValueError(f"status.capacity: expected tflops and vram from 0 to {_MOST_BYTES}")
     detail = _Gpu(tflops, gpu.metadata.labels.get(_POOL, ""), status.vendor)
-    return Card(
+    return OfferedGpu(
         index,
         gpu.metadata.name,
         status.gpu_model,
@@ -202,45 +202,45 @@ def _card(place: int, gpu: TensorFusionGpu) -> Card:
     )
 
 
-def _suitable(share: TensorFusionShare, node: NodeCards) -> Iterator[tuple[Card, CardUse]]:
-    for card, use in zip(node.cards, node.used, strict=True):
-        gpu = card.detail
-        assert isinstance(gpu, _Gpu), "the card is this contract's"
+def _suitable(share: TensorFusionShare, node: GpusInUse) -> Iterator[tuple[OfferedGpu, GpuUse]]:
+    for gpu, use in zip(node.gpus, node.used, strict=True):
+        known = gpu.detail
+        assert isinstance(known, _Gpu), "the GPU is this adapter's"
         wanted = (
-            (share.model, card.model),
-            (share.pool, gpu.pool),
-            (share.vendor, gpu.vendor),
+            (share.model, gpu.model),
+            (share.pool, known.pool),
+            (share.vendor, known.vendor),
         )
         if all(not text or text.lower() == own.lower() for text, own in wanted):
-            if not share.indices or card.index in share.indices:
-                if card.usable:
-                    yield card, use
+            if not share.indices or gpu.index in share.indices:
+                if gpu.usable:
+                    yield gpu, use
 
 
-def _fits(share: TensorFusionShare, card: Card, use: CardUse) -> bool:
+def _fits(share: TensorFusionShare, gpu: OfferedGpu, use: GpuUse) -> bool:
     if share.whole:
         return use.idle
-    own = _share(share, card)
+    own = _share(share, gpu)
     return (
-        use.compute + own.compute <= card.compute
-        and use.memory + own.memory <= card.memory
-        and use.slots < card.slots
+        use.compute + own.compute <= gpu.compute
+        and use.memory + own.memory <= gpu.memory
+        and use.slots < gpu.slots
     )
 
 
-def _share(share: TensorFusionShare, card: Card) -> Share:
-    """Return a share of one card; TFLOPS that the card does not have are more than all of it."""
+def _share(share: TensorFusionShare, gpu: OfferedGpu) -> Share:
+    """Return a share of one GPU; TFLOPS that the GPU does not have are more than all of it."""
     if share.whole:
-        return Share(card.index, card.compute, card.memory, card.slots)
-    gpu = card.detail
-    assert isinstance(gpu, _Gpu), "the card is this contract's"
+        return Share(gpu.index, gpu.compute, gpu.memory, gpu.slots)
+    own = gpu.detail
+    assert isinstance(own, _Gpu), "the GPU is this adapter's"
     part = share.percent / 100
     if share.tflops:
-        part = share.tflops / gpu.tflops if gpu.tflops else Fraction(2)
-    return Share(card.index, _thousandths(part), share.vram)
+        part = share.tflops / own.tflops if own.tflops else Fraction(2)
+    return Share(gpu.index, _thousandths(part), share.vram)
 
 
 def _thousandths(part: Fraction) -> int:
-    """Return a part of a card in thousandths, rounded up."""
+    """Return a part of a GPU in thousandths, rounded up."""
     found = part * WHOLE
     return -(-found.numerator // found.denominator)

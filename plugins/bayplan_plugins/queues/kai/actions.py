@@ -16,7 +16,7 @@ from bayplan.inputs.durations import parse_duration
 from bayplan.queues.ledger import Ledger
 from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
-from bayplan_plugins.gpus.vendors.kai.requests import CardSizes
+from bayplan_plugins.gpus.vendors.kai.requests import GpuSizes
 from bayplan_plugins.queues.kai.args import KaiQueueArgs
 from bayplan_plugins.queues.kai.capacity import over_quota
 from bayplan_plugins.queues.kai.jobs import Job, Jobs
@@ -74,7 +74,7 @@ class Actions:
         self._queue_of = queue_of
         self._movers = Movers(handle)
         self._resolution = ReclaimResolution(args.reclaim_resolve_method)
-        self._cards = CardSizes(handle.snapshot)
+        self._gpus = GpuSizes(handle.snapshot)
         self._groups = handle.snapshot.shared(GpuGroups, GpuGroups)
         self._waits: set[float] = set()
         self.searching = False
@@ -326,7 +326,7 @@ class Actions:
         return bool(needed <= free + self._groups.free_parts() + leaving + EPSILON)
 
     def _gpus_of(self, pod: PodInfo) -> float:
-        return pod.requests.get(_GPU, 0) + self._cards.gpus_of(pod)
+        return pod.requests.get(_GPU, 0) + self._gpus.gpus_of(pod)
 
     def _running(self, may_go: Callable[[str, PodInfo], bool]) -> list[Job]:
         """Return the preemptible jobs that hold nodes, of those queues and pods that may go."""

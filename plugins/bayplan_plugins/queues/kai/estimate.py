@@ -83,5 +83,5 @@ class Estimate:
                     free[name][row] += sign * amount
             share = known_share(pod) if sign > 0 else None
             if isinstance(share, GpuShareRequest) and GPU in free:
-                # Each of its cards may become free as a whole.
+                # Each of its GPUs may become free as a whole.
                 free[GPU][row] += share.devices

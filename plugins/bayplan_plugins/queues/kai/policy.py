@@ -20,7 +20,7 @@ from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan.queues.usage import Sample
 from bayplan.snapshot import SpecFacts
-from bayplan_plugins.gpus.vendors.kai.requests import CardSizes, known_share
+from bayplan_plugins.gpus.vendors.kai.requests import GpuSizes, known_share
 from bayplan_plugins.queues.kai.actions import Actions
 from bayplan_plugins.queues.kai.args import KaiQueueArgs
 from bayplan_plugins.queues.kai.capacity import job_over_capacity, overrun
@@ -64,14 +64,14 @@ class KaiPolicy:
         )
         self._jobs = Jobs(handle)
         self._plain: dict[SpecFacts, Amounts] = {}
-        self._cards = CardSizes(handle.snapshot)
+        self._gpus = GpuSizes(handle.snapshot)
         rules = PodRules(
             queue_of=self.queue_of,
             amounts=self._amounts,
             is_fixed=lambda pod: not self._jobs.is_preemptible(pod),
             counts=lambda pod: not pod.terminating,
             claim=lambda claim, _: {_GPUS: gpus_of_claim(claim)},
-            basis=self._cards.basis,
+            basis=self._gpus.basis,
         )
         snapshot = handle.snapshot
         queues = Translations(kai.queue_of)
@@ -167,16 +167,16 @@ class KaiPolicy:
             slices = ((mig_gpus(name), amount) for name, amount in pod.requests.items())
             known[_GPUS] += sum(gpus * amount for gpus, amount in slices)
             self._plain[pod.facts] = known
-        gpus = self._cards.gpus_of(pod)
+        gpus = self._gpus.gpus_of(pod)
         if pod.spec.resource_claims:
             gpus += gpus_of_templates(pod, self._handle.snapshot)
         return {**known, _GPUS: known[_GPUS] + gpus} if gpus else known
 
     def _least_of(self, pods: Sequence[PodInfo]) -> AmountRows:
-        """Return what pods take at least, wherever they are placed: of the biggest cards."""
+        """Return what pods take at least, wherever they are placed: of the biggest GPUs."""
         total = self.ledger.sum_of(pods)
         if any(isinstance(known_share(pod), GpuShareRequest) for pod in pods):
-            more = sum(self._cards.gpus_of(pod) - self._cards.gpus_of(pod, True) for pod in pods)
+            more = sum(self._gpus.gpus_of(pod) - self._gpus.gpus_of(pod, True) for pod in pods)
             total = total.copy()
             total[self.ledger.tree.column_of[_GPUS]] -= more
         return total

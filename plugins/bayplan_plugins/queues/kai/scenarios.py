@@ -177,7 +177,7 @@ class ScenarioSearch:
         return EvictionPlan(tuple(step for step in left if step), nodes, moves)
 
     def _place_of(self, pod: PodInfo) -> tuple[str, tuple[str, ...]] | None:
-        """Return where a pod is: its node, and the groups that share cards with it."""
+        """Return where a pod is: its node, and the groups that share GPUs with it."""
         placed = self._handle.snapshot.placed.get(pod.key)
         return None if placed is None else (placed[1], self._groups.of_pod(pod.key))
 

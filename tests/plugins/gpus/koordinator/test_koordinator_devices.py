@@ -59,15 +59,15 @@ def scheduled(*objects: ApiObject, **options: Any) -> Cluster:
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_cards_that_become_known_count_for_the_next_equal_pod(cached: bool) -> None:
-    """Until then only their number did, which is not the cards' concern."""
+def test_gpus_that_become_known_count_for_the_next_equal_pod(cached: bool) -> None:
+    """Until then only their number did, which is not the GPUs' concern."""
     nodes = [make_node(name, gpu=8) for name in ("n1", "n2")]
     cluster = scheduled(*nodes, cached=cached)
     cluster.add(make_pod("first", gpu=8))
     assert_placed(cluster, first="n1")
     cluster.add(devices("n2", *(gpu(minor, health=minor > 0) for minor in range(8))))
     cluster.add(make_pod("second", gpu=8))
-    assert_pending(cluster, "second", "Insufficient free cards")
+    assert_pending(cluster, "second", "Insufficient free GPUs")
 
 
 def change(cluster: Cluster, new: ApiObject) -> None:
@@ -87,12 +87,12 @@ def told(cluster: Cluster, name: str) -> dict[str, str]:
 def test_a_policy_that_is_not_known_is_told_on_the_node() -> None:
     policy = {"node.koordinator.sh/gpu-partition-policy": "Hope"}
     cluster = scheduled(*machine(node_labels=policy), pod("a", {"gpu": 50}))
-    assert cluster.snapshot.problems["n1", "cards"] == (
+    assert cluster.snapshot.problems["n1", "GPUs"] == (
         'label node.koordinator.sh/gpu-partition-policy: expected Honor or Prefer, got "Hope"'
     )
 
 
-def test_half_a_card_is_written_with_the_memory_that_it_is() -> None:
+def test_half_a_gpu_is_written_with_the_memory_that_it_is() -> None:
     cluster = scheduled(*machine(), pod("a", {"gpu-core": 50, "gpu-memory-ratio": 50}))
     assert allocated(cluster, "a") == {
         "gpu": [
@@ -130,18 +130,18 @@ def test_what_would_have_to_be_free_is_told() -> None:
         *(pod(f"p{n}", {"gpu-core": 10, "gpu-memory": "48Gi"}) for n in range(3)),
         pod("a", {"gpu-core": 10, "gpu-memory": "40Gi"}),
     )
-    assert_pending(cluster, "a", "Insufficient shares of cards")
+    assert_pending(cluster, "a", "Insufficient shares of GPUs")
     own = cluster.api.get(Pod, "default/a")
     assert own is not None
     (suggest,) = (
         call for call in cluster.profile.runtime["remedies"] if call.name == "DeviceShare"
     )
     assert [one.text for one in suggest(PodInfo(own), cluster.snapshot.view())] == [
-        "would fit on n1 if 8 GiB on one card were freed; 3 cards have 32 GiB each: fragmented"
+        "would fit on n1 if 8 GiB on one GPU were freed; 3 GPUs have 32 GiB each: fragmented"
     ]
 
 
-def test_shares_do_not_exceed_a_card_in_either_compute_or_memory() -> None:
+def test_shares_do_not_exceed_a_gpu_in_either_compute_or_memory() -> None:
     cluster = scheduled(
         node("n1", gpus=1),
         devices("n1", gpu(0, pcie="0")),
@@ -155,14 +155,14 @@ def test_shares_do_not_exceed_a_card_in_either_compute_or_memory() -> None:
         assert_pending(cluster, name, "0/1 nodes are available")
 
 
-def test_several_shared_cards_get_equal_parts() -> None:
+def test_several_shared_gpus_get_equal_parts() -> None:
     cluster = scheduled(*machine(), pod("a", {"gpu.shared": 2, "gpu-memory": 32 * 2**30}))
     assert [one["resources"] for one in allocated(cluster, "a")["gpu"]] == [
         {"koordinator.sh/gpu-memory": "16Gi", "koordinator.sh/gpu-memory-ratio": "20"}
     ] * 2
 
 
-def test_a_share_goes_where_cards_are_in_use_and_a_whole_card_where_none_is() -> None:
+def test_a_share_goes_where_gpus_are_in_use_and_a_whole_gpu_where_none_is() -> None:
     cluster = scheduled(
         *machine(),
         pod("a", {"gpu-core": 50, "gpu-memory-ratio": 50}),
@@ -183,7 +183,7 @@ def test_a_share_goes_where_cards_are_in_use_and_a_whole_card_where_none_is() ->
         ({"gpu": 100, "nvidia.com/gpu": 1}, "cannot be requested together"),
     ],
 )
-def test_a_request_that_no_card_can_meet_says_what_was_expected(
+def test_a_request_that_no_gpu_can_meet_says_what_was_expected(
     requests: dict[str, int], message: str
 ) -> None:
     cluster = scheduled(*machine(), pod("a", requests))
@@ -247,7 +247,7 @@ def test_an_allocation_that_lacks_amounts_takes_what_its_pod_requests(
     assert state is not None
     first = state.used[0]
     assert first.compute == 600
-    assert first.memory == state.cards[0].memory * 60 // 100
+    assert first.memory == state.gpus[0].memory * 60 // 100
     told = "".join(cluster.snapshot.problems.values())
     assert (problem in told) if problem else not told
 
@@ -261,13 +261,13 @@ def test_an_unreadable_allocation_is_forgotten_with_its_pod() -> None:
     assert ("n1", "default/a") not in cluster.snapshot.problems
 
 
-def test_a_card_that_is_no_longer_healthy_takes_no_pod() -> None:
+def test_a_gpu_that_is_no_longer_healthy_takes_no_pod() -> None:
     cluster = Cluster([node("n1", gpus=2), devices("n1", gpu(0), gpu(1))])
     change(cluster, devices("n1", gpu(0, health=False), gpu(1)))
     cluster.add(pod("a", {"gpu": 100}), pod("b", {"gpu": 100}))
     cluster.schedule()
     assert minors(cluster, "a") == [1]
-    assert_pending(cluster, "b", "Insufficient free cards")
+    assert_pending(cluster, "b", "Insufficient free GPUs")
 
 
 def test_a_pod_whose_share_went_to_another_before_it_was_bound_gets_another() -> None:
@@ -277,13 +277,13 @@ def test_a_pod_whose_share_went_to_another_before_it_was_bound_gets_another() ->
     theirs = pod("theirs", asked, device_allocated={"gpu": [share]})
     cluster.add(replace(theirs, spec=replace(theirs.spec, node_name="n1")))
     let_go(cluster, "ours")
-    assert cluster.message("ours") == "its shares of cards of n1 went to another pod"
+    assert cluster.message("ours") == "its shares of GPUs of n1 went to another pod"
     cluster.advance(30)
     let_go(cluster, "ours")
     assert minors(cluster, "ours") == [1]
 
 
-def test_a_card_that_vanishes_with_shares_on_it_gives_its_pods_no_room_elsewhere() -> None:
+def test_a_gpu_that_vanishes_with_shares_on_it_gives_its_pods_no_room_elsewhere() -> None:
     cluster = scheduled(
         node("n1", gpus=2), devices("n1", gpu(0, "0"), gpu(1, "0")), pod("a", {"gpu": 100})
     )
@@ -296,7 +296,7 @@ def test_a_card_that_vanishes_with_shares_on_it_gives_its_pods_no_room_elsewhere
 
 def test_a_node_without_a_device_object_has_no_shares() -> None:
     cluster = scheduled(node("n1"), pod("a", {"gpu-core": 50, "gpu-memory-ratio": 50}))
-    assert_pending(cluster, "a", "no cards for shares by koordinator")
+    assert_pending(cluster, "a", "no GPUs for shares by koordinator")
 
 
 def test_a_device_object_with_one_minor_twice_is_reported() -> None:
@@ -607,14 +607,14 @@ def _locks(cluster: Cluster) -> dict[str, str]:
     return {key: text for key, text in found.metadata.annotations.items() if key.endswith(".lock")}
 
 
-def test_cambricon_cannot_share_several_cards_with_one_pod() -> None:
+def test_cambricon_cannot_share_several_gpus_with_one_pod() -> None:
     cluster = scheduled(
         *_vendor("cambricon", gpu(0, "0"), gpu(1, "0")), pod("a", {"nvidia.com/gpu": 2})
     )
-    assert_pending(cluster, "a", "Cambricon's device plugin cannot share several cards")
+    assert_pending(cluster, "a", "Cambricon's device plugin cannot share several GPUs")
 
 
-def test_metax_gets_the_uuids_of_its_cards() -> None:
+def test_metax_gets_the_uuids_of_its_gpus() -> None:
     share = {"gpu.shared": 1, "gpu-core": 50, "gpu-memory-ratio": 50}
     cluster = scheduled(*_vendor("metax", gpu(0, "0", memory="64Gi")), pod("a", share))
     text = told(cluster, "a")["metax-tech.com/gpu-devices-allocated"]

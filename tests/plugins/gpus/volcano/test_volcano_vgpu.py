@@ -1,4 +1,4 @@
-"""Pods with shares of cards in the words of Volcano's vGPU."""
+"""Pods with shares of GPUs in the words of Volcano's vGPU."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ KEYS = VOLCANO.annotations
 MIB = 1 << 20
 
 
-def node(name: str, *cards: str) -> Node:
-    """Return a node whose device plugin has registered cards, ``uuid,count,MiB,type,health``."""
-    register = "".join(f"{card}:" for card in cards)
-    count = sum(int(card.split(",")[1]) for card in cards)
+def node(name: str, *gpus: str) -> Node:
+    """Return a node whose device plugin has registered GPUs, ``uuid,count,MiB,type,health``."""
+    register = "".join(f"{gpu}:" for gpu in gpus)
+    count = sum(int(gpu.split(",")[1]) for gpu in gpus)
     return make_node(
         name,
         cpu=64,
@@ -85,11 +85,11 @@ def test_a_pod_gets_its_share_in_the_words_of_volcano() -> None:
     assert used(again, "n1") == used(cluster, "n1")
 
 
-def test_a_whole_card_leaves_its_compute_to_others() -> None:
+def test_a_whole_gpu_leaves_its_compute_to_others() -> None:
     cluster = Cluster([node("n1", TWO[0]), pod("p", {"number": 1}), pod("q", {"memory": 1})])
     assert_placed(cluster, p="n1")
     assert notes_of(cluster, "p")[KEYS.allocated] == "GPU-a,NVIDIA,8192,0:"
-    assert_pending(cluster, "q", "Insufficient shares of cards")
+    assert_pending(cluster, "q", "Insufficient shares of GPUs")
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_a_whole_card_leaves_its_compute_to_others() -> None:
         ({"nvidia.com/use-gputype": "H100"}, "2/2 CardTypeMismatch"),
     ],
 )
-def test_pods_say_which_cards_they_may_have(notes: dict[str, str], reason: str) -> None:
-    cards = (TWO[1], "GPU-c,10,100,NVIDIA-A40,false") if "mode" in str(notes) else TWO
-    cluster = Cluster([node("n1", *cards), pod("p", {"memory": 1000}, notes=notes)])
+def test_pods_say_which_gpus_they_may_have(notes: dict[str, str], reason: str) -> None:
+    gpus = (TWO[1], "GPU-c,10,100,NVIDIA-A40,false") if "mode" in str(notes) else TWO
+    cluster = Cluster([node("n1", *gpus), pod("p", {"memory": 1000}, notes=notes)])
     assert_pending(cluster, "p", reason)
 
 
-def test_init_containers_get_no_card() -> None:
+def test_init_containers_get_no_gpu() -> None:
     own = pod("p", {"memory": 1000}, init=({"memory": 1000},))
     cluster = Cluster([node("n1", *TWO), own])
     assert_pending(cluster, "p", 'container "i0": Volcano vGPU serves no init containers')

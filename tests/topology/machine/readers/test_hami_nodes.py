@@ -12,7 +12,7 @@ import pytest
 from tests.paths import SHARED
 
 from bayplan.api import Node, ObjectMeta
-from bayplan.api.cards import MEBIBYTE, PartitionProfile
+from bayplan.api.gpu_shares import MEBIBYTE, PartitionProfile
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.levels import Level
 from bayplan.topology.machine.model import Machine

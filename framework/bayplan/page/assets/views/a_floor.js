@@ -81,7 +81,7 @@ function marked(context) {
 function summary(model) {
   const sample = model.sampleAt();
   const layers = model.floor.layers.join(", ");
-  const cards = sample && sample.cards ? `; ${Number(sample.used.toFixed(1))} of ${counted(sample.cards, "card")} in use` : "";
+  const cards = sample && sample.cards ? `; ${Number(sample.used.toFixed(1))} of ${counted(sample.cards, "GPU")} in use` : "";
   return `${counted(model.nodes.size, "node")}${layers ? ` by ${layers}` : ""}${cards}; ${sample ? counted(sample.pending, "pod") : "0 pods"} pending`;
 }
 
@@ -120,7 +120,7 @@ function point(tip, context, node, card, event) {
   const held = context.model.on(node);
   const row = context.model.nodes.get(node);
   const holders = card === null ? [] : (card >= 0 ? held.cards[card] : held.nics[-1 - card]) || [];
-  const cell = card === null ? "" : card >= 0 ? `card ${card}` : `NIC ${context.model.nicsOf(node)[-1 - card].name}`;
+  const cell = card === null ? "" : card >= 0 ? `GPU ${card}` : `NIC ${context.model.nicsOf(node)[-1 - card].name}`;
   const used = held.cards.filter((one) => one.length).length;
   show(tip, h("b", {}, node), row.state ? ` (${row.state})` : "",
     h("br"), row.cards ? `${used} of ${counted(row.cards, "card")} in use` : counted(held.pods.length, "pod"),
@@ -154,7 +154,7 @@ function choose(node, floor, context, said) {
   floor.centre(node);
   const held = context.model.on(node);
   const jobs = [...new Set(held.pods.map((pod) => context.model.pods.get(pod).unit))];
-  show(said, `${node}: ${held.cards.filter((one) => one.length).length} of ${held.cards.length} cards in use${jobs.length ? `, by ${jobs.slice(0, 4).join(", ")}` : ""}`);
+  show(said, `${node}: ${held.cards.filter((one) => one.length).length} of ${held.cards.length} GPUs in use${jobs.length ? `, by ${jobs.slice(0, 4).join(", ")}` : ""}`);
 }
 
 function key(event, floor, context, said) {
@@ -199,7 +199,7 @@ function nodeTable(model) {
     return [link(place("floor", name), name), domainText(model, node), node.state || "in-service", node.cards ? `${used}/${node.cards}` : "", node.cpu ? `${amount("cpu", held.cpu)}/${amount("cpu", node.cpu[1])}` : "", String(held.pods.length)];
   });
   const more = model.nodes.size > 1000 ? h("p", { class: "dim" }, `and ${model.nodes.size - 1000} more`) : null;
-  return [table("Nodes", ["node", "domain", "state", "cards", "cpu", "pods"], rows, [3, 4, 5]), more];
+  return [table("Nodes", ["node", "domain", "state", "GPUs", "cpu", "pods"], rows, [3, 4, 5]), more];
 }
 
 function domainText(model, node) {
@@ -247,7 +247,7 @@ function nodePage(name, node, context) {
     machine ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "the machine" }, machineDrawing(machine, held, rings, (one) => colours.of(one.unit), node.nvlink)) : cardStrip(held, colours),
     machine ? h("p", { class: "dim" }, machine.published ? "As drivers publish it in ResourceSlices, which do not say which NVLinks there are." : linked ? "Lines: NVLinks. Dashed: the ring in which a pod uses its GPUs." : "No NVLink is known between its GPUs.") : null,
     held.cards.some((holders) => holders.some((one) => one.guessed)) ? h("p", { class: "dim" }, "Nothing says which cards the kubelet chose: such pods are drawn on the first free ones.") : null,
-    rows.length ? table("Pods", ["pod", "cards", "cpu"], rows, [2]) : h("p", {}, "No pod is on this node."),
+    rows.length ? table("Pods", ["pod", "GPUs", "cpu"], rows, [2]) : h("p", {}, "No pod is on this node."),
   ];
 }
 

@@ -12,7 +12,7 @@ const COLUMNS = {
   queue: (a, b) => byName(a.unit.queue || "", b.unit.queue || ""),
   state: (a, b) => byName(a.state, b.state),
   pods: (a, b) => a.bound + a.pending + a.ended - b.bound - b.pending - b.ended,
-  cards: (a, b) => a.gpus - b.gpus,
+  GPUs: (a, b) => a.gpus - b.gpus,
   priority: (a, b) => (a.unit.priority || 0) - (b.unit.priority || 0),
   created: (a, b) => a.created - b.created,
 };
@@ -39,7 +39,8 @@ function jobList(context, query) {
   const state = query("state");
   const jobs = context.model.jobs().filter((job) => (!state || job.state === state)
     && (!wanted || job.key.toLowerCase().includes(wanted) || (job.unit.queue || "").toLowerCase().includes(wanted)));
-  const [by, down] = (query("sort") || "job").split("-");
+  // Links that people keep have the column's former name.
+  const [by, down] = (query("sort") || "job").replace("cards", "GPUs").split("-");
   if (COLUMNS[by]) jobs.sort(COLUMNS[by]);
   if (down) jobs.reverse();
   const from = Math.min(Number(query("from")) || 0, Math.max(0, jobs.length - 1));
@@ -135,7 +136,7 @@ function members(job, context) {
     const since = onNode ? duration(state[1] - (pod.created || 0)) : state === "pending" ? duration(context.model.at - context.model.waitsSince(pod)) : "";
     return [[key, onNode ? link(place("floor", state[0]), state[0]) : pod.nominated && state === "pending" ? `nominated: ${pod.nominated}` : [state, lastNode(pod)], cards, since]];
   });
-  return [table("Members", ["pod", "node", "cards", "waited"], rows, [3]), keys.length > 500 ? h("p", { class: "dim" }, `and ${keys.length - 500} more`) : null];
+  return [table("Members", ["pod", "node", "GPUs", "waited"], rows, [3]), keys.length > 500 ? h("p", { class: "dim" }, `and ${keys.length - 500} more`) : null];
 }
 
 function lastNode(pod) {

@@ -42,5 +42,5 @@ function raw(why, jobs, model) {
 
 function jobTable(jobs, context) {
   const rows = jobs.slice(0, MOST).map((job) => [link(place("jobs", job.key), job.key), job.unit.queue || "", `${job.pending}`, job.gpus ? String(Number(job.gpus.toFixed(2))) : "", duration(context.model.at - job.since)]);
-  return [table(counted(jobs.length, "job"), ["job", "queue", "pods waiting", "cards", "waits"], rows, [2, 3, 4]), jobs.length > MOST ? h("p", {}, `and ${jobs.length - MOST} more: `, link(place("jobs", "", { state: "pending" }), "all pending jobs")) : null];
+  return [table(counted(jobs.length, "job"), ["job", "queue", "pods waiting", "GPUs", "waits"], rows, [2, 3, 4]), jobs.length > MOST ? h("p", {}, `and ${jobs.length - MOST} more: `, link(place("jobs", "", { state: "pending" }), "all pending jobs")) : null];
 }

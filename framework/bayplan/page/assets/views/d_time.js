@@ -29,11 +29,11 @@ function page(context) {
     h("h1", {}, "Time"),
     h("p", { class: "dim" }, "Click a chart to see the cluster at that time; the arrows at the top go step by step."),
     h("div", { class: "charts" }, chart("In use", [
-      hasCards ? line("cards", "var(--hue-0)", (one) => (one.cards ? one.used / one.cards : 0)) : null,
+      hasCards ? line("GPUs", "var(--hue-0)", (one) => (one.cards ? one.used / one.cards : 0)) : null,
       line("cpu", "var(--hue-1)", (one) => one.cpu),
     ].filter(Boolean), { ...more, format: percent, most: 1 }),
     chart("Pods", [line("pending", "var(--hue-5)", (one) => one.pending), line("running", "var(--hue-2)", (one) => one.running)], count),
-    hasCards ? chart("Free cards on nodes that are partly taken", [line("cards", "var(--hue-3)", (one) => one.partly)], count) : null,
+    hasCards ? chart("Free GPUs on nodes that are partly taken", [line("GPUs", "var(--hue-3)", (one) => one.partly)], count) : null,
     queues.length ? chart("Shares of the cluster by queue", queues.map((name) => line(name, colours.of(name, "queue"), (one) => one.queues[name] || 0)), { ...more, format: percent }) : null,
     chart("Evictions", [line("pods", "var(--hue-6)", (one) => one.evictions)], count)),
     around(context),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from bayplan.api.cards import MEBIBYTE, PartitionProfile
+from bayplan.api.gpu_shares import MEBIBYTE, PartitionProfile
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 
@@ -41,7 +41,7 @@ _MOST_GPUS = 256
 _MOST_PROFILES = 64
 _MOST_STARTS = 64
 _PERCENT = 10
-"""Thousandths of a card in a percent of it."""
+"""Thousandths of a GPU in a percent of it."""
 _HEALTH = {"true": True, "false": False}
 _SEPARATORS = frozenset(",:;")
 _INTEGER = re.compile(r"-?\d{1,9}", re.ASCII)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from bayplan.api.cards import MEBIBYTE, WHOLE, PartitionProfile
+from bayplan.api.gpu_shares import MEBIBYTE, WHOLE, PartitionProfile
 from bayplan.errors import InputError
 from bayplan.topology.machine.mig import MigProfile
 from bayplan.topology.machine.model import Mig

@@ -291,7 +291,7 @@ def switches(devices: Iterable[PciDevice]) -> dict[str, tuple[str, ...]]:
 
     A switch is two bridges on the way down: its upstream port, which names it here, and one of its
     downstream ports. A root port is a single bridge, so the topmost bridge is a root port if the
-    number of bridges on the way is odd. The functions of one card share one port; if that is a root
+    number of bridges on the way is odd. The functions of one GPU share one port; if that is a root
     port, it counts as their switch, as in nvidia-smi.
     """
     all_devices = list(devices)

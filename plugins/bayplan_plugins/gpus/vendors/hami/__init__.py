@@ -1,1 +1,1 @@
-"""Virtual GPUs as HAMi and Volcano give them: which card a container gets, and why none."""
+"""Virtual GPUs as HAMi and Volcano give them: which GPU a container gets, and why none."""

@@ -1,6 +1,6 @@
-"""Which cards the containers of a pod get, one after another, and what they hold together.
+"""Which GPUs the containers of a pod get, one after another, and what they hold together.
 
-Init containers run one at a time before the others: of each card, a pod holds what the largest of
+Init containers run one at a time before the others: of each GPU, a pod holds what the largest of
 them needs or what all others need together, whichever is more. Sidecars start among the init
 containers and stay (HAMi, pkg/device: CollapseInitContainerUsage). MIG partitions are all made
 when the pod is admitted, so init containers keep theirs.
@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 
-from bayplan.dialects.hami.policies import CardOptions
+from bayplan.dialects.hami.policies import GpuOptions
 from bayplan.dialects.hami.requests import NVIDIA, ContainerRequest
 from bayplan_plugins.gpus.vendors.hami.device import MIG, Device
 from bayplan_plugins.gpus.vendors.hami.fit import Pick, QuotaCheck, fit, no_quota, take
@@ -35,7 +35,7 @@ class ContainerKind(Enum):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What one container requests, None for no card; init containers come first."""
+    """What one container requests, None for no GPU; init containers come first."""
 
     kind: ContainerKind
     request: ContainerRequest | None
@@ -43,7 +43,7 @@ class Wanted:
 
 @dataclass
 class Held:
-    """What a pod holds of a card: MiB, percent of compute, and slots."""
+    """What a pod holds of a GPU: MiB, percent of compute, and slots."""
 
     memory: int = 0
     cores: int = 0
@@ -65,7 +65,7 @@ class Held:
 def held_together(
     kinds: Sequence[ContainerKind], picks: Iterable[tuple[int, str, Held]]
 ) -> dict[str, Held]:
-    """Return what containers hold of each card together, by the card's UUID.
+    """Return what containers hold of each GPU together, by the GPU's UUID.
 
     :param kinds: of all containers, in order.
     :param picks: container, UUID and amounts, in the order of the containers.
@@ -95,14 +95,14 @@ Quota = Callable[[Sequence[Sequence[Pick]], Sequence[Pick], Pick], bool]
 def allocate(
     devices: Sequence[Device],
     wanted: Sequence[Wanted],
-    options: CardOptions,
+    options: GpuOptions,
     quota: Quota | None = None,
     rank: Rank | None = None,
 ) -> tuple[tuple[Pick, ...], ...] | str:
-    """Return the cards that each container gets, or why one of them does not get its own.
+    """Return the GPUs that each container gets, or why one of them does not get its own.
 
-    :param devices: the cards of a node; what is taken of them changes.
-    :param rank: the sort key of cards; None for that of HAMi's policies.
+    :param devices: the GPUs of a node; what is taken of them changes.
+    :param rank: the sort key of GPUs; None for that of HAMi's policies.
     """
     found: list[tuple[Pick, ...]] = []
     for one in wanted:
@@ -123,7 +123,7 @@ def allocate(
 
 
 def _while_it_runs(devices: Sequence[Device]) -> list[Device]:
-    """Return copies of cards, for a container that ends before the next one starts."""
+    """Return copies of GPUs, for a container that ends before the next one starts."""
     copies = [copy(device) for device in devices]
     for device in copies:
         device.partitions = list(device.partitions)
@@ -140,11 +140,11 @@ def _beside(found: Sequence[Sequence[Pick]], quota: Quota | None) -> QuotaCheck:
 def fit_container(
     devices: Sequence[Device],
     request: ContainerRequest,
-    options: CardOptions,
+    options: GpuOptions,
     quota: QuotaCheck = no_quota,
     rank: Rank | None = None,
 ) -> tuple[Pick, ...] | str:
-    """Take the cards that one container gets, and return them, or why it does not get them."""
+    """Take the GPUs that one container gets, and return them, or why it does not get them."""
     if request.type != NVIDIA:
         return _NO_TYPE
     rank = rank or device_rank(options.policy, options.numa_bind)
@@ -161,8 +161,8 @@ def fit_container(
     return tuple(pick for pick in taken if pick is not None)
 
 
-def _may_be_partitions(devices: Sequence[Device], options: CardOptions) -> bool:
-    """Tell whether one card may serve a container several times."""
+def _may_be_partitions(devices: Sequence[Device], options: GpuOptions) -> bool:
+    """Tell whether one GPU may serve a container several times."""
     if options.modes and not any(MIG in word for word in options.modes):
         return False
     return any(device.mode == MIG for device in devices)

@@ -1,22 +1,22 @@
-"""A card in HAMi's units: MiB of memory, percent of compute."""
+"""A GPU in HAMi's units: MiB of memory, percent of compute."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bayplan.api.cards import MEBIBYTE, Card, CardUse, Partition, PartitionProfile
+from bayplan.api.gpu_shares import MEBIBYTE, GpuUse, OfferedGpu, Partition, PartitionProfile
 
 __all__ = ["MIG", "PERCENT", "Device", "device_of"]
 
 PERCENT = 10
-"""Thousandths of a card in a percent of it."""
+"""Thousandths of a GPU in a percent of it."""
 MIG = "mig"
 _UNKNOWN_NUMA = -1
 
 
 @dataclass(slots=True)
 class Device:
-    """A card, and what is taken of it so far; shares are added while a pod is tried on it.
+    """A GPU, and what is taken of it so far; shares are added while a pod is tried on it.
 
     ``pair_scores`` are those of HAMi's register, by UUID.
     """
@@ -39,23 +39,23 @@ class Device:
     pair_scores: tuple[tuple[str, int], ...] = ()
 
 
-def device_of(card: Card, use: CardUse) -> Device:
-    """Return a card with what is taken of it; parts of a MiB or a percent count as taken."""
+def device_of(gpu: OfferedGpu, use: GpuUse) -> Device:
+    """Return a GPU with what is taken of it; parts of a MiB or a percent count as taken."""
     return Device(
-        card.uuid,
-        card.index,
-        card.model,
-        card.slots,
-        card.memory // MEBIBYTE,
-        card.compute // PERCENT,
+        gpu.uuid,
+        gpu.index,
+        gpu.model,
+        gpu.slots,
+        gpu.memory // MEBIBYTE,
+        gpu.compute // PERCENT,
         use.slots,
         -(-use.memory // MEBIBYTE),
         -(-use.compute // PERCENT),
-        _UNKNOWN_NUMA if card.numa is None else card.numa,
-        card.healthy,
-        card.cordoned,
-        card.mode,
-        card.profiles,
+        _UNKNOWN_NUMA if gpu.numa is None else gpu.numa,
+        gpu.healthy,
+        gpu.cordoned,
+        gpu.mode,
+        gpu.profiles,
         list(use.partitions),
-        card.detail if isinstance(card.detail, tuple) else (),
+        gpu.detail if isinstance(gpu.detail, tuple) else (),
     )

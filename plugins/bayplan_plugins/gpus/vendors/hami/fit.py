@@ -1,4 +1,4 @@
-"""Which cards of a node one container gets (HAMi, pkg/device/nvidia: Fit)."""
+"""Which GPUs of a node one container gets (HAMi, pkg/device/nvidia: Fit)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bayplan.api.cards import MEBIBYTE, Partition
-from bayplan.dialects.hami.policies import CardOptions
+from bayplan.api.gpu_shares import MEBIBYTE, Partition
+from bayplan.dialects.hami.policies import GpuOptions
 from bayplan.dialects.hami.requests import NVIDIA, ContainerRequest
 from bayplan_plugins.gpus.vendors.hami.device import MIG, PERCENT, Device
 from bayplan_plugins.gpus.vendors.hami.mig import choose_partition
@@ -39,7 +39,7 @@ _REASONS = (
 
 @dataclass(frozen=True)
 class Pick:
-    """A card that a container gets, with the MiB and the percent of compute it may use."""
+    """A GPU that a container gets, with the MiB and the percent of compute it may use."""
 
     device: Device
     memory: int
@@ -49,17 +49,17 @@ class Pick:
 
 @dataclass(frozen=True)
 class Fit:
-    """The cards that a container gets, or those found so far and how many cards lack what."""
+    """The GPUs that a container gets, or those found so far and how many GPUs lack what."""
 
     picks: tuple[Pick, ...]
     fits: bool
     lacking: Mapping[str, int] = field(default_factory=dict)
-    cards: int = 0
+    gpus: int = 0
 
     @property
     def reason(self) -> str:
-        """Why the container does not get its cards, "" if it does."""
-        return reason_text(self.lacking, self.cards)
+        """Why the container does not get its GPUs, "" if it does."""
+        return reason_text(self.lacking, self.gpus)
 
 
 QuotaCheck = Callable[[Sequence[Pick], Pick], bool]
@@ -71,23 +71,23 @@ def no_quota(picks: Sequence[Pick], more: Pick) -> bool:
     return True
 
 
-def reason_text(lacking: Mapping[str, int], cards: int) -> str:
+def reason_text(lacking: Mapping[str, int], gpus: int) -> str:
     """Return reasons as HAMi words them: ``1/8 CardInsufficientMemory, 7/8 ...``."""
     found = sorted(lacking.items(), key=lambda item: _REASONS.index(item[0]))
-    return ", ".join(f"{count}/{cards} {name}" for name, count in found if count)
+    return ", ".join(f"{count}/{gpus} {name}" for name, count in found if count)
 
 
 def fit(
     devices: Sequence[Device],
     request: ContainerRequest,
-    options: CardOptions,
+    options: GpuOptions,
     quota: QuotaCheck = no_quota,
 ) -> Fit:
-    """Find the cards that one container gets; nothing is taken of them yet.
+    """Find the GPUs that one container gets; nothing is taken of them yet.
 
-    A card in MIG mode may be taken several times, any other once.
+    A GPU in MIG mode may be taken several times, any other once.
 
-    :param devices: the cards in the order of their policy; the last is tried first.
+    :param devices: the GPUs in the order of their policy; the last is tried first.
     """
     request = replace(request, cores=min(request.cores, _EXCLUSIVE))
     whole = "topology-aware" in options.policy
@@ -118,8 +118,8 @@ def fit(
     return Fit(tuple(picks), False, lacking, len(devices))
 
 
-def takes(device: Device, request: ContainerRequest, options: CardOptions) -> bool:
-    """Tell whether a card has room for a container that requests one card, without a quota."""
+def takes(device: Device, request: ContainerRequest, options: GpuOptions) -> bool:
+    """Tell whether a GPU has room for a container that requests one GPU, without a quota."""
     if _unusable(device, request, options):
         return False
     cores = min(request.cores, _EXCLUSIVE)
@@ -127,8 +127,8 @@ def takes(device: Device, request: ContainerRequest, options: CardOptions) -> bo
     return not _refusal(pick, options, (), no_quota)
 
 
-def _unusable(device: Device, request: ContainerRequest, options: CardOptions) -> str:
-    """Return why a card is none for this pod, whatever is taken of it."""
+def _unusable(device: Device, request: ContainerRequest, options: GpuOptions) -> str:
+    """Return why a GPU is none for this pod, whatever is taken of it."""
     if not device.healthy:
         return "CardNotHealth"
     if device.cordoned:
@@ -136,7 +136,7 @@ def _unusable(device: Device, request: ContainerRequest, options: CardOptions) -
     return "" if _is_type(device, request, options) else "CardTypeMismatch"
 
 
-def _is_type(device: Device, request: ContainerRequest, options: CardOptions) -> bool:
+def _is_type(device: Device, request: ContainerRequest, options: GpuOptions) -> bool:
     if request.type != NVIDIA:
         return False
     model = device.type.upper()
@@ -147,14 +147,14 @@ def _is_type(device: Device, request: ContainerRequest, options: CardOptions) ->
     return not options.modes or any(device.mode in word for word in options.modes)
 
 
-def _refusal(pick: Pick, options: CardOptions, picks: Sequence[Pick], quota: QuotaCheck) -> str:
-    """Return why a card cannot take one more share, in the order of HAMi's checks."""
+def _refusal(pick: Pick, options: GpuOptions, picks: Sequence[Pick], quota: QuotaCheck) -> str:
+    """Return why a GPU cannot take one more share, in the order of HAMi's checks."""
     device = pick.device
     if options.uuids is not None and device.uuid not in options.uuids:
         return "CardUuidMismatch"
     if device.uuid in options.not_uuids:
         return "CardUuidMismatch"
-    # HAMi forgets those that this container takes of a card in MIG mode.
+    # HAMi forgets those that this container takes of a GPU in MIG mode.
     if device.count <= device.used + sum(one.device is device for one in picks):
         return "CardTimeSlicingExhausted"
     if "mutex" in options.policy and device.used > 0:
@@ -175,7 +175,7 @@ def _refusal(pick: Pick, options: CardOptions, picks: Sequence[Pick], quota: Quo
 
 
 def _has_partition(pick: Pick, picks: Sequence[Pick]) -> bool:
-    """Tell whether a card has a partition for one more pick, beside those of this container."""
+    """Tell whether a GPU has a partition for one more pick, beside those of this container."""
     device, taken = pick.device, list(pick.device.partitions)
     memory, cores = device.used_memory, device.used_cores
     for own in (*(one for one in picks if one.device is device), pick):
@@ -211,7 +211,7 @@ def _nearest(picks: Sequence[Pick], count: int) -> tuple[Pick, ...]:
 
 
 def take(pick: Pick) -> Pick | None:
-    """Take a share of its card, and return it with its partition; None if there is none."""
+    """Take a share of its GPU, and return it with its partition; None if there is none."""
     device = pick.device
     if device.mode == MIG:
         found = choose_partition(device.profiles, device.partitions, pick.memory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from bayplan.api.cards import MEBIBYTE, Partition, PartitionProfile
+from bayplan.api.gpu_shares import MEBIBYTE, Partition, PartitionProfile
 
 __all__ = ["allowed_profiles", "choose_partition", "place"]
 

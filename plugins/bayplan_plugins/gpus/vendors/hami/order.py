@@ -1,4 +1,4 @@
-"""In which order cards and nodes are tried (HAMi, pkg/scheduler/policy)."""
+"""In which order GPUs and nodes are tried (HAMi, pkg/scheduler/policy)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = [
 
 _WEIGHT = np.float32(10)
 FULLEST = 30.0
-"""The score of a node whose cards are full."""
+"""The score of a node whose GPUs are full."""
 _SORT_KEYS = ("binpack", "spread", "numa")
 Rank = Callable[[Device, float], tuple[float, ...]]
-"""The sort key of a card and its score; the card with the largest is tried first."""
+"""The sort key of a GPU and its score; the GPU with the largest is tried first."""
 
 
 def device_score(device: Device, requests: Iterable[ContainerRequest], weights: Weights) -> float:
-    """Return how full a card would be, 10 for each of slots, compute and memory times its weight.
+    """Return how full a GPU would be, 10 for each of slots, compute and memory times its weight.
 
     HAMi computes in 32 bits, which decides what counts as equal.
     """
@@ -54,7 +54,7 @@ def device_score(device: Device, requests: Iterable[ContainerRequest], weights: 
 
 
 def node_score(devices: Sequence[Device]) -> float:
-    """Return how full the cards of a node are, 10 each for slots, compute and memory."""
+    """Return how full the GPUs of a node are, 10 each for slots, compute and memory."""
     count = sum(device.count for device in devices)
     cores = sum(device.cores for device in devices)
     memory = sum(device.memory for device in devices)
@@ -73,10 +73,10 @@ def preference(score: float, policy: str) -> float:
 
 
 def device_rank(policy: Sequence[str], numa_bind: bool) -> Rank:
-    """Return the sort key of a card and its score; the card with the largest key is tried first.
+    """Return the sort key of a GPU and its score; the GPU with the largest key is tried first.
 
     :param policy: the words of the GPU policy, as written.
-    :param numa_bind: keep the cards of a NUMA node together.
+    :param numa_bind: keep the GPUs of a NUMA node together.
     """
     if len(policy) > 1 or tuple(policy) == ("numa",):
         return _chain(policy, numa_bind)
@@ -107,5 +107,5 @@ def in_order(
     weights: Weights,
     rank: Rank,
 ) -> list[Device]:
-    """Return cards in HAMi's order: the last one is tried first."""
+    """Return GPUs in HAMi's order: the last one is tried first."""
     return sorted(devices, key=lambda device: rank(device, device_score(device, requests, weights)))

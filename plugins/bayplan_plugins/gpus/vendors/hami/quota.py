@@ -1,7 +1,7 @@
-"""How much of its cards a namespace may have: the limits of HAMi in ResourceQuotas.
+"""How much of its GPUs a namespace may have: the limits of HAMi in ResourceQuotas.
 
 ``limits.nvidia.com/gpumem`` is in the unit of requests, MiB by default, and
-``limits.nvidia.com/gpucores`` in percent of a card. What counts is what pods hold of cards, not
+``limits.nvidia.com/gpucores`` in percent of a GPU. What counts is what pods hold of GPUs, not
 what they request (HAMi, pkg/device/quota.go).
 """
 

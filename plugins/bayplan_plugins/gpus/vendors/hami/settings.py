@@ -9,7 +9,7 @@ import pydantic
 import pydantic.alias_generators
 from pydantic import Field
 
-from bayplan.api.cards import PartitionProfile
+from bayplan.api.gpu_shares import PartitionProfile
 from bayplan.dialects.hami.policies import GPU_POLICIES, NODE_POLICIES, policy_words
 from bayplan.dialects.hami.requests import RequestRules
 from bayplan_plugins.gpus.vendors.hami.mig import allowed_profiles
@@ -29,7 +29,7 @@ class _Part(pydantic.BaseModel):
 
 
 class AllowedProfiles(_Part):
-    """The MIG profiles that cards may be divided into whose model contains one of ``models``."""
+    """The MIG profiles that GPUs may be divided into whose model contains one of ``models``."""
 
     models: tuple[str, ...] = Field(min_length=1)
     profiles: tuple[str, ...] = Field(min_length=1)
@@ -103,7 +103,7 @@ class HamiArgs(_Part):
     def allowed(
         self, model: str, profiles: tuple[PartitionProfile, ...]
     ) -> tuple[PartitionProfile, ...]:
-        """Return the profiles that a card of a model may be divided into."""
+        """Return the profiles that a GPU of a model may be divided into."""
         named = [
             entry.profiles
             for entry in self.mig_profile_allowlist

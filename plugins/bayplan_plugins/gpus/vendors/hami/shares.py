@@ -1,6 +1,6 @@
-"""The shares that a pod's containers hold of cards, so that their sums are what the pod takes.
+"""The shares that a pod's containers hold of GPUs, so that their sums are what the pod takes.
 
-Containers hold what they may use. An init container uses its card before the others do, so it
+Containers hold what they may use. An init container uses its GPU before the others do, so it
 holds only what they do not: nothing, if they need as much.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bayplan.api.cards import MEBIBYTE, Share
+from bayplan.api.gpu_shares import MEBIBYTE, Share
 from bayplan.dialects.hami.assignments import Assigned
 from bayplan_plugins.gpus.vendors.hami.containers import ContainerKind, Held, held_together
 from bayplan_plugins.gpus.vendors.hami.device import PERCENT
@@ -22,7 +22,7 @@ def shares_of(kinds: Sequence[ContainerKind], parts: Iterable[_Part]) -> tuple[S
     """Return the shares of all containers, in their order.
 
     :param kinds: of all containers.
-    :param parts: container, index of the card, and what the container may use of it.
+    :param parts: container, index of the GPU, and what the container may use of it.
     """
     all_parts = list(parts)
     amounts = [
@@ -38,14 +38,14 @@ def shares_of(kinds: Sequence[ContainerKind], parts: Iterable[_Part]) -> tuple[S
                 rest.memory - own.memory, rest.cores - own.cores, rest.slots - own.slots
             )
     found = []
-    for container, card, one in all_parts:
+    for container, gpu, one in all_parts:
         held = Held(one.memory, one.cores, 1)
         if one.partition is None and kinds[container] is ContainerKind.INIT:
-            # The first init container on a card stands for all of them.
+            # The first init container on a GPU stands for all of them.
             held = beyond.pop(one.uuid, Held())
         found.append(
             Share(
-                card,
+                gpu,
                 held.cores * PERCENT,
                 held.memory * MEBIBYTE,
                 held.slots,

@@ -1,4 +1,4 @@
-"""Who shares which card, as KAI counts it: groups of pods on each node.
+"""Who shares which GPU, as KAI counts it: groups of pods on each node.
 
 A pod gets its groups when it is placed in the snapshot, in trials, too, so that everybody who
 places pods to see what fits counts them. The first pod of a group takes a whole GPU of its node.
@@ -39,11 +39,11 @@ _EXPECTED = "-expected"
 
 @dataclass
 class Group:
-    """The pods that share one card.
+    """The pods that share one GPU.
 
-    ``pods`` are their requests by key. ``reservation`` is the key of the pod that holds the card
+    ``pods`` are their requests by key. ``reservation`` is the key of the pod that holds the GPU
     for them, or of its stand-in. ``used`` says that it need not be kept for a pod that is
-    about to be bound: it had pods that were, or did not tell its card in time. ``lost`` says that
+    about to be bound: it had pods that were, or did not tell its GPU in time. ``lost`` says that
     the reservation pod went.
     """
 
@@ -52,9 +52,9 @@ class Group:
     used: bool = False
     lost: bool = False
 
-    def memory(self, card: int) -> int:
-        """Return the MiB that its pods take of a card of so many MiB."""
-        return sum(one.memory_of(card) for one in self.pods.values())
+    def memory(self, gpu: int) -> int:
+        """Return the MiB that its pods take of a GPU of so many MiB."""
+        return sum(one.memory_of(gpu) for one in self.pods.values())
 
 
 @dataclass
@@ -82,7 +82,7 @@ class GpuGroups:
         self._failures: dict[tuple[str, str], int] = {}
         self._given_up: set[str] = set()
         self._unassigned: dict[str, dict[str, PodInfo]] = {}
-        """Pods without a node that are placed where no card has room for them, by node and key."""
+        """Pods without a node that are placed where no GPU has room for them, by node and key."""
         self._assigning = False
         self.spreads = False
         snapshot.on_pod(self._moved)
@@ -101,13 +101,13 @@ class GpuGroups:
         return held.groups if held is not None else ()
 
     def uids(self, node: str) -> frozenset[str]:
-        """Return the pods that share cards of a node, by uid."""
+        """Return the pods that share GPUs of a node, by uid."""
         placed = self._snapshot.placed
         groups = self.on_node(node).values()
         return frozenset(placed[key][0].uid for group in groups for key in group.pods)
 
-    def card_memory(self, node: str) -> int:
-        """Return the MiB of each card of a node."""
+    def gpu_memory(self, node: str) -> int:
+        """Return the MiB of each GPU of a node."""
         found = self._node(node)
         return gpu_memory_of(found.metadata.labels if found is not None else {})
 
@@ -128,11 +128,11 @@ class GpuGroups:
         return (node for node, groups in self._nodes.items() if groups)
 
     def free_parts(self) -> float:
-        """Return the parts of shared cards that are free, in cards, on all nodes together."""
+        """Return the parts of shared GPUs that are free, in GPUs, on all nodes together."""
         total = 0.0
         for node, groups in self._nodes.items():
-            card = self.card_memory(node)
-            total += sum(max(0, card - group.memory(card)) / card for group in groups.values())
+            gpu = self.gpu_memory(node)
+            total += sum(max(0, gpu - group.memory(gpu)) / gpu for group in groups.values())
         return total
 
     def unused(self) -> list[tuple[str, bool]]:
@@ -159,11 +159,11 @@ class GpuGroups:
         self._given_up.add(key)
 
     def is_reserved(self, group: Group) -> bool:
-        """Tell whether a pod of the cluster holds the card of a group."""
+        """Tell whether a pod of the cluster holds the GPU of a group."""
         return bool(group.reservation) and not _is_stand_in(group.reservation)
 
     def is_too_full(self, key: str, node: str) -> bool:
-        """Tell whether a pod, by key, shares a card that has too little, or one that is not free.
+        """Tell whether a pod, by key, shares a GPU that has too little, or one that is not free.
 
         :param node: the pod's node.
         """
@@ -183,24 +183,24 @@ class GpuGroups:
         return row is not None and bool(table.used(GPU)[row] > table.allocatable(GPU)[row])
 
     def is_overfull(self, node: str, groups: Sequence[str]) -> bool:
-        """Tell whether pods take more of the card of any of the groups than it has."""
-        card, own = self.card_memory(node), self.on_node(node)
-        return any(own[name].memory(card) > card for name in groups if name in own)
+        """Tell whether pods take more of the GPU of any of the groups than it has."""
+        gpu, own = self.gpu_memory(node), self.on_node(node)
+        return any(own[name].memory(gpu) > gpu for name in groups if name in own)
 
     def room(self, request: GpuShareRequest, node: str) -> int:
         """Return how many such pods a node takes at most; 0 where not even one fits."""
         if self.choose(request, node) is None:
             return 0
-        card = self.card_memory(node)
-        need = request.memory_of(card)
-        left = [max(0, card - one.memory(card)) // need for one in self.on_node(node).values()]
-        return (sum(left) + self.free_gpus(node) * (card // need)) // request.devices
+        gpu = self.gpu_memory(node)
+        need = request.memory_of(gpu)
+        left = [max(0, gpu - one.memory(gpu)) // need for one in self.on_node(node).values()]
+        return (sum(left) + self.free_gpus(node) * (gpu // need)) // request.devices
 
     def left(self, node: str) -> list[int]:
-        """Return the MiB that are left of each shared card of a node, the most first."""
-        card = self.card_memory(node)
+        """Return the MiB that are left of each shared GPU of a node, the most first."""
+        gpu = self.gpu_memory(node)
         groups = self.on_node(node).values()
-        return sorted((max(0, card - one.memory(card)) for one in groups), reverse=True)
+        return sorted((max(0, gpu - one.memory(gpu)) for one in groups), reverse=True)
 
     # Choosing ----------------------------------------------------------------------------
 
@@ -214,16 +214,16 @@ class GpuGroups:
 
         :param later: whether to count what will be free once pods that are being deleted have gone.
         """
-        card = self.card_memory(node)
-        asked = request.memory_of(card)
-        if not 0 < asked <= card:
+        gpu = self.gpu_memory(node)
+        asked = request.memory_of(gpu)
+        if not 0 < asked <= gpu:
             return None
         found: list[tuple[int, str]] = []
         too_few = self._has_too_few_gpus(node)
         for name, group in self.on_node(node).items():
             staying = self._staying(group)
-            used = sum(one.memory_of(card) for one in (staying if later else group.pods.values()))
-            if used + asked <= card and self._is_open(group, later or bool(staying), too_few):
+            used = sum(one.memory_of(gpu) for one in (staying if later else group.pods.values()))
+            if used + asked <= gpu and self._is_open(group, later or bool(staying), too_few):
                 found.append((used if self.spreads else -used, name))
         shared = [name for _, name in sorted(found)]
         fresh = [""] * min(request.devices, self.free_gpus(node))
@@ -241,7 +241,7 @@ class GpuGroups:
         return [one for key, one in group.pods.items() if not placed[key][0].terminating]
 
     def _is_open(self, group: Group, stays: bool, too_few: bool) -> bool:
-        """Tell whether another pod may share the card of a group.
+        """Tell whether another pod may share the GPU of a group.
 
         :param stays: whether the group has pods that are not being deleted, or will have.
         :param too_few: whether more GPUs of the node are in use than it has: then only groups with
@@ -265,7 +265,7 @@ class GpuGroups:
         self._assign_waiting(node)
 
     def _assign_waiting(self, node: str) -> None:
-        """Give pods that found no card one, now that others have gone or are being deleted."""
+        """Give pods that found no GPU one, now that others have gone or are being deleted."""
         if self._snapshot.in_trial or self._assigning or not self._unassigned.get(node):
             return
         self._assigning = True
@@ -282,7 +282,7 @@ class GpuGroups:
             return
         chosen = self.choose(held.request, node, later=True)
         if chosen is not None:
-            # Its present groups have no card, so it need not get them again.
+            # Its present groups have no GPU, so it need not get them again.
             held.failed = True
             self._leave(pod)
             self._restored[pod.key] = tuple(self._named(chosen, pod, node))
@@ -298,7 +298,7 @@ class GpuGroups:
         elif isinstance(request, GpuShareRequest):
             self._enter(pod, node, request)
         elif request is not None and groups_of(pod.pod):
-            # Nobody knows how much it uses of the cards that it shares.
+            # Nobody knows how much it uses of the GPUs that it shares.
             self._enter(pod, node, GpuShareRequest(1.0, devices=len(groups_of(pod.pod))))
 
     def _enter(self, pod: PodInfo, node: str, request: GpuShareRequest) -> None:
@@ -350,7 +350,7 @@ class GpuGroups:
         bound = bool(pod.spec.node_name)
         if chosen is None and not bound:
             chosen = self.choose(request, node, said, later=True)
-        # One that somebody else put there holds whole cards until its groups are known.
+        # One that somebody else put there holds whole GPUs until its groups are known.
         named = self._named(chosen or ("",) * request.devices, pod, node)
         return tuple(named), bound or chosen is not None
 
@@ -371,7 +371,7 @@ class GpuGroups:
     def failed(self, pod: PodInfo, node: str) -> None:
         """Name the groups that a pod opens otherwise: its reservation may be in the way.
 
-        A reservation pod that has not told its card so far is not waited for any longer.
+        A reservation pod that has not told its GPU so far is not waited for any longer.
         """
         for name in self.of_pod(pod.key):
             group = self._nodes[node][name]

@@ -1,4 +1,4 @@
-"""What pods ask for of shared cards in KAI's form, and what that counts as in queues."""
+"""What pods ask for of shared GPUs in KAI's form, and what that counts as in queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bayplan.dialects.kai.shares import (
 )
 from bayplan.snapshot import Snapshot
 
-__all__ = ["CardSizes", "known_share", "says_shares", "word_of_kai"]
+__all__ = ["GpuSizes", "known_share", "says_shares", "word_of_kai"]
 
 _MOST_REQUESTS = 20_000
 _SHARES = frozenset(SHARE_ANNOTATIONS)
@@ -44,8 +44,8 @@ def word_of_kai(pod: PodInfo) -> str:
     return next((name for name in ASKING_ANNOTATIONS if name in annotations), "")
 
 
-class CardSizes:
-    """The sizes of the cards in a cluster, and what pods count as by them."""
+class GpuSizes:
+    """The sizes of the GPUs in a cluster, and what pods count as by them."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -62,8 +62,8 @@ class CardSizes:
     def gpus_of(self, pod: PodInfo, least: bool = False) -> float:
         """Return how many GPUs the shares of a pod count as.
 
-        A pod on a node counts by the size of its cards. Memory that a pending pod asks for counts
-        by the smallest card of the cluster, or with ``least`` by the biggest.
+        A pod on a node counts by the size of its GPUs. Memory that a pending pod asks for counts
+        by the smallest GPU of the cluster, or with ``least`` by the biggest.
         """
         request = known_share(pod)
         if not isinstance(request, GpuShareRequest):
@@ -73,11 +73,11 @@ class CardSizes:
         placed = self._snapshot.placed.get(pod.key)
         row = self._snapshot.nodes.row_of.get(placed[1]) if placed is not None else None
         if row is not None:
-            card = gpu_memory_of(self._snapshot.nodes.nodes[row].metadata.labels)
+            gpu = gpu_memory_of(self._snapshot.nodes.nodes[row].metadata.labels)
         else:
             self._read()
-            card = self._bounds[least]
-        return request.devices * request.part_of(card) if card else 0.0
+            gpu = self._bounds[least]
+        return request.devices * request.part_of(gpu) if gpu else 0.0
 
     def _read(self) -> None:
         """Read the labels of nodes again if any has changed."""

@@ -9,7 +9,7 @@ from functools import cached_property
 import msgspec
 
 from bayplan.api import KoordinatorDevice, Node
-from bayplan.api.cards import WHOLE, Card, Share
+from bayplan.api.gpu_shares import WHOLE, OfferedGpu, Share
 from bayplan.api.koordinator_device import KoordinatorDeviceInfo
 from bayplan.api.resources import LARGEST_AMOUNT
 from bayplan.dialects.koordinator.allocations import Allocation, Function
@@ -30,8 +30,8 @@ __all__ = [
     "Machine",
     "Scope",
     "allocation_of",
-    "card_of",
     "devices_of",
+    "gpu_of",
     "share_of",
 ]
 
@@ -45,7 +45,7 @@ _HOPPER = ("H100", "H800", "H20")
 _MOST_MINOR = 9_999
 _FIRST_INDEX = {kind: place * (_MOST_MINOR + 1) for place, kind in enumerate(DEVICE_TYPES)}
 _SHARERS = 10_000
-"""How many pods may share a card: Koordinator sets no limit."""
+"""How many pods may share a GPU: Koordinator sets no limit."""
 _PER_PERCENT = WHOLE // 100
 
 
@@ -201,10 +201,10 @@ def _topology(gpus: Sequence[KoordinatorDeviceInfo]) -> Scope | None:
     return Scope(SCOPES["Node"], everything, tuple(parts))
 
 
-def card_of(device: Device) -> Card:
-    """Return a device as a card; what is not counted in compute and memory is in its detail."""
+def gpu_of(device: Device) -> OfferedGpu:
+    """Return a device as a GPU; what is not counted in compute and memory is in its detail."""
     amounts = dict(device.amounts)
-    return Card(
+    return OfferedGpu(
         _FIRST_INDEX[device.kind] + device.minor,
         device.uuid,
         device.machine.model.strip("-") if device.kind == GPU else "",
@@ -219,7 +219,7 @@ def card_of(device: Device) -> Card:
 
 
 def share_of(allocation: Allocation, device: Device | None) -> Share:
-    """Return what a pod got of a device as a share of its card.
+    """Return what a pod got of a device as a share of its GPU.
 
     :param device: None for a device that is gone.
     """
@@ -233,23 +233,23 @@ def share_of(allocation: Allocation, device: Device | None) -> Share:
     )
 
 
-def allocation_of(share: Share, card: Card | None) -> Allocation | None:
-    """Return what a share of a card is in Koordinator's words; None for a card that is gone.
+def allocation_of(share: Share, gpu: OfferedGpu | None) -> Allocation | None:
+    """Return what a share of a GPU is in Koordinator's words; None for a GPU that is gone.
 
     A share that was not given in these words is so much compute and memory of a GPU.
     """
     if isinstance(share.detail, Allocation):
         return share.detail
-    if card is None or not isinstance(card.detail, Device):
+    if gpu is None or not isinstance(gpu.detail, Device):
         return None
-    device = card.detail
+    device = gpu.detail
     amounts = {GPU_CORE: share.compute // _PER_PERCENT, GPU_MEMORY: share.memory}
     filled = with_memory(amounts, device.total)
     return Allocation(device.kind, device.minor, tuple(sorted(filled.items())), device.uuid)
 
 
 def _compute(amounts: Mapping[str, int], total: Amounts) -> int:
-    """Return compute in thousandths of a card: of an NPU, the part of its cores, rounded up."""
+    """Return compute in thousandths of a GPU: of an NPU, the part of its cores, rounded up."""
     if GPU_CORE in amounts or not total.get(NPU_CORE):
         return amounts.get(GPU_CORE, 0) * _PER_PERCENT
     return -(-amounts.get(NPU_CORE, 0) * WHOLE // total[NPU_CORE])

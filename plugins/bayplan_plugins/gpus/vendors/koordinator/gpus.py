@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bayplan.dialects.koordinator.hints import SCOPES, GpuGroup, GpuGroups, GroupSpec
-from bayplan.dialects.koordinator.requests import GPU, PerCard
+from bayplan.dialects.koordinator.requests import GPU, PerGpu
 from bayplan_plugins.gpus.vendors.koordinator.devices import Scope
 from bayplan_plugins.gpus.vendors.koordinator.inventory import Inventory
 from bayplan_plugins.gpus.vendors.koordinator.refusal import Refused
@@ -24,7 +24,7 @@ _DEVICE = SCOPES["Device"]
 
 
 def group_of_gpus(
-    inventory: Inventory, wanted: PerCard, spec: GroupSpec | None
+    inventory: Inventory, wanted: PerGpu, spec: GroupSpec | None
 ) -> tuple[int, ...] | None:
     """Return the minors of a listed group of GPUs.
 
@@ -43,7 +43,7 @@ def group_of_gpus(
         return None
 
 
-def _group(inventory: Inventory, wanted: PerCard, spec: GroupSpec) -> tuple[int, ...]:
+def _group(inventory: Inventory, wanted: PerGpu, spec: GroupSpec) -> tuple[int, ...]:
     table = inventory.machine.groups
     if table is None:
         raise Refused("node(s) missing GPU Partition Table", resolvable=False)
@@ -64,7 +64,7 @@ def _group(inventory: Inventory, wanted: PerCard, spec: GroupSpec) -> tuple[int,
     raise Refused("Insufficient Partitioned GPU Devices")
 
 
-def _is_free(inventory: Inventory, wanted: PerCard, spec: GroupSpec, group: GpuGroup) -> bool:
+def _is_free(inventory: Inventory, wanted: PerGpu, spec: GroupSpec, group: GpuGroup) -> bool:
     if spec.bandwidth is not None and (
         group.bandwidth is None or group.bandwidth.amount < spec.bandwidth.amount
     ):
@@ -78,7 +78,7 @@ def _is_free(inventory: Inventory, wanted: PerCard, spec: GroupSpec, group: GpuG
     )
 
 
-def _left_free(table: GpuGroups, wanted: PerCard, used: frozenset[int], group: GpuGroup) -> int:
+def _left_free(table: GpuGroups, wanted: PerGpu, used: frozenset[int], group: GpuGroup) -> int:
     """Return what the groups are worth that are free beside a group that is taken."""
     gone = used.union(group.minors)
     worth = 0
@@ -110,7 +110,7 @@ class _Search:
     """The search through the parts of a topology for one request, among GPUs that fit it."""
 
     inventory: Inventory
-    wanted: PerCard
+    wanted: PerGpu
     level: int
     scorer: Scorer | None
     fitting: frozenset[int]
@@ -150,7 +150,7 @@ class _Search:
 
 
 def near_gpus(
-    inventory: Inventory, wanted: PerCard, scope: str, scorer: Scorer | None
+    inventory: Inventory, wanted: PerGpu, scope: str, scorer: Scorer | None
 ) -> tuple[int, ...] | None:
     """Return the minors of GPUs that are as near to each other as possible.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from bayplan.api.cards import WHOLE, CardUse
+from bayplan.api.gpu_shares import WHOLE, GpuUse
 from bayplan.api.selectors import Selector
 from bayplan.dialects.koordinator.allocations import Allocation
 from bayplan.dialects.koordinator.requests import (
@@ -15,7 +15,7 @@ from bayplan.dialects.koordinator.requests import (
     GPU_MEMORY_RATIO,
     Amounts,
 )
-from bayplan_plugins.gpus.vendors.contract import NodeCards
+from bayplan_plugins.gpus.vendors.adapter import GpusInUse
 from bayplan_plugins.gpus.vendors.koordinator.devices import Device, Machine, share_of
 
 __all__ = ["Inventory", "inventory_of"]
@@ -45,7 +45,7 @@ class Inventory:
         """Tell whether a device may be chosen, and has these amounts left.
 
         Memory is limited in bytes and in percent, whatever the pod's words are: a few bytes are 0
-        percent, but with them nobody has the whole card.
+        percent, but with them nobody has the whole GPU.
         """
         total = self.devices[kind][minor].total
         if minor not in self.offered[kind] or not total:
@@ -74,7 +74,7 @@ class Inventory:
         return replace(self, offered=offered)
 
 
-def inventory_of(node: NodeCards) -> Inventory:
+def inventory_of(node: GpusInUse) -> Inventory:
     """Return what is left of a node's devices."""
     devices: dict[str, dict[int, Device]] = {}
     free: dict[str, dict[int, Amounts]] = {}
@@ -82,15 +82,15 @@ def inventory_of(node: NodeCards) -> Inventory:
     taken: dict[tuple[str, int], frozenset[str]] = {}
     offered: dict[str, set[int]] = {}
     machine = Machine()
-    for card, use in zip(node.cards, node.used, strict=True):
-        device = card.detail
+    for gpu, use in zip(node.gpus, node.used, strict=True):
+        device = gpu.detail
         if not isinstance(device, Device):
             continue
         machine = device.machine
         kind, minor = device.kind, device.minor
         devices.setdefault(kind, {})[minor] = device
         own = offered.setdefault(kind, set())
-        if not card.cordoned:
+        if not gpu.cordoned:
             own.add(minor)
         held = [one for one in use.details if isinstance(one, Allocation)]
         free.setdefault(kind, {})[minor] = _left(device, use, held)
@@ -110,10 +110,10 @@ def inventory_of(node: NodeCards) -> Inventory:
     )
 
 
-def _left(device: Device, use: CardUse, held: list[Allocation]) -> Amounts:
+def _left(device: Device, use: GpuUse, held: list[Allocation]) -> Amounts:
     """Return what is left of a device.
 
-    Shares that were not given in Koordinator's words, such as whole cards by their index, count by
+    Shares that were not given in Koordinator's words, such as whole GPUs by their index, count by
     their compute and memory.
     """
     if not held and use.idle:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from bayplan.dialects.koordinator.hints import NO_HINTS, AllocationHints, hints_of
-from bayplan.dialects.koordinator.requests import GPU, NPU_CORE, PerCard, device_requests, per_card
+from bayplan.dialects.koordinator.requests import GPU, NPU_CORE, PerGpu, device_requests, per_gpu
 from bayplan.dialects.koordinator.templates import Templates, matching
 
 __all__ = ["DeviceRequest", "read_request"]
@@ -18,12 +18,12 @@ NO_TEMPLATE = "no template for shared GPUs has exactly these amounts"
 class DeviceRequest:
     """A pod's request for devices.
 
-    ``amounts`` is what it requests in all by type of device, ``gpus`` that divided among cards.
-    ``templates`` are the templates of its parts of a card, by model; None where it needs none.
+    ``amounts`` is what it requests in all by type of device, ``gpus`` that divided among GPUs.
+    ``templates`` are the templates of its parts of a GPU, by model; None where it needs none.
     """
 
     amounts: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
-    gpus: PerCard | None = None
+    gpus: PerGpu | None = None
     hints: AllocationHints = NO_HINTS
     templates: tuple[tuple[str, str], ...] | None = None
 
@@ -46,7 +46,7 @@ def read_request(
     """Return a pod's request for devices; None without one.
 
     :param requests: the pod's effective requests, of any resources.
-    :param templates: returns the templates; asked for parts of a card that need one.
+    :param templates: returns the templates; asked for parts of a GPU that need one.
     :param templated: resources of which parts are only given out by template.
     :raises ValueError: for a request or an annotation that cannot be read, and when there is no
         template for the amounts.
@@ -63,7 +63,7 @@ def _request(
     templates: Callable[[], Templates],
     templated: Collection[str],
 ) -> DeviceRequest:
-    gpus = per_card(amounts[GPU]) if GPU in amounts else None
+    gpus = per_gpu(amounts[GPU]) if GPU in amounts else None
     found = None
     if gpus is not None and gpus.shared and not {n for n, _ in gpus.amounts}.isdisjoint(templated):
         found = tuple(sorted(matching(templates(), dict(gpus.amounts)).items()))

@@ -116,7 +116,7 @@ def _huawei(binding: _Binding) -> dict[str, str]:
 
 def _cambricon(binding: _Binding) -> dict[str, str]:
     if len(binding.gpus) > 1:
-        raise ValueError("Cambricon's device plugin cannot share several cards with one pod")
+        raise ValueError("Cambricon's device plugin cannot share several GPUs with one pod")
     first = binding.gpus[0]
     core, units = _parts(first, _CAMBRICON_UNIT, "Cambricon")
     return {_CAMBRICON_ASSIGNED: "false", _CAMBRICON_PROFILE: f"{first.minor}_{core}_{units}"}
@@ -131,7 +131,7 @@ def _metax(binding: _Binding) -> dict[str, str]:
 
 
 def _parts(gpu: Allocation, unit: int, vendor: str) -> tuple[int, int]:
-    """Return a card's percent of compute, and its units of memory."""
+    """Return a GPU's percent of compute, and its units of memory."""
     amounts = dict(gpu.amounts)
     if GPU_CORE not in amounts:
         raise ValueError(f"{vendor}'s device plugin needs an amount of {GPU_CORE}")
@@ -148,4 +148,4 @@ _VENDORS: Mapping[str, Callable[[_Binding], dict[str, str]]] = {
     "metax": _metax,
 }
 PARTICULAR_VENDORS = frozenset(_VENDORS)
-"""Vendors whose device plugins cannot give out all that cards have."""
+"""Vendors whose device plugins cannot give out all that GPUs have."""

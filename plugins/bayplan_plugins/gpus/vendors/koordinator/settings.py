@@ -30,7 +30,7 @@ class ScoringStrategy(Args):
 
 
 class TemplatesConfig(Args):
-    """Where templates for parts of a card are, and which resources need one."""
+    """Where templates for parts of a GPU are, and which resources need one."""
 
     config_map_namespace: str = "koordinator-system"
     config_map_name: str = "gpu-shared-resource-templates"

@@ -1,8 +1,8 @@
-"""How much of the cards of a cluster pods can get at most, whatever a scheduler does.
+"""How much of the GPUs of a cluster pods can get at most, whatever a scheduler does.
 
 A linear program over kinds of nodes and of pods. Pods of a kind are divided over the kinds of
-nodes; what they need of CPU, memory and cards is bounded by what all nodes of the kind have
-together. Shares are packed into cards by patterns, combinations that fit one card (Gilmore and
+nodes; what they need of CPU, memory and GPUs is bounded by what all nodes of the kind have
+together. Shares are packed into GPUs by patterns, combinations that fit one GPU (Gilmore and
 Gomory, "A Linear Programming Approach to the Cutting-Stock Problem", 1961); patterns are made where
 their price says that they help. What is left out, such as that pods and nodes are whole, and that
 CPU is a node's own, only makes the answer larger: it is an upper bound.
@@ -17,7 +17,7 @@ from math import gcd
 
 import numpy as np
 
-from bayplan.api.cards import WHOLE
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.errors import InputError
 from bayplan.plugin.hookspecs import FloatColumn
 from bayplan_benchmarks.openb_trace import TraceNode, TracePod
@@ -33,22 +33,22 @@ _ROUNDS = 1000
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Nodes that are alike: milli-CPU, MiB, cards and their model."""
+    """Nodes that are alike: milli-CPU, MiB, GPUs and their model."""
 
     cpu: int
     memory: int
-    cards: int
+    gpus: int
     model: str
 
     @classmethod
     def of(cls, node: TraceNode) -> NodeKind:
         """Return the kind of a node."""
-        return cls(node.cpu, node.memory, node.cards, node.model)
+        return cls(node.cpu, node.memory, node.gpus, node.model)
 
     def takes(self, pod: TracePod) -> bool:
         """Tell whether an empty node takes a pod."""
         models = pod.models.split("|") if pod.models else [self.model]
-        fits = pod.cpu <= self.cpu and pod.memory <= self.memory and pod.cards <= self.cards
+        fits = pod.cpu <= self.cpu and pod.memory <= self.memory and pod.gpus <= self.gpus
         return fits and self.model in models
 
 
@@ -57,7 +57,7 @@ def most_allocated(
     pods: Mapping[TracePod, int],
     placed: Mapping[TracePod, int] | None = None,
 ) -> float | None:
-    """Return an upper bound of the thousandths of cards that the pods get, in any placement.
+    """Return an upper bound of the thousandths of GPUs that the pods get, in any placement.
 
     :param nodes: how many nodes of each kind there are.
     :param pods: how many pods of each kind there are; any of them may be refused.
@@ -120,7 +120,7 @@ class _Program:
                 self._rows.put(row, len(self._gains), -1)
                 self._refused.append(len(self._gains))
                 self._gains.append(0)
-        self._cards: list[int] = []
+        self._gpus: list[int] = []
         self._slots: list[dict[int, int]] = []
         for (kind, count), own_pods in zip(self._nodes, by_node, strict=True):
             self._add_node(kind, count, own_pods)
@@ -133,11 +133,11 @@ class _Program:
         add = self._rows.add
         add(((column, pod.cpu) for column, pod in pods), count * kind.cpu)
         add(((column, pod.memory) for column, pod in pods), count * kind.memory)
-        whole = [(column, pod.cards) for column, pod in pods if pod.compute >= WHOLE]
-        self._cards.append(add(whole, count * kind.cards))
-        for size in range(2, kind.cards + 1):
-            # A node of 8 cards takes one pod of 5, and two of 4.
-            add(((column, cards // size) for column, cards in whole), count * (kind.cards // size))
+        whole = [(column, pod.gpus) for column, pod in pods if pod.compute >= WHOLE]
+        self._gpus.append(add(whole, count * kind.gpus))
+        for size in range(2, kind.gpus + 1):
+            # A node of 8 GPUs takes one pod of 5, and two of 4.
+            add(((column, gpus // size) for column, gpus in whole), count * (kind.gpus // size))
         self._slots.append(
             {
                 size: add(((column, 1) for column, pod in pods if pod.compute == size), 0)
@@ -146,7 +146,7 @@ class _Program:
         )
 
     def _add_pattern(self, number: int, pattern: Mapping[int, int]) -> bool:
-        """Add the number of cards of a kind of nodes that hold a combination of shares.
+        """Add the number of GPUs of a kind of nodes that hold a combination of shares.
 
         :returns: whether it is new.
         """
@@ -156,7 +156,7 @@ class _Program:
         self._made.add(key)
         column = len(self._gains)
         self._gains.append(0)
-        self._rows.put(self._cards[number], column, 1)
+        self._rows.put(self._gpus[number], column, 1)
         for size, count in pattern.items():
             self._rows.put(self._slots[number][size], column, -count)
         return True
@@ -173,7 +173,7 @@ class _Program:
     def _best(self, refusing: bool) -> float:
         """Return a bound of what is gained; with ``refusing`` of how few are refused, negated.
 
-        With the prices of a solution, each card of a kind of nodes can be worth no more than the
+        With the prices of a solution, each GPU of a kind of nodes can be worth no more than the
         best pattern; what that is above its price is added, so the answer is a bound even where
         the solution is a little off.
         """
@@ -191,8 +191,8 @@ class _Program:
             for number, (kind, count) in enumerate(self._nodes):
                 worth = {size: prices[row] for size, row in self._slots[number].items()}
                 best, pattern = _best_pattern(worth)
-                above = best - prices[self._cards[number]]
-                missing += max(0.0, above) * count * kind.cards
+                above = best - prices[self._gpus[number]]
+                missing += max(0.0, above) * count * kind.gpus
                 if above > (_PER_POD if refusing else _TOLERANCE):
                     new |= self._add_pattern(number, pattern)
             if not new:
@@ -224,7 +224,7 @@ def _solved(gains: FloatColumn, most: FloatColumn, rows: _Rows) -> tuple[float, 
 
 
 def _best_pattern(worth: Mapping[int, float]) -> tuple[float, Counter[int]]:
-    """Return the shares, by size, that are worth most together on one card, and their worth."""
+    """Return the shares, by size, that are worth most together on one GPU, and their worth."""
     if not worth:
         return 0.0, Counter()
     step = gcd(WHOLE, *worth)

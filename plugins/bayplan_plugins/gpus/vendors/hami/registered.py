@@ -1,4 +1,4 @@
-"""The cards that a node's device plugin registers, for HAMi and for Volcano's vGPU."""
+"""The GPUs that a node's device plugin registers, for HAMi and for Volcano's vGPU."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from bayplan.api import Node
-from bayplan.api.cards import MEBIBYTE, Card, PartitionProfile
+from bayplan.api.gpu_shares import MEBIBYTE, OfferedGpu, PartitionProfile
 from bayplan.topology.machine.readers.hami import SCORE, read_scores
 from bayplan.topology.machine.readers.hami_register import CORDON, RegisteredGpu, cordoned_uuids
 from bayplan_plugins.gpus.vendors.hami.device import MIG, PERCENT
 
-__all__ = ["HANDSHAKE_SECONDS", "handshake_problem", "registered_cards"]
+__all__ = ["HANDSHAKE_SECONDS", "handshake_problem", "registered_gpus"]
 
 HANDSHAKE_SECONDS = 300.0
 """How long a device plugin may take to answer a scheduler's handshake."""
@@ -24,15 +24,15 @@ _REQUEST = re.compile(r"Requesting_(\d{4}(?:\.\d\d?){2} \d\d?(?::\d\d?){2})", re
 _TIME = "%Y.%m.%d %H:%M:%S"
 
 
-def registered_cards(
+def registered_gpus(
     node: Node,
     register: str,
     read: Callable[[str], list[RegisteredGpu]],
     count: str,
     handshake: str,
     now: float,
-) -> tuple[Card, ...] | str | None:
-    """Return the cards of a node, None without a register, or what is wrong with it.
+) -> tuple[OfferedGpu, ...] | str | None:
+    """Return the GPUs of a node, None without a register, or what is wrong with it.
 
     :param register: the annotation that registers them, which ``read`` parses.
     :param count: the resource that the device plugin offers.
@@ -44,49 +44,49 @@ def registered_cards(
     if text is None:
         return None
     try:
-        gpus = read(text)
+        registered = read(text)
     except ValueError as exc:
         return f"annotation {register}: {exc}"
     try:
         scores = read_scores(annotations[SCORE]) if SCORE in annotations else {}
     except ValueError as exc:
         return f"annotation {SCORE}: {exc}"
-    twice = _twice([gpu.uuid for gpu in gpus])
+    twice = _twice([entry.uuid for entry in registered])
     if twice:
         return f"annotation {register}: expected different ids, got {twice[:40]} twice"
     alive = _serves(node, count) and not _left(annotations.get(handshake, ""), now)
     cordoned = cordoned_uuids(annotations.get(CORDON, ""))
-    indices = [gpu.index for gpu in gpus]
+    indices = [entry.index for entry in registered]
     if len(set(indices)) < len(indices):
-        indices = list(range(len(gpus)))
-    cards = [
-        _card(gpu, index, alive, gpu.uuid in cordoned, scores.get(gpu.uuid, {}))
-        for gpu, index in zip(gpus, indices, strict=True)
+        indices = list(range(len(registered)))
+    gpus = [
+        _gpu(entry, index, alive, entry.uuid in cordoned, scores.get(entry.uuid, {}))
+        for entry, index in zip(registered, indices, strict=True)
     ]
-    return tuple(sorted(cards, key=lambda card: card.index))
+    return tuple(sorted(gpus, key=lambda gpu: gpu.index))
 
 
-def _card(
-    gpu: RegisteredGpu, index: int, alive: bool, cordoned: bool, scores: Mapping[str, int]
-) -> Card:
-    return Card(
+def _gpu(
+    entry: RegisteredGpu, index: int, alive: bool, cordoned: bool, scores: Mapping[str, int]
+) -> OfferedGpu:
+    return OfferedGpu(
         index,
-        gpu.uuid,
-        gpu.model,
-        (gpu.cores or _WHOLE) * PERCENT,
-        max(gpu.memory * MEBIBYTE, _of_partitions(gpu.profiles) if gpu.mode == MIG else 0),
-        gpu.slots or 1,
-        gpu.numa,
-        gpu.healthy and alive,
+        entry.uuid,
+        entry.model,
+        (entry.cores or _WHOLE) * PERCENT,
+        max(entry.memory * MEBIBYTE, _of_partitions(entry.profiles) if entry.mode == MIG else 0),
+        entry.slots or 1,
+        entry.numa,
+        entry.healthy and alive,
         cordoned,
-        gpu.mode,
-        gpu.profiles,
+        entry.mode,
+        entry.profiles,
         detail=tuple(sorted(scores.items())),
     )
 
 
 def _of_partitions(profiles: Sequence[PartitionProfile]) -> int:
-    """Return the memory of a card full of partitions: their sizes are rounded up."""
+    """Return the memory of a GPU full of partitions: their sizes are rounded up."""
     placed = [one for one in profiles if one.starts]
     slices = max((max(one.starts) + one.size for one in placed), default=0)
     return max((-(-one.memory // one.size) * slices for one in placed), default=0)

@@ -1,4 +1,4 @@
-"""What pods request of cards is read once for all that differ in nothing that is read."""
+"""What pods request of GPUs is read once for all that differ in nothing that is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bayplan.api import Pod
 from bayplan.snapshot import PodInfo
 from bayplan.testing import Cluster, make_node, make_pod
 from bayplan_plugins.gpus.ledger import GpuLedger
-from bayplan_plugins.gpus.vendors.adapters import CONTRACTS
+from bayplan_plugins.gpus.vendors.adapters import ADAPTERS
 
 KOORDINATOR = "scheduling.koordinator.sh/"
 SAID = {
@@ -75,15 +75,15 @@ def asking(amounts: Mapping[str, str], said: Mapping[str, str], name: str = "p")
 
 @pytest.mark.parametrize("amounts", SHARES)
 @pytest.mark.parametrize("said", [{}, SAID])
-def test_contracts_read_no_annotations_but_those_that_they_name(
+def test_adapters_read_no_annotations_but_those_that_they_name(
     amounts: dict[str, str], said: dict[str, str]
 ) -> None:
     snapshot = Cluster([make_node("n")]).scheduler.snapshot
     read = set()
-    for make in CONTRACTS:
-        contract, pod = make(snapshot), Watched(asking(amounts, said))
-        contract.request(pod)
-        assert pod.noted.read <= contract.reads, contract.name
+    for make in ADAPTERS:
+        adapter, pod = make(snapshot), Watched(asking(amounts, said))
+        adapter.request(pod)
+        assert pod.noted.read <= adapter.reads, adapter.name
         read |= pod.noted.read
     assert read or not said, "what is said is read"
 

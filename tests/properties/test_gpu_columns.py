@@ -1,4 +1,4 @@
-"""What the columns of cards show is what the ledger knows of each node, whatever happens."""
+"""What the columns of GPUs show is what the ledger knows of each node, whatever happens."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.examples import examples
 from tests.plugins.gpus.koordinator.koordinator_builders import devices, gpu, node, pod
 
 from bayplan.api import KoordinatorDevice
-from bayplan.api.cards import WHOLE, Card, CardUse
+from bayplan.api.gpu_shares import WHOLE, GpuUse, OfferedGpu
 from bayplan.testing import Cluster
-from bayplan_plugins.gpus.columns import NO_CARD, CardArrays
+from bayplan_plugins.gpus.columns import NO_GPU, GpuArrays
 from bayplan_plugins.gpus.ledger import GpuLedger
 
 NODES = ("n0", "n1", "n2")
-CARDS = 3
+GPUS = 3
 
 _STEPS = st.one_of(
     st.tuples(st.just("come"), st.integers(1, 3), st.sampled_from((20, 50, 70, 100))),
@@ -38,11 +38,11 @@ class World:
         self.made = 0
 
     def join(self, name: str, healthy: int = 7) -> None:
-        """Add or change a node; ``healthy`` has a bit for each card."""
-        own = [gpu(place, health=bool(healthy >> place & 1)) for place in range(CARDS)]
+        """Add or change a node; ``healthy`` has a bit for each GPU."""
+        own = [gpu(place, health=bool(healthy >> place & 1)) for place in range(GPUS)]
         made = devices(name, *own)
         if self.cluster.api.get(KoordinatorDevice, name) is None:
-            self.cluster.add(made, node(name, gpus=CARDS))
+            self.cluster.add(made, node(name, gpus=GPUS))
         else:
             self.cluster.api.update(made)
 
@@ -73,28 +73,28 @@ class World:
         shown = self.ledger.columns.arrays()
         for name, row in self.cluster.snapshot.nodes.row_of.items():
             state = self.ledger.state(name)
-            known = zip(state.cards, state.used, strict=True) if state is not None else ()
-            for place, (card, used) in enumerate(known):
-                assert _shown(shown, row, place) == _left(card, used), (name, place)
+            known = zip(state.gpus, state.used, strict=True) if state is not None else ()
+            for place, (offered, used) in enumerate(known):
+                assert _shown(shown, row, place) == _left(offered, used), (name, place)
 
 
-def _shown(arrays: CardArrays, row: int, place: int) -> tuple[Any, ...]:
+def _shown(arrays: GpuArrays, row: int, place: int) -> tuple[Any, ...]:
     columns = (arrays.compute, arrays.memory, arrays.slots, arrays.all_compute, arrays.part)
     return tuple(column.item(row, place) for column in columns)
 
 
-def _left(card: Card, used: CardUse) -> tuple[int, ...]:
-    if not card.healthy or card.cordoned:
-        return (*(NO_CARD for _ in range(4)), 0)
-    compute, memory = card.compute - used.compute, card.memory - used.memory
-    part = min(compute, memory * WHOLE // card.memory)
-    left = (compute, memory, card.slots - used.slots)
-    return (*(max(0, one) for one in left), card.compute, max(0, part))
+def _left(gpu: OfferedGpu, used: GpuUse) -> tuple[int, ...]:
+    if not gpu.healthy or gpu.cordoned:
+        return (*(NO_GPU for _ in range(4)), 0)
+    compute, memory = gpu.compute - used.compute, gpu.memory - used.memory
+    part = min(compute, memory * WHOLE // gpu.memory)
+    left = (compute, memory, gpu.slots - used.slots)
+    return (*(max(0, one) for one in left), gpu.compute, max(0, part))
 
 
 @examples(60)
 @given(st.lists(_STEPS, max_size=14))
-def test_columns_show_what_is_left_of_every_card(steps: list[tuple[str, int, int]]) -> None:
+def test_columns_show_what_is_left_of_every_gpu(steps: list[tuple[str, int, int]]) -> None:
     world = World()
     for step in steps:
         world.do(*step)

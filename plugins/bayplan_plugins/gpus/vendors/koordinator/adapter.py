@@ -1,6 +1,6 @@
-"""Koordinator's contract for cards: Device objects on one side, resources and annotations of pods.
+"""Koordinator's adapter for GPUs: Device objects on one side, resources and annotations of pods.
 
-Devices of other types than GPUs are cards without compute and memory; what is taken of them is in
+Devices of other types than GPUs are GPUs without compute and memory; what is taken of them is in
 the details of shares.
 """
 
@@ -14,8 +14,8 @@ import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import KoordinatorDevice, Node
-from bayplan.api.cards import Card, Share
 from bayplan.api.configmap import ConfigMap
+from bayplan.api.gpu_shares import OfferedGpu, Share
 from bayplan.cluster.protocol import BindLock
 from bayplan.dialects.koordinator.allocations import (
     ALLOCATED,
@@ -35,14 +35,14 @@ from bayplan.dialects.koordinator.requests import (
 )
 from bayplan.dialects.koordinator.templates import Templates, templates_of
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.gpus.vendors.contract import CardRequest, Choice, NodeCards, Written, own_lock
+from bayplan_plugins.gpus.vendors.adapter import Choice, GpusInUse, ShareRequest, Written, own_lock
 from bayplan_plugins.gpus.vendors.koordinator.allocation import allocate, per_device
 from bayplan_plugins.gpus.vendors.koordinator.devices import (
     Device,
     Machine,
     allocation_of,
-    card_of,
     devices_of,
+    gpu_of,
     share_of,
 )
 from bayplan_plugins.gpus.vendors.koordinator.inventory import inventory_of
@@ -51,18 +51,18 @@ from bayplan_plugins.gpus.vendors.koordinator.request import DeviceRequest, read
 from bayplan_plugins.gpus.vendors.koordinator.runtime import PARTICULAR_VENDORS, check, tell
 from bayplan_plugins.gpus.vendors.koordinator.settings import KoordinatorArgs
 
-__all__ = ["KoordinatorCards"]
+__all__ = ["KoordinatorAdapter"]
 
 _PER_PERCENT = 10
 _NO_MACHINE = Machine()
 _Amounts = tuple[tuple[str, int], ...]
 _PERCENT = 100
 _ROUNDING = 1e-12
-"""Less than a byte of any card's memory, more than an error of floating point."""
-_Cards: TypeAlias = tuple[Card, ...] | str
+"""Less than a byte of any GPU's memory, more than an error of floating point."""
+_Cards: TypeAlias = tuple[OfferedGpu, ...] | str
 
 
-class KoordinatorCards:
+class KoordinatorAdapter:
     """The devices of nodes that have a Device object."""
 
     name = "koordinator"
@@ -92,10 +92,10 @@ class KoordinatorCards:
 
     # Pods ------------------------------------------------------------------------------------
 
-    def request(self, pod: PodInfo) -> CardRequest | None:
+    def request(self, pod: PodInfo) -> ShareRequest | None:
         """Return the devices that a pod requests.
 
-        Whole cards in their vendor's words mean this contract where a node has a Device object, and
+        Whole GPUs in their vendor's words mean this adapter where a node has a Device object, and
         with hints in Koordinator's annotations or other devices besides only there.
         """
         if not pod.facts.wants_devices:
@@ -103,9 +103,9 @@ class KoordinatorCards:
         try:
             return self._request(pod)
         except ValueError as exc:
-            return CardRequest(self.name, 0, problem=str(exc))
+            return ShareRequest(self.name, 0, problem=str(exc))
 
-    def _request(self, pod: PodInfo) -> CardRequest | None:
+    def _request(self, pod: PodInfo) -> ShareRequest | None:
         config = self._args.gpu_shared_resource_templates_config
         matched = config.matched_resources
         request = read_request(pod.requests, pod.annotations, self._templates, matched)
@@ -117,11 +117,11 @@ class KoordinatorCards:
         word = "" if implicit else _word(pod)
         if request.gpus is None:
             rated = self._args.rates_nodes
-            return CardRequest(
+            return ShareRequest(
                 self.name, 0, detail=request, implicit=implicit, rated=rated, word=word
             )
         amounts = dict(request.gpus.amounts)
-        return CardRequest(
+        return ShareRequest(
             self.name,
             request.gpus.count,
             amounts.get(GPU_CORE, 0) * _PER_PERCENT,
@@ -129,12 +129,12 @@ class KoordinatorCards:
             max(0.0, amounts.get(GPU_MEMORY_RATIO, 0) / _PERCENT - _ROUNDING),
             detail=request,
             implicit=implicit,
-            simple=not self._particular and _any_cards_do(request),
+            simple=not self._particular and _any_gpus_do(request),
             rated=self._args.rates_nodes,
             word=word,
         )
 
-    def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
+    def held(self, pod: PodInfo, gpus: Sequence[OfferedGpu]) -> tuple[Share, ...] | str:
         """Return what a placed pod holds by its annotation."""
         try:
             allocations = allocations_of(pod.pod.metadata.annotations)
@@ -147,7 +147,7 @@ class KoordinatorCards:
             return f"annotation {ALLOCATED}: {lacking}"
         known = {
             (one.detail.kind, one.detail.minor): one.detail
-            for one in cards
+            for one in gpus
             if isinstance(one.detail, Device)
         }
         return tuple(_stated_share(one, known.get((one.kind, one.minor))) for one in allocations)
@@ -170,8 +170,8 @@ class KoordinatorCards:
 
     # Nodes -----------------------------------------------------------------------------------
 
-    def cards(self, node: Node) -> tuple[Card, ...] | str | None:
-        """Return the devices of a node's Device object as cards."""
+    def gpus(self, node: Node) -> tuple[OfferedGpu, ...] | str | None:
+        """Return the devices of a node's Device object as GPUs."""
         name = node.metadata.name
         found = self._snapshot.objects(KoordinatorDevice).get(name)
         if found is None:
@@ -180,34 +180,34 @@ class KoordinatorCards:
             return None
         known = self._known.get(name)
         if known is None or known[0] is not found or known[1] != node.metadata.labels:
-            cards = _read_cards(found, node)
-            known = self._known[name] = found, node.metadata.labels, cards
-            self._note(name, cards)
+            gpus = _read_gpus(found, node)
+            known = self._known[name] = found, node.metadata.labels, gpus
+            self._note(name, gpus)
         return known[2]
 
-    def _note(self, name: str, cards: _Cards) -> None:
-        """Remember a node where not any card with enough left does for a pod."""
-        machine = _machine(()) if isinstance(cards, str) else _machine(cards)
+    def _note(self, name: str, gpus: _Cards) -> None:
+        """Remember a node where not any GPU with enough left does for a pod."""
+        machine = _machine(()) if isinstance(gpus, str) else _machine(gpus)
         if machine.honor or machine.vendor in PARTICULAR_VENDORS:
             self._particular.add(name)
         else:
             self._particular.discard(name)
 
-    def room(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
+    def room(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
         """Return what tells whether a node can take a pod: its devices, or only the primary ones.
 
         On a node with enough NICs for whatever GPUs are taken, NICs need not be looked at.
         """
         return self._chosen(request, node, primary_only=True)
 
-    def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
+    def choose(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
         """Choose devices: GPUs as near to each other as possible, and NICs near them."""
-        only = _only_card(request, node) if request.simple and request.cards == 1 else None
+        only = _only_gpu(request, node) if request.simple and request.gpus == 1 else None
         return Choice((only,)) if only is not None else self._chosen(request, node)
 
-    def _chosen(self, request: CardRequest, node: NodeCards, primary_only: bool = False) -> Choice:
+    def _chosen(self, request: ShareRequest, node: GpusInUse, primary_only: bool = False) -> Choice:
         wanted = request.detail
-        assert isinstance(wanted, DeviceRequest), "a request of this contract"
+        assert isinstance(wanted, DeviceRequest), "a request of this adapter"
         try:
             inventory = inventory_of(node)
             chosen = allocate(inventory, wanted, self._scorer, primary_only)
@@ -220,10 +220,10 @@ class KoordinatorCards:
             tuple(share_of(one, inventory.devices[one.kind][one.minor]) for one in chosen)
         )
 
-    def score(self, request: CardRequest, node: NodeCards) -> int:
+    def score(self, request: ShareRequest, node: GpusInUse) -> int:
         """Return the score of a node by the scoring strategy; the sum over types of devices."""
         wanted = request.detail
-        assert isinstance(wanted, DeviceRequest), "a request of this contract"
+        assert isinstance(wanted, DeviceRequest), "a request of this adapter"
         inventory = inventory_of(node)
         inventory = inventory.only(
             {kind: wanted.hints.hint(kind).selector for kind in wanted.kinds}
@@ -242,14 +242,14 @@ class KoordinatorCards:
     # Binding ---------------------------------------------------------------------------------
 
     def written(
-        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
+        self, pod: PodInfo, node: Node, gpus: Sequence[OfferedGpu], own: Sequence[Share], now: float
     ) -> Written:
         """Return the pod's devices in its annotation, and what the vendor's device plugin reads."""
-        machine = _machine(cards)
+        machine = _machine(gpus)
         vendor = machine.vendor
-        taken = {one.card for one in own}
-        by_index = {card.index: card for card in cards if card.index in taken}
-        allocations = [allocation_of(one, by_index.get(one.card)) for one in own]
+        taken = {one.gpu for one in own}
+        by_index = {gpu.index: gpu for gpu in gpus if gpu.index in taken}
+        allocations = [allocation_of(one, by_index.get(one.gpu)) for one in own]
         told = tell(
             pod.labels,
             node.metadata.name,
@@ -284,15 +284,15 @@ class KoordinatorCards:
         return {**self._read_templates[1], **own}
 
 
-def _read_cards(found: KoordinatorDevice, node: Node) -> _Cards:
+def _read_gpus(found: KoordinatorDevice, node: Node) -> _Cards:
     try:
-        return tuple(card_of(one) for one in devices_of(found, node))
+        return tuple(gpu_of(one) for one in devices_of(found, node))
     except ValueError as exc:
         return str(exc)
 
 
-def _machine(cards: Sequence[Card]) -> Machine:
-    devices = (one.detail for one in cards)
+def _machine(gpus: Sequence[OfferedGpu]) -> Machine:
+    devices = (one.detail for one in gpus)
     return next((one.machine for one in devices if isinstance(one, Device)), _NO_MACHINE)
 
 
@@ -302,7 +302,7 @@ def _word(pod: PodInfo) -> str:
     return own[0] if own else next(name for name in HINT_ANNOTATIONS if name in pod.annotations)
 
 
-def _any_cards_do(request: DeviceRequest) -> bool:
+def _any_gpus_do(request: DeviceRequest) -> bool:
     """Tell whether the pod asks for shares of GPUs, or whole ones, and for nothing else."""
     return (
         request.kinds == (GPU,)
@@ -322,19 +322,19 @@ def _stated_share(stated: Allocation, device: Device | None) -> Share:
     return share_of(stated, device)
 
 
-def _only_card(request: CardRequest, node: NodeCards) -> Share | None:
+def _only_gpu(request: ShareRequest, node: GpusInUse) -> Share | None:
     """Return the share of the one GPU that may be chosen; None if there are several, or none."""
     wanted = request.detail
-    if len(node.cards) != 1 or not isinstance(wanted, DeviceRequest) or wanted.gpus is None:
+    if len(node.gpus) != 1 or not isinstance(wanted, DeviceRequest) or wanted.gpus is None:
         return None
-    card, used = node.cards[0], node.used[0]
-    device = card.detail
-    if not card.usable or not isinstance(device, Device) or device.kind != GPU:
+    gpu, used = node.gpus[0], node.used[0]
+    device = gpu.detail
+    if not gpu.usable or not isinstance(device, Device) or device.kind != GPU:
         return None
     amounts = _amounts_on(wanted.gpus.amounts, device.amounts)
     share = share_of(Allocation(GPU, device.minor, amounts, device.uuid), device)
     compute, memory = used.compute + share.compute, used.memory + share.memory
-    return share if compute <= card.compute and memory <= card.memory else None
+    return share if compute <= gpu.compute and memory <= gpu.memory else None
 
 
 @lru_cache(4096)

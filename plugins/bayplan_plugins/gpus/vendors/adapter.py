@@ -1,4 +1,4 @@
-"""What a contract for shares of cards has to answer; each system's is a module of its own."""
+"""What an adapter for shares of GPUs has to answer; each system's is a module of its own."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import Node
-from bayplan.api.cards import WHOLE, Card, CardUse, Share
+from bayplan.api.gpu_shares import WHOLE, GpuUse, OfferedGpu, Share
 from bayplan.cluster.protocol import BindLock
 from bayplan.dialects.hami.node_lock import LOCK_SECONDS
 
 __all__ = [
-    "CardContract",
-    "CardRequest",
-    "CardSource",
     "Choice",
-    "NodeCards",
-    "RoomContract",
-    "ScoringContract",
+    "FitAdapter",
+    "GpusInUse",
+    "ScoringAdapter",
+    "ShareRequest",
+    "SourceAdapter",
+    "VendorAdapter",
     "Written",
     "own_lock",
 ]
 
 
 @dataclass(frozen=True)
-class NodeCards:
-    """The cards of a node and what is taken of each, in the order of their indices.
+class GpusInUse:
+    """The GPUs of a node and what is taken of each, in the order of their indices.
 
-    ``labels`` are those of the node that its contract reads.
+    ``labels`` are those of the node that its adapter reads.
     """
 
-    cards: tuple[Card, ...]
-    used: tuple[CardUse, ...]
+    gpus: tuple[OfferedGpu, ...]
+    used: tuple[GpuUse, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class CardRequest:
-    """What a pod requests by one contract.
+class ShareRequest:
+    """What a pod requests by one adapter.
 
-    ``cards`` is the number of cards, ``compute`` and ``memory`` what it needs of each of them (in
-    thousandths, and bytes; ``share`` is the part of a card's memory, 0 to 1, where the memory
-    follows the card's size). A pod is refused where fewer than ``cards`` cards have as much left:
-    these numbers are what columns compare. ``simple`` says that they decide: any cards with enough
-    left will do. Else they are a lower bound of what ``CardContract.choose`` decides. ``detail``
-    holds whatever else the contract needs. ``implicit``
-    says that the pod asks for whole cards in Kubernetes' own words, which mean this contract on its
-    nodes only; otherwise ``word`` is the resource or annotation that means this contract.
-    ``rated`` says that a contract that scores nodes may prefer some for this one. ``counted`` says
+    ``gpus`` is the number of GPUs, ``compute`` and ``memory`` what it needs of each of them (in
+    thousandths, and bytes; ``share`` is the part of a GPU's memory, 0 to 1, where the memory
+    follows the GPU's size). A pod is refused where fewer than ``gpus`` GPUs have as much left:
+    these numbers are what columns compare. ``simple`` says that they decide: any GPUs with enough
+    left will do. Else they are a lower bound of what ``VendorAdapter.choose`` decides. ``detail``
+    holds whatever else the adapter needs. ``implicit``
+    says that the pod asks for whole GPUs in Kubernetes' own words, which mean this adapter on its
+    nodes only; otherwise ``word`` is the resource or annotation that means this adapter.
+    ``rated`` says that an adapter that scores nodes may prefer some for this one. ``counted`` says
     that the request is only a number, which NodeResourcesFit compares: the device plugin gives the
-    cards out and tells nobody which. ``apart`` is how many cards it needs on nodes that divide none
-    into partitions, if that is more than ``cards``. Equal requests are placed alike.
+    GPUs out and tells nobody which. ``apart`` is how many GPUs it needs on nodes that divide none
+    into partitions, if that is more than ``gpus``. Equal requests are placed alike.
     """
 
-    contract: str
-    cards: int
+    adapter: str
+    gpus: int
     compute: int = 0
     memory: int = 0
     share: float = 0.0
@@ -74,7 +74,7 @@ class CardRequest:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.contract, self.cards, self.compute, self.memory, self.share, self.detail))
+        return hash((self.adapter, self.gpus, self.compute, self.memory, self.share, self.detail))
 
     def __hash__(self) -> int:
         """Return the hash, computed once: requests are looked up many times in each cycle."""
@@ -87,7 +87,7 @@ class CardRequest:
 
     @property
     def whole(self) -> bool:
-        """Whether the request is for whole cards."""
+        """Whether the request is for whole GPUs."""
         return self.compute >= WHOLE
 
 
@@ -113,22 +113,22 @@ class Written(msgspec.Struct, frozen=True):
 
 @cache
 def own_lock(marks: str) -> BindLock:
-    """Return bayplan's lock of a node's cards, for systems that have none.
+    """Return bayplan's lock of a node's GPUs, for systems that have none.
 
-    :param marks: the annotation that tells pods with shares of these cards.
+    :param marks: the annotation that tells pods with shares of these GPUs.
     """
     return BindLock("bayplan.dev/cards.lock", LOCK_SECONDS, marks, own=True)
 
 
-class CardContract(Protocol):
+class VendorAdapter(Protocol):
     """How one system's pods ask for shares, its nodes offer them, and its runtime is told."""
 
     name: str
     reads: frozenset[str]
     """The annotations that ``request`` reads."""
 
-    def request(self, pod: PodInfo) -> CardRequest | None:
-        """Return what a pod requests by this contract; None if it does not use it.
+    def request(self, pod: PodInfo) -> ShareRequest | None:
+        """Return what a pod requests by this adapter; None if it does not use it.
 
         It follows from the pod's spec, its annotations in ``reads``, the objects of the cluster,
         and what other pods hold if the pod's namespace has limits; a pod without extended resources
@@ -136,17 +136,17 @@ class CardContract(Protocol):
         of the request.
         """
 
-    def cards(self, node: Node) -> tuple[Card, ...] | str | None:
-        """Return the cards that a node offers, None if nothing describes them; a text is wrong."""
+    def gpus(self, node: Node) -> tuple[OfferedGpu, ...] | str | None:
+        """Return the GPUs that a node offers, None if nothing describes them; a text is wrong."""
 
-    def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
+    def held(self, pod: PodInfo, gpus: Sequence[OfferedGpu]) -> tuple[Share, ...] | str:
         """Return what a placed pod holds, by what its annotations say; a text is wrong."""
 
-    def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
+    def choose(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
         """Choose the shares for a pod on a node in a certain state."""
 
     def written(
-        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
+        self, pod: PodInfo, node: Node, gpus: Sequence[OfferedGpu], own: Sequence[Share], now: float
     ) -> Written:
         """Return what tells the runtime which shares the pod got.
 
@@ -155,24 +155,24 @@ class CardContract(Protocol):
 
 
 @runtime_checkable
-class CardSource(Protocol):
-    """A contract whose cards are described by other objects than the node, too."""
+class SourceAdapter(Protocol):
+    """An adapter whose GPUs are described by other objects than the node, too."""
 
     def follow(self, changed: Callable[[str | None], None]) -> None:
-        """Call ``changed(node)`` when a node's cards have to be read again; None stands for all."""
+        """Call ``changed(node)`` when a node's GPUs have to be read again; None stands for all."""
 
 
 @runtime_checkable
-class RoomContract(CardContract, Protocol):
-    """A contract that knows a cheaper way than to choose to tell whether a node takes a pod."""
+class FitAdapter(VendorAdapter, Protocol):
+    """An adapter that knows a cheaper way than to choose to tell whether a node takes a pod."""
 
-    def room(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
+    def room(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
         """Return some of the shares that a pod would get, or why it gets none."""
 
 
 @runtime_checkable
-class ScoringContract(CardContract, Protocol):
-    """A contract that prefers some nodes to others."""
+class ScoringAdapter(VendorAdapter, Protocol):
+    """An adapter that prefers some nodes to others."""
 
-    def score(self, request: CardRequest, node: NodeCards) -> float:
+    def score(self, request: ShareRequest, node: GpusInUse) -> float:
         """Return a node's score, 0 or more; higher is better."""

@@ -1,7 +1,7 @@
-"""Cards (GPUs and other accelerators) that pods share, in one vocabulary for every contract.
+"""Shares of GPUs and other accelerators, in one vocabulary for every vendor adapter.
 
-Compute is counted in thousandths of a card, memory in bytes. A *slot* is the right of one container
-to use a card; a card with one slot is not shared.
+Compute is counted in thousandths of a GPU, memory in bytes. A *slot* is the right of one container
+to use a GPU; a GPU with one slot is not shared.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 import msgspec
 
-__all__ = ["MEBIBYTE", "WHOLE", "Card", "CardUse", "Partition", "PartitionProfile", "Share"]
+__all__ = ["MEBIBYTE", "WHOLE", "GpuUse", "OfferedGpu", "Partition", "PartitionProfile", "Share"]
 
 WHOLE = 1000
-"""The compute of a whole card."""
+"""The compute of a whole GPU."""
 MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True)
 class PartitionProfile:
-    """A kind of partition that a card can be divided into, such as MIG's ``2g.10gb``.
+    """A kind of partition that a GPU can be divided into, such as MIG's ``2g.10gb``.
 
     ``slices`` are the compute slices that it takes; ``starts`` the memory slices at which it may
     begin, each time for ``size`` memory slices. ``memory`` is in bytes, ``compute`` in thousandths
-    of the card, ``most`` how many of them one card can hold (0: no limit but the slices).
+    of the GPU, ``most`` how many of them one GPU can hold (0: no limit but the slices).
     """
 
     name: str
@@ -38,23 +38,23 @@ class PartitionProfile:
 
 @dataclass(frozen=True, order=True)
 class Partition:
-    """A partition of a card: its profile by name, and the memory slices that it takes."""
+    """A partition of a GPU: its profile by name, and the memory slices that it takes."""
 
     profile: str
     start: int
     size: int
 
 
-class Card(msgspec.Struct, frozen=True, gc=False):
-    """A card of a node as it is offered to pods.
+class OfferedGpu(msgspec.Struct, frozen=True, gc=False):
+    """A GPU of a node as it is offered to pods.
 
-    ``index`` is its place on the node (the minor of its device file), unique among all kinds of
-    cards there. ``kind`` is "gpu", or the kind of another device, such as "rdma", that offers
+    ``index`` is its place on the node (the minor of its device file), unique among all
+    devices there. ``kind`` is "gpu", or the kind of another device, such as "rdma", that offers
     neither compute nor memory. ``compute`` and ``memory`` are what may be given out in all: more
-    than the card has where a contract oversubscribes it; ``memory`` is 0 where it is not known.
-    ``mode`` is how it is shared ("" for the contract's default, else such as "hami-core", "mig" or
+    than the GPU has where an adapter oversubscribes it; ``memory`` is 0 where it is not known.
+    ``mode`` is how it is shared ("" for the adapter's default, else such as "hami-core", "mig" or
     "mps"); ``profiles`` are the partitions that it can be divided into. ``detail`` is whatever else
-    its contract knows about it.
+    its adapter knows about it.
     """
 
     index: int
@@ -73,18 +73,18 @@ class Card(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def usable(self) -> bool:
-        """Whether pods may be given the card now."""
+        """Whether pods may be given the GPU now."""
         return self.healthy and not self.cordoned
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
-    """What one container (or a pod as a whole) holds of one card.
+    """What one container (or a pod as a whole) holds of one GPU.
 
     ``container`` counts init containers first, then containers; -1 stands for the whole pod.
-    ``detail`` is whatever else its contract gave with it, such as virtual functions.
+    ``detail`` is whatever else its adapter gave with it, such as virtual functions.
     """
 
-    card: int
+    gpu: int
     compute: int
     memory: int = 0
     slots: int = 1
@@ -93,8 +93,8 @@ class Share(msgspec.Struct, frozen=True, gc=False):
     detail: Hashable = None
 
 
-class CardUse(msgspec.Struct, frozen=True, gc=False):
-    """What is taken of one card, by all shares together; ``details`` are theirs, in any order."""
+class GpuUse(msgspec.Struct, frozen=True, gc=False):
+    """What is taken of one GPU, by all shares together; ``details`` are theirs, in any order."""
 
     compute: int = 0
     memory: int = 0
@@ -102,11 +102,11 @@ class CardUse(msgspec.Struct, frozen=True, gc=False):
     partitions: tuple[Partition, ...] = ()
     details: tuple[Hashable, ...] = ()
 
-    def plus(self, share: Share) -> CardUse:
+    def plus(self, share: Share) -> GpuUse:
         """Return the use with one share more."""
         own = (share.partition,) if share.partition is not None else ()
         detail = (share.detail,) if share.detail is not None else ()
-        return CardUse(
+        return GpuUse(
             self.compute + share.compute,
             self.memory + share.memory,
             self.slots + share.slots,
@@ -116,5 +116,5 @@ class CardUse(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def idle(self) -> bool:
-        """Whether nobody uses the card."""
+        """Whether nobody uses the GPU."""
         return not (self.compute or self.memory or self.slots)

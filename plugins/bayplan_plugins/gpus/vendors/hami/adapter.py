@@ -1,4 +1,4 @@
-"""The contracts of HAMi and of Volcano's vGPU for shares of cards."""
+"""The adapters of HAMi and of Volcano's vGPU for shares of GPUs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from msgspec import structs
 
 from bayplan import PodInfo
 from bayplan.api import Node, ResourceQuota
-from bayplan.api.cards import MEBIBYTE, Card, Share
 from bayplan.api.configmap import ConfigMap
+from bayplan.api.gpu_shares import MEBIBYTE, OfferedGpu, Share
 from bayplan.api.pod import Container
 from bayplan.cluster.protocol import BindLock
 from bayplan.dialects.hami.assignments import (
@@ -23,7 +23,7 @@ from bayplan.dialects.hami.assignments import (
 )
 from bayplan.dialects.hami.device_config import device_config_of
 from bayplan.dialects.hami.node_lock import LOCK_SECONDS
-from bayplan.dialects.hami.policies import CardOptions, card_option_names, card_options_of
+from bayplan.dialects.hami.policies import GpuOptions, gpu_option_names, gpu_options_of
 from bayplan.dialects.hami.requests import (
     ContainerRequest,
     RequestRules,
@@ -42,17 +42,17 @@ from bayplan.topology.machine.readers.hami_register import (
     read_volcano_register,
 )
 from bayplan_plugins.gpus.namespace_use import NamespaceUse
-from bayplan_plugins.gpus.vendors.contract import CardRequest, Choice, NodeCards, Written
+from bayplan_plugins.gpus.vendors.adapter import Choice, GpusInUse, ShareRequest, Written
 from bayplan_plugins.gpus.vendors.hami.containers import ContainerKind, Wanted, allocate
 from bayplan_plugins.gpus.vendors.hami.device import MIG, PERCENT, Device, device_of
 from bayplan_plugins.gpus.vendors.hami.fit import Pick, takes
-from bayplan_plugins.gpus.vendors.hami.node_cards import handshake_problem, registered_cards
 from bayplan_plugins.gpus.vendors.hami.order import node_score, preference
 from bayplan_plugins.gpus.vendors.hami.quota import NO_LIMITS, QuotaLimits, within_quota
+from bayplan_plugins.gpus.vendors.hami.registered import handshake_problem, registered_gpus
 from bayplan_plugins.gpus.vendors.hami.settings import HamiArgs
 from bayplan_plugins.gpus.vendors.hami.shares import shares_of
 
-__all__ = ["VirtualGpus", "hami_cards", "volcano_cards"]
+__all__ = ["VirtualGpuAdapter", "hami_adapter", "volcano_adapter"]
 
 _ALLOCATING = "allocating"
 _LACKING = ("Exhausted", "Insufficient", "Exclusive", "ResourceQuota", "Infeasible")
@@ -60,12 +60,12 @@ _LACKING = ("Exhausted", "Insufficient", "Exclusive", "ResourceQuota", "Infeasib
 _NO_DEVICE = "NodeInsufficientDevice"
 _MOST_KNOWN = 4096
 _VANISHED = -1
-"""The index of a card that the node no longer has."""
+"""The index of a GPU that the node no longer has."""
 
 
 @dataclass(frozen=True)
 class _Runtime:
-    """What a device plugin does: how it registers cards and which containers it serves."""
+    """What a device plugin does: how it registers GPUs and which containers it serves."""
 
     system: System
     register: str
@@ -77,43 +77,43 @@ class _Runtime:
 
 @dataclass(frozen=True)
 class _HamiRequest:
-    """What a pod wants: of each container, and which cards. The detail of its request.
+    """What a pod wants: of each container, and which GPUs. The detail of its request.
 
     ``quota`` is what its namespace may have, and has, if there is a limit: it decides, too.
-    ``denied`` says why no node of this contract takes the pod.
+    ``denied`` says why no node of this adapter takes the pod.
     """
 
     wanted: tuple[Wanted, ...]
-    options: CardOptions
+    options: GpuOptions
     quota: Hashable = None
     denied: str = ""
 
 
-def hami_cards(snapshot: Snapshot) -> VirtualGpus:
-    """Return the contract of HAMi."""
-    return VirtualGpus(
+def hami_adapter(snapshot: Snapshot) -> VirtualGpuAdapter:
+    """Return the adapter of HAMi."""
+    return VirtualGpuAdapter(
         snapshot, _Runtime(HAMI, REGISTER, read_register, HANDSHAKE, True, RequestRules())
     )
 
 
-def volcano_cards(snapshot: Snapshot) -> VirtualGpus:
-    """Return the contract of Volcano's vGPU, whose device plugin serves no init containers."""
-    rules = RequestRules(VOLCANO.resources, whole_cards_are_exclusive=False)
-    return VirtualGpus(
+def volcano_adapter(snapshot: Snapshot) -> VirtualGpuAdapter:
+    """Return the adapter of Volcano's vGPU, whose device plugin serves no init containers."""
+    rules = RequestRules(VOLCANO.resources, whole_gpus_are_exclusive=False)
+    return VirtualGpuAdapter(
         snapshot,
         _Runtime(VOLCANO, VOLCANO_REGISTER, read_volcano_register, VOLCANO_HANDSHAKE, False, rules),
     )
 
 
-class VirtualGpus:
-    """Shares of cards that HAMi-core isolates, or MIG partitions made when they are needed."""
+class VirtualGpuAdapter:
+    """Shares of GPUs that HAMi-core isolates, or MIG partitions made when they are needed."""
 
     def __init__(self, snapshot: Snapshot, runtime: _Runtime) -> None:
         self._snapshot = snapshot
         self._runtime = runtime
         self._system = runtime.system
         self.name = runtime.system.name
-        self.reads = card_option_names(runtime.system)
+        self.reads = gpu_option_names(runtime.system)
         self._use = snapshot.shared(NamespaceUse, NamespaceUse)
         self._limits: dict[str, QuotaLimits] = {}
         self._limits_version = -1
@@ -153,8 +153,8 @@ class VirtualGpus:
 
     # What pods request -------------------------------------------------------------------------
 
-    def request(self, pod: PodInfo) -> CardRequest | None:
-        """Return the shares that a pod requests; whole cards are implicit.
+    def request(self, pod: PodInfo) -> ShareRequest | None:
+        """Return the shares that a pod requests; whole GPUs are implicit.
 
         HAMi's webhook denies what becomes a problem here.
         """
@@ -164,7 +164,7 @@ class VirtualGpus:
             wanted = self._wanted(pod)
             options = self._options(pod)
         except ValueError as exc:
-            return CardRequest(self.name, 0, problem=str(exc))
+            return ShareRequest(self.name, 0, problem=str(exc))
         stated = [one.request for one in wanted if one.request is not None]
         if not stated:
             return None
@@ -174,7 +174,7 @@ class VirtualGpus:
         limits = self._limits_of(pod.namespace)
         quota = (limits, self._taken(pod)) if limits != NO_LIMITS else None
         word = self._word(pod)
-        return CardRequest(
+        return ShareRequest(
             self.name,
             1 if several else largest.count,
             min(largest.cores, 100) * PERCENT,
@@ -187,9 +187,9 @@ class VirtualGpus:
             apart=largest.count,
         )
 
-    def _options(self, pod: PodInfo) -> CardOptions:
+    def _options(self, pod: PodInfo) -> GpuOptions:
         """Return the options of a pod, with the default policies where it names none."""
-        options = card_options_of(pod.annotations, self._system)
+        options = gpu_options_of(pod.annotations, self._system)
         return replace(
             options,
             policy=options.policy or self._args.gpu_policy,
@@ -208,7 +208,7 @@ class VirtualGpus:
         return next((name for name in own if name in pod.requests), "")
 
     def _denied(self, pod: PodInfo) -> str:
-        """Return why HAMi denies a pod whose containers see all cards anyway; "" if it does not."""
+        """Return why HAMi denies a pod whose containers see all GPUs anyway; "" if it does not."""
         if self._system is not HAMI:
             return ""
         for _, one in _containers(pod):
@@ -248,10 +248,10 @@ class VirtualGpus:
 
     # What nodes offer --------------------------------------------------------------------------
 
-    def cards(self, node: Node) -> tuple[Card, ...] | str | None:
-        """Return the cards that the device plugin registers; none are usable once it is gone."""
+    def gpus(self, node: Node) -> tuple[OfferedGpu, ...] | str | None:
+        """Return the GPUs that the device plugin registers; none are usable once it is gone."""
         runtime = self._runtime
-        found = registered_cards(
+        found = registered_gpus(
             node,
             runtime.register,
             runtime.read,
@@ -272,12 +272,12 @@ class VirtualGpus:
         if not self._args.mig_profile_allowlist or not isinstance(found, tuple):
             return found
         return tuple(
-            structs.replace(card, profiles=self._args.allowed(card.model, card.profiles))
-            for card in found
+            structs.replace(gpu, profiles=self._args.allowed(gpu.model, gpu.profiles))
+            for gpu in found
         )
 
-    def held(self, pod: PodInfo, cards: Sequence[Card]) -> tuple[Share, ...] | str:
-        """Return what a pod's annotations say that it holds, also of cards that have vanished.
+    def held(self, pod: PodInfo, gpus: Sequence[OfferedGpu]) -> tuple[Share, ...] | str:
+        """Return what a pod's annotations say that it holds, also of GPUs that have vanished.
 
         A pod without a node has none of what its annotations say: another scheduler wrote them
         and then failed to bind it.
@@ -302,10 +302,10 @@ class VirtualGpus:
                 assigned = with_partitions(assigned, partitions)
         except ValueError as exc:
             return f"annotation {MIG_ALLOCATIONS}: {exc}"
-        wrong = _wrong_partition(assigned, cards)
+        wrong = _wrong_partition(assigned, gpus)
         if wrong:
             return f"annotation {MIG_ALLOCATIONS}: {wrong}"
-        index = {card.uuid: card.index for card in cards}
+        index = {gpu.uuid: gpu.index for gpu in gpus}
         parts = (
             (number, index.get(one.uuid, _VANISHED), one)
             for number, devices in enumerate(assigned, first)
@@ -315,35 +315,35 @@ class VirtualGpus:
 
     # The choice --------------------------------------------------------------------------------
 
-    def room(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
-        """Return a card for a pod that requests one; else the choice.
+    def room(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
+        """Return a GPU for a pod that requests one; else the choice.
 
-        None for a pod that HAMi denies; one that runs all the same keeps its cards.
+        None for a pod that HAMi denies; one that runs all the same keeps its GPUs.
         """
         asked = request.detail
-        assert isinstance(asked, _HamiRequest), "the request is this contract's"
+        assert isinstance(asked, _HamiRequest), "the request is this adapter's"
         if asked.denied:
             return Choice(reason=asked.denied, resolvable=False)
         stated = [one.request for one in asked.wanted if one.request is not None]
         if len(stated) == 1 and stated[0].count == 1 and asked.quota is None:
-            for card, use in zip(node.cards, node.used, strict=True):
-                if takes(device_of(card, use), stated[0], asked.options):
-                    return Choice((Share(card.index, request.compute, request.memory),))
+            for gpu, use in zip(node.gpus, node.used, strict=True):
+                if takes(device_of(gpu, use), stated[0], asked.options):
+                    return Choice((Share(gpu.index, request.compute, request.memory),))
         return self.choose(pod, request, node)
 
-    def score(self, request: CardRequest, node: NodeCards) -> float:
-        """Return how full a node's cards are, or how empty, as the pod's policy wants."""
+    def score(self, request: ShareRequest, node: GpusInUse) -> float:
+        """Return how full a node's GPUs are, or how empty, as the pod's policy wants."""
         asked = request.detail
-        assert isinstance(asked, _HamiRequest), "the request is this contract's"
-        pairs = zip(node.cards, node.used, strict=True)
-        score = node_score([device_of(card, use) for card, use in pairs])
+        assert isinstance(asked, _HamiRequest), "the request is this adapter's"
+        pairs = zip(node.gpus, node.used, strict=True)
+        score = node_score([device_of(gpu, use) for gpu, use in pairs])
         return preference(score, asked.options.node_policy)
 
-    def choose(self, pod: PodInfo, request: CardRequest, node: NodeCards) -> Choice:
-        """Choose the cards of each container, in HAMi's order."""
+    def choose(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
+        """Choose the GPUs of each container, in HAMi's order."""
         asked = request.detail
-        assert isinstance(asked, _HamiRequest), "the request is this contract's"
-        devices = [device_of(card, use) for card, use in zip(node.cards, node.used, strict=True)]
+        assert isinstance(asked, _HamiRequest), "the request is this adapter's"
+        devices = [device_of(gpu, use) for gpu, use in zip(node.gpus, node.used, strict=True)]
         kinds = [one.kind for one in asked.wanted]
         limits = self._limits_of(pod.namespace)
         taken = self._taken(pod)
@@ -386,7 +386,7 @@ class VirtualGpus:
     # What the runtime is told ------------------------------------------------------------------
 
     def written(
-        self, pod: PodInfo, node: Node, cards: Sequence[Card], own: Sequence[Share], now: float
+        self, pod: PodInfo, node: Node, gpus: Sequence[OfferedGpu], own: Sequence[Share], now: float
     ) -> Written:
         """Return the annotations by which the device plugin knows the pod's devices.
 
@@ -395,13 +395,13 @@ class VirtualGpus:
         """
         names = self._system.annotations
         wanted = self._wanted(pod)
-        by_index = {card.index: card for card in cards}
+        by_index = {gpu.index: gpu for gpu in gpus}
         devices: list[list[Assigned]] = [[] for _ in wanted]
         for share in own:
             number = share.container if share.container >= 0 else _next_container(wanted, devices)
-            card, request = by_index[share.card], wanted[number].request
-            assert request is not None, "only containers that request cards hold shares"
-            devices[number].append(_assignment(card, share, request))
+            gpu, request = by_index[share.gpu], wanted[number].request
+            assert request is not None, "only containers that request GPUs hold shares"
+            devices[number].append(_assignment(gpu, share, request))
         first = 0 if self._serves_init else _init_count(pod)
         text = assignments_text(devices[first:], ended=self._system is HAMI)
         time = str(int(now))
@@ -420,16 +420,16 @@ class VirtualGpus:
         return Written(annotations, lock=lock)
 
 
-def _without_profiles(cards: Sequence[Card]) -> str:
-    """Say which card cannot be divided though it is in MIG mode; "" if all can.
+def _without_profiles(gpus: Sequence[OfferedGpu]) -> str:
+    """Say which GPU cannot be divided though it is in MIG mode; "" if all can.
 
-    Such device plugins follow whole-card geometries in a file of theirs (HAMi up to 2.9, Volcano).
+    Such device plugins follow whole-GPU geometries in a file of theirs (HAMi up to 2.9, Volcano).
     """
-    found = next((card for card in cards if card.mode == MIG and not card.profiles), None)
+    found = next((gpu for gpu in gpus if gpu.mode == MIG and not gpu.profiles), None)
     if found is None:
         return ""
     return (
-        f"card {found.uuid} is in MIG mode, and its device plugin registers no migProfiles for it: "
+        f"{found.uuid} is in MIG mode, and its device plugin registers no migProfiles for it: "
         "nobody gets a part of it (knownMigGeometries are not supported)"
     )
 
@@ -450,8 +450,8 @@ def _init_count(pod: PodInfo) -> int:
     return len(pod.spec.init_containers)
 
 
-def _without_mig(options: CardOptions) -> bool:
-    """Tell whether a pod excludes cards in MIG mode, which may serve a container twice."""
+def _without_mig(options: GpuOptions) -> bool:
+    """Tell whether a pod excludes GPUs in MIG mode, which may serve a container twice."""
     return bool(options.modes) and not any(MIG in mode for mode in options.modes)
 
 
@@ -474,7 +474,7 @@ def _assigned(pick: Pick) -> Assigned:
 
 
 def _next_container(wanted: Sequence[Wanted], devices: Sequence[Sequence[Assigned]]) -> int:
-    """Return the first container that has fewer cards than it requests."""
+    """Return the first container that has fewer GPUs than it requests."""
     return next(
         number
         for number, (one, own) in enumerate(zip(wanted, devices, strict=True))
@@ -482,26 +482,26 @@ def _next_container(wanted: Sequence[Wanted], devices: Sequence[Sequence[Assigne
     )
 
 
-def _assignment(card: Card, share: Share, request: ContainerRequest) -> Assigned:
-    """Return what a container may use of a card: an init container's share may say less."""
+def _assignment(gpu: OfferedGpu, share: Share, request: ContainerRequest) -> Assigned:
+    """Return what a container may use of a GPU: an init container's share may say less."""
     if share.partition is not None:
         memory, cores = share.memory // MEBIBYTE, share.compute // PERCENT
     else:
-        memory, cores = request.memory_of(card.memory // MEBIBYTE), min(request.cores, 100)
-    return Assigned(card.uuid, request.type, memory, cores, share.partition)
+        memory, cores = request.memory_of(gpu.memory // MEBIBYTE), min(request.cores, 100)
+    return Assigned(gpu.uuid, request.type, memory, cores, share.partition)
 
 
-def _wrong_partition(containers: Sequence[Sequence[Assigned]], cards: Sequence[Card]) -> str:
-    """Return which device of a pod is no partition that its card can have; "" if all are."""
-    known = {card.uuid: card for card in cards if card.mode == MIG and card.profiles}
+def _wrong_partition(containers: Sequence[Sequence[Assigned]], gpus: Sequence[OfferedGpu]) -> str:
+    """Return which device of a pod is no partition that its GPU can have; "" if all are."""
+    known = {gpu.uuid: gpu for gpu in gpus if gpu.mode == MIG and gpu.profiles}
     for one in (device for devices in containers for device in devices):
-        card = known.get(one.uuid)
-        if card is None:
+        gpu = known.get(one.uuid)
+        if gpu is None:
             continue
         part = one.partition
         if part is None:
             return f"expected the partition of {one.uuid[:40]}"
-        places = {(own.name, start, own.size) for own in card.profiles for start in own.starts}
+        places = {(own.name, start, own.size) for own in gpu.profiles for start in own.starts}
         if (part.profile, part.start, part.size) not in places:
             return (
                 f"expected a place that {one.uuid[:40]} has for {part.profile[:40]}, got start "

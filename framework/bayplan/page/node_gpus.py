@@ -1,4 +1,4 @@
-"""Which pod has what of which card of a node, whatever plugin knows it."""
+"""Which pod has what of which GPU of a node, whatever plugin knows it."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bayplan.api import ResourceClaim
-from bayplan.api.cards import WHOLE
 from bayplan.api.dra import DeviceId
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.dialects.kai.shares import groups_of, is_reservation
-from bayplan.plugin.devices import CardHolder, NodeDevices, PublishedDevice
+from bayplan.plugin.devices import GpuHolder, NodeDevices, PublishedDevice
 from bayplan.queues.gpus import part_of_gpu
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 from bayplan.topology.machine.model import Machine
 
-__all__ = ["MOST_CARDS", "NodeCards", "PodCard", "card_count", "cards_of"]
+__all__ = ["MOST_GPUS", "GpusOfNode", "PodGpu", "gpu_count", "gpus_of_node"]
 
-MOST_CARDS = 64
-"""The most cards of one node that are drawn."""
-_CARDS = ("gpu", "npu", "mlu", "dcu", "gcu", "xpu")
+MOST_GPUS = 64
+"""The most GPUs of one node that are drawn."""
+_GPUS = ("gpu", "npu", "mlu", "dcu", "gcu", "xpu")
 _ASCEND = "huawei.com/Ascend"
 _WHOLE_GPU = re.compile(r"gpu-?\d+")
 
 
 @dataclass(frozen=True)
-class PodCard:
-    """What a pod has of a card: its index, thousandths of it (0: a part of unknown size), a name.
+class PodGpu:
+    """What a pod has of a GPU: its index, thousandths of it (0: a part of unknown size), a name.
 
-    ``label`` names the partition or the device; ``guessed`` says that nothing states which card it
+    ``label`` names the partition or the device; ``guessed`` says that nothing states which GPU it
     is, as when the kubelet chooses. A NIC counts down from -1: -1 is the first.
     """
 
-    card: int
+    gpu: int
     compute: int = WHOLE
     label: str = ""
     guessed: bool = False
 
     def as_json(self) -> list[object]:
-        """Return ``[card, compute, label, guessed]`` without what is empty at its end."""
-        plain: list[object] = [self.card, self.compute, self.label, int(self.guessed)]
+        """Return ``[gpu, compute, label, guessed]`` without what is empty at its end."""
+        plain: list[object] = [self.gpu, self.compute, self.label, int(self.guessed)]
         while len(plain) > 2 and not plain[-1]:
             plain.pop()
         return plain
 
 
 @dataclass
-class NodeCards:
-    """The cards of a node: how many, their machine, and what pods have, by key.
+class GpusOfNode:
+    """The GPUs of a node: how many, their machine, and what pods have, by key.
 
     ``published`` is what drivers say of its GPUs and NICs, where the machine is None.
     """
@@ -57,29 +57,29 @@ class NodeCards:
     machine: Machine | None = None
     published: tuple[PublishedDevice, ...] = ()
     models: Sequence[str] = ()
-    of_pod: dict[str, list[PodCard]] = field(default_factory=dict)
+    of_pod: dict[str, list[PodGpu]] = field(default_factory=dict)
 
 
-def card_count(amounts: Mapping[str, int]) -> int:
-    """Return how many whole cards amounts of resources name, by the resources' names."""
-    return sum(amount for name, amount in amounts.items() if _is_card(name))
+def gpu_count(amounts: Mapping[str, int]) -> int:
+    """Return how many whole GPUs amounts of resources name, by the resources' names."""
+    return sum(amount for name, amount in amounts.items() if _is_gpu(name))
 
 
-def _is_card(resource: str) -> bool:
+def _is_gpu(resource: str) -> bool:
     domain, slash, name = resource.partition("/")
     return bool(slash) and (
-        resource.startswith(_ASCEND) or (name in _CARDS and not domain.startswith("requests."))
+        resource.startswith(_ASCEND) or (name in _GPUS and not domain.startswith("requests."))
     )
 
 
-def cards_of(
+def gpus_of_node(
     scheduler: Scheduler,
     node: str,
     offered: int,
     pods: Mapping[str, PodInfo],
     claims: Mapping[str, Iterable[ResourceClaim]],
-) -> NodeCards:
-    """Return the cards of a node.
+) -> GpusOfNode:
+    """Return the GPUs of a node.
 
     :param offered: how many its extended resources count.
     :param pods: the pods on it, by key.
@@ -87,23 +87,23 @@ def cards_of(
     :raises PluginError: when a plugin raises.
     """
     told = _told(scheduler, node)
-    found = NodeCards(machine=next((one.machine for one in told if one.machine), None))
+    found = GpusOfNode(machine=next((one.machine for one in told if one.machine), None))
     if found.machine is None:
         found.published = _drawn(next((one.published for one in told if one.published), ()))
-    shared = next((one.cards for one in told if one.cards), ())
-    gpus = [card for card in shared if card.kind == "gpu"]
-    # A device plugin that shares cards counts each of them several times.
-    count = max((card.index + 1 for card in gpus), default=0) or offered
-    count = max([count, *(card + 1 for one in told for card in one.devices.values())])
-    found.count = min(MOST_CARDS, len(found.machine) if found.machine is not None else count)
-    models = {card.index: card.model for card in gpus}
+    shared = next((one.gpus for one in told if one.gpus), ())
+    gpus = [gpu for gpu in shared if gpu.kind == "gpu"]
+    # A device plugin that shares GPUs counts each of them several times.
+    count = max((gpu.index + 1 for gpu in gpus), default=0) or offered
+    count = max([count, *(gpu + 1 for one in told for gpu in one.devices.values())])
+    found.count = min(MOST_GPUS, len(found.machine) if found.machine is not None else count)
+    models = {gpu.index: gpu.model for gpu in gpus}
     if found.machine is None and models:
         found.models = [models.get(index, "") for index in range(found.count)]
-    memory = {card.index: card.memory for card in shared}
+    memory = {gpu.index: gpu.memory for gpu in shared}
     holders = [holder for one in told for holder in one.holders]
     for_others = _held_for_others(pods, {one.pod for one in holders})
     _hold(found, [one for one in holders if one.pod not in for_others], memory)
-    devices = {key: gpu for one in told for key, gpu in one.devices.items()}
+    devices = {key: index for one in told for key, index in one.devices.items()}
     nics = {key: nic for one in told for key, nic in one.nics.items()}
     for key, own in claims.items():
         _claimed(found, key, own, devices, nics)
@@ -112,9 +112,9 @@ def cards_of(
 
 
 def _held_for_others(pods: Mapping[str, PodInfo], told: Container[str]) -> set[str]:
-    """Return the pods that hold a card for others that share it, by key.
+    """Return the pods that hold a GPU for others that share it, by key.
 
-    :param told: the pods that are known to have something of cards.
+    :param told: the pods that are known to have something of GPUs.
     """
     groups = {
         group
@@ -146,34 +146,32 @@ def _told(scheduler: Scheduler, node: str) -> list[NodeDevices]:
     return found
 
 
-def _hold(found: NodeCards, holders: Iterable[CardHolder], memory: Mapping[int, int]) -> None:
-    """Enter the holders of cards; a part of a card counts before a hold of it as a whole.
+def _hold(found: GpusOfNode, holders: Iterable[GpuHolder], memory: Mapping[int, int]) -> None:
+    """Enter the holders of GPUs; a part of a GPU counts before a hold of it as a whole.
 
-    :param memory: that of each card, 0 where it is not known.
+    :param memory: that of each GPU, 0 where it is not known.
     """
-    parts = [
-        (one, part_of_gpu(one.compute, one.memory, memory.get(one.card, 0))) for one in holders
-    ]
-    shared = {one.card for one, part in parts if part < WHOLE or one.partition}
+    parts = [(one, part_of_gpu(one.compute, one.memory, memory.get(one.gpu, 0))) for one in holders]
+    shared = {one.gpu for one, part in parts if part < WHOLE or one.partition}
     for one, part in parts:
-        if part >= WHOLE and not one.partition and one.card in shared:
+        if part >= WHOLE and not one.partition and one.gpu in shared:
             continue
         own = found.of_pod.setdefault(one.pod, [])
-        card = PodCard(one.card, part, one.partition, one.guessed)
-        if card not in own:
-            own.append(card)
+        gpu = PodGpu(one.gpu, part, one.partition, one.guessed)
+        if gpu not in own:
+            own.append(gpu)
 
 
 def _claimed(
-    found: NodeCards,
+    found: GpusOfNode,
     pod: str,
     claims: Iterable[ResourceClaim],
     devices: Mapping[DeviceId, int],
     nics: Mapping[DeviceId, int],
 ) -> None:
     parts: dict[int, int] = {}
-    for card in devices.values():
-        parts[card] = parts.get(card, 0) + 1
+    for gpu in devices.values():
+        parts[gpu] = parts.get(gpu, 0) + 1
     for claim in claims:
         allocation = claim.status.allocation
         if allocation is None:
@@ -182,23 +180,23 @@ def _claimed(
             device = DeviceId(one.driver, one.pool, one.device)
             index, nic = devices.get(device), nics.get(device)
             if nic is not None:
-                found.of_pod.setdefault(pod, []).append(PodCard(-1 - nic, WHOLE, one.device))
+                found.of_pod.setdefault(pod, []).append(PodGpu(-1 - nic, WHOLE, one.device))
             if index is None:
                 continue
             whole = parts[index] == 1 or _WHOLE_GPU.fullmatch(one.device) is not None
             own = found.of_pod.setdefault(pod, [])
-            own.append(PodCard(index, WHOLE if whole else 0, one.device))
+            own.append(PodGpu(index, WHOLE if whole else 0, one.device))
 
 
-def _place_uncounted(found: NodeCards, pods: Mapping[str, PodInfo]) -> None:
-    """Give cards that are free to pods whose cards nobody knows, the lowest first."""
-    taken = {one.card for own in found.of_pod.values() for one in own}
-    free = [card for card in range(found.count) if card not in taken]
+def _place_uncounted(found: GpusOfNode, pods: Mapping[str, PodInfo]) -> None:
+    """Give GPUs that are free to pods whose GPUs nobody knows, the lowest first."""
+    taken = {one.gpu for own in found.of_pod.values() for one in own}
+    free = [gpu for gpu in range(found.count) if gpu not in taken]
     for key, pod in pods.items():
-        if any(one.card >= 0 for one in found.of_pod.get(key, ())):
+        if any(one.gpu >= 0 for one in found.of_pod.get(key, ())):
             continue
-        wanted = card_count(pod.requests)
+        wanted = gpu_count(pod.requests)
         if wanted:
             own, free = free[:wanted], free[wanted:]
-            cards = found.of_pod.setdefault(key, [])
-            cards += [PodCard(card, guessed=True) for card in own]
+            gpus = found.of_pod.setdefault(key, [])
+            gpus += [PodGpu(gpu, guessed=True) for gpu in own]

@@ -1,4 +1,4 @@
-"""The bound of what pods can get of cards: never below the optimum of an exhaustive search."""
+"""The bound of what pods can get of GPUs: never below the optimum of an exhaustive search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from bayplan.cli.bench import command
-from bayplan_benchmarks.card_packing import NodeKind, most_allocated
+from bayplan_benchmarks.gpu_packing import NodeKind, most_allocated
 from bayplan_benchmarks.openb_trace import TracePod
 
 State = tuple[tuple[int, int, str, tuple[int, ...]], ...]
@@ -25,13 +25,13 @@ def share(compute: int, cpu: int = 0, models: str = "") -> TracePod:
     return TracePod(cpu, 0, 1, compute, models)
 
 
-def several(cards: int, cpu: int = 0) -> TracePod:
-    return TracePod(cpu, 0, cards, 1000, "")
+def several(gpus: int, cpu: int = 0) -> TracePod:
+    return TracePod(cpu, 0, gpus, 1000, "")
 
 
 def optimum(nodes: Sequence[NodeKind], pods: Sequence[TracePod]) -> int:
     """Return the most thousandths that any placement gives out: all of them are tried."""
-    empty = tuple((one.cpu, one.memory, one.model, (1000,) * one.cards) for one in nodes)
+    empty = tuple((one.cpu, one.memory, one.model, (1000,) * one.gpus) for one in nodes)
     best = {empty: 0}
     for pod in pods:
         after = dict(best)
@@ -45,19 +45,19 @@ def optimum(nodes: Sequence[NodeKind], pods: Sequence[TracePod]) -> int:
 def _with(state: State, pod: TracePod) -> list[State]:
     """Return what the nodes may look like with one more pod."""
     found = []
-    for place, (cpu, memory, model, cards) in enumerate(state):
+    for place, (cpu, memory, model, gpus) in enumerate(state):
         if cpu < pod.cpu or memory < pod.memory or model not in (pod.models or model).split("|"):
             continue
         lefts: set[tuple[int, ...]] = set()
-        if pod.compute == 1000 or not pod.cards:
-            free = [one for one in cards if one == 1000]
-            if len(free) >= pod.cards:
-                rest = [one for one in cards if one < 1000] + free[pod.cards :]
-                lefts.add(tuple(sorted(rest + [0] * pod.cards)))
+        if pod.compute == 1000 or not pod.gpus:
+            free = [one for one in gpus if one == 1000]
+            if len(free) >= pod.gpus:
+                rest = [one for one in gpus if one < 1000] + free[pod.gpus :]
+                lefts.add(tuple(sorted(rest + [0] * pod.gpus)))
         else:
-            for card, left in enumerate(cards):
+            for gpu, left in enumerate(gpus):
                 if left >= pod.compute:
-                    rest = [*cards[:card], left - pod.compute, *cards[card + 1 :]]
+                    rest = [*gpus[:gpu], left - pod.compute, *gpus[gpu + 1 :]]
                     lefts.add(tuple(sorted(rest)))
         for left_over in lefts:
             node = (cpu - pod.cpu, memory - pod.memory, model, left_over)
@@ -92,7 +92,7 @@ def test_no_placement_gives_out_more_than_the_bound(
 
 
 @pytest.mark.parametrize(
-    ("cards", "pods", "most"),
+    ("gpus", "pods", "most"),
     [
         (4, [share(810)] * 5, 4 * 810),
         (4, [share(810)] * 4 + [share(190)] * 2, 4 * 810 + 2 * 190),
@@ -101,10 +101,10 @@ def test_no_placement_gives_out_more_than_the_bound(
         (8, [several(5)] * 2 + [share(1000)], 6000),
     ],
 )
-def test_tails_beside_large_shares_and_cards_of_other_nodes_do_not_count(
-    cards: int, pods: list[TracePod], most: int
+def test_tails_beside_large_shares_and_gpus_of_other_nodes_do_not_count(
+    gpus: int, pods: list[TracePod], most: int
 ) -> None:
-    kind = NodeKind(100, 100, cards, "A")
+    kind = NodeKind(100, 100, gpus, "A")
     assert most_allocated({kind: 1}, Counter(pods)) == pytest.approx(most)
     assert optimum([kind], pods) == most
 
