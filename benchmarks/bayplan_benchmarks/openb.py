@@ -209,8 +209,8 @@ class _Arrivals:
 
 def _moves(scheduler: Scheduler) -> dict[str, float]:
     """Return how many pods were moved, and how many GPUs each move freed, by its own measure."""
-    told = [one.reason for one in scheduler.evictor.evicted]
-    gains = [float(text.rsplit("it frees ", 1)[1].split()[0]) for text in told]
+    reported = [one.reason for one in scheduler.evictor.evicted]
+    gains = [float(text.rsplit("it frees ", 1)[1].split()[0]) for text in reported]
     return {"moves": len(gains), "freedGpusPerMove": _mean(gains)}
 
 

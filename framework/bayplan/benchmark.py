@@ -36,7 +36,7 @@ class ClusterTarget:
 class TraceRun:
     """A recorded workload to run: its folder, a policy by name, and the seed of its order.
 
-    ``learned`` says that the policy is not told what will come. ``moves`` is how many pods an hour
+    ``learned`` says that the policy is not shown what will come. ``moves`` is how many pods an hour
     are moved on.
     """
 

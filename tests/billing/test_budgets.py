@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.billing.bills import GPU, H100, Records, accounts, at, prices, used, version
 
-from bayplan.billing.book import Book
 from bayplan.billing.budgets import Budgets, BudgetStatus
 from bayplan.billing.estimate import estimate
+from bayplan.billing.terms import BillingTerms
 from bayplan.errors import InputError
 
 
@@ -25,7 +25,7 @@ def budgets(folder: Path, source: Records, stop: bool = True) -> Budgets:
         },
         {"tenant": "free", "opening": {"month": "2026-01"}},
     )
-    book = Book(prices(folder), listed)
+    book = BillingTerms(prices(folder), listed)
     return Budgets(lambda: book, source)
 
 

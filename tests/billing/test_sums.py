@@ -26,11 +26,11 @@ from tests.billing.bills import (
 )
 from tests.examples import examples
 
-from bayplan.billing.book import Book
 from bayplan.billing.budgets import Budgets
 from bayplan.billing.invoice import invoice
 from bayplan.billing.month import Month
 from bayplan.billing.prices import PriceList
+from bayplan.billing.terms import BillingTerms
 from bayplan.errors import InputError
 from bayplan.metering.journal import Batch, Journal
 from bayplan.metering.record import CapacityRecord, CapacityState, UsageRecord
@@ -150,7 +150,7 @@ def test_budgets_of_sums_are_those_of_the_records(found: list[UsageRecord], now:
     with tempfile.TemporaryDirectory() as folder:
         entry = {"tenant": "lab", "opening": {"month": "2026-02"}, "budget": {"perMonth": 100}}
         accounts_ = accounts(Path(folder), entry)
-    book = Book(LISTS["discounts"], accounts_)
+    book = BillingTerms(LISTS["discounts"], accounts_)
     both = [
         Budgets(lambda: book, source).status("lab", now)
         for source in (journal_of(until_now), Records(until_now))

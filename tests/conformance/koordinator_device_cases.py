@@ -197,7 +197,7 @@ def _chosen(contract: KoordinatorAdapter, case: Case, node: Node) -> tuple[Alloc
     if request.problem:
         return None
     state = GpusInUse(gpus, tuple(uses.values()))
-    choose = contract.room if case.get("secondaryDeviceWellPlanned") else contract.choose
+    choose = contract.fits if case.get("secondaryDeviceWellPlanned") else contract.choose
     choice = choose(pod, request, state)
     if not choice.shares:
         assert choice.reason

@@ -519,14 +519,14 @@ def test_the_snapshot_is_as_before_when_all_ways_are_tried() -> None:
         world.snapshot.add_pod(PodInfo(make_pod(f"there-{index}", "100m", None)), "a")
     unit = whole(part("one", pod("p"), pod("q"), least=1), part("two", pod("r", only="b")), least=2)
     attempt = Attempt(EVERYWHERE, SearchBudget())
-    before = fingerprints.of_world(world.snapshot)
+    before = fingerprints.of_objects(world.snapshot)
     assert before
     with world.snapshot.trial():
         ways = 0
         for _ in world.placer.ways(unit, EVERYWHERE, attempt, CycleState()):
             ways += 1
         # Nothing is left for the trial to undo.
-        assert fingerprints.changed(before, fingerprints.of_world(world.snapshot)) == []
+        assert fingerprints.changed(before, fingerprints.of_objects(world.snapshot)) == []
     assert ways > 1
     assert (attempt.reserved, attempt.pods, attempt.failed) == ([], {}, [])
 

@@ -8,8 +8,8 @@ from typing import Any
 from tests.billing.bills import Records, at, offered, prices, used
 from tests.live.stage import Stage
 
-from bayplan.billing.book import Book
 from bayplan.billing.prices import PriceList
+from bayplan.billing.terms import BillingTerms
 from bayplan.cluster.apiserver import Role, Rule
 from bayplan.live.bill_pages import Bills
 
@@ -43,7 +43,7 @@ def bills(price_list: PriceList) -> Bills:
     def now() -> int:
         return at("2026-02-01")
 
-    book = Book(price_list)
+    book = BillingTerms(price_list)
     return Bills(lambda: book, source, now, now)
 
 

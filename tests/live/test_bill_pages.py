@@ -13,7 +13,7 @@ from tests.certificates import certificates, needs_openssl
 from tests.live.bill_stage import HOURS, TOKENS, bills, opened
 from tests.live.stage import stage
 
-from bayplan.billing.book import BookFiles
+from bayplan.billing.terms import BillingTermsFiles
 from bayplan.live.bill_pages import Bills
 from bayplan.live.web import Address
 from bayplan.metering.journal import Batch, Journal
@@ -134,7 +134,7 @@ async def test_the_pages_follow_a_journal_as_far_as_it_knows(tmp_path: Path) -> 
     journal.claim()
     journal.append([used(HOURS[0], None, 2)])
     journal.write(Batch(heartbeat=at("2026-01-05 11:00")))
-    of_journal = Bills.of_journal(BookFiles(price_file(tmp_path)), journal)
+    of_journal = Bills.of_journal(BillingTermsFiles(price_file(tmp_path)), journal)
     async with stage([make_node("n")], tokens=TOKENS) as made:
         app = await made.start(bills=of_journal)
         url = f"{app.page.url}/invoice?tenant=lab&month=2026-01"
@@ -150,17 +150,19 @@ async def test_prices_that_change_are_those_of_the_pages(tmp_path: Path) -> None
     journal = Journal(str(tmp_path / "usage.db"))
     journal.claim()
     journal.append([used(*HOURS, 2)])
-    files = BookFiles(price_file(tmp_path, version("2026-01-01")), now=lambda: at("2025-12-01"))
+    files = BillingTermsFiles(
+        price_file(tmp_path, version("2026-01-01")), now=lambda: at("2025-12-01")
+    )
     registry = CollectorRegistry()
     async with stage([make_node("n")], tokens=TOKENS) as made:
         app = await made.start(bills=Bills.of_journal(files, journal), registry=registry)
         url = f"{app.page.url}/invoice?tenant=lab&month=2026-01"
         assert json.loads((await get(url, "lab"))[1])["total"] == "16.00"
         assert registry.get_sample_value("bayplan_bill_files_current") == 1
-        before = files.book()
+        before = files.terms()
         price_file(tmp_path, version("2026-01-01", prices=[{"resource": GPU, "perHour": 3}]))
         # Nothing tells: the file is looked at every few seconds.
-        await made.until(lambda: files.book() is not before)
+        await made.until(lambda: files.terms() is not before)
         assert json.loads((await get(url, "lab"))[1])["total"] == "24.00"
         (tmp_path / "prices.yaml").write_text("kind: PriceList")
         app.reload()

@@ -9,8 +9,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from tests.billing.bills import Records, accounts, at, prices, used
 
-from bayplan.billing.book import Book
 from bayplan.billing.budgets import Budgets
+from bayplan.billing.terms import BillingTerms
 from bayplan.live.budget_metrics import BudgetMetrics
 
 
@@ -29,7 +29,7 @@ def test_budgets_are_exported_by_tenant(tmp_path: Path) -> None:
     book = accounts(tmp_path, {"tenant": "lab", "opening": {"month": "2026-01"}, "budget": budget})
     source = Records([used("2026-01-30", None)])
     registry = CollectorRegistry()
-    listed = Book(prices(tmp_path), book)
+    listed = BillingTerms(prices(tmp_path), book)
     made = Budgets(lambda: listed, source)
     BudgetMetrics(registry, made, lambda: at("2026-01-31 16:00"), AtOnce())
     assert registry.get_sample_value("bayplan_budget_spent_ratio", {"tenant": "lab"}) is None
@@ -43,7 +43,7 @@ def test_usage_without_prices_leaves_what_was_known(tmp_path: Path) -> None:
     book = accounts(tmp_path, {"tenant": "lab", "opening": {"month": "2025-01"}, "budget": budget})
     source = Records([used("2025-01-30", None)])
     registry = CollectorRegistry()
-    listed = Book(prices(tmp_path), book)
+    listed = BillingTerms(prices(tmp_path), book)
     BudgetMetrics(registry, Budgets(lambda: listed, source), lambda: at("2025-01-31"), AtOnce())
     for _ in range(2):
         assert registry.get_sample_value("bayplan_budget_spent_ratio", {"tenant": "lab"}) is None

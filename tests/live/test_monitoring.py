@@ -23,7 +23,7 @@ from tests.live.stage import stage
 from bayplan.api import ComputePool, ObjectMeta
 from bayplan.api.pools import ComputePoolSpec
 from bayplan.api.quantity import Quantity
-from bayplan.billing.book import BookFiles
+from bayplan.billing.terms import BillingTermsFiles
 from bayplan.live.bill_pages import Bills
 from bayplan.metering.journal import Journal
 from bayplan.testing import make_node, make_pod
@@ -92,7 +92,7 @@ async def labels_after_a_little_of_each() -> dict[str, set[str]]:
     objects = [make_node("n", cpu=8, labels=pooled, gpu=4), queue("q", **shares), pool]
     journal = Journal()
     with tempfile.TemporaryDirectory() as folder:
-        bills = Bills.of_journal(BookFiles(price_file(Path(folder))), journal)
+        bills = Bills.of_journal(BillingTermsFiles(price_file(Path(folder))), journal)
     async with stage(objects) as made:
         await made.start(registry=registry, journal=journal, bills=bills)
         low = make_pod("low", cpu=4, priority=1, annotations=mine)

@@ -115,7 +115,7 @@ def placed(
     if request is None or request.problem:
         return ()
     choice = contract.choose(info, request, state)
-    assert bool(contract.room(info, request, state).shares) == bool(choice.shares)
+    assert bool(contract.fits(info, request, state).shares) == bool(choice.shares)
     check_columns(request, state, bool(choice.shares))
     if choice.shares:
         written = contract.written(info, node, state.gpus, choice.shares, 0.0)

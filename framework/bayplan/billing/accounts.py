@@ -34,7 +34,7 @@ class Credit:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a tenant may spend in a month, and the percentages at which somebody is told.
+    """What a tenant may spend in a month, and the percentages that are reported.
 
     ``stop_admitting`` asks for no new work once the budget is spent.
     """

@@ -1,4 +1,4 @@
-"""Budgets: what a tenant has spent of its month, what it will have spent, and who is told.
+"""Budgets: what a tenant has spent of its month, what it will have spent, and who is notified.
 
 The forecast bills what holds resources now until the end of the month, and nothing that begins
 later.
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from bayplan.billing.accounts import Budget
-from bayplan.billing.book import Book
 from bayplan.billing.invoice import invoice
 from bayplan.billing.month import Month
+from bayplan.billing.terms import BillingTerms
 from bayplan.billing.usage_source import UsageSource
 from bayplan.metering.record import CapacityRecord, UsageRecord
 
@@ -59,10 +59,10 @@ class BudgetStatus:
 
 @dataclass(frozen=True)
 class _Known:
-    """A status, when it was read (in milliseconds since 1970), and by which book."""
+    """A status, when it was read (in milliseconds since 1970), and by which price list."""
 
     at: int
-    book: Book
+    terms: BillingTerms
     status: BudgetStatus
 
     def holds(self, now: int) -> bool:
@@ -70,23 +70,23 @@ class _Known:
 
 
 class Budgets:
-    """The budgets of all tenants; a status is read again after a minute, or with a new book.
+    """The budgets of all tenants; a status is read again after a minute, or with a new price list.
 
-    :param book: returns the prices and accounts of now.
+    :param terms: returns the prices and accounts of now.
     """
 
-    def __init__(self, book: Callable[[], Book], source: UsageSource) -> None:
-        self._book = book
+    def __init__(self, terms: Callable[[], BillingTerms], source: UsageSource) -> None:
+        self._terms = terms
         self._source = source
         self._known: dict[str, _Known] = {}
 
-    def _budget(self, book: Book, tenant: str) -> Budget | None:
-        account = book.accounts.by_tenant.get(tenant) if book.accounts is not None else None
+    def _budget(self, terms: BillingTerms, tenant: str) -> Budget | None:
+        account = terms.accounts.by_tenant.get(tenant) if terms.accounts is not None else None
         return account.budget if account is not None else None
 
     def may_stop(self, tenant: str) -> bool:
         """Return whether a tenant starts nothing more once its budget is spent."""
-        budget = self._budget(self._book(), tenant)
+        budget = self._budget(self._terms(), tenant)
         return budget is not None and budget.stop_admitting
 
     def status(self, tenant: str, now: int) -> BudgetStatus | None:
@@ -95,34 +95,34 @@ class Budgets:
         :param now: milliseconds since 1970.
         :raises InputError: for usage at a time without prices.
         """
-        book = self._book()
-        budget = self._budget(book, tenant)
+        terms = self._terms()
+        budget = self._budget(terms, tenant)
         if budget is None:
             return None
         known = self._known.get(tenant)
-        if known is not None and known.book is book and known.holds(now):
+        if known is not None and known.terms is terms and known.holds(now):
             return known.status
-        status = self._status(tenant, book, budget, now)
-        self._known[tenant] = _Known(now, book, status)
+        status = self._status(tenant, terms, budget, now)
+        self._known[tenant] = _Known(now, terms, status)
         return status
 
     def all(self, now: int) -> Iterator[BudgetStatus]:
         """Yield the status of every tenant that has a budget; see ``status``."""
-        accounts = self._book().accounts
+        accounts = self._terms().accounts
         for tenant in accounts.by_tenant if accounts is not None else ():
             status = self.status(tenant, now)
             if status is not None:
                 yield status
 
-    def _status(self, tenant: str, book: Book, budget: Budget, now: int) -> BudgetStatus:
+    def _status(self, tenant: str, terms: BillingTerms, budget: Budget, now: int) -> BudgetStatus:
         month = Month.at(now)
-        spent = invoice(tenant, month, book.prices, self._source, now).total
+        spent = invoice(tenant, month, terms.prices, self._source, now).total
         to_come = _to_come(self._source, now)
-        forecast = invoice(tenant, month, book.prices, to_come, month.until).total
+        forecast = invoice(tenant, month, terms.prices, to_come, month.until).total
         return BudgetStatus(
             tenant,
             month,
-            book.prices.currency,
+            terms.prices.currency,
             budget,
             spent,
             forecast,

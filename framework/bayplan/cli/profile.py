@@ -44,7 +44,7 @@ def schema(plugins_dir: Path | None) -> None:
 def check(file: Path, plugins_dir: Path | None) -> None:
     """Check a profile file, and print how its profiles differ from the default.
 
-    The first thing that cannot be used is told with file, line and column; the exit status is 2.
+    The first error is reported with file, line and column; the exit status is 2.
     """
     from bayplan.cli.options import profiles
 

@@ -182,7 +182,7 @@ def _bills(
         return None
     if journal is None:
         raise InputError("needs --usage-journal", "--prices")
-    from bayplan.billing.book import BookFiles
+    from bayplan.billing.terms import BillingTermsFiles
     from bayplan.live.bill_pages import Bills
 
-    return Bills.of_journal(BookFiles(price_file, accounts_file), journal)
+    return Bills.of_journal(BillingTermsFiles(price_file, accounts_file), journal)

@@ -79,19 +79,19 @@ def _stamps(paths: Iterable[Path]) -> Stamps:
 def again_and_again(run: Callable[[], None], paths: Iterable[Path], always: bool = False) -> None:
     """Run something now, and again whenever files have changed, until Ctrl-C.
 
-    Input that cannot be used is told, and read again once it has changed.
+    Input that cannot be used gets, and read again once it has changed.
 
     :param always: run it every 2 s instead, whether files have changed or not.
     """
     # Watching begins before the first run: what changes meanwhile counts.
     watch = changes(paths)
-    told = ""
+    reported = ""
     try:
         while True:
             # Clears a terminal, and does nothing in a pipe.
             click.clear()
-            if told:
-                click.echo(told, err=True)
+            if reported:
+                click.echo(reported, err=True)
             try:
                 run()
             except NotFound:
@@ -100,9 +100,9 @@ def again_and_again(run: Callable[[], None], paths: Iterable[Path], always: bool
                 click.echo(f"bayplan: {exc}", err=True)
             if always:
                 time.sleep(EVERY)
-                told = time.strftime("%H:%M:%S")
+                reported = time.strftime("%H:%M:%S")
             else:
                 changed = next(watch)
-                told = f"{time.strftime('%H:%M:%S')} changed: {', '.join(map(str, changed))}"
+                reported = f"{time.strftime('%H:%M:%S')} changed: {', '.join(map(str, changed))}"
     except KeyboardInterrupt:
         return

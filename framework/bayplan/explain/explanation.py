@@ -189,8 +189,8 @@ def why_pending(scheduler: Scheduler, pod: Pod) -> str:
     if scheduler.profile_of(pod) is None:
         name = pod.spec.scheduler_name
         near = "" if name == DEFAULT_SCHEDULER else did_you_mean(name, scheduler.profiles)
-        told = f'no profile schedules pods of schedulerName "{name}"{near}'
-        return f"{told}; that scheduler says: {condition.message}" if condition else told
+        reported = f'no profile schedules pods of schedulerName "{name}"{near}'
+        return f"{reported}; that scheduler says: {condition.message}" if condition else reported
     return condition.message if condition is not None else "not tried yet"
 
 

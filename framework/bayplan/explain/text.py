@@ -255,7 +255,7 @@ def _print_help(console: Console, about: Explanation) -> None:
 def _suggestion(subject: str, one: Suggestion) -> str:
     """Return a change in a sentence about its subject."""
     # Where the text names them already, they are not named again.
-    told = set(re.findall(r"[\w./-]+", one.text))
-    named = any(short_key(key) in told for key in one.ends)
+    reported = set(re.findall(r"[\w./-]+", one.text))
+    named = any(short_key(key) in reported for key in one.ends)
     cost = f"; {_named(one.ends)} would have to go" if one.ends and not named else ""
     return f"{subject} {one.text}{cost}"

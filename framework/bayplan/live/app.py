@@ -114,7 +114,7 @@ class LiveApp:
         self._bill_reload: BillReload | None = None
         bills = options.bills
         if bills is not None:
-            BudgetMetrics(options.registry, Budgets(bills.book, bills.source), bills.now)
+            BudgetMetrics(options.registry, Budgets(bills.terms, bills.source), bills.now)
             if bills.files is not None:
                 self._bill_reload = BillReload(bills.files, options.registry)
         self._credentials = Credentials(kubeconfig, options.context)
@@ -127,7 +127,7 @@ class LiveApp:
             on_unreadable=self._unreadable,
             parts=parts_of(self._profiles),
         )
-        billed = {} if bills is None else {"bills": {"currency": bills.book().prices.currency}}
+        billed = {} if bills is None else {"bills": {"currency": bills.terms().prices.currency}}
         self._feed = Feed(options.title, wall=True, more=billed)
         reviews = TokenReviews(self.transport)
         self.page = WebPage(

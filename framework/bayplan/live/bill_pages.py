@@ -18,10 +18,10 @@ from aiohttp import web
 
 from bayplan.billing.allocation import allocations
 from bayplan.billing.allocation_query import parse_query
-from bayplan.billing.book import Book, BookFiles
 from bayplan.billing.exports import invoice_csv, invoice_html, invoice_json
 from bayplan.billing.invoice import Invoice, make_invoice
 from bayplan.billing.month import Month
+from bayplan.billing.terms import BillingTerms, BillingTermsFiles
 from bayplan.billing.usage_source import UsageSource
 from bayplan.billing.usage_totals import usage_totals
 from bayplan.errors import BayplanError
@@ -52,26 +52,26 @@ def _now() -> int:
 class Bills:
     """What costs are computed from.
 
-    :param book: returns the prices and accounts of now.
+    :param terms: returns the prices and accounts of now.
     :param now: returns milliseconds since 1970.
     :param known: returns until when usage is known, which may be before now.
-    :param files: where the book comes from, to be read again when they change.
+    :param files: where the price list comes from, to be read again when they change.
     """
 
-    book: Callable[[], Book]
+    terms: Callable[[], BillingTerms]
     source: UsageSource
     now: Callable[[], int]
     known: Callable[[], int]
-    files: BookFiles | None = None
+    files: BillingTermsFiles | None = None
 
     @classmethod
-    def of_journal(cls, files: BookFiles, journal: Journal) -> Bills:
+    def of_journal(cls, files: BillingTermsFiles, journal: Journal) -> Bills:
         """Return what bills of a journal are computed from."""
 
         def known() -> int:
             return min(journal.heartbeat, _now())
 
-        return cls(files.book, journal, _now, known, files)
+        return cls(files.terms, journal, _now, known, files)
 
 
 def bearer_token(request: web.Request) -> str:
@@ -140,7 +140,7 @@ class BillPages:
         except ValueError as exc:
             raise web.HTTPBadRequest(text=f"{exc}\n") from None
         except BayplanError as exc:
-            # Without the place: a tenant is not told paths of this machine.
+            # Without the place: a tenant is not shown paths of this machine.
             message = getattr(exc, "message", str(exc))
             raise web.HTTPInternalServerError(text=f"{message}\n") from None
 
@@ -149,7 +149,7 @@ class BillPages:
         bills = self._bills
         query = await self._computed(lambda: parse_query(request.query, bills.now(), tenant))
         data = await self._computed(
-            lambda: allocations(query, bills.book().prices, bills.source, bills.known())
+            lambda: allocations(query, bills.terms().prices, bills.source, bills.known())
         )
         body = {"code": 200, "status": "success", "data": data}
         return web.json_response(body, headers=_HEADERS)
@@ -172,9 +172,9 @@ class BillPages:
             now = bills.now()
             text = request.query.get("month")
             month = Month.at(now) if text is None else Month.parse(text)
-            book = bills.book()
-            account = book.accounts.by_tenant.get(tenant) if book.accounts else None
-            return make_invoice(tenant, month, book.prices, bills.source, bills.known(), account)
+            terms = bills.terms()
+            account = terms.accounts.by_tenant.get(tenant) if terms.accounts else None
+            return make_invoice(tenant, month, terms.prices, bills.source, bills.known(), account)
 
         return _response(await self._computed(compute), request.query.get("output", "json"))
 

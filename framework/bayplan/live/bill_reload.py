@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from bayplan.billing.book import BookFiles
+from bayplan.billing.terms import BillingTermsFiles
 
 __all__ = ["BillReload"]
 
@@ -27,7 +27,7 @@ _TEXT = (
 class BillReload(Collector):
     """Reads the files of prices and accounts again when they change, and exports how that went."""
 
-    def __init__(self, files: BookFiles, registry: CollectorRegistry) -> None:
+    def __init__(self, files: BillingTermsFiles, registry: CollectorRegistry) -> None:
         self._files = files
         registry.register(self)
 

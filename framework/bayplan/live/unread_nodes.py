@@ -1,4 +1,4 @@
-"""What could not be read of nodes: told once in the log, and as an event on each node."""
+"""What could not be read of nodes: reported once in the log, and as an event on each node."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bayplan.snapshot import NodeProblem, Snapshot, problem_lines
 __all__ = ["UnreadNodes"]
 
 _EVERY = 1.0
-"""Seconds between two looks, so that nodes that are alike are told together."""
+"""Seconds between two looks, so that nodes that are alike are reported together."""
 _WINDOW = 600.0
 _MOST_TEXTS = 5
-"""Texts that are told of one part of a node in a window: some change with every heartbeat."""
+"""Texts that are reported of one part of a node in a window: some change with every heartbeat."""
 _MOST_EVENTS = 100
 """Events of one look; the log names the nodes in any case."""
 
@@ -23,8 +23,8 @@ _log = logging.getLogger("bayplan.live")
 
 
 @dataclass
-class _Told:
-    """What was told last of a part of a node, when its window began, and how much in it."""
+class _Reported:
+    """What was reported last of a part of a node, when its window began, and how much in it."""
 
     text: str
     since: float
@@ -42,7 +42,7 @@ class UnreadNodes:
         self._seen: tuple[Snapshot, int] | None = None
         self._next = 0.0
         self._again: float | None = None
-        self._told: dict[NodeProblem, _Told] = {}
+        self._reported: dict[NodeProblem, _Reported] = {}
 
     def look(self, snapshot: Snapshot, now: float) -> None:
         """Tell what is new. Cheap while nothing changes.
@@ -56,9 +56,9 @@ class UnreadNodes:
             return
         self._seen, self._again = (snapshot, snapshot.problems_version), None
         found = snapshot.problems
-        for key in [key for key in self._told if key not in found]:
-            if now >= self._told[key].since + _WINDOW:
-                del self._told[key]
+        for key in [key for key in self._reported if key not in found]:
+            if now >= self._reported[key].since + _WINDOW:
+                del self._reported[key]
         fresh = {key: text for key, text in found.items() if self._is_new(key, text, now)}
         if fresh:
             self._next = now + _EVERY
@@ -74,18 +74,18 @@ class UnreadNodes:
         return seen is not None and seen[0] is snapshot and seen[1] == snapshot.problems_version
 
     def _is_new(self, key: NodeProblem, text: str, now: float) -> bool:
-        """Tell whether a problem is to be told now, and take note of that."""
-        told = self._told.get(key)
-        if told is None or (told.text != text and now >= told.since + _WINDOW):
-            self._told[key] = _Told(text, now)
+        """Tell whether a problem is to be reported now, and take note of that."""
+        reported = self._reported.get(key)
+        if reported is None or (reported.text != text and now >= reported.since + _WINDOW):
+            self._reported[key] = _Reported(text, now)
             return True
-        if told.text == text:
+        if reported.text == text:
             return False
-        if told.count == _MOST_TEXTS:
-            at = told.since + _WINDOW
+        if reported.count == _MOST_TEXTS:
+            at = reported.since + _WINDOW
             self._again = at if self._again is None else min(self._again, at)
             return False
-        told.text, told.count = text, told.count + 1
+        reported.text, reported.count = text, reported.count + 1
         return True
 
     def _tell(self, fresh: dict[NodeProblem, str], snapshot: Snapshot) -> None:

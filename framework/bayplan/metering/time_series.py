@@ -21,7 +21,7 @@ from bayplan.metering.tables import HOUR, usage
 __all__ = ["FIELDS", "Step", "Time", "TimeSeries"]
 
 FIELDS = ("resource", "model", "pool")
-"""What a series is told apart by."""
+"""What a series is identified by."""
 Key = tuple[str, str, str]
 """The values of ``FIELDS``."""
 Time = int | Fraction

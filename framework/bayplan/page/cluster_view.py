@@ -471,7 +471,7 @@ class ClusterView:
         if gated and gated != known.message:
             self.history.add(self.scheduler.now, "Gated", key, "", gated)
         if decision is None:
-            why = gated or ("" if alive is None else self._told_of(alive))
+            why = gated or ("" if alive is None else self._status_of(alive))
             return replace(row, message=why) if why else row
         own = next((one.message for one in decision.pods.values() if one.message), "")
         return replace(
@@ -521,12 +521,12 @@ class ClusterView:
             return ""
         return next((reason for one in queued for _, reason in one.gated.values()), "")
 
-    def _told_of(self, pod: Pod) -> str:
+    def _status_of(self, pod: Pod) -> str:
         """Return what a pod says that this scheduler does not decide on, "" if it says nothing."""
         if pod.spec.node_name or pod.status.phase in _ENDED:
             return ""
-        told = (one for one in pod.status.conditions if one.type == "PodScheduled")
-        why = next((one.message for one in told if one.status == "False"), "")
+        reported = (one for one in pod.status.conditions if one.type == "PodScheduled")
+        why = next((one.message for one in reported if one.status == "False"), "")
         if not why and self.scheduler.profile_of(pod) is None:
             why = f'waits for another scheduler, "{pod.spec.scheduler_name}"'
         return why

@@ -46,7 +46,7 @@ def document(title: str, data: Mapping[str, Any] | None, summary: str = "") -> s
     """Return the page.
 
     :param data: the rows to show; None for a page that gets them from its server.
-    :param summary: what a reader without a script is told.
+    :param summary: what a reader without a script is shown.
     """
     connects = "'none'" if data is not None else "'self'"
     inside = ""

@@ -86,40 +86,40 @@ def gpus_of_node(
     :param claims: the allocated claims of these pods, by key.
     :raises PluginError: when a plugin raises.
     """
-    told = _told(scheduler, node)
-    found = GpusOfNode(machine=next((one.machine for one in told if one.machine), None))
+    reported = _reported(scheduler, node)
+    found = GpusOfNode(machine=next((one.machine for one in reported if one.machine), None))
     if found.machine is None:
-        found.published = _drawn(next((one.published for one in told if one.published), ()))
-    shared = next((one.gpus for one in told if one.gpus), ())
+        found.published = _drawn(next((one.published for one in reported if one.published), ()))
+    shared = next((one.gpus for one in reported if one.gpus), ())
     gpus = [gpu for gpu in shared if gpu.kind == "gpu"]
     # A device plugin that shares GPUs counts each of them several times.
     count = max((gpu.index + 1 for gpu in gpus), default=0) or offered
-    count = max([count, *(gpu + 1 for one in told for gpu in one.devices.values())])
+    count = max([count, *(gpu + 1 for one in reported for gpu in one.devices.values())])
     found.count = min(MOST_GPUS, len(found.machine) if found.machine is not None else count)
     models = {gpu.index: gpu.model for gpu in gpus}
     if found.machine is None and models:
         found.models = [models.get(index, "") for index in range(found.count)]
     memory = {gpu.index: gpu.memory for gpu in shared}
-    holders = [holder for one in told for holder in one.holders]
+    holders = [holder for one in reported for holder in one.holders]
     for_others = _held_for_others(pods, {one.pod for one in holders})
     _hold(found, [one for one in holders if one.pod not in for_others], memory)
-    devices = {key: index for one in told for key, index in one.devices.items()}
-    nics = {key: nic for one in told for key, nic in one.nics.items()}
+    devices = {key: index for one in reported for key, index in one.devices.items()}
+    nics = {key: nic for one in reported for key, nic in one.nics.items()}
     for key, own in claims.items():
         _claimed(found, key, own, devices, nics)
     _place_uncounted(found, {key: pod for key, pod in pods.items() if key not in for_others})
     return found
 
 
-def _held_for_others(pods: Mapping[str, PodInfo], told: Container[str]) -> set[str]:
+def _held_for_others(pods: Mapping[str, PodInfo], reported: Container[str]) -> set[str]:
     """Return the pods that hold a GPU for others that share it, by key.
 
-    :param told: the pods that are known to have something of GPUs.
+    :param reported: the pods that are known to have something of GPUs.
     """
     groups = {
         group
         for key, pod in pods.items()
-        if key in told and not is_reservation(pod.pod)
+        if key in reported and not is_reservation(pod.pod)
         for group in groups_of(pod.pod)
     }
     return {
@@ -136,7 +136,7 @@ def _drawn(published: Sequence[PublishedDevice]) -> tuple[PublishedDevice, ...]:
     return tuple(published) if placed and gpus == list(range(len(gpus))) else ()
 
 
-def _told(scheduler: Scheduler, node: str) -> list[NodeDevices]:
+def _reported(scheduler: Scheduler, node: str) -> list[NodeDevices]:
     found = []
     for profile in scheduler.profiles.values():
         answers = (call(node) for call in profile.runtime["node_devices"])

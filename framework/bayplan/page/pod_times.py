@@ -35,8 +35,8 @@ class PodTimes:
 
     def bound(self, pod: Pod) -> float:
         """Return when a pod got its node."""
-        told = (one for one in pod.status.conditions if one.type == "PodScheduled")
-        stated = [one.last_transition_time for one in told if one.status == "True"]
+        reported = (one for one in pod.status.conditions if one.type == "PodScheduled")
+        stated = [one.last_transition_time for one in reported if one.status == "True"]
         return max(self.created(pod), self._seen([*stated, pod.status.start_time]))
 
     def ended(self, pod: Pod) -> float:

@@ -52,8 +52,8 @@ class QueueLog:
 
     def _waited(self, pod: PodInfo, seconds: float) -> None:
         queue = self._scheduler.queues.of(Unit(pod.gang or pod.key, [pod]))
-        told = queue is not None and queue.startswith(f"{_KUEUE}/")
-        if queue is None or (told and self._scheduler.snapshot.objects(KueueWorkload)):
+        reported = queue is not None and queue.startswith(f"{_KUEUE}/")
+        if queue is None or (reported and self._scheduler.snapshot.objects(KueueWorkload)):
             return
         self._add(queue, seconds)
 

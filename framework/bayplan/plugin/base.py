@@ -144,7 +144,7 @@ class Eviction:
 
     ``moves_to`` is the node where it fits once it is created again, "" for none. ``action`` is that
     of the preemption, such as "preempt", or as :class:`Overdue` has it. ``message`` is what the pod
-    is told, ``together`` how many pods of its gang are evicted at once.
+    gets, ``together`` how many pods of its gang are evicted at once.
     """
 
     pod: str
@@ -372,8 +372,8 @@ class Preemption:
     ``nodes`` are nominated for the unit's pods until they are bound, by pod key. ``guarded`` are
     the victims, by key, that a disruption budget covers: they are evicted first, and when one
     eviction is refused, no other victim is evicted. ``moves`` names the node where a victim, by
-    key, fits once it is created again. ``reason`` is told to the victims, to some of them, by key,
-    what ``reasons`` says.
+    key, fits once it is created again. ``reason`` is reported to the victims, to some
+    of them, by key, what ``reasons`` says.
     """
 
     victims: Sequence[PodInfo]
@@ -389,7 +389,7 @@ class Preemption:
 
 @dataclass(frozen=True)
 class Overdue:
-    """What ``overdue`` wants to evict, each pod with the reason that it is told.
+    """What ``overdue`` wants to evict, each pod with the reason reported to it.
 
     ``again`` is when to ask again even if nothing changes, in seconds; None for never. ``waited``
     says that a time is over that kept units from making room: they are tried again. ``moves`` are

@@ -107,7 +107,7 @@ class HeldJobs:
         queue = self._snapshot.objects(LocalQueue).get(f"{meta.namespace}/{name}")
         workload = self._workloads.get((job.kind, job.key))
         since = timestamp(meta.creation_timestamp) if workload is None else waits_since(workload)
-        why = _told(workload) if workload is not None else "not tried yet"
+        why = _reported(workload) if workload is not None else "not tried yet"
         if queue is None:
             why = f'there is no LocalQueue "{name}" in namespace "{meta.namespace}"'
         pods = sum(job.counts.values())
@@ -126,9 +126,9 @@ def _nothing(key: Key) -> None:
     pass
 
 
-def _told(workload: KueueWorkload) -> str:
+def _reported(workload: KueueWorkload) -> str:
     """Return why a workload has no quota, as its condition says."""
     if workload.spec.active is False:
         return "its Workload is not active"
-    told = (one for one in workload.status.conditions if one.type == QUOTA_RESERVED)
-    return next((one.message for one in told if one.status == "False"), "") or "not tried yet"
+    reported = (one for one in workload.status.conditions if one.type == QUOTA_RESERVED)
+    return next((one.message for one in reported if one.status == "False"), "") or "not tried yet"

@@ -237,8 +237,8 @@ class Evictor:
             why, action = nomination.reason, nomination.action
             node = nomination.moves.get(victim.key, "")
             together = nomination.together.get(victim.gang or "", 1)
-            told = nomination.reason_for(victim.key)
-            found = Eviction(victim.key, now, unit, why, node, action, told, together)
+            reported = nomination.reason_for(victim.key)
+            found = Eviction(victim.key, now, unit, why, node, action, reported, together)
             self._note(victim, found)
             placed = self._state.snapshot.placed.get(victim.key)
             self._recorder.preempted(victim, unit, placed[1] if placed else "")

@@ -23,8 +23,8 @@ from bayplan.snapshot import PodInfo
 
 __all__ = ["NodeDemand", "reason_for"]
 
-_TOLD_AT_ONCE = 256
-"""So many units are told why they wait between two looks at the queue."""
+_MOST_REASONS = 256
+"""So many units get a reason between two looks at the queue."""
 _KINDS_AT_ONCE = 64
 """So many kinds of units that were held back are looked at again at once."""
 
@@ -84,7 +84,7 @@ class NodeDemand:
         self._unrecorded: dict[str, Decision] = {}
         """What refused units that do not know it yet, by key."""
         self._asking: dict[str, _Refused] = {}
-        """The units that ask for nodes, by key, in the order in which they were told."""
+        """The units that ask for nodes, by key, in the order in which they were refused."""
         self._held: dict[str, _Refused] = {}
         """The units that no node takes and that their queues would not take beside those."""
         self._seen = (-1, -1)
@@ -100,35 +100,35 @@ class NodeDemand:
         changed, self._seen = at != self._seen, at
         if changed or self._unrecorded:
             self._forget_gone()
-        told: dict[str, _Refused] = {}
+        reported: dict[str, _Refused] = {}
         fresh: list[_Refused] = []
         # What asks already, and was refused once more, asks on until its queue is overtaken.
         for one in self._take_unrecorded():
             if one.unit.key in self._asking and not one.decision.held_by_queue:
-                self._asking[one.unit.key] = told[one.unit.key] = one
+                self._asking[one.unit.key] = reported[one.unit.key] = one
             else:
                 fresh.append(one)
         if fresh or (changed and (self._asking or self._held)):
-            told |= {one.unit.key: one for one in self._weigh(fresh, changed)}
-        for one in told.values():
+            reported |= {one.unit.key: one for one in self._weigh(fresh, changed)}
+        for one in reported.values():
             reason = reason_for(one.queued, one.unit, one.decision)
             state.remember(one.decision)
             state.recorder.refused(one.unit, one.decision, reason)
             for gang in state.gangs.gangs_of(one.unit.key) if one.unit.gang is not None else ():
                 state.changed_gangs.add(gang)
-        return bool(told)
+        return bool(reported)
 
     def _weigh(self, fresh: Sequence[_Refused], changed: bool) -> list[_Refused]:
-        """Return what units are told that were refused, and others of which it has changed."""
+        """Return the reasons of units that were refused, and of others whose reason has changed."""
         for one in fresh:
             self._asking.pop(one.unit.key, None)
             self._held.pop(one.unit.key, None)
         with self._state.snapshot.trial():
             self._suppose_asking()
-            told = [self._weighed(one) for one in fresh]
+            reported = [self._weighed(one) for one in fresh]
             if changed:
-                told += [*self._overtaken(), *self._openings()]
-        return told
+                reported += [*self._overtaken(), *self._openings()]
+        return reported
 
     def _forget_gone(self) -> None:
         """Drop the units that are gone, have nodes, or wait behind gates."""
@@ -141,9 +141,9 @@ class NodeDemand:
 
     def _take_unrecorded(self) -> list[_Refused]:
         queue = self._state.queue
-        keys = list(self._unrecorded)[:_TOLD_AT_ONCE]
+        keys = list(self._unrecorded)[:_MOST_REASONS]
         found = {key: self._unrecorded.pop(key) for key in keys}
-        for key, refusal in queue.take_unrecorded(_TOLD_AT_ONCE).items():
+        for key, refusal in queue.take_unrecorded(_MOST_REASONS).items():
             found.setdefault(key, self._as_equivalent(key, refusal))
         units = [queue.units[key] for key in found]
         return [_Refused(one, self._state.unit(one), found[one.key]) for one in units]
@@ -188,10 +188,10 @@ class NodeDemand:
                 one = self._asking.pop(key)
                 pods, times = one.least
                 self._state.snapshot.suppose(pods, -times)
-                told = self._weighed(one)
+                reported = self._weighed(one)
                 if key in self._asking:
                     break
-                yield told
+                yield reported
 
     def _openings(self) -> Iterator[_Refused]:
         """Yield the units that were held back and that their queues would take now."""
@@ -200,11 +200,11 @@ class NodeDemand:
             kinds.setdefault(one.kind, []).append(key)
         for keys in list(kinds.values())[:_KINDS_AT_ONCE]:
             for key in keys:
-                told = self._weighed(self._held[key])
+                reported = self._weighed(self._held[key])
                 if key not in self._asking:
                     break
                 del self._held[key]
-                yield told
+                yield reported
 
     def _suppose_asking(self) -> None:
         """Let queues count the units that ask for nodes as placed, all of a kind at once."""

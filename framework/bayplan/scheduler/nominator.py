@@ -20,9 +20,9 @@ class Nomination:
     """The nodes nominated for a unit's pods, by pod key, until a time in seconds.
 
     ``victims`` are the pods, by key, whose end the unit waits for. ``domain`` is the network
-    domain of the nodes, "" without one. ``reason`` is told to the victims, ``moves`` names the
+    domain of the nodes, "" without one. ``reason`` is reported to the victims, ``moves`` names the
     node where a victim, by key, fits once it is created again. ``action`` is how room was made.
-    ``reasons`` is what single victims, by key, are told instead of ``reason``, ``together`` how
+    ``reasons`` is what single victims, by key, get instead of ``reason``, ``together`` how
     many pods of each gang are evicted. ``stated`` says that it was read from the pods' status.
     """
 
@@ -41,8 +41,8 @@ class Nomination:
 
     def reason_for(self, victim: str) -> str:
         """Return why a victim, by key, is evicted."""
-        told = self.reasons.get(victim) or self.reason
-        return told or f"preempted to make room for {self.unit}"
+        reported = self.reasons.get(victim) or self.reason
+        return reported or f"preempted to make room for {self.unit}"
 
 
 class Nominator:

@@ -20,8 +20,8 @@ _TAKING_OVER = 60.0
 
 
 @dataclass
-class _Told:
-    """What was told last, the object as it was seen since then, and whether it was told again.
+class _Reported:
+    """What was written last, the object as it was seen since then, and whether it was repeated.
 
     ``given`` is it as a plugin gave it, with times.
     """
@@ -44,38 +44,40 @@ class QueueStatusWriter:
     def __init__(self, cluster: Cluster, snapshot: Snapshot) -> None:
         self._cluster = cluster
         self._snapshot = snapshot
-        self._told: dict[_Subject, _Told] = {}
+        self._reported: dict[_Subject, _Reported] = {}
         self._began: float | None = None
 
     def write(self, wanted: Iterable[_Patch]) -> None:
         """Write what has changed; nothing for objects that do not exist."""
         if self._began is None:
             self._began = self._cluster.now
-        before, self._told = self._told, {}
+        before, self._reported = self._reported, {}
         for one in wanted:
             obj = self._snapshot.objects(one.type).get(one.key)
             subject = (type(one), one.type, one.key)
             # Several profiles know the same queues.
-            if obj is not None and subject not in self._told:
+            if obj is not None and subject not in self._reported:
                 self._write(one, obj, subject, before.get(subject))
 
-    def _write(self, one: _Patch, obj: ApiObject, subject: _Subject, last: _Told | None) -> None:
+    def _write(
+        self, one: _Patch, obj: ApiObject, subject: _Subject, last: _Reported | None
+    ) -> None:
         same = last is not None and last.given is one
-        told = last.patch if last is not None and same else _without_times(one)
-        known = self._told[subject] = _Told(told, one, obj)
+        reported = last.patch if last is not None and same else _without_times(one)
+        known = self._reported[subject] = _Reported(reported, one, obj)
         if last is None:
-            due = not _says(obj, told)
-        elif same or last.patch == told:
+            due = not _says(obj, reported)
+        elif same or last.patch == reported:
             # After a write the object may be shown as it was before it.
             due = self._is_overwritten(last, obj)
             known.again = due or last.again
         else:
             due = True
         if due:
-            self._cluster.submit(one, self._forgetting(subject, told))
+            self._cluster.submit(one, self._forgetting(subject, reported))
 
-    def _is_overwritten(self, last: _Told, obj: ApiObject) -> bool:
-        """Tell whether another program has changed what was told, so that it is told again."""
+    def _is_overwritten(self, last: _Reported, obj: ApiObject) -> bool:
+        """Tell whether another program has changed what was written: it is written again."""
         assert self._began is not None, "written before"
         if last.again or last.seen is obj or self._cluster.now > self._began + _TAKING_OVER:
             return False
@@ -85,9 +87,9 @@ class QueueStatusWriter:
         """Return what forgets a write that was refused, so that it is tried again."""
 
         def answered(error: ClusterError | None) -> None:
-            known = self._told.get(subject)
+            known = self._reported.get(subject)
             if error is not None and known is not None and known.patch == patch:
-                del self._told[subject]
+                del self._reported[subject]
 
         return answered
 

@@ -1,6 +1,6 @@
 """Fields and annotations that would change where pods go, and that bayplan does not honour.
 
-They belong to controllers whose work the embedded cluster does. Whoever writes one is told.
+They belong to controllers whose work the embedded cluster does. Whoever writes one gets a message.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class JobHistory:
     """One job: times are seconds, ``nodes`` counts its pods by the node that each last had.
 
     ``waited`` is the longest that any part of it waited at once, up to now if it is ``waiting``; an
-    evicted pod waits again. ``lost`` is what its evicted pods had held until they were told to go,
+    evicted pod waits again. ``lost`` is what its evicted pods had held until they were asked to go,
     in amounts times seconds (CPU in milli-CPU): work that starts over.
     """
 

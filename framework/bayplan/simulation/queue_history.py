@@ -156,19 +156,19 @@ class QueueHistory(Observer):
             track.evictions += 1
 
     def _waited(self, pod: PodInfo, seconds: float) -> None:
-        if self._is_told_by_workload(pod):
+        if self._has_workload(pod):
             return
         self._waited_for.append(seconds)
         self._histories.waited(job_of(pod), seconds)
         for track in self._path(pod):
             track.waits.append(seconds)
 
-    def _is_told_by_workload(self, pod: PodInfo) -> bool:
+    def _has_workload(self, pod: PodInfo) -> bool:
         """Tell whether a workload of Kueue tells a pod's wait: its pods come only after it."""
         assert self._scheduler is not None
         queue = self._scheduler.queues.of(Unit(pod.gang or pod.key, [pod])) or ""
-        told = bool(self._scheduler.snapshot.objects(KueueWorkload))
-        return told and queue.startswith(f"{_KUEUE}/")
+        reported = bool(self._scheduler.snapshot.objects(KueueWorkload))
+        return reported and queue.startswith(f"{_KUEUE}/")
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
         self._mark()
@@ -287,7 +287,7 @@ class QueueHistory(Observer):
         if self._waits is None or self._scheduler is None:
             return
         for pod, seconds in self._waits.waiting():
-            if not self._is_told_by_workload(pod):
+            if not self._has_workload(pod):
                 yield job_of(pod), seconds
         unix_time = self._scheduler.unix_time
         for one in waiting_workloads(self._scheduler.snapshot, unix_time):

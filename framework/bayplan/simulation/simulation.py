@@ -47,7 +47,7 @@ __all__ = ["Progress", "Simulation", "TimelineEntry", "resource_use"]
 
 _STEPS_PER_REPORT = 64
 _RECORDS_PER_BATCH = 10_000
-_TOLD = (
+_RUNTIME_ANNOTATIONS = (
     "bayplan.dev/",
     "gpu.topology/",
     "scheduling.koordinator.sh/device-allocated",
@@ -183,11 +183,13 @@ class Simulation:
     def annotations(self) -> dict[str, dict[str, str]]:
         """Return the annotations about GPUs that bound pods got, by pod."""
         own = {pod.key: pod.metadata.annotations for pod in self.pods() if pod.spec.node_name}
-        told = {
-            key: {name: text for name, text in found.items() if name.startswith(_TOLD)}
+        reported = {
+            key: {
+                name: text for name, text in found.items() if name.startswith(_RUNTIME_ANNOTATIONS)
+            }
             for key, found in own.items()
         }
-        return {key: found for key, found in told.items() if found}
+        return {key: found for key, found in reported.items() if found}
 
     def problems(self) -> list[str]:
         """Return what could not be read or had to be assumed, equal nodes in one line."""

@@ -150,7 +150,7 @@ class PodInfo:
 
     @property
     def terminating(self) -> bool:
-        """Whether the pod is being deleted, or has been told when it goes."""
+        """Whether the pod is being deleted, or has been given a time to go."""
         meta = self.pod.metadata
         return meta.deletion_timestamp is not None or GOING_ANNOTATION in meta.annotations
 

@@ -84,9 +84,9 @@ def _check_on(
     plain = evaluator_of(plugin, cluster, args)
     for index, probe in enumerate(_probes(seed)):
         pod = PodInfo(probe)
-        before = fingerprints.of_world(cluster.snapshot, [pod])
+        before = fingerprints.of_objects(cluster.snapshot, [pod])
         first, again, cached = plain.evaluate(pod), plain.evaluate(pod), kept.evaluate(pod)
-        things = fingerprints.changed(before, fingerprints.of_world(cluster.snapshot, [pod]))
+        things = fingerprints.changed(before, fingerprints.of_objects(cluster.snapshot, [pod]))
         if things:
             raise _meddling(plugin, args, seed, index, things)
         _same(plugin, "two evaluations of one pod", first, again)
@@ -236,9 +236,9 @@ class _Watch:
         """Return the call, watching the snapshot and the pod."""
 
         def run(*given: Any) -> Any:
-            before = fingerprints.of_world(self._snapshot, [self._pod])
+            before = fingerprints.of_objects(self._snapshot, [self._pod])
             answer = _in_full(call, call.call(*given))
-            after = fingerprints.of_world(self._snapshot, [self._pod])
+            after = fingerprints.of_objects(self._snapshot, [self._pod])
             self._compare(call, fingerprints.changed(before, after))
             return answer
 
@@ -293,7 +293,7 @@ def _check_other_hooks(
         raise PluginCheckError(f"{plugin.__name__} has reserve and no unreserve")
     watched = runtime.with_calls(_Watch(plugin, snapshot, pod).world)
     node, unit, state = NodeRow(snapshot.nodes, row), Unit(pod.key, [pod]), CycleState(found.state)
-    before = fingerprints.of_world(snapshot, [pod])
+    before = fingerprints.of_objects(snapshot, [pod])
 
     def run(hook: str, *given: Any, of: Runtime = watched) -> None:
         for call in of[hook]:
@@ -313,7 +313,7 @@ def _check_other_hooks(
     for _ in range(2):
         # Unreserve may be called when there is nothing to undo.
         run("unreserve", pod, node, state, of=runtime)
-    things = fingerprints.changed(before, fingerprints.of_world(snapshot, [pod]))
+    things = fingerprints.changed(before, fingerprints.of_objects(snapshot, [pod]))
     if things:
         text = f"unreserve does not undo reserve, which changes {_listed(things)}"
         raise PluginCheckError(f"{plugin.__name__}: {text}")

@@ -13,7 +13,7 @@ from bayplan.api import Node
 from bayplan.plugin.base import NOTES, CycleState
 from bayplan.snapshot import NodeTable, PodInfo, Snapshot
 
-__all__ = ["Fingerprints", "changed", "of_state", "of_world"]
+__all__ = ["Fingerprints", "changed", "of_objects", "of_state"]
 
 Fingerprints = Mapping[object, object]
 """By name or key, a value that stays equal while the thing it stands for is unchanged."""
@@ -28,7 +28,7 @@ def changed(before: Fingerprints, after: Fingerprints) -> list[str]:
     return [str(key) for key in keys if before.get(key) != after.get(key)]
 
 
-def of_world(snapshot: Snapshot, pods: Iterable[PodInfo] = ()) -> dict[object, object]:
+def of_objects(snapshot: Snapshot, pods: Iterable[PodInfo] = ()) -> dict[object, object]:
     """Return the fingerprints of everything in the snapshot, and of these pods."""
     found: dict[object, object] = dict(_of_table(snapshot.nodes))
     for node in snapshot.nodes.nodes:

@@ -134,11 +134,11 @@ def gpus_that_could_be_used(
         missing = count - (len(found) - len(idle))
         if not 0 < missing <= len(idle):
             continue
-        told = [
+        reported = [
             f"GPU {gpu.index} was {'uncordoned' if gpu.healthy else 'healthy'}"
             for gpu in idle[:missing]
         ]
-        yield Remedy(f"would fit on {name} if {' and '.join(told)}", row, float(missing))
+        yield Remedy(f"would fit on {name} if {' and '.join(reported)}", row, float(missing))
 
 
 def _gpus(request: ShareRequest, arrays: GpuArrays, row: int) -> Iterator[int]:

@@ -181,8 +181,8 @@ def _fragmented(found: Sequence[_Short], best: _Short) -> str:
     left = sorted((one.left.get(name, 0) for one in found), reverse=True)
     if len(left) < 2 or sum(left) < best.wanted[name]:
         return ""
-    told = ", ".join(_text(best.device, name, amount) for amount in left[:_MOST_LISTED])
-    return f"; its devices have {told} left: fragmented"
+    reported = ", ".join(_text(best.device, name, amount) for amount in left[:_MOST_LISTED])
+    return f"; its devices have {reported} left: fragmented"
 
 
 def _text(device: PoolDevice, name: str, amount: Amount) -> str:

@@ -330,7 +330,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         """Take the GPU that the policy names, if the adapter lets anybody choose."""
         moved = self._moved(pod)
         if moved is not None and moved.node == node.name:
-            state[NOTES] = (*(state.get(NOTES) or ()), moved.told)
+            state[NOTES] = (*(state.get(NOTES) or ()), moved.reported)
         adapter = self._ledger.adapter(node.name)
         request = self._ledger.requests(pod).get(adapter.name) if adapter is not None else None
         if adapter is None or request is None or request.counted:

@@ -86,7 +86,7 @@ class ToCome:
     maker: str
     node: str
     until: float
-    told: str
+    reported: str
 
 
 class Repacking:
@@ -144,10 +144,10 @@ class Repacking:
         for pod in move.pods:
             until = now + pod.spec.termination_grace_period_seconds + _TO_COME
             node, from_node = move.nodes[pod.key], self._handle.snapshot.placed[pod.key][1]
-            told = f"{_ACTION}: moved here from {from_node}; that frees {_gain_of(move)}"
-            self._to_come.append(ToCome(_maker(pod), node, until, told))
+            reported = f"{_ACTION}: moved here from {from_node}; that frees {_gain_of(move)}"
+            self._to_come.append(ToCome(_maker(pod), node, until, reported))
         self.moved(move)
-        victims = [(pod, _told(pod, move)) for pod in move.pods]
+        victims = [(pod, _reported(pod, move)) for pod in move.pods]
         return Overdue(victims, self._next, moves=move.nodes, action=_ACTION)
 
     def best(self) -> Move | None:
@@ -314,7 +314,7 @@ def _on_one_gpu(held: Sequence[_Held]) -> list[list[int]]:
     return [own for own in few if all(len(held[number].places) == 1 for number in own)]
 
 
-def _told(pod: PodInfo, move: Move) -> str:
+def _reported(pod: PodInfo, move: Move) -> str:
     together = f" together with {len(move.pods) - 1} more" if len(move.pods) > 1 else ""
     return (
         f"{_ACTION}: it fits on {move.nodes[pod.key]}; moved{together}, it frees {_gain_of(move)}"

@@ -39,7 +39,7 @@ class GpuColumns:
         # A pod has each of its shares on another GPU.
         count = np.where(free >= request.devices, free * each // request.devices, 0)
         for name, place in self._shared(nodes):
-            count[place] = self._groups.room(request, name)
+            count[place] = self._groups.slots(request, name)
         return count
 
     def joins(self, request: GpuShareRequest, nodes: NodeView) -> BoolColumn:

@@ -64,7 +64,7 @@ _WAIT = 40.0
 _UNTIL_USED = 60.0
 """Seconds for which a reservation pod is left to a scheduler that may be about to use it."""
 _HALF = 50.0
-_MOST_TOLD = 8
+_MOST_LISTED = 8
 _LOCK = own_lock(RECEIVED_ANNOTATION)
 
 
@@ -166,8 +166,8 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         """Say what is missing on the GPU of each node that has the most left."""
         request = _request(pod)
         able = self._columns.may_ever(request, nodes)
-        room = self._columns.slots(request, nodes)
-        for node, may, count in zip(nodes, able, room, strict=True):
+        slots = self._columns.slots(request, nodes)
+        for node, may, count in zip(nodes, able, slots, strict=True):
             if may and count < 1:
                 gpu = self._groups.gpu_memory(node.name)
                 free = self._groups.left(node.name)
@@ -176,8 +176,8 @@ class GPUSharing(Plugin[GPUSharingArgs]):
                 missing = request.memory_of(gpu) - most[-1]
                 short = sum(one < request.memory_of(gpu) for one in most)
                 where = "one GPU" if short == 1 else f"each of {short} GPUs"
-                told = ", ".join(f"{one} MiB" for one in free[:_MOST_TOLD])
-                here = f"; its shared GPUs have {told} left" if sum(free) else ""
+                reported = ", ".join(f"{one} MiB" for one in free[:_MOST_LISTED])
+                here = f"; its shared GPUs have {reported} left" if sum(free) else ""
                 if sum(free) >= request.memory_of(gpu) * request.devices:
                     here += ": fragmented"
                 text = f"would fit if {missing} MiB more were free on {where} of {node.name}{here}"

@@ -25,7 +25,7 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class GpuArrays:
-    """What is left and what there is in all of each GPU; NO_CARD where no pod may use one.
+    """What is left and what there is in all of each GPU; NO_GPU where no pod may use one.
 
     ``adapter`` is the number of each node's adapter, -1 without GPUs. ``shared`` are the nodes
     that give out parts of GPUs. ``part`` are the

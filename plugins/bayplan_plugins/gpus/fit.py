@@ -104,7 +104,7 @@ class Fit:
         if known is None or known.adapter is None:
             return Choice(reason="no GPUs", resolvable=False)
         adapter = known.adapter
-        choose = adapter.room if isinstance(adapter, FitAdapter) else adapter.choose
+        choose = adapter.fits if isinstance(adapter, FitAdapter) else adapter.choose
         return self._choices.get(
             request, name, known.version, lambda: choose(pod, request, known.state(pod.uid))
         )

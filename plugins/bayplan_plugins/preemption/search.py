@@ -58,10 +58,10 @@ class VictimSearch:
         found = self._solve(placement)
         if found is None or not found.cost.gangs:
             return found
-        other = self._sparing_gangs()._solve(placement)
+        other = self._reprieving_gangs()._solve(placement)
         return other if other is not None and other.cost <= found.cost else found
 
-    def _sparing_gangs(self) -> VictimSearch:
+    def _reprieving_gangs(self) -> VictimSearch:
         """Return the same search for victims that end no gang."""
         evictable = Evictable(self._unit, self._handle, protect=True)
         by_row = {row: pods for row in self._by_row if (pods := evictable.on_row(row))}
@@ -153,7 +153,7 @@ class VictimSearch:
                     victims.append(victim)
         violations = len({pod.key for pod in violating} & {pod.key for pod in victims})
         victims = self._evictable.closure(victims)
-        # A pod that is spared on one node may matter on another, so the whole is tried again.
+        # A pod that is reprieved on one node may matter on another, so the whole is tried again.
         found = self._place_without(placement, victims)
         if found is not None:
             nodes = found

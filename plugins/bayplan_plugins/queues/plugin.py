@@ -166,7 +166,7 @@ class Queues(Plugin[QueuesArgs]):
     def unreserve(self, pod: PodInfo) -> None:
         """Do nothing: the ledger follows the snapshot."""
 
-    # Making room -------------------------------------------------------------------------
+    # Preemption --------------------------------------------------------------------------
 
     @hookimpl
     def post_filter(self, unit: Unit, action: str) -> Preemption | str | None:

@@ -77,7 +77,7 @@ class QuotaRefusal:
 class EvictionPlan:
     """Whom to evict for a unit, step by step, the unit's nodes, and where victims fit elsewhere.
 
-    ``reasons`` is what victims, by key, are told.
+    ``reasons`` is what victims, by key, are reported.
     """
 
     steps: tuple[Step, ...]

@@ -21,8 +21,8 @@ from bayplan_plugins.shared.victims import Evictable
 __all__ = ["VictimSearch"]
 
 _EVERYWHERE = Placement("", None)
-_SPARED_ONE_BY_ONE = 16
-"""Up to this many steps, each is tried once more to be spared."""
+_REPRIEVED_ONE_BY_ONE = 16
+"""Up to this many steps, each is tried once more to be reprieved."""
 _MOST_PLACEMENTS = 200
 """Tentative placements of the unit in one search."""
 
@@ -38,7 +38,7 @@ class VictimSearch:
         self._placements = 0
 
     def run(self) -> EvictionPlan | None:
-        """Return the first room found in the plan's order, None for none.
+        """Return the first eviction plan found in the candidates's order, None for none.
 
         Pods that are leaving count as gone; those on the unit's nodes are the first step of the
         room, for which it waits.
@@ -46,21 +46,21 @@ class VictimSearch:
         leaving = leaving_pods(self._handle)
         with self._handle.snapshot.trial():
             self._remove([pod for pod, _ in leaving])
-            room = self._found()
-        if room is None:
+            plan = self._found()
+        if plan is None:
             return None
-        used = set(room.nodes.values())
+        used = set(plan.nodes.values())
         waited_for = [pod for pod, node in leaving if node in used]
-        return replace(room, steps=(waited_for, *room.steps)) if waited_for else room
+        return replace(plan, steps=(waited_for, *plan.steps)) if waited_for else plan
 
     def _found(self) -> EvictionPlan | None:
         taken = self._first_enough()
         if taken is None:
             return None
-        for steps in (self._spared(taken), taken):
-            room = self._room(steps)
-            if room is not None:
-                return room
+        for steps in (self._reprieved(taken), taken):
+            plan = self._plan_of(steps)
+            if plan is not None:
+                return plan
         return None
 
     def _first_enough(self) -> list[Step] | None:
@@ -114,12 +114,12 @@ class VictimSearch:
         for pod in step:
             self._handle.snapshot.remove_pod(pod.key)
 
-    # Sparing -----------------------------------------------------------------------------
+    # Reprieve ------------------------------------------------------------------------------
 
-    def _spared(self, taken: Sequence[Step]) -> list[Step]:
+    def _reprieved(self, taken: Sequence[Step]) -> list[Step]:
         """Leave out the steps, the last first, without which the unit is placed as well."""
         needed = self._on_its_nodes(taken)
-        if len(needed) > _SPARED_ONE_BY_ONE:
+        if len(needed) > _REPRIEVED_ONE_BY_ONE:
             return needed
         for step in reversed(list(needed)):
             fewer = [other for other in needed if other is not step]
@@ -149,7 +149,7 @@ class VictimSearch:
 
     # The answer --------------------------------------------------------------------------
 
-    def _room(self, steps: Sequence[Step]) -> EvictionPlan | None:
+    def _plan_of(self, steps: Sequence[Step]) -> EvictionPlan | None:
         """Place the unit without these steps, then those again that may move; None if refused."""
         snapshot, handle = self._handle.snapshot, self._handle
         where = {pod.key: snapshot.placed[pod.key][1] for step in steps for pod in step}

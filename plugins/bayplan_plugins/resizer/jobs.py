@@ -37,7 +37,7 @@ class State:
     """A part of a job as it is now.
 
     :param replicas: those that have pods, in the order in which they stay: the last goes first.
-    :param going_at: when the last of them go that were told so, in seconds since 1970.
+    :param going_at: when the last of them go that were reported so, in seconds since 1970.
     :param placed: how many have a node for every pod.
     :param changed: when the size was set last, in seconds since 1970; None for never.
     """
@@ -167,7 +167,7 @@ class ElasticJobs:
             pod
             for mark in self._by_mark
             for pod in self._pods.get(mark, {}).values()
-            if pod.key in placed and (pod.terminating or self._told(pod) is not None)
+            if pod.key in placed and (pod.terminating or self._reported(pod) is not None)
         ]
 
     def _has_node(self, pod: PodInfo) -> bool:
@@ -211,7 +211,7 @@ class ElasticJobs:
         pods.sort(
             key=lambda pod: (
                 pod.key not in placed,
-                self._told(pod) is not None,
+                self._reported(pod) is not None,
                 _born(pod),
                 pod.key,
             )
@@ -220,13 +220,13 @@ class ElasticJobs:
         for index, first in enumerate(range(0, len(pods), step)):
             yield Replica(index, pods[first : first + step])
 
-    def _told(self, pod: PodInfo) -> float | None:
+    def _reported(self, pod: PodInfo) -> float | None:
         """Return when a pod goes, in seconds since 1970; None for one that stays."""
         stamp = pod.pod.metadata.annotations.get(GOING_ANNOTATION)
         return seconds_of(stamp) if stamp is not None else self._noticed.get(pod.key)
 
     def _going_at(self, replica: Replica) -> float | None:
-        times = map(self._told, replica.pods)
+        times = map(self._reported, replica.pods)
         return next((at for at in times if at is not None), None)
 
 

@@ -2,7 +2,7 @@
 
 A job with the annotation ``bayplan.dev/resize: "true"`` starts at its minimum. Once nothing that
 waits can be placed, jobs whose replicas all run get more, as many as would really be placed. When
-a unit does not fit, replicas beyond the minimum go, the last ones first; their pods are told
+a unit does not fit, replicas beyond the minimum go, the last ones first; their pods are reported
 ``notice`` seconds before. A job grows at most every ``growAfter`` seconds, and shrinks no sooner
 than ``shrinkAfter`` seconds after its last change.
 

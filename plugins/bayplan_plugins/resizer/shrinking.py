@@ -11,7 +11,7 @@ from bayplan_plugins.resizer.jobs import Replica, State
 __all__ = ["Shrinking", "shrink_for", "shrink_for_quota"]
 
 _MOST_TRIALS = 200
-"""Trials in which replicas are spared, in one search."""
+"""Trials in which replicas are reprieved, in one search."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _fewest(states: Sequence[State], enough: Callable[[Sequence[int]], bool]) ->
     if counts is None:
         return None
     left = _MOST_TRIALS
-    # The replicas of the jobs that come last are the first to be spared.
+    # The replicas of the jobs that come last are the first to be reprieved.
     for at in reversed(range(len(counts))):
         low, high = 0, counts[at]
         while low < high and left > 0:

@@ -45,7 +45,7 @@ class Writes:
         self._jobs = jobs
         self._pending: dict[tuple[str, str], _Pending] = {}
         self._refused: dict[tuple[str, str], float] = {}
-        self._told: dict[tuple[str, str], str] = {}
+        self._reported: dict[tuple[str, str], str] = {}
 
     def is_pending(self, part: Replicas) -> bool:
         """Tell whether a size was written that the job does not show yet, or was refused lately."""
@@ -93,10 +93,10 @@ class Writes:
         return answered
 
     def tell(self, part: Replicas, type_: str, reason: str, text: str) -> None:
-        """Record an event on a job; what was told last is not told again."""
+        """Record an event on a job; what was reported last is not shown again."""
         place = _place(part)
-        if self._told.get(place) != text:
-            self._told[place] = text
+        if self._reported.get(place) != text:
+            self._reported[place] = text
             event = Event(part.key, type_, reason, text, about=part.kind, component=COMPONENT)
             self._handle.submit(event)
 

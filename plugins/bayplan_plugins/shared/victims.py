@@ -99,7 +99,7 @@ class Evictable:
         return (not self.is_free(pod), pod.priority, -started, order)
 
     def to_reprieve(self, pods: Iterable[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
-        """Return the pods whose eviction would violate a budget, and the others, to be spared.
+        """Return the pods whose eviction would violate a budget, and the others, to be reprieved.
 
         Both lists begin with the most important; so does counting against the budgets
         (filterPodsWithPDBViolation).

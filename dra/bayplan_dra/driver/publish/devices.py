@@ -157,7 +157,7 @@ def inventory_of(
 def divisible(machine: Machine, divided: frozenset[int], simulated: bool) -> Machine:
     """Return the machine with the MIG profiles of the GPUs to be divided.
 
-    :param simulated: the profiles are those of the GPU's model; else NVML has told them.
+    :param simulated: the profiles are those of the GPU's model; else NVML has reported them.
     :raises BayplanError: for a GPU that does not exist, or cannot be divided.
     """
     for index in sorted(divided):

@@ -26,7 +26,7 @@ _FIRST_RETRY, _LAST_RETRY = 1.0, 30.0
 _REST_SECONDS = 0.2
 _REGISTRATION_SECONDS = 5.0
 """How long after its start a kubelet may take to register the driver; it takes 1 to 2 s."""
-_TOLD_AFTER_SECONDS = 20.0
+_REPORTED_AFTER_SECONDS = 20.0
 _JOIN_SECONDS = 10.0
 log = logging.getLogger("bayplan.driver")
 
@@ -69,7 +69,7 @@ class PublishLoop:
         self._resync_seconds = resync_seconds
         self._stopped = threading.Event()
         self._started = 0.0
-        self._told = False
+        self._reported = False
         self._registered_at: float | None = None
         self._not_before = 0.0
         self._publisher: Publisher | None = None
@@ -140,8 +140,8 @@ class PublishLoop:
         """Return how long not to publish; 0 for now."""
         now = time.monotonic()
         if self._registered_at is None:
-            if not self._told and now - self._started > _TOLD_AFTER_SECONDS:
-                self._told = True
+            if not self._reported and now - self._started > _REPORTED_AFTER_SECONDS:
+                self._reported = True
                 log.warning("%s", _not_found(self._registration))
             return 1.0
         if not self._turn.is_mine():
@@ -189,7 +189,7 @@ class PublishLoop:
             self._not_before = now + _REGISTRATION_SECONDS
 
     def _has_missed_a_deletion(self) -> bool:
-        """Tell whether the slices are gone without a change that told, as between two watches."""
+        """Tell whether the slices are gone without an event, as between two watches."""
         if self._not_before or not self.published.is_set():
             return False
         if not self._api.slices(self._driver, self._node):
@@ -199,8 +199,8 @@ class PublishLoop:
 
 def _not_found(socket: Path) -> str:
     return (
-        f"the kubelet has not registered the driver for {_TOLD_AFTER_SECONDS:g} s. It looks for "
-        f"{socket.name} in plugins_registry of its own folder, usually /var/lib/kubelet: is that "
-        f"folder mounted at {socket.parent}? To the kubelet, the path of the socket may have 107 "
-        "bytes at most; a longer one it only tells in its own log"
+        f"the kubelet has not registered the driver for {_REPORTED_AFTER_SECONDS:g} s. It looks "
+        f"for {socket.name} in plugins_registry of its own folder, usually /var/lib/kubelet: is "
+        f"that folder mounted at {socket.parent}? To the kubelet, the path of the socket may have "
+        "107 bytes at most; a longer one it only tells in its own log"
     )

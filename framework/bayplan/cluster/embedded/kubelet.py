@@ -42,7 +42,7 @@ class VirtualKubelet:
         self._started: set[str] = set()
         self._recorded: set[tuple[str, str]] = set()
         self._without_volumes: dict[str, None] = {}
-        self._room = KubeletAdmission()
+        self._admission = KubeletAdmission()
         self._failed: set[str] = set()
         self._delayed: dict[str, dict[tuple[str, str], None]] = {}
         cluster.watch(self.handle)
@@ -60,14 +60,14 @@ class VirtualKubelet:
         if not isinstance(pod, Pod):
             return
         if event.type is WatchType.DELETED or pod.status.phase in ("Succeeded", "Failed"):
-            self._room.release(pod.metadata.uid)
+            self._admission.release(pod.metadata.uid)
         if event.type is WatchType.DELETED:
             self._started.discard(pod.metadata.uid)
             self._without_volumes.pop(pod.key, None)
         elif pod.spec.node_name and pod.metadata.uid not in self._started:
             self._started.add(pod.metadata.uid)
             if pod.status.phase == "Running":
-                self._room.count(pod)
+                self._admission.count(pod)
             elif pod.status.phase != "Pending" or self._is_delayed(pod):
                 return
             elif self._admit(pod.key):
@@ -117,7 +117,7 @@ class VirtualKubelet:
         node = self._cluster.get(Node, pod.spec.node_name) if pod is not None else None
         if pod is None or node is None or pod.metadata.deletion_timestamp is not None:
             return pod is not None
-        refusal = self._room.refusal(pod, node)
+        refusal = self._admission.refusal(pod, node)
         if refusal is None:
             return True
         reason, message = refusal

@@ -32,15 +32,15 @@ class KubeletAdmission:
         offered = node.status.allocatable or node.status.capacity
         for resource, amount in needs.items():
             quantity = offered.get(resource)
-            room = amount_of(resource, quantity) if quantity is not None else 0
+            capacity = amount_of(resource, quantity) if quantity is not None else 0
             if quantity is None and (resource == _PODS or "/" in resource):
                 # The kubelet ignores extended resources that its node does not have.
                 continue
-            if used[resource] + amount > room:
+            if used[resource] + amount > capacity:
                 return (
                     f"OutOf{resource}",
                     f"Pod was rejected: Node didn't have enough resource: {resource}, requested: "
-                    f"{amount}, used: {used[resource]}, capacity: {room}",
+                    f"{amount}, used: {used[resource]}, capacity: {capacity}",
                 )
         self._take(pod, needs)
         return None

@@ -185,7 +185,7 @@ class MemoryCluster:
     def update(self, obj: Obj) -> Obj:
         """Replace an object. Its resourceVersion, if set, must be the current one.
 
-        What changes nothing is not written, and nobody is told, as in Kubernetes.
+        What changes nothing is not written, and nobody gets, as in Kubernetes.
 
         :raises NotFound: when there is no such object.
         :raises Conflict: when its resourceVersion is stale.

@@ -302,11 +302,11 @@ class Reflector:
     # Trouble ---------------------------------------------------------------------------------
 
     def _followed(self) -> None:
-        told_with_others = self._outages.ended(self._resource.name)
+        reported_with_others = self._outages.ended(self._resource.name)
         if self.health is not ReflectorHealth.FOLLOWING:
             if self.health is ReflectorHealth.ABSENT:
                 _log.info("%s: installed now", self._resource.name)
-            elif self.health is not ReflectorHealth.STARTING and not told_with_others:
+            elif self.health is not ReflectorHealth.STARTING and not reported_with_others:
                 _log.info("%s: followed again", self._resource.name)
             self.health = ReflectorHealth.FOLLOWING
         self.problem = ""

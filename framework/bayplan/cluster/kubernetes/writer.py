@@ -367,7 +367,7 @@ class Writer:
             except Exception:
                 _log.exception("%s: the handler of its answer failed", type(job.write).__name__)
         elif error is not None and not isinstance(error, Stopped):
-            # Whose object has gone needs to be told nothing.
+            # Whose object has gone needs no report.
             level = logging.INFO if isinstance(error, NotFound) else logging.WARNING
             _log.log(level, "%s of %s: %s", *name_of(job.write), error)
 

@@ -275,7 +275,7 @@ def reservation_pod(node: str, group: str, source: Pod, image: str = "") -> Pod:
     )
 
 
-# What a bound pod is told --------------------------------------------------------------------
+# What a bound pod learns --------------------------------------------------------------------
 
 
 def received(pod: Pod) -> dict[str, str]:

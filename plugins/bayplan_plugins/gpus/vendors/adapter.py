@@ -121,7 +121,7 @@ def own_lock(marks: str) -> BindLock:
 
 
 class VendorAdapter(Protocol):
-    """How one system's pods ask for shares, its nodes offer them, and its runtime is told."""
+    """How one system's pods ask for shares, its nodes offer them, and what its runtime reads."""
 
     name: str
     reads: frozenset[str]
@@ -166,7 +166,7 @@ class SourceAdapter(Protocol):
 class FitAdapter(VendorAdapter, Protocol):
     """An adapter that knows a cheaper way than to choose to tell whether a node takes a pod."""
 
-    def room(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
+    def fits(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
         """Return some of the shares that a pod would get, or why it gets none."""
 
 

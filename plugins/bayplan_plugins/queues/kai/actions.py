@@ -105,13 +105,13 @@ class Actions:
             way = ways[action](candidate)
             if way is None:
                 return None
-            room = self._search().run(unit, queue, way)
-            if room is None:
+            plan = self._search().run(unit, queue, way)
+            if plan is None:
                 return None
-            self._movers.add(room.moves)
+            self._movers.add(plan.moves)
             texts = EvictionTexts(self._shares(), action, job)
-            told = {pod.key: texts.of(pod, self._queue_of(pod) or "") for pod in room.victims}
-            return replace(room, reasons=told)
+            reported = {pod.key: texts.of(pod, self._queue_of(pod) or "") for pod in plan.victims}
+            return replace(plan, reasons=reported)
         finally:
             self.searching = False
 
@@ -157,7 +157,7 @@ class Actions:
     # Ways --------------------------------------------------------------------------------
 
     def _allocate(self, candidate: _Candidate) -> EvictionPlan | None:
-        """Wait for pods that are leaving where no other room is needed."""
+        """Wait for pods that are leaving where nothing else is needed."""
         leaving = self._movers.leaving()
         nodes = self._search().without_victims(candidate.unit) if leaving else None
         if nodes is None:

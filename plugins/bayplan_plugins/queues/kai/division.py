@@ -134,8 +134,8 @@ def _share_rounds(claims: _Claims, left: AmountRows, fair: AmountRows, k: float)
         fair += given
         left -= claims.sums(given)
         np.maximum(left, 0.0, out=left)
-        spared = claims.sums(((missing < part) & (given > 0)).astype(np.float64)) > 0
-        active &= spared & (left > 0)
+        reprieved = claims.sums(((missing < part) & (given > 0)).astype(np.float64)) > 0
+        active &= reprieved & (left > 0)
     return remainder
 
 

@@ -256,7 +256,7 @@ class KaiPolicy:
         preemptible = self._jobs.is_preemptible(pod)
         return overrun(self.ledger.tree, row, self.ledger.amounts_of(pod), preemptible)
 
-    # Making room -------------------------------------------------------------------------
+    # Preemption --------------------------------------------------------------------------
 
     def may_preempt(self, unit: Unit, action: str) -> bool:
         """Tell by the unit's queue alone: a no is certain, a yes is not."""

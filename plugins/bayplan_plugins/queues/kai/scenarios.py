@@ -51,7 +51,7 @@ class Scenario:
 class Way:
     """One way to make room: who goes in what order, and what may be lost in the end.
 
-    ``line`` begins the order of victims again. ``accepts`` is told the unit and the victims that
+    ``line`` begins the order of victims again. ``accepts`` gets the unit and the victims that
     are lost, by job: those that are placed again do not count.
     """
 
@@ -90,15 +90,15 @@ class ScenarioSearch:
     def run(self, unit: Unit, queue: str, way: Way) -> EvictionPlan | None:
         """Return the first room found, for more and more pods of the unit until it has all."""
         recorded = Scenario()
-        room = None
+        plan = None
         held = 0
         for part in _parts(unit):
             found = self._solve(part, queue, way, recorded, held)
             if found is None:
                 return None
-            recorded, room = found
+            recorded, plan = found
             held = len(part.pods)
-        return room
+        return plan
 
     def without_victims(self, unit: Unit) -> Mapping[str, str] | None:
         """Return the unit's nodes once pods that are about to leave have left; None for none."""
@@ -128,9 +128,9 @@ class ScenarioSearch:
                 if self._simulated >= _MOST_SIMULATED:
                     return None
                 self._simulated += 1
-                room = self._simulate(unit, queue, way, scenario)
-                if room is not None:
-                    return _kept(scenario, room), room
+                plan = self._simulate(unit, queue, way, scenario)
+                if plan is not None:
+                    return _kept(scenario, plan), plan
                 failed.add(mark)
         return None
 
@@ -343,8 +343,8 @@ def _more(way: Way, recorded: Scenario) -> Iterator[tuple[Job, tuple[PodInfo, ..
             yield job, fresh
 
 
-def _kept(scenario: Scenario, room: EvictionPlan) -> Scenario:
+def _kept(scenario: Scenario, plan: EvictionPlan) -> Scenario:
     """Return a scenario without the victims that stay where they are."""
-    going = {pod.key for step in room.steps for pod in step}
+    going = {pod.key for step in plan.steps for pod in step}
     steps = [(job, tuple(pod for pod in step if pod.key in going)) for job, step in scenario.steps]
     return Scenario(tuple(pair for pair in steps if pair[1]))

@@ -28,10 +28,10 @@ class StaleGangs:
         self._handle = handle
         self._grace = grace
         self._since: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         """The groups that say they are stale."""
         self._texts: dict[str, str] = {}
-        """What groups that are stale were told last, by key."""
+        """What groups that are stale were reported last, by key."""
 
     def overdue(self) -> Overdue | None:
         """Return the pods of gangs that have been stale for too long."""
@@ -44,13 +44,13 @@ class StaleGangs:
         for key, group in groups.items():
             members = self._handle.gang(key)
             stated = timestamp(group.metadata.annotations.get(STALE_SINCE))
-            (self._told.add if stated else self._told.discard)(key)
+            (self._reported.add if stated else self._reported.discard)(key)
             whole = self._stale_part(members)
             if whole is None:
                 self._forget(key)
                 continue
             if key not in self._since and stated:
-                # It was told by a scheduler before this one.
+                # It was reported by a scheduler before this one.
                 self._texts[key] = stale_job_text(whole)
             since = self._since.setdefault(key, stated or now)
             self._tell(key, whole)
@@ -70,7 +70,7 @@ class StaleGangs:
         """Yield since when groups are stale, and that others are so no more."""
         for key, since in self._since.items():
             yield PatchAnnotations(KaiPodGroup, key, {STALE_SINCE: rfc3339(since)})
-        for key in self._told - self._since.keys():
+        for key in self._reported - self._since.keys():
             yield PatchAnnotations(KaiPodGroup, key, {STALE_SINCE: None})
 
     def _stale_part(self, members: GangMembers) -> Part | None:

@@ -124,7 +124,7 @@ def _in_units(refusal: QuotaRefusal, words: _Words) -> tuple[str, str, str]:
 
 
 def stale_job_text(whole: Part) -> str:
-    """Return what a gang that lost members is told: how many it has and needs."""
+    """Return what a gang that lost members is reported: how many it has and needs."""
     sets = whole.sets
     active = sum(len(one.active) for one in sets)
     text = f"{active} pods are active, minMember is {sum(one.least for one in sets)}"

@@ -27,7 +27,7 @@ def pods_to_revoke(pods: Iterable[CountedPod], used: Amounts, runtime: Amounts) 
 
     From the least important up, pods that use anything of what is overused are taken until nothing
     is. If that does not suffice, all of them are returned, the least important first. Else, from
-    the most important of them down, those that fit again are spared. (Koordinator looks at one
+    the most important of them down, those that fit again are reprieved. (Koordinator looks at one
     pod's resources at a time and forgets what is overused of others.)
     """
     of_pod = {one.pod.key: one for one in pods if one.assigned and one.preemptible}

@@ -159,7 +159,7 @@ class KoordinatorPolicy:
         refused = gate.refusal(pod.pod)
         return refused.message if refused is not None else None
 
-    # Making room -------------------------------------------------------------------------
+    # Preemption --------------------------------------------------------------------------
 
     def may_preempt(self, unit: Unit, action: str) -> bool:
         """Tell nothing: the search itself ends early."""

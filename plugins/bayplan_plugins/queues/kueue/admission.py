@@ -101,7 +101,7 @@ class Admission:
     when others change them. Quota of an evicted workload is free after :meth:`release`.
 
     :param placement: whether the pods of an assignment would really get nodes.
-    :param assumed: told of each workload that a cycle admits.
+    :param assumed: called with each workload that a cycle admits.
     :param waits: whether a workload gets what it lacks without a preemption, if it waits.
     """
 
@@ -388,11 +388,13 @@ class Admission:
         result.evicted.append(victim.key)
         both = preemptor.workload.workload, victim.workload
         priorities = compared_priorities(*both, self.settings)
-        told = preempted_message(victim)
+        reported = preempted_message(victim)
         result.events += [
             WorkloadEvent(victim.key, "Normal", "EvictedDueToPreempted", text),
             WorkloadEvent(victim.key, "Normal", "Preempted", text + priorities),
-            WorkloadEvent(preemptor.workload.key, "Normal", "PreemptedWorkload", told + priorities),
+            WorkloadEvent(
+                preemptor.workload.key, "Normal", "PreemptedWorkload", reported + priorities
+            ),
         ]
 
     def _migrate(

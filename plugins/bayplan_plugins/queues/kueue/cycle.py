@@ -68,7 +68,7 @@ class Cycle:
 
     :param pods_ready: whether all admitted workloads have their pods ready, where that matters.
     :param now: seconds since 1970.
-    :param assumed: told of each workload that is admitted.
+    :param assumed: called with each workload that is admitted.
     :param waits: whether a workload gets what it lacks without a preemption, if it waits.
     :param number: of the cycle, counted from the first.
     """

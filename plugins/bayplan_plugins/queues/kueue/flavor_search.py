@@ -114,7 +114,7 @@ class FlavorSearch:
             for asked in group.pod_sets:
                 given = _given(asked, found)
                 assignment.pod_sets.append(given)
-                tried.append(self._book(assignment, asked, given))
+                tried.append(self._record(assignment, asked, given))
                 failed |= given.mode is Mode.NO_FIT
             if failed:
                 break
@@ -386,7 +386,7 @@ class FlavorSearch:
 
     # Result ------------------------------------------------------------------------------
 
-    def _book(
+    def _record(
         self, assignment: Assignment, asked: PodSetRequests, given: PodSetAssignment
     ) -> dict[str, int]:
         """Count what a pod set was given; return the flavors that were tried last."""

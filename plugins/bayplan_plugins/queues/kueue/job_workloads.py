@@ -46,7 +46,7 @@ _OWNERS_DEEP = 3
 
 
 @dataclass
-class _Told:
+class _Reported:
     """What users and the controllers of admission checks wrote into a Workload, to be applied."""
 
     active: tuple[bool | None] | None = None
@@ -79,8 +79,8 @@ class JobWorkloads:
         """The homes by the uids of jobs and what is between them and their pods, which may outlive
         them."""
         self._virtual: dict[str, tuple[object, list[PodToCome]]] = {}
-        self._told: dict[str, _Told] = {}
-        self.told = False
+        self._reported: dict[str, _Reported] = {}
+        self.reported = False
         """Whether others have written into a Workload since this was reset."""
         for type_ in QUEUED_KINDS:
             handle.snapshot.on_object(type_, self._job_changed)
@@ -148,13 +148,13 @@ class JobWorkloads:
                 self.changed[home] = None
             return
         self.changed[home] = None
-        told = self._told.setdefault(new.key, _Told())
+        reported = self._reported.setdefault(new.key, _Reported())
         if old.spec.active is not new.spec.active:
-            self.told, told.active = True, (new.spec.active,)
+            self.reported, reported.active = True, (new.spec.active,)
         before = {one.name: one for one in old.status.admission_checks}
         for check in new.status.admission_checks:
             if before.get(check.name) != check:
-                self.told, told.checks[check.name] = True, check
+                self.reported, reported.checks[check.name] = True, check
 
     def all_changed(self) -> None:
         """Have every workload compared with its job again."""
@@ -300,7 +300,7 @@ class JobWorkloads:
         if known is None:
             # This process has just started, and the Workload is of its predecessor.
             return seen
-        known = _with_told(known, self._told.pop(key, _Told()))
+        known = _with_reported(known, self._reported.pop(key, _Reported()))
         return msgspec.structs.replace(known, metadata=seen.metadata) if seen is not None else known
 
     def _spec(self, job: QueuedJob) -> KueueWorkloadSpec:
@@ -322,12 +322,12 @@ class JobWorkloads:
         return max((self._pod_priority(one.template) for one in job.pods), default=0)
 
 
-def _with_told(known: KueueWorkload, told: _Told) -> KueueWorkload:
-    if told.active is not None:
-        spec = msgspec.structs.replace(known.spec, active=told.active[0])
+def _with_reported(known: KueueWorkload, reported: _Reported) -> KueueWorkload:
+    if reported.active is not None:
+        spec = msgspec.structs.replace(known.spec, active=reported.active[0])
         known = msgspec.structs.replace(known, spec=spec)
-    if told.checks:
-        checks = {one.name: one for one in known.status.admission_checks} | told.checks
+    if reported.checks:
+        checks = {one.name: one for one in known.status.admission_checks} | reported.checks
         status = msgspec.structs.replace(known.status, admission_checks=tuple(checks.values()))
         known = msgspec.structs.replace(known, status=status)
     return known

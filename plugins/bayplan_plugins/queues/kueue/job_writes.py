@@ -37,7 +37,7 @@ class JobWrites:
         self._jobs = jobs
         self._written = written
         self._events: dict[str, dict[str, WorkloadEvent]] = {}
-        """What is to be told, by Workload and reason."""
+        """What is to be reported, by Workload and reason."""
 
     def write(self, store: Store, keys: Iterable[str]) -> None:
         """Write what the workloads with these keys, and their jobs, do not say yet."""

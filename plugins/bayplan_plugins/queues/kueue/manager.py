@@ -61,7 +61,7 @@ class KueueManager:
         """Since when a Workload of its waits that could be admitted."""
         self._asked = -_PAUSE
         self._gone = False
-        self._told = ""
+        self._reported = ""
         snapshot = handle.snapshot
         snapshot.on_object(KueueWorkload, self._workload_changed)
         snapshot.on_object(ClusterQueue, self._queue_changed)
@@ -172,7 +172,7 @@ class KueueManager:
         return self._lease_ends if self._lease is not None else self._ends
 
     def look(self, fits: Callable[[], bool]) -> str | None:
-        """Return what is to be told since this was last asked, which the log has, too.
+        """Return what is to be reported since this was last asked, which the log has, too.
 
         :param fits: tells whether any Workload of its waits that could be admitted.
         :return: None for nothing.
@@ -186,9 +186,9 @@ class KueueManager:
             self._fits_since = since if fits() else None
         text = self.at_work
         self._gone = self._gone or (self._lease is None and self._was_here and not text)
-        if text == self._told:
+        if text == self._reported:
             return None
-        before, self._told = self._told, text
+        before, self._reported = self._reported, text
         if before and text:
             return None
         if text:

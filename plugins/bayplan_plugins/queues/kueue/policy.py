@@ -87,7 +87,7 @@ class KueuePolicy:
             self._waits,
         )
         self._line = AdmissionLine(handle, self._admission, self._pods, self._jobs, self._dry_run)
-        self._room: tuple[int, bool] = (-1, False)
+        self._any_fits: tuple[int, bool] = (-1, False)
         self._redefined = True
         self._ticked_at = 0.0
         self._next_change: float | None = None
@@ -138,7 +138,7 @@ class KueuePolicy:
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         if not self._handle.snapshot.in_trial:
             if not placed:
-                self._room = (self._room[0], True)
+                self._any_fits = (self._any_fits[0], True)
         elif not placed:
             self._growth.pop(pod.key, None)
         elif not self._dry_run.is_running and self._pods.would_grow(pod):
@@ -165,13 +165,13 @@ class KueuePolicy:
         """Look whether Kueue's manager is at work; tell whether that has changed."""
         if self._never or not self.has_queues:
             return False
-        told = self._manager.look(self._line.any_would_fit)
-        if told is None:
+        reported = self._manager.look(self._line.any_would_fit)
+        if reported is None:
             return False
         self._begin_again()
         reason = "LeftToKueue" if self.left_to else "TakenOverFromKueue"
         for name in self._handle.snapshot.objects(ClusterQueue):
-            self._handle.submit(Event(name, "Normal", reason, told, about="ClusterQueue"))
+            self._handle.submit(Event(name, "Normal", reason, reported, about="ClusterQueue"))
         return True
 
     def _begin_again(self) -> None:
@@ -299,8 +299,8 @@ class KueuePolicy:
         """Apply what time, admission checks and pods that get ready change."""
         due = self._next_change is not None and self._next_change <= now
         late = now >= self._ticked_at + _TICK_SECONDS
-        if due or late or self._redefined or self._jobs.told:
-            self._redefined, self._jobs.told, self._ticked_at = False, False, now
+        if due or late or self._redefined or self._jobs.reported:
+            self._redefined, self._jobs.reported, self._ticked_at = False, False, now
             self._admission.note_pods(self._ready, now)
             self._admission.tick(now)
 
@@ -325,8 +325,8 @@ class KueuePolicy:
     def _flush(self, now: float) -> None:
         """Try all again that wait, if nodes have changed or any pod has left one."""
         version = self._handle.snapshot.nodes.node_version
-        if self._room != (version, False):
-            self._room = (version, False)
+        if self._any_fits != (version, False):
+            self._any_fits = (version, False)
             for queue in self._admission.store.cluster_queues:
                 self._admission.store.flush(queue, now)
 
@@ -512,7 +512,7 @@ class KueuePolicy:
         """Return how many running jobs have to end, in order, for a workload to be admitted."""
         return self._line.until_admitted(unit, jobs)
 
-    # Making room -------------------------------------------------------------------------
+    # Preemption --------------------------------------------------------------------------
 
     def may_preempt(self, unit: Unit, action: str) -> bool:
         """Make no room for single units: admission evicts before it admits."""

@@ -78,7 +78,7 @@ class Placement(Protocol):
 
 
 class Assumed(Protocol):
-    """Told of each workload that a cycle admits, before the next one is tried."""
+    """Called with each workload that a cycle admits, before the next one is tried."""
 
     def __call__(self, workload: WorkloadInfo, assignment: Assignment) -> None:
         """Count a workload as placed."""

@@ -147,7 +147,7 @@ def beyond_limits(workload: KueueWorkload) -> str:
 
     The text is that of Kueue's ``ValidateResources``.
     """
-    told = []
+    reported = []
     for number, pod_set in enumerate(workload.spec.pod_sets):
         spec = pod_set.template.spec
         parts = [
@@ -165,8 +165,8 @@ def beyond_limits(workload: KueueWorkload) -> str:
             if larger:
                 path = f"spec.podSets[{number}].template.spec.{name}"
                 shown = ", ".join(f'"{resource}"' for resource in larger)
-                told.append(f"{path}: Invalid value: [{shown}]: {_BEYOND}")
-    return f"[{', '.join(told)}]" if len(told) > 1 else "".join(told)
+                reported.append(f"{path}: Invalid value: [{shown}]: {_BEYOND}")
+    return f"[{', '.join(reported)}]" if len(reported) > 1 else "".join(reported)
 
 
 def _asked(workload: KueueWorkload) -> tuple[PodSetRequests, ...]:

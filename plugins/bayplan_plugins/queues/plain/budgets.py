@@ -52,12 +52,12 @@ class BudgetGate:
 
     def __init__(self, args: BudgetArgs, source: UsageSource | None = None) -> None:
         # Only who has budgets pays for what reads them.
-        from bayplan.billing.book import BookFiles
         from bayplan.billing.budgets import Budgets
+        from bayplan.billing.terms import BillingTermsFiles
         from bayplan.metering.journal import Journal
 
-        self._files = BookFiles(args.prices, args.accounts)
-        self._budgets = Budgets(self._files.book, source or Journal(args.journal))
+        self._files = BillingTermsFiles(args.prices, args.accounts)
+        self._budgets = Budgets(self._files.terms, source or Journal(args.journal))
         self._looked = 0.0
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="budgets")
         self._known: dict[str, _Known] = {}

@@ -234,7 +234,7 @@ class PlainPolicy:
         """Write nothing: ConfigMaps and ResourceQuotas have no status of queues."""
         return ()
 
-    # Making room -------------------------------------------------------------------------
+    # Preemption --------------------------------------------------------------------------
 
     def may_preempt(self, unit: Unit, action: str) -> bool:
         """Tell whether the unit's queue may take anything back, or has jobs of lower priority."""

@@ -29,7 +29,7 @@ PLUGIN_NAMES = frozenset(
     )
 )
 """The plugins of Volcano; those that choose nodes have no vote here."""
-_MAKE_ROOM = ("reclaim", "preempt", "gangreclaim", "gangpreempt")
+_PREEMPTING = ("reclaim", "preempt", "gangreclaim", "gangpreempt")
 
 
 class PluginArgs(Args):
@@ -127,9 +127,9 @@ class VolcanoArgs(Args):
         return [*usual, "reclaim", "preempt"] if self.policy else usual
 
     @property
-    def room_actions(self) -> Sequence[str]:
+    def preempting_actions(self) -> Sequence[str]:
         """The actions that make room, in order."""
-        return [name for name in self.action_names if name in _MAKE_ROOM]
+        return [name for name in self.action_names if name in _PREEMPTING]
 
     @property
     def all_tiers(self) -> Sequence[Sequence[PluginArgs]]:

@@ -49,7 +49,7 @@ class VolcanoPolicy:
             "capacity" if "capacity" in named else "proportion" if "proportion" in named else ""
         )
         self.name: str = divides or "drf"
-        self.actions: Sequence[str] = tuple(args.room_actions)
+        self.actions: Sequence[str] = tuple(args.preempting_actions)
         hierarchical = divides == "capacity" and named["capacity"].enable_hierarchy
         self.ledger = self._ledger(hierarchical)
         jobs = Jobs(handle, self.ledger)
@@ -190,7 +190,7 @@ class VolcanoPolicy:
         """Refuse nodes as the plugins do, such as nodes that are lent at certain hours."""
         return self.tiers.refused_nodes(pod, nodes)
 
-    # Making room -------------------------------------------------------------------------
+    # Preemption --------------------------------------------------------------------------
 
     def may_preempt(self, unit: Unit, action: str) -> bool:
         """Tell whether the action is one of Volcano's that are on; the search ends early."""

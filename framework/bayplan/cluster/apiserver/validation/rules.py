@@ -63,7 +63,7 @@ def problems(
 ) -> list[Cause]:
     """Return what the API server refuses in an object that is to be stored.
 
-    What was wrong before the request is not told again: controllers and simulations make objects
+    What was wrong before the request is not shown again: controllers and simulations make objects
     that say only what matters to them.
 
     :param before: the object as it was, None for a new one.

@@ -315,7 +315,7 @@ class VirtualGpuAdapter:
 
     # The choice --------------------------------------------------------------------------------
 
-    def room(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
+    def fits(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
         """Return a GPU for a pod that requests one; else the choice.
 
         None for a pod that HAMi denies; one that runs all the same keeps its GPUs.
@@ -383,7 +383,7 @@ class VirtualGpuAdapter:
             self._use.limited = frozenset(self._limits)
         return self._limits.get(namespace, NO_LIMITS)
 
-    # What the runtime is told ------------------------------------------------------------------
+    # What the runtime learns ------------------------------------------------------------------
 
     def written(
         self, pod: PodInfo, node: Node, gpus: Sequence[OfferedGpu], own: Sequence[Share], now: float

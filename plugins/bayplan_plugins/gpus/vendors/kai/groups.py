@@ -187,7 +187,7 @@ class GpuGroups:
         gpu, own = self.gpu_memory(node), self.on_node(node)
         return any(own[name].memory(gpu) > gpu for name in groups if name in own)
 
-    def room(self, request: GpuShareRequest, node: str) -> int:
+    def slots(self, request: GpuShareRequest, node: str) -> int:
         """Return how many such pods a node takes at most; 0 where not even one fits."""
         if self.choose(request, node) is None:
             return 0
@@ -371,7 +371,7 @@ class GpuGroups:
     def failed(self, pod: PodInfo, node: str) -> None:
         """Name the groups that a pod opens otherwise: its reservation may be in the way.
 
-        A reservation pod that has not told its GPU so far is not waited for any longer.
+        A reservation pod that has not reported its GPU so far is not waited for any longer.
         """
         for name in self.of_pod(pod.key):
             group = self._nodes[node][name]

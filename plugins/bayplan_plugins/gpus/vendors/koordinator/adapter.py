@@ -59,7 +59,7 @@ _Amounts = tuple[tuple[str, int], ...]
 _PERCENT = 100
 _ROUNDING = 1e-12
 """Less than a byte of any GPU's memory, more than an error of floating point."""
-_Cards: TypeAlias = tuple[OfferedGpu, ...] | str
+_Offer: TypeAlias = tuple[OfferedGpu, ...] | str
 
 
 class KoordinatorAdapter:
@@ -72,7 +72,7 @@ class KoordinatorAdapter:
         self._snapshot = snapshot
         self.use(args or KoordinatorArgs())
         self._particular: set[str] = set()
-        self._known: dict[str, tuple[KoordinatorDevice, Mapping[str, str], _Cards]] = {}
+        self._known: dict[str, tuple[KoordinatorDevice, Mapping[str, str], _Offer]] = {}
         self._read_templates: tuple[ConfigMap | None, Templates] = (None, {})
 
     def follow(self, changed: Callable[[str | None], None]) -> None:
@@ -185,7 +185,7 @@ class KoordinatorAdapter:
             self._note(name, gpus)
         return known[2]
 
-    def _note(self, name: str, gpus: _Cards) -> None:
+    def _note(self, name: str, gpus: _Offer) -> None:
         """Remember a node where not any GPU with enough left does for a pod."""
         machine = _machine(()) if isinstance(gpus, str) else _machine(gpus)
         if machine.honor or machine.vendor in PARTICULAR_VENDORS:
@@ -193,7 +193,7 @@ class KoordinatorAdapter:
         else:
             self._particular.discard(name)
 
-    def room(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
+    def fits(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
         """Return what tells whether a node can take a pod: its devices, or only the primary ones.
 
         On a node with enough NICs for whatever GPUs are taken, NICs need not be looked at.
@@ -250,7 +250,7 @@ class KoordinatorAdapter:
         taken = {one.gpu for one in own}
         by_index = {gpu.index: gpu for gpu in gpus if gpu.index in taken}
         allocations = [allocation_of(one, by_index.get(one.gpu)) for one in own]
-        told = tell(
+        reported = tell(
             pod.labels,
             node.metadata.name,
             vendor,
@@ -261,7 +261,7 @@ class KoordinatorAdapter:
         has_gpus = any(one is not None and one.kind == GPU for one in allocations)
         name = VENDOR_LOCKS.get(vendor) if has_gpus else None
         lock = own_lock(ALLOCATED) if name is None else BindLock(name, LOCK_SECONDS, ALLOCATED)
-        return Written(told.annotations, told.labels, lock=lock if allocations else None)
+        return Written(reported.annotations, reported.labels, lock=lock if allocations else None)
 
     # Templates -------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class KoordinatorAdapter:
         return {**self._read_templates[1], **own}
 
 
-def _read_gpus(found: KoordinatorDevice, node: Node) -> _Cards:
+def _read_gpus(found: KoordinatorDevice, node: Node) -> _Offer:
     try:
         return tuple(gpu_of(one) for one in devices_of(found, node))
     except ValueError as exc:

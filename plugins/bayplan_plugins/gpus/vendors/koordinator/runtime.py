@@ -20,7 +20,7 @@ from bayplan.dialects.koordinator.allocations import (
 )
 from bayplan.dialects.koordinator.requests import GPU, GPU_CORE, GPU_MEMORY
 
-__all__ = ["PARTICULAR_VENDORS", "Told", "check", "gpu_minors", "tell"]
+__all__ = ["PARTICULAR_VENDORS", "Recorded", "check", "gpu_minors", "tell"]
 
 _ISOLATION = "koordinator.sh/gpu-isolation-provider"
 _HAMI_CORE = "HAMi-core"
@@ -37,7 +37,7 @@ _METAX_DEVICES = "metax-tech.com/gpu-devices-allocated"
 _METAX_UNIT = 2**20
 
 
-class Told(msgspec.Struct, frozen=True):
+class Recorded(msgspec.Struct, frozen=True):
     """What is written for a pod: its annotations and labels."""
 
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
@@ -66,7 +66,7 @@ def tell(
     model: str,
     allocations: Sequence[Allocation],
     now: float,
-) -> Told:
+) -> Recorded:
     """Return what tells the device plugins of a node which devices a pod got.
 
     :param labels: those of the pod.
@@ -77,16 +77,16 @@ def tell(
     """
     gpus = [one for one in allocations if one.kind == GPU]
     binding = _Binding(now, gpus, model)
-    told = Told({ALLOCATED: allocated_text(allocations), BIND_TIME: binding.nanoseconds})
+    reported = Recorded({ALLOCATED: allocated_text(allocations), BIND_TIME: binding.nanoseconds})
     if not gpus:
-        return told
-    told.annotations[GPU_MINORS] = gpu_minors(gpus)
+        return reported
+    reported.annotations[GPU_MINORS] = gpu_minors(gpus)
     if labels.get(_ISOLATION) == _HAMI_CORE:
-        told.labels[_HAMI_NODE] = node
+        reported.labels[_HAMI_NODE] = node
     adapter = _VENDORS.get(vendor)
     if adapter is not None:
-        told.annotations.update(adapter(binding))
-    return told
+        reported.annotations.update(adapter(binding))
+    return reported
 
 
 def check(vendor: str, allocations: Sequence[Allocation]) -> None:

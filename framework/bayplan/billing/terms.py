@@ -12,7 +12,7 @@ from bayplan.billing.accounts import Accounts, load_accounts
 from bayplan.billing.prices import PriceList, check_rewritten, load_prices
 from bayplan.errors import InputError
 
-__all__ = ["Book", "BookFiles"]
+__all__ = ["BillingTerms", "BillingTermsFiles"]
 
 _log = logging.getLogger("bayplan.billing")
 _Stamp = tuple[int, int, int] | None
@@ -20,7 +20,7 @@ _Stamp = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True)
-class Book:
+class BillingTerms:
     """A price list, and accounts in its currency.
 
     :raises InputError: when they are in two currencies.
@@ -34,10 +34,10 @@ class Book:
             self.accounts.check_currency(self.prices)
 
 
-class BookFiles:
-    """The files of a book, which is read again when they change.
+class BillingTermsFiles:
+    """The files of billing terms, which are read again when they change.
 
-    What cannot be used changes nothing: the book that was read before holds.
+    What cannot be used changes nothing: the terms that were read before hold.
 
     :param now: returns milliseconds since 1970.
     :raises InputError: when the files cannot be used at the start.
@@ -53,13 +53,13 @@ class BookFiles:
         self._accounts = accounts
         self._now = now
         self._stamps = self._look()
-        self._book = self._read()
+        self._terms = self._read()
         self.problem = ""
         """Why the files as they are now are not in use, "" if they are."""
 
-    def book(self) -> Book:
-        """Return the book as it was read last."""
-        return self._book
+    def terms(self) -> BillingTerms:
+        """Return the terms as they were read last."""
+        return self._terms
 
     def refresh(self, force: bool = False) -> None:
         """Read the files again if they have changed; ``force`` does not ask whether they have."""
@@ -70,19 +70,19 @@ class BookFiles:
         self._stamps = stamps
         try:
             new = self._read()
-            check_rewritten(self._book.prices, new.prices, self._now())
+            check_rewritten(self._terms.prices, new.prices, self._now())
         except InputError as exc:
             self.problem = str(exc)
             _log.error("prices and accounts not reloaded: %s", exc)
             return
         self.problem = ""
-        if new != self._book:
-            self._book = new
+        if new != self._terms:
+            self._terms = new
             _log.info("prices and accounts reloaded")
 
-    def _read(self) -> Book:
+    def _read(self) -> BillingTerms:
         accounts = None if self._accounts is None else load_accounts(self._accounts)
-        return Book(load_prices(self._prices), accounts)
+        return BillingTerms(load_prices(self._prices), accounts)
 
     def _look(self) -> tuple[_Stamp, _Stamp]:
         return _stamp(self._prices), _stamp(self._accounts)
