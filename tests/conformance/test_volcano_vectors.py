@@ -21,8 +21,9 @@ def test_cycle(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     reason = out_of_scope(case)
     if reason is not None:
         pytest.skip(f"out of scope: {reason}")
-    told = differences(case, run(case, monkeypatch, tmp_path))
-    reason = better_answer(case)
+    found = run(case, monkeypatch, tmp_path)
+    told = differences(case, found)
+    reason = better_answer(case, found.bound)
     if told and reason is not None:
         pytest.xfail(f"better answer, as {reason}")
     assert told == []

@@ -82,7 +82,7 @@ async def test_a_pod_is_bound_once_its_gpu_is_attached(
             assert seconds_of(found["at"]) >= int(began)
             await happens(lambda: cluster.placements() == {"p": "n0"})
             assert time.time() - began >= 1
-            await happens(lambda: "waits for GPU a100-0 to be attached" in told(cluster, "p"))
+            await happens(lambda: "waits for device a100-0 to be attached" in told(cluster, "p"))
 
 
 async def test_a_gpu_that_fails_is_given_back_and_another_one_is_attached(

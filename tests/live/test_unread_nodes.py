@@ -67,7 +67,7 @@ class Teller:
     def at(self, now: float, **problems: str) -> list[str]:
         """Return what is told of nodes at a time; "" ends a problem."""
         for node, text in problems.items():
-            self.snapshot.set_problem(node, "cards", text)
+            self.snapshot.set_problem(node, "GPUs", text)
         before = len(self.events)
         self._unread.look(self.snapshot, now)
         return [f"{event.pod} {event.message}" for event in self.events[before:]]
@@ -114,7 +114,7 @@ def test_problems_of_a_node_that_is_gone_are_forgotten() -> None:
     snapshot = Snapshot()
     snapshot.set_node(make_node("n"))
     snapshot.sync()
-    snapshot.set_problem("n", "cards", "a")
+    snapshot.set_problem("n", "GPUs", "a")
     snapshot.delete_node("n")
     snapshot.sync()
     assert not snapshot.problems

@@ -49,8 +49,8 @@ from bayplan.dialects.reading import timestamp
 from bayplan.plugin.base import Skip
 from bayplan.plugin.devices import GpuHolder, NodeDevices
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
-from bayplan_plugins.gpu_sharing.columns import GpuColumns
 from bayplan_plugins.gpus.vendors.adapter import own_lock
+from bayplan_plugins.gpus.vendors.kai.fit import KaiFit
 from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
 from bayplan_plugins.gpus.vendors.kai.requests import known_share, says_shares
 
@@ -99,7 +99,7 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         super().__init__(args, handle)
         self._groups = handle.snapshot.shared(GpuGroups, GpuGroups)
         self._groups.spreads = args.gpus == "spread"
-        self._columns = GpuColumns(self._groups)
+        self._fit = KaiFit(self._groups)
         self._prepared: set[str] = set()
 
     @hookimpl
@@ -136,16 +136,16 @@ class GPUSharing(Plugin[GPUSharingArgs]):
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes whose GPUs have too little left."""
         request = _request(pod)
-        able = self._columns.may_ever(request, nodes)
+        able = self._fit.may_ever(request, nodes)
         yield Reject(~able, _TOO_LITTLE, resolvable=False)
-        yield Reject(able & (self._columns.slots(request, nodes) < 1), _TOO_LITTLE)
+        yield Reject(able & (self._fit.slots(request, nodes) < 1), _TOO_LITTLE)
 
     @hookimpl
     def slots(self, pod: PodInfo, nodes: NodeView) -> IntColumn:
         """Return how many pods equal to this one the GPUs of each node have left."""
         if known_share(pod) is None:
             return np.full(len(nodes), np.iinfo(np.int64).max, dtype=np.int64)
-        return self._columns.slots(_request(pod), nodes)
+        return self._fit.slots(_request(pod), nodes)
 
     @hookimpl
     def pre_score(self, pod: PodInfo) -> Skip | None:
@@ -159,14 +159,14 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         used = np.clip(nodes.used(GPU) / offered, 0.0, 1.0)
         if self.args.nodes == "spread":
             return 2 * _HALF * (1 - used)
-        return _HALF * used + np.where(self._columns.joins(_request(pod), nodes), _HALF, 0.0)
+        return _HALF * used + np.where(self._fit.joins(_request(pod), nodes), _HALF, 0.0)
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterator[Remedy]:
         """Say what is missing on the GPU of each node that has the most left."""
         request = _request(pod)
-        able = self._columns.may_ever(request, nodes)
-        slots = self._columns.slots(request, nodes)
+        able = self._fit.may_ever(request, nodes)
+        slots = self._fit.slots(request, nodes)
         for node, may, count in zip(nodes, able, slots, strict=True):
             if may and count < 1:
                 gpu = self._groups.gpu_memory(node.name)

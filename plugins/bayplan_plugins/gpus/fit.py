@@ -2,7 +2,8 @@
 
 Amounts decide for most requests: columns compare them for all nodes at once. Where an adapter's
 rules decide, ``choice`` asks it for the nodes that are left. Whole GPUs whose topology matters are
-chosen among :meth:`~bayplan_plugins.gpus.whole_gpus.WholeGpus.free`.
+chosen among :meth:`~bayplan_plugins.gpus.whole_gpus.WholeGpus.free`; fractions in KAI's words by
+:mod:`~bayplan_plugins.gpus.vendors.kai.fit`.
 """
 
 from __future__ import annotations

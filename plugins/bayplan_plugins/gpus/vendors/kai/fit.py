@@ -1,4 +1,4 @@
-"""What the GPUs of each node have left for pods that share them, as columns."""
+"""Is a GPU full for a fraction in KAI's words: answers for many nodes at once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bayplan.dialects.kai.shares import (
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
 
-__all__ = ["GpuColumns"]
+__all__ = ["KaiFit"]
 
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 
 
-class GpuColumns:
+class KaiFit:
     """Answers for many nodes at once; only nodes with shared GPUs are looked at one by one."""
 
     def __init__(self, groups: GpuGroups) -> None:
