@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakSet
 
 from bayplan.api.podgroup import UnschedulableReason
 from bayplan.cluster.protocol import Event, PatchAnnotations, PatchStatus
@@ -72,11 +73,17 @@ def hooks_of(cls: type[Plugin[Any]]) -> list[str]:
 # The class -----------------------------------------------------------------------------------
 
 
+_checked: WeakSet[type[Plugin[Any]]] = WeakSet()
+"""Classes that keep the contract: each is checked once, though every profile asks again."""
+
+
 def check_class(name: str, cls: type[Plugin[Any]], where: str = "") -> None:
     """Check a plugin class without making one.
 
     :raises InputError: saying what to fix.
     """
+    if cls in _checked:
+        return
 
     def wrong(text: str) -> InputError:
         return InputError(f'plugin "{name}": {text}', where)
@@ -108,6 +115,7 @@ def check_class(name: str, cls: type[Plugin[Any]], where: str = "") -> None:
         raise wrong("has a sign, though by_spec says that nothing but the spec counts")
     if cls.normalize_scores is Normalize.HOOK and "normalize" not in marked:
         raise wrong("normalize_scores is Normalize.HOOK, but there is no normalize hook")
+    _checked.add(cls)
 
 
 def _check_hook(

@@ -7,10 +7,10 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from bayplan.dialects.koordinator.gangs import PLUGIN_NAMES
@@ -44,7 +44,7 @@ class PluginFinder:
     @cached_property
     def entry_points(self) -> Mapping[str, EntryPoint]:
         """The installed plugins' entry points by name."""
-        return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+        return _installed(tuple((path, _changed_at(path)) for path in sys.path))
 
     def local(self) -> Mapping[str, type[Plugin[Any]]]:
         """Return the plugins of the plugins folder, by name."""
@@ -73,6 +73,21 @@ class PluginFinder:
         cls = _import(target, name, where)
         check_class(name, cls, where)
         return cls
+
+
+@lru_cache(1)
+def _installed(_: tuple[tuple[str, int], ...]) -> Mapping[str, EntryPoint]:
+    """Return the entry points of plugins; read again when a folder of Python's path changes."""
+    found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    return MappingProxyType(found)
+
+
+def _changed_at(path: str) -> int:
+    """Return when a folder changed last, in nanoseconds; -1 if there is none."""
+    try:
+        return Path(path or ".").stat().st_mtime_ns
+    except OSError:
+        return -1
 
 
 def _import(target: str, name: str, where: str) -> type[Plugin[Any]]:

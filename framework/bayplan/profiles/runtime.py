@@ -89,29 +89,25 @@ def guard(call: HookCall, function: Callable[P, T], *args: P.args, **kwargs: P.k
         raise call.failed(exc) from exc
 
 
-_marked_names: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+_arguments: WeakKeyDictionary[type, Mapping[str, tuple[str, ...]]] = WeakKeyDictionary()
 
 
-def _marked(cls: type) -> frozenset[str]:
-    """Return the names of a class that are marked with ``@hookimpl``, found once per class."""
-    names = _marked_names.get(cls)
-    if names is None:
-        names = _marked_names[cls] = frozenset(
-            name
-            for name in dir(cls)
-            if hasattr(inspect.getattr_static(cls, name, None), f"{hookspecs.PROJECT}_impl")
-        )
-    return names
+def _arguments_of(plugin: AnyPlugin) -> Mapping[str, tuple[str, ...]]:
+    """Return a plugin's hooks with their arguments; pluggy finds and verifies them once a class.
 
-
-class _Manager(pluggy.PluginManager):
-    """pluggy's manager; it inspects marked names only, which is most of the cost of a profile."""
-
-    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        """Return the options of a hook implementation, None for any other attribute."""
-        if name not in _marked(type(plugin)):
-            return None
-        return super().parse_hookimpl_opts(plugin, name)
+    :raises pluggy.PluginValidationError: for a class that ``check_class`` has not passed.
+    """
+    known = _arguments.get(type(plugin))
+    if known is None:
+        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
+        manager.register(plugin)
+        manager.check_pending()
+        found = ((hook, getattr(manager.hook, hook).get_hookimpls()) for hook in hook_names())
+        known = _arguments[type(plugin)] = {
+            hook: impls[0].argnames for hook, impls in found if impls
+        }
+    return known
 
 
 class Runtime:
@@ -149,19 +145,15 @@ class Runtime:
             named has all plugins, with weight 1.
         :raises pluggy.PluginValidationError: for a class that ``check_class`` has not passed.
         """
-        manager = _Manager(hookspecs.PROJECT)
-        manager.add_hookspecs(hookspecs)
-        for name, plugin in plugins.items():
-            manager.register(plugin, name=name)
-        manager.check_pending()
-        hooks: dict[str, Hook] = {}
-        for hook, arguments in hook_names().items():
-            found = {impl.plugin_name: impl for impl in getattr(manager.hook, hook).get_hookimpls()}
-            hooks[hook] = tuple(
-                _compile(plugins[name], name, hook, found[name], arguments, weight)
+        implemented = {name: _arguments_of(plugin) for name, plugin in plugins.items()}
+        hooks = {
+            hook: tuple(
+                _compile(plugins[name], name, hook, implemented[name][hook], arguments, weight)
                 for name, weight in points.get(hook, [(name, 1) for name in plugins])
-                if name in found
+                if hook in implemented[name]
             )
+            for hook, arguments in hook_names().items()
+        }
         queueing = next((_guarded_queueing(call) for call in hooks["queueing"]), None)
         return cls(dict(plugins), hooks, queueing)
 
@@ -229,13 +221,15 @@ def _compile(
     plugin: AnyPlugin,
     name: str,
     hook: str,
-    impl: pluggy.HookImpl,
+    taken: tuple[str, ...],
     arguments: tuple[str, ...],
     weight: int,
 ) -> HookCall:
-    picks = tuple(arguments.index(argument) for argument in impl.argnames)
-    call = _guarded(impl.function, picks, name, hook, ANSWERS.get(hook))
-    return HookCall(plugin, name, hook, call, impl.function, weight)
+    """Return the call of a hook, which takes some of its arguments."""
+    function = getattr(plugin, hook)
+    picks = tuple(arguments.index(argument) for argument in taken)
+    call = _guarded(function, picks, name, hook, ANSWERS.get(hook))
+    return HookCall(plugin, name, hook, call, function, weight)
 
 
 def _guarded_queueing(call: HookCall) -> Queueing:
