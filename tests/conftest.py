@@ -1,6 +1,7 @@
 """Options of the whole suite, and tests that are coroutines."""
 
 import asyncio
+import gc
 import inspect
 import os
 import re
@@ -87,6 +88,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Scheduling:
     return _Scheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking what all tests share over and over."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
