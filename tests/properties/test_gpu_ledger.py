@@ -68,11 +68,9 @@ class Machines:
             pod, node = self.snapshot.placed[keys[number % len(keys)]]
             if what == "go":
                 self.snapshot.remove_pod(pod.key)
-            elif not pod.spec.node_name and self.ledger.gives_whole(pod, node):
-                gpus = self.ledger.whole(node)
-                assert gpus is not None
+            elif not pod.spec.node_name and (gpus := self.ledger.whole(node)) is not None:
                 free, count = gpus.free(pod.uid), gpu_count(pod.requests)
-                if len(free) >= count:
+                if 0 < count <= len(free):
                     self.ledger.hold_gpus(pod, node, free[-count:])
 
     def attempt(self, steps: list[Any], kept: bool) -> None:

@@ -257,9 +257,6 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
             return None
         now = self._selector.state_of_node(pod, request, node.name)
         attempts = self._selector.attempts(pod, request)
-        if now is not None and not self._ledger.gives_whole(pod, node.name):
-            # What the pod asks for means a share on this node.
-            return None
         if now is None:
             asked = attempts[0].constraints
             if asked != NO_CONSTRAINTS:

@@ -179,7 +179,7 @@ class GpuLedger:
         """
         shares, said = self._remembered.pop((pod.uid, node), ((), ()))
         stated = self._stated(pod, node, known)
-        whole = known.whole if self._is_whole(pod, known) else None
+        whole = known.whole if _is_whole(pod, known) else None
         if stated and (not shares or stated != said):
             # What another scheduler or device plugin wrote since then wins.
             shares = stated
@@ -216,14 +216,6 @@ class GpuLedger:
         said = shares_gpus(pod.requests) or (count > 0 and len(gpus) == count)
         return known.whole_shares(gpus) if said else ()
 
-    def _is_whole(self, pod: PodInfo, known: NodeGpus) -> bool:
-        """Tell whether a pod gets whole GPUs of a node that are chosen by topology."""
-        if known.whole is None or not gpu_count(pod.requests):
-            return False
-        adapter = known.adapter
-        request = self.requests(pod).get(adapter.name) if adapter is not None else None
-        return request is None or request.whole or request.counted
-
     def _may_have(self, pod: PodInfo, node: str, known: NodeGpus, shares: Sequence[Share]) -> bool:
         """Tell whether nobody has GPUs of a pod for certain that are whole ones of its own."""
         taken = {
@@ -258,7 +250,7 @@ class GpuLedger:
         ]
         for uid in found:
             pod = self._pods[node].get(uid)
-            if pod is not None and known.whole is not None and self._is_whole(pod, known):
+            if pod is not None and known.whole is not None and _is_whole(pod, known):
                 guess = self._first_free(pod, node, known, known.whole)
                 self._assign(pod, node, known, guess, guessed=True, lasting=lasting)
 
@@ -271,7 +263,7 @@ class GpuLedger:
     def _guess_again(self, node: str, known: NodeGpus, whole: WholeGpus) -> None:
         """Guess again for all pods with whole GPUs that nothing states, from another report."""
         own = self._pods.get(node, {})
-        pods = [own[uid] for uid in own if uid in known.guessed and self._is_whole(own[uid], known)]
+        pods = [own[uid] for uid in own if uid in known.guessed and _is_whole(own[uid], known)]
         for pod in pods:
             self._assign(pod, node, known, None)
         for pod in pods:
@@ -485,7 +477,7 @@ class GpuLedger:
         """Return what a pod goes on holding of a node that offers other GPUs than before."""
         if before is None or pod.uid not in before.held:
             return ()
-        if known.whole is not None and self._is_whole(pod, known):
+        if known.whole is not None and _is_whole(pod, known):
             gpus = before.gpus_of(pod.uid)
             is_there = all(0 <= gpu < len(known.whole.machine) for gpu in gpus)
             return known.whole_shares(gpus) if is_there and pod.uid not in before.guessed else ()
@@ -534,11 +526,6 @@ class GpuLedger:
         """
         known = self._known(node)
         return known.whole if known is not None else None
-
-    def gives_whole(self, pod: PodInfo, node: str) -> bool:
-        """Tell whether a pod gets whole GPUs of a node that are chosen by topology."""
-        known = self._known(node)
-        return known is not None and self._is_whole(pod, known)
 
     def uids(self, node: str) -> frozenset[str]:
         """Return the pods on a node that ask for GPUs, by uid."""
@@ -702,6 +689,11 @@ class GpuLedger:
             if uid in pods
             for share in shares
         ]
+
+
+def _is_whole(pod: PodInfo, known: NodeGpus) -> bool:
+    """Tell whether a pod gets whole GPUs of a node that are chosen by topology."""
+    return known.whole is not None and gpu_count(pod.requests) > 0
 
 
 def _problem(node: Node, machine: Machine | str) -> str:
