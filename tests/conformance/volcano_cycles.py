@@ -19,7 +19,7 @@ from bayplan.profiles.loading import load_profiles
 from bayplan.queues.tree import AmountRows
 from bayplan.testing import Cluster, make_object
 from bayplan_plugins.queues.volcano import configuration as configuration_of_volcano
-from bayplan_plugins.queues.volcano.inqueue import Inqueue
+from bayplan_plugins.queues.volcano.admitted_amounts import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
 from bayplan_plugins.queues.volcano.plugins.base import Enqueue, VolcanoPlugin
 from bayplan_plugins.queues.volcano.tiers import PLUGINS

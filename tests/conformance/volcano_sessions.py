@@ -14,8 +14,8 @@ from tests.conformance.volcano_cycles import Case, configuration, objects
 from bayplan.api import VolcanoPodGroup
 from bayplan.testing import Cluster, make_object, refusals, scores
 from bayplan_plugins.queues.plugin import Queues
+from bayplan_plugins.queues.volcano.admitted_amounts import Inqueue
 from bayplan_plugins.queues.volcano.entitlements import dominant_share
-from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Jobs
 from bayplan_plugins.queues.volcano.node_groups import VolcanoNodeGroups
 from bayplan_plugins.queues.volcano.plugins.base import VolcanoPlugin

@@ -1,7 +1,8 @@
 """The binding cycle of a placed unit: Permit, PreBind, Bind, PostBind, and what happens on failure.
 
 All pods of a unit are bound, or none: until the first binding is written, any refusal gives back
-the nodes of the whole unit.
+the nodes of the whole unit. What may succeed at once when it is repeated, the cluster's writer has
+repeated before.
 """
 
 from __future__ import annotations

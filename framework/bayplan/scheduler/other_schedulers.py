@@ -1,4 +1,7 @@
-"""Other schedulers that may give out what this one does."""
+"""The names of other schedulers that may give out what this one does, for the locks of nodes.
+
+Who keeps a GPU that two of them gave out is decided by the ledger of GPUs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Permit: placed units that plugins hold back, and how each wait ends.
 
+A gang does not wait here for its members: the cycle places all of them, or none.
+
 Each plugin holds each pod separately. A unit goes on when every plugin has let go of every pod. It
 is refused when a plugin rejects it, or when the first of its waits times out. Orders (``allow``,
 ``reject``) may come from any hook, listener or thread; ``settle`` applies them between cycles.

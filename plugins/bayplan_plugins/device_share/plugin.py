@@ -1,7 +1,7 @@
 """DeviceShare: which GPUs of a node a pod shares, and which nodes have enough left of theirs.
 
-:mod:`.ledger` knows who holds what; the adapters say what pods ask for, how a node's GPUs are
-chosen, and what tells the runtime.
+:mod:`bayplan_plugins.gpus.ledger` knows who holds what; the adapters of vendors say what pods ask
+for, how GPUs of a node are chosen, and what the runtime reads.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Candidates are the nodes whose refusal evictions may lift. All pods that may go are taken off a
 node; if the pod then fits, they are put back one by one, the most important first, as long as it
-still fits. Where it does not, the node's refusal is part of the message.
+still fits (:mod:`.search`). Where it does not, the node's refusal is part of the message.
 """
 
 from __future__ import annotations

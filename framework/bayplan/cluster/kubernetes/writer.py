@@ -2,7 +2,8 @@
 
 Writes about one object keep their order. Writes that place pods go before statuses, and these go
 before events. A write that may succeed later is retried while it matters; one that may have been
-carried out without an answer is looked up first.
+carried out without an answer is looked up first. A final refusal of a binding goes to the
+scheduler, whose binding cycle undoes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Choosing among the lines of queues: whose job is next, and whose job goes first."""
+"""Choosing among queues: whose job is next, and whose job goes first.
+
+``Standings.first`` picks the next queue by the criteria of :mod:`.ordering`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which flavor each resource of a workload gets, and what that takes."""
+"""What an assignment of flavors is, and which is better; :mod:`.flavor_search` finds them."""
 
 from __future__ import annotations
 

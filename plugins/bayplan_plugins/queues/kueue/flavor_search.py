@@ -40,13 +40,12 @@ ALLOWED_FLAVORS = "kueue.x-k8s.io/workload-allowed-resource-flavors"
 """Names the flavors, separated by commas, that a variant of a workload may get."""
 
 Oracle = Callable[[WorkloadInfo, str, float], Way]
+"""How an amount of a column could be had by preemption."""
 
 
 def _nobody(workload: WorkloadInfo, name: str, amount: float) -> Way:
     return Way(Possibility.NO_CANDIDATES)
 
-
-"""How an amount of a column could be had by preemption."""
 
 _WORST = Way(Possibility.NO_FIT, 2**31)
 _BEST = Way(Possibility.FIT)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from bayplan.api import VolcanoPodGroup
 from bayplan.cluster.protocol import PatchStatus
-from bayplan_plugins.queues.volcano.inqueue import Inqueue
+from bayplan_plugins.queues.volcano.admitted_amounts import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
 from bayplan_plugins.queues.volcano.session import Session
 from bayplan_plugins.queues.volcano.tiers import Tiers

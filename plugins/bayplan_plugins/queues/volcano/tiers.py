@@ -15,8 +15,8 @@ from typing import Any
 from bayplan import NodeView, Overdue, PodInfo, Reject
 from bayplan.queues.tree import AmountRows
 from bayplan_plugins.queues.policy import QuotaRefusal
+from bayplan_plugins.queues.volcano.admitted_amounts import Inqueue
 from bayplan_plugins.queues.volcano.configuration import PluginArgs
-from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job, task_priority
 from bayplan_plugins.queues.volcano.plugins.admission import (
     NamespaceQuota,

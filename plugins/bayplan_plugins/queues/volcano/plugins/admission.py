@@ -11,7 +11,7 @@ from bayplan.api import Quantity, ResourceQuota
 from bayplan.dialects.reading import share
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.tree import EPSILON, AmountRows
-from bayplan_plugins.queues.volcano.inqueue import Inqueue
+from bayplan_plugins.queues.volcano.admitted_amounts import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
 from bayplan_plugins.queues.volcano.plugins.base import Enqueue, VolcanoPlugin
 from bayplan_plugins.queues.volcano.session import Session

@@ -8,7 +8,7 @@ from typing import Any
 from bayplan import NodeView, Overdue, PodInfo, Reject
 from bayplan.queues.tree import AmountRows
 from bayplan_plugins.queues.policy import QuotaRefusal
-from bayplan_plugins.queues.volcano.inqueue import Inqueue
+from bayplan_plugins.queues.volcano.admitted_amounts import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
 from bayplan_plugins.queues.volcano.session import Claimant, Session, Victim
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from bayplan.api.queue import QueueState
 from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan_plugins.queues.policy import QuotaRefusal
+from bayplan_plugins.queues.volcano.admitted_amounts import Inqueue
 from bayplan_plugins.queues.volcano.entitlements import Entitlements, dominant_share
-from bayplan_plugins.queues.volcano.inqueue import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
 from bayplan_plugins.queues.volcano.plugins.base import Enqueue, VolcanoPlugin
 from bayplan_plugins.queues.volcano.plugins.limits import first_over
