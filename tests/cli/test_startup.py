@@ -67,11 +67,13 @@ def test_help_loads_no_scheduler():
     assert not loaded & {"bayplan.scheduler.scheduler", "numpy", "pydantic", "rich"}
 
 
-def test_installed_plugins_are_looked_up_once_for_a_profile(monkeypatch):
+def test_installed_plugins_are_looked_up_once(monkeypatch):
     asked = []
+    discovery._installed.cache_clear()
     entry_points = discovery.entry_points
     monkeypatch.setattr(
         discovery, "entry_points", lambda **group: asked.append(group) or entry_points(**group)
     )
+    assert len(default_profiles().profiles[0].plugins) > 20
     assert len(default_profiles().profiles[0].plugins) > 20
     assert len(asked) == 1

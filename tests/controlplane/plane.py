@@ -28,7 +28,7 @@ BASH = shutil.which("bash") or "bash"
 _PORTS = 40
 """The control plane's, and those of the peers."""
 _PROGRAMS = {"etcd": "etcd", "apiserver": "kube-apiserver", "kcm": "kube-controller-manager"}
-SECONDS = 60.0
+SECONDS = 120.0
 """After so long a wait is given up."""
 
 # The shell outlives this process however it ends, and then ends what was started.

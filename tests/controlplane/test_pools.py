@@ -28,7 +28,7 @@ from bayplan.metering.record import CapacityRecord, UsageRecord
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 ELASTIC = "/apis/bayplan.dev/v1alpha1/namespaces/default/elasticjobs"
-SECONDS = 60.0
+SECONDS = 120.0
 
 
 def pool() -> Content:

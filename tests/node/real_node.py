@@ -42,7 +42,11 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 _PORTS = ("API_PORT", "ETCD_PORT", "PEER_PORT", "KCM_PORT", "KUBELET_PORT", "HEALTH_PORT")
 _LIVENESS_SECONDS = 30.0
 """Three probes, one each 10 s, as a kubelet does without other settings."""
-_LATE_AUTHORIZER = f"no relationship found between node '{NODE}' and this object"
+_TRIED_AGAIN = (
+    f"no relationship found between node '{NODE}' and this object",
+    "code = Unavailable desc = error reading from server",
+)
+"""What the kubelet may say of a claim that it prepares at its next look at the pod."""
 _RESYNC_SECONDS = 100.0
 _EXEC_TRIES = 10
 _OF_CLOUD = "node.cloudprovider.kubernetes.io/uninitialized"
@@ -166,11 +170,12 @@ class RealNode:
         """Wait for something that the kubelet does with a pod.
 
         An API server may refuse a kubelet the claim of a pod that was just bound to its node (the
-        Node authorizer sees that a moment later); the kubelet then tries again within 90 s.
+        Node authorizer sees that a moment later), and a call may meet the connection to a driver
+        that has just ended; the kubelet then tries again within 90 s.
         """
         with contextlib.suppress(TimeoutError):
             return wait_until(true, name, seconds)
-        late = any(_LATE_AUTHORIZER in one for one in self.told(name))
+        late = any(text in one for text in _TRIED_AGAIN for one in self.told(name))
         try:
             wait_until(true, name, _RESYNC_SECONDS * late)
         except TimeoutError:
@@ -249,7 +254,7 @@ class RealNode:
         for name in names:
             self.client.delete(f"{PODS}/{name}", gracePeriodSeconds=grace)
         for name in names:
-            wait_until(lambda name=name: not self.pod(name), f"{name} is gone")
+            wait_until(lambda name=name: not self.pod(name), f"{name} is gone", _RESYNC_SECONDS)
 
     def clear(self) -> None:
         """Delete all pods, claims and their templates."""

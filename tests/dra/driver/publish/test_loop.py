@@ -21,7 +21,7 @@ def test_a_kubelet_that_does_not_find_the_driver_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # It looks in its own folder, and only its own log has what is wrong with a socket there.
-    monkeypatch.setattr(loop, "_TOLD_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_REPORTED_AFTER_SECONDS", 0.0)
     with short_folder() as root, caplog.at_level(logging.WARNING, "bayplan.driver"):
         driver = make_driver(root, MACHINE, EmbeddedApi(Cluster([make_node("n")]).api))
         driver.start()
