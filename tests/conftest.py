@@ -27,8 +27,9 @@ settings.register_profile(
 settings.load_profile("bayplan")
 
 _LIVE = Path(__file__).parent / "live"
-_REAL = re.compile(r"controlplane/|peers/|[-\[]real[-\]]")
-_NODE = "tests/node/"
+_REAL = re.compile(r"controlplane/|[-\[]real[-\]]")
+_OWN = {"tests/node/": "the node", "tests/peers/": "the peers"}
+"""Tests with a control plane of their own."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,22 +68,21 @@ def plane() -> Iterator[ControlPlane]:
 
 
 class _Scheduling(LoadScopeScheduling):
-    """All tests on a real control plane, those of the peers too, go to one process, likewise those
-    on a real node: more at once would wait for each other.
-
-    Any other test goes to the next process that is free.
+    """All tests on a real control plane go to one process, likewise those on a real node and those
+    of the peers. Any other test goes to the next process that is free.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        if _NODE in nodeid:
-            return "the node"
+        for place, scope in _OWN.items():
+            if place in nodeid:
+                return scope
         return "the control plane" if _REAL.search(nodeid) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return how many processes to use: tests on a real node mostly wait, in one more."""
-    return (os.cpu_count() or 1) + 1
+    """Return how many processes to use: tests on a real node and of the peers mostly wait."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(optionalhook=True)
