@@ -7,8 +7,8 @@ NodeResourceTopology has as used. Other guesses are what the node's adapter woul
 the state of the node is first read.
 
 What is only guessed, or chosen for a pod that is not bound yet, gives way to a pod that names its
-GPUs: it gets others, and is not bound with those that it lost. The ledger follows pods as they come
-and go, and rolls back with trials.
+GPUs: a pod with whole GPUs gets others, and none is bound with what it lost. The ledger follows
+pods as they come and go, and rolls back with trials.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ def test_a_queue_whose_status_cannot_be_told_takes_none_of_the_others(
             raise ValueError("beyond all amounts")
         return {}
 
-    monkeypatch.setattr("bayplan_plugins.queues.volcano.status.quantities", failing)
+    monkeypatch.setattr("bayplan_plugins.queues.volcano.queue_status.quantities", failing)
     queues = [volcano_queue(name, 8) for name in ("a", "b", "c")]
     cluster = Cluster([make_node("n", gpu=8), *queues, kai_queue("k")])
     cluster.add(volcano_group("g", "b", 1), *members("g", 1))

@@ -20,7 +20,6 @@ from bayplan_plugins.gpus.vendors.kai.requests import GpuSizes
 from bayplan_plugins.queues.kai.args import KaiQueueArgs
 from bayplan_plugins.queues.kai.capacity import over_quota
 from bayplan_plugins.queues.kai.jobs import Job, Jobs
-from bayplan_plugins.queues.kai.lines import victim_line
 from bayplan_plugins.queues.kai.min_runtime import (
     ReclaimResolution,
     preempt_min_runtime,
@@ -30,6 +29,7 @@ from bayplan_plugins.queues.kai.movers import Movers
 from bayplan_plugins.queues.kai.reclaim import Reclaimer
 from bayplan_plugins.queues.kai.scenarios import ScenarioSearch, Way
 from bayplan_plugins.queues.kai.shares import FairShares
+from bayplan_plugins.queues.kai.standings import victim_line
 from bayplan_plugins.queues.kai.texts import EvictionTexts
 from bayplan_plugins.queues.policy import EvictionPlan
 from bayplan_plugins.shared.victims import Evictable

@@ -1,6 +1,7 @@
 """The order of queues in ``fair-share``: whose job is tried next, and whose jobs go last.
 
-The criteria and their order are those of KAI's proportion plugin (queue_order).
+The criteria and their order are those of KAI's proportion plugin (queue_order). ``Standings.first``
+of :mod:`.standings` picks by them.
 """
 
 from __future__ import annotations

@@ -32,10 +32,10 @@ from bayplan_plugins.queues.kai.gpu_requests import (
     gpus_of_templates,
 )
 from bayplan_plugins.queues.kai.jobs import Jobs
-from bayplan_plugins.queues.kai.lines import Head, Standings
 from bayplan_plugins.queues.kai.reasons import delayed, no_queue, over_bound
 from bayplan_plugins.queues.kai.shares import FairShares
 from bayplan_plugins.queues.kai.stale import StaleGangs
+from bayplan_plugins.queues.kai.standings import Head, Standings
 from bayplan_plugins.queues.kai.status import QueueStatuses
 from bayplan_plugins.queues.kai.turns import next_pods
 from bayplan_plugins.queues.policy import EvictionCandidates, EvictionPlan, QuotaRefusal

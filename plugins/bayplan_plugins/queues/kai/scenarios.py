@@ -18,9 +18,9 @@ from bayplan.queues.ledger import Ledger
 from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
 from bayplan_plugins.queues.kai.estimate import Estimate, kinds_of, slots
 from bayplan_plugins.queues.kai.jobs import Job, Jobs
-from bayplan_plugins.queues.kai.lines import Head, Standings
 from bayplan_plugins.queues.kai.movers import Movers, arrive
 from bayplan_plugins.queues.kai.shares import FairShares
+from bayplan_plugins.queues.kai.standings import Head, Standings
 from bayplan_plugins.queues.kai.turns import next_pods
 from bayplan_plugins.queues.policy import EvictionPlan
 
