@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
 from tests.plugins.gpus.hami import test_hami_shares as hami
-from tests.plugins.gpus.test_gpu_topology import GPUS, dra_slice, gpu_node, gpu_pod
+from tests.plugins.gpus.test_gpu_topology import DRIVER, GPUS, dra_slice, gpu_node, gpu_pod
 
 from bayplan import PodInfo
 from bayplan.api import Pod
@@ -105,7 +105,7 @@ class Machines:
 
     def unclaimed(self) -> list[DeviceId]:
         usage = self.snapshot.shared(DeviceLedger, DeviceLedger).usage
-        ids = (DeviceId("gpu.example.com", SLICES, f"gpu-{gpu}") for gpu in range(4))
+        ids = (DeviceId(DRIVER, SLICES, f"gpu-{gpu}") for gpu in range(4))
         return [one for one in ids if usage.holders_of(one)]
 
     def check(self) -> None:
@@ -131,6 +131,9 @@ class Machines:
         if whole is not None:
             busy = {one.gpu for shares in held.values() for one in shares}
             assert set(whole.free()) == set(range(GPUS_OF_A_NODE)) - busy - whole.elsewhere
+            if node == SLICES:
+                held_devices = [one.device for one in self.unclaimed()]
+                assert held_devices == [f"gpu-{gpu}" for gpu in range(4) if gpu in busy]
 
 
 def _node(name: str, label: int = 0) -> Any:
