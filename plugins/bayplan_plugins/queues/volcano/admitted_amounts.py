@@ -6,9 +6,10 @@ from collections.abc import Container
 
 import numpy as np
 
-from bayplan.queues.tree import EPSILON, AmountRows
+from bayplan.queues.tree import AmountRows
 from bayplan_plugins.queues.policy import QuotaRefusal
 from bayplan_plugins.queues.volcano.jobs import Job
+from bayplan_plugins.queues.volcano.limits import first_over
 from bayplan_plugins.queues.volcano.session import Session
 
 __all__ = ["Inqueue"]
@@ -70,20 +71,6 @@ class Inqueue:
         """Return what admitting a job with these ``minResources`` would exceed, if anything."""
         if least is None:
             return None
-        tree, request = self._session.tree, self._session.wide(least)
-        balance = self._balance
-        balance = np.pad(balance, ((0, 0), (0, len(request) - balance.shape[1])))
-        for one in self._session.path(row):
-            have = tree.used[one] + balance[one]
-            over = self._session.counts(request) & (have + request > most[one] + EPSILON)
-            for column in over.nonzero()[0].tolist():
-                return QuotaRefusal(
-                    tree.name(row),
-                    tree.name(one),
-                    tree.resources[column],
-                    bound,
-                    float(most[one, column]),
-                    float(have[column]),
-                    float(request[column]),
-                )
-        return None
+        request = self._session.wide(least)
+        owed = np.pad(self._balance, ((0, 0), (0, len(request) - self._balance.shape[1])))
+        return first_over(self._session, row, request, most, bound, owed)

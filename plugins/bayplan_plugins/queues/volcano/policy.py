@@ -22,7 +22,7 @@ from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
 from bayplan_plugins.queues.volcano.definitions import QueueDefinitions
 from bayplan_plugins.queues.volcano.devices import devices_of, devices_of_templates
 from bayplan_plugins.queues.volcano.jobs import Jobs
-from bayplan_plugins.queues.volcano.plugins.limits import first_over
+from bayplan_plugins.queues.volcano.limits import first_over
 from bayplan_plugins.queues.volcano.queue_status import statuses
 from bayplan_plugins.queues.volcano.session import Claimant, Session
 from bayplan_plugins.queues.volcano.tiers import Tiers

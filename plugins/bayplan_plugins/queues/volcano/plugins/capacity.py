@@ -14,8 +14,8 @@ from bayplan_plugins.queues.policy import QuotaRefusal
 from bayplan_plugins.queues.volcano.admitted_amounts import Inqueue
 from bayplan_plugins.queues.volcano.entitlements import Entitlements, dominant_share
 from bayplan_plugins.queues.volcano.jobs import Job
+from bayplan_plugins.queues.volcano.limits import first_over
 from bayplan_plugins.queues.volcano.plugins.base import Enqueue, VolcanoPlugin
-from bayplan_plugins.queues.volcano.plugins.limits import first_over
 from bayplan_plugins.queues.volcano.session import Claimant, Session, Victim
 
 __all__ = ["Capacity"]

@@ -10,17 +10,24 @@ __all__ = ["first_over"]
 
 
 def first_over(
-    session: Session, row: int, request: AmountRows, most: AmountRows, bound: str
+    session: Session,
+    row: int,
+    request: AmountRows,
+    most: AmountRows,
+    bound: str,
+    owed: AmountRows | None = None,
 ) -> QuotaRefusal | None:
     """Return the first resource of a request that takes a queue or an ancestor beyond a bound.
 
     :param most: what each queue may have, in the rows and columns of the tree.
     :param bound: what the bound is called.
+    :param owed: what each queue is to get besides what it uses, in the columns of the request.
     """
     tree = session.tree
     request = session.wide(request)
     for one in session.path(row):
-        over = session.counts(request) & (tree.used[one] + request > most[one] + EPSILON)
+        have = tree.used[one] if owed is None else tree.used[one] + owed[one]
+        over = session.counts(request) & (have + request > most[one] + EPSILON)
         for column in over.nonzero()[0].tolist():
             return QuotaRefusal(
                 tree.name(row),
@@ -28,7 +35,7 @@ def first_over(
                 tree.resources[column],
                 bound,
                 float(most[one, column]),
-                float(tree.used[one, column]),
+                float(have[column]),
                 float(request[column]),
             )
     return None
