@@ -622,8 +622,9 @@ class GpuLedger:
         count = gpu_count(pod.requests)
         name = job_of(pod) if count else ""
         if name:
-            whole = known.whole if known is not None else None
-            near = rails(whole.machine, whole.of_pod(pod.uid)) if whole is not None else frozenset()
+            near = frozenset[int]()
+            if known is not None and known.whole is not None:
+                near = rails(known.whole.machine, known.gpus_of(pod.uid))
             self._jobs.enter(name, pod.uid, PodShare(node, count, near))
 
     def job_nodes(self, job: str, but: str = "") -> Mapping[str, int]:
@@ -639,15 +640,15 @@ class GpuLedger:
 
         The pod ``but``, by uid, is left out.
         """
-        by_node: dict[str, list[int]] = {}
+        by_node: dict[str, tuple[Machine, list[int]]] = {}
         for uid, share in self._jobs.pods(job):
-            gpus = self.whole(share.node)
-            if uid != but and gpus is not None and gpus.of_pod(uid):
-                by_node.setdefault(share.node, []).extend(gpus.of_pod(uid))
-        for node, held in by_node.items():
-            whole = self.whole(node)
-            if whole is not None:
-                yield node, whole.machine, held
+            known = self._known(share.node)
+            if uid != but and known is not None and known.whole is not None:
+                own = by_node.setdefault(share.node, (known.whole.machine, []))
+                own[1].extend(known.gpus_of(uid))
+        for node, (machine, held) in by_node.items():
+            if held:
+                yield node, machine, held
 
     # What there is ---------------------------------------------------------------------------
 

@@ -53,10 +53,6 @@ class WholeGpus:
     elsewhere: frozenset[int] = frozenset()
     held: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
 
-    def of_pod(self, uid: str) -> tuple[int, ...]:
-        """Return the GPUs that a pod, by uid, holds."""
-        return tuple(share.gpu for share in self.held.get(uid, ()))
-
     def busy(self, but: str = "") -> set[int]:
         """Return the GPUs that pods hold, except those of the pod ``but``, by uid."""
         return {share.gpu for uid, own in self.held.items() if uid != but for share in own}
