@@ -14,7 +14,7 @@ from bayplan.garbage import collect_rarely
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler
 
-__all__ = ["Run", "container", "figures", "make_node", "make_pod", "run"]
+__all__ = ["Run", "container", "figures", "make_node", "make_pod", "peak_memory", "run"]
 
 _ZONES = 10
 
@@ -44,13 +44,17 @@ def make_pod(name: str, spec: PodSpec, labels: dict[str, str] | None = None) -> 
 
 def figures(done: Run) -> dict[str, float]:
     """Return the figures of every benchmark: pods per second, seconds, bound pods, peak memory."""
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {
         "podsPerSecond": round(done.bound / done.seconds, 1),
         "seconds": round(done.seconds, 4),
         "bound": done.bound,
-        "peakMemoryMiB": round(memory, 1),
+        "peakMemoryMiB": round(peak_memory(), 1),
     }
+
+
+def peak_memory() -> float:
+    """Return the most memory that this process had at a time, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 class Run:

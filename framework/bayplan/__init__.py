@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bayplan.plugin.base import (
         NOTES,
         SKIP,
+        SUPPOSED,
         Args,
         CycleState,
         DeviceOpinion,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         Remedy,
         Skip,
         StateKey,
+        Supposed,
         Unit,
         Wait,
     )
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NOTES",
     "SKIP",
+    "SUPPOSED",
     "Args",
     "BayplanError",
     "BoolColumn",
@@ -94,6 +97,7 @@ __all__ = [
     "Remedy",
     "Skip",
     "StateKey",
+    "Supposed",
     "Unit",
     "Wait",
     "hookimpl",

@@ -23,6 +23,7 @@ from bayplan.api import ApiObject, Pod
 from bayplan.profiles.loading import ProfileSet
 from bayplan.snapshot import PodInfo
 from bayplan.testing import Cluster, make_object
+from bayplan_plugins.preemption.columns import KnownEvictions
 from bayplan_plugins.preemption.dry_run import DryRun
 from bayplan_plugins.shared.victims import Evictable
 
@@ -239,7 +240,7 @@ class _Replay:
         profile = pod.spec.scheduler_name
         handle = self.cluster.scheduler.handle_for("DefaultPreemption", profile)
         unit = Unit(pod.key, (pod,))
-        dry_run = DryRun(handle, unit, Evictable(unit, handle), most=100)
+        dry_run = DryRun(handle, unit, Evictable.by(unit, handle), KnownEvictions(handle), most=100)
         dry_run.run()
         lowest = min((found.cost for found in dry_run.solutions), default=None)
         return {

@@ -17,12 +17,14 @@ from bayplan.cycle.reservations import PluginFailed, Reserved, Unreserve
 from bayplan.errors import PluginError
 from bayplan.gangs.completeness import has_minimum
 from bayplan.plugin.base import (
+    SUPPOSED,
     CycleState,
     DomainState,
     DomainTrial,
     Placement,
     Placements,
     Preemption,
+    Supposed,
     Unit,
     Wait,
 )
@@ -341,13 +343,19 @@ class Cycle:
 
     # For plugins -------------------------------------------------------------------------
 
-    def offers(self, unit: Unit, in_queue: bool = True) -> Placements:
+    def offers(
+        self, unit: Unit, in_queue: bool = True, supposed: Supposed | None = None
+    ) -> Placements:
         """Return the parts of the cluster that may hold a unit now.
 
         :param in_queue: whether its queue may refuse it.
+        :param supposed: what is free instead, by supposition.
         :raises PluginError: when a plugin fails in ``placement_generate``.
         """
-        return self._placer.offers(unit, EVERYWHERE, CycleState(), in_queue)
+        state = CycleState()
+        if supposed is not None:
+            state[SUPPOSED] = supposed
+        return self._placer.offers(unit, EVERYWHERE, state, in_queue)
 
     def queue_refusal(self, unit: Unit) -> Placements | None:
         """Return why the unit's queue does not take it now; None if it does.

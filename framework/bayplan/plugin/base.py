@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NOTES",
     "SKIP",
+    "SUPPOSED",
     "Args",
     "CycleState",
     "DeviceOpinion",
@@ -48,6 +49,7 @@ __all__ = [
     "Remedy",
     "Skip",
     "StateKey",
+    "Supposed",
     "Unit",
     "Wait",
 ]
@@ -256,6 +258,18 @@ class StateKey(Generic[T]):
         return f"StateKey({self.name!r})"
 
 
+@dataclass(frozen=True)
+class Supposed:
+    """What would be free on each node if the pods were gone that a unit may evict.
+
+    :param slots: returns an upper bound of how many pods like this one each node would take.
+    :param free: returns how much of a resource each node would have left.
+    """
+
+    slots: Callable[[PodInfo], npt.NDArray[np.int64]]
+    free: Callable[[str], npt.NDArray[np.int64]]
+
+
 class CycleState:
     """Values that plugins pass to each other during one cycle.
 
@@ -302,6 +316,9 @@ class CycleState:
 
 NOTES: Final[StateKey[Sequence[str]]] = StateKey("notes")
 """Notes of a plugin on a pod and its node; the decision keeps them for explain."""
+
+SUPPOSED: Final[StateKey[Supposed]] = StateKey("supposed")
+"""For ``placement_generate``: offer what may hold the unit under this supposition, not now."""
 
 
 @dataclass

@@ -270,7 +270,9 @@ def placement_generate(
     """Offer parts of the cluster for the unit, best first; None leaves it to other plugins.
 
     They have to lie inside ``parent``: the placement of the unit that this one is a part of, or
-    the whole cluster.
+    the whole cluster. ``state`` may hold a supposition of what is free (``bayplan.SUPPOSED``):
+    preemption asks where the unit might fit without the pods that it may evict. A plugin that does
+    not heed it is asked for what is free now.
     """
 
 

@@ -16,6 +16,7 @@ from bayplan.plugin.base import (
     Placement,
     Placements,
     Reads,
+    Supposed,
     Unit,
 )
 from bayplan.plugin.events import ClusterEvent
@@ -87,9 +88,10 @@ class Handle(Protocol):
         :raises PluginError: when a plugin of the profile fails in Filter, Score or ``slots``.
         """
 
-    def offers(self, unit: Unit) -> Placements:
+    def offers(self, unit: Unit, supposed: Supposed | None = None) -> Placements:
         """Return the parts of the cluster that may hold a unit now.
 
+        :param supposed: what is free instead, by supposition; then the unit's queue is not asked.
         :raises PluginError: when a plugin of the profile fails in ``placement_generate``.
         """
 

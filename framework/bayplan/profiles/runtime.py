@@ -111,10 +111,10 @@ def _arguments_of(plugin: AnyPlugin) -> Mapping[str, tuple[str, ...]]:
 
 
 class Runtime:
-    """The compiled hooks of one profile.
+    """The hooks of one profile; each is compiled when it is first asked for.
 
     :param plugins: the plugins by name.
-    :param hooks: the calls of every hook, in order.
+    :param compile_hook: returns the calls of a hook, in order.
     :param queueing: the queues that share the cluster, None for none; it raises PluginError for
         whatever its plugin raises.
     """
@@ -122,14 +122,15 @@ class Runtime:
     def __init__(
         self,
         plugins: Mapping[str, AnyPlugin],
-        hooks: Mapping[str, Hook],
+        compile_hook: Callable[[str], Hook],
         queueing: Queueing | None = None,
     ) -> None:
         self.plugins = plugins
-        self.hooks = hooks
         self.queueing = queueing
         self.unconcerned: frozenset[str] = frozenset()
         """The plugins that were left out."""
+        self._compile_hook = compile_hook
+        self._hooks: dict[str, Hook] = {}
         self._of_kind: dict[int, Runtime] = {}
         self._parts: dict[frozenset[str], Runtime] = {frozenset(): self}
 
@@ -146,29 +147,34 @@ class Runtime:
         :raises pluggy.PluginValidationError: for a class that ``check_class`` has not passed.
         """
         implemented = {name: _arguments_of(plugin) for name, plugin in plugins.items()}
-        hooks = {
-            hook: tuple(
+
+        def compile_hook(hook: str) -> Hook:
+            arguments = hook_names()[hook]
+            return tuple(
                 _compile(plugins[name], name, hook, implemented[name][hook], arguments, weight)
                 for name, weight in points.get(hook, [(name, 1) for name in plugins])
                 if hook in implemented[name]
             )
-            for hook, arguments in hook_names().items()
-        }
-        queueing = next((_guarded_queueing(call) for call in hooks["queueing"]), None)
-        return cls(dict(plugins), hooks, queueing)
+
+        found = cls(dict(plugins), compile_hook)
+        found.queueing = next((_guarded_queueing(call) for call in found["queueing"]), None)
+        return found
 
     @cached_property
     def queueing_plugins(self) -> frozenset[str]:
         """The plugin that decides on queues, by name; empty without one."""
-        return frozenset(call.name for call in self.hooks["queueing"])
+        return frozenset(call.name for call in self["queueing"])
 
     @cached_property
     def queueing_actions(self) -> frozenset[str]:
         """The actions of the plugin that decides on queues."""
-        return frozenset(name for call in self.hooks["queueing"] for name in call.plugin.actions)
+        return frozenset(name for call in self["queueing"] for name in call.plugin.actions)
 
     def __getitem__(self, hook: str) -> Hook:
-        return self.hooks[hook]
+        calls = self._hooks.get(hook)
+        if calls is None:
+            calls = self._hooks[hook] = self._compile_hook(hook)
+        return calls
 
     def of(self, pod: PodInfo) -> Runtime:
         """Return the runtime of those plugins that a pod concerns.
@@ -180,7 +186,7 @@ class Runtime:
 
     def _asked(self, pod: PodInfo) -> Runtime:
         """Ask the plugins, once for each kind of pod; equal answers are one runtime."""
-        left_out = frozenset(one.name for one in self.hooks["concerns"] if not one.call(pod))
+        left_out = frozenset(one.name for one in self["concerns"] if not one.call(pod))
         part = self._parts.get(left_out)
         if part is None:
             part = self._parts[left_out] = self._without(left_out)
@@ -190,20 +196,19 @@ class Runtime:
         return part
 
     def _without(self, names: frozenset[str]) -> Runtime:
-        part = Runtime(
-            self.plugins,
-            {
-                hook: tuple(one for one in calls if one.name not in names)
-                for hook, calls in self.hooks.items()
-            },
-            self.queueing,
-        )
+        def left(hook: str) -> Hook:
+            return tuple(one for one in self[hook] if one.name not in names)
+
+        part = Runtime(self.plugins, left, self.queueing)
         part.unconcerned = names
         return part
 
     def with_calls(self, change: Callable[[HookCall], HookCall]) -> Runtime:
         """Return the same runtime with every call replaced, as tracing does."""
-        changed = {hook: tuple(change(one) for one in calls) for hook, calls in self.hooks.items()}
+
+        def changed(hook: str) -> Hook:
+            return tuple(change(one) for one in self[hook])
+
         return Runtime(self.plugins, changed, self.queueing)
 
     def spellings(self, vector: str, per_node: str) -> list[Spellings]:
@@ -214,7 +219,7 @@ class Runtime:
 
     def by_plugin(self, hook: str) -> dict[str, HookCall]:
         """Return a hook's calls by plugin name."""
-        return {call.name: call for call in self.hooks[hook]}
+        return {call.name: call for call in self[hook]}
 
 
 def _compile(

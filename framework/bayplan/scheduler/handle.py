@@ -13,7 +13,14 @@ from bayplan.api.gang import Gang
 from bayplan.cluster.protocol import Cluster, Done, Write
 from bayplan.errors import ClusterError
 from bayplan.gangs.directory import GangMembers
-from bayplan.plugin.base import DeviceOpinion, NodeRefusals, Placement, Placements, Unit
+from bayplan.plugin.base import (
+    DeviceOpinion,
+    NodeRefusals,
+    Placement,
+    Placements,
+    Supposed,
+    Unit,
+)
 from bayplan.plugin.failures import PLUGIN_RAISES, failure
 from bayplan.plugin.queueing import Queueing
 from bayplan.scheduler.active_profiles import ActiveProfile
@@ -82,8 +89,8 @@ class PluginHandle:
     def in_eviction_cooldown(self, pod: PodInfo) -> bool:
         return self._evictor.in_cooldown(pod.key)
 
-    def offers(self, unit: Unit) -> Placements:
-        return self._profile.cycle.offers(unit)
+    def offers(self, unit: Unit, supposed: Supposed | None = None) -> Placements:
+        return self._profile.cycle.offers(unit, supposed is None, supposed)
 
     def place(self, unit: Unit, placement: Placement) -> Mapping[str, str] | None:
         return self._profile.cycle.place_here(unit, placement)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
-from bayplan.api import (
-    Pod,
-)
+from msgspec.structs import replace
+
+from bayplan.api import Node, Pod
 from bayplan.testing.builders import make_node, make_pod
 from bayplan.testing.cluster import Cluster
 
@@ -16,6 +18,28 @@ __all__ = ["random_cluster", "random_pod"]
 
 def random_cluster(seed: int, nodes: int = 12, pods: int = 30) -> Cluster:
     """Return a cluster of mixed nodes with pods placed on them; the same for the same seed."""
+    made, waiting = _objects(seed, nodes, pods)
+    where = _placements(seed, nodes, pods)
+    cluster = Cluster(made)
+    cluster.add(*(_on_its_node(pod, where) for pod in waiting))
+    cluster.schedule()
+    return cluster
+
+
+@lru_cache(maxsize=64)
+def _placements(seed: int, nodes: int, pods: int) -> Mapping[str, str]:
+    """Return where the scheduler puts these pods, which takes most of the time."""
+    made, waiting = _objects(seed, nodes, pods)
+    cluster = Cluster(made)
+    cluster.add(*waiting)
+    return cluster.schedule()
+
+
+def _on_its_node(pod: Pod, where: Mapping[str, str]) -> Pod:
+    return replace(pod, spec=replace(pod.spec, node_name=where.get(pod.metadata.name, "")))
+
+
+def _objects(seed: int, nodes: int, pods: int) -> tuple[list[Node], list[Pod]]:
     draw = random.Random(seed)  # noqa: S311 - test data
     made = [
         make_node(
@@ -33,10 +57,7 @@ def random_cluster(seed: int, nodes: int = 12, pods: int = 30) -> Cluster:
         )
         for index in range(nodes)
     ]
-    cluster = Cluster(made)
-    cluster.add(*(random_pod(draw, f"placed-{index}") for index in range(pods)))
-    cluster.schedule()
-    return cluster
+    return made, [random_pod(draw, f"placed-{index}") for index in range(pods)]
 
 
 def random_pod(draw: random.Random, name: str) -> Pod:

@@ -11,8 +11,10 @@ from collections.abc import Hashable
 import numpy as np
 
 from bayplan import (
+    SUPPOSED,
     Args,
     ClusterEvent,
+    CycleState,
     Eviction,
     Handle,
     NodeView,
@@ -120,12 +122,16 @@ class Gang(Plugin[Args]):
         return self._problem(pod)
 
     @hookimpl
-    def placement_generate(self, unit: Unit, nodes: NodeView) -> Placements | None:
+    def placement_generate(
+        self, unit: Unit, nodes: NodeView, state: CycleState
+    ) -> Placements | None:
         """Refuse a gang if its minResources are not free in the cluster."""
         if unit.gang is None or unit.bound:
             return None
+        supposed = state.get(SUPPOSED)
         for resource, need in unit.gang.min_resources:
-            free = int(np.maximum(nodes.free(resource), 0).sum(dtype=np.float64))
+            column = nodes.free(resource) if supposed is None else supposed.free(resource)
+            free = int(np.maximum(column, 0).sum(dtype=np.float64))
             if free < need:
                 return Placements(
                     reason=f'gang "{unit.key}" needs {need} {_UNITS.get(resource, "")}{resource} '

@@ -204,7 +204,7 @@ class Repacking:
                 return False
             if handle.keep_in_place(pod):
                 return False
-        return not Evictable(handle.unit(pods[:1]), handle).violations(pods)
+        return not Evictable.by(handle.unit(pods[:1]), handle).violations(pods)
 
     # What it would be worth ------------------------------------------------------------------
 

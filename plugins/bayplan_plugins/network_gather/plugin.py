@@ -15,8 +15,10 @@ import pydantic
 from pydantic import Field
 
 from bayplan import (
+    SUPPOSED,
     Args,
     ClusterEvent,
+    CycleState,
     NodeView,
     Placement,
     Placements,
@@ -83,7 +85,7 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
 
     @hookimpl
     def placement_generate(
-        self, unit: Unit, nodes: NodeView, parent: Placement
+        self, unit: Unit, nodes: NodeView, parent: Placement, state: CycleState
     ) -> Placements | None:
         """Offer the domains that can hold the unit, the one that wastes least first."""
         gang = unit.gang
@@ -96,7 +98,11 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
         except TopologyError as exc:
             end = "" if str(exc).endswith("?") else "."
             return Placements(reason=f'gang "{unit.key}": {exc}{end}')
-        return DomainSearch(self.handle, self.args.fill, unit, gang, tree, nodes, parent).run()
+        supposed = state.get(SUPPOSED)
+        search = DomainSearch(
+            self.handle, self.args.fill, unit, gang, tree, nodes, parent, supposed
+        )
+        return search.run()
 
     @hookimpl
     def relax(self, unit: Unit) -> Iterator[tuple[str, Unit]]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bayplan import DomainTrial, Handle, NodeView, Placement, Placements, PodInfo, Unit
+from bayplan import DomainTrial, Handle, NodeView, Placement, Placements, PodInfo, Supposed, Unit
 from bayplan.api.gang import DomainOrder, Fill, Gang
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.topology.network.packing import Capacity, balance, distribute
@@ -35,6 +35,7 @@ class DomainSearch:
 
     :param fill: in which order the parts of a domain are filled, unless the gang says so.
     :param parent: the placement of the whole, for a sub-group.
+    :param supposed: what is free by supposition, instead of now.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class DomainSearch:
         tree: NetworkTree,
         nodes: NodeView,
         parent: Placement,
+        supposed: Supposed | None = None,
     ) -> None:
         self._handle = handle
+        self._slots_offered = handle.free_slots if supposed is None else supposed.slots
         self._unit, self._gang, self._tree, self._nodes = unit, gang, tree, nodes
         self._fill: Fill = gang.fill or fill
         self._allowed: BoolColumn | None = None
@@ -64,17 +67,23 @@ class DomainSearch:
         # Incomplete slices may be completed member by member.
         multiples = self._multiples if len(self._kinds) == 1 and not unit.bound else {}
         self._capacities = [
-            Capacity(tree, self._slots(pod, self._size), multiples) for pod in self._kinds
+            Capacity(tree, self._offered_slots(pod, self._size), multiples) for pod in self._kinds
         ]
-        self._free = [Capacity(tree, self._slots(pod), multiples) for pod in self._kinds]
+        self._free = [Capacity(tree, self._offered_slots(pod), multiples) for pod in self._kinds]
         order = tree.layer_order()
         required = [layer_named(tree, r.layer) for r in gang.gather if r.required]
         self._border = max(required, key=order.index) if required else None
         self._existing = self._count_bound()
 
-    def _slots(self, pod: PodInfo, most: int = _MOST_ON_A_NODE) -> IntColumn:
-        """Return how many such members each row takes, up to a number."""
-        slots = np.minimum(self._handle.free_slots(pod), most)
+    def _offered_slots(self, pod: PodInfo, most: int = _MOST_ON_A_NODE) -> IntColumn:
+        """Return how many such members each row offers, up to a number."""
+        return self._allowed_slots(np.minimum(self._slots_offered(pod), most))
+
+    def _slots(self, pod: PodInfo, most: int) -> IntColumn:
+        """Return how many such members each row takes now, up to a number."""
+        return self._allowed_slots(np.minimum(self._handle.free_slots(pod), most))
+
+    def _allowed_slots(self, slots: IntColumn) -> IntColumn:
         if self._allowed is not None:
             slots[~self._allowed] = 0
         return slots
@@ -265,7 +274,9 @@ class DomainSearch:
         inside = [capacity.of(root) for capacity in self._capacities]
         beyond = [0] * len(inside)
         if not self._multiples:
-            beyond = [int(self._slots(pod, self._size)[outside].sum()) for pod in self._kinds]
+            beyond = [
+                int(self._offered_slots(pod, self._size)[outside].sum()) for pod in self._kinds
+            ]
         rooms = [a + b for a, b in zip(inside, beyond, strict=True)]
         if len(rooms) > 1:
             rooms = [min(room, n) for room, n in zip(rooms, self._counts, strict=True)]

@@ -8,7 +8,7 @@ still fits (:mod:`.search`). Where it does not, the node's refusal is part of th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,8 +17,10 @@ import numpy as np
 from bayplan import Handle, NodeRefusals, Placement, PodInfo, PreemptionTrial, Unit
 from bayplan.plugin.decision import fit_message
 from bayplan.plugin.hookspecs import BoolColumn
+from bayplan_plugins.preemption.columns import KnownEvictions
 from bayplan_plugins.preemption.messages import NO_VICTIMS, UNHELPFUL, trial_of
-from bayplan_plugins.preemption.search import VictimSearch, VictimSet, missing_for, until_enough
+from bayplan_plugins.preemption.search import MOST_EMPTIED, VictimSearch, VictimSet
+from bayplan_plugins.preemption.unresolvable import unresolvable
 from bayplan_plugins.shared.victims import Evictable, EvictionCost
 
 __all__ = ["DryRun", "no_victims"]
@@ -27,11 +29,6 @@ _ALL_TRIED = 100
 """In a cluster of so many nodes every candidate is tried, as kube-scheduler does by default."""
 _COMPARED = 8
 """In a larger one, so many solutions are compared if the next node is not cheaper by estimate."""
-_MOST_EMPTIED = 500
-"""So many nodes that lack a resource are emptied of their victims, to ask their plugins."""
-
-Victims = Mapping[int, list[PodInfo]]
-"""The pods that may go, by row, the least important first."""
 
 
 @dataclass(frozen=True)
@@ -52,40 +49,54 @@ class DryRun:
     :param most: how many solutions are enough.
     """
 
-    def __init__(self, handle: Handle, unit: Unit, evictable: Evictable, most: int) -> None:
+    def __init__(
+        self, handle: Handle, unit: Unit, evictable: Evictable, known: KnownEvictions, most: int
+    ) -> None:
         self._handle = handle
         self._pod = unit.pods[0]
-        self._unit = unit
         self._evictable = evictable
         self._most = most
         self._reasons: Counter[str] = Counter()
         self._settled: set[int] = set()
+        refused = unresolvable(handle, self._pod)
+        has_victims = known.columns(evictable.priority, evictable.protect).count > 0
+        self._rows = np.flatnonzero(~refused & has_victims)
+        """The rows of the nodes whose refusal evictions may lift, and that have victims."""
+        self._count_hopeless(refused, has_victims)
+        self._search = VictimSearch(handle, unit, evictable, known, ~refused)
         self.solutions: list[VictimSet] = []
         self.trials: list[PreemptionTrial] = []
-        self.any_victims = False
+
+    @property
+    def any_victims(self) -> bool:
+        """Whether any pod may go at all where that may help."""
+        return bool(len(self._rows))
 
     def run(self) -> None:
         """Try the nodes."""
-        victims = self._victims()
-        self.any_victims = bool(victims)
-        search = VictimSearch(self._handle, self._unit, self._evictable, victims)
-        refusing = self._try(self._ordered(victims), search)
+        refusing = self._try(self._ordered())
         if not self.solutions:
             # By their numbers these lack something, but their plugins may see it otherwise.
-            short = {row: victims[row] for row in victims if row not in self._settled}
-            refusing += self._try(self._emptied(short), search)
+            refusing += self._try(self._emptied())
         if not self.solutions:
             for row in refusing:
-                self._count_refusal(row, victims)
-            self._count_untried(victims)
+                self._count_refusal(row)
+            self._count_untried()
 
-    def _try(self, candidates: Iterable[Candidate], search: VictimSearch) -> list[int]:
+    def _count_hopeless(self, refused: BoolColumn, has_victims: BoolColumn) -> None:
+        """Count the nodes where no eviction helps, and those without victims."""
+        unhelpful, nobody = np.count_nonzero(refused), np.count_nonzero(~refused & ~has_victims)
+        for reason, count in ((UNHELPFUL, unhelpful), (NO_VICTIMS, nobody)):
+            if count:
+                self._reasons[reason] = int(count)
+
+    def _try(self, candidates: Iterable[Candidate]) -> list[int]:
         """Try nodes until there is enough; return the rows that refuse the pod."""
         refusing = []
         for candidate in candidates:
             if self._is_enough(candidate.estimate):
                 break
-            found = search.solve(candidate.placement)
+            found = self._search.solve(candidate.placement)
             self._settled.add(candidate.row)
             self.trials.append(trial_of(candidate.placement, found))
             if found is not None:
@@ -111,69 +122,59 @@ class DryRun:
         reasons = [("", reason, count) for reason, count in self._reasons.items()]
         return fit_message(len(self._handle.snapshot.nodes), reasons)
 
-    def _victims(self) -> dict[int, list[PodInfo]]:
-        """Return the pods that may go, by row, where evictions may help; count the other rows."""
-        table = self._handle.snapshot.nodes
-        unresolvable = _unresolvable(self._handle, self._pod)
-        victims = {}
-        for row in np.flatnonzero(~unresolvable).tolist():
-            found = self._evictable.on_row(row) if table.pods[row] else []
-            if found:
-                victims[row] = found
-            else:
-                self._reasons[NO_VICTIMS] += 1
-        unhelpful = int(np.count_nonzero(unresolvable))
-        if unhelpful:
-            self._reasons[UNHELPFUL] = unhelpful
-        return victims
+    def _ordered(self) -> Iterator[Candidate]:
+        """Yield the nodes where the victims leave enough, the least cost by estimate first."""
+        seen: set[int] = set()
+        for step in self._search.steps.in_order():
+            if step.row not in seen:
+                seen.add(step.row)
+                yield self._candidate(step.row, step.cost)
 
-    def _ordered(self, victims: Victims) -> list[Candidate]:
-        """Return the nodes where the victims leave enough, the least cost by estimate first."""
-        found = []
-        for row, pods in victims.items():
-            needed = until_enough(pods, missing_for(self._handle, self._pod, row))
-            if needed is not None:
-                found.append(self._candidate(row, needed))
-        return sorted(found, key=lambda candidate: (candidate.estimate, candidate.row))
-
-    def _candidate(self, row: int, needed: Iterable[PodInfo]) -> Candidate:
+    def _candidate(self, row: int, estimate: EvictionCost) -> Candidate:
         name = self._handle.snapshot.nodes.names[row]
-        placement = Placement(name, np.array([row], dtype=np.intp))
-        estimate = self._evictable.cost(self._evictable.closure(needed))
-        return Candidate(row, placement, estimate)
+        return Candidate(row, Placement(name, np.array([row], dtype=np.intp)), estimate)
 
-    def _emptied(self, victims: Victims) -> list[Candidate]:
+    def _untried(self) -> list[int]:
+        """Return the rows that have victims and were not tried."""
+        return [row for row in self._rows.tolist() if row not in self._settled]
+
+    def _emptied(self) -> list[Candidate]:
         """Return the nodes that may take the pod without their victims; count the others.
 
         The plugins whose answer depends on that node alone tell, so one trial serves all nodes.
         """
-        if not victims or len(victims) > _MOST_EMPTIED:
+        if not len(self._rows) or len(self._rows) - len(self._settled) > MOST_EMPTIED:
             return []
+        victims = {row: self._evictable.on_row(row) for row in self._untried()}
         with self._without(pod for pods in victims.values() for pod in pods):
             refusals = [one for one in self._handle.refusals(self._pod) if one.by_row]
         found = []
         for row, pods in victims.items():
             refusal = next((one for one in refusals if one.mask[row]), None)
             if refusal is None:
-                found.append(self._candidate(row, pods))
+                found.append(self._candidate(row, self._evictable.cost_with_all(pods)))
             else:
                 self._count(refusal, row)
         return found
 
     # Why not -----------------------------------------------------------------------------
 
-    def _count_refusal(self, row: int, victims: Victims) -> None:
+    def _count_refusal(self, row: int) -> None:
         """Count why a node refuses the pod even without its victims."""
-        with self._without(self._evictable.closure(victims[row])):
+        with self._without(self._evictable.closure(self._evictable.on_row(row))):
             refusals = self._handle.refusals(self._pod)
         self._count(next((one for one in refusals if one.mask[row]), None), row)
 
-    def _count_untried(self, victims: Victims) -> None:
+    def _count_untried(self) -> None:
         """Count what refuses the pod now on the nodes that were too many to try."""
-        untried = [row for row in victims if row not in self._settled]
-        refusals = self._handle.refusals(self._pod) if untried else ()
-        for row in untried:
-            self._count(next((one for one in refusals if one.mask[row]), None), row)
+        left = np.zeros(len(self._handle.snapshot.nodes), dtype=np.bool_)
+        left[self._untried()] = True
+        for refusal in self._handle.refusals(self._pod) if left.any() else ():
+            for reason, mask in refusal.reasons:
+                self._reasons[reason] += int(np.count_nonzero(mask & left))
+            left &= ~refusal.mask
+        self._reasons[UNHELPFUL] += int(np.count_nonzero(left))
+        self._reasons = +self._reasons
 
     def _count(self, refusal: NodeRefusals | None, row: int) -> None:
         self._settled.add(row)
@@ -195,15 +196,7 @@ class DryRun:
 
 def no_victims(handle: Handle, pod: PodInfo) -> str:
     """Return kube-scheduler's sentence for a pod for which no pod may go."""
-    unhelpful = int(np.count_nonzero(_unresolvable(handle, pod)))
+    unhelpful = int(np.count_nonzero(unresolvable(handle, pod)))
     nodes = len(handle.snapshot.nodes)
     counts = {UNHELPFUL: unhelpful, NO_VICTIMS: nodes - unhelpful}
     return fit_message(nodes, [("", reason, count) for reason, count in counts.items() if count])
-
-
-def _unresolvable(handle: Handle, pod: PodInfo) -> BoolColumn:
-    """Return the rows where no eviction can help the pod."""
-    mask = np.zeros(len(handle.snapshot.nodes), dtype=np.bool_)
-    for refusal in handle.refusals(pod):
-        mask |= refusal.unresolvable
-    return mask

@@ -31,7 +31,7 @@ def refused_evictions(evictable: Evictable) -> str:
     names = ", ".join(pod.key for pod in pods[:_MOST_NAMED])
     if len(pods) > _MOST_NAMED:
         names += f" and {len(pods) - _MOST_NAMED} more"
-    budgets = dict.fromkeys(name for pod in pods for name in evictable.budgets_of(pod))
+    budgets = dict.fromkeys(name for pod in pods for name in evictable.budgets.covering(pod))
     why = f" by PodDisruptionBudget {', '.join(budgets)}" if budgets else ""
     return f" The eviction of {names} was refused{why}."
 
@@ -60,5 +60,5 @@ def preemption_of(solution: VictimSet, evictable: Evictable) -> Preemption:
         solution.nodes,
         f"{text}makes room in {where}.",
         solution.placement.name,
-        frozenset(pod.key for pod in real if evictable.budgets_of(pod)),
+        frozenset(pod.key for pod in real if evictable.budgets.covering(pod)),
     )

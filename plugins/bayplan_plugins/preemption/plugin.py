@@ -9,16 +9,15 @@ below its minimum, unless all of it is evicted and nothing else is cheaper.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 from pydantic import Field
 
 from bayplan import (
     Args,
     ClusterEvent,
-    Placement,
+    Handle,
     Plugin,
     PodInfo,
     Preemption,
@@ -28,20 +27,18 @@ from bayplan import (
 )
 from bayplan.naming import short_key
 from bayplan.plugin.decision import Decision
+from bayplan_plugins.preemption.columns import KnownEvictions
 from bayplan_plugins.preemption.dry_run import DryRun, no_victims
+from bayplan_plugins.preemption.gang_search import GangSearch
 from bayplan_plugins.preemption.messages import (
     UNHELPFUL_FOR_GANGS,
     preemption_of,
     refused_evictions,
-    trial_of,
 )
-from bayplan_plugins.preemption.search import VictimSearch, VictimSet
+from bayplan_plugins.preemption.search import VictimSet
 from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["DefaultPreemption", "DefaultPreemptionArgs"]
-
-_MOST_DOMAINS = 24
-"""Domains that are tried for a gang."""
 
 
 class DefaultPreemptionArgs(Args):
@@ -62,6 +59,10 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
     Args = DefaultPreemptionArgs
     requeue_on = ClusterEvent.POD_REMOVED
 
+    def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._known = KnownEvictions(handle)
+
     @hookimpl
     def post_filter(self, unit: Unit, decision: Decision) -> Preemption | str | None:
         """Find the cheapest victims whose eviction lets the unit be placed."""
@@ -70,7 +71,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             return None
         if any(pod.spec.preemption_policy == "Never" for pod in unit.pods):
             return "preemption: not eligible due to preemptionPolicy=Never."
-        evictable = Evictable(unit, self.handle)
+        evictable = Evictable.by(unit, self.handle)
         if unit.gang is None:
             found = self._for_pod(unit, decision, evictable)
         else:
@@ -83,7 +84,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
 
     def _for_pod(self, unit: Unit, decision: Decision, evictable: Evictable) -> VictimSet | str:
         """Return the cheapest victims for a pod, or why there are none."""
-        dry_run = DryRun(self.handle, unit, evictable, self._enough())
+        dry_run = DryRun(self.handle, unit, evictable, self._known, self._enough())
         dry_run.run()
         if dry_run.any_victims:
             decision.refused_by.add("DefaultPreemption")
@@ -106,68 +107,14 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
 
     def _for_gang(self, unit: Unit, decision: Decision, evictable: Evictable) -> VictimSet | str:
         """Return the cheapest victims for a gang, or why there are none."""
-        by_row = self._evictable_by_row(evictable)
-        if not by_row:
+        columns = self._known.columns(evictable.priority)
+        if not columns.count.any():
             return no_victims(self.handle, unit.pods[0])
         decision.refused_by.add("DefaultPreemption")
-        search = VictimSearch(self.handle, unit, evictable, by_row)
-        candidates = self._candidates(unit, by_row, evictable, search)
-        solutions = [search.solve(placement) for placement in candidates]
-        trials = [trial_of(*pair) for pair in zip(candidates, solutions, strict=True)]
-        decision.preemption = tuple(trials)
-        found = [solution for solution in solutions if solution is not None]
-        if not found:
-            return UNHELPFUL_FOR_GANGS
-        # The candidate with the least waste comes first, so it wins among equal costs.
-        best = min(found, key=lambda solution: solution.cost)
-        for index, placement in enumerate(candidates):
-            if _contains(placement, best.placement):
-                # In a wider domain some of the victims may not be needed.
-                wider = search.minimised(placement, best)
-                if wider.cost < best.cost:
-                    best = replace(wider, placement=placement)
-                    trials[index] = trial_of(placement, best)
-        decision.preemption = tuple(
-            replace(trial, chosen=placement is best.placement)
-            for trial, placement in zip(trials, candidates, strict=True)
-        )
-        return best
-
-    def _evictable_by_row(self, evictable: Evictable) -> dict[int, list[PodInfo]]:
-        """Return the pods that may be evicted, by row."""
-        pods = self.handle.snapshot.nodes.pods
-        found = {row: evictable.on_row(row) for row, on_node in enumerate(pods) if on_node}
-        return {row: victims for row, victims in found.items() if victims}
-
-    def _candidates(
-        self,
-        unit: Unit,
-        by_row: Mapping[int, list[PodInfo]],
-        evictable: Evictable,
-        search: VictimSearch,
-    ) -> list[Placement]:
-        """Return the placements in which a gang might fit if all possible victims were gone."""
-        snapshot = self.handle.snapshot
-        with snapshot.trial():
-            for victims in by_row.values():
-                for victim in victims:
-                    snapshot.remove_pod(victim.key)
-            offered = [p for p in self.handle.offers(unit).candidates if not _is_too_small(p, unit)]
-        if len(offered) <= _MOST_DOMAINS:
-            return offered
-        priced = []
-        for index, placement in enumerate(offered):
-            steps = search.steps(placement)
-            missing = unit.min_placed - self._free(unit, placement)
-            needed = [pod for step in steps[: max(0, missing)] for pod in step.victims]
-            priced.append((evictable.cost(needed), index, placement))
-        priced.sort(key=lambda item: item[:2])
-        return [placement for _, _, placement in priced[:_MOST_DOMAINS]]
-
-    def _free(self, unit: Unit, placement: Placement) -> int:
-        """Return how many members fit in a placement now."""
-        slots = np.minimum(self.handle.free_slots(unit.pods[0]), len(unit.pods))
-        return int(slots.sum() if placement.rows is None else slots[placement.rows].sum())
+        search = GangSearch(self.handle, unit, evictable, self._known)
+        best = search.run()
+        decision.preemption = tuple(search.trials)
+        return UNHELPFUL_FOR_GANGS if best is None else best
 
     # Why not -----------------------------------------------------------------------------
 
@@ -180,24 +127,11 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             for info, node in placed
             if self.handle.in_eviction_cooldown(info) and node in self.handle.snapshot.nodes.row_of
         }
-        evictable = Evictable(Unit(pod.key, (pod,)), self.handle)
+        evictable = Evictable.by(Unit(pod.key, (pod,)), self.handle)
         for row in sorted(rows):
             evictable.on_row(row)
         for other in evictable.in_cooldown.values():
-            budgets = ", ".join(evictable.budgets_of(other))
+            budgets = ", ".join(evictable.budgets.covering(other))
             if budgets:
                 text = f"would fit if PodDisruptionBudget {budgets} let {short_key(other.key)} go"
                 yield Remedy(text, None, 1.0)
-
-
-def _contains(outer: Placement, inner: Placement) -> bool:
-    """Tell whether a placement holds all rows of another, and more."""
-    if inner.rows is None or outer is inner:
-        return False
-    return outer.rows is None or (
-        len(outer.rows) > len(inner.rows) and bool(np.isin(inner.rows, outer.rows).all())
-    )
-
-
-def _is_too_small(placement: Placement, unit: Unit) -> bool:
-    return placement.offered is not None and placement.offered < unit.min_placed

@@ -6,11 +6,19 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from bayplan import Handle, Placement, PodInfo, Unit
+from bayplan.plugin.hookspecs import BoolColumn
+from bayplan_plugins.preemption.columns import EvictionColumns, KnownEvictions
+from bayplan_plugins.preemption.reprieve import Reprieve
+from bayplan_plugins.preemption.steps import EvictionStep, EvictionSteps
 from bayplan_plugins.shared.victims import Evictable, EvictionCost
 
-__all__ = ["VictimSearch", "VictimSet", "missing_for", "until_enough"]
+__all__ = ["MOST_EMPTIED", "VictimSearch", "VictimSet"]
 
+MOST_EMPTIED = 500
+"""So many nodes that lack a resource are emptied of their victims, to ask their plugins."""
 _FEW = 8
 """Up to this many possible victims, every subset of them is tried."""
 _MINIMISED = 16
@@ -27,18 +35,10 @@ class VictimSet:
     cost: EvictionCost
 
 
-@dataclass(frozen=True)
-class VictimStep:
-    """Pods of one node that are evicted together, so that one more member fits."""
-
-    victims: tuple[PodInfo, ...]
-    cost: EvictionCost
-
-
 class VictimSearch:
     """The search for one unit, by trials of the snapshot.
 
-    :param by_row: the pods that may be evicted on each node row, the least important first.
+    :param within: the rows where evictions may help.
     """
 
     def __init__(
@@ -46,12 +46,19 @@ class VictimSearch:
         handle: Handle,
         unit: Unit,
         evictable: Evictable,
-        by_row: Mapping[int, list[PodInfo]],
+        known: KnownEvictions,
+        within: BoolColumn,
     ) -> None:
         self._handle = handle
         self._unit = unit
         self._evictable = evictable
-        self._by_row = by_row
+        self._known = known
+        self._within = within
+        self._pod = max(unit.pods, key=lambda p: sorted(p.requests.values(), reverse=True))
+        self._columns = known.columns(evictable.priority, evictable.protect)
+        self.steps = EvictionSteps(
+            handle, self._pod, evictable, self._columns, within, not self._is_uniform()
+        )
 
     def solve(self, placement: Placement) -> VictimSet | None:
         """Return the cheapest victims found that let the unit be placed; None if it never fits."""
@@ -63,58 +70,105 @@ class VictimSearch:
 
     def _reprieving_gangs(self) -> VictimSearch:
         """Return the same search for victims that end no gang."""
-        evictable = Evictable(self._unit, self._handle, protect=True)
-        by_row = {row: pods for row in self._by_row if (pods := evictable.on_row(row))}
-        return VictimSearch(self._handle, self._unit, evictable, by_row)
+        evictable = Evictable.by(self._unit, self._handle, protect=True)
+        return VictimSearch(self._handle, self._unit, evictable, self._known, self._within)
 
     def _solve(self, placement: Placement) -> VictimSet | None:
         if self._unit.gang is None:
             assert placement.rows is not None, "one node"
-            here = self._by_row.get(int(placement.rows[0]), [])
-            return self._reprieved(placement, here)
-        steps = self.steps(placement)
-        if not steps or self._place(placement, steps) is None:
+            return self._reprieved(placement, self._evictable.on_row(int(placement.rows[0])))
+        enough = self._enough(placement)
+        if enough is None:
             return None
-        # The smallest prefix of the cheapest steps that is enough.
-        low, high = 0, len(steps)
+        steps, tight = enough
+        removed = [victim for step in steps for victim in step.victims]
+        solution = self._reprieved(placement, removed)
+        assert solution is not None, "it was placed with the same pods gone"
+        if tight and len(solution.victims) == len(self._evictable.closure(removed)):
+            return solution
+        count = self._columns.count
+        if (count.sum() if placement.rows is None else count[placement.rows].sum()) <= _FEW:
+            return self._best_subset(placement, solution)
+        return self.minimised(placement, solution)
+
+    # Enough --------------------------------------------------------------------------------
+
+    def _enough(self, placement: Placement) -> tuple[list[EvictionStep], bool] | None:
+        """Return the smallest prefix of the cheapest steps that is enough; None if none is.
+
+        Also, whether each of its steps is needed, whatever becomes of the others.
+        """
+        steps: list[EvictionStep] = []
+        slots = tried = 0
+        needed = missing = self._missing(placement)
+        emptied = self._emptied(placement)
+        if self._is_uniform() and not emptied and self.steps.most(placement.rows) < needed:
+            return None
+        cheapest = itertools.chain(self.steps.in_order(placement.rows), emptied)
+        while True:
+            for step in cheapest:
+                steps.append(step)
+                slots += step.slots
+                if slots >= missing:
+                    break
+            if len(steps) == tried:
+                return None
+            if self._place(placement, steps) is not None:
+                break
+            tried, missing = len(steps), 2 * max(slots, missing)
+        if not tried and self._is_uniform():
+            # Without the last step there are fewer slots than members.
+            return steps, slots == needed
+        low, high = tried, len(steps)
         while high - low > 1:
             middle = (low + high) // 2
             if self._place(placement, steps[:middle]) is None:
                 low = middle
             else:
                 high = middle
-        removed = [victim for step in steps[:high] for victim in step.victims]
-        solution = self._reprieved(placement, removed)
-        assert solution is not None, "it was placed with the same pods gone"
-        everybody = [victim for step in steps for victim in step.victims]
-        if len(everybody) <= _FEW:
-            return self._best_subset(placement, everybody, solution)
-        return self.minimised(placement, solution)
+        return steps[:high], False
 
-    def steps(self, placement: Placement) -> list[VictimStep]:
-        """Return the victims on the placement's nodes, member by member, the cheapest first."""
-        pod = max(self._unit.pods, key=lambda p: sorted(p.requests.values(), reverse=True))
-        rows = self._by_row if placement.rows is None else placement.rows.tolist()
-        steps: list[tuple[tuple[object, ...], VictimStep]] = []
-        for order, row in enumerate(rows):
-            left = list(self._by_row.get(row, ()))
-            highest: tuple[object, ...] = ()
-            slot = 0
-            while left:
-                slot += 1
-                need = missing_for(self._handle, pod, row) if slot == 1 else dict(pod.requests)
-                taken = until_enough(left, need) or left
-                taken = taken or left[:1]
-                left = left[len(taken) :]
-                cost = self._evictable.cost(self._evictable.closure(taken))
-                key = (cost.violations, cost.highest, cost.total, cost.pods, order, slot)
-                # A later step of the same node never comes before an earlier one.
-                highest = max(highest, key)
-                steps.append((highest, VictimStep(tuple(taken), cost)))
-        steps.sort(key=lambda item: item[0])
-        return [step for _, step in steps]
+    def _emptied(self, placement: Placement) -> list[EvictionStep]:
+        """Return a step for each of a few nodes that lack amounts: plugins may see it otherwise."""
+        short = self.steps.short
+        rows = short if placement.rows is None else np.intersect1d(short, placement.rows)
+        if len(rows) > MOST_EMPTIED:
+            return []
+        return [step for row in rows.tolist() if (step := self.steps.all_of(row)).victims]
 
-    def _place(self, placement: Placement, steps: Sequence[VictimStep]) -> Mapping[str, str] | None:
+    def _missing(self, placement: Placement) -> int:
+        """Return how many more slots than there are now the unit needs at least."""
+        slots = np.minimum(self._handle.free_slots(self._pod), len(self._unit.pods))
+        free = int(slots.sum() if placement.rows is None else slots[placement.rows].sum())
+        return max(1, self._unit.min_placed - free)
+
+    def estimate(self, placement: Placement) -> EvictionCost | None:
+        """Return what the cheapest steps cost that are enough by their slots; None if none are.
+
+        For members that differ, the slots are those of the largest, so all steps may be enough.
+        """
+        victims: list[PodInfo] = []
+        missing = self._missing(placement)
+        for step in itertools.chain(self.steps.in_order(placement.rows), self._emptied(placement)):
+            victims += step.victims
+            missing -= step.slots
+            if missing <= 0:
+                break
+        if missing > 0 and self._is_uniform():
+            return None
+        return self._evictable.cost(self._evictable.closure(victims)) if victims else None
+
+    def least_cost(self, placement: Placement) -> EvictionCost:
+        """Return a lower bound of what the victims cost, not a tight one."""
+        return self.steps.least_cost(placement.rows, self._missing(placement))
+
+    def _is_uniform(self) -> bool:
+        """Tell whether all members are alike, and in no sub-groups."""
+        return not self._unit.parts and len({pod.facts for pod in self._unit.pods}) == 1
+
+    def _place(
+        self, placement: Placement, steps: Sequence[EvictionStep]
+    ) -> Mapping[str, str] | None:
         return self._place_without(placement, [v for step in steps for v in step.victims])
 
     def _place_without(
@@ -127,6 +181,8 @@ class VictimSearch:
                 snapshot.remove_pod(victim.key)
             return self._handle.place(self._unit, placement)
 
+    # Fewer ---------------------------------------------------------------------------------
+
     def _reprieved(self, placement: Placement, removed: Sequence[PodInfo]) -> VictimSet | None:
         """Spare the pods, the most important first, that are not in the unit's way.
 
@@ -136,31 +192,26 @@ class VictimSearch:
         everybody = self._evictable.closure(removed)
         where = {pod.key: snapshot.placed[pod.key][1] for pod in everybody}
         violating, others = self._evictable.to_reprieve(everybody)
-        victims = []
         with snapshot.trial():
             for victim in everybody:
                 snapshot.remove_pod(victim.key)
             nodes = self._handle.place(self._unit, placement)
             if nodes is None:
                 return None
-            members: dict[str, list[PodInfo]] = {}
-            by_key = {pod.key: pod for pod in self._unit.pods}
-            for key, node in nodes.items():
-                members.setdefault(node, []).append(by_key[key])
-            for victim in (*violating, *others):
-                node = where[victim.key]
-                if not self._stays(victim, node, members.get(node, ())):
-                    victims.append(victim)
+            reprieve = Reprieve(self._handle, self._unit, nodes)
+            victims = reprieve.refused((*violating, *others), where)
         violations = len({pod.key for pod in violating} & {pod.key for pod in victims})
         victims = self._evictable.closure(victims)
         # A pod that is reprieved on one node may matter on another, so the whole is tried again.
-        found = self._place_without(placement, victims)
-        if found is not None:
+        if len(victims) < len(everybody):
+            found = self._place_without(placement, victims)
+            if found is None:
+                # Each of them may stay, but not all together, as they hold the same devices.
+                cost = self._evictable.cost(everybody)
+                return self.minimised(
+                    placement, VictimSet(placement, tuple(everybody), nodes, cost)
+                )
             nodes = found
-        else:
-            # Each of them may stay, but not all together, as they hold the same devices.
-            cost = self._evictable.cost(everybody)
-            return self.minimised(placement, VictimSet(placement, tuple(everybody), nodes, cost))
         cost = self._evictable.cost(victims)
         if self._unit.gang is None:
             # Which pods violate a budget was decided when all of them were to go, as in
@@ -168,28 +219,12 @@ class VictimSearch:
             cost = replace(cost, violations=violations)
         return VictimSet(placement, tuple(victims), nodes, cost)
 
-    def _stays(self, victim: PodInfo, node: str, members: Sequence[PodInfo]) -> bool:
-        """Put a pod back on its node, unless a member of the unit then no longer fits there."""
-        snapshot = self._handle.snapshot
-        row = snapshot.nodes.row_of[node]
-        if not members:
-            snapshot.add_pod(victim, node)
-            return True
-        with snapshot.trial() as trial:
-            for member in members:
-                snapshot.remove_pod(member.key)
-            snapshot.add_pod(victim, node)
-            for member in members:
-                if self._handle.free_slots(member)[row] < 1:
-                    return False
-                snapshot.add_pod(member, node)
-            trial.keep()
-        return True
-
-    def _best_subset(
-        self, placement: Placement, everybody: Sequence[PodInfo], found: VictimSet
-    ) -> VictimSet:
-        """Try all subsets that cost less than what was found."""
+    def _best_subset(self, placement: Placement, found: VictimSet) -> VictimSet:
+        """Try all subsets of the possible victims that cost less than what was found."""
+        rows = np.flatnonzero(self._columns.count).tolist()
+        if placement.rows is not None:
+            rows = np.intersect1d(rows, placement.rows).tolist()
+        everybody = [pod for row in rows for pod in self._evictable.on_row(row)]
         subsets: dict[frozenset[str], list[PodInfo]] = {}
         for size in range(len(everybody)):
             for chosen in itertools.combinations(everybody, size):
@@ -218,29 +253,3 @@ class VictimSearch:
         if len(victims) == len(found.victims) or nodes is None:
             return found
         return VictimSet(placement, tuple(victims), nodes, self._evictable.cost(victims))
-
-
-def until_enough(victims: Sequence[PodInfo], need: Mapping[str, int]) -> list[PodInfo] | None:
-    """Return the first pods that together free what is needed; None if all of them do not."""
-    missing = dict(need)
-    taken: list[PodInfo] = []
-    for victim in victims:
-        if not missing:
-            break
-        taken.append(victim)
-        for name in list(missing):
-            freed = 1 if name == "pods" else victim.requests.get(name, 0)
-            missing[name] -= freed
-            if missing[name] <= 0:
-                del missing[name]
-    return None if missing else taken
-
-
-def missing_for(handle: Handle, pod: PodInfo, row: int) -> dict[str, int]:
-    """Return what a node lacks for a pod: amounts by resource, pod slots as "pods"."""
-    table = handle.snapshot.nodes
-    lacking = {
-        name: need - int(table.allocatable(name)[row] - table.used(name)[row])
-        for name, need in (*pod.requests.items(), ("pods", 1))
-    }
-    return {name: amount for name, amount in lacking.items() if amount > 0}

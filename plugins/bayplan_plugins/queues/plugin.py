@@ -218,8 +218,8 @@ class Queues(Plugin[QueuesArgs]):
         message = f"{action}: evicting {count} pod{'s'[: count != 1]} ({names}){then} makes room."
         if not evicted:
             message = f"{action}: pods that are leaving make room."
-        evictable = Evictable(unit, self.handle)
-        guarded = frozenset(pod.key for pod in victims if evictable.budgets_of(pod))
+        evictable = Evictable.by(unit, self.handle)
+        guarded = frozenset(pod.key for pod in victims if evictable.budgets.covering(pod))
         return Preemption(
             victims,
             plan.nodes,

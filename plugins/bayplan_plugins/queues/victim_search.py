@@ -34,7 +34,7 @@ class VictimSearch:
         self._handle = handle
         self._unit = unit
         self._plan = plan
-        self._evictable = Evictable(unit, handle)
+        self._evictable = Evictable.by(unit, handle)
         self._placements = 0
 
     def run(self) -> EvictionPlan | None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property, lru_cache
 
 from bayplan import Handle, PodInfo, Unit
-from bayplan.api import PodDisruptionBudget
 from bayplan.api.gang import Gang
-from bayplan.api.selectors import Selector, compile_selector
 from bayplan.dialects import may_be_evicted
 from bayplan.gangs.completeness import has_minimum, rank_order
+from bayplan_plugins.shared.budgets import DisruptionBudgets
 
-__all__ = ["Evictable", "EvictionCost"]
+__all__ = ["OFFSET", "Evictable", "EvictionCost", "GangMembersToEvict", "started"]
 
-_OFFSET = 2**31
+OFFSET = 2**31
 """Added to each priority, as kube-scheduler does, so that every victim adds to the sum."""
 _NOT_STARTED = math.inf
 
@@ -53,25 +53,82 @@ class EvictionCost:
         return ", ".join(parts)
 
 
-class Evictable:
-    """The pods that may be evicted for one unit.
+class GangMembersToEvict:
+    """The members of a gang that could be evicted for units of a priority.
 
+    :param members: those that have a node and are not terminating.
+    :param protect: keep the gang at its minimum, even where all of it could go.
+    :param all_may_go: whether rules other than the gang's let all members go.
+    """
+
+    def __init__(
+        self, gang: Gang, members: Sequence[PodInfo], protect: bool, all_may_go: bool
+    ) -> None:
+        self.gang = gang
+        self.members = members
+        self.may_end = all_may_go and not protect
+
+    @cached_property
+    def ends_with_any(self) -> bool:
+        """Whether the gang ends when any member goes."""
+        return self.gang.whole or not has_minimum(self.gang, len(self.members) - 1)
+
+    @cached_property
+    def surplus(self) -> frozenset[str]:
+        """The members, by key, beyond the gang's minimum: the last by rank."""
+        if self.gang.whole:
+            return frozenset()
+        spare = max(0, len(self.members) - self.gang.min_member)
+        ordered = sorted(self.members, key=rank_order, reverse=True)
+        return frozenset(pod.key for pod in ordered[:spare])
+
+    @cached_property
+    def position(self) -> Mapping[str, int]:
+        """The members' places by rank, by key."""
+        ordered = sorted(self.members, key=rank_order)
+        return {pod.key: place for place, pod in enumerate(ordered)}
+
+    def allows(self, pod: PodInfo) -> bool:
+        """Tell whether the gang can end, or stays complete without this member."""
+        return self.may_end or pod.key in self.surplus
+
+    def left_without(self, count: int) -> bool:
+        """Tell whether the gang goes on without so many members."""
+        return not self.gang.whole and has_minimum(self.gang, len(self.members) - count)
+
+
+class Evictable:
+    """The pods that may be evicted for one unit, or for any unit of a priority.
+
+    It holds as long as no pod comes or goes, trials of the snapshot excepted.
+
+    :param own: pods, by key, that stay whatever their priority is.
     :param protect: keep every gang at its minimum, even where all of it could go.
     """
 
-    def __init__(self, unit: Unit, handle: Handle, protect: bool = False) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        priority: int,
+        own: Collection[str] = (),
+        protect: bool = False,
+    ) -> None:
         self._handle = handle
         self._snapshot = handle.snapshot
-        self.priority = min(pod.priority for pod in unit.pods)
-        self._own = {pod.key for pod in (*unit.pods, *(bound for bound, _ in unit.bound))}
-        self._protect = protect
+        self.priority = priority
+        self._own = own
+        self.protect = protect
         self.in_cooldown: dict[str, PodInfo] = {}
         """Pods that could be evicted if they were not in cooldown, by key."""
-        self._surplus: dict[str, set[str]] = {}
-        self._budgets = [
-            (budget, compile_selector(budget.spec.selector))
-            for budget in self._snapshot.objects(PodDisruptionBudget).values()
-        ]
+        self._gangs: dict[str, GangMembersToEvict | None] = {}
+        self._ending: dict[str, EvictionCost] = {}
+        self.budgets = DisruptionBudgets.of(handle.snapshot)
+
+    @classmethod
+    def by(cls, unit: Unit, handle: Handle, protect: bool = False) -> Evictable:
+        """Return the pods that a unit may evict: less important than each of its own."""
+        own = {pod.key for pod in (*unit.pods, *(bound for bound, _ in unit.bound))}
+        return cls(handle, min(pod.priority for pod in unit.pods), own, protect)
 
     def on_row(self, row: int) -> list[PodInfo]:
         """Return the pods of a node that may be evicted, the least important first."""
@@ -83,7 +140,7 @@ class Evictable:
         return sorted(pods, key=self._guarded_importance)
 
     def _guarded_importance(self, pod: PodInfo) -> tuple[bool, tuple[object, ...]]:
-        guarded = bool(self._budgets) and bool(self.budgets_of(pod))
+        guarded = bool(self.budgets.covering(pod))
         real, *rest = self._importance(pod)
         return (real, (guarded, *rest))
 
@@ -94,9 +151,9 @@ class Evictable:
         important. kube-scheduler takes a pod without start time for one that starts when it is
         asked; sorting turns such pods around, so that the last is the most important.
         """
-        started = _started(pod)
-        order = pod.serial if started == _NOT_STARTED else -pod.serial
-        return (not self.is_free(pod), pod.priority, -started, order)
+        since = started(pod)
+        order = pod.serial if since == _NOT_STARTED else -pod.serial
+        return (not self.is_free(pod), pod.priority, -since, order)
 
     def to_reprieve(self, pods: Iterable[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
         """Return the pods whose eviction would violate a budget, and the others, to be reprieved.
@@ -104,29 +161,22 @@ class Evictable:
         Both lists begin with the most important; so does counting against the budgets
         (filterPodsWithPDBViolation).
         """
-        left = self._allowed()
+        left = self.budgets.allowed()
         violating: list[PodInfo] = []
         others: list[PodInfo] = []
         for pod in sorted(pods, key=self._importance, reverse=True):
-            own = () if self.is_free(pod) else self.budgets_of(pod)
+            own = () if self.is_free(pod) else self.budgets.covering(pod)
             for budget in own:
                 left[budget] -= 1
             (violating if any(left[budget] < 0 for budget in own) else others).append(pod)
         return violating, others
-
-    def _allowed(self) -> dict[str, int]:
-        """Return how many evictions each budget, by key, allows."""
-        return {
-            f"{budget.metadata.namespace}/{budget.metadata.name}": budget.status.disruptions_allowed
-            for budget, _ in self._budgets
-        }
 
     def is_free(self, pod: PodInfo) -> bool:
         """Tell whether a pod costs nothing: it is terminating, or only nominated."""
         return pod.terminating or self._handle.is_nominated(pod)
 
     def _may_go(self, pod: PodInfo) -> bool:
-        if pod.key in self._own or pod.priority >= self.priority:
+        if pod.priority >= self.priority or pod.key in self._own:
             return False
         if self.is_free(pod):
             return True
@@ -135,47 +185,31 @@ class Evictable:
         if self._handle.in_eviction_cooldown(pod):
             self.in_cooldown[pod.key] = pod
             return False
-        return self._gang_allows(pod)
+        gang = self._gang(pod)
+        return gang is None or gang.allows(pod)
 
     # Gangs -------------------------------------------------------------------------------
 
-    def gang_of(self, pod: PodInfo) -> Gang | None:
+    def _gang(self, pod: PodInfo) -> GangMembersToEvict | None:
         """Return the gang that a pod's eviction could end."""
-        if pod.gang is None:
-            return None
-        return self._handle.gang(pod.gang).gang
+        return self._members(pod.gang) if pod.gang is not None else None
 
-    def members(self, gang: str) -> list[PodInfo]:
-        """Return a gang's pods that have a node and are not terminating."""
-        bound = self._handle.gang(gang).bound.values()
-        return [pod for pod, _ in bound if not pod.terminating]
-
-    def _position(self, pod: PodInfo) -> int:
-        """Return a pod's place among its gang's members, by rank."""
-        assert pod.gang is not None, "asked of members only"
-        ordered = sorted(self.members(pod.gang), key=rank_order)
-        return next((i for i, other in enumerate(ordered) if other.key == pod.key), 0)
-
-    def _gang_allows(self, pod: PodInfo) -> bool:
-        """Tell whether the pod's gang can end, or stays complete without it."""
-        gang = self.gang_of(pod)
-        if gang is None:
-            return True
-        members = self.members(gang.key)
-        if not self._protect and all(
-            other.priority < self.priority
-            and may_be_evicted(other.pod)
-            and not self._handle.in_eviction_cooldown(other)
-            for other in members
-        ):
-            return True
-        if gang.whole:
-            return False
-        if gang.key not in self._surplus:
-            spare = max(0, len(members) - gang.min_member)
-            last = sorted(members, key=rank_order, reverse=True)
-            self._surplus[gang.key] = {other.key for other in last[:spare]}
-        return pod.key in self._surplus[gang.key]
+    def _members(self, key: str) -> GangMembersToEvict | None:
+        if key not in self._gangs:
+            known = self._handle.gang(key)
+            members = [pod for pod, _ in known.bound.values() if not pod.terminating]
+            all_may_go = all(
+                other.priority < self.priority
+                and may_be_evicted(other.pod)
+                and not self._handle.in_eviction_cooldown(other)
+                for other in members
+            )
+            self._gangs[key] = (
+                GangMembersToEvict(known.gang, members, self.protect, all_may_go)
+                if known.gang is not None
+                else None
+            )
+        return self._gangs[key]
 
     def closure(self, victims: Iterable[PodInfo]) -> list[PodInfo]:
         """Return the victims and, for each gang that they end, all of its other members."""
@@ -185,12 +219,9 @@ class Evictable:
             if pod.gang is not None and not self.is_free(pod):
                 by_gang[pod.gang] = by_gang.get(pod.gang, 0) + 1
         for key, count in by_gang.items():
-            gang = self._handle.gang(key).gang
-            if gang is None:
-                continue
-            members = self.members(key)
-            if gang.whole or not has_minimum(gang, len(members) - count):
-                chosen |= {pod.key: pod for pod in members}
+            gang = self._members(key)
+            if gang is not None and not gang.left_without(count):
+                chosen |= {pod.key: pod for pod in gang.members}
         return list(chosen.values())
 
     def ended_gangs(self, victims: Sequence[PodInfo]) -> int:
@@ -199,62 +230,85 @@ class Evictable:
         gangs = {pod.gang for pod in victims if pod.gang is not None and not self.is_free(pod)}
         ended = 0
         for key in gangs:
-            gang = self._handle.gang(key).gang
-            members = self.members(key)
-            left = sum(pod.key not in gone for pod in members)
-            if gang is not None and has_minimum(gang, len(members)):
-                ended += not has_minimum(gang, left)
+            own = self._members(key)
+            if own is not None and has_minimum(own.gang, len(own.members)):
+                left = sum(pod.key not in gone for pod in own.members)
+                ended += not has_minimum(own.gang, left)
         return ended
 
     # Costs -------------------------------------------------------------------------------
 
-    def budgets_of(self, pod: PodInfo) -> list[str]:
-        """Return the disruption budgets, by key, that cover a pod."""
-        return [
-            f"{budget.metadata.namespace}/{budget.metadata.name}"
-            for budget, selector in self._budgets
-            if _covers(budget, selector, pod)
-        ]
-
     def violations(self, victims: Iterable[PodInfo]) -> int:
         """Return how many of the pods cannot be evicted without violating a disruption budget."""
-        allowed = self._allowed()
-        count = 0
-        for pod in victims if allowed else ():
-            if self.is_free(pod):
-                continue
-            own = self.budgets_of(pod)
-            for key in own:
-                allowed[key] -= 1
-            count += any(allowed[key] < 0 for key in own)
-        return count
+        return self.budgets.violations(pod for pod in victims if not self.is_free(pod))
 
     def cost(self, victims: Sequence[PodInfo]) -> EvictionCost:
         """Return what it costs to evict these pods."""
         real = [pod for pod in victims if not self.is_free(pod)]
-        highest = max((pod.priority for pod in real), default=-_OFFSET)
-        earliest = min((_started(p) for p in real if p.priority == highest), default=_NOT_STARTED)
+        highest = max((pod.priority for pod in real), default=-OFFSET)
+        earliest = min((started(p) for p in real if p.priority == highest), default=_NOT_STARTED)
         return EvictionCost(
-            self.violations(real),
+            self.budgets.violations(real),
             highest,
-            sum(pod.priority + _OFFSET for pod in real),
+            sum(pod.priority + OFFSET for pod in real),
             len(real),
             self.ended_gangs(real),
             -earliest,
             -min((self._position(pod) for pod in real if pod.gang is not None), default=0),
         )
 
+    def cost_with_all(self, victims: Sequence[PodInfo]) -> EvictionCost:
+        """Return what it costs to evict these pods and those that go with them (``closure``)."""
+        gang = victims[0].gang if len(victims) == 1 else None
+        if gang is not None and self.ends_gang(victims[0]):
+            return self._cost_of_gang(gang)
+        return self.cost(self.closure(victims))
 
-def _covers(budget: PodDisruptionBudget, selector: Selector, pod: PodInfo) -> bool:
-    return budget.metadata.namespace == pod.namespace and selector.matches(pod.labels)
+    def _cost_of_gang(self, key: str) -> EvictionCost:
+        """Return what the end of a gang costs; it is asked for each of its members."""
+        if key not in self._ending:
+            gang = self._members(key)
+            self._ending[key] = self.cost(gang.members if gang is not None else ())
+        return self._ending[key]
+
+    def ends_gang(self, pod: PodInfo) -> bool:
+        """Tell whether a pod's gang ends when it goes."""
+        gang = self._gang(pod)
+        return gang is not None and gang.ends_with_any and not self.is_free(pod)
+
+    def cost_of(self, pod: PodInfo) -> tuple[int, int, int, int, float, int]:
+        """Return what a pod's eviction costs with all that go with it, budgets left out."""
+        if self.is_free(pod):
+            return (-OFFSET, 0, 0, 0, -_NOT_STARTED, 0)
+        if pod.gang is None:
+            return (pod.priority, pod.priority + OFFSET, 1, 0, -started(pod), 0)
+        cost = self.cost_with_all((pod,))
+        return (cost.highest, cost.total, cost.pods, cost.gangs, cost.started, cost.rank)
+
+    def gang_state(self, key: str) -> object:
+        """Return what changes when the eviction of a gang's members costs something else."""
+        gang = self._members(key)
+        if gang is None:
+            return None
+        if not gang.may_end:
+            return gang.surplus
+        return self._cost_of_gang(key) if gang.ends_with_any else True
+
+    def _position(self, pod: PodInfo) -> int:
+        """Return a pod's place among its gang's members, by rank."""
+        gang = self._gang(pod)
+        return gang.position.get(pod.key, 0) if gang is not None else 0
 
 
-def _started(pod: PodInfo) -> float:
-    """Return when a pod started, in seconds since 1970; a pod that has not is the latest."""
-    text = pod.pod.status.start_time
-    if text is None:
-        return _NOT_STARTED
+@lru_cache(maxsize=4096)
+def _seconds(text: str) -> float:
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     except ValueError:
         return _NOT_STARTED
+
+
+def started(pod: PodInfo) -> float:
+    """Return when a pod started, in seconds since 1970; a pod that has not is the latest."""
+    text = pod.pod.status.start_time
+    return _NOT_STARTED if text is None else _seconds(text)

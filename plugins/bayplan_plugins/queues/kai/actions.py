@@ -231,7 +231,7 @@ class Actions:
         self, unit: Unit, line: Iterator[tuple[Job, list[PodInfo]]]
     ) -> Iterator[tuple[Job, list[PodInfo]]]:
         """Yield the victims that no disruption budget and no refused eviction keeps."""
-        evictable = Evictable(unit, self._handle)
+        evictable = Evictable.by(unit, self._handle)
         taken: list[PodInfo] = []
         for job, pods in line:
             if any(self._handle.in_eviction_cooldown(pod) for pod in pods):

@@ -65,6 +65,6 @@ class DisruptionBudgets(VolcanoPlugin):
     def preemptable(self, claimant: Claimant, victim: Victim) -> bool:
         """Refuse pods beyond what their budgets allow."""
         unit = self.session.handle.unit(claimant.pods)
-        return not Evictable(unit, self.session.handle).violations(victim.pods)
+        return not Evictable.by(unit, self.session.handle).violations(victim.pods)
 
     reclaimable = preemptable

@@ -1,0 +1,244 @@
+"""What evicting the less important pods would free on each node, and what it costs at least.
+
+Preemption asks the same of every node for every unit. The answers are columns over the node table,
+one set for each priority that asks, kept up to date by the rows that changed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bayplan import Handle, PodInfo
+from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.shared.budgets import DisruptionBudgets
+from bayplan_plugins.shared.victims import OFFSET, Evictable
+
+__all__ = ["PODS", "EvictionColumns", "KnownEvictions", "needs_of"]
+
+_MOST_KEPT = 8
+"""Priorities whose columns are kept."""
+PODS = "pods"
+_COST = ("highest", "total", "pods", "gangs", "started", "rank")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What is known of one node: how many pods may go, and the least that any of them costs."""
+
+    count: int
+    cheapest: Sequence[float]
+    added: int
+    first: int
+    budgets: int
+    freed: Mapping[str, int]
+    largest: Mapping[str, int]
+
+
+_EMPTY = _Row(0, (0,) * len(_COST), 0, 0, -1, {}, {})
+
+
+class EvictionColumns:
+    """The columns for units of one priority; each has one number a node row.
+
+    :param protect: whether gangs are kept at their minimum.
+    """
+
+    count: IntColumn
+    """How many pods may go."""
+    highest: IntColumn
+    """Fields of the least EvictionCost of any of these pods, with all that go with it."""
+    total: IntColumn
+    pods: IntColumn
+    gangs: IntColumn
+    started: FloatColumn
+    rank: IntColumn
+    added: IntColumn
+    """What each of these pods adds to ``total`` at least."""
+    first: IntColumn
+    """The first row of the gang that ends with one of these pods, else the row itself."""
+    freed: dict[str, IntColumn]
+    """What these pods hold, by resource; the pods themselves are "pods"."""
+    largest: dict[str, IntColumn]
+    """The most that one of them holds, by resource."""
+
+    def __init__(self, handle: Handle, priority: int, protect: bool) -> None:
+        self._handle = handle
+        self._table = handle.snapshot.nodes
+        self._priority = priority
+        self._protect = protect
+        self._budgets = DisruptionBudgets.of(handle.snapshot)
+        self._seen = (-1, -1)
+        self._position = 0
+        self._objects_version = -1
+        self._reset()
+
+    def _reset(self) -> None:
+        size = len(self._table)
+        for name in ("count", "highest", "total", "pods", "gangs", "rank", "added", "first"):
+            setattr(self, name, np.zeros(size, dtype=np.int64))
+        self.started = np.zeros(size)
+        self._budget_codes = np.full(size, -1, dtype=np.int64)
+        self._budget_sets: dict[tuple[str, ...], int] = {}
+        self.freed, self.largest = {}, {}
+        self._gangs_on: dict[int, frozenset[str]] = {}
+        self._gang_states: dict[str, object] = {}
+        self._gang_versions: dict[str, int] = {}
+        self._first_row: dict[str, int] = {}
+
+    def violations(self) -> IntColumn:
+        """Return how many budgets' limits each row's cheapest eviction exceeds at least: 0 or 1."""
+        allowed = self._budgets.allowed()
+        exhausted = [any(allowed.get(key, 0) < 1 for key in keys) for keys in self._budget_sets]
+        return np.array([*exhausted, False], dtype=np.int64)[self._budget_codes]
+
+    def slots(self, needs: Mapping[str, int]) -> tuple[IntColumn, IntColumn]:
+        """Return how many pods fit on each row now, and how many once all that may go is gone.
+
+        By amounts alone. What a node does not offer as an amount may come from elsewhere, such as
+        device classes.
+
+        :param needs: what one pod takes, by resource.
+        """
+        table = self._table
+        now = np.full(len(table), np.iinfo(np.int32).max, dtype=np.int64)
+        most = now.copy()
+        for name, need in needs.items():
+            offered = table.allocatable(name)
+            free = offered - table.used(name)
+            freed = self.freed.get(name, 0)
+            known = offered > 0
+            now = np.where(known, np.minimum(now, np.maximum(free, 0) // need), now)
+            most = np.where(known, np.minimum(most, np.maximum(free + freed, 0) // need), most)
+        return now, most
+
+    def refresh(self) -> None:
+        """Bring the columns up to date with the snapshot."""
+        table = self._table
+        seen = (table.epoch, self._budgets.version)
+        if seen != self._seen:
+            self._seen = seen
+            self._reset()
+            rows = {row for row, pods in enumerate(table.pods) if pods}
+        else:
+            rows = set(table.changes[self._position :])
+        self._position = len(table.changes)
+        evictable = Evictable(self._handle, self._priority, protect=self._protect)
+        rows |= self._rows_of_gangs(self._changed_gangs(rows), evictable)
+        if rows:
+            self._fill(sorted(rows), evictable)
+
+    # Gangs -------------------------------------------------------------------------------
+
+    def _changed_gangs(self, rows: set[int]) -> set[str]:
+        """Return the gangs that may have other members, or another minimum, than before."""
+        table = self._table
+        gangs: set[str] = set()
+        for row in rows:
+            gangs |= self._gangs_on.get(row, frozenset())
+            gangs |= {pod.gang for pod in table.pods[row].values() if pod.gang is not None}
+        version = self._handle.snapshot.objects_version
+        if version != self._objects_version:
+            self._objects_version = version
+            of = self._handle.gang
+            gangs |= {key for key, known in self._gang_versions.items() if known != of(key).version}
+        return gangs
+
+    def _rows_of_gangs(self, gangs: set[str], evictable: Evictable) -> set[int]:
+        """Return the rows of those gangs whose end costs something else than before."""
+        row_of = self._table.row_of
+        rows: set[int] = set()
+        for key in gangs:
+            known = self._handle.gang(key)
+            state = evictable.gang_state(key)
+            self._gang_versions[key] = known.version
+            if state != self._gang_states.get(key):
+                self._first_row.pop(key, None)
+                rows |= {row_of[node] for _, node in known.bound.values() if node in row_of}
+            self._gang_states[key] = state
+            if not known.bound:
+                del self._gang_states[key], self._gang_versions[key]
+        return rows
+
+    def _first_row_of(self, gang: str) -> int:
+        """Return the first row of a gang's members."""
+        if gang not in self._first_row:
+            row_of = self._table.row_of
+            nodes = (node for _, node in self._handle.gang(gang).bound.values())
+            self._first_row[gang] = min(row_of[node] for node in nodes if node in row_of)
+        return self._first_row[gang]
+
+    # Rows --------------------------------------------------------------------------------
+
+    def _fill(self, rows: list[int], evictable: Evictable) -> None:
+        """Read these rows again."""
+        at = np.array(rows, dtype=np.intp)
+        found = [self._row(row, evictable) for row in rows]
+        for place, name in enumerate(_COST):
+            getattr(self, name)[at] = [one.cheapest[place] for one in found]
+        self.count[at] = [one.count for one in found]
+        self.added[at] = [one.added for one in found]
+        self.first[at] = [one.first for one in found]
+        self._budget_codes[at] = [one.budgets for one in found]
+        for columns, kind in ((self.freed, "freed"), (self.largest, "largest")):
+            amounts = [getattr(one, kind) for one in found]
+            for name in {name for own in amounts for name in own}.difference(columns):
+                columns[name] = np.zeros(len(self._table), dtype=np.int64)
+            for name, column in columns.items():
+                column[at] = [own.get(name, 0) for own in amounts]
+
+    def _row(self, row: int, evictable: Evictable) -> _Row:
+        here = self._table.pods[row].values()
+        gangs = frozenset(pod.gang for pod in here if pod.gang is not None)
+        if gangs:
+            self._gangs_on[row] = gangs
+        else:
+            self._gangs_on.pop(row, None)
+        victims = evictable.on_row(row)
+        if not victims:
+            return _EMPTY
+        costs = [evictable.cost_of(pod) for pod in victims]
+        cheapest = tuple(map(min, zip(*costs, strict=True)))
+        freed: dict[str, int] = {PODS: len(victims)}
+        largest: dict[str, int] = {PODS: 1}
+        for pod in victims:
+            for name, amount in pod.requests.items():
+                freed[name] = freed.get(name, 0) + amount
+                largest[name] = max(largest.get(name, 0), amount)
+        added = 0 if any(map(evictable.is_free, victims)) else victims[0].priority + OFFSET
+        ending = [pod.gang for pod in victims if pod.gang is not None and evictable.ends_gang(pod)]
+        first = min([row, *map(self._first_row_of, ending)])
+        budgets = {self._budgets.covering(pod) for pod in victims} if self._budgets else {()}
+        code = -1
+        if len(budgets) == 1 and budgets != {()} and added:
+            code = self._budget_sets.setdefault(budgets.pop(), len(self._budget_sets))
+        return _Row(len(victims), cheapest, added, first, code, freed, largest)
+
+
+def needs_of(pod: PodInfo) -> dict[str, int]:
+    """Return what a pod takes of a node, its place among the pods included."""
+    return {**pod.requests, PODS: 1}
+
+
+class KnownEvictions:
+    """The columns of the priorities that asked last."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._kept: OrderedDict[tuple[int, bool], EvictionColumns] = OrderedDict()
+
+    def columns(self, priority: int, protect: bool = False) -> EvictionColumns:
+        """Return the columns for units of a priority, up to date.
+
+        :param protect: whether gangs are kept at their minimum.
+        """
+        key = (priority, protect)
+        found = self._kept.pop(key, None) or EvictionColumns(self._handle, priority, protect)
+        self._kept[key] = found
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
+        found.refresh()
+        return found
