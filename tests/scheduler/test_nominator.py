@@ -22,7 +22,7 @@ def snapshot() -> Snapshot:
 
 @pytest.fixture
 def nominator(snapshot: Snapshot) -> Nominator:
-    return Nominator(snapshot)
+    return Nominator(snapshot, lambda unit: None)
 
 
 def nomination(unit: str = "default/job", victims: Iterable[str] = (), **nodes: str) -> Nomination:

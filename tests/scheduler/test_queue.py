@@ -31,6 +31,9 @@ class Rules(OneQueue):
     def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
         return True
 
+    def waits_for_victims(self, queued: QueuedUnit) -> bool:
+        return False
+
     def helps(self, queued: QueuedUnit, event: ClusterEvent, subject: PodInfo | None) -> bool:
         return bool(event & self.helpful)
 

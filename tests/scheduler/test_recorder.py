@@ -60,6 +60,9 @@ class Gates(OneQueue, UnitQueue):
     def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
         return True
 
+    def waits_for_victims(self, queued: QueuedUnit) -> bool:
+        return False
+
     def helps(self, queued: QueuedUnit, event: ClusterEvent, subject: PodInfo | None) -> bool:
         return True
 

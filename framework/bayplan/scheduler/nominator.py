@@ -7,7 +7,7 @@ their nominated nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bayplan.snapshot import PodInfo, Snapshot
@@ -46,12 +46,18 @@ class Nomination:
 
 
 class Nominator:
-    """All nominations by unit, with their pods in the snapshot."""
+    """All nominations by unit, with their pods in the snapshot.
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    :param freed: called with a unit that no longer waits for victims: they have ended, or its
+        nomination has.
+    """
+
+    def __init__(self, snapshot: Snapshot, freed: Callable[[str], None]) -> None:
         self._snapshot = snapshot
+        self._freed = freed
         self._nominations: dict[str, Nomination] = {}
         self._unit_of: dict[str, str] = {}
+        self._units_by_victim: dict[str, set[str]] = {}
 
     def __contains__(self, pod_key: str) -> bool:
         return pod_key in self._unit_of
@@ -74,6 +80,8 @@ class Nominator:
         self._nominations[nomination.unit] = nomination
         for pod in nomination.pods:
             self._unit_of[pod.key] = nomination.unit
+        for victim in nomination.victims:
+            self._units_by_victim.setdefault(victim, set()).add(nomination.unit)
         self.resume(nomination.unit)
 
     def drop(self, unit: str) -> None:
@@ -84,8 +92,19 @@ class Nominator:
     def forget(self, unit: str) -> None:
         """End a suspended nomination; what is in the snapshot now stays."""
         nomination = self._nominations.pop(unit, None)
-        for pod in nomination.pods if nomination is not None else ():
+        if nomination is None:
+            return
+        for pod in nomination.pods:
             self._unit_of.pop(pod.key, None)
+        for victim in nomination.victims:
+            self._ended(victim, unit)
+        self._freed(unit)
+
+    def _ended(self, victim: str, unit: str) -> None:
+        units = self._units_by_victim[victim]
+        units.discard(unit)
+        if not units:
+            del self._units_by_victim[victim]
 
     def suspend(self, unit: str) -> None:
         """Take the pods of a nomination out of the snapshot, for the unit's own cycle."""
@@ -104,5 +123,8 @@ class Nominator:
 
     def victim_ended(self, pod_key: str) -> None:
         """Record that a pod has ended; units stop waiting for it."""
-        for nomination in self._nominations.values():
-            nomination.victims.discard(pod_key)
+        for unit in self._units_by_victim.pop(pod_key, ()):
+            victims = self._nominations[unit].victims
+            victims.discard(pod_key)
+            if not victims:
+                self._freed(unit)

@@ -57,6 +57,8 @@ class UnitQueue:
         self._timed: list[tuple[float, int, str]] = []
         self._unschedulable: dict[frozenset[str], dict[str, QueuedUnit]] = {}
         """Units by the plugins that refused them, so that an event skips those it cannot help."""
+        self._waiting: dict[frozenset[str], dict[str, QueuedUnit]] = {}
+        """The same of units that wait for evicted pods to end, which other pods do not help."""
         self._tickets = 0
         self._arrivals = 0
         self._order = TenantOrder(rules, self._delay_after)
@@ -280,7 +282,9 @@ class UnitQueue:
             return
         self._move(unit, Place.UNSCHEDULABLE)
         unit.refused_by = frozenset(refused_by)
-        self._unschedulable.setdefault(unit.refused_by, {})[unit.key] = unit
+        waits = self._rules.waits_for_victims(unit)
+        place = self._waiting if waits else self._unschedulable
+        place.setdefault(unit.refused_by, {})[unit.key] = unit
         heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
         self._after_try(unit)
 
@@ -354,11 +358,28 @@ class UnitQueue:
         self._changes += event is not ClusterEvent.POD_PLACED
         if event is not ClusterEvent.POD_PLACED:
             self._offer(self._order.helped())
-        for plugins, units in list(self._unschedulable.items()):
+        self._wake_helped(self._unschedulable, event, subject, now)
+        if subject is None:
+            self._wake_helped(self._waiting, event, None, now)
+
+    def _wake_helped(
+        self,
+        refused: Mapping[frozenset[str], dict[str, QueuedUnit]],
+        event: ClusterEvent,
+        subject: PodInfo | None,
+        now: float,
+    ) -> None:
+        for plugins, units in list(refused.items()):
             if self._rules.listens(plugins, event):
                 for unit in list(units.values()):
                     if self._rules.helps(unit, event, subject):
                         self._wake(unit, now)
+
+    def no_longer_waits(self, unit_key: str) -> None:
+        """Let any pod's end help a unit, as the evicted pods have ended that it waited for."""
+        unit = self._units.get(unit_key)
+        if unit is not None and self._take_out(unit, self._waiting):
+            self._unschedulable.setdefault(unit.refused_by, {})[unit_key] = unit
 
     def is_first(self, unit_key: str) -> bool:
         """Tell whether no other unit that is to be tried comes before this one.
@@ -436,9 +457,18 @@ class UnitQueue:
         """Remove a unit from those that wait for an event, if it is one of them."""
         if unit.place is Place.PARKED:
             self._order.unpark(unit)
-        units = self._unschedulable.get(unit.refused_by)
-        if units is not None and units.pop(unit.key, None) is not None and not units:
-            del self._unschedulable[unit.refused_by]
+        for refused in (self._unschedulable, self._waiting):
+            self._take_out(unit, refused)
+
+    def _take_out(
+        self, unit: QueuedUnit, refused: dict[frozenset[str], dict[str, QueuedUnit]]
+    ) -> bool:
+        units = refused.get(unit.refused_by)
+        if units is None or units.pop(unit.key, None) is None:
+            return False
+        if not units:
+            del refused[unit.refused_by]
+        return True
 
     def _forget(self, unit: QueuedUnit) -> None:
         self._leave(unit)

@@ -113,5 +113,8 @@ class QueueRules(Protocol):
     def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
         """Tell whether an event can help any unit that these plugins refused."""
 
+    def waits_for_victims(self, queued: QueuedUnit) -> bool:
+        """Tell whether a unit has nominated nodes that evicted pods have to leave first."""
+
     def helps(self, queued: QueuedUnit, event: ClusterEvent, subject: PodInfo | None) -> bool:
         """Tell whether an event, about the pod ``subject`` if any, can help a refused unit."""

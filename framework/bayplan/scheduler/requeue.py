@@ -237,14 +237,17 @@ class RequeueRules:
             if (found := profile.runtime.plugins.get(name)) is not None
         )
 
+    def waits_for_victims(self, queued: QueuedUnit) -> bool:
+        """Tell whether a unit has nominated nodes that evicted pods have to leave first."""
+        nomination = self._nominator.get(queued.key)
+        return nomination is not None and bool(nomination.victims)
+
     def helps(self, queued: QueuedUnit, event: ClusterEvent, subject: PodInfo | None) -> bool:
         """Tell whether an event can help a refused unit: ``requeue_on``, then ``requeue_hint``.
 
         :param subject: the pod that was placed, changed or removed, None for any other event.
         """
-        nomination = self._nominator.get(queued.key)
-        if nomination is not None and nomination.victims and subject is not None:
-            # It waits for its victims to end, not for other pods.
+        if subject is not None and self.waits_for_victims(queued):
             return False
         pod = next(iter(queued.pods.values()), None)
         profile = self._profiles.of(pod.pod) if pod is not None else None

@@ -77,7 +77,7 @@ class SchedulerState:
         self.queue_status = QueueStatusWriter(cluster, self.snapshot)
         self.gangs = GangDirectory(self.changed_gangs.add)
         self.profiles = ActiveProfiles(profiles.any_scheduler)
-        self.nominator = Nominator(self.snapshot)
+        self.nominator = Nominator(self.snapshot, lambda unit: self.queue.no_longer_waits(unit))
         self.queue = UnitQueue(
             RequeueRules(self.profiles, self.gangs, self.nominator, self.recorder, self.snapshot),
             self.gangs.unit_of,

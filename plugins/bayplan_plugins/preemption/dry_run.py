@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -63,9 +64,13 @@ class DryRun:
         self._rows = np.flatnonzero(~refused & has_victims)
         """The rows of the nodes whose refusal evictions may lift, and that have victims."""
         self._count_hopeless(refused, has_victims)
-        self._search = VictimSearch(handle, unit, evictable, known, ~refused)
+        self._unit, self._known, self._within = unit, known, ~refused
         self.solutions: list[VictimSet] = []
         self.trials: list[PreemptionTrial] = []
+
+    @cached_property
+    def _search(self) -> VictimSearch:
+        return VictimSearch(self._handle, self._unit, self._evictable, self._known, self._within)
 
     @property
     def any_victims(self) -> bool:
@@ -74,6 +79,8 @@ class DryRun:
 
     def run(self) -> None:
         """Try the nodes."""
+        if not self.any_victims:
+            return
         refusing = self._try(self._ordered())
         if not self.solutions:
             # By their numbers these lack something, but their plugins may see it otherwise.
@@ -114,8 +121,10 @@ class DryRun:
             return False
         if len(self.trials) >= self._most:
             return True
-        costs = [solution.cost for solution in self.solutions]
-        return count >= _COMPARED and estimate >= min(costs)
+        if not count:
+            return False
+        cheapest = min(solution.cost for solution in self.solutions)
+        return cheapest <= self._search.steps.least or (count >= _COMPARED and estimate >= cheapest)
 
     def message(self) -> str:
         """Return why no node is a solution, in kube-scheduler's words."""

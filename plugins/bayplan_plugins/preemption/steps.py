@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -109,6 +110,13 @@ class EvictionSteps:
             columns.first[rows],
             rows,
         ]
+
+    @cached_property
+    def least(self) -> EvictionCost:
+        """A lower bound of what any step costs."""
+        keys = self._bounds()
+        first, _, _ = _bound(keys, _smallest(keys, np.arange(len(self._rows)), 1))
+        return first
 
     # In order ----------------------------------------------------------------------------
 
