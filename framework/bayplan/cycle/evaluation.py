@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +45,8 @@ class Evaluation:
     """
 
     __slots__ = (
+        "_description",
+        "_refusals",
         "_refused",
         "_sum",
         "epoch",
@@ -74,6 +77,9 @@ class Evaluation:
         self.feasible: BoolColumn = np.zeros(0, dtype=np.bool_)
         self.total: FloatColumn = np.zeros(0)
         self._refused: BoolColumn | None = None
+        self._refusals: tuple[int, list[NodeRefusals]] | None = None
+        self._description: tuple[int, PodDecision] | None = None
+        """What was asked last, and the position of the changes that it holds for."""
         self._sum: tuple[ScoreColumn, FloatColumn] | None = None
         self.epoch = -1
         self.position = 0
@@ -137,7 +143,15 @@ class Evaluation:
         return mask
 
     def refusals(self) -> list[NodeRefusals]:
-        """Return which nodes refuse the pod and why; the first plugin that does counts."""
+        """Return which nodes refuse the pod and why; the first plugin that does counts.
+
+        Do not change what is returned.
+        """
+        if self._refusals is None or self._refusals[0] != self.position:
+            self._refusals = self.position, self._found_refusals()
+        return self._refusals[1]
+
+    def _found_refusals(self) -> list[NodeRefusals]:
         size = len(self.feasible)
         left = np.ones(size, dtype=np.bool_)
         nowhere = np.zeros(size, dtype=np.bool_)
@@ -254,6 +268,14 @@ class Evaluation:
         :param names: the nodes' names, by row.
         :param finalists: whether to record the scores of the best nodes.
         """
+        if finalists:
+            return self._described(names, finalists)
+        if self._description is None or self._description[0] != self.position:
+            self._description = self.position, self._described(names, finalists)
+        # Members of a gang that are alike are refused alike.
+        return replace(self._description[1], pod=self.pod.key)
+
+    def _described(self, names: list[str], finalists: bool) -> PodDecision:
         decision = PodDecision(
             self.pod.key, len(names), pre_filter=self.refusal, error=self.failure is not None
         )

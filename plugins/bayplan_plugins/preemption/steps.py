@@ -168,8 +168,17 @@ class EvictionSteps:
         order = np.argsort(columns.highest[own], kind="stable")
         nodes = int(np.searchsorted(np.cumsum(more[order]), slots)) + 1
         highest = int(columns.highest[own][order[min(nodes, len(own)) - 1]])
-        total = np.sort(columns.added[own] * self._least[own])[: -(-slots // most)].sum()
-        return EvictionCost(0, highest, int(total), 0, 0, -np.inf)
+        added = columns.added[own] * self._least[own]
+        total = np.sort(added)[: -(-slots // most)].sum()
+        return EvictionCost(
+            0,
+            highest,
+            max(int(total), int(columns.total[own].min())),
+            max(int((added > 0).all()), int(columns.pods[own].min())),
+            int(columns.gangs[own].min()),
+            float(columns.started[own].min()),
+            int(columns.rank[own].min()),
+        )
 
     def all_of(self, row: int) -> EvictionStep:
         """Return the step of all pods of a node that may go."""
