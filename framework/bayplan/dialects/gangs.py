@@ -90,6 +90,7 @@ _NOT_PREEMPTIBLE = (
     ("volcano.sh/preemptable", "false"),
     (PREEMPTIBLE_LABEL, "false"),
 )
+_NOT_PREEMPTIBLE_KEYS = frozenset(key for key, _ in _NOT_PREEMPTIBLE)
 
 
 def may_be_evicted(pod: Pod) -> bool:
@@ -100,6 +101,10 @@ def may_be_evicted(pod: Pod) -> bool:
     if is_reservation(pod):
         return False
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
+    keys = _NOT_PREEMPTIBLE_KEYS
+    # Preemption asks of every pod of the cluster.
+    if keys.isdisjoint(labels) and keys.isdisjoint(annotations):
+        return True
     return not any(
         labels.get(key) == value or annotations.get(key) == value for key, value in _NOT_PREEMPTIBLE
     )

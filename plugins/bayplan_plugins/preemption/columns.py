@@ -8,29 +8,32 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from bayplan import Handle, PodInfo
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.shared.budgets import DisruptionBudgets
-from bayplan_plugins.shared.victims import OFFSET, Evictable
+from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["PODS", "EvictionColumns", "KnownEvictions", "needs_of"]
 
 _MOST_KEPT = 8
 """Priorities whose columns are kept."""
+Rows = npt.NDArray[np.intp]
+
 PODS = "pods"
 _COST = ("highest", "total", "pods", "gangs", "started", "rank")
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """What is known of one node: how many pods may go, and the least that any of them costs."""
 
-    count: int
-    cheapest: Sequence[float]
+    victims: int
+    unprotected: int
+    cheapest: tuple[float, ...]
     added: int
     first: int
     budgets: int
@@ -38,17 +41,16 @@ class _Row:
     largest: Mapping[str, int]
 
 
-_EMPTY = _Row(0, (0,) * len(_COST), 0, 0, -1, {}, {})
+_EMPTY = _Row(0, 0, (0,) * len(_COST), 0, 0, -1, {}, {})
 
 
 class EvictionColumns:
-    """The columns for units of one priority; each has one number a node row.
+    """The columns for units of one priority; each has one number a node row."""
 
-    :param protect: whether gangs are kept at their minimum.
-    """
-
-    count: IntColumn
+    victims: IntColumn
     """How many pods may go."""
+    unprotected: IntColumn
+    """How many of them may go although gangs are kept at their minimum."""
     highest: IntColumn
     """Fields of the least EvictionCost of any of these pods, with all that go with it."""
     total: IntColumn
@@ -65,11 +67,10 @@ class EvictionColumns:
     largest: dict[str, IntColumn]
     """The most that one of them holds, by resource."""
 
-    def __init__(self, handle: Handle, priority: int, protect: bool) -> None:
+    def __init__(self, handle: Handle, priority: int) -> None:
         self._handle = handle
         self._table = handle.snapshot.nodes
         self._priority = priority
-        self._protect = protect
         self._budgets = DisruptionBudgets.of(handle.snapshot)
         self._seen = (-1, -1)
         self._position = 0
@@ -78,16 +79,34 @@ class EvictionColumns:
 
     def _reset(self) -> None:
         size = len(self._table)
-        for name in ("count", "highest", "total", "pods", "gangs", "rank", "added", "first"):
+        for name in (
+            "victims",
+            "unprotected",
+            "highest",
+            "total",
+            "pods",
+            "gangs",
+            "rank",
+            "added",
+            "first",
+        ):
             setattr(self, name, np.zeros(size, dtype=np.int64))
         self.started = np.zeros(size)
         self._budget_codes = np.full(size, -1, dtype=np.int64)
         self._budget_sets: dict[tuple[str, ...], int] = {}
         self.freed, self.largest = {}, {}
-        self._gangs_on: dict[int, frozenset[str]] = {}
+        self._gangs_on: dict[int, tuple[str, ...]] = {}
+        self._needs: dict[object, Mapping[str, int]] = {}
         self._gang_states: dict[str, object] = {}
         self._gang_versions: dict[str, int] = {}
         self._first_row: dict[str, int] = {}
+
+    def count(self, protect: bool = False) -> IntColumn:
+        """Return how many pods may go.
+
+        :param protect: whether gangs are kept at their minimum.
+        """
+        return self.unprotected if protect else self.victims
 
     def violations(self) -> IntColumn:
         """Return how many budgets' limits each row's cheapest eviction exceeds at least: 0 or 1."""
@@ -126,7 +145,7 @@ class EvictionColumns:
         else:
             rows = set(table.changes[self._position :])
         self._position = len(table.changes)
-        evictable = Evictable(self._handle, self._priority, protect=self._protect)
+        evictable = Evictable(self._handle, self._priority)
         rows |= self._rows_of_gangs(self._changed_gangs(rows), evictable)
         if rows:
             self._fill(sorted(rows), evictable)
@@ -138,8 +157,8 @@ class EvictionColumns:
         table = self._table
         gangs: set[str] = set()
         for row in rows:
-            gangs |= self._gangs_on.get(row, frozenset())
-            gangs |= {pod.gang for pod in table.pods[row].values() if pod.gang is not None}
+            gangs.update(self._gangs_on.get(row, ()))
+            gangs.update(pod.gang for pod in table.pods[row].values() if pod.gang is not None)
         version = self._handle.snapshot.objects_version
         if version != self._objects_version:
             self._objects_version = version
@@ -177,45 +196,72 @@ class EvictionColumns:
         """Read these rows again."""
         at = np.array(rows, dtype=np.intp)
         found = [self._row(row, evictable) for row in rows]
-        for place, name in enumerate(_COST):
-            getattr(self, name)[at] = [one.cheapest[place] for one in found]
-        self.count[at] = [one.count for one in found]
-        self.added[at] = [one.added for one in found]
-        self.first[at] = [one.first for one in found]
-        self._budget_codes[at] = [one.budgets for one in found]
-        for columns, kind in ((self.freed, "freed"), (self.largest, "largest")):
-            amounts = [getattr(one, kind) for one in found]
-            for name in {name for own in amounts for name in own}.difference(columns):
-                columns[name] = np.zeros(len(self._table), dtype=np.int64)
-            for name, column in columns.items():
-                column[at] = [own.get(name, 0) for own in amounts]
+        victims, alone, cheapest, added, first, budgets, freed, largest = zip(*found, strict=True)
+        for name, values in zip(_COST, zip(*cheapest, strict=True), strict=True):
+            getattr(self, name)[at] = values
+        self.victims[at], self.unprotected[at] = victims, alone
+        self.added[at], self.first[at] = added, first
+        self._budget_codes[at] = budgets
+        self._set_amounts(self.freed, at, freed)
+        self._set_amounts(self.largest, at, largest)
+
+    def _set_amounts(
+        self, columns: dict[str, IntColumn], at: Rows, amounts: Sequence[Mapping[str, int]]
+    ) -> None:
+        """Set the amounts of some rows in the columns of all resources."""
+        kinds = {id(own): own for own in amounts}
+        places = {key: place for place, key in enumerate(kinds)}
+        codes = np.array([places[id(own)] for own in amounts], dtype=np.intp)
+        for name in {name for own in kinds.values() for name in own}.difference(columns):
+            columns[name] = np.zeros(len(self._table), dtype=np.int64)
+        for name, column in columns.items():
+            column[at] = np.array([own.get(name, 0) for own in kinds.values()])[codes]
 
     def _row(self, row: int, evictable: Evictable) -> _Row:
         here = self._table.pods[row].values()
-        gangs = frozenset(pod.gang for pod in here if pod.gang is not None)
+        gangs = tuple({pod.gang for pod in here if pod.gang is not None})
         if gangs:
             self._gangs_on[row] = gangs
-        else:
-            self._gangs_on.pop(row, None)
+        elif row in self._gangs_on:
+            del self._gangs_on[row]
         victims = evictable.on_row(row)
         if not victims:
             return _EMPTY
-        costs = [evictable.cost_of(pod) for pod in victims]
-        cheapest = tuple(map(min, zip(*costs, strict=True)))
-        freed: dict[str, int] = {PODS: len(victims)}
-        largest: dict[str, int] = {PODS: 1}
+        costs = [evictable.least_cost(pod) for pod in victims]
+        cheapest: tuple[float, ...]
+        cheapest, added, ends, alone = costs[0]
+        unprotected = int(alone)
+        first = row if ends is None else min(row, self._first_row_of(ends))
+        for cost, added_too, ends, alone in costs[1:]:
+            cheapest = tuple(map(min, cheapest, cost))
+            added = min(added, added_too)
+            unprotected += alone
+            first = first if ends is None else min(first, self._first_row_of(ends))
+        freed, largest = self._amounts(victims)
+        code = self._budget_code(victims) if self._budgets and added else -1
+        return _Row(len(victims), unprotected, cheapest, added, first, code, freed, largest)
+
+    def _amounts(self, victims: Sequence[PodInfo]) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Return what pods hold together, and the most that one of them does, by resource."""
+        if len(victims) == 1:
+            own = self._needs.get(victims[0].facts)
+            if own is None:
+                own = self._needs[victims[0].facts] = needs_of(victims[0])
+            return own, own
+        freed: dict[str, int] = {}
+        largest: dict[str, int] = {}
         for pod in victims:
-            for name, amount in pod.requests.items():
+            for name, amount in needs_of(pod).items():
                 freed[name] = freed.get(name, 0) + amount
                 largest[name] = max(largest.get(name, 0), amount)
-        added = 0 if any(map(evictable.is_free, victims)) else victims[0].priority + OFFSET
-        ending = [pod.gang for pod in victims if pod.gang is not None and evictable.ends_gang(pod)]
-        first = min([row, *map(self._first_row_of, ending)])
-        budgets = {self._budgets.covering(pod) for pod in victims} if self._budgets else {()}
-        code = -1
-        if len(budgets) == 1 and budgets != {()} and added:
-            code = self._budget_sets.setdefault(budgets.pop(), len(self._budget_sets))
-        return _Row(len(victims), cheapest, added, first, code, freed, largest)
+        return freed, largest
+
+    def _budget_code(self, victims: Sequence[PodInfo]) -> int:
+        """Return the number of the budgets that cover all of these pods alike; -1 for none."""
+        budgets = {self._budgets.covering(pod) for pod in victims}
+        if len(budgets) > 1 or budgets == {()}:
+            return -1
+        return self._budget_sets.setdefault(budgets.pop(), len(self._budget_sets))
 
 
 def needs_of(pod: PodInfo) -> dict[str, int]:
@@ -228,16 +274,12 @@ class KnownEvictions:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._kept: OrderedDict[tuple[int, bool], EvictionColumns] = OrderedDict()
+        self._kept: OrderedDict[int, EvictionColumns] = OrderedDict()
 
-    def columns(self, priority: int, protect: bool = False) -> EvictionColumns:
-        """Return the columns for units of a priority, up to date.
-
-        :param protect: whether gangs are kept at their minimum.
-        """
-        key = (priority, protect)
-        found = self._kept.pop(key, None) or EvictionColumns(self._handle, priority, protect)
-        self._kept[key] = found
+    def columns(self, priority: int) -> EvictionColumns:
+        """Return the columns for units of a priority, up to date."""
+        found = self._kept.pop(priority, None) or EvictionColumns(self._handle, priority)
+        self._kept[priority] = found
         if len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
         found.refresh()

@@ -60,7 +60,7 @@ class DryRun:
         self._reasons: Counter[str] = Counter()
         self._settled: set[int] = set()
         refused = unresolvable(handle, self._pod)
-        has_victims = known.columns(evictable.priority, evictable.protect).count > 0
+        has_victims = known.columns(evictable.priority).victims > 0
         self._rows = np.flatnonzero(~refused & has_victims)
         """The rows of the nodes whose refusal evictions may lift, and that have victims."""
         self._count_hopeless(refused, has_victims)

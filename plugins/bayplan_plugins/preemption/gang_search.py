@@ -40,7 +40,7 @@ class GangSearch:
         self._handle = handle
         self._unit = unit
         self._evictable = evictable
-        self._columns = known.columns(evictable.priority, evictable.protect)
+        self._columns = known.columns(evictable.priority)
         kinds = {(pod.facts, pod.labels_id): pod for pod in unit.pods}.values()
         within = ~np.logical_and.reduce([unresolvable(handle, pod) for pod in kinds])
         self._search = VictimSearch(handle, unit, evictable, known, within)
@@ -87,9 +87,9 @@ class GangSearch:
         handle, unit = self._handle, self._unit
         supposed = Supposed(self._slots, self._free)
         offered = list(handle.offers(unit, supposed).candidates)
-        if not offered and self._columns.count.sum() <= _MOST_EMPTIED:
+        if not offered and self._columns.victims.sum() <= _MOST_EMPTIED:
             with handle.snapshot.trial():
-                for row in np.flatnonzero(self._columns.count).tolist():
+                for row in np.flatnonzero(self._columns.victims).tolist():
                     for victim in self._evictable.on_row(row):
                         handle.snapshot.remove_pod(victim.key)
                 offered = list(handle.offers(unit).candidates)
@@ -98,7 +98,7 @@ class GangSearch:
     def _slots(self, pod: PodInfo) -> IntColumn:
         """Return how many such pods each node would take without its possible victims."""
         _, most = self._columns.slots(needs_of(pod))
-        emptied = np.where(unresolvable(self._handle, pod) | (self._columns.count == 0), 0, most)
+        emptied = np.where(unresolvable(self._handle, pod) | (self._columns.victims == 0), 0, most)
         slots: IntColumn = np.maximum(self._handle.free_slots(pod), emptied)
         return slots
 

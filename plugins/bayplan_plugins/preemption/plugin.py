@@ -108,7 +108,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
     def _for_gang(self, unit: Unit, decision: Decision, evictable: Evictable) -> VictimSet | str:
         """Return the cheapest victims for a gang, or why there are none."""
         columns = self._known.columns(evictable.priority)
-        if not columns.count.any():
+        if not columns.victims.any():
             return no_victims(self.handle, unit.pods[0])
         decision.refused_by.add("DefaultPreemption")
         search = GangSearch(self.handle, unit, evictable, self._known)

@@ -10,7 +10,7 @@ import numpy as np
 
 from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan.plugin.hookspecs import BoolColumn
-from bayplan_plugins.preemption.columns import EvictionColumns, KnownEvictions
+from bayplan_plugins.preemption.columns import KnownEvictions
 from bayplan_plugins.preemption.reprieve import Reprieve
 from bayplan_plugins.preemption.steps import EvictionStep, EvictionSteps
 from bayplan_plugins.shared.victims import Evictable, EvictionCost
@@ -55,7 +55,7 @@ class VictimSearch:
         self._known = known
         self._within = within
         self._pod = max(unit.pods, key=lambda p: sorted(p.requests.values(), reverse=True))
-        self._columns = known.columns(evictable.priority, evictable.protect)
+        self._columns = known.columns(evictable.priority)
         self.steps = EvictionSteps(
             handle, self._pod, evictable, self._columns, within, not self._is_uniform()
         )
@@ -86,7 +86,7 @@ class VictimSearch:
         assert solution is not None, "it was placed with the same pods gone"
         if tight and len(solution.victims) == len(self._evictable.closure(removed)):
             return solution
-        count = self._columns.count
+        count = self._columns.count(self._evictable.protect)
         if (count.sum() if placement.rows is None else count[placement.rows].sum()) <= _FEW:
             return self._best_subset(placement, solution)
         return self.minimised(placement, solution)
@@ -221,7 +221,7 @@ class VictimSearch:
 
     def _best_subset(self, placement: Placement, found: VictimSet) -> VictimSet:
         """Try all subsets of the possible victims that cost less than what was found."""
-        rows = np.flatnonzero(self._columns.count).tolist()
+        rows = np.flatnonzero(self._columns.victims).tolist()
         if placement.rows is not None:
             rows = np.intersect1d(rows, placement.rows).tolist()
         everybody = [pod for row in rows for pod in self._evictable.on_row(row)]

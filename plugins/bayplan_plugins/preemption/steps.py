@@ -74,7 +74,7 @@ class EvictionSteps:
         self._now, self._most = columns.slots(self._needs)
         self._otherwise = handle.free_slots(pod) < self._now
         self._least = self._least_victims()
-        here = within & (columns.count > 0)
+        here = within & (columns.count(evictable.protect) > 0)
         short = here & ~self._otherwise & (self._most <= self._now)
         self._rows = np.flatnonzero(here & ~short)
         self.short = np.flatnonzero(short)
@@ -225,7 +225,7 @@ class EvictionSteps:
         return min((free + freed.get(name, 0)) // need for name, need, free in self._free(row))
 
     def _free(self, row: int) -> Iterator[tuple[str, int, int]]:
-        """Yield the resources that a node offers and the pod requests: the request, what is free."""
+        """Yield each requested resource that a node offers, the request, and what is free."""
         table = self._table
         for name, need in self._needs.items():
             offered = table.allocatable(name).item(row)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api.gang import Gang
@@ -14,9 +15,9 @@ from bayplan.dialects import may_be_evicted
 from bayplan.gangs.completeness import has_minimum, rank_order
 from bayplan_plugins.shared.budgets import DisruptionBudgets
 
-__all__ = ["OFFSET", "Evictable", "EvictionCost", "GangMembersToEvict", "started"]
+__all__ = ["Evictable", "EvictionCost", "LeastCost"]
 
-OFFSET = 2**31
+_OFFSET = 2**31
 """Added to each priority, as kube-scheduler does, so that every victim adds to the sum."""
 _NOT_STARTED = math.inf
 
@@ -51,6 +52,23 @@ class EvictionCost:
         if self.gangs:
             parts.append(f"{self.gangs} gang{'s'[: self.gangs > 1]} ended")
         return ", ".join(parts)
+
+
+class LeastCost(NamedTuple):
+    """What one pod's eviction costs: the fields of the EvictionCost but for budgets.
+
+    :param added: what the pod itself adds to the sum of priorities.
+    :param ends: the gang that ends with it, by key.
+    :param alone: whether it may go although gangs are kept at their minimum.
+    """
+
+    fields: tuple[int, int, int, int, float, int]
+    added: int
+    ends: str | None
+    alone: bool
+
+
+_FREE = LeastCost((-_OFFSET, 0, 0, 0, -_NOT_STARTED, 0), 0, None, True)
 
 
 class GangMembersToEvict:
@@ -122,6 +140,7 @@ class Evictable:
         """Pods that could be evicted if they were not in cooldown, by key."""
         self._gangs: dict[str, GangMembersToEvict | None] = {}
         self._ending: dict[str, EvictionCost] = {}
+        self._least_costs: dict[str, tuple[int, int, int, int, float, int]] = {}
         self.budgets = DisruptionBudgets.of(handle.snapshot)
 
     @classmethod
@@ -133,7 +152,7 @@ class Evictable:
     def on_row(self, row: int) -> list[PodInfo]:
         """Return the pods of a node that may be evicted, the least important first."""
         found = [pod for pod in self._snapshot.nodes.pods[row].values() if self._may_go(pod)]
-        return self.by_importance(found)
+        return self.by_importance(found) if len(found) > 1 else found
 
     def by_importance(self, pods: Iterable[PodInfo]) -> list[PodInfo]:
         """Sort pods by importance, the most important last."""
@@ -151,7 +170,7 @@ class Evictable:
         important. kube-scheduler takes a pod without start time for one that starts when it is
         asked; sorting turns such pods around, so that the last is the most important.
         """
-        since = started(pod)
+        since = _started(pod)
         order = pod.serial if since == _NOT_STARTED else -pod.serial
         return (not self.is_free(pod), pod.priority, -since, order)
 
@@ -226,13 +245,15 @@ class Evictable:
 
     def ended_gangs(self, victims: Sequence[PodInfo]) -> int:
         """Return how many gangs fall below their minimum without these pods."""
-        gone = {pod.key for pod in victims if not self.is_free(pod)}
-        gangs = {pod.gang for pod in victims if pod.gang is not None and not self.is_free(pod)}
+        gangs: dict[str, set[str]] = {}
+        for pod in victims:
+            if pod.gang is not None and not self.is_free(pod):
+                gangs.setdefault(pod.gang, set()).add(pod.key)
         ended = 0
-        for key in gangs:
+        for key, gone in gangs.items():
             own = self._members(key)
             if own is not None and has_minimum(own.gang, len(own.members)):
-                left = sum(pod.key not in gone for pod in own.members)
+                left = sum([pod.key not in gone for pod in own.members])
                 ended += not has_minimum(own.gang, left)
         return ended
 
@@ -245,16 +266,24 @@ class Evictable:
     def cost(self, victims: Sequence[PodInfo]) -> EvictionCost:
         """Return what it costs to evict these pods."""
         real = [pod for pod in victims if not self.is_free(pod)]
-        highest = max((pod.priority for pod in real), default=-OFFSET)
-        earliest = min((started(p) for p in real if p.priority == highest), default=_NOT_STARTED)
+        place = min((self._position(pod) for pod in real if pod.gang is not None), default=0)
+        return self._cost_of(real, place)
+
+    def _cost_of(self, real: Sequence[PodInfo], place: int) -> EvictionCost:
+        """Return the cost of pods none of which is free.
+
+        :param place: the first place by rank among those of gangs.
+        """
+        highest = max((pod.priority for pod in real), default=-_OFFSET)
+        earliest = min((_started(p) for p in real if p.priority == highest), default=_NOT_STARTED)
         return EvictionCost(
             self.budgets.violations(real),
             highest,
-            sum(pod.priority + OFFSET for pod in real),
+            sum([pod.priority for pod in real]) + _OFFSET * len(real),
             len(real),
             self.ended_gangs(real),
             -earliest,
-            -min((self._position(pod) for pod in real if pod.gang is not None), default=0),
+            -place,
         )
 
     def cost_with_all(self, victims: Sequence[PodInfo]) -> EvictionCost:
@@ -268,7 +297,9 @@ class Evictable:
         """Return what the end of a gang costs; it is asked for each of its members."""
         if key not in self._ending:
             gang = self._members(key)
-            self._ending[key] = self.cost(gang.members if gang is not None else ())
+            members = gang.members if gang is not None else ()
+            # Of all its members, one is the first by rank.
+            self._ending[key] = self._cost_of([p for p in members if not self.is_free(p)], 0)
         return self._ending[key]
 
     def ends_gang(self, pod: PodInfo) -> bool:
@@ -276,14 +307,22 @@ class Evictable:
         gang = self._gang(pod)
         return gang is not None and gang.ends_with_any and not self.is_free(pod)
 
-    def cost_of(self, pod: PodInfo) -> tuple[int, int, int, int, float, int]:
+    def least_cost(self, pod: PodInfo) -> LeastCost:
         """Return what a pod's eviction costs with all that go with it, budgets left out."""
         if self.is_free(pod):
-            return (-OFFSET, 0, 0, 0, -_NOT_STARTED, 0)
-        if pod.gang is None:
-            return (pod.priority, pod.priority + OFFSET, 1, 0, -started(pod), 0)
-        cost = self.cost_with_all((pod,))
-        return (cost.highest, cost.total, cost.pods, cost.gangs, cost.started, cost.rank)
+            return _FREE
+        gang = self._members(pod.gang) if pod.gang is not None else None
+        if gang is not None and gang.ends_with_any:
+            key = gang.gang.key
+            if key not in self._least_costs:
+                cost = self._cost_of_gang(key)
+                fields = (cost.highest, cost.total, cost.pods, cost.gangs, cost.started, cost.rank)
+                self._least_costs[key] = fields
+            return LeastCost(self._least_costs[key], pod.priority + _OFFSET, key, False)
+        alone = gang is None or pod.key in gang.surplus
+        place = gang.position[pod.key] if gang is not None else 0
+        own = (pod.priority, pod.priority + _OFFSET, 1, 0, -_started(pod), -place)
+        return LeastCost(own, pod.priority + _OFFSET, None, alone)
 
     def gang_state(self, key: str) -> object:
         """Return what changes when the eviction of a gang's members costs something else."""
@@ -308,7 +347,7 @@ def _seconds(text: str) -> float:
         return _NOT_STARTED
 
 
-def started(pod: PodInfo) -> float:
+def _started(pod: PodInfo) -> float:
     """Return when a pod started, in seconds since 1970; a pod that has not is the latest."""
     text = pod.pod.status.start_time
     return _NOT_STARTED if text is None else _seconds(text)
