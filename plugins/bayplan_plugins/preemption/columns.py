@@ -172,23 +172,18 @@ class EvictionColumns:
         rows: set[int] = set()
         for key in gangs:
             known = self._handle.gang(key)
-            state = evictable.gang_state(key)
+            if not known.bound:
+                self._gang_states.pop(key, None)
+                self._gang_versions.pop(key, None)
+                continue
+            own = [row_of[node] for _, node in known.bound.values() if node in row_of]
+            self._first_row[key] = min(own, default=0)
+            state = (evictable.gang_state(key), self._first_row[key])
             self._gang_versions[key] = known.version
             if state != self._gang_states.get(key):
-                self._first_row.pop(key, None)
-                rows |= {row_of[node] for _, node in known.bound.values() if node in row_of}
+                rows.update(own)
             self._gang_states[key] = state
-            if not known.bound:
-                del self._gang_states[key], self._gang_versions[key]
         return rows
-
-    def _first_row_of(self, gang: str) -> int:
-        """Return the first row of a gang's members."""
-        if gang not in self._first_row:
-            row_of = self._table.row_of
-            nodes = (node for _, node in self._handle.gang(gang).bound.values())
-            self._first_row[gang] = min(row_of[node] for node in nodes if node in row_of)
-        return self._first_row[gang]
 
     # Rows --------------------------------------------------------------------------------
 
@@ -231,12 +226,12 @@ class EvictionColumns:
         cheapest: tuple[float, ...]
         cheapest, added, ends, alone = costs[0]
         unprotected = int(alone)
-        first = row if ends is None else min(row, self._first_row_of(ends))
+        first = row if ends is None else min(row, self._first_row.get(ends, row))
         for cost, added_too, ends, alone in costs[1:]:
             cheapest = tuple(map(min, cheapest, cost))
             added = min(added, added_too)
             unprotected += alone
-            first = first if ends is None else min(first, self._first_row_of(ends))
+            first = first if ends is None else min(first, self._first_row.get(ends, row))
         freed, largest = self._amounts(victims)
         code = self._budget_code(victims) if self._budgets and added else -1
         return _Row(len(victims), unprotected, cheapest, added, first, code, freed, largest)

@@ -54,11 +54,8 @@ class VictimSearch:
         self._evictable = evictable
         self._known = known
         self._within = within
-        self._pod = max(unit.pods, key=lambda p: sorted(p.requests.values(), reverse=True))
         self._columns = known.columns(evictable.priority)
-        self.steps = EvictionSteps(
-            handle, self._pod, evictable, self._columns, within, not self._is_uniform()
-        )
+        self.steps = EvictionSteps(handle, unit, evictable, self._columns, within)
 
     def solve(self, placement: Placement) -> VictimSet | None:
         """Return the cheapest victims found that let the unit be placed; None if it never fits."""
@@ -84,11 +81,11 @@ class VictimSearch:
         removed = [victim for step in steps for victim in step.victims]
         solution = self._reprieved(placement, removed)
         assert solution is not None, "it was placed with the same pods gone"
-        if tight and len(solution.victims) == len(self._evictable.closure(removed)):
-            return solution
         count = self._columns.count(self._evictable.protect)
         if (count.sum() if placement.rows is None else count[placement.rows].sum()) <= _FEW:
             return self._best_subset(placement, solution)
+        if tight and len(solution.victims) == len(self._evictable.closure(removed)):
+            return solution
         return self.minimised(placement, solution)
 
     # Enough --------------------------------------------------------------------------------
@@ -102,9 +99,9 @@ class VictimSearch:
         slots = tried = 0
         needed = missing = self._missing(placement)
         emptied = self._emptied(placement)
-        if self._is_uniform() and not emptied and self.steps.most(placement.rows) < needed:
+        if self.steps.alike and not emptied and self.steps.most(placement.rows) < needed:
             return None
-        cheapest = itertools.chain(self.steps.in_order(placement.rows), emptied)
+        cheapest = itertools.chain(self.steps.in_order(placement.rows, needed), emptied)
         while True:
             for step in cheapest:
                 steps.append(step)
@@ -116,7 +113,7 @@ class VictimSearch:
             if self._place(placement, steps) is not None:
                 break
             tried, missing = len(steps), 2 * max(slots, missing)
-        if not tried and self._is_uniform():
+        if not tried and self.steps.alike:
             # Without the last step there are fewer slots than members.
             return steps, slots == needed
         low, high = tried, len(steps)
@@ -138,7 +135,7 @@ class VictimSearch:
 
     def _missing(self, placement: Placement) -> int:
         """Return how many more slots than there are now the unit needs at least."""
-        slots = np.minimum(self._handle.free_slots(self._pod), len(self._unit.pods))
+        slots = np.minimum(self._handle.free_slots(self.steps.pod), len(self._unit.pods))
         free = int(slots.sum() if placement.rows is None else slots[placement.rows].sum())
         return max(1, self._unit.min_placed - free)
 
@@ -149,22 +146,19 @@ class VictimSearch:
         """
         victims: list[PodInfo] = []
         missing = self._missing(placement)
-        for step in itertools.chain(self.steps.in_order(placement.rows), self._emptied(placement)):
+        steps = self.steps.in_order(placement.rows, missing)
+        for step in itertools.chain(steps, self._emptied(placement)):
             victims += step.victims
             missing -= step.slots
             if missing <= 0:
                 break
-        if missing > 0 and self._is_uniform():
+        if missing > 0 and self.steps.alike:
             return None
         return self._evictable.cost(self._evictable.closure(victims)) if victims else None
 
     def least_cost(self, placement: Placement) -> EvictionCost:
         """Return a lower bound of what the victims cost, not a tight one."""
         return self.steps.least_cost(placement.rows, self._missing(placement))
-
-    def _is_uniform(self) -> bool:
-        """Tell whether all members are alike, and in no sub-groups."""
-        return not self._unit.parts and len({pod.facts for pod in self._unit.pods}) == 1
 
     def _place(
         self, placement: Placement, steps: Sequence[EvictionStep]

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from bayplan import Handle, PodInfo
+from bayplan import Handle, PodInfo, Unit
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan_plugins.preemption.columns import PODS, EvictionColumns, needs_of
 from bayplan_plugins.shared.victims import Evictable, EvictionCost
@@ -28,8 +28,10 @@ _ANY = 1 << 20
 _AT_ONCE = 32
 """Nodes that are read at first; then ever more."""
 
-_Key = tuple[EvictionCost, int, int, int]
-"""The cost, the first row of its gang, the row, and which one of the node it is."""
+_Order = tuple[float, ...]
+"""A cost, a sum over several pods divided by the slots that they free."""
+_Key = tuple[_Order, int, int, int]
+"""The order, the first row of its gang, the row, and which one of the node it is."""
 
 
 @dataclass(frozen=True)
@@ -46,36 +48,38 @@ class EvictionStep:
 
 
 class EvictionSteps:
-    """The steps for a pod, and for others like it.
+    """The steps for a unit: those for its largest pod, and for others like it.
+
+    For members of a gang that are alike, what counts is the cost of a slot. To members that differ,
+    evictions help, too, that leave too little for the largest.
 
     Where a node refuses the pod though its amounts are free, or takes fewer than these allow, all
     that may go there is one step, as any of it may be in the way.
 
     :param within: the rows where evictions may help.
-    :param for_others: whether smaller pods come with it, to which evictions help that leave too
-        little for this one.
     """
 
     def __init__(
         self,
         handle: Handle,
-        pod: PodInfo,
+        unit: Unit,
         evictable: Evictable,
         columns: EvictionColumns,
         within: BoolColumn,
-        for_others: bool,
     ) -> None:
-        self._for_others = for_others
+        self.pod = max(unit.pods, key=lambda p: sorted(p.requests.values(), reverse=True))
+        """The largest pod."""
+        self.alike = not unit.parts and len({pod.facts for pod in unit.pods}) == 1
+        """Whether all members are alike, and in no sub-groups."""
         self._table = handle.snapshot.nodes
-        self._pod = pod
         self._evictable = evictable
         self._columns = columns
-        self._needs = needs_of(pod)
+        self._needs = needs_of(self.pod)
         self._now, self._most = columns.slots(self._needs)
-        self._otherwise = handle.free_slots(pod) < self._now
+        self._otherwise = handle.free_slots(self.pod) < self._now
         self._least = self._least_victims()
         here = within & (columns.count(evictable.protect) > 0)
-        short = here & ~self._otherwise & (self._most <= self._now)
+        short = here & ~self._otherwise & (self._most <= self._now) & self.alike
         self._rows = np.flatnonzero(here & ~short)
         self.short = np.flatnonzero(short)
         """The rows where, by the amounts, no eviction lets one more pod fit."""
@@ -92,18 +96,36 @@ class EvictionSteps:
             largest = np.maximum(columns.largest.get(name, 0), 1)
             victims = np.where(offered > 0, -(-lacking // largest), 0)
             least = np.maximum(least, victims)
-        return np.where(self._otherwise, 1, least)
+        return np.where(self._otherwise, 1, least) if self.alike else np.ones_like(least)
 
-    def _bounds(self) -> list[np.ndarray]:
-        """Return the least cost of a step on each of the rows, field by field."""
+    def _most_slots(self) -> IntColumn:
+        """Return how many slots a step gives at most.
+
+        Its last victim gives all of them, and no more than of a resource that bounds them now.
+        """
+        if not self.alike:
+            return np.ones_like(self._now)
+        gained = np.ones_like(self._now)
+        for name, need in self._needs.items():
+            offered = self._table.allocatable(name)
+            now = np.maximum(offered - self._table.used(name), 0) // need
+            bounds = (offered > 0) & (now == self._now)
+            largest = -(-self._columns.largest.get(name, 0) // need)
+            gained = np.where(bounds, np.maximum(gained, largest), gained)
+        most = np.minimum(gained, np.maximum(self._most - self._now, 1))
+        return np.where(self._otherwise, 1, most)
+
+    def _bounds(self, wanted: int) -> list[np.ndarray]:
+        """Return the least order of a step on each of the rows, field by field."""
         columns, rows = self._columns, self._rows
         least = self._least[rows]
+        most = np.minimum(self._most_slots()[rows], wanted)
         added = columns.added[rows]
         return [
             columns.violations()[rows],
             columns.highest[rows],
-            np.maximum(columns.total[rows], least * added),
-            np.maximum(columns.pods[rows], least * (added > 0)),
+            np.maximum(columns.total[rows], least * added) / most,
+            np.maximum(columns.pods[rows], least * (added > 0)) / most,
             columns.gangs[rows],
             columns.started[rows],
             columns.rank[rows],
@@ -113,29 +135,30 @@ class EvictionSteps:
 
     @cached_property
     def least(self) -> EvictionCost:
-        """A lower bound of what any step costs."""
-        keys = self._bounds()
-        first, _, _ = _bound(keys, _smallest(keys, np.arange(len(self._rows)), 1))
-        return first
+        """A lower bound of what any step costs, for a single pod."""
+        keys = self._bounds(1)
+        fields, _, _ = _bound(keys, _smallest(keys, np.arange(len(self._rows)), 1))
+        return EvictionCost(*fields)  # type: ignore[arg-type]
 
     # In order ----------------------------------------------------------------------------
 
-    def in_order(self, rows: Rows | None = None) -> Iterator[EvictionStep]:
+    def in_order(self, rows: Rows | None = None, wanted: int = 1) -> Iterator[EvictionStep]:
         """Yield all steps, the cheapest first; a later one of a node never before an earlier.
 
         :param rows: the nodes to use; None for all.
+        :param wanted: for how many slots they are; what a step gives beyond these does not count.
         """
         places = np.arange(len(self._rows))
         if rows is not None:
             places = places[np.isin(self._rows, rows)]
-        keys = self._bounds()
+        keys = self._bounds(wanted)
         left = places
         known: list[tuple[_Key, EvictionStep]] = []
         count = _AT_ONCE
         while len(left):
             chosen = _smallest(keys, left, count)
             for place in chosen.tolist():
-                for item in self.on_node(int(self._rows[place])):
+                for item in self._on_node(int(self._rows[place]), wanted):
                     heapq.heappush(known, item)
             left = left[~np.isin(left, chosen, assume_unique=True)]
             bound = _bound(keys, _smallest(keys, left, 1)) if len(left) else None
@@ -164,7 +187,7 @@ class EvictionSteps:
         if not len(own):
             return EvictionCost(0, 0, 0, 0, 0, 0.0)
         more = np.where(self._otherwise[own], _ANY, self._most[own] - self._now[own])
-        most = int(more.max())
+        most = max(1, int(more.max()))
         order = np.argsort(columns.highest[own], kind="stable")
         nodes = int(np.searchsorted(np.cumsum(more[order]), slots)) + 1
         highest = int(columns.highest[own][order[min(nodes, len(own)) - 1]])
@@ -185,33 +208,58 @@ class EvictionSteps:
         victims = self._evictable.on_row(row)
         return EvictionStep(row, victims, self._evictable.cost_with_all(victims), 1)
 
-    def on_node(self, row: int) -> list[tuple[_Key, EvictionStep]]:
+    def _on_node(self, row: int, wanted: int) -> list[tuple[_Key, EvictionStep]]:
         """Return the steps of one node, each with what it is sorted by."""
         left = self._evictable.on_row(row)
-        now = int(self._now[row])
         first = int(self._columns.first[row])
         if left and self._otherwise[row]:
             cheapest = min(self._evictable.cost_with_all([pod]) for pod in left)
-            return [((cheapest, first, row, 0), EvictionStep(row, left, cheapest, 1))]
+            key = (_order(cheapest, 1), first, row, 0)
+            return [(key, EvictionStep(row, left, cheapest, 1))]
         steps: list[tuple[_Key, EvictionStep]] = []
-        highest: EvictionCost | None = None
-        freed: dict[str, int] = {}
-        while left:
-            taken = until_enough(left, self._lacking(row, freed, now + 1))
-            if taken is None:
-                if not self._for_others:
-                    break
-                taken = left
-            left = left[len(taken) :]
-            for pod in taken:
-                _add(freed, pod)
-            after = self._fitting(row, freed)
+        highest: _Order = ()
+        for taken, slots in self._parts(row, left):
             cost = self._evictable.cost_with_all(taken)
-            highest = cost if highest is None else max(highest, cost)
+            highest = max(highest, _order(cost, min(slots, wanted)))
             key = (highest, first, row, len(steps))
-            steps.append((key, EvictionStep(row, taken, cost, after - now)))
-            now = after
+            steps.append((key, EvictionStep(row, taken, cost, slots)))
         return steps
+
+    def _parts(self, row: int, left: Sequence[PodInfo]) -> Iterator[tuple[list[PodInfo], int]]:
+        """Yield what has to go of a node for more and more pods to fit, and for how many."""
+        if not self.alike:
+            yield from self._parts_for_others(row, list(left))
+            return
+        now, freed = int(self._now[row]), dict[str, int]()
+        while left:
+            lacking = self._lacking(row, freed, now + 1)
+            taken = until_enough(left, lacking)
+            if taken is None:
+                return
+            taken = _needed(taken, lacking)
+            left = [pod for pod in left if pod not in taken]
+            for pod in taken:
+                for name, amount in needs_of(pod).items():
+                    freed[name] = freed.get(name, 0) + amount
+            after = self._fitting(row, freed)
+            yield taken, after - now
+            now = after
+
+    def _parts_for_others(
+        self, row: int, left: list[PodInfo]
+    ) -> Iterator[tuple[list[PodInfo], int]]:
+        """Yield what one such pod after the other would need, down to the last that may go."""
+        table = self._table
+        need = {
+            name: amount - (table.allocatable(name).item(row) - table.used(name).item(row))
+            for name, amount in self._needs.items()
+        }
+        need = {name: amount for name, amount in need.items() if amount > 0}
+        while left:
+            taken = until_enough(left, need) or left
+            yield taken, 1
+            left = left[len(taken) :]
+            need = dict(self._needs)
 
     def _lacking(self, row: int, freed: Mapping[str, int], pods: int) -> dict[str, int]:
         """Return what a node lacks for so many of the pods once this is freed, by resource."""
@@ -233,6 +281,12 @@ class EvictionSteps:
                 yield name, need, offered - table.used(name).item(row)
 
 
+def _order(cost: EvictionCost, slots: int) -> _Order:
+    """Return what steps are sorted by."""
+    total, pods = cost.total / slots, cost.pods / slots
+    return (cost.violations, cost.highest, total, pods, cost.gangs, cost.started, cost.rank)
+
+
 def until_enough(victims: Sequence[PodInfo], need: Mapping[str, int]) -> list[PodInfo] | None:
     """Return the first pods that together free what is needed; None if all of them do not."""
     missing = dict(need)
@@ -248,10 +302,13 @@ def until_enough(victims: Sequence[PodInfo], need: Mapping[str, int]) -> list[Po
     return None if missing else taken
 
 
-def _add(freed: dict[str, int], pod: PodInfo) -> None:
-    freed[PODS] = freed.get(PODS, 0) + 1
-    for name, amount in pod.requests.items():
-        freed[name] = freed.get(name, 0) + amount
+def _needed(taken: list[PodInfo], lacking: Mapping[str, int]) -> list[PodInfo]:
+    """Leave out the pods that are not needed for what lacks, the most important first."""
+    for pod in reversed(taken) if len(taken) > 1 else ():
+        fewer = [other for other in taken if other is not pod]
+        if until_enough(fewer, lacking) is not None:
+            taken = fewer
+    return taken
 
 
 def _smallest(keys: Sequence[np.ndarray], among: np.ndarray, count: int) -> np.ndarray:
@@ -272,8 +329,8 @@ def _smallest(keys: Sequence[np.ndarray], among: np.ndarray, count: int) -> np.n
     return np.concatenate(chosen)
 
 
-def _bound(keys: Sequence[np.ndarray], place: np.ndarray) -> tuple[EvictionCost, int, int]:
+def _bound(keys: Sequence[np.ndarray], place: np.ndarray) -> tuple[_Order, int, int]:
     """Return the least key of a row."""
     at = int(place[0])
-    *cost, first, row = (key[at].item() for key in keys)
-    return EvictionCost(*cost), first, row
+    *order, first, row = (key[at].item() for key in keys)
+    return tuple(order), first, row

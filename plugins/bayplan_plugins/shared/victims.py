@@ -327,11 +327,11 @@ class Evictable:
     def gang_state(self, key: str) -> object:
         """Return what changes when the eviction of a gang's members costs something else."""
         gang = self._members(key)
-        if gang is None:
+        if gang is None or (gang.ends_with_any and not gang.may_end):
             return None
-        if not gang.may_end:
-            return gang.surplus
-        return self._cost_of_gang(key) if gang.ends_with_any else True
+        if gang.ends_with_any:
+            return self._cost_of_gang(key)
+        return gang.may_end, gang.surplus, tuple(gang.position)
 
     def _position(self, pod: PodInfo) -> int:
         """Return a pod's place among its gang's members, by rank."""

@@ -1,0 +1,207 @@
+"""The search over columns takes the victims of the plain search, or cheaper ones."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.examples import examples
+from tests.properties.plain_preemption import PlainSearch
+from tests.properties.test_gangs import NETWORK, gang_object, rules
+
+from bayplan import Handle, Unit
+from bayplan.api import ApiObject, Node, Pod
+from bayplan.profiles.loading import ProfileSet, load_profiles
+from bayplan.testing import Cluster, make_node, make_object, make_pod
+from bayplan_plugins.preemption import steps
+from bayplan_plugins.preemption.columns import EvictionColumns, KnownEvictions
+from bayplan_plugins.preemption.dry_run import DryRun
+from bayplan_plugins.preemption.gang_search import GangSearch
+from bayplan_plugins.shared.victims import Evictable, EvictionCost
+
+SEEDS = st.integers(0, 1_000_000)
+WITHOUT = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins:
+    postFilter:
+      disabled: [{name: "*"}]
+"""
+
+
+@cache
+def profiles() -> ProfileSet:
+    """Return the default profile without preemption."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.yaml"
+        path.write_text(WITHOUT)
+        return load_profiles(path)
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small clusters need several rounds."""
+    monkeypatch.setattr(steps, "_AT_ONCE", 1)
+
+
+def world(draw: random.Random) -> tuple[Cluster, list[Node]]:
+    """Return a cluster of nodes that are nearly full, of gangs and single pods."""
+    nodes = []
+    for index in range(draw.randint(2, 9)):
+        spine = draw.choice("ab")
+        labels = {"spine": spine, "block": f"{spine}{draw.randint(0, 1)}"}
+        cpu, gpu = draw.choice([2, 4, 4, 8]), draw.choice([0, 4])
+        taints = draw.choice([(), (), (), (), ("team=a:NoSchedule",)])
+        nodes.append(make_node(f"n-{index}", cpu=cpu, gpu=gpu, labels=labels, taints=taints))
+    return Cluster([NETWORK, *nodes], profiles()), nodes
+
+
+def fill(draw: random.Random, cluster: Cluster, nodes: list[Node]) -> None:
+    names = [f"g{index}" for index in range(draw.randint(0, 3))]
+    for name in names:
+        cluster.add(gang_object(name, draw.randint(1, 3), ()))
+    for node in nodes:
+        cpu, gpu, index = node.status.allocatable["cpu"].milli // 1000, 4, 0
+        while cpu > 0 and draw.random() < 0.85:
+            here, gpus = draw.randint(1, min(3, cpu)), draw.choice([0, 0, 0, 1])
+            gpus = min(gpus, gpu) if node.status.allocatable["nvidia.com/gpu"].units else 0
+            cpu, gpu = cpu - here, gpu - gpus
+            name, fields = f"{node.metadata.name}-{index}", {}
+            if names and draw.random() < 0.5:
+                fields["gang"] = draw.choice(names)
+            labels = {"app": draw.choice("xyz")}
+            priority = draw.choice([0, 0, 0, 1, 2, 50])
+            cluster.add(
+                make_pod(
+                    name,
+                    str(here),
+                    None,
+                    labels,
+                    node=node.metadata.name,
+                    priority=priority,
+                    gpu=gpus,
+                    **fields,
+                )
+            )
+            index += 1
+
+
+def budgets(draw: random.Random) -> list[ApiObject]:
+    return [
+        make_object(
+            {
+                "apiVersion": "policy/v1",
+                "kind": "PodDisruptionBudget",
+                "metadata": {"name": app, "namespace": "default"},
+                "spec": {"selector": {"matchLabels": {"app": app}}},
+                "status": {"disruptionsAllowed": draw.choice([0, 1, 2])},
+            }
+        )
+        for app in "xyz"
+        if draw.random() < 0.3
+    ]
+
+
+def asking(draw: random.Random, gang: bool) -> list[Pod]:
+    alike = draw.random() < 0.7
+    size = (str(draw.randint(1, 3)), draw.choice([0, 0, 1]))
+    pods = []
+    for index in range(draw.randint(1, 5) if gang else 1):
+        cpu, gpu = size if alike else (str(draw.randint(1, 3)), draw.choice([0, 0, 1]))
+        fields = {"gang": "job"} if gang else {}
+        pods.append(make_pod(f"job-{index}", cpu, None, priority=10, gpu=gpu, **fields))
+    return pods
+
+
+def cheapest(handle: Handle, unit: Unit, known: KnownEvictions) -> EvictionCost | None:
+    """Return the cost of what the search over columns finds."""
+    evictable = Evictable.by(unit, handle)
+    if not known.columns(evictable.priority).victims.any():
+        return None
+    if unit.gang is None:
+        dry_run = DryRun(handle, unit, evictable, known, most=100)
+        dry_run.run()
+        best = min(dry_run.solutions, key=lambda one: one.cost, default=None)
+    else:
+        best = GangSearch(handle, unit, evictable, known).run()
+    return None if best is None else best.cost
+
+
+def whom(cost: EvictionCost) -> tuple[int, ...]:
+    """Return what tells victims apart that are not equally important."""
+    return (cost.violations, cost.highest, cost.total, cost.pods, cost.gangs)
+
+
+@given(SEEDS, st.booleans())
+@examples(150)
+def test_victims_are_those_of_the_plain_search_or_cheaper(seed: int, gang: bool) -> None:
+    draw = random.Random(seed)
+    cluster, nodes = world(draw)
+    fill(draw, cluster, nodes)
+    cluster.add(*budgets(draw))
+    if gang:
+        cluster.add(gang_object("job", draw.randint(1, 4), rules(draw)))
+    cluster.add(*asking(draw, gang))
+    cluster.schedule()
+    handle = cluster.scheduler.handle_for("DefaultPreemption", "default-scheduler")
+    unit = cluster.scheduler.pending_unit("default/job" if gang else "default/job-0")
+    if unit is None or len(unit.pods) < unit.min_placed:
+        return
+    plain = PlainSearch(handle, unit).run()
+    found = cheapest(handle, unit, KnownEvictions(handle))
+    if plain is not None and not plain.pods:
+        return  # Something else than nodes keeps it.
+    assert (found is None) == (plain is None), (found, plain)
+    if found is None or plain is None or len({pod.facts for pod in unit.pods}) > 1:
+        return  # Of members that differ, neither search promises the fewest victims.
+    assert whom(found) <= whom(plain), (found, plain)
+
+
+@given(SEEDS)
+@examples(60)
+def test_columns_that_follow_the_cluster_are_those_read_anew(seed: int) -> None:
+    draw = random.Random(seed)
+    cluster, nodes = world(draw)
+    fill(draw, cluster, nodes)
+    handle = cluster.scheduler.handle_for("DefaultPreemption", "default-scheduler")
+    kept = EvictionColumns(handle, 10)
+    for step in range(6):
+        kept.refresh()
+        pods = [pod for pod in cluster.api.list(Pod) if pod.spec.node_name]
+        what = draw.choice(["remove", "terminate", "budget", "minimum", "node", "add"])
+        if what == "remove" and pods:
+            cluster.remove(draw.choice(pods).metadata.name)
+        elif what == "terminate" and pods:
+            cluster.api.delete(Pod, draw.choice(pods).key)
+        elif what == "budget":
+            for budget in budgets(draw):
+                if cluster.api.get(type(budget), f"default/{budget.metadata.name}") is None:
+                    cluster.add(budget)
+        elif what == "minimum":
+            group = gang_object("g0", draw.randint(1, 4), ())
+            exists = cluster.api.get(type(group), "default/g0") is not None
+            (cluster.api.update if exists else cluster.api.create)(group)
+        elif what == "node":
+            cluster.add(make_node(f"m-{step}", cpu=4))
+        else:
+            cluster.add(make_pod(f"new-{step}", "1", None, priority=1))
+        cluster.schedule()
+    kept.refresh()
+    anew = EvictionColumns(handle, 10)
+    anew.refresh()
+    assert kept.count().tolist() == anew.count().tolist()
+    assert kept.count(protect=True).tolist() == anew.count(protect=True).tolist()
+    for name in ("highest", "total", "pods", "gangs", "started", "rank", "added", "first"):
+        assert getattr(kept, name).tolist() == getattr(anew, name).tolist(), name
+    assert kept.violations().tolist() == anew.violations().tolist()
+    for amounts, others in ((kept.freed, anew.freed), (kept.largest, anew.largest)):
+        for name in {*amounts, *others}:
+            nothing = np.zeros(len(kept.victims), dtype=np.int64)
+            assert (amounts.get(name, nothing) == others.get(name, nothing)).all()
