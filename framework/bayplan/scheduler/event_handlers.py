@@ -212,7 +212,11 @@ class EventHandlers:
         ):
             ending = not known.terminating and pod.metadata.deletion_timestamp is not None
             claimed = _claims_made(known.pod) != _claims_made(pod)
+            started = known.pod.status.start_time != pod.status.start_time
             known.pod = pod
+            if started:
+                # What its eviction costs has changed.
+                state.snapshot.touch([pod.spec.node_name])
             if ending:
                 # Whoever follows the pods on nodes may count those that end differently.
                 state.snapshot.replace_pod(known)

@@ -63,6 +63,7 @@ class Evictor:
         over = [key for key, until in self._cooldowns.items() if until <= now]
         for key in over:
             del self._cooldowns[key]
+            self._touch(key)
         if over:
             # A unit that was refused because it found no victims may preempt now.
             self._state.broadcast(ClusterEvent.POD_REMOVED)
@@ -226,7 +227,7 @@ class Evictor:
             self._recorder.evicted(victim, reason)
             return
         self._recorder.warn(victim, "EvictionRefused", str(error))
-        self._cooldowns[victim.key] = now + COOLDOWN_SECONDS
+        self._cool_down(victim)
 
     def _answered(
         self, victim: PodInfo, nomination: Nomination, error: ClusterError | None
@@ -244,11 +245,22 @@ class Evictor:
             self._recorder.preempted(victim, unit, placed[1] if placed else "")
             return
         self._recorder.warn(victim, "EvictionRefused", str(error))
-        self._cooldowns[victim.key] = now + COOLDOWN_SECONDS
+        self._cool_down(victim)
         if self._nominator.get(unit) is nomination:
             refusal = f"the eviction of {victim.key} was refused: {error}"
             self.give_up(nomination, refusal)
             self._record_refusal(unit, refusal)
+
+    def _cool_down(self, victim: PodInfo) -> None:
+        """Choose a pod no more for a while."""
+        self._cooldowns[victim.key] = self._state.now + COOLDOWN_SECONDS
+        self._touch(victim.key)
+
+    def _touch(self, pod_key: str) -> None:
+        """Let plugins read a pod's node again, as it may be evicted now, or no more."""
+        placed = self._state.snapshot.placed.get(pod_key)
+        if placed is not None:
+            self._state.snapshot.touch([placed[1]])
 
     def _note(self, victim: PodInfo, eviction: Eviction) -> None:
         """Remember an eviction, and let observers and plugins know of it."""
