@@ -25,8 +25,8 @@ __all__ = ["EvictionStep", "EvictionSteps", "until_enough"]
 Rows = npt.NDArray[np.intp]
 
 _ANY = 1 << 20
-_AT_ONCE = 32
-"""Nodes that are read at first; then ever more."""
+_AT_ONCE = 4
+"""Nodes that are read at first, or one for each slot; then ever more."""
 
 _Order = tuple[float, ...]
 """A cost, a sum over several pods divided by the slots that they free."""
@@ -71,6 +71,7 @@ class EvictionSteps:
         """The largest pod."""
         self.alike = not unit.parts and len({pod.facts for pod in unit.pods}) == 1
         """Whether all members are alike, and in no sub-groups."""
+        self._known_bounds: dict[int, list[np.ndarray]] = {}
         self._table = handle.snapshot.nodes
         self._evictable = evictable
         self._columns = columns
@@ -117,6 +118,11 @@ class EvictionSteps:
 
     def _bounds(self, wanted: int) -> list[np.ndarray]:
         """Return the least order of a step on each of the rows, field by field."""
+        if wanted not in self._known_bounds:
+            self._known_bounds[wanted] = self._found_bounds(wanted)
+        return self._known_bounds[wanted]
+
+    def _found_bounds(self, wanted: int) -> list[np.ndarray]:
         columns, rows = self._columns, self._rows
         least = self._least[rows]
         most = np.minimum(self._most_slots()[rows], wanted)
@@ -137,7 +143,7 @@ class EvictionSteps:
     def least(self) -> EvictionCost:
         """A lower bound of what any step costs, for a single pod."""
         keys = self._bounds(1)
-        fields, _, _ = _bound(keys, _smallest(keys, np.arange(len(self._rows)), 1))
+        fields, _, _ = _key(keys, _smallest(keys, np.arange(len(self._rows)), 1)[0])
         return EvictionCost(*fields)  # type: ignore[arg-type]
 
     # In order ----------------------------------------------------------------------------
@@ -148,25 +154,25 @@ class EvictionSteps:
         :param rows: the nodes to use; None for all.
         :param wanted: for how many slots they are; what a step gives beyond these does not count.
         """
-        places = np.arange(len(self._rows))
-        if rows is not None:
-            places = places[np.isin(self._rows, rows)]
         keys = self._bounds(wanted)
-        left = places
+        left = np.arange(len(self._rows))
+        if rows is not None:
+            left = left[np.isin(self._rows, rows)]
         known: list[tuple[_Key, EvictionStep]] = []
-        count = _AT_ONCE
+        count = max(_AT_ONCE, wanted)
         while len(left):
-            chosen = _smallest(keys, left, count)
+            chosen = _smallest(keys, left, count + 1)
+            bound = None
+            if len(chosen) > count:
+                last = chosen[np.lexsort([key[chosen] for key in reversed(keys)])[-1]]
+                chosen, bound = chosen[chosen != last], _key(keys, last)
             for place in chosen.tolist():
                 for item in self._on_node(int(self._rows[place]), wanted):
                     heapq.heappush(known, item)
-            left = left[~np.isin(left, chosen, assume_unique=True)]
-            bound = _bound(keys, _smallest(keys, left, 1)) if len(left) else None
             while known and (bound is None or known[0][0][:3] < bound):
                 yield heapq.heappop(known)[1]
+            left = left[~np.isin(left, chosen, assume_unique=True)]
             count *= 2
-        while known:
-            yield heapq.heappop(known)[1]
 
     def most(self, rows: Rows | None = None) -> int:
         """Return how many more of the pods fit at most once all that may go is gone.
@@ -329,8 +335,7 @@ def _smallest(keys: Sequence[np.ndarray], among: np.ndarray, count: int) -> np.n
     return np.concatenate(chosen)
 
 
-def _bound(keys: Sequence[np.ndarray], place: np.ndarray) -> tuple[_Order, int, int]:
-    """Return the least key of a row."""
-    at = int(place[0])
-    *order, first, row = (key[at].item() for key in keys)
+def _key(keys: Sequence[np.ndarray], place: np.intp) -> tuple[_Order, int, int]:
+    """Return the key of one place."""
+    *order, first, row = (key[place].item() for key in keys)
     return tuple(order), first, row
