@@ -175,7 +175,7 @@ class Evaluator:
     def _fresh(self, compiled: _Compiled, pod: PodInfo, view: NodeView) -> Evaluation:
         table = self._snapshot.nodes
         result = Evaluation(pod, compiled.runtime.unconcerned)
-        result.epoch, result.position = table.epoch, len(table.changes)
+        result.epoch, result.position = table.epoch, table.position
         result.node_version = table.node_version
         skipped = result.skipped["pre_filter"]
         if not self._pre_filter(compiled, pod, view, result):
@@ -386,19 +386,21 @@ class Evaluator:
     def _refresh(self, compiled: _Compiled, kept: Evaluation, pod: PodInfo, view: NodeView) -> bool:
         """Bring a cached evaluation up to date; return False to compute it from scratch instead."""
         table = self._snapshot.nodes
-        changes = table.changes
         if kept.epoch != table.epoch or kept.node_version != table.node_version:
             return False
         if kept.refusal is not None or kept.failure is not None:
-            return kept.position == len(changes)
+            return kept.position == table.position
         kept.pod = pod
-        if kept.position == len(changes):
+        if kept.position == table.position:
             return True
-        rows = sorted(set(changes[kept.position :]))
+        changes = table.changed_since(kept.position)
+        if changes is None:
+            return False
+        rows = sorted(set(changes))
         part = _PART if kept.over_columns else _PART_BY_ROW
         if len(rows) > max(_FEW_CHANGES, len(view) // part):
             return False
-        kept.position = len(changes)
+        kept.position = table.position
         few = len(rows) <= _FEW_ROWS
         nodes = tuple(NodeRow(table, row) for row in rows) if few else ()
         changed = _Changed(np.array(rows, dtype=np.intp), nodes)

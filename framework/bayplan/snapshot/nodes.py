@@ -2,7 +2,7 @@
 
 Rows are in natural order of the nodes' names, so that the first of the best rows is the documented
 tie-break. Adding or removing a node renumbers the rows and increments ``epoch``. A change of a
-node's object or its pods appends its row to ``changes``: that is how caches know what is stale.
+node's object or its pods is logged: by ``changed_since`` caches know what is stale.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class NodeTable:
         self.epoch = 0
         self.node_version = 0
         self.label_version = 0
-        self.changes: list[int] = []
+        self._changes: list[int] = []
+        """The rows that changed, oldest first; the oldest are forgotten."""
+        self._forgotten = 0
         self._taint_code: dict[tuple[Taint, ...], int] = {}
         self.allocatable_columns: dict[str, IntColumn] = {}
         self.used_columns: dict[str, IntColumn] = {}
@@ -74,6 +76,32 @@ class NodeTable:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    # Changes -----------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """How many changes of rows there were up to now, for ``changed_since``."""
+        return self._forgotten + len(self._changes)
+
+    def changed_since(self, position: int) -> list[int] | None:
+        """Return the rows that changed since a position, oldest first.
+
+        None when that is too long ago to say, or the rows have other numbers now.
+        """
+        first = position - self._forgotten
+        return self._changes[first:] if first >= 0 else None
+
+    def mark_changed(self, row: int) -> None:
+        """Log a change of a row that lies outside of the table."""
+        self._changes.append(row)
+
+    def trim_changes(self) -> None:
+        """Forget the older half of the changes if there are many."""
+        if len(self._changes) > max(_CHANGES_LIMIT, 2 * len(self)):
+            half = len(self._changes) // 2
+            del self._changes[:half]
+            self._forgotten += half
 
     # Reading -----------------------------------------------------------------------------
 
@@ -177,7 +205,7 @@ class NodeTable:
             if port.ip not in by_ip:
                 by_ip[port.ip] = np.zeros(len(self), dtype=np.int64)
             by_ip[port.ip][row] += sign
-        self.changes.append(row)
+        self._changes.append(row)
 
     # Adding, removing and changing nodes ----------------------------------------------------
 
@@ -234,7 +262,8 @@ class NodeTable:
         for row, name in enumerate(names):
             self._fill(row, nodes[name], fresh=True)
         self.epoch += 1
-        self.changes.clear()
+        self._forgotten += len(self._changes)
+        self._changes.clear()
 
     def _fill(self, row: int, node: Node, fresh: bool = False) -> None:
         if fresh or self.nodes[row].metadata.labels != node.metadata.labels:
@@ -260,18 +289,12 @@ class NodeTable:
             self._taint_code[taints] = len(self.taint_sets)
             self.taint_sets.append(taints)
         self.taint_codes[row] = self._taint_code[taints]
-        self.changes.append(row)
+        self._changes.append(row)
 
     def _forget_derived(self) -> None:
         self._labels.clear()
         self._images.clear()
         self._image_nodes = None
-
-    def trim_changes(self) -> None:
-        """Shorten the list of changed rows by starting a new epoch."""
-        if len(self.changes) > _CHANGES_LIMIT:
-            self.changes.clear()
-            self.epoch += 1
 
 
 def _read_only(column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:

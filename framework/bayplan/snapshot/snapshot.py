@@ -167,7 +167,7 @@ class Snapshot:
         for name in nodes:
             row = self.nodes.row_of.get(name)
             if row is not None:
-                self.nodes.changes.append(row)
+                self.nodes.mark_changed(row)
 
     def set_problem(self, node: str, subject: str, text: str, assumed: bool = False) -> None:
         """Record what could not be read of a node; "" clears it.

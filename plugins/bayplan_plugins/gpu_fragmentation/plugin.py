@@ -184,14 +184,15 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         table = self.handle.snapshot.nodes
         self._ledger.columns.arrays()
         version = (table.epoch, table.label_version)
-        if version != self._version:
+        changes = table.changed_since(self._seen)
+        if version != self._version or changes is None:
             self._version = version
             if self._learned is not None and not self._learned.latest and self._packs_all:
                 self._workload = self._learned.unseen()
             self._policy.forget(self._workload)
             self._latest = None
-        elif self._seen < len(table.changes):
-            self._policy.changed(sorted(set(table.changes[self._seen :])))
+        elif changes:
+            self._policy.changed(sorted(set(changes)))
         latest = self._learned.latest if self._learned is not None else []
         latest = latest or self._workload
         if self._latest is not latest:
@@ -199,17 +200,18 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
                 self._policy.learn(latest)
             self._latest = latest
             self._known.clear()
-        self._seen = len(table.changes)
+        self._seen = table.position
 
     def _rated(self, shape: PodShape) -> Rated:
         """Return what is known of a shape on all nodes."""
         self._refresh()
+        table = self.handle.snapshot.nodes
         known = self._known.pop(shape, None)
-        if known is None:
-            size = len(self.handle.snapshot.nodes)
+        changes = table.changed_since(known.position) if known is not None else None
+        if known is None or changes is None:
+            size = len(table)
             known = _Known(self._policy.rate(shape, self._source.of(np.arange(size))), self._seen)
         elif known.position < self._seen:
-            changes = self.handle.snapshot.nodes.changes[known.position : self._seen]
             rows = np.array(sorted(set(changes)), dtype=np.intp)
             if not self._policy.renew(shape, rows, known.rated):
                 known.rated.update(rows, self._policy.rate(shape, self._source.of(rows)))

@@ -138,13 +138,14 @@ class EvictionColumns:
         """Bring the columns up to date with the snapshot."""
         table = self._table
         seen = (table.epoch, self._budgets.version)
-        if seen != self._seen:
+        changes = table.changed_since(self._position)
+        if seen != self._seen or changes is None:
             self._seen = seen
             self._reset()
             rows = {row for row, pods in enumerate(table.pods) if pods}
         else:
-            rows = set(table.changes[self._position :])
-        self._position = len(table.changes)
+            rows = set(changes)
+        self._position = table.position
         evictable = Evictable(self._handle, self._priority)
         rows |= self._rows_of_gangs(self._changed_gangs(rows), evictable)
         if rows:

@@ -34,22 +34,22 @@ class StaleNodes:
     def up_to_date(self) -> bool:
         """Whether nothing changed since the last look."""
         table = self._table
-        seen = self._seen == len(table.changes) and table.epoch == self._epoch
+        seen = self._seen == table.position and table.epoch == self._epoch
         return seen and not self._touched and table.node_version == self._node_version
 
     def take(self) -> tuple[bool, Sequence[str]]:
         """Return whether rows may have moved, and the names of stale nodes: all of them then."""
         table = self._table
-        changes = table.changes
+        changes = table.changed_since(self._seen)
         self._node_version = table.node_version
         # Whatever adds or removes rows starts an epoch.
-        if table.epoch != self._epoch:
-            self._epoch, self._seen = table.epoch, len(changes)
+        if table.epoch != self._epoch or changes is None:
+            self._epoch, self._seen = table.epoch, table.position
             self._touched.clear()
             return True, table.names
-        if self._seen == len(changes) and not self._touched:
+        if not changes and not self._touched:
             return False, ()
-        names = self._touched.union([table.names[row] for row in changes[self._seen :]])
-        self._seen = len(changes)
+        names = self._touched.union([table.names[row] for row in changes])
+        self._seen = table.position
         self._touched.clear()
         return False, tuple(names)

@@ -70,7 +70,7 @@ class FollowedQuotas:
     def _offer(self) -> ResourceList:
         """Return what all nodes offer together; profiles divide the nodes again when it changes."""
         table = self._snapshot.nodes
-        mark = (table.epoch, len(table.changes))
+        mark = (table.epoch, table.position)
         if self._offered[0] != mark:
             columns = table.allocatable_columns
             offered = {name: int(column.sum(dtype=float)) for name, column in columns.items()}
