@@ -162,6 +162,8 @@ class Evictor:
         names = {snapshot.placed[one.key][1] for one in victims if one.key in snapshot.placed}
         rows = [snapshot.nodes.row_of[name] for name in names if name in snapshot.nodes.row_of]
         before = {key for row in rows for key in snapshot.nodes.pods[row]}
+        if before <= {one.key for one in victims}:
+            return set()
         with snapshot.trial():
             for one in victims:
                 snapshot.remove_pod(one.key)

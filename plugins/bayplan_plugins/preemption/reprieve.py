@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.plugin.hookspecs import IntColumn
+from bayplan_plugins.preemption.columns import needs_of
 
 __all__ = ["Reprieve"]
 
@@ -14,9 +15,13 @@ class Reprieve:
     """Puts victims back on their nodes, within a trial in which they are gone and a unit is placed.
 
     :param nodes: the nodes of the unit's members, by key.
+    :param by_amounts: whether a node that offers too little of a resource refuses every pod.
     """
 
-    def __init__(self, handle: Handle, unit: Unit, nodes: Mapping[str, str]) -> None:
+    def __init__(
+        self, handle: Handle, unit: Unit, nodes: Mapping[str, str], by_amounts: bool
+    ) -> None:
+        self._by_amounts = by_amounts
         self._handle = handle
         self._snapshot = handle.snapshot
         self._members: dict[str, list[PodInfo]] = {}
@@ -36,7 +41,9 @@ class Reprieve:
         waiting: dict[str, list[PodInfo]] = {}
         for victim in ordered:
             node = where[victim.key]
-            if node in self._members:
+            if node in self._members and self._by_amounts and self._exceeds(victim, node):
+                refused.add(victim.key)
+            elif node in self._members:
                 waiting.setdefault(node, []).append(victim)
             else:
                 self._snapshot.add_pod(victim, node)
@@ -46,6 +53,20 @@ class Reprieve:
             refused |= self._tried(heads)
             waiting = {node: pods for node, pods in waiting.items() if pods}
         return [victim for victim in ordered if victim.key in refused]
+
+    def _exceeds(self, victim: PodInfo, node: str) -> bool:
+        """Tell whether a node does not have enough for a victim beside the members."""
+        table = self._snapshot.nodes
+        row = table.row_of[node]
+        return any(
+            need > table.allocatable(name).item(row) - table.used(name).item(row)
+            for name, need in needs_of(victim).items()
+            if self._asked(name, node) and table.allocatable(name).item(row) > 0
+        )
+
+    def _asked(self, resource: str, node: str) -> bool:
+        """Tell whether a member on a node requests a resource, so that it would be short of it."""
+        return any(resource in needs_of(member) for member in self._members[node])
 
     def _tried(self, victims: Mapping[str, PodInfo]) -> set[str]:
         """Put a pod back on each of these nodes; return those, by key, for which a member left."""

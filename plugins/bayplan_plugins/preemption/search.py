@@ -74,26 +74,22 @@ class VictimSearch:
         if self._unit.gang is None:
             assert placement.rows is not None, "one node"
             return self._reprieved(placement, self._evictable.on_row(int(placement.rows[0])))
-        enough = self._enough(placement)
-        if enough is None:
+        found = self._enough(placement)
+        if found is None:
             return None
-        steps, tight = enough
-        removed = [victim for step in steps for victim in step.victims]
-        solution = self._reprieved(placement, removed)
-        assert solution is not None, "it was placed with the same pods gone"
+        solution, minimal = found
         count = self._columns.count(self._evictable.protect)
         if (count.sum() if placement.rows is None else count[placement.rows].sum()) <= _FEW:
             return self._best_subset(placement, solution)
-        if tight and len(solution.victims) == len(self._evictable.closure(removed)):
-            return solution
-        return self.minimised(placement, solution)
+        return solution if minimal else self.minimised(placement, solution)
 
     # Enough --------------------------------------------------------------------------------
 
-    def _enough(self, placement: Placement) -> tuple[list[EvictionStep], bool] | None:
-        """Return the smallest prefix of the cheapest steps that is enough; None if none is.
+    def _enough(self, placement: Placement) -> tuple[VictimSet, bool] | None:
+        """Return what the smallest prefix of the cheapest steps evicts that is enough.
 
-        Also, whether each of its steps is needed, whatever becomes of the others.
+        Also, whether each victim is needed, whatever becomes of the others. None if all steps are
+        not enough.
         """
         steps: list[EvictionStep] = []
         slots = tried = 0
@@ -110,20 +106,25 @@ class VictimSearch:
                     break
             if len(steps) == tried:
                 return None
-            if self._place(placement, steps) is not None:
+            found = self._reprieved(placement, _victims(steps))
+            if found is not None:
                 break
             tried, missing = len(steps), 2 * max(slots, missing)
         if not tried and self.steps.alike:
             # Without the last step there are fewer slots than members.
-            return steps, slots == needed
+            spared = len(found.victims) < len(self._evictable.closure(_victims(steps)))
+            return found, slots == needed and not spared
         low, high = tried, len(steps)
         while high - low > 1:
             middle = (low + high) // 2
-            if self._place(placement, steps[:middle]) is None:
+            if self._place_without(placement, _victims(steps[:middle])) is None:
                 low = middle
             else:
                 high = middle
-        return steps[:high], False
+        if high < len(steps):
+            found = self._reprieved(placement, _victims(steps[:high]))
+            assert found is not None, "it was placed with the same pods gone"
+        return found, False
 
     def _emptied(self, placement: Placement) -> list[EvictionStep]:
         """Return a step for each of a few nodes that lack amounts: plugins may see it otherwise."""
@@ -160,11 +161,6 @@ class VictimSearch:
         """Return a lower bound of what the victims cost, not a tight one."""
         return self.steps.least_cost(placement.rows, self._missing(placement))
 
-    def _place(
-        self, placement: Placement, steps: Sequence[EvictionStep]
-    ) -> Mapping[str, str] | None:
-        return self._place_without(placement, [v for step in steps for v in step.victims])
-
     def _place_without(
         self, placement: Placement, victims: Sequence[PodInfo]
     ) -> Mapping[str, str] | None:
@@ -183,7 +179,9 @@ class VictimSearch:
         None if the unit has no place even without all of them.
         """
         snapshot = self._handle.snapshot
-        everybody = self._evictable.closure(removed)
+        everybody = list(removed)
+        if self._unit.gang is None:
+            everybody = self._evictable.closure(everybody)
         where = {pod.key: snapshot.placed[pod.key][1] for pod in everybody}
         violating, others = self._evictable.to_reprieve(everybody)
         with snapshot.trial():
@@ -192,15 +190,16 @@ class VictimSearch:
             nodes = self._handle.place(self._unit, placement)
             if nodes is None:
                 return None
-            reprieve = Reprieve(self._handle, self._unit, nodes)
-            victims = reprieve.refused((*violating, *others), where)
-        violations = len({pod.key for pod in violating} & {pod.key for pod in victims})
-        victims = self._evictable.closure(victims)
+            reprieve = Reprieve(self._handle, self._unit, nodes, self.steps.amounts_decide)
+            refused = reprieve.refused((*violating, *others), where)
+        violations = len({pod.key for pod in violating} & {pod.key for pod in refused})
+        victims = self._evictable.closure(refused)
         # A pod that is reprieved on one node may matter on another, so the whole is tried again.
-        if len(victims) < len(everybody):
+        if len(refused) < len(everybody):
             found = self._place_without(placement, victims)
             if found is None:
                 # Each of them may stay, but not all together, as they hold the same devices.
+                everybody = self._evictable.closure(everybody)
                 cost = self._evictable.cost(everybody)
                 return self.minimised(
                     placement, VictimSet(placement, tuple(everybody), nodes, cost)
@@ -247,3 +246,7 @@ class VictimSearch:
         if len(victims) == len(found.victims) or nodes is None:
             return found
         return VictimSet(placement, tuple(victims), nodes, self._evictable.cost(victims))
+
+
+def _victims(steps: Sequence[EvictionStep]) -> list[PodInfo]:
+    return [victim for step in steps for victim in step.victims]

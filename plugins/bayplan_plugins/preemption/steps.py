@@ -77,7 +77,10 @@ class EvictionSteps:
         self._columns = columns
         self._needs = needs_of(self.pod)
         self._now, self._most = columns.slots(self._needs)
-        self._otherwise = handle.free_slots(self.pod) < self._now
+        slots = handle.free_slots(self.pod)
+        self._otherwise = slots < self._now
+        self.amounts_decide = not (slots > self._now).any()
+        """Whether no node takes more pods than its amounts allow."""
         self._least = self._least_victims()
         here = within & (columns.count(evictable.protect) > 0)
         short = here & ~self._otherwise & (self._most <= self._now) & self.alike
