@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bayplan.api.gang import Gang, SubGroup
+from bayplan.api.selectors import Selector
 from bayplan.dialects.tensor_fusion import side_of, workload_of
 from bayplan.gangs.completeness import rank_order
 from bayplan.gangs.directory import GangDirectory, GangMembers
@@ -107,9 +108,10 @@ def _parts(gang: Gang, parent: str, pods: Sequence[PodInfo], bound: Bound) -> li
     """Return the sub-groups under ``parent``, the largest first; the rest of the pods last."""
     parts: list[Unit] = []
     taken: set[str] = set()
+    members = _MembersByLabels(pods, bound)
     for sub_group in gang.sub_groups:
         if sub_group.parent == parent:
-            for part in _groups_of(gang, sub_group, pods, bound):
+            for part in _groups_of(gang, sub_group, members):
                 parts.append(part)
                 taken |= {pod.key for pod in part.pods}
     if not parts:
@@ -167,28 +169,59 @@ def _by_size(parts: Sequence[Unit]) -> list[Unit]:
     return sorted(parts, key=lambda part: -len(part.pods))
 
 
-def _groups_of(
-    gang: Gang, sub_group: SubGroup, pods: Sequence[PodInfo], bound: Bound
-) -> list[Unit]:
-    known: dict[object, tuple[str, ...] | None] = {}
+class _MembersByLabels:
+    """Members of a gang, found by the labels that a sub-group selects: many carry the same ones."""
 
-    def values(pod: PodInfo) -> tuple[str, ...] | None:
-        # Members of a group mostly carry the same labels.
-        if pod.labels_id not in known:
-            found = tuple(pod.labels.get(key, "") for key in sub_group.label_keys)
-            chosen = sub_group.selector.matches(pod.labels) and all(found)
-            known[pod.labels_id] = found if chosen else None
-        return known[pod.labels_id]
+    def __init__(self, pods: Sequence[PodInfo], bound: Bound) -> None:
+        self._pods: dict[object, list[tuple[int, PodInfo]]] = {}
+        self._bound: dict[object, list[tuple[int, PodInfo, str]]] = {}
+        self._labels: dict[object, Mapping[str, str]] = {}
+        self._with: dict[tuple[str, str], list[object]] = {}
+        for order, pod in enumerate(pods):
+            self._pods.setdefault(self._kind(pod), []).append((order, pod))
+        for order, (pod, node) in enumerate(bound):
+            self._bound.setdefault(self._kind(pod), []).append((order, pod, node))
 
+    def _kind(self, pod: PodInfo) -> object:
+        if pod.labels_id not in self._labels:
+            self._labels[pod.labels_id] = pod.labels
+            for item in pod.labels.items():
+                self._with.setdefault(item, []).append(pod.labels_id)
+        return pod.labels_id
+
+    def selected(
+        self, sub_group: SubGroup
+    ) -> tuple[list[tuple[PodInfo, tuple[str, ...]]], list[tuple[PodInfo, str, tuple[str, ...]]]]:
+        """Return the pending and the bound members, each with its values of the label keys."""
+        pods: list[tuple[int, PodInfo, tuple[str, ...]]] = []
+        bound: list[tuple[int, PodInfo, str, tuple[str, ...]]] = []
+        for kind in self._candidates(sub_group.selector):
+            labels = self._labels[kind]
+            mark = tuple(labels.get(key, "") for key in sub_group.label_keys)
+            if not all(mark) or not sub_group.selector.matches(labels):
+                continue
+            pods += [(order, pod, mark) for order, pod in self._pods.get(kind, ())]
+            bound += [(order, pod, node, mark) for order, pod, node in self._bound.get(kind, ())]
+        pods.sort(key=lambda one: one[0])
+        bound.sort(key=lambda one: one[0])
+        return [one[1:] for one in pods], [one[1:] for one in bound]
+
+    def _candidates(self, selector: Selector) -> Iterable[object]:
+        """Return the kinds of labels that a selector may select."""
+        for term in selector.requirements:
+            if term.operator == "In":
+                pairs = ((term.key, value) for value in sorted(term.values))
+                return [kind for pair in pairs for kind in self._with.get(pair, ())]
+        return list(self._labels)
+
+
+def _groups_of(gang: Gang, sub_group: SubGroup, members: _MembersByLabels) -> list[Unit]:
     groups: dict[tuple[str, ...], tuple[list[PodInfo], list[tuple[PodInfo, str]]]] = {}
-    for pod in pods:
-        mark = values(pod)
-        if mark is not None:
-            groups.setdefault(mark, ([], []))[0].append(pod)
-    for pod, node in bound:
-        mark = values(pod)
-        if mark is not None:
-            groups.setdefault(mark, ([], []))[1].append((pod, node))
+    pods, bound = members.selected(sub_group)
+    for pod, mark in pods:
+        groups.setdefault(mark, ([], []))[0].append(pod)
+    for pod, node, mark in bound:
+        groups.setdefault(mark, ([], []))[1].append((pod, node))
     if not groups and sub_group.min_groups:
         # No member is in it yet: an empty part makes the gang report that it lacks one.
         groups[()] = ([], [])
