@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ from bayplan.plugin.base import (
     Unit,
 )
 from bayplan.plugin.decision import PodDecision
-from bayplan.profiles.runtime import Runtime, guard
+from bayplan.profiles.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
 __all__ = ["EVERYWHERE", "Placer", "as_plan"]
@@ -75,8 +76,8 @@ class Placer:
             for call in self._runtime["placement_generate"]:
                 answer: Placements | None = call.call(unit, view, parent, state)
                 if answer is not None and (in_queue or not answer.of_queue):
-                    guard(call, _check_rows, answer, len(view))
-                    return answer
+                    checked = _CheckedCandidates(call, answer.candidates, len(view))
+                    return replace(answer, candidates=checked)
         return Placements((parent,))
 
     def ways(
@@ -442,11 +443,32 @@ def _waits_for_others(pod: PodInfo) -> bool:
     return bool(pod.terms.required_affinity)
 
 
-def _check_rows(placements: Placements, nodes: int) -> None:
-    for placement in placements.candidates:
-        rows = placement.rows
-        if rows is not None and len(rows) and not (rows.min() >= 0 and rows.max() < nodes):
-            raise ValueError(f'placement "{placement.name}" has rows outside of the {nodes} nodes')
+class _CheckedCandidates(Sequence[Placement]):
+    """The candidates that a plugin offers; each is checked when it is looked at."""
+
+    def __init__(self, call: HookCall, candidates: Sequence[Placement], nodes: int) -> None:
+        self._call, self._candidates, self._nodes = call, candidates, nodes
+
+    def __len__(self) -> int:
+        return len(self._candidates)
+
+    @overload
+    def __getitem__(self, index: int) -> Placement: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Placement]: ...
+
+    def __getitem__(self, index: int | slice) -> Placement | Sequence[Placement]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        placement = guard(self._call, self._candidates.__getitem__, index)
+        guard(self._call, _check_rows, placement, self._nodes)
+        return placement
+
+
+def _check_rows(placement: Placement, nodes: int) -> None:
+    rows = placement.rows
+    if rows is not None and len(rows) and not (rows.min() >= 0 and rows.max() < nodes):
+        raise ValueError(f'placement "{placement.name}" has rows outside of the {nodes} nodes')
 
 
 def _lower(

@@ -34,6 +34,9 @@ from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
 __all__ = ["Cycle", "Reserved", "Result", "Waits"]
 
+_MOST_RECORDED = 64
+"""Domains that are recorded which would come next."""
+
 Waits = Mapping[str, Mapping[str, float]]
 """For each plugin that asked to wait at Permit, how long for each pod, by key (seconds)."""
 
@@ -161,12 +164,15 @@ class Cycle:
                 tried.append(self._trial_record(unit, attempt))
             if attempt.reserved:
                 if not self._score_placements:
-                    unused = [
-                        other
-                        for other in offered[index + 1 :]
-                        if not placement.exact or other.name != placement.name
+                    others = (
+                        offered[place]
+                        for place in range(index + 1, min(len(offered), index + 1 + _MOST_RECORDED))
+                    )
+                    tried += [
+                        self._untried(place, unit, DomainState.NOT_USED)
+                        for place in others
+                        if not placement.exact or place.name != placement.name
                     ]
-                    tried += [self._untried(place, unit, DomainState.NOT_USED) for place in unused]
                     return attempt, tried
                 if best is None or attempt.score > best.score:
                     best = attempt

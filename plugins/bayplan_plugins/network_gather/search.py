@@ -8,7 +8,9 @@ numbers).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import overload
 
 import numpy as np
 
@@ -28,6 +30,33 @@ _MOST_CANDIDATES = 256
 """Domains of one layer that are offered; more would not be tried."""
 _MOST_ON_A_NODE = 1 << 20
 """Members that a node takes which nothing limits."""
+
+
+_Offer = tuple[int, Callable[[], Placement]]
+"""What sorts a domain that is offered, and how its placement is made."""
+
+
+class _Candidates(Sequence[Placement]):
+    """The domains as placements; each is made when it is looked at: mostly the first will do."""
+
+    def __init__(self, offers: Sequence[Callable[[], Placement]]) -> None:
+        self._offers = offers
+        self._made: dict[int, Placement] = {}
+
+    def __len__(self) -> int:
+        return len(self._offers)
+
+    @overload
+    def __getitem__(self, index: int) -> Placement: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Placement]: ...
+
+    def __getitem__(self, index: int | slice) -> Placement | Sequence[Placement]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        if index not in self._made:
+            self._made[index] = self._offers[index]()
+        return self._made[index]
 
 
 class DomainSearch:
@@ -101,8 +130,8 @@ class DomainSearch:
 
     def run(self) -> Placements:
         """Return the candidates, the domains ruled out, and the reason if no candidate is left."""
-        found: list[tuple[int, Placement]] = []
-        smaller: list[tuple[int, Placement]] = []
+        found: list[_Offer] = []
+        smaller: list[_Offer] = []
         refused: list[DomainTrial] = []
         for layer in self._layers():
             self._offer(layer, found, smaller, refused)
@@ -110,17 +139,16 @@ class DomainSearch:
             last = self._last_resort()
             room = last.offered or 0
             if room >= self._size or room < self._least:
-                found.append((int(self._bound_in(ROOT_LAYER)[0]), last))
+                found.append((int(self._bound_in(ROOT_LAYER)[0]), lambda: last))
             else:
-                smaller.append((room, last))
+                smaller.append((room, lambda: last))
         # Domains with bound members first, the innermost first; then the others.
         found.sort(key=lambda item: -item[0])
-        candidates = [placement for _, placement in found]
         # Placing all members somewhere beats placing most of them near each other.
         smaller.sort(key=lambda item: -item[0])
-        candidates += [placement for _, placement in smaller]
-        reason = "" if candidates else self._no_domain(refused)
-        return Placements(candidates, refused, reason)
+        offers = [make for _, make in (*found, *smaller)]
+        reason = "" if offers else self._no_domain(refused)
+        return Placements(_Candidates(offers), refused, reason)
 
     def _layers(self) -> list[str]:
         """Return the layers to try, the innermost first, none outside the border."""
@@ -140,8 +168,8 @@ class DomainSearch:
     def _offer(
         self,
         layer: str,
-        found: list[tuple[int, Placement]],
-        smaller: list[tuple[int, Placement]],
+        found: list[_Offer],
+        smaller: list[_Offer],
         refused: list[DomainTrial],
     ) -> None:
         """Add the domains of one layer to the candidates, or to those that are ruled out."""
@@ -160,12 +188,12 @@ class DomainSearch:
             "OutermostFirst": free[::-1],
         }
         for index in self._ranked(layer, enough, existing, orders[self._gang.domain_order]):
-            placement = self._placement(layer, index, int(offered[index]))
-            found.append((int(existing[index]), placement))
+            make = partial(self._placement, layer, index, int(offered[index]))
+            found.append((int(existing[index]), make))
         largest = [-offered, *around, *free]
         for index in self._ranked(layer, least, existing, largest)[:_MOST_RECORDED]:
             room = int(offered[index])
-            smaller.append((room, self._placement(layer, index, room)))
+            smaller.append((room, partial(self._placement, layer, index, room)))
         short = np.flatnonzero(~holds | (offered < self._least))
         for index in _most_promising(short, offered, _MOST_RECORDED):
             domain = self._domain(layer, index)
