@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bayplan.cycle.columns import FilterColumn, ScoreColumn
 from bayplan.plugin.base import CycleState, NodeRefusals
 from bayplan.plugin.decision import Finalist, PodDecision, fit_message, not_satisfied
-from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan.snapshot import PodInfo
 
 Rows = npt.NDArray[np.intp]
@@ -60,6 +60,7 @@ class Evaluation:
         "refusal",
         "scores",
         "skipped",
+        "slots",
         "state",
         "total",
     )
@@ -79,6 +80,7 @@ class Evaluation:
         self._refused: BoolColumn | None = None
         self._refusals: tuple[int, list[NodeRefusals]] | None = None
         self._description: tuple[int, PodDecision] | None = None
+        self.slots: tuple[int, IntColumn] | None = None
         """What was asked last, and the position of the changes that it holds for."""
         self._sum: tuple[ScoreColumn, FloatColumn] | None = None
         self.epoch = -1

@@ -353,9 +353,18 @@ class Placer:
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
         """Return, per row, an upper bound of how many such pods fit; 0 where it is refused.
 
+        Do not write to it.
+
         :raises PluginError: when a plugin fails in Filter, Score or ``slots``.
         """
         evaluation = self._evaluator.evaluate(pod)
+        if evaluation.slots is None or evaluation.slots[0] != evaluation.position:
+            slots = self._slots(pod, evaluation)
+            slots.flags.writeable = False
+            evaluation.slots = evaluation.position, slots
+        return evaluation.slots[1]
+
+    def _slots(self, pod: PodInfo, evaluation: Evaluation) -> npt.NDArray[np.int64]:
         view = self._snapshot.view()
         unbounded = np.iinfo(np.int64).max
         bound = np.where(evaluation.feasible, unbounded, 0).astype(np.int64)

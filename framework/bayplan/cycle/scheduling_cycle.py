@@ -34,8 +34,8 @@ from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
 __all__ = ["Cycle", "Reserved", "Result", "Waits"]
 
-_MOST_RECORDED = 64
-"""Domains that are recorded which would come next."""
+_MOST_RECORDED = 16
+"""Domains that are recorded which would have come next."""
 
 Waits = Mapping[str, Mapping[str, float]]
 """For each plugin that asked to wait at Permit, how long for each pod, by key (seconds)."""

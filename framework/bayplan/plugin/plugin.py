@@ -85,6 +85,8 @@ class Handle(Protocol):
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
         """Return an upper bound of how many such pods each node takes now, one number a row.
 
+        Do not write to it.
+
         :raises PluginError: when a plugin of the profile fails in Filter, Score or ``slots``.
         """
 
