@@ -587,7 +587,7 @@ def test_rows_that_are_no_nodes_are_the_plugins_error() -> None:
 
     world = World(nodes(a=1, b=1), Wrong)
     with pytest.raises(PluginError, match=r'"Wrong" failed in placement_generate.* 2 nodes'):
-        world.placer.offers(gang(pod("p")), EVERYWHERE, CycleState())
+        list(world.placer.offers(gang(pod("p")), EVERYWHERE, CycleState()).candidates)
 
 
 def test_free_slots_are_the_fewest_that_any_plugin_states_and_none_where_refused() -> None:

@@ -461,6 +461,9 @@ class _CheckedCandidates(Sequence[Placement]):
     def __len__(self) -> int:
         return len(self._candidates)
 
+    def __iter__(self) -> Iterator[Placement]:
+        return (self[place] for place in range(len(self)))
+
     @overload
     def __getitem__(self, index: int) -> Placement: ...
     @overload

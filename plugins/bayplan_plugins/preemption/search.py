@@ -112,8 +112,8 @@ class VictimSearch:
             tried, missing = len(steps), 2 * max(slots, missing)
         if not tried and self.steps.alike:
             # Without the last step there are fewer slots than members.
-            spared = len(found.victims) < len(self._evictable.closure(_victims(steps)))
-            return found, slots == needed and not spared
+            fewer = len(found.victims) < len(self._evictable.closure(_victims(steps)))
+            return found, slots == needed and not fewer
         low, high = tried, len(steps)
         while high - low > 1:
             middle = (low + high) // 2
