@@ -114,8 +114,8 @@ class EvictionColumns:
         exhausted = [any(allowed.get(key, 0) < 1 for key in keys) for keys in self._budget_sets]
         return np.array([*exhausted, False], dtype=np.int64)[self._budget_codes]
 
-    def slots(self, needs: Mapping[str, int]) -> tuple[IntColumn, IntColumn]:
-        """Return how many pods fit on each row now, and how many once all that may go is gone.
+    def slots(self, needs: Mapping[str, int], rows: Rows) -> tuple[IntColumn, IntColumn]:
+        """Return how many pods fit on some rows now, and how many once all that may go is gone.
 
         By amounts alone. What a node does not offer as an amount may come from elsewhere, such as
         device classes.
@@ -123,12 +123,12 @@ class EvictionColumns:
         :param needs: what one pod takes, by resource.
         """
         table = self._table
-        now = np.full(len(table), np.iinfo(np.int32).max, dtype=np.int64)
+        now = np.full(len(rows), np.iinfo(np.int32).max, dtype=np.int64)
         most = now.copy()
         for name, need in needs.items():
-            offered = table.allocatable(name)
-            free = offered - table.used(name)
-            freed = self.freed.get(name, 0)
+            offered = table.allocatable_of(name, rows)
+            free = offered - table.used_of(name, rows)
+            freed = self.freed[name][rows] if name in self.freed else 0
             known = offered > 0
             now = np.where(known, np.minimum(now, np.maximum(free, 0) // need), now)
             most = np.where(known, np.minimum(most, np.maximum(free + freed, 0) // need), most)

@@ -23,6 +23,7 @@ from bayplan_plugins.shared.victims import Evictable, EvictionCost
 
 __all__ = ["GangSearch"]
 
+_UNKNOWN = EvictionCost(0, 0, 0, 0, 0, 0.0)
 _MOST_TRIED = 24
 """Domains that are tried for a gang."""
 _ALL_TRIED = 8
@@ -97,9 +98,10 @@ class GangSearch:
 
     def _slots(self, pod: PodInfo) -> IntColumn:
         """Return how many such pods each node would take without its possible victims."""
-        _, most = self._columns.slots(needs_of(pod))
-        emptied = np.where(unresolvable(self._handle, pod) | (self._columns.victims == 0), 0, most)
-        slots: IntColumn = np.maximum(self._handle.free_slots(pod), emptied)
+        rows = np.flatnonzero(~unresolvable(self._handle, pod) & (self._columns.victims > 0))
+        _, most = self._columns.slots(needs_of(pod), rows)
+        slots: IntColumn = self._handle.free_slots(pod).copy()
+        slots[rows] = np.maximum(slots[rows], most)
         return slots
 
     def _free(self, resource: str) -> IntColumn:
@@ -113,6 +115,9 @@ class GangSearch:
         The least costs sort them; what their cheapest evictions cost is found for those alone that
         come first.
         """
+        if len(offered) == 1:
+            yield _UNKNOWN, offered[0]
+            return
         waiting = [
             (self._search.least_cost(placement), index, False)
             for index, placement in enumerate(offered)
@@ -120,7 +125,7 @@ class GangSearch:
         heapq.heapify(waiting)
         while waiting:
             cost, index, final = heapq.heappop(waiting)
-            if final or len(offered) == 1:
+            if final:
                 yield cost, offered[index]
                 continue
             estimate = self._search.estimate(offered[index])

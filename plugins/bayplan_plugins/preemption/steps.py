@@ -76,31 +76,37 @@ class EvictionSteps:
         self._evictable = evictable
         self._columns = columns
         self._needs = needs_of(self.pod)
-        self._now, self._most = columns.slots(self._needs)
-        slots = handle.free_slots(self.pod)
-        self._otherwise = slots < self._now
-        self.amounts_decide = not (slots > self._now).any()
+        rows = np.flatnonzero(within & (columns.count(evictable.protect) > 0))
+        now, most = columns.slots(self._needs, rows)
+        slots = handle.free_slots(self.pod)[rows]
+        self.amounts_decide = not (slots > now).any()
         """Whether no node takes more pods than its amounts allow."""
-        self._least = self._least_victims()
-        here = within & (columns.count(evictable.protect) > 0)
-        short = here & ~self._otherwise & (self._most <= self._now) & self.alike
-        self._rows = np.flatnonzero(here & ~short)
-        self.short = np.flatnonzero(short)
+        otherwise = slots < now
+        short = ~otherwise & (most <= now) & self.alike
+        self.short = rows[short]
         """The rows where, by the amounts, no eviction lets one more pod fit."""
+        self._rows = rows[~short]
+        """The other rows, in rising order; the columns below have one number for each."""
+        self._now, self._most = now[~short], most[~short]
+        self._otherwise = otherwise[~short]
+        self._least = self._least_victims()
 
     # Bounds ------------------------------------------------------------------------------
 
     def _least_victims(self) -> IntColumn:
         """Return how many pods have to go at least for one more to fit, by the amounts."""
-        table, columns = self._table, self._columns
-        least = np.ones(len(table), dtype=np.int64)
-        for name, need in self._needs.items():
-            offered = table.allocatable(name)
-            lacking = (self._now + 1) * need - (offered - table.used(name))
-            largest = np.maximum(columns.largest.get(name, 0), 1)
-            victims = np.where(offered > 0, -(-lacking // largest), 0)
-            least = np.maximum(least, victims)
-        return np.where(self._otherwise, 1, least) if self.alike else np.ones_like(least)
+        least = np.ones(len(self._rows), dtype=np.int64)
+        for name, need in self._needs.items() if self.alike else ():
+            offered = self._table.allocatable_of(name, self._rows)
+            lacking = (self._now + 1) * need - (offered - self._table.used_of(name, self._rows))
+            victims = -(-lacking // np.maximum(self._largest(name), 1))
+            least = np.where(offered > 0, np.maximum(least, victims), least)
+        return np.where(self._otherwise, 1, least)
+
+    def _largest(self, resource: str) -> IntColumn:
+        """Return the most that one victim on each of the rows holds of a resource."""
+        column = self._columns.largest.get(resource)
+        return np.zeros(len(self._rows), dtype=np.int64) if column is None else column[self._rows]
 
     def _most_slots(self) -> IntColumn:
         """Return how many slots a step gives at most.
@@ -111,10 +117,10 @@ class EvictionSteps:
             return np.ones_like(self._now)
         gained = np.ones_like(self._now)
         for name, need in self._needs.items():
-            offered = self._table.allocatable(name)
-            now = np.maximum(offered - self._table.used(name), 0) // need
+            offered = self._table.allocatable_of(name, self._rows)
+            now = np.maximum(offered - self._table.used_of(name, self._rows), 0) // need
             bounds = (offered > 0) & (now == self._now)
-            largest = -(-self._columns.largest.get(name, 0) // need)
+            largest = -(-self._largest(name) // need)
             gained = np.where(bounds, np.maximum(gained, largest), gained)
         most = np.minimum(gained, np.maximum(self._most - self._now, 1))
         return np.where(self._otherwise, 1, most)
@@ -127,8 +133,7 @@ class EvictionSteps:
 
     def _found_bounds(self, wanted: int) -> list[np.ndarray]:
         columns, rows = self._columns, self._rows
-        least = self._least[rows]
-        most = np.minimum(self._most_slots()[rows], wanted)
+        least, most = self._least, np.minimum(self._most_slots(), wanted)
         added = columns.added[rows]
         return [
             columns.violations()[rows],
@@ -145,6 +150,8 @@ class EvictionSteps:
     @cached_property
     def least(self) -> EvictionCost:
         """A lower bound of what any step costs, for a single pod."""
+        if not len(self._rows):
+            return EvictionCost(-1, 0, 0, 0, 0, 0.0)
         keys = self._bounds(1)
         fields, _, _ = _key(keys, _smallest(keys, np.arange(len(self._rows)), 1)[0])
         return EvictionCost(*fields)  # type: ignore[arg-type]
@@ -170,7 +177,7 @@ class EvictionSteps:
                 last = chosen[np.lexsort([key[chosen] for key in reversed(keys)])[-1]]
                 chosen, bound = chosen[chosen != last], _key(keys, last)
             for place in chosen.tolist():
-                for item in self._on_node(int(self._rows[place]), wanted):
+                for item in self._on_node(place, wanted):
                     heapq.heappush(known, item)
             while known and (bound is None or known[0][0][:3] < bound):
                 yield heapq.heappop(known)[1]
@@ -182,25 +189,33 @@ class EvictionSteps:
 
         :param rows: the nodes to use; None for all.
         """
-        own = self._rows if rows is None else np.intersect1d(self._rows, rows)
-        more = np.where(self._otherwise[own], _ANY, self._most[own] - self._now[own])
-        return int(np.minimum(more, _ANY).sum())
+        own = self._places(rows)
+        return int(np.minimum(self._more()[own], _ANY).sum())
+
+    def _places(self, rows: Rows | None) -> slice | BoolColumn:
+        """Return which of the rows are among these."""
+        return slice(None) if rows is None else np.isin(self._rows, rows)
+
+    def _more(self) -> IntColumn:
+        """Return how many more of the pods fit on each of the rows at most."""
+        more: IntColumn = np.where(self._otherwise, _ANY, np.maximum(self._most - self._now, 0))
+        return more
 
     def least_cost(self, rows: Rows | None, slots: int) -> EvictionCost:
         """Return a lower bound of what it costs that so many more pods fit.
 
         :param rows: the nodes to use; None for all.
         """
-        columns = self._columns
-        own = self._rows if rows is None else rows[np.isin(rows, self._rows)]
+        columns, places = self._columns, self._places(rows)
+        own = self._rows[places]
         if not len(own):
             return EvictionCost(0, 0, 0, 0, 0, 0.0)
-        more = np.where(self._otherwise[own], _ANY, self._most[own] - self._now[own])
+        more = self._more()[places]
         most = max(1, int(more.max()))
         order = np.argsort(columns.highest[own], kind="stable")
         nodes = int(np.searchsorted(np.cumsum(more[order]), slots)) + 1
         highest = int(columns.highest[own][order[min(nodes, len(own)) - 1]])
-        added = columns.added[own] * self._least[own]
+        added = columns.added[own] * self._least[places]
         total = np.sort(added)[: -(-slots // most)].sum()
         return EvictionCost(
             0,
@@ -217,29 +232,35 @@ class EvictionSteps:
         victims = self._evictable.on_row(row)
         return EvictionStep(row, victims, self._evictable.cost_with_all(victims), 1)
 
-    def _on_node(self, row: int, wanted: int) -> list[tuple[_Key, EvictionStep]]:
-        """Return the steps of one node, each with what it is sorted by."""
+    def _on_node(self, place: int, wanted: int) -> list[tuple[_Key, EvictionStep]]:
+        """Return the steps of one of the rows, each with what it is sorted by."""
+        row = int(self._rows[place])
         left = self._evictable.on_row(row)
         first = int(self._columns.first[row])
-        if left and self._otherwise[row]:
+        if left and self._otherwise[place]:
             cheapest = min(self._evictable.cost_with_all([pod]) for pod in left)
             key = (_order(cheapest, 1), first, row, 0)
             return [(key, EvictionStep(row, left, cheapest, 1))]
         steps: list[tuple[_Key, EvictionStep]] = []
         highest: _Order = ()
-        for taken, slots in self._parts(row, left):
+        for taken, slots in self._parts(row, int(self._now[place]), left):
             cost = self._evictable.cost_with_all(taken)
             highest = max(highest, _order(cost, min(slots, wanted)))
             key = (highest, first, row, len(steps))
             steps.append((key, EvictionStep(row, taken, cost, slots)))
         return steps
 
-    def _parts(self, row: int, left: Sequence[PodInfo]) -> Iterator[tuple[list[PodInfo], int]]:
-        """Yield what has to go of a node for more and more pods to fit, and for how many."""
+    def _parts(
+        self, row: int, now: int, left: Sequence[PodInfo]
+    ) -> Iterator[tuple[list[PodInfo], int]]:
+        """Yield what has to go of a node for more and more pods to fit, and for how many.
+
+        :param now: how many of the pods fit there now.
+        """
         if not self.alike:
             yield from self._parts_for_others(row, list(left))
             return
-        now, freed = int(self._now[row]), dict[str, int]()
+        freed: dict[str, int] = {}
         while left:
             lacking = self._lacking(row, freed, now + 1)
             taken = until_enough(left, lacking)
