@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +31,7 @@ from bayplan.plugin.base import (
     Unit,
 )
 from bayplan.plugin.decision import PodDecision
+from bayplan.plugin.lazy_sequence import LazySequence
 from bayplan.profiles.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
@@ -76,8 +76,7 @@ class Placer:
             for call in self._runtime["placement_generate"]:
                 answer: Placements | None = call.call(unit, view, parent, state)
                 if answer is not None and (in_queue or not answer.of_queue):
-                    checked = _CheckedCandidates(call, answer.candidates, len(view))
-                    return replace(answer, candidates=checked)
+                    return replace(answer, candidates=_checked(call, answer, len(view)))
         return Placements((parent,))
 
     def ways(
@@ -452,29 +451,15 @@ def _waits_for_others(pod: PodInfo) -> bool:
     return bool(pod.terms.required_affinity)
 
 
-class _CheckedCandidates(Sequence[Placement]):
-    """The candidates that a plugin offers; each is checked when it is looked at."""
+def _checked(call: HookCall, offered: Placements, nodes: int) -> Sequence[Placement]:
+    """Return the candidates of a plugin; each is checked when it is looked at."""
 
-    def __init__(self, call: HookCall, candidates: Sequence[Placement], nodes: int) -> None:
-        self._call, self._candidates, self._nodes = call, candidates, nodes
-
-    def __len__(self) -> int:
-        return len(self._candidates)
-
-    def __iter__(self) -> Iterator[Placement]:
-        return (self[place] for place in range(len(self)))
-
-    @overload
-    def __getitem__(self, index: int) -> Placement: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Placement]: ...
-
-    def __getitem__(self, index: int | slice) -> Placement | Sequence[Placement]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        placement = guard(self._call, self._candidates.__getitem__, index)
-        guard(self._call, _check_rows, placement, self._nodes)
+    def look(place: int) -> Placement:
+        placement = guard(call, offered.candidates.__getitem__, place)
+        guard(call, _check_rows, placement, nodes)
         return placement
+
+    return LazySequence(len(offered.candidates), look)
 
 
 def _check_rows(placement: Placement, nodes: int) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import overload
 
 import numpy as np
 
 from bayplan import DomainTrial, Handle, NodeView, Placement, Placements, PodInfo, Supposed, Unit
 from bayplan.api.gang import DomainOrder, Fill, Gang
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
+from bayplan.plugin.lazy_sequence import LazySequence
 from bayplan.topology.network.packing import Capacity, balance, distribute
 from bayplan.topology.network.tree import NODE_LAYER, ROOT_LAYER, Domain, NetworkTree
 from bayplan_plugins.network_gather.layers import layer_named
@@ -34,29 +34,6 @@ _MOST_ON_A_NODE = 1 << 20
 
 _Offer = tuple[int, Callable[[], Placement]]
 """What sorts a domain that is offered, and how its placement is made."""
-
-
-class _Candidates(Sequence[Placement]):
-    """The domains as placements; each is made when it is looked at: mostly the first will do."""
-
-    def __init__(self, offers: Sequence[Callable[[], Placement]]) -> None:
-        self._offers = offers
-        self._made: dict[int, Placement] = {}
-
-    def __len__(self) -> int:
-        return len(self._offers)
-
-    @overload
-    def __getitem__(self, index: int) -> Placement: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Placement]: ...
-
-    def __getitem__(self, index: int | slice) -> Placement | Sequence[Placement]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        if index not in self._made:
-            self._made[index] = self._offers[index]()
-        return self._made[index]
 
 
 class DomainSearch:
@@ -148,7 +125,9 @@ class DomainSearch:
         smaller.sort(key=lambda item: -item[0])
         offers = [make for _, make in (*found, *smaller)]
         reason = "" if offers else self._no_domain(refused)
-        return Placements(_Candidates(offers), refused, reason)
+        # Mostly the first will do.
+        candidates = LazySequence(len(offers), lambda place: offers[place]())
+        return Placements(candidates, refused, reason)
 
     def _layers(self) -> list[str]:
         """Return the layers to try, the innermost first, none outside the border."""
