@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from bisect import bisect
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-__all__ = ["counted", "listed", "natural_key", "short_key"]
+__all__ = ["counted", "listed", "merged", "natural_key", "short_key"]
 
+_FEW = 8
+"""By how much a list is longer than what is merged into it if that is few."""
 _PARTS = re.compile(r"([0-9]{1,300})")
 
 
@@ -20,6 +23,20 @@ def natural_key(name: str) -> tuple[tuple[str, int], ...]:
         (parts[i], int(parts[i + 1]) if i + 1 < len(parts) else -1) for i in range(0, len(parts), 2)
     ]
     return (*pairs, (name, 0))
+
+
+def merged(names: Sequence[str], new: Sequence[str]) -> list[str]:
+    """Return the names of two lists, both in natural order, in one."""
+    if len(new) * _FEW > len(names):
+        return sorted([*names, *new], key=natural_key)
+    found: list[str] = []
+    last = 0
+    for name in new:
+        place = bisect(names, natural_key(name), last, key=natural_key)
+        found += names[last:place]
+        found.append(name)
+        last = place
+    return found + list(names[last:])
 
 
 def counted(number: int, noun: str) -> str:

@@ -20,7 +20,7 @@ from bayplan.testing import make_node
 from bayplan_plugins.device_ledger.ledger import DeviceLedger
 from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.resources import gpu_count
-from bayplan_plugins.shared.stale_nodes import StaleNodes
+from bayplan_plugins.shared.stale_nodes import StaleNames, StaleNodes
 
 PLAIN, MACHINE, SLICES, HAMI = NODES = ("plain", "machine", "slices", "hami")
 GPUS_OF_A_NODE = 8
@@ -181,4 +181,4 @@ def test_the_end_of_a_trial_marks_a_node_whose_gpus_it_gave_out() -> None:
         machines.ledger.hold_gpus(pod, MACHINE, (4, 5))
         reader.take()
     # No pod moved, but whatever was computed in the trial is wrong now.
-    assert reader.take() == (False, (MACHINE,))
+    assert reader.take() == StaleNames((MACHINE,))

@@ -1,13 +1,13 @@
 """The node table: one row per node, one column per fact.
 
 Rows are in natural order of the nodes' names, so that the first of the best rows is the documented
-tie-break. Adding or removing a node renumbers the rows and increments ``epoch``. A change of a
-node's object or its pods is logged: by ``changed_since`` caches know what is stale.
+tie-break. Adding or removing a node renumbers the rows, which begins an epoch. A change of a node's
+object or its pods is logged: by ``changed_since`` caches know what is stale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
@@ -15,22 +15,23 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.api import Node, Taint
+from bayplan.api import Node, ObjectMeta, Quantity, Taint
 from bayplan.api.resources import LARGEST_AMOUNT, amount_of
-from bayplan.naming import natural_key
+from bayplan.naming import merged, natural_key
 from bayplan.snapshot.pods import PodInfo
+from bayplan.snapshot.row_changes import RowChanges, Rows, moved
 
 __all__ = ["BoolColumn", "IntColumn", "LabelColumn", "NodeRow", "NodeTable", "NodeView"]
 
 IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]
-Rows = npt.NDArray[np.intp]
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 PODS = "pods"
 _SCORING = ("cpu", "memory")
-_CHANGES_LIMIT = 100_000
+_UNREAD = Node(ObjectMeta(name=""))
+"""Stands for the object of a new node until it is read."""
 
 
 @dataclass
@@ -58,12 +59,9 @@ class NodeTable:
         self.unschedulable: BoolColumn = np.zeros(0, dtype=np.bool_)
         self.taint_codes: IntColumn = np.zeros(0, dtype=np.int64)
         self.taint_sets: list[tuple[Taint, ...]] = []
-        self.epoch = 0
+        self.changes = RowChanges()
         self.node_version = 0
         self.label_version = 0
-        self._changes: list[int] = []
-        """The rows that changed, oldest first; the oldest are forgotten."""
-        self._forgotten = 0
         self._taint_code: dict[tuple[Taint, ...], int] = {}
         self.allocatable_columns: dict[str, IntColumn] = {}
         self.used_columns: dict[str, IntColumn] = {}
@@ -80,28 +78,21 @@ class NodeTable:
     # Changes -----------------------------------------------------------------------------
 
     @property
+    def epoch(self) -> int:
+        """Changes when rows get other numbers, or everything about all of them is stale."""
+        return self.changes.epoch
+
+    @property
     def position(self) -> int:
         """How many changes of rows there were up to now, for ``changed_since``."""
-        return self._forgotten + len(self._changes)
+        return self.changes.position
 
     def changed_since(self, position: int) -> list[int] | None:
         """Return the rows that changed since a position, oldest first.
 
         None when that is too long ago to say, or the rows have other numbers now.
         """
-        first = position - self._forgotten
-        return self._changes[first:] if first >= 0 else None
-
-    def mark_changed(self, row: int) -> None:
-        """Log a change of a row that lies outside of the table."""
-        self._changes.append(row)
-
-    def trim_changes(self) -> None:
-        """Forget the older half of the changes if there are many."""
-        if len(self._changes) > max(_CHANGES_LIMIT, 2 * len(self)):
-            half = len(self._changes) // 2
-            del self._changes[:half]
-            self._forgotten += half
+        return self.changes.since(position)
 
     # Reading -----------------------------------------------------------------------------
 
@@ -205,96 +196,97 @@ class NodeTable:
             if port.ip not in by_ip:
                 by_ip[port.ip] = np.zeros(len(self), dtype=np.int64)
             by_ip[port.ip][row] += sign
-        self._changes.append(row)
+        self.changes.mark(row)
 
     # Adding, removing and changing nodes ----------------------------------------------------
 
-    def apply(self, changed: Mapping[str, Node | None]) -> dict[str, PodInfo]:
-        """Add, replace or (None) remove nodes; return the pods of removed nodes by key."""
-        present = set(self.row_of)
-        gone = {name for name, node in changed.items() if node is None and name in present}
-        new = {name for name, node in changed.items() if node is not None and name not in present}
-        lost: dict[str, PodInfo] = {}
-        for name in sorted(gone, key=natural_key):
-            lost.update(self.pods[self.row_of[name]])
-        if gone or new:
-            kept = {name: self.nodes[row] for name, row in self.row_of.items() if name not in gone}
-            self._renumber({**kept, **{name: n for name, n in changed.items() if n is not None}})
-        for name, node in changed.items():
-            if node is not None and name not in new:
-                self._fill(self.row_of[name], node)
+    def apply(self, changed: Mapping[str, Node | None]) -> Rows | None:
+        """Add, replace or (None) remove nodes.
+
+        :returns: for each row, its number before, -1 for a new one; None if no node came or left.
+        """
+        row_of = self.row_of
+        gone = {name for name, node in changed.items() if node is None and name in row_of}
+        there = {name: node for name, node in changed.items() if node is not None}
+        new = [name for name in there if name not in row_of]
+        origin = self._renumber(gone, new) if gone or new else None
+        for name, node in there.items():
+            self._fill(self.row_of[name], node)
         self.node_version += 1
-        return lost
+        return origin
 
-    def _renumber(self, nodes: Mapping[str, Node]) -> None:
-        names = sorted(nodes, key=natural_key)
+    def _renumber(self, gone: Set[str], new: Sequence[str]) -> Rows:
+        """Renumber all nodes without those that are gone, and with new ones, still unread.
+
+        :returns: for each row, its number before, -1 for a new one.
+        """
+        kept = [row for row, name in enumerate(self.names) if name not in gone]
+        names = merged([self.names[row] for row in kept], sorted(new, key=natural_key))
         size = len(names)
-        old = np.array([self.row_of.get(name, -1) for name in names], dtype=np.intp)
-        kept = old >= 0
+        origin = np.array([self.row_of.get(name, -1) for name in names], dtype=np.intp)
 
-        def moved(column: IntColumn) -> IntColumn:
-            fresh = np.zeros(size, dtype=np.int64)
-            fresh[kept] = column[old[kept]]
-            return fresh
+        def all_moved(columns: Mapping[str, IntColumn]) -> dict[str, IntColumn]:
+            return {name: moved(column, origin) for name, column in columns.items()}
 
-        pods = [self.pods[row] if row >= 0 else {} for row in old]
-        self.used_columns = {name: moved(column) for name, column in self.used_columns.items()}
-        self.used_columns.setdefault(PODS, np.zeros(size, dtype=np.int64))
+        zeros = np.zeros(size, dtype=np.int64)
+        self.allocatable_columns = all_moved(self.allocatable_columns)
+        self.used_columns = {PODS: zeros.copy(), **all_moved(self.used_columns)}
         self._scoring_used = {
-            name: moved(self._scoring_used[name])
-            if name in self._scoring_used
-            else np.zeros(size, dtype=np.int64)
-            for name in _SCORING
+            **{name: zeros.copy() for name in _SCORING},
+            **all_moved(self._scoring_used),
         }
-        self._ports = {
-            key: {ip: moved(column) for ip, column in by_ip.items()}
-            for key, by_ip in self._ports.items()
-        }
-        self.names, self.pods = names, pods
+        self._ports = {key: all_moved(by_ip) for key, by_ip in self._ports.items()}
+        self.unschedulable = moved(self.unschedulable, origin)
+        self.taint_codes = moved(self.taint_codes, origin)
+        self.nodes = [self.nodes[row] if row >= 0 else _UNREAD for row in origin.tolist()]
+        self.pods = [self.pods[row] if row >= 0 else {} for row in origin.tolist()]
+        self.names = names
         self.row_of = {name: row for row, name in enumerate(names)}
-        self._zeros = np.zeros(size, dtype=np.int64)
+        self._zeros = zeros
         self._zeros.flags.writeable = False
-        self.allocatable_columns = {}
-        self.nodes = [nodes[name] for name in names]
-        self.unschedulable = np.zeros(size, dtype=np.bool_)
-        self.taint_codes = np.zeros(size, dtype=np.int64)
-        self._forget_derived()
-        for row, name in enumerate(names):
-            self._fill(row, nodes[name], fresh=True)
-        self.epoch += 1
-        self._forgotten += len(self._changes)
-        self._changes.clear()
+        self._labels.clear()
+        self._images.clear()
+        self._image_nodes = None
+        self.changes.renumber(origin, len(kept) + len(gone))
+        return origin
 
-    def _fill(self, row: int, node: Node, fresh: bool = False) -> None:
-        if fresh or self.nodes[row].metadata.labels != node.metadata.labels:
+    def _fill(self, row: int, node: Node) -> None:
+        old, self.nodes[row] = self.nodes[row], node
+        if old is _UNREAD or old.metadata.labels != node.metadata.labels:
             self.label_version += 1
-        self.nodes[row] = node
-        offered = node.status.allocatable or node.status.capacity
-        if not fresh:
-            for column in self.allocatable_columns.values():
-                column[row] = 0
-            self._forget_derived()
-        for name, quantity in offered.items():
-            column = self.allocatable_columns.setdefault(name, np.zeros(len(self), dtype=np.int64))
-            # A live node may report nonsense: a negative amount offers nothing, and none offers
-            # more than can be counted.
-            column[row] = min(max(0, amount_of(name, quantity)), LARGEST_AMOUNT)
-        if PODS not in offered:
-            # The node states no limit on the number of pods, so none is enforced.
-            column = self.allocatable_columns.setdefault(PODS, np.zeros(len(self), dtype=np.int64))
-            column[row] = np.iinfo(np.int32).max
+            self._labels.clear()
+        if self._image_nodes is not None and old.status.images != node.status.images:
+            self._images.clear()
+            self._image_nodes = None
+        if old is _UNREAD or _offered(old) != _offered(node):
+            self._set_allocatable(row, _offered(node), old is _UNREAD)
         self.unschedulable[row] = node.spec.unschedulable
         taints = node.spec.taints
         if taints not in self._taint_code:
             self._taint_code[taints] = len(self.taint_sets)
             self.taint_sets.append(taints)
         self.taint_codes[row] = self._taint_code[taints]
-        self._changes.append(row)
+        self.changes.mark(row)
 
-    def _forget_derived(self) -> None:
-        self._labels.clear()
-        self._images.clear()
-        self._image_nodes = None
+    def _set_allocatable(self, row: int, offered: Mapping[str, Quantity], is_new: bool) -> None:
+        columns = self.allocatable_columns
+        if not is_new:
+            for column in columns.values():
+                column[row] = 0
+        for name, quantity in offered.items():
+            if name not in columns:
+                columns[name] = np.zeros(len(self), dtype=np.int64)
+            # A live node may report nonsense: a negative amount offers nothing, and none offers
+            # more than can be counted.
+            columns[name][row] = min(max(0, amount_of(name, quantity)), LARGEST_AMOUNT)
+        if PODS not in offered:
+            # The node states no limit on the number of pods, so none is enforced.
+            column = columns.setdefault(PODS, np.zeros(len(self), dtype=np.int64))
+            column[row] = np.iinfo(np.int32).max
+
+
+def _offered(node: Node) -> Mapping[str, Quantity]:
+    return node.status.allocatable or node.status.capacity
 
 
 def _read_only(column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:

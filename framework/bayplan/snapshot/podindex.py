@@ -8,7 +8,7 @@ the number of pods.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from bayplan.api.selectors import Selector
 from bayplan.snapshot.affinity import AffinityTerm
 from bayplan.snapshot.pods import PodInfo
+from bayplan.snapshot.row_changes import Rows, moved
 
 __all__ = ["HeldTerm", "PodIndex", "PodQuery"]
 
@@ -60,12 +61,15 @@ class HeldTerm:
 
 
 class PodIndex:
-    """Count columns over the node rows; ``size`` is the number of rows."""
+    """Count columns over the node rows; ``size`` is the number of rows.
 
-    def __init__(self) -> None:
+    :param pods: returns the pods that are placed on rows, with their rows.
+    """
+
+    def __init__(self, pods: Callable[[], Iterable[tuple[PodInfo, int]]]) -> None:
         self.size = 0
         self.namespaces: dict[str, Mapping[str, str]] = {}
-        self._pods: dict[str, tuple[PodInfo, int]] = {}
+        self._pods = pods
         self._queries: dict[PodQuery, CountColumn] = {}
         self._matching: dict[tuple[LabelsId, bool], tuple[CountColumn, ...]] = {}
         self._held: dict[HeldTerm, CountColumn] = {}
@@ -79,7 +83,7 @@ class PodIndex:
             if len(self._queries) >= _QUERY_LIMIT:
                 self._queries.clear()
             column = np.zeros(self.size, dtype=np.int64)
-            for pod, row in self._pods.values():
+            for pod, row in self._pods():
                 if query.matches(pod, self.namespace_labels(pod)):
                     column[row] += 1
             self._queries[query] = column
@@ -112,7 +116,6 @@ class PodIndex:
 
     def add(self, pod: PodInfo, row: int) -> None:
         """Count a pod that was placed on a row."""
-        self._pods[pod.key] = (pod, row)
         for column in self._columns_of(pod):
             column[row] += 1
         if pod.terms:
@@ -126,7 +129,6 @@ class PodIndex:
 
     def remove(self, pod: PodInfo, row: int) -> None:
         """Remove a pod that left a row."""
-        del self._pods[pod.key]
         for column in self._columns_of(pod):
             column[row] -= 1
         if pod.terms:
@@ -137,17 +139,16 @@ class PodIndex:
                     del self._held[held], self._holders[held]
                     self._held_matches.clear()
 
-    def reset(self, size: int, pods: Iterable[tuple[PodInfo, int]]) -> None:
-        """Rebuild for renumbered rows."""
-        self.size = size
-        self._pods.clear()
-        self._queries.clear()
+    def renumber(self, origin: Rows) -> None:
+        """Follow the rows to their new numbers.
+
+        :param origin: for each row, its number before, -1 for a new one. No pod is on a row that
+            goes, or on a new one.
+        """
+        self.size = len(origin)
+        self._queries = {query: moved(column, origin) for query, column in self._queries.items()}
+        self._held = {held: moved(column, origin) for held, column in self._held.items()}
         self._matching.clear()
-        self._held.clear()
-        self._holders.clear()
-        self._held_matches.clear()
-        for pod, row in pods:
-            self.add(pod, row)
 
     def set_namespaces(self, namespaces: Mapping[str, Mapping[str, str]]) -> None:
         """Set the labels of all namespaces, by name."""

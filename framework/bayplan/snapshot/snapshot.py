@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TypeVar
 
 from bayplan.api import ApiObject, Namespace, Node, ObjectMeta
@@ -63,11 +64,13 @@ class Snapshot:
     def __init__(self, unix_time: Callable[[], float] = time.time) -> None:
         self._unix_time = unix_time
         self.nodes = NodeTable()
-        self.index = PodIndex()
+        self.index = PodIndex(self._pods_on_rows)
         self._objects: dict[type, dict[str, ApiObject]] = {}
         self.objects_version = 0
         """Changes with every object that is neither a node nor a pod."""
         self._placed: dict[str, tuple[PodInfo, str]] = {}
+        self._homeless: dict[str, dict[str, PodInfo]] = {}
+        """The pods on nodes that are not shown, by node and key."""
         self._waiting_nodes: dict[str, Node | None] = {}
         self._undo: list[Callable[[], None]] = []
         self._depth = 0
@@ -162,12 +165,12 @@ class Snapshot:
     def touch(self, nodes: Iterable[str] | None) -> None:
         """Mark nodes stale because a plugin's own state about them changed; None for all."""
         if nodes is None:
-            self.nodes.epoch += 1
+            self.nodes.changes.restart()
             return
         for name in nodes:
             row = self.nodes.row_of.get(name)
             if row is not None:
-                self.nodes.mark_changed(row)
+                self.nodes.changes.mark(row)
 
     def set_problem(self, node: str, subject: str, text: str, assumed: bool = False) -> None:
         """Record what could not be read of a node; "" clears it.
@@ -199,7 +202,7 @@ class Snapshot:
         if isinstance(obj, Namespace):
             namespaces = self.objects(Namespace)
             self.index.set_namespaces({key: ns.metadata.labels for key, ns in namespaces.items()})
-            self.nodes.epoch += 1
+            self.nodes.changes.restart()
 
     # Nodes -------------------------------------------------------------------------------
 
@@ -218,29 +221,37 @@ class Snapshot:
         """Remove a node at the next ``sync``. Its pods stay known until deleted."""
         self._waiting_nodes[name] = None
 
-    def sync(self) -> None:
-        """Show the node changes since the last call. Not allowed inside a trial."""
-        self.nodes.trim_changes()
-        if not self._waiting_nodes:
-            return
-        assert not self._depth, "nodes cannot change inside a trial"
-        waiting, self._waiting_nodes = self._waiting_nodes, {}
-        epoch = self.nodes.epoch
-        self.nodes.apply(waiting)
-        if self.nodes.epoch == epoch:
-            return
-        new = {name for name, node in waiting.items() if node is not None}
-        self._forget_problems(waiting.keys() - new)
-        for pod, node_name in self._placed.values():
-            if node_name in new:
-                row = self.nodes.row_of[node_name]
-                if pod.key not in self.nodes.pods[row]:
-                    self.nodes.add_pod(pod, row)
+    def sync(self, most: int | None = None) -> bool:
+        """Show the node changes since the last call. Not allowed inside a trial.
+
+        :param most: of how many nodes at most, the oldest changes first; None for all.
+        :returns: whether all are shown.
+        """
+        self.nodes.changes.trim(len(self.nodes))
+        if self._waiting_nodes:
+            assert not self._depth, "nodes cannot change inside a trial"
+            waiting = dict(itertools.islice(self._waiting_nodes.items(), most))
+            for name in waiting:
+                del self._waiting_nodes[name]
+            self._apply(waiting)
+        return not self._waiting_nodes
+
+    def _apply(self, changed: Mapping[str, Node | None]) -> None:
+        """Show some nodes, or (None) their end, and the pods on those that are new."""
         rows = self.nodes.row_of
-        self.index.reset(
-            len(self.nodes),
-            [(pod, rows[node]) for pod, node in self._placed.values() if node in rows],
-        )
+        for name in [name for name, node in changed.items() if node is None and name in rows]:
+            for pod in self.nodes.pods[rows[name]].values():
+                self.index.remove(pod, rows[name])
+                self._homeless.setdefault(name, {})[pod.key] = pod
+        origin = self.nodes.apply(changed)
+        if origin is None:
+            return
+        self.index.renumber(origin)
+        self._forget_problems({name for name, node in changed.items() if node is None})
+        for name in changed.keys() & self.nodes.row_of:
+            for pod in self._homeless.pop(name, {}).values():
+                self.nodes.add_pod(pod, self.nodes.row_of[name])
+                self.index.add(pod, self.nodes.row_of[name])
 
     def row(self, name: str) -> NodeRow:
         """Return a node by name; one that is gone is returned without labels and resources."""
@@ -329,6 +340,8 @@ class Snapshot:
         if row is not None:
             self.nodes.add_pod(pod, row)
             self.index.add(pod, row)
+        else:
+            self._homeless.setdefault(node_name, {})[pod.key] = pod
         for listener in self._pod_listeners:
             listener(pod, node_name, True)
 
@@ -338,8 +351,21 @@ class Snapshot:
         if row is not None:
             self.nodes.remove_pod(pod, row)
             self.index.remove(pod, row)
+        else:
+            self._leave_unknown(pod, node_name)
         for listener in self._pod_listeners:
             listener(pod, node_name, False)
+
+    def _leave_unknown(self, pod: PodInfo, node_name: str) -> None:
+        """Forget a pod on a node that is not shown."""
+        there = self._homeless[node_name]
+        del there[pod.key]
+        if not there:
+            del self._homeless[node_name]
+
+    def _pods_on_rows(self) -> Iterator[tuple[PodInfo, int]]:
+        rows = self.nodes.row_of
+        return ((pod, rows[node]) for pod, node in self._placed.values() if node in rows)
 
     def _restorer(self, pod: PodInfo, node_name: str) -> Callable[[], None]:
         # A node lists its pods in the order in which they came; that order is part of the state.

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from bayplan.api.gpu_shares import WHOLE, OfferedGpu
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot import Snapshot
+from bayplan.snapshot.row_changes import Rows, moved
 from bayplan_plugins.gpus.node_gpus import NodeGpus
 from bayplan_plugins.shared.stale_nodes import StaleNodes
 
@@ -68,17 +69,33 @@ class GpuColumns:
         if self._stale.up_to_date:
             return self._arrays
         table = self._snapshot.nodes
-        # Where rows may have moved, most are what they were: each is compared with what it showed.
-        moved, stale = self._stale.take()
-        if moved and len(self._arrays.adapter) != len(table):
+        stale = self._stale.take()
+        if stale.origin is not None:
+            self._move(stale.origin)
+        # Where all are stale, most are what they were: each is compared with what it showed.
+        elif stale.all and len(self._arrays.adapter) != len(table):
             self._arrays = _empty(len(table), self._arrays.compute.shape[1])
             self._filled.clear()
             self.totals_version += 1
-        for name in stale:
+        for name in stale.names:
             row = table.row_of.get(name)
             if row is not None:
                 self._fill(row, self._gpus(name))
         return self._arrays
+
+    def _move(self, origin: Rows) -> None:
+        """Follow the rows to their new numbers."""
+        arrays = self._arrays
+        self._arrays = GpuArrays(
+            moved(arrays.adapter, origin, NO_GPU),
+            moved(arrays.shared, origin),
+            moved(arrays.part, origin),
+            *(moved(column, origin, NO_GPU) for column in _columns(arrays)),
+        )
+        filled = self._filled
+        before = enumerate(origin.tolist())
+        self._filled = {row: filled[old] for row, old in before if old in filled}
+        self.totals_version += 1
 
     def _fill(self, row: int, found: NodeGpus | None) -> None:
         arrays = self._arrays

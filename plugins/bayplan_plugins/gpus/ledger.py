@@ -142,7 +142,7 @@ class GpuLedger:
     def read_nodes(self) -> None:
         """Read the GPUs of nodes that are new, which may change what a request means."""
         if self._unread.any_new:
-            for name in self._unread.take()[1]:
+            for name in self._unread.take().names:
                 self._known(name)
 
     def prepare(self) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
+from bayplan.snapshot.row_changes import moved
 from bayplan_plugins.shared.stale_nodes import StaleNodes
 
 __all__ = ["NO_CODE", "NodeCodes"]
@@ -38,11 +39,13 @@ class NodeCodes:
 
     def column(self) -> IntColumn:
         """Return the codes by row (int64); do not change them."""
-        moved, stale = self._stale.take()
+        stale = self._stale.take()
         table = self._snapshot.nodes
-        if moved:
+        if stale.all:
             self._codes = np.full(len(table), NO_CODE, dtype=np.int64)
-        for name in stale:
+        elif stale.origin is not None:
+            self._codes = moved(self._codes, stale.origin, NO_CODE)
+        for name in stale.names:
             row = table.row_of.get(name)
             if row is not None:
                 self._codes[row] = self._code(name)

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bayplan.snapshot import Snapshot
+from bayplan.snapshot.row_changes import Rows
 
-__all__ = ["StaleNodes"]
+__all__ = ["StaleNames", "StaleNodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class StaleNames:
+    """The names of the nodes to read again.
+
+    ``all`` says that these are all nodes, and that any row may be another node's. Otherwise
+    ``origin`` is, for each row, the row that it was at the last look, -1 for a new one; None if no
+    row has another number.
+    """
+
+    names: Sequence[str]
+    all: bool = False
+    origin: Rows | None = None
 
 
 class StaleNodes:
@@ -37,19 +53,17 @@ class StaleNodes:
         seen = self._seen == table.position and table.epoch == self._epoch
         return seen and not self._touched and table.node_version == self._node_version
 
-    def take(self) -> tuple[bool, Sequence[str]]:
-        """Return whether rows may have moved, and the names of stale nodes: all of them then."""
+    def take(self) -> StaleNames:
+        """Return what is stale since the last look."""
         table = self._table
-        changes = table.changed_since(self._seen)
-        self._node_version = table.node_version
-        # Whatever adds or removes rows starts an epoch.
-        if table.epoch != self._epoch or changes is None:
-            self._epoch, self._seen = table.epoch, table.position
-            self._touched.clear()
-            return True, table.names
-        if not changes and not self._touched:
-            return False, ()
-        names = self._touched.union([table.names[row] for row in changes])
-        self._seen = table.position
-        self._touched.clear()
-        return False, tuple(names)
+        stale = table.changes.stale_since(self._epoch, self._seen)
+        self._node_version, self._epoch, self._seen = (
+            table.node_version,
+            table.epoch,
+            table.position,
+        )
+        touched, self._touched = self._touched, set()
+        if stale is None:
+            return StaleNames(table.names, all=True)
+        touched.update(table.names[row] for row in stale.rows)
+        return StaleNames(tuple(touched), origin=stale.origin)
