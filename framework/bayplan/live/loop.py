@@ -151,7 +151,9 @@ class LiveScheduler:
         started = time.perf_counter()
         stepped = False
         if not self.leads():
-            self.scheduler.stand_by()
+            stepped = self.scheduler.read_nodes()
+            if not stepped:
+                self.scheduler.stand_by()
         else:
             try:
                 self.scheduler.tick()

@@ -200,7 +200,8 @@ def overdue() -> Overdue | None:
 def prepare() -> None:
     """Read what is new in the cluster, so that the next unit need not wait for it.
 
-    Called when no unit is left to try, after changes. What it leaves undone is done when needed.
+    Called when no unit is left to try, after changes, and again and again while the many nodes of
+    a large cluster are read. What it leaves undone is done when needed.
     """
 
 

@@ -50,6 +50,8 @@ from bayplan.snapshot import PodInfo
 
 __all__ = ["Scheduler"]
 
+_NODES_A_STEP = 8192
+
 
 class Scheduler:
     """Schedules the pods of its profiles on a cluster.
@@ -237,10 +239,12 @@ class Scheduler:
     def step(self) -> bool:
         """End waits at Permit or, without any, run one cycle; return whether there was either.
 
-        The statuses of thousands of queues may take long: they have a step of their own.
+        What may take long has steps of its own: the statuses of thousands of queues, and the
+        nodes of a large cluster, thousands in each step.
         """
         state = self._state
-        state.snapshot.sync()
+        if self.read_nodes():
+            return True
         self._events.read_nominations()
         self._admit()
         self._events.recheck_stale_gates()
@@ -271,6 +275,16 @@ class Scheduler:
             raise
         return True
 
+    def read_nodes(self) -> bool:
+        """Read some of the nodes that are new or changed; return whether there are more.
+
+        Nothing may be decided before all of them are read.
+        """
+        if self._state.snapshot.sync(_NODES_A_STEP):
+            return False
+        self._call("prepare")
+        return True
+
     def tick(self) -> None:
         """End the waits whose time is over."""
         self._binding.settle_permits()
@@ -298,12 +312,7 @@ class Scheduler:
         if state.events == self._admitted_at:
             return
         self._admitted_at = state.events
-        for profile in state.profiles.by_name.values():
-            for call in profile.runtime["admit"]:
-                try:
-                    call()
-                except PluginError as exc:
-                    state.recorder.log_failure(exc)
+        self._call("admit")
 
     def _prepare(self) -> None:
         """Let plugins read what is new, after changes, while there is nothing else to do."""
@@ -311,12 +320,16 @@ class Scheduler:
         if state.events == self._prepared_at:
             return
         self._prepared_at = state.events
-        for profile in state.profiles.by_name.values():
-            for call in profile.runtime["prepare"]:
+        self._call("prepare")
+
+    def _call(self, hook: str) -> None:
+        """Call a hook without arguments of all plugins that have it."""
+        for profile in self._state.profiles.by_name.values():
+            for call in profile.runtime[hook]:
                 try:
                     call()
                 except PluginError as exc:
-                    state.recorder.log_failure(exc)
+                    self._state.recorder.log_failure(exc)
 
     def _report_queues(self) -> bool:
         """Write the statuses of queues, after changes and after what was placed.
