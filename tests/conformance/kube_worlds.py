@@ -23,8 +23,8 @@ from bayplan.api import ApiObject, Pod
 from bayplan.profiles.loading import ProfileSet
 from bayplan.snapshot import PodInfo
 from bayplan.testing import Cluster, make_object
-from bayplan_plugins.preemption.columns import KnownEvictions
 from bayplan_plugins.preemption.dry_run import DryRun
+from bayplan_plugins.preemption.known import KnownEvictions
 from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["Comparison", "compared", "image_sizes", "table"]

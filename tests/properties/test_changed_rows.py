@@ -137,7 +137,8 @@ def _anew(nodes: dict[str, Node], placed: dict[str, tuple[PodInfo, str]]) -> Sna
 
 def _same(one: Snapshot, other: Snapshot) -> None:
     ours, theirs = one.nodes, other.nodes
-    assert ours.names == theirs.names and ours.nodes == theirs.nodes
+    assert ours.names == theirs.names
+    assert ours.nodes == theirs.nodes
     assert ours.row_of == theirs.row_of
     assert [set(pods) for pods in ours.pods] == [set(pods) for pods in theirs.pods]
     for resource in ("cpu", "memory", "pods"):

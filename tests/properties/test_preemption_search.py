@@ -20,9 +20,10 @@ from bayplan.api import ApiObject, Node, Pod
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 from bayplan_plugins.preemption import steps
-from bayplan_plugins.preemption.columns import EvictionColumns, KnownEvictions
+from bayplan_plugins.preemption.columns import EvictionColumns
 from bayplan_plugins.preemption.dry_run import DryRun
 from bayplan_plugins.preemption.gang_search import GangSearch
+from bayplan_plugins.preemption.known import KnownEvictions
 from bayplan_plugins.shared.victims import Evictable, EvictionCost
 
 SEEDS = st.integers(0, 1_000_000)
@@ -179,7 +180,7 @@ def test_gangs_have_no_more_victims_than_with_the_plain_search() -> None:
 
 
 @given(SEEDS)
-@examples(60)
+@examples(100)
 def test_columns_that_follow_the_cluster_are_those_read_anew(seed: int) -> None:
     draw = random.Random(seed)
     cluster, nodes = world(draw)
@@ -189,7 +190,7 @@ def test_columns_that_follow_the_cluster_are_those_read_anew(seed: int) -> None:
     for step in range(6):
         kept.refresh()
         pods = [pod for pod in cluster.api.list(Pod) if pod.spec.node_name]
-        what = draw.choice(["remove", "terminate", "budget", "minimum", "node", "add"])
+        what = draw.choice(["remove", "terminate", "budget", "minimum", "node", "gone", "add"])
         if what == "remove" and pods:
             cluster.remove(draw.choice(pods).metadata.name)
         elif what == "terminate" and pods:
@@ -204,6 +205,8 @@ def test_columns_that_follow_the_cluster_are_those_read_anew(seed: int) -> None:
             (cluster.api.update if exists else cluster.api.create)(group)
         elif what == "node":
             cluster.add(make_node(f"m-{step}", cpu=4))
+        elif what == "gone" and cluster.api.list(Node):
+            cluster.api.delete(Node, draw.choice(cluster.api.list(Node)).metadata.name)
         else:
             cluster.add(make_pod(f"new-{step}", "1", None, priority=1))
         cluster.schedule()

@@ -17,13 +17,29 @@ from bayplan.snapshot import PodInfo
 
 Rows = npt.NDArray[np.intp]
 
-__all__ = ["NOWHERE", "Evaluation", "FilterFailure"]
+__all__ = ["NOWHERE", "Evaluation", "FilterFailure", "Slots"]
 
 NOWHERE = -np.inf
 """The total of a node that cannot take the pod."""
 _FINALISTS = 5
 _FEW_ROWS = 8
 """For up to so many rows, plain numbers are faster than columns."""
+
+
+_BLOCK = 256
+_MANY_ROWS = 4096
+"""From so many rows on, the best is found by the best of each block of rows."""
+
+
+class Slots(NamedTuple):
+    """How many pods equal to one fit on each node at most, at a position of the changes.
+
+    ``by_row`` is what the plugins allow that read a node alone, whether or not it takes the pod.
+    """
+
+    position: int
+    by_row: IntColumn
+    bound: IntColumn
 
 
 class FilterFailure(NamedTuple):
@@ -46,6 +62,7 @@ class Evaluation:
 
     __slots__ = (
         "_description",
+        "_peaks",
         "_refusals",
         "_refused",
         "_sum",
@@ -80,8 +97,10 @@ class Evaluation:
         self._refused: BoolColumn | None = None
         self._refusals: tuple[int, list[NodeRefusals]] | None = None
         self._description: tuple[int, PodDecision] | None = None
-        self.slots: tuple[int, IntColumn] | None = None
-        """What was asked last, and the position of the changes that it holds for."""
+        self.slots: Slots | None = None
+        """What was asked last."""
+        self._peaks: FloatColumn | None = None
+        """The largest total of each block of rows; None where they have to be found again."""
         self._sum: tuple[ScoreColumn, FloatColumn] | None = None
         self.epoch = -1
         self.position = 0
@@ -101,10 +120,20 @@ class Evaluation:
         if not len(self.total) or (rows is not None and not len(rows)):
             return None
         if rows is None:
-            row = int(self.total.argmax())
+            row = self._first_best()
         else:
             row = int(rows[self.total[rows].argmax()])
         return row if self.total[row] != NOWHERE else None
+
+    def _first_best(self) -> int:
+        """Return the first row with the largest total, without a look at every row."""
+        total = self.total
+        if len(total) < _MANY_ROWS:
+            return int(total.argmax())
+        if self._peaks is None:
+            self._peaks = np.maximum.reduceat(total, np.arange(0, len(total), _BLOCK))
+        start = int(self._peaks.argmax()) * _BLOCK
+        return start + int(total[start : start + _BLOCK].argmax())
 
     def failing(self, enough: int) -> FilterFailure | None:
         """Return the filter that fails the pod's attempt, None for none.
@@ -192,7 +221,7 @@ class Evaluation:
 
     def sum_up(self) -> None:
         """Add up the weighted scores of all plugins for every node."""
-        self._sum = None
+        self._sum = self._peaks = None
         total = np.zeros(len(self.feasible))
         for score in self.scores:
             total += score.weight * score.counted
@@ -220,6 +249,7 @@ class Evaluation:
             for score in self.scores[:place]:
                 part += score.weight * score.counted
             self._sum = first, part
+        self._peaks = None
         total = part
         for score in self.scores[place:]:
             total = total + score.weight * score.counted
@@ -257,7 +287,11 @@ class Evaluation:
             for row in rows.tolist():
                 points = [score.weight * score.counted.item(row) for score in self.scores]
                 self.total[row] = sum(points) if self.feasible.item(row) else NOWHERE
+            if self._peaks is not None:
+                for block in {row // _BLOCK for row in rows.tolist()}:
+                    self._peaks[block] = self.total[block * _BLOCK : (block + 1) * _BLOCK].max()
             return
+        self._peaks = None
         total = np.zeros(len(rows))
         for score in self.scores:
             total += score.weight * score.counted[rows]

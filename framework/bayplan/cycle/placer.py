@@ -18,7 +18,7 @@ import numpy.typing as npt
 from bayplan.api.gang import Gather
 from bayplan.cycle.attempt import Attempt, lacking, node_count
 from bayplan.cycle.decision_tables import DecisionTables
-from bayplan.cycle.evaluation import Evaluation
+from bayplan.cycle.evaluation import Evaluation, Slots
 from bayplan.cycle.evaluator import Evaluator
 from bayplan.cycle.reservations import Reserved, Unreserve
 from bayplan.plugin.base import (
@@ -32,8 +32,9 @@ from bayplan.plugin.base import (
 )
 from bayplan.plugin.decision import PodDecision
 from bayplan.plugin.lazy_sequence import LazySequence
+from bayplan.plugin.base import Reads
 from bayplan.profiles.runtime import HookCall, Runtime, guard
-from bayplan.snapshot import NodeRow, PodInfo, Snapshot
+from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 
 __all__ = ["EVERYWHERE", "Placer", "as_plan"]
 
@@ -41,6 +42,8 @@ EVERYWHERE = Placement("", None)
 _MOST_SEARCHED = 64
 """Members of a unit for which single nodes are searched; plans serve larger ones."""
 _REPLANS = 16
+_FEW = 8
+"""Slots are counted again for the nodes that changed if these are at most this part of all."""
 
 
 class Placer:
@@ -357,21 +360,27 @@ class Placer:
         :raises PluginError: when a plugin fails in Filter, Score or ``slots``.
         """
         evaluation = self._evaluator.evaluate(pod)
-        if evaluation.slots is None or evaluation.slots[0] != evaluation.position:
-            slots = self._slots(pod, evaluation)
-            slots.flags.writeable = False
-            evaluation.slots = evaluation.position, slots
-        return evaluation.slots[1]
+        if evaluation.slots is None or evaluation.slots.position != evaluation.position:
+            evaluation.slots = self._slots(pod, evaluation, evaluation.slots)
+        return evaluation.slots.bound
 
-    def _slots(self, pod: PodInfo, evaluation: Evaluation) -> npt.NDArray[np.int64]:
-        view = self._snapshot.view()
-        unbounded = np.iinfo(np.int64).max
-        bound = np.where(evaluation.feasible, unbounded, 0).astype(np.int64)
-        for call in self._runtime.of(pod)["slots"]:
-            if call.name not in evaluation.skipped["pre_filter"]:
-                limit = call(pod, view, evaluation.state)
-                bound = guard(call, _lower, bound, limit)
-        return np.maximum(bound, 0)
+    def _slots(self, pod: PodInfo, evaluation: Evaluation, before: Slots | None) -> Slots:
+        table, skipped = self._snapshot.nodes, evaluation.skipped["pre_filter"]
+        calls = [call for call in self._runtime.of(pod)["slots"] if call.name not in skipped]
+        wide = [call for call in calls if Reads.CLUSTER in call.plugin.reads]
+        narrow = [call for call in calls if call not in wide]
+        changes = table.changed_since(before.position) if before is not None else None
+        if before is None or changes is None or len(changes) > len(table) // _FEW:
+            by_row = _least(narrow, pod, NodeView(table), evaluation.state)
+        else:
+            by_row, rows = before.by_row, np.array(sorted(set(changes)), dtype=np.intp)
+            by_row[rows] = _least(narrow, pod, NodeView(table, rows), evaluation.state)
+        bound = by_row
+        if wide:
+            bound = np.minimum(bound, _least(wide, pod, NodeView(table), evaluation.state))
+        bound = np.where(evaluation.feasible, np.maximum(bound, 0), 0)
+        bound.flags.writeable = False
+        return Slots(evaluation.position, by_row, bound)
 
     # Going back --------------------------------------------------------------------------
 
@@ -466,6 +475,16 @@ def _check_rows(placement: Placement, nodes: int) -> None:
     rows = placement.rows
     if rows is not None and len(rows) and not (rows.min() >= 0 and rows.max() < nodes):
         raise ValueError(f'placement "{placement.name}" has rows outside of the {nodes} nodes')
+
+
+def _least(
+    calls: Sequence[HookCall], pod: PodInfo, nodes: NodeView, state: CycleState
+) -> npt.NDArray[np.int64]:
+    """Return the least of what plugins answer in ``slots`` for some nodes."""
+    bound = np.full(len(nodes), np.iinfo(np.int64).max, dtype=np.int64)
+    for call in calls:
+        bound = guard(call, _lower, bound, call(pod, nodes, state))
+    return bound
 
 
 def _lower(

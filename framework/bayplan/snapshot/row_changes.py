@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["RowChanges", "Rows", "Stale", "moved"]
+__all__ = ["RowChanges", "Rows", "Stale", "moved", "numbers_now"]
 
 Rows = npt.NDArray[np.intp]
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -34,9 +34,7 @@ class Stale:
     origin: Rows | None = None
 
 
-def moved(
-    column: npt.NDArray[Scalar], origin: Rows, missing: int = 0
-) -> npt.NDArray[Scalar]:
+def moved(column: npt.NDArray[Scalar], origin: Rows, missing: int = 0) -> npt.NDArray[Scalar]:
     """Return a column, or matrix, whose rows follow those of the table.
 
     :param origin: for each row, its number before, -1 for a new one.
@@ -48,6 +46,18 @@ def moved(
     found = column[origin]
     found[new] = missing
     return found
+
+
+def numbers_now(origin: Rows, size: int) -> Rows:
+    """Return, for each row before, its number now, -1 for one that is gone.
+
+    :param origin: for each row now, its number before, -1 for a new one.
+    :param size: how many rows there were before.
+    """
+    now = np.full(size, -1, dtype=np.intp)
+    stays = np.flatnonzero(origin >= 0)
+    now[origin[stays]] = stays
+    return now
 
 
 class RowChanges:
@@ -107,9 +117,7 @@ class RowChanges:
         :param origin: for each row, its number before, -1 for a new one.
         :param size: how many rows there were before.
         """
-        now = np.full(size + 1, -1, dtype=np.intp)
-        stays = origin >= 0
-        now[origin[stays]] = stays.nonzero()[0]
+        now = numbers_now(origin, size)
         if len(origin):
             # Positions stay: the change of a row that is gone becomes one of the first row.
             self._changes = np.maximum(now[np.array(self._changes, dtype=np.intp)], 0).tolist()

@@ -6,25 +6,24 @@ one set for each priority that asks, kept up to date by the rows that changed.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from bayplan import Handle, PodInfo
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan.snapshot.row_changes import RowChanges, Rows, moved, numbers_now
 from bayplan_plugins.shared.budgets import DisruptionBudgets
 from bayplan_plugins.shared.victims import Evictable
 
-__all__ = ["PODS", "EvictionColumns", "KnownEvictions", "needs_of"]
-
-_MOST_KEPT = 8
-"""Priorities whose columns are kept."""
-Rows = npt.NDArray[np.intp]
+__all__ = ["PODS", "EvictionColumns", "needs_of"]
 
 PODS = "pods"
+_COUNTS = (
+    *("victims", "unprotected"),
+    *("highest", "total", "pods", "gangs", "rank", "added", "first"),
+)
 _COST = ("highest", "total", "pods", "gangs", "started", "rank")
 
 
@@ -72,24 +71,18 @@ class EvictionColumns:
         self._table = handle.snapshot.nodes
         self._priority = priority
         self._budgets = DisruptionBudgets.of(handle.snapshot)
-        self._seen = (-1, -1)
+        self.changes = RowChanges()
+        """Logs the rows that were read again."""
+        self._budgets_version = -1
+        self._epoch = -1
         self._position = 0
         self._objects_version = -1
         self._reset()
 
     def _reset(self) -> None:
+        self.changes.restart()
         size = len(self._table)
-        for name in (
-            "victims",
-            "unprotected",
-            "highest",
-            "total",
-            "pods",
-            "gangs",
-            "rank",
-            "added",
-            "first",
-        ):
+        for name in _COUNTS:
             setattr(self, name, np.zeros(size, dtype=np.int64))
         self.started = np.zeros(size)
         self._budget_codes = np.full(size, -1, dtype=np.int64)
@@ -111,6 +104,8 @@ class EvictionColumns:
     def violations(self) -> IntColumn:
         """Return how many budgets' limits each row's cheapest eviction exceeds at least: 0 or 1."""
         allowed = self._budgets.allowed()
+        if not self._budget_sets:
+            return np.zeros(len(self._table), dtype=np.int64)
         exhausted = [any(allowed.get(key, 0) < 1 for key in keys) for keys in self._budget_sets]
         return np.array([*exhausted, False], dtype=np.int64)[self._budget_codes]
 
@@ -137,19 +132,49 @@ class EvictionColumns:
     def refresh(self) -> None:
         """Bring the columns up to date with the snapshot."""
         table = self._table
-        seen = (table.epoch, self._budgets.version)
-        changes = table.changed_since(self._position)
-        if seen != self._seen or changes is None:
-            self._seen = seen
+        stale = table.changes.stale_since(self._epoch, self._position)
+        self._epoch, self._position = table.epoch, table.position
+        gangs: set[str] = set()
+        if stale is None or self._budgets_version != self._budgets.version:
+            self._budgets_version = self._budgets.version
             self._reset()
             rows = {row for row, pods in enumerate(table.pods) if pods}
         else:
-            rows = set(changes)
-        self._position = table.position
+            rows = set(stale.rows)
+            if stale.origin is not None:
+                gangs = self._move(stale.origin)
         evictable = Evictable(self._handle, self._priority)
-        rows |= self._rows_of_gangs(self._changed_gangs(rows), evictable)
+        rows |= self._rows_of_gangs(gangs | self._changed_gangs(rows), evictable)
         if rows:
             self._fill(sorted(rows), evictable)
+        self.changes.trim(len(table))
+
+    def _move(self, origin: Rows) -> set[str]:
+        """Follow the rows to their new numbers; return the gangs with pods on rows that are gone.
+
+        What is said of a gang may name its first row, so all of its rows are read again.
+        """
+        now = numbers_now(origin, len(self.victims))
+        for name in _COUNTS:
+            setattr(self, name, moved(getattr(self, name), origin))
+        self.started = moved(self.started, origin)
+        self._budget_codes = moved(self._budget_codes, origin, -1)
+        self.freed = {name: moved(column, origin) for name, column in self.freed.items()}
+        self.largest = {name: moved(column, origin) for name, column in self.largest.items()}
+        gangs_on, self._gangs_on = self._gangs_on, {}
+        gone: set[str] = set()
+        for row, gangs in gangs_on.items():
+            if now[row] >= 0:
+                self._gangs_on[int(now[row])] = gangs
+            else:
+                gone.update(gangs)
+        self._first_row = {key: int(now[row]) for key, row in self._first_row.items()}
+        for key in gone:
+            self._gang_states.pop(key, None)
+        if len(now):
+            self.first = np.where(self.victims > 0, np.maximum(now[self.first], 0), 0)
+        self.changes.restart()
+        return gone
 
     # Gangs -------------------------------------------------------------------------------
 
@@ -190,6 +215,8 @@ class EvictionColumns:
 
     def _fill(self, rows: list[int], evictable: Evictable) -> None:
         """Read these rows again."""
+        for row in rows:
+            self.changes.mark(row)
         at = np.array(rows, dtype=np.intp)
         found = [self._row(row, evictable) for row in rows]
         victims, alone, cheapest, added, first, budgets, freed, largest = zip(*found, strict=True)
@@ -263,20 +290,3 @@ class EvictionColumns:
 def needs_of(pod: PodInfo) -> dict[str, int]:
     """Return what a pod takes of a node, its place among the pods included."""
     return {**pod.requests, PODS: 1}
-
-
-class KnownEvictions:
-    """The columns of the priorities that asked last."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-        self._kept: OrderedDict[int, EvictionColumns] = OrderedDict()
-
-    def columns(self, priority: int) -> EvictionColumns:
-        """Return the columns for units of a priority, up to date."""
-        found = self._kept.pop(priority, None) or EvictionColumns(self._handle, priority)
-        self._kept[priority] = found
-        if len(self._kept) > _MOST_KEPT:
-            self._kept.popitem(last=False)
-        found.refresh()
-        return found

@@ -18,7 +18,7 @@ import numpy as np
 from bayplan import Handle, NodeRefusals, Placement, PodInfo, PreemptionTrial, Unit
 from bayplan.plugin.decision import fit_message
 from bayplan.plugin.hookspecs import BoolColumn
-from bayplan_plugins.preemption.columns import KnownEvictions
+from bayplan_plugins.preemption.known import KnownEvictions
 from bayplan_plugins.preemption.messages import NO_VICTIMS, UNHELPFUL, trial_of
 from bayplan_plugins.preemption.search import MOST_EMPTIED, VictimSearch, VictimSet
 from bayplan_plugins.preemption.unresolvable import unresolvable

@@ -15,7 +15,8 @@ import numpy as np
 
 from bayplan import Handle, Placement, PodInfo, PreemptionTrial, Supposed, Unit
 from bayplan.plugin.hookspecs import IntColumn
-from bayplan_plugins.preemption.columns import KnownEvictions, needs_of
+from bayplan_plugins.preemption.columns import needs_of
+from bayplan_plugins.preemption.known import KnownEvictions
 from bayplan_plugins.preemption.messages import trial_of
 from bayplan_plugins.preemption.search import VictimSearch, VictimSet
 from bayplan_plugins.preemption.unresolvable import unresolvable

@@ -27,9 +27,9 @@ from bayplan import (
 )
 from bayplan.naming import short_key
 from bayplan.plugin.decision import Decision
-from bayplan_plugins.preemption.columns import KnownEvictions
 from bayplan_plugins.preemption.dry_run import DryRun, no_victims
 from bayplan_plugins.preemption.gang_search import GangSearch
+from bayplan_plugins.preemption.known import KnownEvictions
 from bayplan_plugins.preemption.messages import (
     UNHELPFUL_FOR_GANGS,
     preemption_of,

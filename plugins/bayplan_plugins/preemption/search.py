@@ -10,7 +10,7 @@ import numpy as np
 
 from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan.plugin.hookspecs import BoolColumn
-from bayplan_plugins.preemption.columns import KnownEvictions
+from bayplan_plugins.preemption.known import KnownEvictions
 from bayplan_plugins.preemption.reprieve import Reprieve
 from bayplan_plugins.preemption.steps import EvictionStep, EvictionSteps
 from bayplan_plugins.shared.victims import Evictable, EvictionCost
@@ -55,7 +55,7 @@ class VictimSearch:
         self._known = known
         self._within = within
         self._columns = known.columns(evictable.priority)
-        self.steps = EvictionSteps(handle, unit, evictable, self._columns, within)
+        self.steps = EvictionSteps(handle, unit, evictable, known, within)
 
     def solve(self, placement: Placement) -> VictimSet | None:
         """Return the cheapest victims found that let the unit be placed; None if it never fits."""
@@ -128,8 +128,7 @@ class VictimSearch:
 
     def _emptied(self, placement: Placement) -> list[EvictionStep]:
         """Return a step for each of a few nodes that lack amounts: plugins may see it otherwise."""
-        short = self.steps.short
-        rows = short if placement.rows is None else np.intersect1d(short, placement.rows)
+        rows = self.steps.short(placement.rows)
         if len(rows) > MOST_EMPTIED:
             return []
         return [step for row in rows.tolist() if (step := self.steps.all_of(row)).victims]

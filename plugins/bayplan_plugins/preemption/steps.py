@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from bayplan import Handle, PodInfo, Unit
-from bayplan.plugin.hookspecs import BoolColumn, IntColumn
-from bayplan_plugins.preemption.columns import PODS, EvictionColumns, needs_of
+from bayplan.plugin.hookspecs import BoolColumn
+from bayplan.snapshot.row_changes import Rows
+from bayplan_plugins.preemption.bounds import ANY
+from bayplan_plugins.preemption.columns import PODS, needs_of
+from bayplan_plugins.preemption.known import KnownEvictions
 from bayplan_plugins.shared.victims import Evictable, EvictionCost
 
 __all__ = ["EvictionStep", "EvictionSteps", "until_enough"]
 
-Rows = npt.NDArray[np.intp]
-
-_ANY = 1 << 20
 _AT_ONCE = 4
 """Nodes that are read at first, or one for each slot; then ever more."""
 
@@ -64,96 +63,38 @@ class EvictionSteps:
         handle: Handle,
         unit: Unit,
         evictable: Evictable,
-        columns: EvictionColumns,
+        known: KnownEvictions,
         within: BoolColumn,
     ) -> None:
         self.pod = max(unit.pods, key=lambda p: sorted(p.requests.values(), reverse=True))
         """The largest pod."""
         self.alike = not unit.parts and len({pod.facts for pod in unit.pods}) == 1
         """Whether all members are alike, and in no sub-groups."""
-        self._known_bounds: dict[int, list[np.ndarray]] = {}
         self._table = handle.snapshot.nodes
         self._evictable = evictable
-        self._columns = columns
         self._needs = needs_of(self.pod)
-        rows = np.flatnonzero(within & (columns.count(evictable.protect) > 0))
-        now, most = columns.slots(self._needs, rows)
-        slots = handle.free_slots(self.pod)[rows]
-        self.amounts_decide = not (slots > now).any()
+        priority, protect = evictable.priority, evictable.protect
+        self._bounds = known.bounds(priority, self._needs, self.alike, protect)
+        self._columns = self._bounds.columns
+        self._bounds.refresh(handle.free_slots(self.pod), within)
+        self.amounts_decide = self._bounds.amounts_decide
         """Whether no node takes more pods than its amounts allow."""
-        otherwise = slots < now
-        short = ~otherwise & (most <= now) & self.alike
-        self.short = rows[short]
-        """The rows where, by the amounts, no eviction lets one more pod fit."""
-        self._rows = rows[~short]
-        """The other rows, in rising order; the columns below have one number for each."""
-        self._now, self._most = now[~short], most[~short]
-        self._otherwise = otherwise[~short]
-        self._least = self._least_victims()
 
-    # Bounds ------------------------------------------------------------------------------
+    def short(self, rows: Rows | None) -> Rows:
+        """Return the rows where, by the amounts, no eviction lets one more pod fit.
 
-    def _least_victims(self) -> IntColumn:
-        """Return how many pods have to go at least for one more to fit, by the amounts."""
-        least = np.ones(len(self._rows), dtype=np.int64)
-        for name, need in self._needs.items() if self.alike else ():
-            offered = self._table.allocatable_of(name, self._rows)
-            lacking = (self._now + 1) * need - (offered - self._table.used_of(name, self._rows))
-            victims = -(-lacking // np.maximum(self._largest(name), 1))
-            least = np.where(offered > 0, np.maximum(least, victims), least)
-        return np.where(self._otherwise, 1, least)
-
-    def _largest(self, resource: str) -> IntColumn:
-        """Return the most that one victim on each of the rows holds of a resource."""
-        column = self._columns.largest.get(resource)
-        return np.zeros(len(self._rows), dtype=np.int64) if column is None else column[self._rows]
-
-    def _most_slots(self) -> IntColumn:
-        """Return how many slots a step gives at most.
-
-        Its last victim gives all of them, and no more than of a resource that bounds them now.
+        :param rows: those that matter; None for all.
         """
-        if not self.alike:
-            return np.ones_like(self._now)
-        gained = np.ones_like(self._now)
-        for name, need in self._needs.items():
-            offered = self._table.allocatable_of(name, self._rows)
-            now = np.maximum(offered - self._table.used_of(name, self._rows), 0) // need
-            bounds = (offered > 0) & (now == self._now)
-            largest = -(-self._largest(name) // need)
-            gained = np.where(bounds, np.maximum(gained, largest), gained)
-        most = np.minimum(gained, np.maximum(self._most - self._now, 1))
-        return np.where(self._otherwise, 1, most)
-
-    def _bounds(self, wanted: int) -> list[np.ndarray]:
-        """Return the least order of a step on each of the rows, field by field."""
-        if wanted not in self._known_bounds:
-            self._known_bounds[wanted] = self._found_bounds(wanted)
-        return self._known_bounds[wanted]
-
-    def _found_bounds(self, wanted: int) -> list[np.ndarray]:
-        columns, rows = self._columns, self._rows
-        least, most = self._least, np.minimum(self._most_slots(), wanted)
-        added = columns.added[rows]
-        return [
-            columns.violations()[rows],
-            columns.highest[rows],
-            np.maximum(columns.total[rows], least * added) / most,
-            np.maximum(columns.pods[rows], least * (added > 0)) / most,
-            columns.gangs[rows],
-            columns.started[rows],
-            columns.rank[rows],
-            columns.first[rows],
-            rows,
-        ]
+        return _among(self._bounds.short, rows)
 
     @cached_property
     def least(self) -> EvictionCost:
         """A lower bound of what any step costs, for a single pod."""
-        if not len(self._rows):
+        rows = _among(self._bounds.usable, None)
+        if not len(rows):
             return EvictionCost(-1, 0, 0, 0, 0, 0.0)
-        keys = self._bounds(1)
-        fields, _, _ = _key(keys, _smallest(keys, np.arange(len(self._rows)), 1)[0])
+        keys = self._bounds.keys(1)
+        fields, _, _ = _key(keys, _smallest(keys, rows, 1)[0])
         return EvictionCost(*fields)  # type: ignore[arg-type]
 
     # In order ----------------------------------------------------------------------------
@@ -164,10 +105,8 @@ class EvictionSteps:
         :param rows: the nodes to use; None for all.
         :param wanted: for how many slots they are; what a step gives beyond these does not count.
         """
-        keys = self._bounds(wanted)
-        left = np.arange(len(self._rows))
-        if rows is not None:
-            left = left[np.isin(self._rows, rows)]
+        keys = self._bounds.keys(wanted)
+        left = _among(self._bounds.usable, rows)
         known: list[tuple[_Key, EvictionStep]] = []
         count = max(_AT_ONCE, wanted)
         while len(left):
@@ -176,12 +115,12 @@ class EvictionSteps:
             if len(chosen) > count:
                 last = chosen[np.lexsort([key[chosen] for key in reversed(keys)])[-1]]
                 chosen, bound = chosen[chosen != last], _key(keys, last)
-            for place in chosen.tolist():
-                for item in self._on_node(place, wanted):
+            for row in chosen.tolist():
+                for item in self._on_node(row, wanted):
                     heapq.heappush(known, item)
             while known and (bound is None or known[0][0][:3] < bound):
                 yield heapq.heappop(known)[1]
-            left = left[~np.isin(left, chosen, assume_unique=True)]
+            left = _without(left, chosen, len(self._table))
             count *= 2
 
     def most(self, rows: Rows | None = None) -> int:
@@ -189,33 +128,23 @@ class EvictionSteps:
 
         :param rows: the nodes to use; None for all.
         """
-        own = self._places(rows)
-        return int(np.minimum(self._more()[own], _ANY).sum())
-
-    def _places(self, rows: Rows | None) -> slice | BoolColumn:
-        """Return which of the rows are among these."""
-        return slice(None) if rows is None else np.isin(self._rows, rows)
-
-    def _more(self) -> IntColumn:
-        """Return how many more of the pods fit on each of the rows at most."""
-        more: IntColumn = np.where(self._otherwise, _ANY, np.maximum(self._most - self._now, 0))
-        return more
+        return int(np.minimum(self._bounds.more[_among(self._bounds.usable, rows)], ANY).sum())
 
     def least_cost(self, rows: Rows | None, slots: int) -> EvictionCost:
         """Return a lower bound of what it costs that so many more pods fit.
 
         :param rows: the nodes to use; None for all.
         """
-        columns, places = self._columns, self._places(rows)
-        own = self._rows[places]
+        columns, bounds = self._columns, self._bounds
+        own = _among(bounds.usable, rows)
         if not len(own):
             return EvictionCost(0, 0, 0, 0, 0, 0.0)
-        more = self._more()[places]
+        more = bounds.more[own]
         most = max(1, int(more.max()))
         order = np.argsort(columns.highest[own], kind="stable")
         nodes = int(np.searchsorted(np.cumsum(more[order]), slots)) + 1
         highest = int(columns.highest[own][order[min(nodes, len(own)) - 1]])
-        added = columns.added[own] * self._least[places]
+        added = columns.added[own] * bounds.least[own]
         total = np.sort(added)[: -(-slots // most)].sum()
         return EvictionCost(
             0,
@@ -232,18 +161,17 @@ class EvictionSteps:
         victims = self._evictable.on_row(row)
         return EvictionStep(row, victims, self._evictable.cost_with_all(victims), 1)
 
-    def _on_node(self, place: int, wanted: int) -> list[tuple[_Key, EvictionStep]]:
+    def _on_node(self, row: int, wanted: int) -> list[tuple[_Key, EvictionStep]]:
         """Return the steps of one of the rows, each with what it is sorted by."""
-        row = int(self._rows[place])
         left = self._evictable.on_row(row)
         first = int(self._columns.first[row])
-        if left and self._otherwise[place]:
+        if left and self._bounds.otherwise[row]:
             cheapest = min(self._evictable.cost_with_all([pod]) for pod in left)
             key = (_order(cheapest, 1), first, row, 0)
             return [(key, EvictionStep(row, left, cheapest, 1))]
         steps: list[tuple[_Key, EvictionStep]] = []
         highest: _Order = ()
-        for taken, slots in self._parts(row, int(self._now[place]), left):
+        for taken, slots in self._parts(row, int(self._bounds.now[row]), left):
             cost = self._evictable.cost_with_all(taken)
             highest = max(highest, _order(cost, min(slots, wanted)))
             key = (highest, first, row, len(steps))
@@ -311,6 +239,17 @@ class EvictionSteps:
                 yield name, need, offered - table.used(name).item(row)
 
 
+def _among(mask: BoolColumn, rows: Rows | None) -> Rows:
+    """Return the rows of a mask, in rising order; only those in ``rows``, if there are any."""
+    return np.flatnonzero(mask) if rows is None else np.sort(rows[mask[rows]])
+
+
+def _without(rows: Rows, others: Rows, size: int) -> Rows:
+    gone = np.zeros(size, dtype=np.bool_)
+    gone[others] = True
+    return rows[~gone[rows]]
+
+
 def _order(cost: EvictionCost, slots: int) -> _Order:
     """Return what steps are sorted by."""
     total, pods = cost.total / slots, cost.pods / slots
@@ -342,7 +281,7 @@ def _needed(taken: list[PodInfo], lacking: Mapping[str, int]) -> list[PodInfo]:
 
 
 def _smallest(keys: Sequence[np.ndarray], among: np.ndarray, count: int) -> np.ndarray:
-    """Return so many of the places with the smallest keys, by the first key that differs."""
+    """Return so many of the rows with the smallest keys, by the first key that differs."""
     if len(among) <= count:
         return among
     chosen: list[np.ndarray] = []
@@ -359,7 +298,7 @@ def _smallest(keys: Sequence[np.ndarray], among: np.ndarray, count: int) -> np.n
     return np.concatenate(chosen)
 
 
-def _key(keys: Sequence[np.ndarray], place: np.intp) -> tuple[_Order, int, int]:
-    """Return the key of one place."""
-    *order, first, row = (key[place].item() for key in keys)
+def _key(keys: Sequence[np.ndarray], at: np.intp) -> tuple[_Order, int, int]:
+    """Return the key of one row."""
+    *order, first, row = (key[at].item() for key in keys)
     return tuple(order), first, row

@@ -1,0 +1,178 @@
+"""What one more slot on each node costs at least, for one kind of pod.
+
+A *slot* is a place for one more of these pods, a *step* the pods of one node that go together to
+free some. The bounds are columns over the node table. They are kept from unit to unit, and brought
+up to date by the rows that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from bayplan.plugin.hookspecs import BoolColumn, IntColumn
+from bayplan.snapshot import NodeTable
+from bayplan.snapshot.row_changes import Rows
+from bayplan_plugins.preemption.columns import EvictionColumns
+
+__all__ = ["ANY", "StepBounds"]
+
+ANY = 1 << 20
+"""How many slots a node may have that refuses the pod though its amounts are free."""
+
+
+class StepBounds:
+    """The bounds of the steps for pods with equal needs.
+
+    Where a node refuses the pod though its amounts are free, or takes fewer than these allow, one
+    step of all that may go there is assumed, as any of it may be in the way.
+
+    :param needs: what one pod takes, by resource.
+    :param alike: whether all members of the unit are such pods. Otherwise evictions help, too, that
+        leave too little for one of them.
+    :param protect: whether gangs are kept at their minimum.
+    """
+
+    usable: BoolColumn
+    """The rows where, by the amounts, evictions let one more pod fit."""
+    short: BoolColumn
+    """The rows with victims where they do not."""
+    now: IntColumn
+    """How many pods fit by the amounts."""
+    more: IntColumn
+    """How many more fit once all that may go is gone."""
+    otherwise: BoolColumn
+    """The rows that take fewer pods than their amounts allow."""
+    least: IntColumn
+    """How many pods have to go at least for one more to fit."""
+
+    def __init__(
+        self,
+        table: NodeTable,
+        columns: EvictionColumns,
+        needs: Mapping[str, int],
+        alike: bool,
+        protect: bool,
+    ) -> None:
+        self._table = table
+        self.columns = columns
+        self._needs = needs
+        self._alike = alike
+        self._protect = protect
+        self._seen = (-1, 0)
+        self._reset(0)
+
+    def _reset(self, size: int) -> None:
+        self.usable, self.short, self.otherwise, self._beyond, self._within = np.zeros(
+            (5, size), dtype=np.bool_
+        )
+        self.now, self.more, self.least, self._most_slots, self._slots = np.zeros(
+            (5, size), dtype=np.int64
+        )
+        self._for_slots = 1
+        """For how many slots the two columns below are."""
+        self._total, self._pods = np.zeros((2, size))
+
+    def refresh(self, slots: IntColumn, within: BoolColumn) -> None:
+        """Bring the bounds up to date.
+
+        :param slots: how many of the pods each node takes now.
+        :param within: the rows where evictions may help.
+        """
+        changes = self.columns.changes
+        stale = changes.since(self._seen[1]) if changes.epoch == self._seen[0] else None
+        self._seen = changes.epoch, changes.position
+        if stale is None:
+            self._reset(len(slots))
+            rows = np.arange(len(slots))
+        else:
+            differs = (slots != self._slots) | (within != self._within)
+            differs[stale] = True
+            rows = np.flatnonzero(differs)
+        self._slots, self._within = slots, within
+        if len(rows):
+            self._fill(rows)
+
+    @property
+    def amounts_decide(self) -> bool:
+        """Whether no node takes more pods than its amounts allow."""
+        return not (self._beyond & (self.usable | self.short)).any()
+
+    def _fill(self, rows: Rows) -> None:
+        """Compute the bounds of some rows."""
+        now, most = self.columns.slots(self._needs, rows)
+        slots = self._slots[rows]
+        otherwise = slots < now
+        candidate = self._within[rows] & (self.columns.count(self._protect)[rows] > 0)
+        short = ~otherwise & (most <= now) & self._alike
+        self.usable[rows] = candidate & ~short
+        self.short[rows] = candidate & short
+        self.now[rows], self.otherwise[rows] = now, otherwise
+        self._beyond[rows] = slots > now
+        self.more[rows] = np.where(otherwise, ANY, np.maximum(most - now, 0))
+        self.least[rows] = np.where(otherwise, 1, self._least_victims(rows, now))
+        self._most_slots[rows] = np.where(otherwise, 1, self._slots_of_a_step(rows, now, most))
+        self._scale(rows)
+
+    def _least_victims(self, rows: Rows, now: IntColumn) -> IntColumn:
+        least = np.ones(len(rows), dtype=np.int64)
+        for name, need in self._needs.items() if self._alike else ():
+            offered = self._table.allocatable_of(name, rows)
+            lacking = (now + 1) * need - (offered - self._table.used_of(name, rows))
+            victims = -(-lacking // np.maximum(self._largest(name, rows), 1))
+            least = np.where(offered > 0, np.maximum(least, victims), least)
+        return least
+
+    def _largest(self, resource: str, rows: Rows) -> IntColumn:
+        """Return the most that one victim on each of the rows holds of a resource."""
+        column = self.columns.largest.get(resource)
+        return np.zeros(len(rows), dtype=np.int64) if column is None else column[rows]
+
+    def _slots_of_a_step(self, rows: Rows, now: IntColumn, most: IntColumn) -> IntColumn:
+        """Return how many slots a step gives at most.
+
+        Its last victim gives all of them, and no more than of a resource that bounds them now.
+        """
+        gained = np.ones_like(now)
+        if not self._alike:
+            return gained
+        for name, need in self._needs.items():
+            offered = self._table.allocatable_of(name, rows)
+            fits = np.maximum(offered - self._table.used_of(name, rows), 0) // need
+            bounds = (offered > 0) & (fits == now)
+            largest = -(-self._largest(name, rows) // need)
+            gained = np.where(bounds, np.maximum(gained, largest), gained)
+        most_gained: IntColumn = np.minimum(gained, np.maximum(most - now, 1))
+        return most_gained
+
+    # Keys --------------------------------------------------------------------------------
+
+    def keys(self, wanted: int) -> list[np.ndarray]:
+        """Return the least order of a step on each row, field by field; do not change it.
+
+        :param wanted: for how many slots the steps are; what one gives beyond does not count.
+        """
+        if wanted != self._for_slots:
+            self._for_slots = wanted
+            self._scale(np.arange(len(self.now)))
+        columns = self.columns
+        return [
+            columns.violations(),
+            columns.highest,
+            self._total,
+            self._pods,
+            columns.gangs,
+            columns.started,
+            columns.rank,
+            columns.first,
+            np.arange(len(self.now)),
+        ]
+
+    def _scale(self, rows: Rows) -> None:
+        """Divide the least costs of some rows by the slots that they give."""
+        columns, least = self.columns, self.least[rows]
+        most = np.minimum(self._most_slots[rows], self._for_slots)
+        added = columns.added[rows]
+        self._total[rows] = np.maximum(columns.total[rows], least * added) / most
+        self._pods[rows] = np.maximum(columns.pods[rows], least * (added > 0)) / most
