@@ -15,10 +15,10 @@ from collections.abc import Coroutine, Generator
 from typing import Any
 
 from bayplan.benchmark import Benchmark, BenchmarkResult
-from bayplan_benchmarks.live_cluster import measure_on
+from bayplan_benchmarks.live_cluster import drain_on, measure_on
 from bayplan_benchmarks.live_scheduler import scheduling_at
 
-__all__ = ["live"]
+__all__ = ["live", "live_mega"]
 
 _DRA = (200, 1600)
 _GANGS = (1000, 3000)
@@ -140,4 +140,12 @@ live = Benchmark(
     5000,
     _measure,
     measure_on,
+)
+live_mega = Benchmark(
+    "the start of a scheduler on a large cluster with a backlog (with --kubeconfig)",
+    (10_000,),
+    10_000,
+    None,
+    drain_on,
+    starts=True,
 )

@@ -25,11 +25,13 @@ class BenchmarkResult:
 class ClusterTarget:
     """A cluster to measure on.
 
-    :param scheduler: the name of a scheduler that runs there; "" to run our own in this process.
+    :param scheduler: the name of a scheduler to measure; "" for our own.
+    :param start: the command that starts it, for a benchmark that has it started.
     """
 
     kubeconfig: Path
     scheduler: str = ""
+    start: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,16 @@ class TraceRun:
 class Benchmark:
     """A benchmark: its title, its default sizes, and the function that measures it.
 
-    ``run`` takes the number of nodes and of pods. Without ``--nodes`` it runs once for each number
-    in ``nodes``. ``run_on`` does the same on a cluster, None when that is not possible.
-    ``run_trace`` runs a recorded workload instead, None for a benchmark that makes its own.
+    ``run`` takes the number of nodes and of pods, None when it needs a cluster. Without ``--nodes``
+    it runs once for each number in ``nodes``. ``run_on`` does the same on a cluster, None when that
+    is not possible; ``starts`` says that it starts the scheduler itself. ``run_trace`` runs a
+    recorded workload instead, None for a benchmark that makes its own.
     """
 
     title: str
     nodes: tuple[int, ...]
     pods: int
-    run: Callable[[int, int], BenchmarkResult]
+    run: Callable[[int, int], BenchmarkResult] | None
     run_on: Callable[[ClusterTarget, int, int], BenchmarkResult] | None = None
     run_trace: Callable[[TraceRun], BenchmarkResult] | None = None
+    starts: bool = False

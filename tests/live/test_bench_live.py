@@ -53,8 +53,8 @@ def kubeconfig(face: Face, tmp_path: Path) -> Path:
     return path
 
 
-def bench(kubeconfig: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bayplan.cli", "bench", "live", "--nodes", "20"]
+def bench(kubeconfig: Path, *more: str, name: str = "live") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bayplan.cli", "bench", name, "--nodes", "20"]
     return subprocess.Popen(
         [*command, "--pods", "40", "--kubeconfig", str(kubeconfig), *more],
         stdout=subprocess.PIPE,
@@ -107,6 +107,40 @@ def test_an_interrupted_run_deletes_everything(
     _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == status, errors
     assert "all is deleted" in errors
+    assert "Traceback" not in errors
+    assert names(client) == before
+
+
+def test_a_scheduler_is_started_beside_a_backlog_and_nothing_is_left(
+    client: Client, kubeconfig: Path
+) -> None:
+    before = names(client)
+    process = bench(kubeconfig, "-o", "json", name="live-mega")
+    out, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, errors
+    answer = json.loads(out)
+    assert answer["input"] == {"nodes": 20, "boundPods": 100, "waitingPods": 40}
+    for name in ("readySeconds", "drainPodsPerSecond", "drainSeconds", "peakMemoryMiB"):
+        assert answer["figures"][name] > 0
+    assert "all is deleted" in errors
+    assert names(client) == before
+
+
+@pytest.mark.parametrize(
+    ("start", "problem"),
+    [
+        ("sh -c 'echo it is broken; exit 3'", "the scheduler ended with 3: it is broken"),
+        ("/nowhere/scheduler", "/nowhere/scheduler: No such file or directory"),
+    ],
+)
+def test_a_scheduler_that_does_not_start_ends_the_run(
+    client: Client, kubeconfig: Path, start: str, problem: str
+) -> None:
+    before = names(client)
+    process = bench(kubeconfig, "--scheduler", "s", "--start", start, name="live-mega")
+    _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 2, errors
+    assert problem in errors
     assert "Traceback" not in errors
     assert names(client) == before
 
@@ -164,6 +198,13 @@ async def test_a_servers_usage_is_its_cpu_time_and_the_writes_of_schedulers() ->
         (("live", "--scheduler", "default-scheduler"), "--scheduler needs --kubeconfig"),
         (("basic", "--kubeconfig", "f"), '--kubeconfig: the benchmark "basic" does not run on a'),
         (("live", "--kubeconfig", "nowhere"), "nowhere: there is no such file"),
+        (("live-mega",), '--kubeconfig: the benchmark "live-mega" needs a cluster'),
+        (("live-mega", "--kubeconfig", "f", "--scheduler", "s"), "--start: "),
+        (("live", "--kubeconfig", "f", "--scheduler", "s", "--start", "x"), "--start: "),
+        (
+            ("live-mega", "--kubeconfig", "f", "--scheduler", "s", "--start", "x 'y"),
+            "--start: No closing quotation",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], problem: str) -> None:

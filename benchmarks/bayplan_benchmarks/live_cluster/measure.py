@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import msgspec
 
-from bayplan.api import ApiObject, Namespace, NativePodGroup, ObjectMeta, kind_of
+from bayplan.api import ApiObject, NativePodGroup, kind_of
 from bayplan.benchmark import BenchmarkResult, ClusterTarget
-from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.transport import Transport
-from bayplan.errors import AlreadyExists, BayplanError, ClusterError, InputError
+from bayplan.errors import BayplanError, ClusterError
 from bayplan.live.app import LiveApp
 from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan_benchmarks.live_cluster.cleanup import Cleanup
+from bayplan_benchmarks.live_cluster.connection import create_namespace, on_cluster, say
 from bayplan_benchmarks.live_cluster.creator import Times
 from bayplan_benchmarks.live_cluster.objects import DEVICES, GANG, LABEL, Workload, surroundings
-from bayplan_benchmarks.live_cluster.preflight import Served, check_rights, look_at
+from bayplan_benchmarks.live_cluster.preflight import Served
 from bayplan_benchmarks.live_cluster.requests import at_once, create
 from bayplan_benchmarks.live_cluster.server_metrics import ServerUsage, server_usage
 from bayplan_benchmarks.live_scheduler import scheduling
@@ -41,29 +40,9 @@ def measure_on(target: ClusterTarget, nodes: int, pods: int) -> BenchmarkResult:
 
     :raises BayplanError: when the cluster cannot be used, or a workload is not bound.
     """
-    try:
-        return asyncio.run(_measure(target, nodes, pods))
-    except asyncio.CancelledError:
-        # Ctrl-C ends as KeyboardInterrupt instead.
-        sys.exit(128 + signal.SIGTERM)
-
-
-async def _measure(target: ClusterTarget, nodes: int, pods: int) -> BenchmarkResult:
-    task = asyncio.current_task()
-    assert task is not None, "asyncio.run makes one"
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    credentials = Credentials(target.kubeconfig)
-    await credentials.endpoint()
-    transport = Transport(credentials)
-    try:
-        try:
-            served = await look_at(transport)
-            await check_rights(transport, credentials.source, served)
-        except ClusterError as exc:
-            raise InputError(str(exc), credentials.source) from None
-        return await _Bench(transport, target, served).run(nodes, pods)
-    finally:
-        await transport.close()
+    return on_cluster(
+        target, lambda transport, served: _Bench(transport, target, served).run(nodes, pods)
+    )
 
 
 class _Bench:
@@ -79,20 +58,20 @@ class _Bench:
         """Say what will be created, measure all workloads, and delete everything."""
         workloads = self._workloads(nodes, pods)
         namespace = workloads[0].namespace
-        _say(f"on {self._transport.url}: {_announced(workloads)}; all is deleted at the end")
+        say(f"on {self._transport.url}: {_announced(workloads)}; all is deleted at the end")
         cleanup = Cleanup(self._transport, self._run, namespace, self._served)
         figures: dict[str, float] = {}
         try:
-            await self._create_namespace(namespace)
+            await create_namespace(self._transport, namespace, self._run)
             for workload in workloads:
                 prefix = "" if workload.kind == "plain" else f"{workload.kind}."
                 for name, value in (await self._measured(workload)).items():
                     figures[f"{prefix}{name}"] = value
                 await cleanup.empty()
         finally:
-            _say(f"deleting {namespace} and everything with the label {LABEL}={self._run}")
+            say(f"deleting {namespace} and everything with the label {LABEL}={self._run}")
             left = await cleanup.all()
-            _say(f"could not delete {'; '.join(left)}" if left else "all is deleted")
+            say(f"could not delete {'; '.join(left)}" if left else "all is deleted")
         return BenchmarkResult(_sizes(workloads), figures)
 
     def _workloads(self, nodes: int, pods: int) -> list[Workload]:
@@ -104,22 +83,14 @@ class _Bench:
             some = max(1, nodes // 5)
             found.append(replace(plain, kind="dra", nodes=some, pods=min(pods, some * DEVICES)))
         else:
-            _say("dra is skipped: the server has no resource.k8s.io/v1")
+            say("dra is skipped: the server has no resource.k8s.io/v1")
         gangs = max(1, pods * 3 // 5 // GANG)
         found.append(replace(plain, kind="gang", pods=gangs * GANG))
         if groups:
             found.append(replace(found[-1], kind="gangrack"))
         else:
-            _say("gangrack is skipped: the server has no PodGroups of scheduling.k8s.io")
+            say("gangrack is skipped: the server has no PodGroups of scheduling.k8s.io")
         return found
-
-    async def _create_namespace(self, name: str) -> None:
-        await self._create(Namespace(ObjectMeta(name=name, labels={LABEL: self._run})))
-        # Pods are refused until there is this account; a controller may take its time.
-        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
-        path = f"/api/v1/namespaces/{name}/serviceaccounts"
-        with suppress(AlreadyExists):
-            await self._transport.request("POST", path, msgspec.json.encode(account))
 
     async def _create(self, obj: ApiObject) -> None:
         version = kind_of(obj).versions[0]
@@ -167,7 +138,7 @@ class _Bench:
         try:
             return await server_usage(self._transport)
         except ClusterError as exc:
-            _say(f"{workload.kind}: without figures of the API server: {exc}")
+            say(f"{workload.kind}: without figures of the API server: {exc}")
             return None
 
     async def _pods(self, workload: Workload) -> Times:
@@ -227,7 +198,3 @@ def _announced(workloads: Sequence[Workload]) -> str:
         if workload.kind == "dra":
             parts.append(f"{workload.nodes:,} device nodes with 2 ResourceSlices each")
     return ", ".join(parts)
-
-
-def _say(text: str) -> None:
-    print(f"bayplan: {text}", file=sys.stderr, flush=True)

@@ -50,7 +50,7 @@ from bayplan.api.podgroup import (
     TopologyKey,
 )
 
-__all__ = ["DEVICES", "GANG", "LABEL", "Workload", "pods", "surroundings"]
+__all__ = ["DEVICES", "GANG", "LABEL", "Workload", "bound_pods", "pods", "surroundings"]
 
 LABEL = "bayplan.dev/bench"
 """The label and the taint of what belongs to a run; the value is the run's."""
@@ -111,6 +111,16 @@ def surroundings(workload: Workload) -> Iterable[ApiObject]:
             yield _pod_group(workload, f"gang-{index}")
 
 
+def bound_pods(workload: Workload, count: int) -> Iterable[Pod]:
+    """Yield pods that are on the nodes already, evenly."""
+    for index in range(count):
+        yield _pod(workload, f"bound-{index}", node=_node_name(workload, index % workload.nodes))
+
+
+def _node_name(workload: Workload, index: int) -> str:
+    return f"{workload.namespace}-{index}"
+
+
 def pods(workload: Workload) -> Iterable[Pod]:
     """Yield the pods of a workload."""
     for index in range(workload.pods):
@@ -127,7 +137,7 @@ def _named(workload: Workload, name: str) -> ObjectMeta:
 
 
 def _node(workload: Workload, index: int) -> Node:
-    name = f"{workload.namespace}-{index}"
+    name = _node_name(workload, index)
     labels = {
         LABEL: workload.run,
         _RACK: f"rack-{index // _RACK_NODES}",
@@ -142,7 +152,7 @@ def _node(workload: Workload, index: int) -> Node:
     )
 
 
-def _pod(workload: Workload, name: str, gang: str) -> Pod:
+def _pod(workload: Workload, name: str, gang: str = "", node: str = "") -> Pod:
     annotations, group = {}, None
     claims: tuple[PodResourceClaim, ...] = ()
     resources = ResourceRequirements(_POD)
@@ -158,6 +168,7 @@ def _pod(workload: Workload, name: str, gang: str) -> Pod:
         node_selector={LABEL: workload.run},
         tolerations=_tolerations(workload.run),
         scheduling_group=group,
+        node_name=node,
         scheduler_name=workload.scheduler,
         resource_claims=claims,
     )

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,14 +37,20 @@ __all__ = ["command"]
     "--kubeconfig",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Measure on this cluster (live only). The command says first what it creates there, and "
-    "deletes it at the end.",
+    help="Measure on this cluster (live and live-mega). The command says first what it creates "
+    "there, and deletes it at the end.",
 )
 @click.option(
     "--scheduler",
     default="",
     metavar="NAME",
     help="With --kubeconfig: measure a scheduler that runs there instead of our own.",
+)
+@click.option(
+    "--start",
+    default="",
+    metavar="COMMAND",
+    help="The command that starts the scheduler of --scheduler (live-mega only).",
 )
 @click.option(
     "--trace",
@@ -75,6 +82,7 @@ def command(
     pods: int | None,
     kubeconfig: Path | None,
     scheduler: str,
+    start: str,
     trace: Path | None,
     policy: str,
     seeds: tuple[int, ...],
@@ -86,8 +94,6 @@ def command(
 
     With several --nodes or --seed, the benchmark runs once for each.
     """
-    if scheduler and kubeconfig is None:
-        raise InputError("--scheduler needs --kubeconfig")
     found = {point.name: point for point in entry_points(group="bayplan.benchmarks")}
     if name is None:
         for point in sorted(found):
@@ -104,10 +110,11 @@ def command(
         _refuse(name, of_sizes)
     else:
         _refuse(name, {**of_traces, "--repack": moves})
+    on = (kubeconfig, scheduler, start)
     results = (
         _traced(name, benchmark, trace, policy, seeds, learned, moves)
         if benchmark.run_trace is not None
-        else _sized(name, benchmark, nodes, pods, kubeconfig, scheduler)
+        else _sized(name, benchmark, nodes, pods, _target(name, benchmark, *on))
     )
     count = len((seeds or (0,)) if benchmark.run_trace is not None else nodes or benchmark.nodes)
     for result in _with_estimate(name, count, results):
@@ -159,10 +166,9 @@ def _sized(
     benchmark: Benchmark,
     nodes: tuple[int, ...],
     pods: int | None,
-    kubeconfig: Path | None,
-    scheduler: str,
+    target: ClusterTarget | None,
 ) -> Iterator[BenchmarkResult]:
-    run = _runner(name, benchmark, kubeconfig, scheduler)
+    run = _runner(name, benchmark, target)
     for size in nodes or benchmark.nodes:
         yield run(size, pods or benchmark.pods)
 
@@ -183,14 +189,35 @@ def _traced(
         yield benchmark.run_trace(TraceRun(folder, policy, seed, learned, moves))
 
 
-def _runner(
-    name: str, benchmark: Benchmark, kubeconfig: Path | None, scheduler: str
-) -> Callable[[int, int], BenchmarkResult]:
+def _target(
+    name: str, benchmark: Benchmark, kubeconfig: Path | None, scheduler: str, start: str
+) -> ClusterTarget | None:
+    """Return the cluster that the options name; None to measure without one."""
+    if kubeconfig is None and scheduler:
+        raise InputError("--scheduler needs --kubeconfig")
+    if start and not (scheduler and benchmark.starts):
+        why = "needs --scheduler" if benchmark.starts else f'"{name}" starts no scheduler'
+        raise InputError(why, "--start")
+    if scheduler and benchmark.starts and not start:
+        raise InputError(f'"{name}" starts the scheduler itself; say how with --start', "--start")
     if kubeconfig is None:
+        return None
+    try:
+        return ClusterTarget(kubeconfig, scheduler, tuple(shlex.split(start)))
+    except ValueError as exc:
+        raise InputError(str(exc), "--start") from None
+
+
+def _runner(
+    name: str, benchmark: Benchmark, target: ClusterTarget | None
+) -> Callable[[int, int], BenchmarkResult]:
+    if target is None:
+        if benchmark.run is None:
+            raise InputError(f'the benchmark "{name}" needs a cluster', "--kubeconfig")
         return benchmark.run
     if benchmark.run_on is None:
         raise InputError(f'the benchmark "{name}" does not run on a cluster', "--kubeconfig")
-    return partial(benchmark.run_on, ClusterTarget(kubeconfig, scheduler))
+    return partial(benchmark.run_on, target)
 
 
 def _print(

@@ -28,11 +28,11 @@ from bayplan.plugin.base import (
     DomainTrial,
     Placement,
     Placements,
+    Reads,
     Unit,
 )
 from bayplan.plugin.decision import PodDecision
 from bayplan.plugin.lazy_sequence import LazySequence
-from bayplan.plugin.base import Reads
 from bayplan.profiles.runtime import HookCall, Runtime, guard
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 

@@ -40,8 +40,10 @@ class StepBounds:
     """The rows with victims where they do not."""
     now: IntColumn
     """How many pods fit by the amounts."""
+    most: IntColumn
+    """How many fit by the amounts once all that may go is gone."""
     more: IntColumn
-    """How many more fit once all that may go is gone."""
+    """How many more fit then."""
     otherwise: BoolColumn
     """The rows that take fewer pods than their amounts allow."""
     least: IntColumn
@@ -67,8 +69,8 @@ class StepBounds:
         self.usable, self.short, self.otherwise, self._beyond, self._within = np.zeros(
             (5, size), dtype=np.bool_
         )
-        self.now, self.more, self.least, self._most_slots, self._slots = np.zeros(
-            (5, size), dtype=np.int64
+        self.now, self.most, self.more, self.least, self._most_slots, self._slots = np.zeros(
+            (6, size), dtype=np.int64
         )
         self._for_slots = 1
         """For how many slots the two columns below are."""
@@ -108,7 +110,7 @@ class StepBounds:
         short = ~otherwise & (most <= now) & self._alike
         self.usable[rows] = candidate & ~short
         self.short[rows] = candidate & short
-        self.now[rows], self.otherwise[rows] = now, otherwise
+        self.now[rows], self.most[rows], self.otherwise[rows] = now, most, otherwise
         self._beyond[rows] = slots > now
         self.more[rows] = np.where(otherwise, ANY, np.maximum(most - now, 0))
         self.least[rows] = np.where(otherwise, 1, self._least_victims(rows, now))

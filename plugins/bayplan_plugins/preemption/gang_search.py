@@ -42,6 +42,7 @@ class GangSearch:
         self._handle = handle
         self._unit = unit
         self._evictable = evictable
+        self._known = known
         self._columns = known.columns(evictable.priority)
         kinds = {(pod.facts, pod.labels_id): pod for pod in unit.pods}.values()
         within = ~np.logical_and.reduce([unresolvable(handle, pod) for pod in kinds])
@@ -99,11 +100,12 @@ class GangSearch:
 
     def _slots(self, pod: PodInfo) -> IntColumn:
         """Return how many such pods each node would take without its possible victims."""
-        rows = np.flatnonzero(~unresolvable(self._handle, pod) & (self._columns.victims > 0))
-        _, most = self._columns.slots(needs_of(pod), rows)
-        slots: IntColumn = self._handle.free_slots(pod).copy()
-        slots[rows] = np.maximum(slots[rows], most)
-        return slots
+        within, slots = ~unresolvable(self._handle, pod), self._handle.free_slots(pod)
+        bounds = self._known.bounds(self._evictable.priority, needs_of(pod), True, False)
+        bounds.refresh(slots, within)
+        may_help = within & (self._columns.victims > 0)
+        freed: IntColumn = np.where(may_help, np.maximum(slots, bounds.most), slots)
+        return freed
 
     def _free(self, resource: str) -> IntColumn:
         table = self._handle.snapshot.nodes
