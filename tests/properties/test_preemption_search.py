@@ -15,12 +15,14 @@ from tests.examples import examples
 from tests.properties.plain_preemption import PlainSearch
 from tests.properties.test_gangs import NETWORK, gang_object, rules
 
-from bayplan import Handle, Unit
+from bayplan import Handle, PodInfo, Unit
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.testing import Cluster, make_node, make_object, make_pod
+from bayplan_plugins.preemption import bounds as bounds_module
 from bayplan_plugins.preemption import steps
-from bayplan_plugins.preemption.columns import EvictionColumns
+from bayplan_plugins.preemption.bounds import Key
+from bayplan_plugins.preemption.columns import needs_of
 from bayplan_plugins.preemption.dry_run import DryRun
 from bayplan_plugins.preemption.gang_search import GangSearch
 from bayplan_plugins.preemption.known import KnownEvictions
@@ -48,8 +50,9 @@ def profiles() -> ProfileSet:
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let small clusters need several rounds."""
+    """Let small clusters need several rounds, and keep their order for a few changes."""
     monkeypatch.setattr(steps, "_AT_ONCE", 1)
+    monkeypatch.setattr(bounds_module, "_MANY", 2)
 
 
 def world(draw: random.Random) -> tuple[Cluster, list[Node]]:
@@ -179,6 +182,13 @@ def test_gangs_have_no_more_victims_than_with_the_plain_search() -> None:
     assert sum(mine.total for mine, _ in found) <= sum(plain.total for _, plain in found)
 
 
+def in_order(known: KnownEvictions, handle: Handle, pod: PodInfo, wanted: int) -> list[Key]:
+    """Return the keys of all steps for such pods, in the order of the search."""
+    bounds = known.bounds(10, needs_of(pod), alike=True, protect=False)
+    bounds.refresh(handle.free_slots(pod), np.ones(len(handle.snapshot.nodes), dtype=np.bool_))
+    return [key for key, _ in bounds.in_order(wanted)]
+
+
 @given(SEEDS)
 @examples(100)
 def test_columns_that_follow_the_cluster_are_those_read_anew(seed: int) -> None:
@@ -186,9 +196,10 @@ def test_columns_that_follow_the_cluster_are_those_read_anew(seed: int) -> None:
     cluster, nodes = world(draw)
     fill(draw, cluster, nodes)
     handle = cluster.scheduler.handle_for("DefaultPreemption", "default-scheduler")
-    kept = EvictionColumns(handle, 10)
+    known, asking = KnownEvictions(handle), PodInfo(make_pod("asks", "2", None, priority=10))
+    kept = known.columns(10)
     for step in range(6):
-        kept.refresh()
+        in_order(known, handle, asking, draw.randint(1, 3))
         pods = [pod for pod in cluster.api.list(Pod) if pod.spec.node_name]
         what = draw.choice(["remove", "terminate", "budget", "minimum", "node", "gone", "add"])
         if what == "remove" and pods:
@@ -210,9 +221,13 @@ def test_columns_that_follow_the_cluster_are_those_read_anew(seed: int) -> None:
         else:
             cluster.add(make_pod(f"new-{step}", "1", None, priority=1))
         cluster.schedule()
-    kept.refresh()
-    anew = EvictionColumns(handle, 10)
-    anew.refresh()
+    fresh = KnownEvictions(handle)
+    for wanted in (draw.randint(1, 3), 2):
+        found, expected = (in_order(one, handle, asking, wanted) for one in (known, fresh))
+        assert found == expected
+        assert found == sorted(found)
+    assert known.columns(10) is kept
+    anew = fresh.columns(10)
     assert kept.count().tolist() == anew.count().tolist()
     assert kept.count(protect=True).tolist() == anew.count(protect=True).tolist()
     for name in ("highest", "total", "pods", "gangs", "started", "rank", "added", "first"):

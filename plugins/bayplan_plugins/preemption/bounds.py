@@ -7,7 +7,8 @@ up to date by the rows that changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -16,10 +17,77 @@ from bayplan.snapshot import NodeTable
 from bayplan.snapshot.row_changes import Rows
 from bayplan_plugins.preemption.columns import EvictionColumns
 
-__all__ = ["ANY", "StepBounds"]
+__all__ = ["ANY", "Key", "StepBounds", "key_at"]
 
 ANY = 1 << 20
 """How many slots a node may have that refuses the pod though its amounts are free."""
+
+
+Key = tuple[tuple[float, ...], int, int]
+"""The least order of a step of a row, the first row of its gang, and the row."""
+_MANY = 16
+"""All rows are sorted anew once one in so many has changed."""
+
+
+def key_at(keys: Sequence[np.ndarray], row: int) -> Key:
+    """Return the key of one row."""
+    *order, first, _ = (key.item(row) for key in keys)
+    return tuple(order), first, row
+
+
+class _Order:
+    """The usable rows in the order of their keys: sorted once, and a heap of those that changed."""
+
+    def __init__(self, usable: BoolColumn, keys: Sequence[np.ndarray]) -> None:
+        self._usable = usable
+        rows = np.flatnonzero(usable)
+        self._rows: list[int] = rows[np.lexsort([key[rows] for key in reversed(keys)])].tolist()
+        self._first = 0
+        """Before this place, all rows have changed."""
+        self._versions: dict[int, int] = {}
+        """How often each row has changed."""
+        self._heap: list[tuple[Key, int]] = []
+        """The keys of changed rows, and the versions that they belong to."""
+
+    def update(self, rows: Rows, keys: Sequence[np.ndarray]) -> bool:
+        """Sort some rows in again; return False if it is better to sort all."""
+        versions = self._versions
+        for row in rows.tolist():
+            versions[row] = versions.get(row, 0) + 1
+            if self._usable[row]:
+                heapq.heappush(self._heap, (key_at(keys, row), versions[row]))
+        return max(len(versions), len(self._heap) // 2) * _MANY <= len(self._usable) + _MANY
+
+    def ascending(self, keys: Sequence[np.ndarray]) -> Iterator[tuple[Key, int]]:
+        """Yield all keys with their rows, the smallest first."""
+        changed = self._changed()
+        other = next(changed, None)
+        for row in self._unchanged():
+            key = key_at(keys, row)
+            while other is not None and other < key:
+                yield other, other[2]
+                other = next(changed, None)
+            yield key, row
+        while other is not None:
+            yield other, other[2]
+            other = next(changed, None)
+
+    def _unchanged(self) -> Iterator[int]:
+        rows, versions = self._rows, self._versions
+        while self._first < len(rows) and rows[self._first] in versions:
+            self._first += 1
+        return (rows[i] for i in range(self._first, len(rows)) if rows[i] not in versions)
+
+    def _changed(self) -> Iterator[Key]:
+        """Yield the keys of changed rows in order; the heap stays as it is."""
+        heap = self._heap
+        reached = [(heap[0], 0)] if heap else []
+        while reached:
+            (key, version), place = heapq.heappop(reached)
+            for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
+                heapq.heappush(reached, (heap[child], child))
+            if self._versions[key[2]] == version and self._usable[key[2]]:
+                yield key
 
 
 class StepBounds:
@@ -66,6 +134,7 @@ class StepBounds:
         self._reset(0)
 
     def _reset(self, size: int) -> None:
+        self._order: _Order | None = None
         self.usable, self.short, self.otherwise, self._beyond, self._within = np.zeros(
             (5, size), dtype=np.bool_
         )
@@ -116,6 +185,8 @@ class StepBounds:
         self.least[rows] = np.where(otherwise, 1, self._least_victims(rows, now))
         self._most_slots[rows] = np.where(otherwise, 1, self._slots_of_a_step(rows, now, most))
         self._scale(rows)
+        if self._order is not None and not self._order.update(rows, self.keys(self._for_slots)):
+            self._order = None
 
     def _least_victims(self, rows: Rows, now: IntColumn) -> IntColumn:
         least = np.ones(len(rows), dtype=np.int64)
@@ -156,7 +227,7 @@ class StepBounds:
         :param wanted: for how many slots the steps are; what one gives beyond does not count.
         """
         if wanted != self._for_slots:
-            self._for_slots = wanted
+            self._for_slots, self._order = wanted, None
             self._scale(np.arange(len(self.now)))
         columns = self.columns
         return [
@@ -170,6 +241,16 @@ class StepBounds:
             columns.first,
             np.arange(len(self.now)),
         ]
+
+    def in_order(self, wanted: int) -> Iterator[tuple[Key, int]]:
+        """Yield the least key of a step of each usable row, and the row, in rising order.
+
+        The bounds must not change meanwhile.
+        """
+        keys = self.keys(wanted)
+        if self._order is None:
+            self._order = _Order(self.usable, keys)
+        return self._order.ascending(keys)
 
     def _scale(self, rows: Rows) -> None:
         """Divide the least costs of some rows by the slots that they give."""

@@ -17,7 +17,7 @@ import numpy as np
 from bayplan import Handle, PodInfo, Unit
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.snapshot.row_changes import Rows
-from bayplan_plugins.preemption.bounds import ANY
+from bayplan_plugins.preemption.bounds import ANY, Key, key_at
 from bayplan_plugins.preemption.columns import PODS, needs_of
 from bayplan_plugins.preemption.known import KnownEvictions
 from bayplan_plugins.shared.victims import Evictable, EvictionCost
@@ -90,12 +90,10 @@ class EvictionSteps:
     @cached_property
     def least(self) -> EvictionCost:
         """A lower bound of what any step costs, for a single pod."""
-        rows = _among(self._bounds.usable, None)
-        if not len(rows):
+        first = next(self._bounds.in_order(1), None)
+        if first is None:
             return EvictionCost(-1, 0, 0, 0, 0, 0.0)
-        keys = self._bounds.keys(1)
-        fields, _, _ = _key(keys, _smallest(keys, rows, 1)[0])
-        return EvictionCost(*fields)  # type: ignore[arg-type]
+        return EvictionCost(*first[0][0])  # type: ignore[arg-type]
 
     # In order ----------------------------------------------------------------------------
 
@@ -105,21 +103,28 @@ class EvictionSteps:
         :param rows: the nodes to use; None for all.
         :param wanted: for how many slots they are; what a step gives beyond these does not count.
         """
+        known: list[tuple[_Key, EvictionStep]] = []
+        for bound, row in self._candidates(rows, wanted):
+            while known and known[0][0][:3] < bound:
+                yield heapq.heappop(known)[1]
+            for item in self._on_node(row, wanted):
+                heapq.heappush(known, item)
+        while known:
+            yield heapq.heappop(known)[1]
+
+    def _candidates(self, rows: Rows | None, wanted: int) -> Iterator[tuple[Key, int]]:
+        """Yield the least key of a step on each node, and its row, in rising order."""
+        if rows is None:
+            yield from self._bounds.in_order(wanted)
+            return
         keys = self._bounds.keys(wanted)
         left = _among(self._bounds.usable, rows)
-        known: list[tuple[_Key, EvictionStep]] = []
         count = max(_AT_ONCE, wanted)
         while len(left):
-            chosen = _smallest(keys, left, count + 1)
-            bound = None
-            if len(chosen) > count:
-                last = chosen[np.lexsort([key[chosen] for key in reversed(keys)])[-1]]
-                chosen, bound = chosen[chosen != last], _key(keys, last)
-            for row in chosen.tolist():
-                for item in self._on_node(row, wanted):
-                    heapq.heappush(known, item)
-            while known and (bound is None or known[0][0][:3] < bound):
-                yield heapq.heappop(known)[1]
+            chosen = _smallest(keys, left, count)
+            order = np.lexsort([key[chosen] for key in reversed(keys)])
+            for row in chosen[order].tolist():
+                yield key_at(keys, row), row
             left = _without(left, chosen, len(self._table))
             count *= 2
 
@@ -296,9 +301,3 @@ def _smallest(keys: Sequence[np.ndarray], among: np.ndarray, count: int) -> np.n
             break
     chosen.append(among[:count])
     return np.concatenate(chosen)
-
-
-def _key(keys: Sequence[np.ndarray], at: np.intp) -> tuple[_Order, int, int]:
-    """Return the key of one row."""
-    *order, first, row = (key[at].item() for key in keys)
-    return tuple(order), first, row
