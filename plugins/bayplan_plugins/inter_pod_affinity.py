@@ -140,16 +140,17 @@ class InterPodAffinity(Plugin[InterPodAffinityArgs]):
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
         """Name the pods that are in the way, or missing."""
         anti = pod.terms.required_anti_affinity
-        in_the_way = self._in_the_way(pod, nodes)
+        everywhere = nodes.all()
+        in_the_way = self._in_the_way(pod, everywhere)
         terms = pod.terms.required_affinity
-        near = np.ones(len(nodes), dtype=np.bool_)
+        near = np.ones(len(everywhere), dtype=np.bool_)
         if terms:
-            near = self._near_enough(pod, nodes)
-        for row in range(len(nodes)):
-            name, others = nodes.names[row], in_the_way.get(row, ())
+            near = self._near_enough(pod, everywhere)
+        for row in map(nodes.row_at, range(len(nodes))):
+            name, others = everywhere.names[row], in_the_way.get(row, ())
             changes: list[str] = []
             if not near[row]:
-                changes += [self._wanted(pod, term, nodes, row) for term in terms]
+                changes += [self._wanted(pod, term, everywhere, row) for term in terms]
             if others:
                 whose = "the pod's" if anti else "their"
                 changes.append(f"{_named(others)} ended, as {whose} anti-affinity asks")

@@ -117,12 +117,12 @@ class NodeAffinity(Plugin[NodeAffinityArgs]):
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
         """Suggest the labels that a node lacks, or the mistake in the selector."""
-        for row in np.flatnonzero(~required_match(pod.spec, nodes)).tolist():
-            node = NodeRow(nodes.table, row)
+        for place in np.flatnonzero(~required_match(pod.spec, nodes)).tolist():
+            node = NodeRow(nodes.table, nodes.row_at(place))
             change, count = unmet(pod.spec, node.name, node.labels)
             if change:
                 cost = 1.0 if change.startswith("with ") else 3.0 + 0.1 * count
-                yield Remedy(f"would fit on {node.name} {change}", row, cost)
+                yield Remedy(f"would fit on {node.name} {change}", node.row, cost)
 
 
 def _named(term: NodeSelectorTerm) -> frozenset[str] | None:

@@ -72,10 +72,10 @@ class NodePorts(Plugin[Args]):
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
         """Name the pods that have the ports."""
         snapshot = self.handle.snapshot
-        for row, keys in enumerate(nodes.table.pods):
+        for node in nodes:
             holders = [
                 (key, taken)
-                for key in keys
+                for key in nodes.table.pods[node.row]
                 if (taken := _clash(pod, snapshot.placed[key][0])) is not None
             ]
             if holders:
@@ -84,9 +84,9 @@ class NodePorts(Plugin[Args]):
                 )
                 pods = " and ".join(short_key(key) for key, _ in holders)
                 pods += " has it" if len(holders) == 1 else " have it"
-                text = f"would fit on {nodes.names[row]} if host port {ports} was free"
+                text = f"would fit on {node.name} if host port {ports} was free"
                 ends = tuple(key for key, _ in holders)
-                yield Remedy(f"{text} ({pods})", row, float(len(holders)), ends=ends)
+                yield Remedy(f"{text} ({pods})", node.row, float(len(holders)), ends=ends)
 
     @hookimpl
     def slots(self, nodes: NodeView) -> IntColumn:

@@ -48,5 +48,6 @@ class NodeUnschedulable(Plugin[Args]):
     @hookimpl
     def remedies(self, nodes: NodeView) -> Iterable[Remedy]:
         """Suggest uncordoning a node."""
-        for row in np.flatnonzero(nodes.unschedulable).tolist():
-            yield Remedy(f"would fit on {nodes.names[row]} if that node was uncordoned", row, 1.0)
+        names = nodes.table.names
+        for row in map(nodes.row_at, np.flatnonzero(nodes.unschedulable).tolist()):
+            yield Remedy(f"would fit on {names[row]} if that node was uncordoned", row, 1.0)

@@ -124,9 +124,9 @@ class NodeVolumeLimits(Plugin[Args]):
         }
         full = sum((column > 0).astype(np.int64) for column in excess.values())
         for driver, column in excess.items():
-            for row in np.flatnonzero((column > 0) & (full == 1)).tolist():
-                count = int(column[row])
+            for place in np.flatnonzero((column > 0) & (full == 1)).tolist():
+                count, row = int(column[place]), nodes.row_at(place)
                 what = f"{count} volume{'s'[: count > 1]} of {driver} fewer"
                 verb = "was" if count == 1 else "were"
-                text = f"would fit on {nodes.names[row]} if {what} {verb} in use there"
+                text = f"would fit on {nodes.table.names[row]} if {what} {verb} in use there"
                 yield Remedy(text, row, float(count), frees=True)

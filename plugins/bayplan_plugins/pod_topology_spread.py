@@ -157,16 +157,17 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
         changes: dict[int, list[str]] = {}
         for constraint in hard:
             codes = nodes.label(constraint.key).codes
-            skews = self._skews(pod, constraint, hard, nodes, state)
-            for row in np.flatnonzero(codes < 0).tolist():
-                changes.setdefault(row, []).append(f"if it had the label {constraint.key}")
-            for row in np.flatnonzero((codes >= 0) & (skews > constraint.max_skew)).tolist():
-                needed = f"with maxSkew {int(skews[row])} over {constraint.key}"
+            skews = nodes.pick(self._skews(pod, constraint, hard, nodes.all(), state))
+            for place in np.flatnonzero(codes < 0).tolist():
+                changes.setdefault(place, []).append(f"if it had the label {constraint.key}")
+            for place in np.flatnonzero((codes >= 0) & (skews > constraint.max_skew)).tolist():
+                needed = f"with maxSkew {int(skews[place])} over {constraint.key}"
                 text = f"{needed} (now {constraint.max_skew})"
-                changes.setdefault(row, []).append(text)
-        for row, texts in changes.items():
-            cost = 2.0 + 0.1 * len(texts)
-            yield Remedy(f"would fit on {nodes.names[row]} {' and '.join(texts)}", row, cost)
+                changes.setdefault(place, []).append(text)
+        for place, texts in changes.items():
+            cost, row = 2.0 + 0.1 * len(texts), nodes.row_at(place)
+            text = f"would fit on {nodes.table.names[row]} {' and '.join(texts)}"
+            yield Remedy(text, row, cost)
 
     def _skews(
         self,

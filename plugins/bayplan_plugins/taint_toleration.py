@@ -55,10 +55,11 @@ class TaintToleration(Plugin[Args]):
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
         """Suggest tolerations, or the end of the conditions behind a node's taints."""
         changes = [_change(taints, pod.spec.tolerations) for taints in nodes.taint_sets]
-        for row, code in enumerate(nodes.taint_codes.tolist()):
+        for place, code in enumerate(nodes.taint_codes.tolist()):
             if changes[code]:
-                cost = 1.0 + 0.5 * len(nodes.taint_sets[code])
-                yield Remedy(f"would fit on {nodes.names[row]} if {changes[code]}", row, cost)
+                cost, row = 1.0 + 0.5 * len(nodes.taint_sets[code]), nodes.row_at(place)
+                text = f"would fit on {nodes.table.names[row]} if {changes[code]}"
+                yield Remedy(text, row, cost)
 
 
 _CONDITIONS = {

@@ -120,7 +120,7 @@ class VolumeRestrictions(Plugin[Args]):
         in_use = self._in_use(pod)
         names = " and ".join(dict.fromkeys(user.key for _, user in in_use))
         claims = " and ".join(dict.fromkeys(key for key, _ in in_use))
-        for row in range(len(nodes)) if in_use else ():
+        for row in map(nodes.row_at, range(len(nodes))) if in_use else ():
             text = f"would fit when {names} has ended, which uses {claims}"
             ends = tuple(dict.fromkeys(user.key for _, user in in_use))
             yield Remedy(text, row, cost=2.0, ends=ends)

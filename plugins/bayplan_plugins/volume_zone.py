@@ -125,14 +125,16 @@ class VolumeZone(Plugin[Args]):
         if isinstance(found, str):
             return
         masks = [_elsewhere([one], nodes) for one in found]
-        for row in np.flatnonzero(_elsewhere(found, nodes)).tolist():
-            away = [one for one, mask in zip(found, masks, strict=True) if mask[row]]
+        for place in np.flatnonzero(_elsewhere(found, nodes)).tolist():
+            row = nodes.row_at(place)
+            away = [one for one, mask in zip(found, masks, strict=True) if mask[place]]
             places = dict.fromkeys(
                 f"{_KEYS[one.key].rpartition('/')[2]} {' or '.join(sorted(one.values))}"
                 for one in away
             )
             volumes = dict.fromkeys(one.volume for one in away)
-            text = f"would fit on {nodes.names[row]} if that node were in {' and '.join(places)}"
+            name = nodes.table.names[row]
+            text = f"would fit on {name} if that node were in {' and '.join(places)}"
             yield Remedy(f"{text}, as volume {' and '.join(volumes)} is", row, cost=4.0)
 
 

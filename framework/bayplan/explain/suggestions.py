@@ -16,7 +16,7 @@ from bayplan.explain.options import Option, Suggestion, change_only, joined
 from bayplan.naming import natural_key
 from bayplan.plugin.base import Remedy, Unit
 from bayplan.plugin.decision import Outcome
-from bayplan.profiles.runtime import HookCall, Runtime, guard
+from bayplan.profiles.runtime import Runtime, guard
 from bayplan.snapshot import NodeRow, NodeView, PodInfo, Snapshot
 
 __all__ = ["Diagnosis"]
@@ -31,6 +31,10 @@ _COMPARED = 8
 _SMALL = 16
 _MOST_ALONE = 32
 _NEVER = 10**9
+_MOST_ASKED = 512
+"""Of so many nodes that the same plugins refuse, a pod's remedies are compared."""
+_MOST_ASKED_OF_LARGE = 32
+"""Of so many for each member of a large gang."""
 _MOST_EMPTIED = 20_000
 """In how large a cluster, by its pods, it is tried what would fit without them."""
 _MIRROR = "kubernetes.io/config.mirror"
@@ -260,7 +264,6 @@ class Diagnosis:
         ``compared`` is how many nodes of one kind are compared by the pods that would have to end.
         """
         found = self.evaluator.evaluate(pod)
-        allowed = None if rows is None else set(rows.tolist())
         if found.refusal is not None:
             calls = [c for c in self.runtime["remedies"] if c.name == found.refusal[0]]
         elif found.failure is not None:
@@ -270,13 +273,14 @@ class Diagnosis:
         else:
             skipped = found.skipped["pre_filter"]
             calls = [c for c in self.runtime["remedies"] if c.name not in skipped]
+        asked, size = self._worth_asking(pod, found, rows, unit), len(self.snapshot.nodes)
         anywhere: list[Remedy] = []
         by_row: dict[int, dict[str, Remedy]] = {}
         for call in calls:
-            for remedy in self._offers(call, pod, found):
+            for remedy in guard(call, _as_remedies, call(pod, asked, found.state), size):
                 if remedy.row is None:
                     anywhere.append(remedy)
-                elif found.refusal is None and (allowed is None or remedy.row in allowed):
+                elif found.refusal is None:
                     best = by_row.setdefault(remedy.row, {})
                     if call.name not in best or remedy.cost < best[call.name].cost:
                         best[call.name] = remedy
@@ -284,10 +288,39 @@ class Diagnosis:
         anywhere.sort(key=lambda remedy: (remedy.cost, natural_key(remedy.text)))
         return [remedy.text for remedy in anywhere], options
 
-    def _offers(self, call: HookCall, pod: PodInfo, found: Evaluation) -> list[Remedy]:
-        view = self.snapshot.view()
-        asked = view if found.failure is None else NodeView(view.table, found.failure.rows)
-        return guard(call, _as_remedies, call(pod, asked, found.state), len(view))
+    def _worth_asking(
+        self, pod: PodInfo, found: Evaluation, rows: Rows | None, unit: frozenset[str]
+    ) -> NodeView:
+        """Return the nodes to ask plugins about, by columns: those that may lack the least.
+
+        Of the nodes that the same plugins refuse, a few are enough. The fewer pods a unit has, the
+        more of them are asked about.
+        """
+        table = self.snapshot.nodes
+        if found.failure is not None:
+            return NodeView(table, found.failure.rows)
+        most = _MOST_ASKED if len(unit) <= _SMALL else _MOST_ASKED_OF_LARGE
+        own = np.arange(len(table)) if rows is None else rows
+        if len(own) <= most or found.refusal is not None:
+            return NodeView(table, rows)
+        kinds = np.zeros(len(own), dtype=np.int64)
+        for column in found.filters:
+            kinds = np.unique(2 * kinds + column.mask[own], return_inverse=True)[1]
+        order = np.lexsort((self._lacking(pod, own), kinds))
+        place = np.arange(len(own)) - np.searchsorted(kinds[order], kinds[order])
+        return NodeView(table, np.sort(own[order[place < most]]))
+
+    def _lacking(self, pod: PodInfo, rows: Rows) -> npt.NDArray[np.float64]:
+        """Return what nodes lack for a pod by amounts, as the sum of its shares of what they offer.
+
+        Nodes that are too small come last.
+        """
+        table, lacking = self.snapshot.nodes, np.zeros(len(rows))
+        for name, need in pod.requests.items():
+            offered, used = table.allocatable_of(name, rows), table.used_of(name, rows)
+            lacking += np.maximum(need - (offered - used), 0) / np.maximum(offered, 1)
+            lacking[offered < need] = np.inf
+        return lacking
 
     def _verified(
         self,
@@ -495,16 +528,16 @@ class Diagnosis:
         """
         table = self.snapshot.nodes
         found = self.evaluator.evaluate(pod)
-        amounts = [*table.allocatable_columns.values(), table.taint_codes]
-        masks = [column.mask for column in found.filters]
-        kinds: dict[tuple[int, ...], int] = {}
-        chosen = []
-        for row in range(len(table)) if rows is None else rows.tolist():
-            refused = (bool(mask[row]) for mask in masks)
-            kind = (*(int(column[row]) for column in amounts), *refused)
-            kinds[kind] = kinds.get(kind, 0) + 1
-            if kinds[kind] <= _MOST_ROWS_TRIED:
-                chosen.append(row)
+        own = np.arange(len(table)) if rows is None else rows
+        kinds = np.zeros(len(own), dtype=np.int64)
+        for column in (*table.allocatable_columns.values(), table.taint_codes):
+            _, values = np.unique(column[own], return_inverse=True)
+            kinds = np.unique(kinds * (len(own) + 1) + values, return_inverse=True)[1]
+        for filtered in found.filters:
+            kinds = np.unique(2 * kinds + filtered.mask[own], return_inverse=True)[1]
+        order = np.argsort(kinds, kind="stable")
+        place = np.arange(len(own)) - np.searchsorted(kinds[order], kinds[order])
+        chosen: list[int] = np.sort(own[order[place < _MOST_ROWS_TRIED]]).tolist()
         return chosen
 
     def _most_promising(self, unit: Unit) -> tuple[str, Rows | None]:

@@ -390,6 +390,9 @@ def network_tree() -> NetworkTree | None:
 def remedies(pod: PodInfo, nodes: NodeView, state: CycleState) -> Iterable[Remedy]:
     """Offer small changes that would undo this plugin's refusals, for ``bayplan explain``.
 
+    ``nodes`` are some of the nodes in a large cluster; a remedy's row is that of the table of all
+    nodes (``NodeRow.row``, ``NodeView.row_at``).
+
     Also called when the plugin's own ``pre_filter`` refused the pod; remedies have no row then.
     """
     raise AssertionError

@@ -397,6 +397,10 @@ class NodeView:
         found = self.table.ports_in_use(protocol, port)
         return {ip: self.pick(_read_only(column)) for ip, column in found.items()}
 
+    def row_at(self, place: int) -> int:
+        """Return the row in the table of a node of the view."""
+        return place if self.rows is None else int(self.rows[place])
+
     def pick(self, column: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
         """Return the view's part of a column over all nodes."""
         return column if self.rows is None else column[self.rows]

@@ -269,7 +269,7 @@ class NodeResourcesFit(Plugin[NodeResourcesFitArgs]):
         for resource, need in self._needs(pod):
             if resource in served:
                 continue
-            most = int(nodes.allocatable(resource).max(initial=0))
+            most = int(nodes.all().allocatable(resource).max(initial=0))
             if most < need:
                 what = f"offers {resource}" if not most else f"offers {_amount(resource, need)}"
                 limit = f"; the largest offers {_amount(resource, most)}" if most else ""

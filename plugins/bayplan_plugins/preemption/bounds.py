@@ -26,7 +26,7 @@ ANY = 1 << 20
 Key = tuple[tuple[float, ...], int, int]
 """The least order of a step of a row, the first row of its gang, and the row."""
 _MANY = 16
-"""All rows are sorted anew once one in so many has changed."""
+"""All rows are sorted again once one in so many has changed."""
 
 
 def key_at(keys: Sequence[np.ndarray], row: int) -> Key:

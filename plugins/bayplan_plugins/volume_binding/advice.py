@@ -28,15 +28,16 @@ _MOST_NODES = 64
 def advice(finder: VolumeFinder, volumes: PodVolumes, nodes: NodeView) -> Iterator[Remedy]:
     """Yield remedies for nodes that are refused for a single reason, up to 64 per reason."""
     refused = list(finder.refused(volumes))
-    reasons = np.zeros(len(nodes), dtype=np.int64)
+    reasons = np.zeros(len(nodes.table), dtype=np.int64)
     for _, mask in refused:
         reasons += mask
     for reason, mask in refused:
-        for row in np.flatnonzero(mask & (reasons == 1))[:_MOST_NODES].tolist():
+        alone = nodes.pick(mask & (reasons == 1))
+        for row in map(nodes.row_at, np.flatnonzero(alone)[:_MOST_NODES].tolist()):
             text = _text(finder, volumes, reason, row)
             if text:
                 cost = 1.0 if reason == NO_STORAGE else 3.0
-                yield Remedy(f"would fit on {nodes.names[row]} {text}", row, cost)
+                yield Remedy(f"would fit on {nodes.table.names[row]} {text}", row, cost)
 
 
 def wrong_claims(pod: PodInfo, snapshot: Snapshot) -> Iterator[Remedy]:
