@@ -99,3 +99,26 @@ def test_everything_and_the_changes_since_make_the_same_rows() -> None:
     fresh = json.loads(feed.everything())
     for kind in ("nodes", "pods", "units"):
         assert rows[kind] == fresh[kind]
+
+
+def test_looks_at_a_few_nodes_each_show_all_in_the_end() -> None:
+    feed, simulation = live()
+    start = json.loads(feed.everything())["version"]
+    simulation.create([make_node(f"more-{index}", cpu=10) for index in range(30)])
+    simulation.create([make_pod(f"p{index}", cpu=1) for index in range(20)])
+    simulation.run()
+    viewer, looks = feed.join(start), 0
+    assert feed.cluster_view is not None
+    while feed.cluster_view.is_behind:
+        feed.look(0.0, most=7)
+        looks += 1
+    assert looks == 5
+    seen: dict[str, set[str]] = {"nodes": set(), "pods": set(), "units": set()}
+    for patch in received(viewer):
+        for kind, names in seen.items():
+            assert len(patch.get(kind, ())) <= 7
+            names.update(patch.get(kind, ()))
+    assert {f"more-{index}" for index in range(30)} <= seen["nodes"]
+    assert {f"default/p{index}" for index in range(20)} <= seen["pods"] & seen["units"]
+    rows = json.loads(feed.everything())
+    assert rows["pods"].keys() >= {f"default/p{index}" for index in range(20)}

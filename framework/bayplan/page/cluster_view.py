@@ -5,6 +5,7 @@ Rows are made only for what has changed since the last look, so that a look cost
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -269,14 +270,23 @@ class ClusterView:
 
     # Looking ---------------------------------------------------------------------------------
 
-    def look(self) -> Changes:
+    @property
+    def is_behind(self) -> bool:
+        """Whether something has changed that no look has seen."""
+        changed = self._changed_nodes or self._changed_pods or self._changed_units
+        return bool(changed) or self._every_node
+
+    def look(self, most: int | None = None) -> Changes:
         """Make the rows of what has changed since the last look, and take a sample of the whole.
 
+        :param most: of how many nodes, pods and jobs at most; the others are left to later looks.
+            None for all.
         :raises PluginError: when a plugin raises.
         """
         changes = Changes()
         snapshot = self.scheduler.snapshot
-        snapshot.sync()
+        if most is None:
+            snapshot.sync()
         tree = self._network()
         if tree is not self._tree:
             self._tree = tree
@@ -285,19 +295,18 @@ class ClusterView:
         if self._every_node:
             self._changed_nodes |= self.nodes.keys() | set(snapshot.nodes.names)
             self._every_node = False
-        for name in sorted(self._changed_nodes, key=natural_key):
+        for name in sorted(_taken(self._changed_nodes, most), key=natural_key):
             self._look_at_node(name, changes)
         self._look_at_decisions()
-        for key in self._changed_pods:
+        for key in _taken(self._changed_pods, most):
             changes.pods[key] = self.pods.get(key)
-        for key in self._changed_units:
+        for key in _taken(self._changed_units, most):
             unit = self._unit(key)
             if unit is None:
                 self.units.pop(key, None)
             else:
                 self.units[key] = unit
             changes.units[key] = unit
-        self._changed_nodes, self._changed_pods, self._changed_units = set(), set(), set()
         self.sample()
         return changes
 
@@ -559,3 +568,10 @@ class ClusterView:
             self.floor,
         )
         return {**everything.as_json(), "machines": self.machines.rows}
+
+
+def _taken(changed: set[str], most: int | None) -> set[str]:
+    """Take at most so many names out of a set; return them."""
+    taken = set(changed) if most is None else set(itertools.islice(changed, most))
+    changed -= taken
+    return taken

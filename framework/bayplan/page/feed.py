@@ -24,6 +24,9 @@ _EVERY = 0.5
 """Seconds between two looks while somebody looks on."""
 _UNSEEN = 5.0
 """Seconds between two looks otherwise: what happened is to be seen later."""
+_MOST = 2000
+"""Nodes, pods and jobs of one look while somebody looks on: more would keep others waiting."""
+_MOST_UNSEEN = 250
 _ORGANISATION = 2.0
 """Seconds between two looks at the queues and pools."""
 _KEPT = 200
@@ -92,20 +95,22 @@ class Feed:
         looked = 0.0
         while True:
             await asyncio.sleep(_EVERY)
-            if not self._viewers and loop.time() - looked < _UNSEEN:
+            behind = self.cluster_view is not None and self.cluster_view.is_behind
+            if not self._viewers and not behind and loop.time() - looked < _UNSEEN:
                 continue
             looked = loop.time()
             try:
-                self.look(looked)
+                self.look(looked, _MOST if self._viewers else _MOST_UNSEEN)
             except BayplanError as exc:
                 _log.warning("the page is not up to date: %s", exc)
             except Exception:
                 _log.exception("the page is not up to date")
 
-    def look(self, at: float) -> None:
+    def look(self, at: float, most: int | None = None) -> None:
         """Look once, and send what has changed.
 
         :param at: the time in seconds, by which queues and pools are looked at less often.
+        :param most: of how many nodes, pods and jobs at most; None for all.
         :raises BayplanError: when a plugin raises.
         """
         cluster_view = self.cluster_view
@@ -113,7 +118,7 @@ class Feed:
             return
         if self._before is not None:
             self._before()
-        changes = cluster_view.look()
+        changes = cluster_view.look(most)
         patch: dict[str, Any] = changes.as_json() if changes else {}
         patch |= self._rest(cluster_view, at)
         if not patch:

@@ -97,8 +97,10 @@ class JobWaits:
         key = _job_of(pod)
         job = self._jobs.get(key)
         if job is None:
-            since = self._now() - self._age(pod)
-            job = self._jobs[key] = _Job(max(since, self._left.pop(key, since)))
+            left = self._left.pop(key, -math.inf)
+            # The age of a job that runs already does not matter.
+            since = None if pod.pod.spec.node_name else max(left, self._now() - self._age(pod))
+            job = self._jobs[key] = _Job(since)
         known = pod.key in job.pods
         job.pods[pod.key] = pod
         if not pod.pod.spec.node_name:
