@@ -41,7 +41,7 @@ from bayplan.errors import (
 
 __all__ = ["Reader", "Reflector", "ReflectorHealth"]
 
-_PAGE = 500
+_PAGE = 2000
 _FIRST_WAIT = 0.2
 _LONGEST_WAIT = 10.0
 _ABSENT_WAIT = 30.0
@@ -202,19 +202,30 @@ class Reflector:
         self.unreadable.clear()
         found: dict[str, ApiObject] = {}
         query = self._resource.query | ({} if size is None else {"limit": str(size)})
-        while True:
-            content = await self._reader.request("GET", self._resource.watched, query=query)
-            try:
-                page = _read_list.decode(content)
-            except msgspec.DecodeError as exc:
-                raise Transient(f"{self._resource.name}: the list is truncated: {exc}") from None
-            for raw in page.items or ():
-                key, obj = self._read(raw)
-                if obj is not None:
-                    found[key] = obj
-            if not page.metadata.continue_:
-                return found, page.metadata.resource_version
-            query["continue"] = page.metadata.continue_
+        asked = asyncio.create_task(self._page(query))
+        try:
+            while True:
+                page = await asked
+                more = page.metadata.continue_
+                if more:
+                    # The server makes the next page while this one is read.
+                    asked = asyncio.create_task(self._page(query | {"continue": more}))
+                    await asyncio.sleep(0)
+                for raw in page.items or ():
+                    key, obj = self._read(raw)
+                    if obj is not None:
+                        found[key] = obj
+                if not more:
+                    return found, page.metadata.resource_version
+        finally:
+            asked.cancel()
+
+    async def _page(self, query: Mapping[str, str]) -> _List:
+        content = await self._reader.request("GET", self._resource.watched, query=query)
+        try:
+            return _read_list.decode(content)
+        except msgspec.DecodeError as exc:
+            raise Transient(f"{self._resource.name}: the list is truncated: {exc}") from None
 
     # Watching --------------------------------------------------------------------------------
 
