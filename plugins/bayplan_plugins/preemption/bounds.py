@@ -8,7 +8,8 @@ up to date by the rows that changed.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot import NodeTable
 from bayplan.snapshot.row_changes import Rows
 from bayplan_plugins.preemption.columns import EvictionColumns
+from bayplan_plugins.shared.victims import EvictionCost
 
 __all__ = ["ANY", "Key", "StepBounds", "key_at"]
 
@@ -25,6 +27,7 @@ ANY = 1 << 20
 
 Key = tuple[tuple[float, ...], int, int]
 """The least order of a step of a row, the first row of its gang, and the row."""
+_MOST_REMEMBERED = 10_000
 _MANY = 16
 """All rows are sorted again once one in so many has changed."""
 
@@ -33,6 +36,14 @@ def key_at(keys: Sequence[np.ndarray], row: int) -> Key:
     """Return the key of one row."""
     *order, first, _ = (key.item(row) for key in keys)
     return tuple(order), first, row
+
+
+class _Remembered(NamedTuple):
+    """A cost, the rows that it follows from, and in which refresh it was found."""
+
+    at: int
+    rows: Rows
+    cost: EvictionCost | None
 
 
 class _Order:
@@ -116,6 +127,8 @@ class StepBounds:
     """The rows that take fewer pods than their amounts allow."""
     least: IntColumn
     """How many pods have to go at least for one more to fit."""
+    slots: IntColumn
+    """How many of the pods each node takes now."""
 
     def __init__(
         self,
@@ -135,10 +148,14 @@ class StepBounds:
 
     def _reset(self, size: int) -> None:
         self._order: _Order | None = None
+        self._looks = 0
+        self._changed_at = np.zeros(size, dtype=np.int64)
+        """In which refresh each row changed last."""
+        self._costs: dict[Hashable, _Remembered] = {}
         self.usable, self.short, self.otherwise, self._beyond, self._within = np.zeros(
             (5, size), dtype=np.bool_
         )
-        self.now, self.most, self.more, self.least, self._most_slots, self._slots = np.zeros(
+        self.now, self.most, self.more, self.least, self._most_slots, self.slots = np.zeros(
             (6, size), dtype=np.int64
         )
         self._for_slots = 1
@@ -158,12 +175,31 @@ class StepBounds:
             self._reset(len(slots))
             rows = np.arange(len(slots))
         else:
-            differs = (slots != self._slots) | (within != self._within)
+            differs = (slots != self.slots) | (within != self._within)
             differs[stale] = True
             rows = np.flatnonzero(differs)
-        self._slots, self._within = slots, within
+        self.slots, self._within = slots, within
+        self._looks += 1
         if len(rows):
+            self._changed_at[rows] = self._looks
             self._fill(rows)
+
+    def remembered(
+        self, what: Hashable, rows: Rows, find: Callable[[], EvictionCost | None]
+    ) -> EvictionCost | None:
+        """Return a cost that follows from some rows alone, found again only if any has changed.
+
+        :param what: which cost it is.
+        """
+        known = self._costs.get(what)
+        if known is not None and self._changed_at[rows].max(initial=0) <= known.at:
+            if np.array_equal(known.rows, rows):
+                return known.cost
+        if len(self._costs) >= _MOST_REMEMBERED:
+            self._costs.clear()
+        cost = find()
+        self._costs[what] = _Remembered(self._looks, rows, cost)
+        return cost
 
     @property
     def amounts_decide(self) -> bool:
@@ -173,7 +209,7 @@ class StepBounds:
     def _fill(self, rows: Rows) -> None:
         """Compute the bounds of some rows."""
         now, most = self.columns.slots(self._needs, rows)
-        slots = self._slots[rows]
+        slots = self.slots[rows]
         otherwise = slots < now
         candidate = self._within[rows] & (self.columns.count(self._protect)[rows] > 0)
         short = ~otherwise & (most <= now) & self._alike

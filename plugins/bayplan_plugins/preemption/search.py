@@ -135,8 +135,8 @@ class VictimSearch:
 
     def _missing(self, placement: Placement) -> int:
         """Return how many more slots than there are now the unit needs at least."""
-        slots = np.minimum(self._handle.free_slots(self.steps.pod), len(self._unit.pods))
-        free = int(slots.sum() if placement.rows is None else slots[placement.rows].sum())
+        slots = self.steps.slots if placement.rows is None else self.steps.slots[placement.rows]
+        free = int(np.minimum(slots, len(self._unit.pods)).sum())
         return max(1, self._unit.min_placed - free)
 
     def estimate(self, placement: Placement) -> EvictionCost | None:
@@ -144,8 +144,12 @@ class VictimSearch:
 
         For members that differ, the slots are those of the largest, so all steps may be enough.
         """
-        victims: list[PodInfo] = []
         missing = self._missing(placement)
+        what = ("estimate", missing)
+        return self.steps.remembered(what, placement, lambda: self._estimate(placement, missing))
+
+    def _estimate(self, placement: Placement, missing: int) -> EvictionCost | None:
+        victims: list[PodInfo] = []
         steps = self.steps.in_order(placement.rows, missing)
         for step in itertools.chain(steps, self._emptied(placement)):
             victims += step.victims
@@ -158,7 +162,12 @@ class VictimSearch:
 
     def least_cost(self, placement: Placement) -> EvictionCost:
         """Return a lower bound of what the victims cost, not a tight one."""
-        return self.steps.least_cost(placement.rows, self._missing(placement))
+        missing = self._missing(placement)
+        found = self.steps.remembered(
+            ("least", missing), placement, lambda: self.steps.least_cost(placement.rows, missing)
+        )
+        assert found is not None, "there is a bound for any nodes"
+        return found
 
     def _place_without(
         self, placement: Placement, victims: Sequence[PodInfo]

@@ -8,14 +8,14 @@ may come next: those with the least bounds, until all others cost more for certa
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from bayplan import Handle, PodInfo, Unit
-from bayplan.plugin.hookspecs import BoolColumn
+from bayplan import Handle, Placement, PodInfo, Unit
+from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot.row_changes import Rows
 from bayplan_plugins.preemption.bounds import ANY, Key, key_at
 from bayplan_plugins.preemption.columns import PODS, needs_of
@@ -79,6 +79,23 @@ class EvictionSteps:
         self._bounds.refresh(handle.free_slots(self.pod), within)
         self.amounts_decide = self._bounds.amounts_decide
         """Whether no node takes more pods than its amounts allow."""
+
+    @property
+    def slots(self) -> IntColumn:
+        """How many of the pods each node takes now."""
+        return self._bounds.slots
+
+    def remembered(
+        self, what: Hashable, placement: Placement, find: Callable[[], EvictionCost | None]
+    ) -> EvictionCost | None:
+        """Return a cost for a placement, found again only if any of its nodes has changed.
+
+        :param what: which cost it is, besides the placement.
+        """
+        rows = placement.rows
+        if rows is None or not placement.name:
+            return find()
+        return self._bounds.remembered((what, placement.name), rows, find)
 
     def short(self, rows: Rows | None) -> Rows:
         """Return the rows where, by the amounts, no eviction lets one more pod fit.
