@@ -141,14 +141,23 @@ class ClusterView:
 
     # The watch -------------------------------------------------------------------------------
 
-    def handle(self, event: WatchEvent) -> None:
-        """Note what an event changes."""
+    @property
+    def time(self) -> PodTimes:
+        """The time now."""
+        return PodTimes(self.scheduler.now, self.scheduler.unix_time)
+
+    def handle(self, event: WatchEvent, at: PodTimes | None = None) -> None:
+        """Note what an event changes.
+
+        :param at: when it came; None for now.
+        """
+        at = at or self.time
         if event.type is WatchType.RESYNC:
-            self._resync(event.objects)
+            self._resync(event.objects, at)
             return
         obj, deleted = event.obj, event.type is WatchType.DELETED
         if isinstance(obj, Pod):
-            self._on_pod(obj, deleted)
+            self._on_pod(obj, deleted, at)
         elif isinstance(obj, Node):
             self._changed_nodes.add(obj.metadata.name)
         elif isinstance(obj, ResourceClaim):
@@ -159,30 +168,30 @@ class ClusterView:
             else:
                 self._every_node = True
 
-    def _resync(self, objects: Iterable[object]) -> None:
+    def _resync(self, objects: Iterable[object], at: PodTimes) -> None:
         there = list(objects)
         keys = {one.key for one in there if isinstance(one, Pod)}
         for key in [key for key in self._alive if key not in keys]:
-            self._on_pod(self._alive[key], deleted=True)
+            self._on_pod(self._alive[key], deleted=True, at=at)
         self._claims.clear()
         for one in there:
             if isinstance(one, Pod):
-                self._on_pod(one, deleted=False)
+                self._on_pod(one, deleted=False, at=at)
             elif isinstance(one, ResourceClaim):
                 self._on_claim(one, deleted=False)
         self._every_node = True
 
-    def _on_pod(self, pod: Pod, deleted: bool) -> None:
-        key, now = pod.key, self.scheduler.now
+    def _on_pod(self, pod: Pod, deleted: bool, at: PodTimes) -> None:
+        key, now = pod.key, at.now
         row = self.pods.get(key)
         old = self._alive.get(key)
         if row is None or (old is None and not deleted):
             # A pod of the same name that was made again is another one.
-            row = self._new_row(pod, row)
+            row = self._new_row(pod, row, at)
         gone = deleted or pod.status.phase in _ENDED
         node = pod.spec.node_name
         # What was seen to change changes now; what is seen for the first time says when it did.
-        times = PodTimes(now, self.scheduler.unix_time) if old is None else None
+        times = at if old is None else None
         if node and not row.node and (not gone or old is None):
             row.node = node
             since = now if times is None else times.bound(pod)
@@ -214,11 +223,11 @@ class ClusterView:
         self._changed_pods.add(key)
         self._changed_units.add(row.unit)
 
-    def _new_row(self, pod: Pod, before: PodRow | None) -> PodRow:
+    def _new_row(self, pod: Pod, before: PodRow | None, at: PodTimes) -> PodRow:
         info = self.scheduler.snapshot.living.get(pod.key) or PodInfo(pod)
         unit = info.gang or _job_of(pod)
         requests = info.requests
-        created = PodTimes(self.scheduler.now, self.scheduler.unix_time).created(pod)
+        created = at.created(pod)
         # A pod that holds a GPU for those that share it has none of its own.
         gpus = 0 if is_reservation(pod) else gpu_count(requests)
         row = PodRow(unit, created, requests.get("cpu", 0), gpus)

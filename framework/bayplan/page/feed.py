@@ -14,6 +14,7 @@ from bayplan.cluster.protocol import WatchEvent
 from bayplan.errors import BayplanError
 from bayplan.page.cluster_view import ClusterView
 from bayplan.page.content import content, organisation
+from bayplan.page.pod_times import PodTimes
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import problem_lines
 
@@ -27,6 +28,9 @@ _UNSEEN = 5.0
 _MOST = 2000
 """Nodes, pods and jobs of one look while somebody looks on: more would keep others waiting."""
 _MOST_UNSEEN = 250
+_EVENTS = 4
+"""Events that are read for each of these."""
+_MOST_UNREAD = 100_000
 _ORGANISATION = 2.0
 """Seconds between two looks at the queues and pools."""
 _KEPT = 200
@@ -63,6 +67,7 @@ class Feed:
         self.version = 0
         self._viewers: set[asyncio.Queue[str | None]] = set()
         self._sent: deque[tuple[int, str]] = deque(maxlen=_KEPT)
+        self._unread: deque[tuple[WatchEvent, PodTimes]] = deque()
         self._events = 0
         self._waits = 0
         self._samples: tuple[float, int] = (-1.0, 0)
@@ -80,14 +85,28 @@ class Feed:
             self.cluster_view.follow(scheduler)
 
     def handle(self, event: WatchEvent) -> None:
-        """Note an event of the watch, after the scheduler has seen it."""
+        """Note an event of the watch, after the scheduler has seen it; looks read it later."""
         if self.cluster_view is None:
             return
-        try:
-            self.cluster_view.handle(event)
-        except Exception:
-            # A fault of the page must not end the watch that it shares.
-            _log.exception("the page is not up to date")
+        self._unread.append((event, self.cluster_view.time))
+        if len(self._unread) > _MOST_UNREAD:
+            self._read(1)
+
+    def _read(self, most: int) -> None:
+        """Read some of the events that came."""
+        for _ in range(min(most, len(self._unread))):
+            event, at = self._unread.popleft()
+            try:
+                assert self.cluster_view is not None, "it saw the event"
+                self.cluster_view.handle(event, at)
+            except Exception:
+                _log.exception("the page is not up to date")
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something has happened that no look has seen."""
+        behind = self.cluster_view is not None and self.cluster_view.is_behind
+        return bool(self._unread) or behind
 
     async def run(self) -> None:
         """Look at the cluster until cancelled."""
@@ -95,8 +114,7 @@ class Feed:
         looked = 0.0
         while True:
             await asyncio.sleep(_EVERY)
-            behind = self.cluster_view is not None and self.cluster_view.is_behind
-            if not self._viewers and not behind and loop.time() - looked < _UNSEEN:
+            if not self._viewers and not self.is_behind and loop.time() - looked < _UNSEEN:
                 continue
             looked = loop.time()
             try:
@@ -118,6 +136,7 @@ class Feed:
             return
         if self._before is not None:
             self._before()
+        self._read(len(self._unread) if most is None else _EVENTS * most)
         changes = cluster_view.look(most)
         patch: dict[str, Any] = changes.as_json() if changes else {}
         patch |= self._rest(cluster_view, at)
@@ -208,4 +227,5 @@ class Feed:
 
     def pod_of(self, unit: str) -> Pod | None:
         """Return a pod that stands for a unit, a pending one if there is any."""
+        self._read(len(self._unread))
         return self.cluster_view.pod_of(unit) if self.cluster_view is not None else None
