@@ -223,11 +223,18 @@ class Ledger:
         self._charge_claims(pod)
         self._version += 1
 
+    @property
+    def _counts_nothing(self) -> bool:
+        """Whether there is no queue that counts pods; a system that nobody uses costs nothing."""
+        return self._stale or not len(self._tree)
+
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if self._rules.claim is None and self._counts_nothing:
+            return
         claims = self._claims_of(pod)
         if claims:
             (self._users.placed if placed else self._users.removed)(pod)
-        if self._stale:
+        if self._counts_nothing:
             return
         if not placed:
             self._take_back(self._used, pod.key, self._tree.use)
@@ -256,6 +263,8 @@ class Ledger:
         if self._stale:
             return
         self._version += 1
+        if not len(self._tree) and self._rules.claim is None:
+            return
         if not added:
             self._take_back(self._asked, pod.key, self._ask)
             self._charge_claims(pod)
