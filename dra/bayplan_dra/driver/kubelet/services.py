@@ -119,7 +119,8 @@ def registration_handler(
         return registration.PluginInfo(
             type="DRAPlugin",
             name=driver,
-            endpoint=str(endpoint),
+            # The kubelet runs in another folder.
+            endpoint=str(endpoint.absolute()),
             supported_versions=VERSIONS,
         )
 
