@@ -53,15 +53,23 @@ def kubeconfig(face: Face, tmp_path: Path) -> Path:
     return path
 
 
+# Whoever started the tests in the background may have had them ignore Ctrl-C. Nothing may run in
+# this process between fork and exec: gRPC's threads, which other tests started, do not outlive it.
+_HEEDS_CTRL_C = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from bayplan.cli import main
+main()
+"""
+
+
 def bench(kubeconfig: Path, *more: str, name: str = "live") -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bayplan.cli", "bench", name, "--nodes", "20"]
+    command = [sys.executable, "-c", _HEEDS_CTRL_C, "bench", name, "--nodes", "20"]
     return subprocess.Popen(
         [*command, "--pods", "40", "--kubeconfig", str(kubeconfig), *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Whoever started the tests in the background may have had them ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
