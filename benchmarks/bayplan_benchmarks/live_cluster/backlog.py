@@ -24,7 +24,7 @@ from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import BayplanError
 from bayplan_benchmarks.live_cluster.bound import BoundPods
 from bayplan_benchmarks.live_cluster.cleanup import Cleanup
-from bayplan_benchmarks.live_cluster.connection import create_namespace, on_cluster, say
+from bayplan_benchmarks.live_cluster.connection import in_own_namespace, on_cluster, say
 from bayplan_benchmarks.live_cluster.objects import LABEL, Workload, bound_pods, pods, surroundings
 from bayplan_benchmarks.live_cluster.preflight import Served
 from bayplan_benchmarks.live_cluster.requests import at_once, create
@@ -67,15 +67,10 @@ class _Backlog:
             "waiting pods; all is deleted at the end"
         )
         cleanup = Cleanup(self._transport, self._run, workload.namespace, self._served)
-        try:
-            await create_namespace(self._transport, workload.namespace, self._run)
+        async with in_own_namespace(cleanup):
             for some in (surroundings(workload), bound_pods(workload, bound), pods(workload)):
                 await at_once(lambda obj: create(self._transport, obj, "v1"), some)
             figures = await self._drain(workload, bound)
-        finally:
-            say(f"deleting {workload.namespace} and everything with the label {LABEL}={self._run}")
-            left = await cleanup.all()
-            say(f"could not delete {'; '.join(left)}" if left else "all is deleted")
         given = {"nodes": nodes, "boundPods": bound, "waitingPods": waiting}
         return BenchmarkResult(given, figures)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
@@ -15,11 +15,12 @@ from bayplan.benchmark import BenchmarkResult, ClusterTarget
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import AlreadyExists, ClusterError, InputError
+from bayplan_benchmarks.live_cluster.cleanup import Cleanup
 from bayplan_benchmarks.live_cluster.objects import LABEL
 from bayplan_benchmarks.live_cluster.preflight import Served, check_rights, look_at
 from bayplan_benchmarks.live_cluster.requests import create
 
-__all__ = ["create_namespace", "on_cluster", "say"]
+__all__ = ["in_own_namespace", "on_cluster", "say"]
 
 _Run = Callable[[Transport, Served], Awaitable[BenchmarkResult]]
 
@@ -54,8 +55,21 @@ async def _on_cluster(target: ClusterTarget, run: _Run) -> BenchmarkResult:
         await transport.close()
 
 
-async def create_namespace(transport: Transport, name: str, run: str) -> None:
-    """Create the namespace of a run, so that pods can be created there."""
+@asynccontextmanager
+async def in_own_namespace(cleanup: Cleanup) -> AsyncIterator[None]:
+    """Create the namespace of a run; at the end of the block, delete all of the run."""
+    name, run = cleanup.namespace, cleanup.run
+    try:
+        await _create_namespace(cleanup.transport, name, run)
+        yield
+    finally:
+        say(f"deleting {name} and everything with the label {LABEL}={run}")
+        left = await cleanup.all()
+        say(f"could not delete {'; '.join(left)}" if left else "all is deleted")
+
+
+async def _create_namespace(transport: Transport, name: str, run: str) -> None:
+    """Create a namespace, so that pods can be created there."""
     await create(transport, Namespace(ObjectMeta(name=name, labels={LABEL: run})), "v1")
     # Pods are refused until there is this account; a controller may take its time.
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}

@@ -19,7 +19,7 @@ from bayplan.errors import BayplanError, ClusterError
 from bayplan.live.app import LiveApp
 from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan_benchmarks.live_cluster.cleanup import Cleanup
-from bayplan_benchmarks.live_cluster.connection import create_namespace, on_cluster, say
+from bayplan_benchmarks.live_cluster.connection import in_own_namespace, on_cluster, say
 from bayplan_benchmarks.live_cluster.creator import Times
 from bayplan_benchmarks.live_cluster.objects import DEVICES, GANG, LABEL, Workload, surroundings
 from bayplan_benchmarks.live_cluster.preflight import Served
@@ -61,17 +61,12 @@ class _Bench:
         say(f"on {self._transport.url}: {_announced(workloads)}; all is deleted at the end")
         cleanup = Cleanup(self._transport, self._run, namespace, self._served)
         figures: dict[str, float] = {}
-        try:
-            await create_namespace(self._transport, namespace, self._run)
+        async with in_own_namespace(cleanup):
             for workload in workloads:
                 prefix = "" if workload.kind == "plain" else f"{workload.kind}."
                 for name, value in (await self._measured(workload)).items():
                     figures[f"{prefix}{name}"] = value
                 await cleanup.empty()
-        finally:
-            say(f"deleting {namespace} and everything with the label {LABEL}={self._run}")
-            left = await cleanup.all()
-            say(f"could not delete {'; '.join(left)}" if left else "all is deleted")
         return BenchmarkResult(_sizes(workloads), figures)
 
     def _workloads(self, nodes: int, pods: int) -> list[Workload]:

@@ -24,7 +24,6 @@ __all__ = ["ANY", "Key", "StepBounds", "key_at"]
 ANY = 1 << 20
 """How many slots a node may have that refuses the pod though its amounts are free."""
 
-
 Key = tuple[tuple[float, ...], int, int]
 """The least order of a step of a row, the first row of its gang, and the row."""
 _MOST_REMEMBERED = 10_000
