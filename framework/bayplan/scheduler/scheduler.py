@@ -439,6 +439,8 @@ class Scheduler:
             if before is None or before.outcome is not Outcome.UNSCHEDULABLE:
                 # It was not tried since; what is known of it is from before it lost its nodes.
                 before = Decision(unit.key, number, state.now)
+            # What is read in trials is forgotten with them, and read again in the next.
+            self._prepare()
             result = profile.cycle.make_room(unit, before, number, state.now, action)
             if queued.refused_like and not result.decision.message:
                 why = f"skipped: equivalent to {queued.refused_like}, which did not fit."

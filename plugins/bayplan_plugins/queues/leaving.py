@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
 from bayplan import Handle, PodInfo
 from bayplan.dialects.reading import timestamp
+from bayplan.plugin.hookspecs import IntColumn
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.gpus.vendors.kai.requests import known_share
 
-__all__ = ["is_stuck", "leaving_pods"]
+__all__ = ["LeavingPods", "freed", "is_stuck", "leaving_pods"]
 
 _STUCK_AFTER = 60.0
 """Seconds beyond its grace period after which a pod that has not ended counts as stuck."""
@@ -18,7 +26,106 @@ def is_stuck(handle: Handle, pod: PodInfo) -> bool:
     return handle.unix_time > timestamp(meta.deletion_timestamp) + grace + _STUCK_AFTER
 
 
+class _TerminatingPods:
+    """The placed pods that are terminating, with their nodes, by key; follows the snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.pods = {key: pair for key, pair in snapshot.placed.items() if pair[0].terminating}
+        snapshot.on_pod(self._moved)
+
+    def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if placed and pod.terminating:
+            self.pods[pod.key] = pod, node
+        elif not placed:
+            self.pods.pop(pod.key, None)
+
+
 def leaving_pods(handle: Handle) -> list[tuple[PodInfo, str]]:
-    """Return the pods that are terminating and not stuck, with their nodes."""
-    placed = handle.snapshot.placed.values()
-    return [pair for pair in placed if pair[0].terminating and not is_stuck(handle, pair[0])]
+    """Return the pods that are terminating and not stuck, with their nodes, by key."""
+    known = handle.snapshot.shared(_TerminatingPods, _TerminatingPods)
+    return [pair for _, pair in sorted(known.pods.items()) if not is_stuck(handle, pair[0])]
+
+
+def freed(handle: Handle, leaving: Iterable[tuple[PodInfo, str]]) -> dict[str, IntColumn]:
+    """Return what each node has free once pods have left it, by resource; "pods" are slots."""
+    table = handle.snapshot.nodes
+    names = {"pods", *table.used_columns, *table.allocatable_columns}
+    free = {name: table.allocatable(name) - table.used(name) for name in names}
+    for pod, node in leaving:
+        row = table.row_of.get(node)
+        if row is None:
+            continue
+        free["pods"][row] += 1
+        for name, amount in pod.requests.items():
+            if name in free:
+                free[name][row] += amount
+    return free
+
+
+class LeavingPods:
+    """Leaving pods, and which of them matter to whom.
+
+    What the pods of many evictions leave is mostly taken already, by nominated nodes. A search
+    takes only those off their nodes that leave something for the pods it places.
+
+    :param pods: the leaving pods with their nodes.
+    :param later: what each node has free once they have left, see :func:`freed`.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        pods: Sequence[tuple[PodInfo, str]],
+        later: Mapping[str, IntColumn],
+    ) -> None:
+        row_of = handle.snapshot.nodes.row_of
+        known = [(pod, node) for pod, node in pods if node in row_of]
+        self._pods = [pod for pod, _ in known]
+        self._on: dict[str, list[int]] = {}
+        for index, (_, node) in enumerate(known):
+            self._on.setdefault(node, []).append(index)
+        rows = np.array([row_of[node] for _, node in known], np.intp)
+        table = handle.snapshot.nodes
+        self._free = {name: column[rows] for name, column in later.items()}
+        self._offered = {name: table.allocatable(name)[rows] > 0 for name in later}
+        self._beyond = np.array(
+            [_reaches_beyond(pod) or known_share(pod) is not None for pod in self._pods], bool
+        )
+
+    def on(self, nodes: Iterable[str]) -> list[PodInfo]:
+        """Return those on some nodes, by name."""
+        found = (self._on.get(node, ()) for node in dict.fromkeys(nodes))
+        return [self._pods[index] for indices in found for index in indices]
+
+    def helping(self, asking: Iterable[PodInfo]) -> list[PodInfo]:
+        """Return the pods without which a node, if no other pod goes, may take an asking pod.
+
+        :returns: also those that may keep pods off other nodes than their own.
+        """
+        kinds = {pod.facts: pod for pod in asking}.values()
+        if any(_reaches_beyond(pod) for pod in kinds):
+            return list(self._pods)
+        helps = self._beyond.copy()
+        for pod in kinds:
+            helps |= self._fits(pod)
+        return [self._pods[index] for index in np.flatnonzero(helps).tolist()]
+
+    def _fits(self, pod: PodInfo) -> npt.NDArray[np.bool_]:
+        """Tell of each leaving pod whether its node takes another one by its amounts."""
+        fits = self._free["pods"] > 0
+        for name, need in pod.requests.items():
+            # What a node does not offer as an amount may come from device classes.
+            if name in self._free:
+                fits &= (self._free[name] >= need) | ~self._offered[name]
+        return fits
+
+
+def _reaches_beyond(pod: PodInfo) -> bool:
+    """Tell whether a pod may matter on other nodes than its own."""
+    spec = pod.pod.spec
+    return bool(
+        pod.terms
+        or pod.facts.uses_claims
+        or spec.resource_claims
+        or spec.topology_spread_constraints
+    )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bayplan import Handle, Placement, PodInfo, Unit
-from bayplan_plugins.queues.leaving import leaving_pods
+from bayplan_plugins.queues.leaving import LeavingPods, freed, leaving_pods
 from bayplan_plugins.queues.policy import EvictionCandidates, EvictionPlan, Moves, Step
 from bayplan_plugins.shared.moving import placed_again
 from bayplan_plugins.shared.victims import Evictable
@@ -36,6 +36,7 @@ class VictimSearch:
         self._plan = plan
         self._evictable = Evictable.by(unit, handle)
         self._placements = 0
+        self._leaving = LeavingPods(handle, (), {})
 
     def run(self) -> EvictionPlan | None:
         """Return the first eviction plan found in the candidates's order, None for none.
@@ -44,8 +45,13 @@ class VictimSearch:
         room, for which it waits.
         """
         leaving = leaving_pods(self._handle)
+        gone = [pod for pod, _ in leaving]
+        if leaving:
+            self._leaving = LeavingPods(self._handle, leaving, freed(self._handle, leaving))
+            if self._plan.moves is Moves.NONE:
+                gone = self._leaving.helping(self._unit.pods)
         with self._handle.snapshot.trial():
-            self._remove([pod for pod, _ in leaving])
+            self._take_off(gone)
             plan = self._found()
         if plan is None:
             return None
@@ -111,7 +117,13 @@ class VictimSearch:
         return None
 
     def _remove(self, step: Step) -> None:
-        for pod in step:
+        """Take victims off their nodes, and with them the pods that are leaving these nodes."""
+        placed = self._handle.snapshot.placed
+        nodes = [placed[pod.key][1] for pod in step if pod.key in placed]
+        self._take_off((*step, *self._leaving.on(nodes)))
+
+    def _take_off(self, pods: Iterable[PodInfo]) -> None:
+        for pod in pods:
             self._handle.snapshot.remove_pod(pod.key)
 
     # Reprieve ------------------------------------------------------------------------------

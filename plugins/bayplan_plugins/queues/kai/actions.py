@@ -19,7 +19,7 @@ from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
 from bayplan_plugins.gpus.vendors.kai.requests import GpuSizes
 from bayplan_plugins.queues.kai.args import KaiQueueArgs
 from bayplan_plugins.queues.kai.capacity import over_quota
-from bayplan_plugins.queues.kai.jobs import Job, Jobs
+from bayplan_plugins.queues.kai.jobs import Job, Jobs, RunningJobs
 from bayplan_plugins.queues.kai.min_runtime import (
     ReclaimResolution,
     preempt_min_runtime,
@@ -73,6 +73,7 @@ class Actions:
         self._shares = shares
         self._queue_of = queue_of
         self._movers = Movers(handle)
+        self._running_jobs = RunningJobs(handle, jobs)
         self._resolution = ReclaimResolution(args.reclaim_resolve_method)
         self._gpus = GpuSizes(handle.snapshot)
         self._groups = handle.snapshot.shared(GpuGroups, GpuGroups)
@@ -163,8 +164,7 @@ class Actions:
         if nodes is None:
             return None
         used = set(nodes.values())
-        placed = self._handle.snapshot.placed
-        waited_for = [pod for pod in leaving if placed[pod.key][1] in used]
+        waited_for = [pod for pod, node in leaving if node in used]
         return EvictionPlan((waited_for,), nodes)
 
     def _consolidate(self, candidate: _Candidate) -> Way | None:
@@ -321,7 +321,7 @@ class Actions:
         """Tell whether the cluster has enough GPUs that are free, or become free, for a unit."""
         table = self._handle.snapshot.nodes
         free = np.maximum(table.allocatable(_GPU) - table.used(_GPU), 0).sum()
-        leaving = sum(self._gpus_of(pod) for pod in self._movers.leaving())
+        leaving = sum(self._gpus_of(pod) for pod, _ in self._movers.leaving())
         needed = sum(self._gpus_of(pod) for pod in unit.pods)
         return bool(needed <= free + self._groups.free_parts() + leaving + EPSILON)
 
@@ -330,15 +330,10 @@ class Actions:
 
     def _running(self, may_go: Callable[[str, PodInfo], bool]) -> list[Job]:
         """Return the preemptible jobs that hold nodes, of those queues and pods that may go."""
-        pods: dict[str, list[PodInfo]] = {}
-        for pod, _ in self._handle.snapshot.placed.values():
-            if not pod.terminating:
-                pods.setdefault(pod.gang or pod.key, []).append(pod)
-        jobs = []
-        for own in pods.values():
-            queue = self._queue_of(own[0])
-            if queue not in self._ledger.tree.row_of or not may_go(queue, own[0]):
-                continue
-            if self._jobs.is_preemptible(own[0]):
-                jobs.append(self._jobs.job(own, queue))
-        return jobs
+        rows = self._ledger.tree.row_of
+
+        def queue_of(pod: PodInfo) -> str | None:
+            queue = self._queue_of(pod)
+            return queue if queue in rows else None
+
+        return self._running_jobs.preemptible(queue_of, may_go)

@@ -48,11 +48,12 @@ class Estimate:
             name: table.allocatable(name) - table.used(name) for name in names
         }
         """What is free by resource, one number a node row, before anybody leaves."""
-        self._later = {name: column.copy() for name, column in self.now.items()}
-        self._move(self._later, leaving, 1)
-        self._move(self._later, coming, -1)
+        self.later = {name: column.copy() for name, column in self.now.items()}
+        """What will be free once they have left and come."""
+        self._move(self.later, leaving, 1)
+        self._move(self.later, coming, -1)
         self._steps: Sequence[object] = ()
-        self._without = {name: column.copy() for name, column in self._later.items()}
+        self._without = {name: column.copy() for name, column in self.later.items()}
 
     def may_hold(
         self,
@@ -64,7 +65,7 @@ class Estimate:
         known = len(self._steps)
         if tuple(steps[:known]) != self._steps:
             known = 0
-            self._without = {name: column.copy() for name, column in self._later.items()}
+            self._without = {name: column.copy() for name, column in self.later.items()}
         gone = (pod for _, step in steps[known:] for pod in step)
         self._move(self._without, ((pod, placed[pod.key][1]) for pod in gone), 1)
         self._steps = tuple(steps)

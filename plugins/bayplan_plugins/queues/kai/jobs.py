@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bayplan import Handle, PodInfo, Unit
@@ -13,7 +13,7 @@ from bayplan.dialects.reading import timestamp
 from bayplan_plugins.queues.kai.capacity import is_preemptible
 from bayplan_plugins.shared.moving import started_at
 
-__all__ = ["Job", "Jobs", "Part", "has_surplus", "pod_order", "whole_of"]
+__all__ = ["Job", "Jobs", "Part", "RunningJobs", "has_surplus", "pod_order", "whole_of"]
 
 _TASK_PRIORITY = "kai.scheduler/task-priority"
 
@@ -190,6 +190,61 @@ class Jobs:
     def _is_active(self, pod: PodInfo) -> bool:
         """Tell whether a pod holds a node, or has one nominated."""
         return not pod.terminating and pod.key in self._handle.snapshot.placed
+
+
+class RunningJobs:
+    """The jobs that hold nodes. One that has not changed is not looked up again."""
+
+    def __init__(self, handle: Handle, jobs: Jobs) -> None:
+        self._handle = handle
+        self._jobs = jobs
+        self._pods: dict[str, dict[str, PodInfo]] = {}
+        """The pods that hold nodes and do not leave them, by their key, by that of their job."""
+        self._known: dict[str, tuple[Gang | None, KaiPodGroup | None, Job]] = {}
+        handle.snapshot.on_pod(self._moved)
+        handle.snapshot.on_living(self._lives)
+
+    def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
+        key = pod.gang or pod.key
+        self._known.pop(key, None)
+        if placed and not pod.terminating:
+            self._pods.setdefault(key, {})[pod.key] = pod
+            return
+        pods = self._pods.get(key)
+        if pods is not None:
+            pods.pop(pod.key, None)
+            if not pods:
+                del self._pods[key]
+
+    def _lives(self, pod: PodInfo, added: bool) -> None:
+        self._known.pop(pod.gang or pod.key, None)
+
+    def preemptible(
+        self, queue_of: Callable[[PodInfo], str | None], may_go: Callable[[str, PodInfo], bool]
+    ) -> list[Job]:
+        """Return the preemptible jobs whose queue, and first pod, may go.
+
+        :param queue_of: returns the queue of a pod, None where it has none that is known.
+        """
+        found = []
+        for key, pods in self._pods.items():
+            first = next(iter(pods.values()))
+            queue = queue_of(first)
+            if queue is not None and may_go(queue, first) and self._jobs.is_preemptible(first):
+                found.append(self._job(key, pods, queue))
+        return found
+
+    def _job(self, key: str, pods: Mapping[str, PodInfo], queue: str) -> Job:
+        first = next(iter(pods.values()))
+        gang = self._handle.gang(key).gang if first.gang is not None else None
+        group = self._jobs.group_of(first)
+        known = self._known.get(key)
+        if known is not None and known[0] is gang and known[1] is group:
+            if known[2].queue == queue:
+                return known[2]
+        job = self._jobs.job(list(pods.values()), queue)
+        self._known[key] = gang, group, job
+        return job
 
 
 def whole_of(gang: Gang | None, active: Iterable[PodInfo], pending: Iterable[PodInfo]) -> Part:

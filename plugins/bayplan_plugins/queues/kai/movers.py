@@ -8,7 +8,7 @@ import msgspec
 
 from bayplan import Handle, PodInfo
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.queues.leaving import is_stuck
+from bayplan_plugins.queues.leaving import leaving_pods
 
 __all__ = ["Movers", "arrive"]
 
@@ -18,8 +18,6 @@ class Movers:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._terminating: dict[str, PodInfo] = {}
-        handle.snapshot.on_pod(self._moved)
         self._nodes: dict[str, tuple[PodInfo, str]] = {}
 
     def add(self, moves: Mapping[str, str]) -> None:
@@ -31,16 +29,9 @@ class Movers:
             meta = msgspec.structs.replace(pod.metadata, name=f"{pod.metadata.name}-moved")
             self._nodes[key] = (PodInfo(msgspec.structs.replace(pod, metadata=meta)), node)
 
-    def leaving(self) -> list[PodInfo]:
-        """Return the pods that are terminating and not stuck."""
-        leaving = sorted(self._terminating.items())
-        return [pod for _, pod in leaving if not is_stuck(self._handle, pod)]
-
-    def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
-        if placed and pod.terminating:
-            self._terminating[pod.key] = pod
-        elif not placed:
-            self._terminating.pop(pod.key, None)
+    def leaving(self) -> list[tuple[PodInfo, str]]:
+        """Return the pods that are terminating and not stuck, with their nodes."""
+        return leaving_pods(self._handle)
 
     def coming(self) -> list[tuple[PodInfo, str]]:
         """Return stand-ins for moved pods that have not left yet, with their new nodes."""

@@ -22,6 +22,7 @@ from bayplan_plugins.queues.kai.movers import Movers, arrive
 from bayplan_plugins.queues.kai.shares import FairShares
 from bayplan_plugins.queues.kai.standings import Head, Standings
 from bayplan_plugins.queues.kai.turns import next_pods
+from bayplan_plugins.queues.leaving import LeavingPods
 from bayplan_plugins.queues.policy import EvictionPlan
 
 __all__ = ["Scenario", "ScenarioSearch", "Way"]
@@ -80,11 +81,10 @@ class ScenarioSearch:
         self._jobs = jobs
         self._shares = shares
         self._groups = handle.snapshot.shared(GpuGroups, GpuGroups)
-        placed = handle.snapshot.placed
-        self._leaving = movers.leaving()
         self._coming = movers.coming()
-        leaving = [(pod, placed[pod.key][1]) for pod in self._leaving]
+        leaving = movers.leaving()
         self._estimate = Estimate(handle, leaving, self._coming)
+        self._leaving = LeavingPods(handle, leaving, self._estimate.later)
         self._simulated = 0
 
     def run(self, unit: Unit, queue: str, way: Way) -> EvictionPlan | None:
@@ -104,7 +104,7 @@ class ScenarioSearch:
         """Return the unit's nodes once pods that are about to leave have left; None for none."""
         snapshot = self._handle.snapshot
         with snapshot.trial():
-            arrive(snapshot, self._leaving, self._coming)
+            arrive(snapshot, self._leaving.helping(unit.pods), self._coming)
             return self._place(unit)
 
     # Scenarios ---------------------------------------------------------------------------
@@ -156,8 +156,10 @@ class ScenarioSearch:
         snapshot = self._handle.snapshot
         victims = scenario.victims
         where = {pod.key: self._place_of(pod) for pod in victims}
+        leaving = self._leaving.helping((*unit.pods, *victims))
+        leaving += self._leaving.on(snapshot.placed[pod.key][1] for pod in victims)
         with snapshot.trial():
-            arrive(snapshot, self._leaving, self._coming)
+            arrive(snapshot, leaving, self._coming)
             for pod in victims:
                 snapshot.remove_pod(pod.key)
             placed = self._place_all(unit, queue, scenario)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cmp_to_key
+from functools import cached_property, cmp_to_key
 
 import numpy as np
 
@@ -81,7 +81,12 @@ class _Victims:
     """What is left of a job in the line of victims."""
 
     job: Job
-    held: AmountRows
+    ledger: Ledger
+
+    @cached_property
+    def held(self) -> AmountRows:
+        """What its pods hold; asked of those alone that come first in their line."""
+        return self.ledger.sum_of(self.job.pods)
 
 
 def victim_line(
@@ -97,7 +102,7 @@ def victim_line(
     lines: dict[int, list[tuple[object, _Victims]]] = {}
     for job in jobs:
         row = shares.tree.row_of[job.queue]
-        lines.setdefault(row, []).append(_entry(_Victims(job, ledger.sum_of(job.pods))))
+        lines.setdefault(row, []).append(_entry(_Victims(job, ledger)))
     for line in lines.values():
         heapq.heapify(line)
     nothing = np.zeros(len(shares.tree.resources))
@@ -112,7 +117,7 @@ def victim_line(
         yield victims.job, pods
         left = without(victims.job, pods)
         if left.pods:
-            heapq.heappush(lines[row], _entry(_Victims(left, ledger.sum_of(left.pods))))
+            heapq.heappush(lines[row], _entry(_Victims(left, ledger)))
         elif not lines[row]:
             del lines[row]
 
