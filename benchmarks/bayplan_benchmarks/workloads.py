@@ -87,7 +87,8 @@ def run(
     for obj in cluster_objects:
         cluster.create(obj)
     cluster.deliver()
-    scheduler.step()
+    while scheduler.step():
+        cluster.deliver()
     waiting = list(pods)
     collect_rarely()
     started = time.perf_counter()

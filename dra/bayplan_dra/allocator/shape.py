@@ -7,8 +7,12 @@ from collections.abc import Hashable, Sequence
 from bayplan_dra.allocator.model import AllocatedState, Interrupt
 from bayplan_dra.allocator.requests import ClaimToAllocate
 from bayplan_dra.allocator.table import DeviceTable, bits
+from bayplan_dra.allocator.traits import TraitReader
 
 __all__ = ["Shapes"]
+
+_MOST_KNOWN = 10_000
+"""So many traits, and readers of them, are remembered."""
 
 
 class Shapes:
@@ -20,6 +24,8 @@ class Shapes:
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
+        self._by_traits: dict[Hashable, int] = {}
+        self._readers: dict[Hashable, TraitReader] = {}
 
     def key(
         self,
@@ -39,8 +45,7 @@ class Shapes:
         constraints = tuple(constraint for claim in claims for constraint in claim.constraints)
         shape = table.shapes.get((levels, wanted, constraints))
         if shape is None:
-            made = self._make(table, claims, levels, interrupt)
-            shape = self._numbers.setdefault(made, len(self._numbers))
+            shape = self._number(table, claims, levels, interrupt, (levels, wanted, constraints))
             table.shapes[levels, wanted, constraints] = shape
         titles = tuple(claim.label for claim in claims)
         in_use, shared = table.in_use(state), table.shared_in_use(state)
@@ -60,6 +65,37 @@ class Shapes:
             for name in table.devices[device].spec.capacity
         )
         return shape, wanted, titles, in_use, order, shared, counters, shares
+
+    def _number(
+        self,
+        table: DeviceTable,
+        claims: Sequence[ClaimToAllocate],
+        levels: tuple[str, ...],
+        interrupt: Interrupt | None,
+        asked: Hashable,
+    ) -> int:
+        """Return the number of a table's shape, if possible without evaluating any selector."""
+        reader = self._readers.get(asked)
+        if reader is None:
+            if len(self._readers) >= _MOST_KNOWN:
+                self._readers.clear()
+            reader = self._readers[asked] = TraitReader(table, claims, levels)
+        traits = reader(table)
+        known = self._by_traits.get((asked, traits)) if traits is not None else None
+        if known is not None:
+            return known
+        made = self._make(table, claims, levels, interrupt)
+        shape = self._numbers.setdefault(made, len(self._numbers))
+        # What is said of a selector that fails may name what the others do not have.
+        if traits is not None and not self._fails(table, claims):
+            if len(self._by_traits) >= _MOST_KNOWN:
+                self._by_traits.clear()
+            self._by_traits[asked, traits] = shape
+        return shape
+
+    def _fails(self, table: DeviceTable, claims: Sequence[ClaimToAllocate]) -> bool:
+        ways = (way for one in claims for request in one.requests for way in request.ways)
+        return any(table.filtered(way).failures for way in ways)
 
     def _make(
         self,

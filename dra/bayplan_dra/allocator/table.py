@@ -128,6 +128,7 @@ class DeviceTable:
     :ivar divided: the hardware that is divided into devices, one for each counter set.
     :ivar shareable: the devices that claims can share, one bit each.
     :ivar reaches: how near each device is.
+    :ivar all_local: whether all devices are in the host itself.
     :ivar shapes: a cache of :class:`.shape.Shapes`.
     """
 
@@ -154,7 +155,7 @@ class DeviceTable:
         self.all = (1 << len(self.devices)) - 1
         self.needs: list[Mapping[CounterKey, Amount]] = [counter_needs(d) for d in self.devices]
         self.reaches = tuple(reach_of(device) for device in self.devices)
-        self._all_local = not any(self.reaches)
+        self.all_local = not any(self.reaches)
         self.divided = tuple(self._divided())
         self.host: Host | None = None
         if limits is not None:
@@ -213,7 +214,7 @@ class DeviceTable:
 
     def turns(self, state: AllocatedState) -> Sequence[Turn]:
         """Return whose turn it is among equal devices; empty where all devices are local."""
-        if self._all_local:
+        if self.all_local:
             return ()
         turns = []
         for reach, device in zip(self.reaches, self.devices, strict=True):

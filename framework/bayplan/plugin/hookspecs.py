@@ -197,11 +197,12 @@ def overdue() -> Overdue | None:
 
 
 @hookspec
-def prepare() -> None:
+def prepare() -> bool | None:
     """Read what is new in the cluster, so that the next unit need not wait for it.
 
     Called when no unit is left to try, after changes, and again and again while the many nodes of
-    a large cluster are read. What it leaves undone is done when needed.
+    a large cluster are read. What would take long is read in parts: return True if there is more
+    to read. What it leaves undone is done when needed.
     """
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from bayplan.api import ApiObject, ComputePool, ResourceClaim, ResourceSlice
@@ -101,22 +102,31 @@ class _Devices:
 class PoolDevices:
     """The devices of a snapshot, and what claims hold of them.
 
-    What is known of a node is kept until its devices change. ``version`` changes with the devices,
-    and not with what claims hold.
+    What is known of a node is kept until its devices change. Nothing is read before the first
+    question: a cluster may have devices and no pools.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._index = index = DeviceIndex()
+        self._snapshot = snapshot
+        self._version = 0
         self._known: dict[str, tuple[DeviceSelector | None, Sequence[_Devices]]] = {}
         self._listed: dict[str, tuple[DeviceSelector | None, Sequence[ListedDevice]]] = {}
-        self.version = 0
-        self._follow(snapshot, ResourceSlice, index.put)
-        self._follow(snapshot, DeviceTaintRule, index.put_rule)
-        self._follow(snapshot, ResourceClaim, index.put_claim)
 
-    def _follow(
-        self, snapshot: Snapshot, type_: type[Obj], put: Callable[[Obj, bool], set[str]]
-    ) -> None:
+    @property
+    def version(self) -> int:
+        """Changes with the devices, and not with what claims hold."""
+        assert self._index is not None
+        return self._version
+
+    @cached_property
+    def _index(self) -> DeviceIndex:
+        index = DeviceIndex()
+        self._follow(ResourceSlice, index.put)
+        self._follow(DeviceTaintRule, index.put_rule)
+        self._follow(ResourceClaim, index.put_claim)
+        return index
+
+    def _follow(self, type_: type[Obj], put: Callable[[Obj, bool], set[str]]) -> None:
         def changed(old: Obj | None, new: Obj | None) -> None:
             obj = old if new is None else new
             assert obj is not None, "a change is of something"
@@ -124,13 +134,13 @@ class PoolDevices:
             for node in nodes:
                 self._known.pop(node, None)
             if type_ is not ResourceClaim:
-                self.version += 1
+                self._version += 1
                 for node in nodes:
                     self._listed.pop(node, None)
 
-        for obj in snapshot.objects(type_).values():
+        for obj in self._snapshot.objects(type_).values():
             changed(None, obj)
-        snapshot.on_object(type_, changed)
+        self._snapshot.on_object(type_, changed)
 
     def of(self, node: str, selector: DeviceSelector | None) -> Sequence[_Devices]:
         """Return what becomes of the devices of a node that its pool selects."""

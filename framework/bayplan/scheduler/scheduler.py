@@ -112,6 +112,8 @@ class Scheduler:
         self._reported_at = (0, 0)
         self._admitted_at = -1
         self._prepared_at = -1
+        self._reading = False
+        """Whether nodes, or what plugins prepare, are read in parts, and some are left."""
         self._overdue_at: float | None = None
         cluster.watch(self.handle)
 
@@ -265,8 +267,7 @@ class Scheduler:
             state.network_status.write()
             if self._demand.tell() or waited:
                 return True
-            self._prepare()
-            return False
+            return self._prepare()
         try:
             self._cycle(queued)
         except BaseException:
@@ -280,9 +281,12 @@ class Scheduler:
 
         Nothing may be decided before all of them are read.
         """
-        if self._state.snapshot.sync(_NODES_A_STEP):
+        if not self._state.snapshot.sync(_NODES_A_STEP):
+            self._reading = True
+        elif not self._reading:
             return False
-        self._call("prepare")
+        more = self._call("prepare")
+        self._reading = more or self._state.snapshot.has_unread_nodes
         return True
 
     def tick(self) -> None:
@@ -314,22 +318,26 @@ class Scheduler:
         self._admitted_at = state.events
         self._call("admit")
 
-    def _prepare(self) -> None:
-        """Let plugins read what is new, after changes, while there is nothing else to do."""
+    def _prepare(self) -> bool:
+        """Let plugins read what is new, after changes; return whether there is more to read."""
         state = self._state
         if state.events == self._prepared_at:
-            return
-        self._prepared_at = state.events
-        self._call("prepare")
+            return False
+        more = self._call("prepare")
+        if not more:
+            self._prepared_at = state.events
+        return more
 
-    def _call(self, hook: str) -> None:
-        """Call a hook without arguments of all plugins that have it."""
+    def _call(self, hook: str) -> bool:
+        """Call a hook without arguments of all plugins; return whether any says yes."""
+        yes = False
         for profile in self._state.profiles.by_name.values():
             for call in profile.runtime[hook]:
                 try:
-                    call()
+                    yes |= bool(call())
                 except PluginError as exc:
                     self._state.recorder.log_failure(exc)
+        return yes
 
     def _report_queues(self) -> bool:
         """Write the statuses of queues, after changes and after what was placed.

@@ -236,6 +236,11 @@ class Snapshot:
             self._apply(waiting)
         return not self._waiting_nodes
 
+    @property
+    def has_unread_nodes(self) -> bool:
+        """Whether ``sync`` has not shown all changes of nodes yet."""
+        return bool(self._waiting_nodes)
+
     def _apply(self, changed: Mapping[str, Node | None]) -> None:
         """Show some nodes, or (None) their end, and the pods on those that are new."""
         rows = self.nodes.row_of

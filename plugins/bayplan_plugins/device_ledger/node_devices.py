@@ -16,6 +16,8 @@ from bayplan_plugins.device_ledger.host_limits import FabricHosts
 __all__ = ["NodeDevices"]
 
 _SPARE = 8
+_READ_AT_ONCE = 2048
+"""Nodes whose devices are read in one go while there is nothing else to do."""
 
 
 class NodeDevices:
@@ -35,6 +37,7 @@ class NodeDevices:
         self._specs: dict[str, tuple[DeviceTable, Mapping[DeviceId, Device]]] = {}
         self._versions: dict[str, int] = {}
         self._version = 0
+        self._unread: dict[str, None] = {}
         self._listeners: list[Callable[[Iterable[str] | None], None]] = []
 
     def __len__(self) -> int:
@@ -47,6 +50,7 @@ class NodeDevices:
         """Add, replace or delete a slice."""
         if new is not None:
             touched = self._inventory.set_slice(new)
+            self._unread |= dict.fromkeys(touched or ())
             if self.hosts.learn(new):
                 self.forget_tables()
             far = any(one.binding_conditions or one.binds_to_node for one in new.spec.devices)
@@ -54,6 +58,8 @@ class NodeDevices:
         else:
             assert old is not None
             touched = self._inventory.delete_slice(old.metadata.name)
+            for name in touched or ():
+                self._unread.pop(name, None)
             self._note_attaching(old.metadata.name, False)
         self.touch(touched)
 
@@ -100,6 +106,17 @@ class NodeDevices:
         (self._attaching.add if attaches else self._attaching.discard)(name)
         if self.attaches != before:
             self.touch(None)
+
+    def read(self) -> bool:
+        """Read the devices of some nodes whose slices are new; return whether there are more."""
+        if not self._unread:
+            return False
+        table = self._snapshot.nodes
+        there = [name for name in self._unread if name in table.row_of]
+        for name in there[:_READ_AT_ONCE]:
+            del self._unread[name]
+            self.table(table.nodes[table.row_of[name]])
+        return len(there) > _READ_AT_ONCE
 
     # Questions -------------------------------------------------------------------------------
 

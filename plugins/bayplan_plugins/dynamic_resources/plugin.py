@@ -182,6 +182,11 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         return self._claims(pod).key
 
     @hookimpl
+    def prepare(self) -> bool:
+        """Read the devices of nodes whose slices are new, some at a time."""
+        return self._ledger.devices.read()
+
+    @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
         """Skip pods without claims; refuse those whose claims no node can serve."""
         claims = self._claims(pod)
