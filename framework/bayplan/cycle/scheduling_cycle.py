@@ -34,7 +34,7 @@ from bayplan.snapshot import NodeRow, PodInfo, Snapshot
 
 __all__ = ["Cycle", "Reserved", "Result", "Waits"]
 
-_MOST_RECORDED = 16
+_MOST_RECORDED = 8
 """Domains that are recorded which would have come next."""
 
 Waits = Mapping[str, Mapping[str, float]]

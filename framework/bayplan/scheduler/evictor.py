@@ -48,7 +48,8 @@ class Evictor:
 
     def in_cooldown(self, pod_key: str) -> bool:
         """Tell whether a pod's eviction was refused less than ``COOLDOWN_SECONDS`` ago."""
-        return self._cooldowns.get(pod_key, -1.0) > self._state.now
+        until = self._cooldowns.get(pod_key)
+        return until is not None and until > self._state.now
 
     def next_times(self) -> list[float]:
         """Return when ``tick`` has something to do, in seconds."""

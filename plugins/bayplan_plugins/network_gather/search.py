@@ -8,8 +8,9 @@ numbers).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from operator import itemgetter
 
 import numpy as np
 
@@ -32,8 +33,13 @@ _MOST_ON_A_NODE = 1 << 20
 """Members that a node takes which nothing limits."""
 
 
-_Offer = tuple[int, Callable[[], Placement]]
-"""What sorts a domain that is offered, and how its placement is made."""
+_Offer = tuple[int, str, int, int]
+"""A domain that is offered: what sorts it, its layer, its place there, and what it offers."""
+_EVERYWHERE = ""
+"""Instead of a layer: the whole cluster."""
+
+
+_FIRST = itemgetter(0)
 
 
 class DomainSearch:
@@ -112,22 +118,26 @@ class DomainSearch:
         refused: list[DomainTrial] = []
         for layer in self._layers():
             self._offer(layer, found, smaller, refused)
-        if self._border is None:
-            last = self._last_resort()
+        last = self._last_resort() if self._border is None else None
+        if last is not None:
             room = last.offered or 0
             if room >= self._size or room < self._least:
-                found.append((int(self._bound_in(ROOT_LAYER)[0]), lambda: last))
+                found.append((int(self._bound_in(ROOT_LAYER)[0]), _EVERYWHERE, 0, room))
             else:
-                smaller.append((room, lambda: last))
+                smaller.append((room, _EVERYWHERE, 0, room))
         # Domains with bound members first, the innermost first; then the others.
-        found.sort(key=lambda item: -item[0])
+        found.sort(key=_FIRST, reverse=True)
         # Placing all members somewhere beats placing most of them near each other.
-        smaller.sort(key=lambda item: -item[0])
-        offers = [make for _, make in (*found, *smaller)]
+        smaller.sort(key=_FIRST, reverse=True)
+        offers = found + smaller
         reason = "" if offers else self._no_domain(refused)
+
+        def made(place: int) -> Placement:
+            _, layer, index, room = offers[place]
+            return last if last and not layer else self._placement(layer, index, room)
+
         # Mostly the first will do.
-        candidates = LazySequence(len(offers), lambda place: offers[place]())
-        return Placements(candidates, refused, reason)
+        return Placements(LazySequence(len(offers), made), refused, reason)
 
     def _layers(self) -> list[str]:
         """Return the layers to try, the innermost first, none outside the border."""
@@ -166,13 +176,13 @@ class DomainSearch:
             "LeastFree": free,
             "OutermostFirst": free[::-1],
         }
-        for index in self._ranked(layer, enough, existing, orders[self._gang.domain_order]):
-            make = partial(self._placement, layer, index, int(offered[index]))
-            found.append((int(existing[index]), make))
+        ranked = self._ranked(layer, enough, existing, orders[self._gang.domain_order])
+        rooms = offered[ranked].tolist()
+        found += zip(existing[ranked].tolist(), repeat(layer), ranked, rooms, strict=False)
         largest = [-offered, *around, *free]
-        for index in self._ranked(layer, least, existing, largest)[:_MOST_RECORDED]:
-            room = int(offered[index])
-            smaller.append((room, partial(self._placement, layer, index, room)))
+        ranked = self._ranked(layer, least, existing, largest)[:_MOST_RECORDED]
+        rooms = offered[ranked].tolist()
+        smaller += zip(rooms, repeat(layer), ranked, rooms, strict=False)
         short = np.flatnonzero(~holds | (offered < self._least))
         for index in _most_promising(short, offered, _MOST_RECORDED):
             domain = self._domain(layer, index)

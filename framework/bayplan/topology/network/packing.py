@@ -44,8 +44,7 @@ class Capacity:
         self.multiples = {layer: n for layer, n in (multiples or {}).items() if n > 1}
         self.raw = slots[tree.order]
         self.in_order = _floored(self.raw, self.multiples.get(NODE_LAYER, 1))
-        self._sums = np.concatenate([[0], np.cumsum(self.in_order)])
-        self._raw_sums = np.concatenate([[0], np.cumsum(self.raw)])
+        self._sums = _running_sums(self.in_order)
         self._floored: dict[int, int] = {}
         if any(layer != NODE_LAYER for layer in self.multiples):
             self._round_down(tree.root)
@@ -74,7 +73,14 @@ class Capacity:
 
     def without_multiples(self, domain: Domain) -> int:
         """Return the number of members that a domain could take without multiples."""
-        return int(self._raw_sums[domain.end] - self._raw_sums[domain.start])
+        return int(self.raw[domain.start : domain.end].sum())
+
+
+def _running_sums(column: IntColumn) -> IntColumn:
+    """Return the sums of the first 0, 1, 2, ... numbers."""
+    sums = np.zeros(len(column) + 1, dtype=np.int64)
+    np.cumsum(column, out=sums[1:])
+    return sums
 
 
 def _floored(slots: IntColumn, multiple: int) -> IntColumn:
