@@ -36,7 +36,12 @@ from bayplan_plugins.gpus.node_gpus import NodeGpus
 from bayplan_plugins.gpus.published import PublishedNodes, nics_of_devices
 from bayplan_plugins.gpus.requests import GpuRequests, Requests, decides
 from bayplan_plugins.gpus.resources import gpu_count, shares_gpus
-from bayplan_plugins.gpus.vendors.adapter import GpusInUse, SourceAdapter, VendorAdapter
+from bayplan_plugins.gpus.vendors.adapter import (
+    GpusInUse,
+    NodeAwareAdapter,
+    SourceAdapter,
+    VendorAdapter,
+)
 from bayplan_plugins.gpus.vendors.adapters import ADAPTERS
 from bayplan_plugins.gpus.vendors.hami.adapter import VirtualGpuAdapter
 from bayplan_plugins.gpus.vendors.hami.settings import HamiArgs
@@ -60,6 +65,7 @@ UNKNOWN = NO_CODE
 """The code of a node whose machine is not known."""
 _GPUS = "GPUs"
 _TOPOLOGY = "GPU topology"
+_SPARE = 8
 _MOST_REMEMBERED = 8192
 
 
@@ -76,6 +82,8 @@ class GpuLedger:
         self.code_of = {one.name: code for code, one in enumerate(self.adapters)}
         self._use = snapshot.shared(NamespaceUse, NamespaceUse)
         self._requests = GpuRequests(snapshot, self.adapters, self._use)
+        self._node_aware = [one for one in self.adapters if isinstance(one, NodeAwareAdapter)]
+        self._basis = [one.basis for one in self._node_aware]
         self._devices = snapshot.shared(DeviceLedger, DeviceLedger)
         self._published = PublishedNodes(snapshot)
         self._versions = itertools.count(1)
@@ -144,6 +152,16 @@ class GpuLedger:
         if self._unread.any_new:
             for name in self._unread.take().names:
                 self._known(name)
+            self._forget_nodes()
+
+    def _forget_nodes(self) -> None:
+        """Drop nodes that are gone without pods, once there are as many of them as others."""
+        rows = self._snapshot.nodes.row_of
+        if len(self._sources) <= 2 * len(rows) + _SPARE:
+            return
+        for name in [one for one in self._sources if one not in rows and not self._pods.get(one)]:
+            for kept in (self._sources, self._nodes, self._pods):
+                kept.pop(name, None)
 
     def prepare(self) -> None:
         """Read new nodes, and bring the columns up to date if any node has GPUs."""
@@ -444,8 +462,10 @@ class GpuLedger:
                 own.offered = plugin_gpus(node)
                 self._refresh_devices(name)
                 return
-        # How any GPU does for a pod may depend on the nodes that there are.
-        self._requests.forget()
+        basis = [one.basis for one in self._node_aware]
+        if basis != self._basis:
+            self._basis = basis
+            self._requests.forget()
         held: dict[str, tuple[Share, ...]] = {}
         whole = WholeGpus(machine, plugin_gpus(node), held=held) if machine is not None else None
         code = self.code_of[adapter.name] if adapter is not None else NO_CODE

@@ -19,6 +19,7 @@ __all__ = [
     "Choice",
     "FitAdapter",
     "GpusInUse",
+    "NodeAwareAdapter",
     "ScoringAdapter",
     "ShareRequest",
     "SourceAdapter",
@@ -160,6 +161,15 @@ class SourceAdapter(Protocol):
 
     def follow(self, changed: Callable[[str | None], None]) -> None:
         """Call ``changed(node)`` when a node's GPUs have to be read again; None stands for all."""
+
+
+@runtime_checkable
+class NodeAwareAdapter(VendorAdapter, Protocol):
+    """An adapter whose requests depend on what nodes offer, too."""
+
+    @property
+    def basis(self) -> Hashable:
+        """What of the nodes the requests depend on; all are read again when it changes."""
 
 
 @runtime_checkable

@@ -170,6 +170,11 @@ class KoordinatorAdapter:
 
     # Nodes -----------------------------------------------------------------------------------
 
+    @property
+    def basis(self) -> bool:
+        """Whether any GPU does for a pod on all nodes."""
+        return not self._particular
+
     def gpus(self, node: Node) -> tuple[OfferedGpu, ...] | str | None:
         """Return the devices of a node's Device object as GPUs."""
         name = node.metadata.name
