@@ -97,10 +97,14 @@ class DryRun:
         self, workload: WorkloadInfo, assignment: Assignment, removed: Iterable[WorkloadInfo]
     ) -> str | None:
         """Return why a workload gets no nodes, as a Placement of the admission does."""
-        self._let_go()
         home = self._pods.home_of(workload.key)
         # The pods of the slice that is replaced stay.
         gone = [one for one in removed if self._pods.home_of(one.key) != home]
+        held = self._held
+        if not gone and held and held[0] == workload.key and held[1] is assignment:
+            # Nothing was tried since: it still is on its nodes.
+            return None
+        self._let_go()
         if not gone:
             return self._beside(workload.key, assignment)
         with self._handle.snapshot.trial():
