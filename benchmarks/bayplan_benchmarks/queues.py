@@ -43,7 +43,7 @@ from bayplan_benchmarks.workloads import container, make_pod
 from bayplan_plugins.queues.kai.division import Division
 from bayplan_plugins.queues.policies import QueuesArgs
 
-__all__ = ["queues"]
+__all__ = ["gpu_node", "queues", "started"]
 
 _GPUS = 8
 _QUEUES = 100
@@ -54,7 +54,8 @@ _IDLE_PASSES = 5
 _ANY = KaiQueueResource(-1, 1, -1)
 
 
-def _node(index: int) -> Node:
+def gpu_node(index: int) -> Node:
+    """Return a node with eight GPUs."""
     name = f"node-{index}"
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(_GPUS)}
     quantities = {key: Quantity(value) for key, value in amounts.items()}
@@ -93,11 +94,11 @@ def _full(nodes: int, jobs: int) -> tuple[Scheduler, MemoryCluster, float]:
     """Place pending jobs of 1 to 64 pods from 100 queues; return the seconds until full."""
     sizes = random.Random(0)  # noqa: S311 - only sizes
     quota = nodes * _GPUS / _QUEUES
-    objects: list[ApiObject] = [_queue("all", -1, ""), *map(_node, range(nodes))]
+    objects: list[ApiObject] = [_queue("all", -1, ""), *map(gpu_node, range(nodes))]
     objects += [_queue(f"queue-{index}", quota) for index in range(_QUEUES)]
     for index in range(jobs):
         objects += _job(f"job-{index}", f"queue-{index % _QUEUES}", sizes.randint(1, _SIZES))
-    cluster, scheduler = _started(objects, {"kai": {"actions": ("allocate",)}})
+    cluster, scheduler = started(objects, {"kai": {"actions": ("allocate",)}})
     return scheduler, cluster, _seconds_until_full(scheduler, cluster, nodes)
 
 
@@ -110,13 +111,13 @@ def _seconds_until_full(scheduler: Scheduler, cluster: MemoryCluster, nodes: int
 
 def _volcano_pods_per_second(nodes: int, jobs: int) -> float:
     """Return how fast the same jobs are admitted and placed in queues of Volcano."""
-    objects = [*map(_node, range(nodes)), *jobs_in_queues(jobs, _QUEUES, _SIZES, nodes * _GPUS)]
-    cluster, scheduler = _started(objects, {"volcano": {"policy": "capacity"}})
+    objects = [*map(gpu_node, range(nodes)), *jobs_in_queues(jobs, _QUEUES, _SIZES, nodes * _GPUS)]
+    cluster, scheduler = started(objects, {"volcano": {"policy": "capacity"}})
     seconds = _seconds_until_full(scheduler, cluster, nodes)
     return scheduler.statistics.bound / seconds
 
 
-def _started(
+def started(
     objects: Iterable[ApiObject], settings: Mapping[str, object] | None = None
 ) -> tuple[MemoryCluster, Scheduler]:
     """Return a cluster of these objects, and a scheduler that has decided nothing yet.
@@ -161,12 +162,12 @@ def _reclaim_seconds(nodes: int) -> float:
     The 20 queues use the whole cluster, in jobs of 8 pods; a part of it belongs to the gang's.
     """
     gpus = nodes * _GPUS
-    objects: list[ApiObject] = [_queue("all", -1, ""), *map(_node, range(nodes))]
+    objects: list[ApiObject] = [_queue("all", -1, ""), *map(gpu_node, range(nodes))]
     objects.append(_queue("owner", _GANG))
     objects += [_queue(f"queue-{index}", (gpus - _GANG) / 20) for index in range(20)]
     for index in range(nodes):
         objects += _job(f"job-{index}", f"queue-{index % 20}", _GPUS, f"node-{index}")
-    cluster, scheduler = _started(objects)
+    cluster, scheduler = started(objects)
     _settled(cluster, scheduler)
     for obj in _job("gang", "owner", _GANG):
         cluster.create(obj)
@@ -179,11 +180,11 @@ def _reclaim_seconds(nodes: int) -> float:
 
 def _consolidation_seconds(nodes: int) -> float:
     """Return the time of a pod of 8 GPUs on nodes that each have one pod of 4 GPUs."""
-    objects: list[ApiObject] = [_queue("all", -1, ""), *map(_node, range(nodes))]
+    objects: list[ApiObject] = [_queue("all", -1, ""), *map(gpu_node, range(nodes))]
     objects += [_queue("small", nodes * 4), _queue("large", nodes * 4)]
     for index in range(nodes):
         objects += _job(f"job-{index}", "small", 1, f"node-{index}", gpus=4)
-    cluster, scheduler = _started(objects)
+    cluster, scheduler = started(objects)
     _settled(cluster, scheduler)
     for obj in _job("large", "large", 1, gpus=8):
         cluster.create(obj)
