@@ -91,15 +91,12 @@ def _named(devices: Iterable[PoolDevice], name: str) -> list[DeviceAttribute | N
 
 
 def _capacities(devices: Iterable[PoolDevice], name: str) -> Hashable:
-    domain, _, identifier = name.rpartition("/")
-    found = []
-    for device in devices:
-        own = device.spec.capacity
-        offered = own.get(name)
-        if offered is None and device.id.driver == domain:
-            offered = own.get(identifier)
-        found.append(offered.value.text if offered is not None else None)
-    return tuple(found)
+    return tuple(
+        [
+            found.text if (found := device.view.flat_capacity.get(name)) is not None else None
+            for device in devices
+        ]
+    )
 
 
 def _pattern(values: Iterable[DeviceAttribute | None]) -> Hashable | None:

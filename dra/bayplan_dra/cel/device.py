@@ -55,9 +55,10 @@ class _Attributes(dict[str, Any]):
         given, driver = self._given, self._driver
         found = given.get(key)
         if found is None:
-            if key.startswith(driver):
-                found = given.get(key[len(driver) + 1 :])
-            if found is None or key[len(driver)] != "/":
+            domain, _, identifier = key.rpartition("/")
+            # A name with a domain of its own is in that domain alone.
+            found = given.get(identifier) if domain == driver else None
+            if found is None:
                 raise KeyError(key)
         if found.string is not None:
             # Nothing to convert or cache.

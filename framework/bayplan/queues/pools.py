@@ -115,7 +115,7 @@ class PoolDevices:
     @property
     def version(self) -> int:
         """Changes with the devices, and not with what claims hold."""
-        assert self._index is not None
+        _ = self._index
         return self._version
 
     @cached_property

@@ -128,6 +128,7 @@ class GpuLedger:
                 adapter.use(hami)
             elif isinstance(adapter, DevicePluginAdapter):
                 adapter.use(device_plugin_config_map)
+        self._requests.forget()
 
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Call ``listener`` with the name of each node whose free whole GPUs changed."""
@@ -162,6 +163,7 @@ class GpuLedger:
         for name in [one for one in self._sources if one not in rows and not self._pods.get(one)]:
             for kept in (self._sources, self._nodes, self._pods):
                 kept.pop(name, None)
+            self._with_machine.discard(name)
 
     def prepare(self) -> None:
         """Read new nodes, and bring the columns up to date if any node has GPUs."""

@@ -8,9 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan import Handle, PodInfo
+from bayplan.dialects.kai.shares import GPU, GpuShareRequest
 from bayplan.dialects.reading import timestamp
+from bayplan.dialects.tensor_fusion import side_of
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
+from bayplan_plugins.gpus.namespace_use import NamespaceUse
 from bayplan_plugins.gpus.vendors.kai.requests import known_share
 
 __all__ = ["LeavingPods", "freed", "is_stuck", "leaving_pods"]
@@ -59,6 +62,10 @@ def freed(handle: Handle, leaving: Iterable[tuple[PodInfo, str]]) -> dict[str, I
         for name, amount in pod.requests.items():
             if name in free:
                 free[name][row] += amount
+        share = known_share(pod)
+        if isinstance(share, GpuShareRequest) and GPU in free:
+            # Each of its GPUs may become free as a whole.
+            free[GPU][row] += share.devices
     return free
 
 
@@ -88,8 +95,9 @@ class LeavingPods:
         table = handle.snapshot.nodes
         self._free = {name: column[rows] for name, column in later.items()}
         self._offered = {name: table.allocatable(name)[rows] > 0 for name in later}
+        limited = handle.snapshot.shared(NamespaceUse, NamespaceUse).limited
         self._beyond = np.array(
-            [_reaches_beyond(pod) or known_share(pod) is not None for pod in self._pods], bool
+            [_reaches_beyond(pod) or pod.namespace in limited for pod in self._pods], bool
         )
 
     def on(self, nodes: Iterable[str]) -> list[PodInfo]:
@@ -125,6 +133,7 @@ def _reaches_beyond(pod: PodInfo) -> bool:
     spec = pod.pod.spec
     return bool(
         pod.terms
+        or side_of(pod.pod) is not None
         or pod.facts.uses_claims
         or spec.resource_claims
         or spec.topology_spread_constraints

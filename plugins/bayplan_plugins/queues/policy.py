@@ -105,6 +105,8 @@ class EvictionCandidates(Protocol):
     """Who may be evicted for one unit by one action, in what order."""
 
     moves: Moves
+    leaving_count: bool
+    """Whether pods count against their queues until they have left."""
 
     def steps(self) -> Iterator[Step]:
         """Yield the next victims. Called within a trial in which those before are gone already,

@@ -48,7 +48,7 @@ class VictimSearch:
         gone = [pod for pod, _ in leaving]
         if leaving:
             self._leaving = LeavingPods(self._handle, leaving, freed(self._handle, leaving))
-            if self._plan.moves is Moves.NONE:
+            if self._plan.moves is Moves.NONE and not self._plan.leaving_count:
                 gone = self._leaving.helping(self._unit.pods)
         with self._handle.snapshot.trial():
             self._take_off(gone)

@@ -122,3 +122,23 @@ def test_what_nothing_reads_does_not_tell_tables_apart() -> None:
     assert reader(tables[0]) == reader(tables[1]) is not None
     every = TraitReader(tables[0], [claim_of(ALL, matching=False)], ())
     assert every(tables[0]) is None
+
+
+def test_a_capacity_named_twice_is_read_as_a_selector_reads_it() -> None:
+    claim, quick = claim_of(LARGE, matching=False), Shapes()
+
+    def key(name: str, amount: str) -> object:
+        capacity = {f"{DRIVER}/memory": {"value": "40Gi"}, "memory": {"value": amount}}
+        table = table_of([{"name": "gpu", "capacity": capacity}], name)
+        return quick.key(table, [claim], AllocatedState(), LEVELS)
+
+    assert key("a", "80Gi") == key("b", "80Gi") != key("c", "20Gi")
+
+
+def test_an_attribute_of_another_domain_is_not_in_the_drivers() -> None:
+    claim = claim_of(f'device.attributes["{DRIVER}"]["other.com/x"] == "p"', matching=False)
+    attributes = {"other.com/x": {"string": "p"}}
+    table = table_of([{"name": "gpu", "attributes": attributes}], "a")
+    filtered = table.filtered(claim.requests[0].ways[0])
+    assert not filtered.matching
+    assert "no such key" in filtered.failures[0]

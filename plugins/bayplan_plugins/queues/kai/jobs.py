@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bayplan import Handle, PodInfo, Unit
-from bayplan.api import KaiPodGroup
+from bayplan.api import KaiPodGroup, Pod
 from bayplan.api.gang import Gang, SubGroup
 from bayplan.api.podgroup import LAST_START
 from bayplan.dialects.reading import timestamp
@@ -200,7 +201,9 @@ class RunningJobs:
         self._jobs = jobs
         self._pods: dict[str, dict[str, PodInfo]] = {}
         """The pods that hold nodes and do not leave them, by their key, by that of their job."""
-        self._known: dict[str, tuple[Gang | None, KaiPodGroup | None, Job]] = {}
+        self._known: dict[str, _Known] = {}
+        for pod, node in handle.snapshot.placed.values():
+            self._moved(pod, node, True)
         handle.snapshot.on_pod(self._moved)
         handle.snapshot.on_living(self._lives)
 
@@ -238,13 +241,30 @@ class RunningJobs:
         first = next(iter(pods.values()))
         gang = self._handle.gang(key).gang if first.gang is not None else None
         group = self._jobs.group_of(first)
+        # Also a new status, which may say when a pod started, is another object.
+        objects = [pod.pod for pod in pods.values()]
         known = self._known.get(key)
-        if known is not None and known[0] is gang and known[1] is group:
-            if known[2].queue == queue:
-                return known[2]
+        if known is not None and known.is_of(gang, group, objects) and known.job.queue == queue:
+            return known.job
         job = self._jobs.job(list(pods.values()), queue)
-        self._known[key] = gang, group, job
+        self._known[key] = _Known(gang, group, objects, job)
         return job
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """A job, and the objects that it follows from."""
+
+    gang: Gang | None
+    group: KaiPodGroup | None
+    pods: Sequence[Pod]
+    job: Job
+
+    def is_of(self, gang: Gang | None, group: KaiPodGroup | None, pods: Sequence[Pod]) -> bool:
+        """Tell whether these are still the same objects."""
+        if gang is not self.gang or group is not self.group or len(pods) != len(self.pods):
+            return False
+        return all(map(operator.is_, pods, self.pods))
 
 
 def whole_of(gang: Gang | None, active: Iterable[PodInfo], pending: Iterable[PodInfo]) -> Part:

@@ -21,6 +21,7 @@ class _QuotaCandidates:
     """The pods of quotas that may be evicted, with the rest of their gangs."""
 
     moves = Moves.NONE
+    leaving_count = True
 
     def __init__(self, handle: Handle, manager: QuotaManager, unit: Unit, name: str) -> None:
         self._handle = handle

@@ -284,6 +284,7 @@ class _Reclaim:
     """Take back what a queue may have from queues that have more than they may."""
 
     moves = Moves.ALLOWED
+    leaving_count = False
 
     def __init__(self, policy: PlainPolicy, handle: Handle, row: int, request: AmountRows) -> None:
         self._policy = policy
@@ -335,6 +336,7 @@ class _Preempt:
     """Evict jobs of lower priority in the unit's own queue."""
 
     moves = Moves.NONE
+    leaving_count = False
 
     def __init__(self, policy: PlainPolicy, handle: Handle, unit: Unit, row: int) -> None:
         self._policy = policy

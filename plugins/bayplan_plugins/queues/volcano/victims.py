@@ -60,6 +60,7 @@ class VolcanoPlan:
     within: bool
     whole: bool
     moves: Moves = Moves.NONE
+    leaving_count: bool = False
     _accepts: Callable[[Victim], bool] | None = field(default=None, init=False)
 
     @cached_property

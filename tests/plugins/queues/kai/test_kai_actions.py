@@ -342,3 +342,20 @@ def test_a_queue_that_used_more_before_gets_less_of_what_is_left_over() -> None:
     cluster.advance(60)
     names = [name.partition("-")[0] for name in cluster.placements()]
     assert names.count("second") > names.count("first") > 0
+
+
+def test_a_minimum_runtime_begins_when_the_kubelet_reports_the_start() -> None:
+    cluster = world(1, 2, queue("a", 0, reclaimMinRuntime="5m"), queue("b", 2))
+    for name in ("a", "b"):
+        pod = member(name, 0, 2, 50)
+        meta = replace(pod.metadata, annotations={}, labels={"kai.scheduler/queue": name})
+        cluster.add(replace(pod, metadata=meta))
+        cluster.advance(1 if name == "a" else 100)
+    pod = cluster.api.get(Pod, "default/a-0")
+    assert pod is not None
+    started = replace(pod.status, phase="Running", start_time=cluster.api.timestamp())
+    cluster.api.update(replace(pod, status=started))
+    cluster.advance(290)
+    assert not evicted(cluster)
+    cluster.advance(20)
+    assert evicted(cluster) == {"a-0"}

@@ -280,3 +280,20 @@ def test_quotas_in_step_are_as_counted_from_nothing(steps: list[tuple[str, int, 
         for shown in cluster.api.list(ElasticQuota):
             manager = counted.trees[""]
             assert status_patch(shown, status_of(manager, shown.metadata.name)) is None
+
+
+def test_a_leaving_pod_gives_its_quota_back_wherever_it_is() -> None:
+    def member(name: str, cpu: str, priority: int) -> Pod:
+        return make_pod(name, cpu, None, labels={f"{PREFIX}name": "team"}, gpu=2, priority=priority)
+
+    cluster = Cluster([make_node("a", cpu=4, gpu=2), quota("team", 4, 4)])
+    cluster.add(member("leaver", "1", 5))
+    assert cluster.schedule() == {"leaver": "a"}
+    cluster.add(make_node("b", cpu=4, gpu=2), member("lesser", "1", 1))
+    cluster.schedule()
+    cluster.add(make_node("c", cpu=64, gpu=2))
+    cluster.api.delete(Pod, "default/leaver", grace=30)
+    cluster.add(member("urgent", "16", 100))
+    cluster.advance(60)
+    assert not evicted(cluster)
+    assert cluster.placements() == {"lesser": "b", "urgent": "c"}
