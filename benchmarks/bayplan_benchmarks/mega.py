@@ -34,7 +34,7 @@ from bayplan.garbage import collect_rarely
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan_benchmarks.gang import network, pod_group
-from bayplan_benchmarks.workloads import container, make_node, peak_memory
+from bayplan_benchmarks.workloads import container, make_node, pass_time, peak_memory
 
 __all__ = ["mega"]
 
@@ -179,18 +179,12 @@ class _World:
 
     def run_for(self, seconds: float) -> None:
         """Let virtual time pass."""
-        end, clock = self.cluster.now + seconds, self.cluster.clock
-        self.settle()
-        while True:
-            times = (clock.next_time(), self.scheduler.next_time())
-            due = min((at for at in times if at is not None and at <= end), default=None)
-            if due is None:
-                return
-            clock.advance(due)
-            started = time.perf_counter()
-            self.scheduler.tick()
-            self.cluster.add(time.perf_counter() - started)
-            self.settle()
+        pass_time(self.cluster, self.scheduler, seconds, self.settle, self._tick)
+
+    def _tick(self) -> None:
+        started = time.perf_counter()
+        self.scheduler.tick()
+        self.cluster.add(time.perf_counter() - started)
 
     def timed(self, act: Callable[[], object], seconds: float = 0.0) -> float:
         """Return the scheduler's seconds for an act and all that follows from it.

@@ -2,9 +2,9 @@
 
 Each node has eight GPUs, which one pod of a job of 40 takes. Then gangs of 40 such pods come for
 0.75 % of the nodes each, 30 % of the cluster together, to the queue that deserves them.
-``reclaimSeconds`` is the scheduler's time until nobody can be evicted any more and what was evicted
-has ended, ``longestStepSeconds`` the longest time in which it was deaf. Without queues (``plain``)
-the gangs have a higher priority instead.
+``reclaimSeconds`` is the time of the scheduler's steps, without its handling of events, until
+nobody can be evicted any more and what was evicted has ended; ``longestStepSeconds`` is the longest
+of them. Without queues (``plain``) the gangs have a higher priority instead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.errors import InputError
 from bayplan_benchmarks.gang import pod_group
 from bayplan_benchmarks.queues import gpu_node, started
-from bayplan_benchmarks.workloads import container
+from bayplan_benchmarks.workloads import container, pass_time
 
 __all__ = ["reclaim"]
 
@@ -143,16 +143,7 @@ class _World:
 
     def run_for(self, seconds: float) -> None:
         """Let virtual time pass; measure the scheduler's steps."""
-        end, clock = self.cluster.now + seconds, self.cluster.clock
-        self._settle()
-        while True:
-            times = (clock.next_time(), self.scheduler.next_time())
-            due = min((at for at in times if at is not None and at <= end), default=None)
-            if due is None:
-                return
-            clock.advance(due)
-            self.scheduler.tick()
-            self._settle()
+        pass_time(self.cluster, self.scheduler, seconds, self._settle, self.scheduler.tick)
 
     def _settle(self) -> None:
         busy = True

@@ -14,7 +14,16 @@ from bayplan.garbage import collect_rarely
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler
 
-__all__ = ["Run", "container", "figures", "make_node", "make_pod", "peak_memory", "run"]
+__all__ = [
+    "Run",
+    "container",
+    "figures",
+    "make_node",
+    "make_pod",
+    "pass_time",
+    "peak_memory",
+    "run",
+]
 
 _ZONES = 10
 
@@ -55,6 +64,30 @@ def figures(done: Run) -> dict[str, float]:
 def peak_memory() -> float:
     """Return the most memory that this process had at a time, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def pass_time(
+    cluster: MemoryCluster,
+    scheduler: Scheduler,
+    seconds: float,
+    settle: Callable[[], None],
+    tick: Callable[[], None],
+) -> None:
+    """Let virtual time pass.
+
+    :param settle: does everything that can be done at an instant.
+    :param tick: ends the scheduler's waits whose time is over.
+    """
+    end, clock = cluster.now + seconds, cluster.clock
+    settle()
+    while True:
+        times = (clock.next_time(), scheduler.next_time())
+        due = min((at for at in times if at is not None and at <= end), default=None)
+        if due is None:
+            return
+        clock.advance(due)
+        tick()
+        settle()
 
 
 class Run:

@@ -29,7 +29,6 @@ class TraitReader:
     def __init__(
         self, table: DeviceTable, claims: Sequence[ClaimToAllocate], levels: Sequence[str]
     ) -> None:
-        self._features = table.features
         reads: set[tuple[str, str]] = set()
         self._knows = table.features.list_attributes
         """Whether what the claims read is known; without lists, all attributes are read."""
@@ -38,7 +37,7 @@ class TraitReader:
                 # What a share would take depends on all that a capacity's policy says.
                 self._knows &= not way.capacity
                 for selector in way.selectors:
-                    found = selector.program(self._features, claim.label).reads
+                    found = selector.program(table.features, claim.label).reads
                     self._knows &= found is not None
                     reads |= found or set()
         self._knows &= {kind for kind, _ in reads} <= _READABLE

@@ -12,11 +12,11 @@ from bayplan.dialects.kai.shares import GPU, GpuShareRequest
 from bayplan.dialects.reading import timestamp
 from bayplan.dialects.tensor_fusion import side_of
 from bayplan.plugin.hookspecs import IntColumn
-from bayplan.snapshot import Snapshot
+from bayplan.snapshot import NodeTable, Snapshot
 from bayplan_plugins.gpus.namespace_use import NamespaceUse
 from bayplan_plugins.gpus.vendors.kai.requests import known_share
 
-__all__ = ["LeavingPods", "freed", "is_stuck", "leaving_pods"]
+__all__ = ["LeavingPods", "free_now", "give_back", "is_stuck", "leaving_pods"]
 
 _STUCK_AFTER = 60.0
 """Seconds beyond its grace period after which a pod that has not ended counts as stuck."""
@@ -49,24 +49,31 @@ def leaving_pods(handle: Handle) -> list[tuple[PodInfo, str]]:
     return [pair for _, pair in sorted(known.pods.items()) if not is_stuck(handle, pair[0])]
 
 
-def freed(handle: Handle, leaving: Iterable[tuple[PodInfo, str]]) -> dict[str, IntColumn]:
-    """Return what each node has free once pods have left it, by resource; "pods" are slots."""
-    table = handle.snapshot.nodes
+def free_now(table: NodeTable) -> dict[str, IntColumn]:
+    """Return what each node row has free, by resource; "pods" are places for pods."""
     names = {"pods", *table.used_columns, *table.allocatable_columns}
-    free = {name: table.allocatable(name) - table.used(name) for name in names}
-    for pod, node in leaving:
-        row = table.row_of.get(node)
+    return {name: table.allocatable(name) - table.used(name) for name in names}
+
+
+def give_back(
+    free: Mapping[str, IntColumn],
+    row_of: Mapping[str, int],
+    pods: Iterable[tuple[PodInfo, str]],
+    sign: int = 1,
+) -> None:
+    """Add what pods hold of their nodes to what is free there; with a sign of -1, take it."""
+    for pod, node in pods:
+        row = row_of.get(node)
         if row is None:
             continue
-        free["pods"][row] += 1
+        free["pods"][row] += sign
         for name, amount in pod.requests.items():
             if name in free:
-                free[name][row] += amount
-        share = known_share(pod)
+                free[name][row] += sign * amount
+        share = known_share(pod) if sign > 0 else None
         if isinstance(share, GpuShareRequest) and GPU in free:
             # Each of its GPUs may become free as a whole.
             free[GPU][row] += share.devices
-    return free
 
 
 class LeavingPods:
@@ -76,7 +83,7 @@ class LeavingPods:
     takes only those off their nodes that leave something for the pods it places.
 
     :param pods: the leaving pods with their nodes.
-    :param later: what each node has free once they have left, see :func:`freed`.
+    :param later: what each node has free once they have left, see :func:`give_back`.
     """
 
     def __init__(

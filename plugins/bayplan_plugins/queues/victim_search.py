@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bayplan import Handle, Placement, PodInfo, Unit
-from bayplan_plugins.queues.leaving import LeavingPods, freed, leaving_pods
+from bayplan_plugins.queues.leaving import LeavingPods, free_now, give_back, leaving_pods
 from bayplan_plugins.queues.policy import EvictionCandidates, EvictionPlan, Moves, Step
 from bayplan_plugins.shared.moving import placed_again
 from bayplan_plugins.shared.victims import Evictable
@@ -47,7 +47,10 @@ class VictimSearch:
         leaving = leaving_pods(self._handle)
         gone = [pod for pod, _ in leaving]
         if leaving:
-            self._leaving = LeavingPods(self._handle, leaving, freed(self._handle, leaving))
+            table = self._handle.snapshot.nodes
+            later = free_now(table)
+            give_back(later, table.row_of, leaving)
+            self._leaving = LeavingPods(self._handle, leaving, later)
             if self._plan.moves is Moves.NONE and not self._plan.leaving_count:
                 gone = self._leaving.helping(self._unit.pods)
         with self._handle.snapshot.trial():

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from bayplan import Handle, PodInfo
-from bayplan.dialects.kai.shares import GPU, GpuShareRequest
 from bayplan.plugin.hookspecs import IntColumn
-from bayplan_plugins.gpus.vendors.kai.requests import known_share
+from bayplan_plugins.queues.leaving import free_now, give_back
 
 __all__ = ["Estimate", "kinds_of", "slots"]
 
@@ -43,15 +42,12 @@ class Estimate:
     def __init__(self, handle: Handle, leaving: Moves, coming: Moves) -> None:
         table = handle.snapshot.nodes
         self._rows = table.row_of
-        names = {"pods", *table.used_columns, *table.allocatable_columns}
-        self.now: dict[str, IntColumn] = {
-            name: table.allocatable(name) - table.used(name) for name in names
-        }
+        self.now = free_now(table)
         """What is free by resource, one number a node row, before anybody leaves."""
         self.later = {name: column.copy() for name, column in self.now.items()}
         """What will be free once they have left and come."""
-        self._move(self.later, leaving, 1)
-        self._move(self.later, coming, -1)
+        give_back(self.later, self._rows, leaving)
+        give_back(self.later, self._rows, coming, -1)
         self._steps: Sequence[object] = ()
         self._without = {name: column.copy() for name, column in self.later.items()}
 
@@ -67,22 +63,8 @@ class Estimate:
             known = 0
             self._without = {name: column.copy() for name, column in self.later.items()}
         gone = (pod for _, step in steps[known:] for pod in step)
-        self._move(self._without, ((pod, placed[pod.key][1]) for pod in gone), 1)
+        give_back(self._without, self._rows, ((pod, placed[pod.key][1]) for pod in gone))
         self._steps = tuple(steps)
         return all(
             slots(self._without, kind[0], len(kind)).sum() >= len(kind) for kind in kinds_of(pods)
         )
-
-    def _move(self, free: dict[str, IntColumn], pods: Moves, sign: int) -> None:
-        for pod, node in pods:
-            row = self._rows.get(node)
-            if row is None:
-                continue
-            free["pods"][row] += sign
-            for name, amount in pod.requests.items():
-                if name in free:
-                    free[name][row] += sign * amount
-            share = known_share(pod) if sign > 0 else None
-            if isinstance(share, GpuShareRequest) and GPU in free:
-                # Each of its GPUs may become free as a whole.
-                free[GPU][row] += share.devices
