@@ -571,14 +571,14 @@ def _queue_fair(case: Case) -> None:
     assert head.workload.metadata.name == case["expected"]["wl"]["name"]
 
 
-def _queue_park_shape(case: Case) -> None:
+def _queue_park_equivalent(case: Case) -> None:
     given = case["input"]
     pending = PendingQueue(settings(case), strict=given["strategy"] == "StrictFIFO")
     for name, shape in given["heap_workloads"].items():
         info = _info({"name": name, "namespace": "ns", "pod_sets": []})
-        info.shape = shape
+        info.equivalence = shape
         pending.push(info, NOW)
-    moved = pending.park_shape(given["hash_to_record"], Reason.WAITING_FOR_QUOTA)
+    moved = pending.park_equivalent(given["hash_to_record"], Reason.WAITING_FOR_QUOTA)
     expected = case["expected"]
     assert (moved, len(pending.active), len(pending.parked)) == (
         expected["moved"],
@@ -591,9 +591,9 @@ def _queue_push_shape(case: Case) -> None:
     given = case["input"]
     pending = PendingQueue(settings(case), strict=given["strategy"] == "StrictFIFO")
     for shape in given["inadmissible_hashes"]:
-        pending.park_shape(shape, Reason.WAITING_FOR_QUOTA)
+        pending.park_equivalent(shape, Reason.WAITING_FOR_QUOTA)
     info = _new_info()
-    info.shape = given["push_hash"] or None
+    info.equivalence = given["push_hash"] or None
     pending.push(info, NOW)
     found = len(pending.active), len(pending.parked)
     assert found == (case["expected"]["active"], case["expected"]["inadmissible"])
@@ -603,9 +603,9 @@ def _queue_shape_trigger(case: Case) -> None:
     pending = PendingQueue(settings(case))
     pending.pop()
     info = _new_info()
-    info.shape = "shape"
+    info.equivalence = "shape"
     pending.requeue(info, Requeue(case["input"]["reason"]), "", NOW)
-    assert (pending.reason_of_shape("shape") is not None) == case["expected"]["hash"]
+    assert (pending.reason_of_equivalent("shape") is not None) == case["expected"]["hash"]
 
 
 _QUEUE: dict[str, Callable[[Case], None]] = {
@@ -615,7 +615,7 @@ _QUEUE: dict[str, Callable[[Case], None]] = {
     "TestStrictFIFORequeueIfNotPresent": _queue_requeue,
     "TestStrictFIFO": _queue_strict,
     "TestFsAdmission": _queue_fair,
-    "TestRecordInadmissibleHash": _queue_park_shape,
+    "TestRecordInadmissibleHash": _queue_park_equivalent,
     "TestPushOrUpdateRespectsInadmissibleHashes": _queue_push_shape,
     "TestRequeueHashTriggerByReason": _queue_shape_trigger,
 }

@@ -352,7 +352,7 @@ def assert_admitted_as_they_run(cluster: LiveCluster) -> None:
                 admitted.add(workload["metadata"]["ownerReferences"][0]["name"])
         return admitted == jobs_that_run(cluster)
 
-    wait_until(is_so, "workloads are as their jobs", 30)
+    wait_until(is_so, "workloads are as their jobs", SECONDS)
 
 
 def statuses_say(cluster: LiveCluster, system: System, asked: int, **others: int) -> None:
@@ -369,7 +369,7 @@ def statuses_say(cluster: LiveCluster, system: System, asked: int, **others: int
         return found
 
     try:
-        wait_until(lambda: not wrong(), f"the statuses of {path}", 30)
+        wait_until(lambda: not wrong(), f"the statuses of {path}", SECONDS)
     except TimeoutError:
         said = {one["metadata"]["name"]: system.said(one) for one in wrong()}
         raise AssertionError(f"expected {MOST} and {asked} ({others}), got {said}") from None

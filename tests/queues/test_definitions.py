@@ -15,9 +15,9 @@ from bayplan.api.queue import Queue, QueueState, Share
 from bayplan.api.queue_objects import VolcanoQueueSpec
 from bayplan.dialects import volcano
 from bayplan.queues.definitions import Translations, sound
+from bayplan.queues.forest import MOST_LEVELS
 from bayplan.queues.gate import gate
 from bayplan.queues.notes import notes_on
-from bayplan.queues.shape import MOST_LEVELS
 from bayplan.queues.tree import QueueTree
 
 GPU = "nvidia.com/gpu"

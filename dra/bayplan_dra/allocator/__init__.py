@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bayplan_dra.allocator.allocator import Allocator
 from bayplan_dra.allocator.capacity import as_quantity
+from bayplan_dra.allocator.equivalence import EquivalenceClasses
 from bayplan_dra.allocator.host import HostLimits
 from bayplan_dra.allocator.model import (
     AllocatedState,
@@ -27,7 +28,6 @@ from bayplan_dra.allocator.pools import Inventory, Pool, PoolKey
 from bayplan_dra.allocator.reach import Reach, reach_of
 from bayplan_dra.allocator.requests import ClaimToAllocate, SelectorError, prepare
 from bayplan_dra.allocator.results import Choice, allocation_of
-from bayplan_dra.allocator.shape import Shapes
 from bayplan_dra.allocator.solve import Failure, Score, Solved, Task
 from bayplan_dra.allocator.table import TOPOLOGY, DeviceTable
 from bayplan_dra.allocator.usage import CounterKey, Usage
@@ -43,6 +43,7 @@ __all__ = [
     "CounterKey",
     "DeviceId",
     "DeviceTable",
+    "EquivalenceClasses",
     "Failure",
     "Features",
     "HeldDevice",
@@ -56,7 +57,6 @@ __all__ = [
     "Reach",
     "Score",
     "SelectorError",
-    "Shapes",
     "Solved",
     "Task",
     "TimedOut",

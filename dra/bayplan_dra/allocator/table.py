@@ -129,7 +129,7 @@ class DeviceTable:
     :ivar shareable: the devices that claims can share, one bit each.
     :ivar reaches: how near each device is.
     :ivar all_local: whether all devices are in the host itself.
-    :ivar shapes: a cache of :class:`.shape.Shapes`.
+    :ivar classes: a cache of :class:`.equivalence.EquivalenceClasses`.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class DeviceTable:
         self._attributes: dict[str, AttributeIndex] = {}
         self._groups: dict[Sequence[str], tuple[Group, ...]] = {}
         self._filtered: dict[Wanted, FilteredDevices] = {}
-        self.shapes: dict[object, int] = {}
+        self.classes: dict[object, int] = {}
 
     def __len__(self) -> int:
         return len(self.devices)

@@ -1,8 +1,8 @@
-"""What claims can see of a table's devices: tables that agree on it have the same shape.
+"""What claims can see of a table's devices: tables that agree on it are of one equivalence class.
 
-It is cheaper than the shape, for which every selector is evaluated on every device. Attributes that
-nothing reads, such as serial numbers, do not count, and of attributes that only group devices it
-counts which devices have equal values.
+It is cheaper than the equivalence class, for which every selector is evaluated on every device.
+Attributes that nothing reads, such as serial numbers, do not count, and of attributes that only
+group devices it counts which devices have equal values.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TraitReader:
         self._grouping = [*levels, *sorted(constraints)]
 
     def __call__(self, table: DeviceTable) -> Hashable | None:
-        """Return the traits of a table; None where only its shape can tell."""
+        """Return the traits of a table; None where only its equivalence class can tell."""
         simple = table.usable == table.all and table.host is None and table.all_local
         if not self._knows or not simple or table.consumers or table.shareable:
             return None

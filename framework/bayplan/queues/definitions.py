@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from bayplan.api import ApiObject
 from bayplan.api.queue import Queue, Share
-from bayplan.queues.shape import detached
+from bayplan.queues.forest import detached
 
 __all__ = ["Translations", "sound"]
 

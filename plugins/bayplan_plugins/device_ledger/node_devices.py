@@ -9,8 +9,8 @@ from bayplan.api.dra import Device, DeviceId
 from bayplan.api.node import Node
 from bayplan.snapshot import Snapshot
 from bayplan_dra.allocator import DeviceTable, HeldDevice, Inventory
+from bayplan_dra.allocator.equivalence import EquivalenceClasses
 from bayplan_dra.allocator.pools import Pool, PoolKey
-from bayplan_dra.allocator.shape import Shapes
 from bayplan_plugins.device_ledger.host_limits import FabricHosts
 
 __all__ = ["NodeDevices"]
@@ -31,7 +31,7 @@ class NodeDevices:
         self._inventory = Inventory()
         self.features = self._inventory.features
         self.hosts = FabricHosts()
-        self.shapes = Shapes()
+        self.equivalence_classes = EquivalenceClasses()
         self._attaching: set[str] = set()
         self._tables: dict[str, tuple[object, DeviceTable]] = {}
         self._specs: dict[str, tuple[DeviceTable, Mapping[DeviceId, Device]]] = {}

@@ -238,13 +238,13 @@ class NodeAllocator:
         state: AllocatedState,
         deadline: Deadline,
     ) -> Solved | Failure:
-        """Return what claims get; the answer is shared with nodes of the same shape.
+        """Return what claims get; the answer is shared with nodes of its equivalence class.
 
         :raises AllocationError: when no node can help.
         :raises SelectorError: when a selector fails.
         :raises TimedOut: when the time is over before the selectors are evaluated.
         """
-        key = self._devices.shapes.key(table, claims, state, self._levels, deadline)
+        key = self._devices.equivalence_classes.key(table, claims, state, self._levels, deadline)
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _MOST_CACHED:
@@ -278,7 +278,7 @@ def _allocation(solved: Solved | Failure) -> NodeAllocation:
 
 
 def _moved_to(solved: Solved, origin: DeviceTable, table: DeviceTable) -> Solved:
-    """Return the same choice on another table of the same shape."""
+    """Return the same choice on another table of the same equivalence class."""
     choices = [
         [
             Choice(choice.wanted, table.devices[origin.index[choice.device.id]], choice.consumed)

@@ -18,6 +18,7 @@ import numpy as np
 
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTable, kinds_of
+from bayplan_plugins.gpu_fragmentation.pod_classes import PodClass, WeightedClass, weighted
 from bayplan_plugins.gpu_fragmentation.policy import (
     Rated,
     best_of_each,
@@ -25,7 +26,6 @@ from bayplan_plugins.gpu_fragmentation.policy import (
     several_taken,
     with_room,
 )
-from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape, weighted
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows, StateSource
 
 __all__ = ["FragmentationGradient"]
@@ -42,16 +42,16 @@ class FragmentationGradient:
         self._source = source
         self.forget([])
 
-    def forget(self, workload: list[WeightedShape]) -> None:
-        """Take over the workload: the shapes that make up 95 % of its pods."""
+    def forget(self, workload: list[WeightedClass]) -> None:
+        """Take over the workload: the pod classes that make up 95 % of its pods."""
         typical = (
-            weighted(((one.shape, one.part) for one in workload), _TYPICAL) if workload else []
+            weighted(((one.pod_class, one.part) for one in workload), _TYPICAL) if workload else []
         )
-        self._typical = [one.shape for one in typical]
+        self._typical = [one.pod_class for one in typical]
         self._part = np.array([[one.part] for one in typical])
-        self._cpu = np.array([[one.shape.cpu] for one in typical])
-        self._compute = np.array([[one.shape.compute] for one in typical])
-        self._gpus = np.array([[one.shape.gpus] for one in typical])
+        self._cpu = np.array([[one.pod_class.cpu] for one in typical])
+        self._compute = np.array([[one.pod_class.compute] for one in typical])
+        self._gpus = np.array([[one.pod_class.gpus] for one in typical])
         self._cpus = np.unique(self._cpu)
         self._fragments = _NOT_BUILT
         self._stale = np.zeros(0, dtype=np.bool_)
@@ -62,7 +62,7 @@ class FragmentationGradient:
         self._states = KnownStates()
         self._table = StateTable(lambda states: self.fragmentation(states)[:, None])
 
-    def learn(self, workload: list[WeightedShape]) -> None:
+    def learn(self, workload: list[WeightedClass]) -> None:
         """Do nothing: typical pods stay while they differ little."""
 
     def changed(self, rows: Sequence[int]) -> None:
@@ -118,33 +118,33 @@ class FragmentationGradient:
             total = total + part.sum(axis=0)
         return total
 
-    def rate(self, shape: PodShape, states: NodeStates) -> Rated:
+    def rate(self, pod_class: PodClass, states: NodeStates) -> Rated:
         """Rate nodes by how much more fragmented they would be."""
         if not self._typical:
             return Rated.nowhere(len(states))
         if not len(self._fragments):
-            size = len(self._source.allowed(shape.choice))
+            size = len(self._source.allowed(pod_class.choice))
             self._fragments = self._values(self._source.of(np.arange(size)))
             self._stale = np.zeros(size, dtype=np.bool_)
         rated = Rated.nowhere(len(states))
-        places = with_room(shape, states)
+        places = with_room(pod_class, states)
         if not len(places):
             return rated
         own = states.part(places)
-        if shape.gpus != 1 or shape.whole:
-            after = own.without(shape.cpu, several_taken(shape, own.left))
+        if pod_class.gpus != 1 or pod_class.whole:
+            after = own.without(pod_class.cpu, several_taken(pod_class, own.left))
             rated.scores[places] = self._scores(own, after)
         else:
-            self._rate_share(shape, own, places, rated)
+            self._rate_share(pod_class, own, places, rated)
         return rated
 
-    def _rate_share(self, shape: PodShape, own: NodeStates, places: Rows, rated: Rated) -> None:
+    def _rate_share(self, pod_class: PodClass, own: NodeStates, places: Rows, rated: Rated) -> None:
         """Rate nodes for a share; of each one's GPUs take the best, of equal ones the first."""
-        nodes, gpus = different_gpus(own.left, shape.compute)
+        nodes, gpus = different_gpus(own.left, pod_class.compute)
         tried = own.part(nodes)
         left = tried.left.copy()
-        left[np.arange(len(nodes)), gpus] -= shape.compute
-        scores = self._scores(own, tried.without(shape.cpu, left))
+        left[np.arange(len(nodes)), gpus] -= pod_class.compute
+        scores = self._scores(own, tried.without(pod_class.cpu, left))
         chosen = best_of_each(nodes, gpus, scores)
         into = places[nodes[chosen]]
         rated.scores[into], rated.gpus[into] = scores[chosen], gpus[chosen]
@@ -165,11 +165,11 @@ class FragmentationGradient:
             values = self._values(after)
         return _scores(self._fragments[after.rows], values)
 
-    def renew(self, shape: PodShape, rows: Rows, rated: Rated) -> bool:
+    def renew(self, pod_class: PodClass, rows: Rows, rated: Rated) -> bool:
         """Leave it to ``rate``."""
         return False
 
-    def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
+    def scores(self, pod_class: PodClass, rated: Rated) -> FloatColumn:
         """Return the scores as they are."""
         return rated.scores
 

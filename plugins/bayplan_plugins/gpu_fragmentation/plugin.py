@@ -38,16 +38,16 @@ from bayplan.dialects.kai.shares import is_reservation
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
 from bayplan_plugins.gpu_fragmentation import simple
 from bayplan_plugins.gpu_fragmentation.fragments import FragmentationGradient
-from bayplan_plugins.gpu_fragmentation.policy import FIRST, Policy, Rated
-from bayplan_plugins.gpu_fragmentation.repacking import RepackArgs, Repacking, ToCome
-from bayplan_plugins.gpu_fragmentation.shapes import (
+from bayplan_plugins.gpu_fragmentation.pod_classes import (
     LearnedWorkload,
-    PodShape,
-    WeightedShape,
+    PodClass,
+    WeightedClass,
     choice_of_models,
-    shape_of,
+    class_of,
     weighted,
 )
+from bayplan_plugins.gpu_fragmentation.policy import FIRST, Policy, Rated
+from bayplan_plugins.gpu_fragmentation.repacking import RepackArgs, Repacking, ToCome
 from bayplan_plugins.gpu_fragmentation.states import StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
 from bayplan_plugins.gpus.columns import NO_GPU
@@ -59,8 +59,8 @@ __all__ = ["GPUFragmentation", "GPUFragmentationArgs"]
 PolicyName = Literal[
     "LeastStranded", "FGD", "BestFit", "DotProd", "GpuPacking", "GpuClustering", "Random"
 ]
-_SHAPE: StateKey[PodShape] = StateKey("gpu-fragmentation.shape")
-_MOST_SHAPES = 512
+_CLASS: StateKey[PodClass] = StateKey("gpu-fragmentation.class")
+_MOST_CLASSES = 512
 _MOST_PODS = 1e9
 _MOVED_HERE = 1e6
 _LAST: StateKey[BoolColumn] = StateKey("gpu-fragmentation.last")
@@ -113,7 +113,7 @@ class GPUFragmentationArgs(Args):
 
 @dataclass
 class _Known:
-    """What a policy said of one shape, up to a position in the node table's list of changes."""
+    """What a policy said of one pod class, up to a position in the node table's list of changes."""
 
     rated: Rated
     position: int
@@ -142,10 +142,10 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         if args.policy == "FGD" and args.workload:
             # A node's score, from 0 to 100, follows from the node and the pod alone.
             self.reads, self.normalize_scores = Reads.NODE | Reads.PODS, Normalize.NONE
-        self._known: OrderedDict[PodShape, _Known] = OrderedDict()
-        self._shapes: dict[Hashable, PodShape] = {}
+        self._known: OrderedDict[PodClass, _Known] = OrderedDict()
+        self._classes: dict[Hashable, PodClass] = {}
         self._version: object = None
-        self._latest: list[WeightedShape] | None = None
+        self._latest: list[WeightedClass] | None = None
         self._seen = 0
         self._repacking = self._repacks()
         if self._learned is not None:
@@ -162,7 +162,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
             self.handle,
             self._source,
             self._policy,
-            self._shape,
+            self._class_of,
             self._rated,
         )
 
@@ -202,34 +202,36 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
             self._known.clear()
         self._seen = table.position
 
-    def _rated(self, shape: PodShape) -> Rated:
-        """Return what is known of a shape on all nodes."""
+    def _rated(self, pod_class: PodClass) -> Rated:
+        """Return what is known of a pod class on all nodes."""
         self._refresh()
         table = self.handle.snapshot.nodes
-        known = self._known.pop(shape, None)
+        known = self._known.pop(pod_class, None)
         changes = table.changed_since(known.position) if known is not None else None
         if known is None or changes is None:
             size = len(table)
-            known = _Known(self._policy.rate(shape, self._source.of(np.arange(size))), self._seen)
+            known = _Known(
+                self._policy.rate(pod_class, self._source.of(np.arange(size))), self._seen
+            )
         elif known.position < self._seen:
             rows = np.array(sorted(set(changes)), dtype=np.intp)
-            if not self._policy.renew(shape, rows, known.rated):
-                known.rated.update(rows, self._policy.rate(shape, self._source.of(rows)))
+            if not self._policy.renew(pod_class, rows, known.rated):
+                known.rated.update(rows, self._policy.rate(pod_class, self._source.of(rows)))
             known.position = self._seen
-        self._known[shape] = known
-        if len(self._known) > _MOST_SHAPES:
+        self._known[pod_class] = known
+        if len(self._known) > _MOST_CLASSES:
             self._known.popitem(last=False)
         return known.rated
 
-    def _shape(self, pod: PodInfo) -> PodShape:
+    def _class_of(self, pod: PodInfo) -> PodClass:
         memory = self._source.gpu_memory()
         requests = self._shared.requests(pod)
         key = (pod.facts, tuple(requests.values()), memory)
-        found = self._shapes.get(key)
+        found = self._classes.get(key)
         if found is None:
-            if len(self._shapes) >= _MOST_SHAPES:
-                self._shapes.clear()
-            found = self._shapes[key] = shape_of(pod, requests, memory)
+            if len(self._classes) >= _MOST_CLASSES:
+                self._classes.clear()
+            found = self._classes[key] = class_of(pod, requests, memory)
         return found
 
     # Which node is best ----------------------------------------------------------------------
@@ -261,7 +263,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         if self.args.policy != "LeastStranded" or not self._shared.requests(pod):
             return None
         arrays = self._ledger.columns.arrays()
-        if not arrays.shared.any() or not self._shape(pod).whole:
+        if not arrays.shared.any() or not self._class_of(pod).whole:
             return None
         others = ~arrays.shared & (arrays.adapter != NO_GPU)
         return arrays.shared if others.any() else None
@@ -273,14 +275,14 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         A pod that was moved goes where its move was found to help: the pod before it may still be
         on its way out.
         """
-        shape = state[_SHAPE] = self._shape(pod)
+        pod_class = state[_CLASS] = self._class_of(pod)
         scores = np.zeros(len(nodes.table))
         moved = self._moved(pod)
         if moved is not None and moved.node in nodes.table.row_of:
             scores[nodes.table.row_of[moved.node]] = _MOVED_HERE
             return nodes.pick(scores)
         if self._is_rated(pod):
-            scores = self._policy.scores(shape, self._rated(shape))
+            scores = self._policy.scores(pod_class, self._rated(pod_class))
         last = self._last_choice(pod)
         if last is not None:
             state[_LAST] = last
@@ -343,7 +345,7 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         if request.whole:
             own = self._ledger.idle_gpu(pod, node.name)
         else:
-            own = self._best_gpu(pod, node, state.get(_SHAPE))
+            own = self._best_gpu(pod, node, state.get(_CLASS))
         if own is None:
             return None
         choice = adapter.choose(pod, request, own)
@@ -356,17 +358,19 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         """Release the pod's shares."""
         self._ledger.release(pod, node.name)
 
-    def _best_gpu(self, pod: PodInfo, node: NodeRow, shape: PodShape | None) -> GpusInUse | None:
+    def _best_gpu(
+        self, pod: PodInfo, node: NodeRow, pod_class: PodClass | None
+    ) -> GpusInUse | None:
         """Return the GPU that was the best one when the node was rated; None if any will do."""
-        known = self._known.get(shape) if shape is not None else None
+        known = self._known.get(pod_class) if pod_class is not None else None
         place = int(known.rated.gpus[node.row]) if known is not None else FIRST
         if place == FIRST or place >= len(self._ledger.gpus(node.name)):
             return None
         return self._ledger.state(node.name, pod.uid, only=place)
 
 
-def _has_shares(workload: Sequence[WeightedShape]) -> bool:
-    return any(one.shape.gpus > 0 and not one.shape.whole for one in workload)
+def _has_shares(workload: Sequence[WeightedClass]) -> bool:
+    return any(one.pod_class.gpus > 0 and not one.pod_class.whole for one in workload)
 
 
 def _policy(args: GPUFragmentationArgs, source: StateSource) -> Policy:
@@ -385,12 +389,12 @@ def _policy(args: GPUFragmentationArgs, source: StateSource) -> Policy:
     return simple.SimplePolicy(source, formula, spread=args.policy == "BestFit")
 
 
-def _given(args: GPUFragmentationArgs) -> list[WeightedShape]:
+def _given(args: GPUFragmentationArgs) -> list[WeightedClass]:
     if not args.workload:
         return []
     return weighted(
         (
-            PodShape(
+            PodClass(
                 amount_of("cpu", Quantity(one.cpu)),
                 one.gpus,
                 one.gpu_milli if one.gpus else 0,

@@ -10,7 +10,7 @@ import numpy as np
 
 from bayplan.api.gpu_shares import WHOLE
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
-from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
+from bayplan_plugins.gpu_fragmentation.pod_classes import PodClass, WeightedClass
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows
 from bayplan_plugins.gpus.columns import GpuMatrix
 
@@ -68,22 +68,22 @@ class Rated:
 class Policy(Protocol):
     """Rates nodes for a pod by what is left of them."""
 
-    def forget(self, workload: list[WeightedShape]) -> None:
+    def forget(self, workload: list[WeightedClass]) -> None:
         """Forget everything about nodes; pods come as this workload says."""
 
-    def learn(self, workload: list[WeightedShape]) -> None:
+    def learn(self, workload: list[WeightedClass]) -> None:
         """Take note of a workload that differs little from the one in use."""
 
     def changed(self, rows: Sequence[int]) -> None:
         """Take note that nodes changed, by row."""
 
-    def rate(self, shape: PodShape, states: NodeStates) -> Rated:
-        """Rate nodes; the scores of nodes where the shape does not fit do not count."""
+    def rate(self, pod_class: PodClass, states: NodeStates) -> Rated:
+        """Rate nodes; the scores of nodes where the pod class does not fit do not count."""
 
-    def renew(self, shape: PodShape, rows: Rows, rated: Rated) -> bool:
+    def renew(self, pod_class: PodClass, rows: Rows, rated: Rated) -> bool:
         """Rate nodes that changed again; False if ``rate`` is to be asked."""
 
-    def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
+    def scores(self, pod_class: PodClass, rated: Rated) -> FloatColumn:
         """Return the scores of nodes now, from what is known of each."""
 
     def normalized(self, scores: FloatColumn) -> FloatColumn:
@@ -96,30 +96,30 @@ def best_fit(left: GpuMatrix, compute: int) -> IntColumn:
     return places
 
 
-def with_room(shape: PodShape, states: NodeStates) -> Rows:
+def with_room(pod_class: PodClass, states: NodeStates) -> Rows:
     """Return the places of the nodes whose CPU and GPUs are enough for a pod."""
-    fits = states.cpu >= shape.cpu
-    if shape.gpus == 1:
-        fits &= np.logical_or.reduce(states.left >= shape.compute, axis=1)
-    elif shape.gpus:
-        fits &= (states.left >= shape.compute).sum(axis=1) >= shape.gpus
+    fits = states.cpu >= pod_class.cpu
+    if pod_class.gpus == 1:
+        fits &= np.logical_or.reduce(states.left >= pod_class.compute, axis=1)
+    elif pod_class.gpus:
+        fits &= (states.left >= pod_class.compute).sum(axis=1) >= pod_class.gpus
     return fits.nonzero()[0]
 
 
-def several_taken(shape: PodShape, left: GpuMatrix) -> GpuMatrix:
+def several_taken(pod_class: PodClass, left: GpuMatrix) -> GpuMatrix:
     """Return what is left of GPUs when each node gives a pod whole GPUs, or shares of several.
 
     Whole GPUs are the first free ones, shares those of the fitting GPUs with the least left.
     """
-    if not shape.gpus:
+    if not pod_class.gpus:
         return left
-    if shape.whole:
+    if pod_class.whole:
         free = left >= WHOLE
-        return np.where(free & (free.cumsum(axis=1) <= shape.gpus), 0, left)
-    fitting = np.where(left >= shape.compute, left, _NO_FIT)
+        return np.where(free & (free.cumsum(axis=1) <= pod_class.gpus), 0, left)
+    fitting = np.where(left >= pod_class.compute, left, _NO_FIT)
     rank = fitting.argsort(axis=1, kind="stable").argsort(axis=1)
-    taken = (rank < shape.gpus) & (fitting != _NO_FIT)
-    return np.where(taken, left - shape.compute, left)
+    taken = (rank < pod_class.gpus) & (fitting != _NO_FIT)
+    return np.where(taken, left - pod_class.compute, left)
 
 
 def different_gpus(left: GpuMatrix, compute: int) -> tuple[Rows, Rows]:

@@ -19,8 +19,8 @@ from bayplan.api.gpu_shares import WHOLE
 from bayplan.dialects import may_be_evicted
 from bayplan.inputs.durations import parse_duration
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.gpu_fragmentation.pod_classes import PodClass
 from bayplan_plugins.gpu_fragmentation.policy import Rated
-from bayplan_plugins.gpu_fragmentation.shapes import PodShape
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
 from bayplan_plugins.shared.moving import placed_again, started_at
@@ -75,7 +75,7 @@ class _Held:
 
     pod: PodInfo
     row: int
-    shape: PodShape
+    pod_class: PodClass
     places: tuple[int, ...]
 
 
@@ -92,8 +92,8 @@ class ToCome:
 class Repacking:
     """Finds the next pods to move.
 
-    :param shape: returns the shape of a pod.
-    :param rated: returns what the policy knows of a shape on all nodes.
+    :param pod_class: returns the pod class of a pod.
+    :param rated: returns what the policy knows of a pod class on all nodes.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class Repacking:
         handle: Handle,
         source: StateSource,
         policy: LeastStranded,
-        shape: Callable[[PodInfo], PodShape],
-        rated: Callable[[PodShape], Rated],
+        pod_class: Callable[[PodInfo], PodClass],
+        rated: Callable[[PodClass], Rated],
     ) -> None:
         self._handle = handle
         self._source = source
         self._policy = policy
-        self._shape = shape
+        self._class_of = pod_class
         self._rated = rated
         self._interval = _HOUR / args.moves_per_hour
         self._window = max(_HOUR, self._interval)
@@ -219,7 +219,7 @@ class Repacking:
                 continue
             places = self._source.shared.places(pod, node)
             if places:
-                found.append(_Held(pod, rows[node], self._shape(pod), places))
+                found.append(_Held(pod, rows[node], self._class_of(pod), places))
         return found
 
     def _is_alone(self, pod: PodInfo) -> bool:
@@ -254,24 +254,24 @@ class Repacking:
         for number, group in enumerate(groups):
             for place in group:
                 one = held[place]
-                cpu[number] += one.shape.cpu
-                left[number, list(one.places)] += one.shape.compute
+                cpu[number] += one.pod_class.cpu
+                left[number, list(one.places)] += one.pod_class.compute
         left = np.minimum(left, self._source.all_gpus(before.rows))
         return NodeStates(before.rows, cpu, left)
 
     def _elsewhere(self, held: Sequence[_Held]) -> FloatColumn:
         """Return what each pod's best other node gains by it, minus infinity without any."""
-        by_shape: dict[PodShape, list[int]] = {}
+        by_class: dict[PodClass, list[int]] = {}
         for place, one in enumerate(held):
-            by_shape.setdefault(one.shape, []).append(place)
+            by_class.setdefault(one.pod_class, []).append(place)
         everywhere = self._source.of(np.arange(len(self._handle.snapshot.nodes)))
         gained = np.full(len(held), -np.inf)
-        for shape, members in by_shape.items():
-            rated = self._rated(shape)
-            fits = everywhere.cpu >= shape.cpu
-            fits &= (everywhere.left >= shape.compute).sum(axis=1) >= shape.gpus
-            fits &= self._source.allowed(shape.choice)
-            scores = np.where(fits, self._policy.scores(shape, rated), -np.inf)
+        for pod_class, members in by_class.items():
+            rated = self._rated(pod_class)
+            fits = everywhere.cpu >= pod_class.cpu
+            fits &= (everywhere.left >= pod_class.compute).sum(axis=1) >= pod_class.gpus
+            fits &= self._source.allowed(pod_class.choice)
+            scores = np.where(fits, self._policy.scores(pod_class, rated), -np.inf)
             rows = np.array([held[place].row for place in members])
             best = int(scores.argmax())
             second = scores.copy()

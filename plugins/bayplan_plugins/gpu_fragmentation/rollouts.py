@@ -16,7 +16,7 @@ import numpy as np
 
 from bayplan.api.gpu_shares import WHOLE
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
-from bayplan_plugins.gpu_fragmentation.shapes import PodShape, WeightedShape
+from bayplan_plugins.gpu_fragmentation.pod_classes import PodClass, WeightedClass
 from bayplan_plugins.gpus.columns import GpuMatrix
 
 __all__ = ["Rollouts"]
@@ -45,15 +45,15 @@ class _Step:
 class Rollouts:
     """Fixed sequences of pods that represent a workload.
 
-    :param workload: the shapes and how often they come.
-    :param choices: the place of each shape's choice of nodes in the columns of ``allowed``.
+    :param workload: the pod classes and how often they come.
+    :param choices: the place of each pod class's choice of nodes in the columns of ``allowed``.
     :param sequences: how many sequences are offered to each node.
     :param length: how many pods each of them has.
     """
 
     def __init__(
         self,
-        workload: Sequence[WeightedShape],
+        workload: Sequence[WeightedClass],
         choices: Sequence[int],
         sequences: int,
         length: int,
@@ -97,13 +97,13 @@ class Rollouts:
 
 
 def _steps(
-    workload: Sequence[WeightedShape], choices: Sequence[int], sequences: int, length: int
+    workload: Sequence[WeightedClass], choices: Sequence[int], sequences: int, length: int
 ) -> list[_Step]:
     """Return the steps: systematic samples of each sort of pods, spread evenly over the length."""
     random = np.random.default_rng(_SEED)
     drawn: list[tuple[float, _Step]] = []
     for sort in _Sort:
-        members = [place for place, one in enumerate(workload) if _sort(one.shape) is sort]
+        members = [place for place, one in enumerate(workload) if _sort(one.pod_class) is sort]
         part = sum(workload[place].part for place in members)
         steps = round(part * length)
         if not steps:
@@ -113,7 +113,7 @@ def _steps(
         picked = np.minimum(np.searchsorted(bounds, points), len(members) - 1)
         table = random.permutation(picked).reshape(steps, sequences)
         for number, row in enumerate(table):
-            pods = [workload[members[place]].shape for place in row.tolist()]
+            pods = [workload[members[place]].pod_class for place in row.tolist()]
             step = _Step(
                 sort,
                 np.array([pod.cpu for pod in pods]),
@@ -125,7 +125,7 @@ def _steps(
     return [step for _, step in sorted(drawn, key=lambda one: one[0])]
 
 
-def _sort(shape: PodShape) -> _Sort:
-    if not shape.gpus:
+def _sort(pod_class: PodClass) -> _Sort:
+    if not pod_class.gpus:
         return _Sort.NONE
-    return _Sort.WHOLE if shape.whole or shape.gpus > 1 else _Sort.SHARE
+    return _Sort.WHOLE if pod_class.whole or pod_class.gpus > 1 else _Sort.SHARE

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bayplan.api.gpu_shares import WHOLE
 from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
-from bayplan_plugins.gpu_fragmentation.shapes import WeightedShape
+from bayplan_plugins.gpu_fragmentation.pod_classes import WeightedClass
 from bayplan_plugins.gpu_fragmentation.states import NodeStates
 
 __all__ = ["SlotLosses", "SlotTable", "Slots"]
@@ -67,43 +67,46 @@ class SlotLosses:
 class Slots:
     """Counts and prices slots.
 
-    :param workload: the shapes and how often they come.
-    :param choices: the place of each shape's choice of nodes in the columns of ``allowed``.
+    :param workload: the pod classes and how often they come.
+    :param choices: the place of each pod class's choice of nodes in the columns of ``allowed``.
     """
 
-    def __init__(self, workload: Sequence[WeightedShape], choices: Sequence[int]) -> None:
+    def __init__(self, workload: Sequence[WeightedClass], choices: Sequence[int]) -> None:
         several = [
             (one, choice)
             for one, choice in zip(workload, choices, strict=True)
-            if one.shape.gpus > 1
+            if one.pod_class.gpus > 1
         ]
-        shapes = [one.shape for one, _ in several]
+        pod_classes = [one.pod_class for one, _ in several]
         part = np.array([one.part for one, _ in several])
-        self._shape_gpus = np.array([[shape.gpus] for shape in shapes], dtype=np.int64)
-        self._shape_cpu = np.array([[max(1, shape.cpu)] for shape in shapes], dtype=np.int64)
-        self._shape_choice = [choice for _, choice in several]
-        sizes = sorted({shape.gpus for shape in shapes})
+        self._class_gpus = np.array([[pod_class.gpus] for pod_class in pod_classes], dtype=np.int64)
+        self._class_cpu = np.array(
+            [[max(1, pod_class.cpu)] for pod_class in pod_classes], dtype=np.int64
+        )
+        self._class_choice = [choice for _, choice in several]
+        sizes = sorted({pod_class.gpus for pod_class in pod_classes})
         self.gpus = np.array(sizes, dtype=np.float64)
-        own = np.array([[shape.gpus == size for shape in shapes] for size in sizes])
+        own = np.array([[pod_class.gpus == size for pod_class in pod_classes] for size in sizes])
         self._mean = own * part / (own * part).sum(axis=1, keepdims=True) if sizes else own
         # A pod of eight GPUs uses up four slots of two.
         asked = [
-            (shape.gpus, weight * shape.gpus) for shape, weight in zip(shapes, part, strict=True)
+            (pod_class.gpus, weight * pod_class.gpus)
+            for pod_class, weight in zip(pod_classes, part, strict=True)
         ]
         needed = [sum(sum_ for gpus, sum_ in asked if gpus >= size) / size for size in sizes]
         self._sizes, self._needs = self.gpus.tolist(), needed
-        self._each = sum(one.part * one.shape.total for one in workload) or float(WHOLE)
+        self._each = sum(one.part * one.pod_class.total for one in workload) or float(WHOLE)
 
     def of(self, states: NodeStates, allowed: BoolColumn) -> SlotTable:
-        """Return how many slots nodes have, the mean of the shapes of one size.
+        """Return how many slots nodes have, the mean of the pod classes of one size.
 
         :param allowed: by node and choice, whether pods of the choice may use the node.
         """
         if not len(self.gpus) or not len(states):
             return np.zeros((len(self.gpus), len(states)))
         free = (states.left >= WHOLE).sum(axis=1)
-        slots = np.minimum(free // self._shape_gpus, states.cpu.clip(min=0) // self._shape_cpu)
-        mean: SlotTable = self._mean @ (slots * allowed[:, self._shape_choice].T)
+        slots = np.minimum(free // self._class_gpus, states.cpu.clip(min=0) // self._class_cpu)
+        mean: SlotTable = self._mean @ (slots * allowed[:, self._class_choice].T)
         return mean
 
     def prices(self, slots: FloatColumn, idle: float) -> FloatColumn:

@@ -11,7 +11,7 @@ from bayplan import NodeRow, NodeView
 from bayplan.plugin.hookspecs import BoolColumn, IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.gpu_fragmentation.groups import SharedGpus
-from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, shape_of
+from bayplan_plugins.gpu_fragmentation.pod_classes import NodeChoice, class_of
 from bayplan_plugins.gpus.columns import GpuMatrix
 from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.shared.node_selection import required_match
@@ -116,8 +116,8 @@ class StateSource:
         pods = self._snapshot.nodes.pods[row].values()
         memory = self.gpu_memory()
         asked = ((pod, self.shared.requests(pod)) for pod in pods)
-        shapes = [shape_of(pod, found, memory) for pod, found in asked if found]
-        return {shape.cluster for shape in shapes}
+        pod_classes = [class_of(pod, found, memory) for pod, found in asked if found]
+        return {pod_class.cluster for pod_class in pod_classes}
 
     def allowed(self, choice: NodeChoice) -> BoolColumn:
         """Return which nodes of the cluster a choice allows."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
 from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTable, kinds_of
+from bayplan_plugins.gpu_fragmentation.pod_classes import NodeChoice, PodClass, WeightedClass
 from bayplan_plugins.gpu_fragmentation.policy import (
     Rated,
     best_of_each,
@@ -23,7 +24,6 @@ from bayplan_plugins.gpu_fragmentation.policy import (
     with_room,
 )
 from bayplan_plugins.gpu_fragmentation.rollouts import Rollouts
-from bayplan_plugins.gpu_fragmentation.shapes import NodeChoice, PodShape, WeightedShape
 from bayplan_plugins.gpu_fragmentation.slots import SlotLosses, Slots, SlotTable
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, Rows, StateSource
 
@@ -36,7 +36,7 @@ _FEW_CHANGES = 4
 _FEW = 64
 """For up to so many nodes, looking up what is known of each is faster than columns."""
 _MOST_TRIED = 20_000
-_MOST_SHAPES = 512
+_MOST_CLASSES = 512
 _NO_NODES = np.zeros(0)
 
 
@@ -59,9 +59,11 @@ class LeastStranded:
         self._source = source
         self.forget([])
 
-    def forget(self, workload: list[WeightedShape]) -> None:
+    def forget(self, workload: list[WeightedClass]) -> None:
         """Take over the workload and forget what was computed for another."""
-        self._choices: list[NodeChoice] = list(dict.fromkeys(one.shape.choice for one in workload))
+        self._choices: list[NodeChoice] = list(
+            dict.fromkeys(one.pod_class.choice for one in workload)
+        )
         self._rollouts = Rollouts(workload, self._places(workload), _SEQUENCES, _LENGTH)
         self._slots = Slots(workload, self._places(workload))
         self._forget_states()
@@ -79,11 +81,11 @@ class LeastStranded:
         self._states = KnownStates()
         self._idle_after = StateTable(self._count_idle)
         self._slot_table = StateTable(self._count_slots, len(self._slots.gpus))
-        self._tried: dict[PodShape, dict[int, tuple[_Tried, ...]]] = {}
+        self._tried: dict[PodClass, dict[int, tuple[_Tried, ...]]] = {}
 
-    def learn(self, workload: list[WeightedShape]) -> None:
+    def learn(self, workload: list[WeightedClass]) -> None:
         """Take over how many slots will be needed; what nodes strand still holds."""
-        known = [one for one in workload if one.shape.choice in self._choices]
+        known = [one for one in workload if one.pod_class.choice in self._choices]
         self._slots = Slots(known, self._places(known))
         self._slot_table = StateTable(self._count_slots, len(self._slots.gpus))
         self._slots_in_all = None
@@ -93,8 +95,8 @@ class LeastStranded:
             states = self._source.of(np.arange(len(self._stranded)))
             self._slots_of = self._slot_table.of(self._numbers(states), states).T.copy()
 
-    def _places(self, workload: list[WeightedShape]) -> list[int]:
-        return [self._choices.index(one.shape.choice) for one in workload]
+    def _places(self, workload: list[WeightedClass]) -> list[int]:
+        return [self._choices.index(one.pod_class.choice) for one in workload]
 
     # Nodes -----------------------------------------------------------------------------------
 
@@ -166,23 +168,23 @@ class LeastStranded:
 
     # Pods ------------------------------------------------------------------------------------
 
-    def rate(self, shape: PodShape, states: NodeStates) -> Rated:
+    def rate(self, pod_class: PodClass, states: NodeStates) -> Rated:
         """Rate nodes by what the pod would strand, and say which slots it would use up."""
         if not len(self._stranded):
-            self._build(len(self._source.allowed(shape.choice)))
+            self._build(len(self._source.allowed(pod_class.choice)))
         size = len(states)
         result = Rated.nowhere(size)
         result.lost = np.zeros(size, dtype=np.int64)
-        places = with_room(shape, states)
+        places = with_room(pod_class, states)
         if not len(places):
             return result
         own = states.part(places)
-        if shape.gpus != 1:
-            after = own.without(shape.cpu, several_taken(shape, own.left))
+        if pod_class.gpus != 1:
+            after = own.without(pod_class.cpu, several_taken(pod_class, own.left))
             gain, lost = self._effect(own, after)
             result.scores[places], result.lost[places] = gain, self._losses.of(lost)
         else:
-            self._rate_one_gpu(shape, own, places, result)
+            self._rate_one_gpu(pod_class, own, places, result)
         return result
 
     def _effect(self, before: NodeStates, after: NodeStates) -> tuple[FloatColumn, SlotTable]:
@@ -192,10 +194,12 @@ class LeastStranded:
         gain: FloatColumn = self._stranded[rows] - self._idle_after.of(numbers, after)[:, 0]
         return gain, self._slots_of[:, rows] - self._slot_table.of(numbers, after).T
 
-    def _rate_one_gpu(self, shape: PodShape, own: NodeStates, places: Rows, result: Rated) -> None:
+    def _rate_one_gpu(
+        self, pod_class: PodClass, own: NodeStates, places: Rows, result: Rated
+    ) -> None:
         """Rate nodes for one GPU or a share; of the different ones, the first best counts."""
-        nodes, gpus = different_gpus(own.left, shape.compute)
-        gain, slots = self._share_effect(shape, own, nodes, gpus)
+        nodes, gpus = different_gpus(own.left, pod_class.compute)
+        gain, slots = self._share_effect(pod_class, own, nodes, gpus)
         lost = self._losses.of(slots)
         total = gain - self._costs()[lost]
         chosen = best_of_each(nodes, gpus, total)
@@ -204,18 +208,18 @@ class LeastStranded:
         result.gpus[into] = gpus[chosen]
         result.lost[into] = lost[chosen]
 
-    def renew(self, shape: PodShape, rows: Rows, rated: Rated) -> bool:
+    def renew(self, pod_class: PodClass, rows: Rows, rated: Rated) -> bool:
         """Rate a few nodes again, each by what is known of nodes that are alike."""
-        if len(rows) > _FEW or shape.gpus != 1 or not len(self._stranded):
+        if len(rows) > _FEW or pod_class.gpus != 1 or not len(self._stranded):
             return False
-        known = self._tried.setdefault(shape, {})
-        if len(known) > _MOST_TRIED or len(self._tried) > _MOST_SHAPES:
+        known = self._tried.setdefault(pod_class, {})
+        if len(known) > _MOST_TRIED or len(self._tried) > _MOST_CLASSES:
             self._tried.clear()
-            known = self._tried[shape] = {}
+            known = self._tried[pod_class] = {}
         numbers = self._number[rows].tolist()
         missing = [place for place, number in enumerate(numbers) if number not in known]
         if missing:
-            self._try(shape, self._source.of(rows[missing]), known)
+            self._try(pod_class, self._source.of(rows[missing]), known)
         costs = self._costs().tolist()
         scores, gpus, losses = rated.scores, rated.gpus, rated.lost
         lefts = self._source.left(rows).tolist()
@@ -230,16 +234,16 @@ class LeastStranded:
         return True
 
     def _try(
-        self, shape: PodShape, states: NodeStates, known: dict[int, tuple[_Tried, ...]]
+        self, pod_class: PodClass, states: NodeStates, known: dict[int, tuple[_Tried, ...]]
     ) -> None:
         """Find out what a share would do on the different GPUs of nodes."""
         numbers = self._number[states.rows].tolist()
         found: dict[int, list[_Tried]] = {number: [] for number in numbers}
-        places = with_room(shape, states)
+        places = with_room(pod_class, states)
         if len(places):
             own = states.part(places)
-            nodes, gpus = different_gpus(own.left, shape.compute)
-            gain, lost = self._share_effect(shape, own, nodes, gpus)
+            nodes, gpus = different_gpus(own.left, pod_class.compute)
+            gain, lost = self._share_effect(pod_class, own, nodes, gpus)
             left = own.left[nodes, gpus].tolist()
             owners = places[nodes].tolist()
             losses = [tuple(one) for one in lost.T.tolist()]
@@ -251,13 +255,13 @@ class LeastStranded:
         known.update((number, _worth_a_look(tried)) for number, tried in found.items())
 
     def _share_effect(
-        self, shape: PodShape, own: NodeStates, nodes: Rows, gpus: IntColumn
+        self, pod_class: PodClass, own: NodeStates, nodes: Rows, gpus: IntColumn
     ) -> tuple[FloatColumn, SlotTable]:
         """Return the effect of a share on pairs of a node and a GPU, by their places."""
         tried = own.part(nodes)
         left = tried.left.copy()
-        left[np.arange(len(nodes)), gpus] -= shape.compute
-        return self._effect(tried, tried.without(shape.cpu, left))
+        left[np.arange(len(nodes)), gpus] -= pod_class.compute
+        return self._effect(tried, tried.without(pod_class.cpu, left))
 
     def _prices(self) -> FloatColumn:
         if self._known_prices is None:
@@ -273,11 +277,11 @@ class LeastStranded:
             costs = self._known_costs = self._losses.costs(self._prices())
         return costs
 
-    def scores(self, shape: PodShape, rated: Rated) -> FloatColumn:
+    def scores(self, pod_class: PodClass, rated: Rated) -> FloatColumn:
         """Return what each node gains, in thousandths of a GPU: less stranded, less dear room."""
-        if shape.gpus > 1:
+        if pod_class.gpus > 1:
             # The slots of its own size are there for a pod of several GPUs.
-            costs = self._losses.costs(self._prices() * (self._slots.gpus > shape.gpus))
+            costs = self._losses.costs(self._prices() * (self._slots.gpus > pod_class.gpus))
         else:
             costs = self._costs()
         dear: FloatColumn = costs.take(rated.lost)

@@ -19,7 +19,7 @@ from bayplan_dra.allocator import (
     Inventory,
     prepare,
 )
-from bayplan_dra.allocator.shape import Shapes
+from bayplan_dra.allocator.equivalence import EquivalenceClasses
 from bayplan_dra.allocator.traits import TraitReader
 
 LEVELS = ("*/island", PCIE_ROOT, NUMA_NODE)
@@ -90,11 +90,11 @@ def test_tables_of_equal_traits_have_equal_shapes(
     rng = random.Random(seed)
     claim = claim_of(expression, matching)
     tables = [table_of([device(rng, i) for i in range(count)], f"n{n}") for n in range(12)]
-    quick, state = Shapes(), AllocatedState()
+    quick, state = EquivalenceClasses(), AllocatedState()
     keys = [quick.key(table, [claim], state, LEVELS) for table in tables]
     for one, table in enumerate(tables):
         for other in range(one):
-            plain = Shapes()
+            plain = EquivalenceClasses()
             alone = [
                 plain.key(table_copy, [claim], state, LEVELS)
                 for table_copy in (fresh(tables[other]), fresh(table))
@@ -125,7 +125,7 @@ def test_what_nothing_reads_does_not_tell_tables_apart() -> None:
 
 
 def test_a_capacity_named_twice_is_read_as_a_selector_reads_it() -> None:
-    claim, quick = claim_of(LARGE, matching=False), Shapes()
+    claim, quick = claim_of(LARGE, matching=False), EquivalenceClasses()
 
     def key(name: str, amount: str) -> object:
         capacity = {f"{DRIVER}/memory": {"value": "40Gi"}, "memory": {"value": amount}}

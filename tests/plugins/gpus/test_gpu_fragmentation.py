@@ -19,15 +19,15 @@ from bayplan.testing import Cluster, make_node, make_object, make_pod
 from bayplan_plugins.gpu_fragmentation import stranded
 from bayplan_plugins.gpu_fragmentation.fragments import FragmentationGradient
 from bayplan_plugins.gpu_fragmentation.known_states import KnownStates, StateTable
-from bayplan_plugins.gpu_fragmentation.policy import Rated, several_taken
-from bayplan_plugins.gpu_fragmentation.rollouts import Rollouts
-from bayplan_plugins.gpu_fragmentation.shapes import (
+from bayplan_plugins.gpu_fragmentation.pod_classes import (
     LearnedWorkload,
     NodeChoice,
-    PodShape,
-    shape_of,
+    PodClass,
+    class_of,
     weighted,
 )
+from bayplan_plugins.gpu_fragmentation.policy import Rated, several_taken
+from bayplan_plugins.gpu_fragmentation.rollouts import Rollouts
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
 from bayplan_plugins.gpus.ledger import GpuLedger
@@ -36,8 +36,8 @@ WHOLE = 1000
 CORE, RATIO = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio"
 
 
-def shape(cpu: int, gpus: int, compute: int = WHOLE) -> PodShape:
-    return PodShape(cpu, gpus, compute if gpus else 0, NodeChoice())
+def class_with(cpu: int, gpus: int, compute: int = WHOLE) -> PodClass:
+    return PodClass(cpu, gpus, compute if gpus else 0, NodeChoice())
 
 
 def states(cpu: Sequence[int], left: Sequence[Sequence[int]]) -> NodeStates:
@@ -70,7 +70,7 @@ def share_pod(name: str, percent: int, cpu: str = "1") -> Pod:
 
 
 def plain_fragmentation(
-    workload: Sequence[tuple[PodShape, float]], cpu: int, left: Sequence[int]
+    workload: Sequence[tuple[PodClass, float]], cpu: int, left: Sequence[int]
 ) -> float:
     """The published definition, one pod and one GPU at a time."""
     total = 0.0
@@ -84,12 +84,12 @@ def plain_fragmentation(
 
 
 SHAPES = st.builds(
-    shape,
+    class_with,
     st.integers(0, 8).map(lambda n: 1000 * n),
     st.sampled_from((0, 1, 1, 1, 2, 4)),
     st.just(WHOLE),
 ) | st.builds(
-    shape,
+    class_with,
     st.integers(0, 8).map(lambda n: 1000 * n),
     st.just(1),
     st.integers(1, 99).map(lambda n: 10 * n),
@@ -100,16 +100,16 @@ LEFT = st.lists(st.integers(0, 100).map(lambda n: 10 * n), min_size=4, max_size=
 @examples(100)
 @given(st.lists(SHAPES, min_size=1, max_size=5, unique=True), st.integers(0, 16), LEFT)
 def test_fragmentation_is_what_typical_pods_could_not_use(
-    shapes: list[PodShape], cpu: int, left: list[int]
+    classes: list[PodClass], cpu: int, left: list[int]
 ) -> None:
     cluster = Cluster([make_node("n", cpu="64")])
     source = StateSource(cluster.snapshot, cluster.snapshot.shared(GpuLedger, GpuLedger))
     policy = FragmentationGradient(source)
-    workload = weighted((one, 1.0) for one in shapes)
+    workload = weighted((one, 1.0) for one in classes)
     policy.forget(workload)
     found = policy.fragmentation(states([1000 * cpu], [left]))
-    kept = weighted(((one.shape, one.part) for one in workload), 0.95)
-    expected = plain_fragmentation([(o.shape, o.part) for o in kept], 1000 * cpu, left)
+    kept = weighted(((one.pod_class, one.part) for one in workload), 0.95)
+    expected = plain_fragmentation([(o.pod_class, o.part) for o in kept], 1000 * cpu, left)
     assert found[0] == pytest.approx(expected)
 
 
@@ -119,12 +119,12 @@ def test_fragmentation_is_what_typical_pods_could_not_use(
     st.lists(st.tuples(st.integers(0, 16), LEFT), min_size=1, max_size=8),
 )
 def test_what_is_known_of_a_state_is_what_would_be_computed(
-    shapes: list[PodShape], nodes: list[tuple[int, list[int]]]
+    classes: list[PodClass], nodes: list[tuple[int, list[int]]]
 ) -> None:
     cluster = Cluster([make_node(f"n{place}", cpu="64") for place in range(len(nodes))])
     source = StateSource(cluster.snapshot, cluster.snapshot.shared(GpuLedger, GpuLedger))
     policy = FragmentationGradient(source)
-    policy.forget(weighted((one, 1.0) for one in shapes))
+    policy.forget(weighted((one, 1.0) for one in classes))
     cpu, left = [1000 * one for one, _ in nodes], [gpus for _, gpus in nodes]
     turned = states(cpu, [gpus[::-1] for gpus in left])
     alone = [states([own], [gpus]) for own, gpus in zip(cpu, left, strict=True)]
@@ -143,7 +143,7 @@ def test_what_is_known_of_a_state_is_what_would_be_computed(
 @examples(100)
 @given(SHAPES, st.integers(0, 32), LEFT)
 def test_what_stays_idle_is_as_if_pods_were_placed_one_by_one(
-    pod: PodShape, cpu: int, left: list[int]
+    pod: PodClass, cpu: int, left: list[int]
 ) -> None:
     rollouts = Rollouts(weighted([(pod, 1.0)]), [0], 2, 6)
     found = rollouts.idle(np.array([1000 * cpu]), np.array([left]), np.ones((1, 1), dtype=np.bool_))
@@ -159,7 +159,7 @@ def test_what_stays_idle_is_as_if_pods_were_placed_one_by_one(
 
 
 def test_several_shares_take_the_gpus_with_the_least_left() -> None:
-    left = several_taken(shape(0, 2, 300), np.array([[900, 300, 200, 400]]))
+    left = several_taken(class_with(0, 2, 300), np.array([[900, 300, 200, 400]]))
     assert left.tolist() == [[900, 0, 200, 100]]
 
 
@@ -185,7 +185,7 @@ def test_the_workload_is_learned_from_what_arrives() -> None:
         cluster.add(pod)
     for info in cluster.snapshot.living.values():
         learned.see(info, ledger.requests(info), 16 << 30)
-    parts = {one.shape.compute: one.part for one in learned.in_use}
+    parts = {one.pod_class.compute: one.part for one in learned.in_use}
     assert parts == pytest.approx({300: 0.75, 600: 0.25}, abs=0.05)
 
 
@@ -197,7 +197,7 @@ def test_memory_counts_as_a_part_of_the_typical_gpu() -> None:
     info = cluster.snapshot.living["default/p"]
     memory = StateSource(cluster.snapshot, ledger).gpu_memory()
     assert memory == 16 << 30
-    assert shape_of(info, ledger.requests(info), memory).compute == 250
+    assert class_of(info, ledger.requests(info), memory).compute == 250
 
 
 # Choices -------------------------------------------------------------------------------------
@@ -271,7 +271,12 @@ def test_few_nodes_are_rated_as_many_are(full: bool, monkeypatch: pytest.MonkeyP
     cluster = Cluster([obj for node in range(12) for obj in gpu_objects(f"n{node}", 4)])
     source = StateSource(cluster.snapshot, cluster.snapshot.shared(GpuLedger, GpuLedger))
     policies = {few: LeastStranded(source) for few in (64, 0)}
-    kinds = [shape(1000, 1, 300), shape(1000, 1, 600), shape(4000, 2), shape(8000, 4)]
+    kinds = [
+        class_with(1000, 1, 300),
+        class_with(1000, 1, 600),
+        class_with(4000, 2),
+        class_with(8000, 4),
+    ]
     for policy in policies.values():
         policy.forget(weighted((one, 1.0) for one in kinds))
     everywhere = np.arange(12)
@@ -365,7 +370,7 @@ def test_the_workload_is_learned_from_fractions_and_not_from_what_holds_their_gp
     cluster.schedule()
     (call,) = (one for one in cluster.profile.runtime["score"] if one.name == "GPUFragmentation")
     learned = call.plugin._learned.in_use
-    assert [(one.shape.gpus, one.shape.compute) for one in learned] == [(1, 400)]
+    assert [(one.pod_class.gpus, one.pod_class.compute) for one in learned] == [(1, 400)]
 
 
 @examples(5)

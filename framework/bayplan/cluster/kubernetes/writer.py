@@ -33,6 +33,7 @@ from bayplan.cluster.kubernetes.resources import WatchedResource
 from bayplan.cluster.kubernetes.status_writes import StatusWrites
 from bayplan.cluster.kubernetes.transport import JSON, Requests
 from bayplan.cluster.kubernetes.volume_writes import VolumeWrites
+from bayplan.cluster.kubernetes.write_queue import WriteQueue
 from bayplan.cluster.protocol import (
     Bind,
     BindVolume,
@@ -60,14 +61,6 @@ _LONGEST_WAIT = 5.0
 _EVENT_ATTEMPTS = 5
 _HELD_SECONDS = 1.0
 _PLACING = (Bind, ReserveClaim, CreateClaim)
-_TELLING = (
-    PatchPodStatus,
-    PatchStatus,
-    PatchAnnotations,
-    PatchFields,
-    CreateObject,
-    PutConfigMap,
-)
 _NOT_LEADING = "this process no longer leads"
 
 _log = logging.getLogger("bayplan.cluster")
@@ -131,7 +124,7 @@ class Writer:
         self._recorder = recorder
         self._concurrency = concurrency
         self._rate = rate
-        self._waiting_writes: tuple[deque[PendingWrite], ...] = (deque(), deque())
+        self._ready = WriteQueue()
         self._events = EventQueue(event_rate)
         self._event_timer: asyncio.TimerHandle | None = None
         self._busy: dict[Subject, deque[PendingWrite]] = {}
@@ -171,8 +164,7 @@ class Writer:
     def waiting(self) -> int:
         """The number of writes without an answer, except events."""
         return (
-            len(self._waiting_writes[0])
-            + len(self._waiting_writes[1])
+            len(self._ready)
             + len(self._busy)
             + sum(len(jobs) for jobs in self._busy.values())
             + sum(not isinstance(job.write, Event) for job in self._retrying.values())
@@ -216,12 +208,10 @@ class Writer:
         self._stopped = Stopped(why)
         for worker in self._workers:
             worker.cancel()
-        jobs = [job for queue in self._waiting_writes for job in queue]
+        jobs = self._ready.clear()
         jobs += [job for waiting in self._busy.values() for job in waiting]
         jobs += self._retrying.values()
         jobs += [*self._events.clear(), *self._held.stop()]
-        for queue in self._waiting_writes:
-            queue.clear()
         for timer in self._retrying:
             timer.cancel()
         self._busy.clear()
@@ -253,8 +243,7 @@ class Writer:
                 self.dropped_events += 1
                 self._answer(dropped, None)
         else:
-            status = isinstance(job.write, _TELLING)
-            self._waiting_writes[status].append(job)
+            self._ready.add(job)
         self._start_worker()
 
     def _start_worker(self) -> None:
@@ -280,7 +269,7 @@ class Writer:
             self._workers.discard(own)
 
     def _next(self) -> PendingWrite | None:
-        job = next((queue.popleft() for queue in self._waiting_writes if queue), None)
+        job = self._ready.take()
         return self._next_event() if job is None else job
 
     def _next_event(self) -> PendingWrite | None:

@@ -20,7 +20,7 @@ from bayplan.dialects.koordinator.elastic_quota import (
     ResourceList,
     is_preemptible,
 )
-from bayplan.queues.shape import MOST_LEVELS, cycle_text
+from bayplan.queues.forest import MOST_LEVELS, cycle_text
 from bayplan_plugins.queues.koordinator.division import Siblings, divide, scaled_min
 from bayplan_plugins.queues.koordinator.quota import CountedPod, Quota
 from bayplan_plugins.queues.koordinator.resource_lists import (

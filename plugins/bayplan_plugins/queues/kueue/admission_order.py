@@ -140,7 +140,7 @@ class AdmissionLine:
         if stated is not None and stated.message:
             return stated.message
         line = self._admission.store.pending[queue]
-        if line.reason_of_shape(one.shape) is not None:
+        if line.reason_of_equivalent(one.equivalence) is not None:
             return "another one that asks for the same was tried and does not fit"
         return "its turn has not come"
 

@@ -1,7 +1,7 @@
 """The workloads that wait in one ClusterQueue: those to be tried, and those parked until room.
 
 A parked workload waits for an event that may make room for it. With BestEffortFIFO a head that
-does not fit is parked, and with it all that are shaped like it; with StrictFIFO it stays
+does not fit is parked, and with it all that are equivalent to it; with StrictFIFO it stays
 (Kueue's pkg/cache/queue/cluster_queue.go), and holds back those that may take what it may take.
 """
 
@@ -178,8 +178,8 @@ class PendingQueue:
             del self._parked[one.key]
         known = self._active.get(one.key)
         if known is None:
-            shaped = self._hopeless.get(one.shape) is not None and one.shape is not None
-            if not may_run_again(one.workload, now) or (shaped and not self.strict):
+            hopeless = one.equivalence is not None and one.equivalence in self._hopeless
+            if not may_run_again(one.workload, now) or (hopeless and not self.strict):
                 self._parked[one.key] = one
                 return
         else:
@@ -248,23 +248,23 @@ class PendingQueue:
         if self.get(one.key) is not None:
             return False
         self._parked[one.key] = one
-        if self.settings.equivalence_hashing and one.shape is not None and why in _HOPELESS:
-            self.park_shape(one.shape, reason or Reason.PENDING)
+        if self.settings.equivalence_hashing and one.equivalence is not None and why in _HOPELESS:
+            self.park_equivalent(one.equivalence, reason or Reason.PENDING)
         return True
 
-    def park_shape(self, shape: Hashable, reason: str) -> int:
-        """Park all that are shaped like a workload that cannot be admitted; return how many."""
+    def park_equivalent(self, equivalence: Hashable, reason: str) -> int:
+        """Park all that are equivalent to a workload that cannot be admitted; return how many."""
         if self.strict:
             return 0
-        self._hopeless[shape] = reason
-        same = [one for one in self._active.values() if one.shape == shape]
+        self._hopeless[equivalence] = reason
+        same = [one for one in self._active.values() if one.equivalence == equivalence]
         for one in same:
             self._parked[one.key] = self._active.pop(one.key)
         return len(same)
 
-    def reason_of_shape(self, shape: Hashable) -> str | None:
-        """Return why workloads of a shape were parked together."""
-        return self._hopeless.get(shape)
+    def reason_of_equivalent(self, equivalence: Hashable) -> str | None:
+        """Return why equivalent workloads were parked together."""
+        return self._hopeless.get(equivalence)
 
     def flush(self, allowed: Callable[[WorkloadInfo], bool], now: float) -> int:
         """Try the parked workloads again; return how many.

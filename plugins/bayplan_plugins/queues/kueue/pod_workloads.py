@@ -286,7 +286,7 @@ class PodWorkloads:
     def _made(self, key: str, members: Sequence[PodInfo]) -> _Made:
         alike: dict[object, list[PodInfo]] = {}
         for pod in sorted(members, key=lambda one: (one.rank or 0, one.key)):
-            alike.setdefault(_shape(pod), []).append(pod)
+            alike.setdefault(_role_of(pod), []).append(pod)
         pod_sets: list[PodSet] = []
         set_of: dict[str, str] = {}
         for index, pods in enumerate(alike.values()):
@@ -345,7 +345,7 @@ def _group_key(gang: str) -> str:
     return f"{namespace}/group:{name}"
 
 
-def _shape(pod: PodInfo) -> Hashable:
+def _role_of(pod: PodInfo) -> Hashable:
     """Return what the pods of one pod set have in common."""
     spec = pod.spec
     where = _encode((spec.node_selector, spec.affinity, spec.tolerations))

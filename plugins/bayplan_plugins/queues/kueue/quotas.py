@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bayplan.api.kueue import ClusterQueue, Cohort, ResourceGroup
 from bayplan.api.queue import UNLIMITED, Amounts, Order, Queue, QueueState, Share
-from bayplan.queues.shape import MOST_LEVELS, detached
+from bayplan.queues.forest import MOST_LEVELS, detached
 from bayplan.queues.tree import QueueTree
 from bayplan_plugins.queues.kueue.amounts import amount_in, column
 

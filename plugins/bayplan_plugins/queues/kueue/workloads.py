@@ -71,7 +71,7 @@ class WorkloadInfo:
     :param tried_at: the number of the cycle in which that was.
     :param nominated: for each pod set, the flavors by resource that an assignment has to keep.
     :param usage_share: the usage over time of its LocalQueue, where that orders victims.
-    :param shape: equal for workloads that fit the same; None if unknown.
+    :param equivalence: equal for workloads that fit the same; None if unknown.
 
     ``evicted`` says that it has to go, ``reserved_at`` since when it has quota, in seconds since
     1970.
@@ -85,7 +85,7 @@ class WorkloadInfo:
     tried_at: int = -1
     nominated: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     usage_share: float | None = None
-    shape: Hashable = None
+    equivalence: Hashable = None
     key: str = field(init=False)
     uid: str = field(init=False)
     evicted: bool = field(init=False)
@@ -100,14 +100,14 @@ class WorkloadInfo:
     def of(cls, workload: KueueWorkload, queue: str) -> WorkloadInfo:
         """Derive from a workload that is pending in a queue, or has its quota."""
         sets = _assigned(workload) if workload.status.admission is not None else _asked(workload)
-        return cls(workload, queue, sets, shape=_shape(workload, sets))
+        return cls(workload, queue, sets, equivalence=_equivalence(workload, sets))
 
     def resume(self, other: WorkloadInfo) -> None:
         """Go on where the search for the workload's flavors was before it changed.
 
         Where it asks for something else now, the search begins with the first flavor.
         """
-        if self.shape == other.shape:
+        if self.equivalence == other.equivalence:
             self.last_tried = other.last_tried
             self.tried_in, self.tried_at = other.tried_in, other.tried_at
 
@@ -200,7 +200,7 @@ def _assigned(workload: KueueWorkload) -> tuple[PodSetRequests, ...]:
     return tuple(found)
 
 
-def _shape(workload: KueueWorkload, sets: tuple[PodSetRequests, ...]) -> Hashable:
+def _equivalence(workload: KueueWorkload, sets: tuple[PodSetRequests, ...]) -> Hashable:
     """Return what decides where a workload fits, so that equal ones need one attempt only."""
     spec = workload.spec
     if REPLACES in workload.metadata.annotations:

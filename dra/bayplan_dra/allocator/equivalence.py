@@ -9,13 +9,13 @@ from bayplan_dra.allocator.requests import ClaimToAllocate
 from bayplan_dra.allocator.table import DeviceTable, bits
 from bayplan_dra.allocator.traits import TraitReader
 
-__all__ = ["Shapes"]
+__all__ = ["EquivalenceClasses"]
 
 _MOST_KNOWN = 10_000
 """So many traits, and readers of them, are remembered."""
 
 
-class Shapes:
+class EquivalenceClasses:
     """Keys under which an answer for some claims can be cached for all nodes alike.
 
     Tables remember the numbers that an object of this class assigns, so all users of the tables
@@ -43,10 +43,10 @@ class Shapes:
         """
         wanted = tuple(request for claim in claims for request in claim.requests)
         constraints = tuple(constraint for claim in claims for constraint in claim.constraints)
-        shape = table.shapes.get((levels, wanted, constraints))
-        if shape is None:
-            shape = self._number(table, claims, levels, interrupt, (levels, wanted, constraints))
-            table.shapes[levels, wanted, constraints] = shape
+        number = table.classes.get((levels, wanted, constraints))
+        if number is None:
+            number = self._number(table, claims, levels, interrupt, (levels, wanted, constraints))
+            table.classes[levels, wanted, constraints] = number
         titles = tuple(claim.label for claim in claims)
         in_use, shared = table.in_use(state), table.shared_in_use(state)
         turns = table.turns(state)
@@ -56,7 +56,7 @@ class Shapes:
             places = {freed: place for place, freed in enumerate(sorted({t.freed for t in turns}))}
             order = order, tuple((*turn[:2], places[turn.freed]) for turn in turns)
         if not table.consumers and not table.shareable:
-            return shape, wanted, titles, in_use, order
+            return number, wanted, titles, in_use, order
         usage = table.usage(state)
         counters = tuple(usage.counters.get(key) for key in table.consumers)
         shares = tuple(
@@ -64,7 +64,7 @@ class Shapes:
             for device in bits(table.shareable)
             for name in table.devices[device].spec.capacity
         )
-        return shape, wanted, titles, in_use, order, shared, counters, shares
+        return number, wanted, titles, in_use, order, shared, counters, shares
 
     def _number(
         self,
@@ -74,7 +74,7 @@ class Shapes:
         interrupt: Interrupt | None,
         asked: Hashable,
     ) -> int:
-        """Return the number of a table's shape, if possible without evaluating any selector."""
+        """Return the number of the equivalence class, without evaluating selectors if possible."""
         reader = self._readers.get(asked)
         if reader is None:
             if len(self._readers) >= _MOST_KNOWN:
@@ -85,13 +85,13 @@ class Shapes:
         if known is not None:
             return known
         made = self._make(table, claims, levels, interrupt)
-        shape = self._numbers.setdefault(made, len(self._numbers))
+        number = self._numbers.setdefault(made, len(self._numbers))
         # What is said of a selector that fails may name what the others do not have.
         if traits is not None and not self._fails(table, claims):
             if len(self._by_traits) >= _MOST_KNOWN:
                 self._by_traits.clear()
-            self._by_traits[asked, traits] = shape
-        return shape
+            self._by_traits[asked, traits] = number
+        return number
 
     def _fails(self, table: DeviceTable, claims: Sequence[ClaimToAllocate]) -> bool:
         ways = (way for one in claims for request in one.requests for way in request.ways)

@@ -1,4 +1,4 @@
-"""The shape of a forest of queues that people define: who hangs on a root, and who does not."""
+"""The forest of queues that people define: which of them reach a root, and which do not."""
 
 from __future__ import annotations
 
