@@ -56,6 +56,10 @@ class Hand:
     def unix_time(self) -> float:
         return self.now
 
+    @property
+    def in_order(self) -> bool:
+        return True
+
     def watch(self, handler: WatchHandler) -> None:
         self._handler = handler
 

@@ -39,6 +39,10 @@ class Noted:
     def unix_time(self) -> float:
         return self._cluster.unix_time
 
+    @property
+    def in_order(self) -> bool:
+        return True
+
     def submit(self, write: Write, done: Done | None = None) -> None:
         self.writes.append(write)
         self._cluster.submit(write, done)

@@ -114,6 +114,13 @@ class Gang:
     queue: str = ""
     problem: str | None = None
 
+    @property
+    def title(self) -> str:
+        """What defines it, as people write it: "PodGroup a/b", or what owns its pods."""
+        namespace, _, name = self.key.partition("/")
+        kind, colon, owner = name.partition(":")
+        return f"{kind} {namespace}/{owner}" if colon else f"PodGroup {self.key}"
+
 
 @dataclass(frozen=True)
 class Membership:

@@ -38,6 +38,15 @@ from bayplan.api.lease import Lease
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node
 from bayplan.api.numa import NodeResourceTopology
+from bayplan.api.operated import (
+    JAXJob,
+    LeaderWorkerSet,
+    MPIJob,
+    OperatedObject,
+    PaddleJob,
+    TFJob,
+    XGBoostJob,
+)
 from bayplan.api.pod import Pod
 from bayplan.api.podgroup import (
     KaiPodGroup,
@@ -125,6 +134,7 @@ ApiObject: TypeAlias = (
     | PyTorchJob
     | RayJob
     | RayCluster
+    | OperatedObject
     | ResourceSlice
     | ResourceClaim
     | ResourceClaimTemplate
@@ -212,6 +222,12 @@ _KINDS = (
     Kind("bus.volcano.sh", "Command", ("v1alpha1",), VolcanoCommand),
     Kind("jobset.x-k8s.io", "JobSet", ("v1alpha2",), JobSet),
     Kind("kubeflow.org", "PyTorchJob", ("v1",), PyTorchJob),
+    Kind("kubeflow.org", "TFJob", ("v1",), TFJob),
+    Kind("kubeflow.org", "XGBoostJob", ("v1",), XGBoostJob),
+    Kind("kubeflow.org", "PaddleJob", ("v1",), PaddleJob),
+    Kind("kubeflow.org", "JAXJob", ("v1",), JAXJob),
+    Kind("kubeflow.org", "MPIJob", ("v2beta1", "v1"), MPIJob),
+    Kind("leaderworkerset.x-k8s.io", "LeaderWorkerSet", ("v1",), LeaderWorkerSet),
     Kind("ray.io", "RayJob", ("v1",), RayJob),
     Kind("ray.io", "RayCluster", ("v1",), RayCluster),
     Kind("policy", "PodDisruptionBudget", ("v1",), PodDisruptionBudget),

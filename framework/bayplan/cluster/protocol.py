@@ -290,6 +290,10 @@ class Cluster(Protocol):
     def unix_time(self) -> float:
         """The time in seconds since 1970, as objects' timestamps state it."""
 
+    @property
+    def in_order(self) -> bool:
+        """Whether an object is always delivered before what it owns."""
+
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all objects as ADDED, then every change, one at a time and in order."""
 

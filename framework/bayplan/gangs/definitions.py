@@ -2,22 +2,86 @@
 
 from __future__ import annotations
 
-from bayplan.api import ApiObject, NativePodGroup, Workload, kind_of
+from collections.abc import Callable
+
+from bayplan.api import ApiObject, NativePodGroup, OwnerReference, Pod, Workload, kind_of
+from bayplan.api.gang import Membership
 from bayplan.api.object_key import object_key
 from bayplan.dialects import gang_of
 from bayplan.dialects.kubernetes import template_of
 from bayplan.gangs.directory import GangDirectory
+from bayplan.gangs.owned import OwnedGangs
 from bayplan.snapshot import Snapshot
 
 __all__ = ["GangDefinitions"]
 
 
 class GangDefinitions:
-    """Reads gangs from pod groups, Workloads and Jobs, once the snapshot holds these objects."""
+    """Reads gangs from pod groups, Workloads and what owns pods, once the snapshot holds them."""
 
     def __init__(self, gangs: GangDirectory, snapshot: Snapshot) -> None:
         self._gangs = gangs
         self._snapshot = snapshot
+        self._owned = OwnedGangs(snapshot)
+        self._changed: set[str] = set()
+
+    # Gangs of owners -------------------------------------------------------------------------
+
+    def of_owner(self, pod: Pod, waits: Callable[[OwnerReference], bool]) -> Membership:
+        """Return a pod's place in the gang of what owns it, and define that gang.
+
+        :param waits: tells whether the pod waits for an owner that is not there.
+        """
+        found = self._owned.member(pod)
+        missing = found.missing
+        if missing is not None and waits(missing):
+            what = f"{missing.kind} {missing.name}"
+            return Membership(None, problem=f"waits for its owner {what} to be seen")
+        if missing is not None:
+            found = self._owned.member(pod, without_missing=True)
+        if found.gang is not None and found.owner is not None:
+            self._changed |= self._gangs.define(found.gang, _source(found.owner))
+        return found.membership
+
+    def take_changed(self) -> set[str]:
+        """Return the keys of the gangs that pods have defined since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def owner_changed(self, owner: ApiObject, deleted: bool) -> tuple[set[str], set[str]]:
+        """Apply a change of an object that may own pods.
+
+        :returns: the keys of the gangs that changed, and of those whose pods have to be read again,
+            because they are in another gang now, or in none.
+        """
+        changed: set[str] = set()
+        moved: set[str] = set()
+        for key in self._owned.gangs_of(owner):
+            pod = self._member_of(key)
+            found = self._owned.member(pod) if pod is not None and not deleted else None
+            if found is not None and found.gang is not None and found.gang.key == key:
+                changed |= self._gangs.define(found.gang, _source(owner))
+                continue
+            if pod is not None and not deleted:
+                moved.add(key)
+            changed |= self._gangs.undefine(key, _source(owner))
+        if deleted:
+            self._owned.forget(owner)
+        return changed, moved
+
+    def is_above(self, owner: ApiObject, pod: Pod) -> bool:
+        """Tell whether an object owns a pod, itself or through others."""
+        return any(one is owner for one in self._owned.chain(pod).owners)
+
+    def _member_of(self, key: str) -> Pod | None:
+        members = self._gangs.all().get(key)
+        if members is None:
+            return None
+        bound = (pod for pod, _ in members.bound.values())
+        info = next(iter(members.pending.values()), None) or next(bound, None)
+        return info.pod if info is not None else None
+
+    # Gangs that are objects ------------------------------------------------------------------
 
     def update(self, obj: ApiObject, deleted: bool) -> set[str]:
         """Apply an object's definition; return the keys of the gangs that changed."""
@@ -28,8 +92,7 @@ class GangDefinitions:
         return changed
 
     def _define(self, obj: ApiObject, deleted: bool) -> set[str]:
-        kind = kind_of(obj)
-        source = f"{kind.name} of {kind.group}"
+        source = _source(obj)
         gang = gang_of(obj, self._snapshot.objects(Workload))
         if gang is None:
             # A Job may have dropped its topology annotations.
@@ -47,3 +110,8 @@ class GangDefinitions:
             if template is not None and template[0] == workload:
                 found.append(group)
         return found
+
+
+def _source(obj: ApiObject) -> str:
+    kind = kind_of(obj)
+    return f"{kind.name} of {kind.group}"

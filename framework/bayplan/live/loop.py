@@ -235,6 +235,7 @@ class _EmptyCluster:
     def __init__(self, cluster: Cluster) -> None:
         self.now = cluster.now
         self.unix_time = cluster.unix_time
+        self.in_order = cluster.in_order
 
     def watch(self, handler: WatchHandler) -> None:
         pass
@@ -258,6 +259,10 @@ class _Connection:
     @property
     def unix_time(self) -> float:
         return self._cluster.unix_time
+
+    @property
+    def in_order(self) -> bool:
+        return self._cluster.in_order
 
     @property
     def now(self) -> float:

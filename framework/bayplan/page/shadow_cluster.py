@@ -28,6 +28,11 @@ class ShadowCluster:
         """The cluster's time in seconds since 1970."""
         return self._cluster.unix_time
 
+    @property
+    def in_order(self) -> bool:
+        """Whether an object is always delivered before what it owns."""
+        return self._cluster.in_order
+
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all events; one that the handler cannot take is logged."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
+from functools import partial
 
 from bayplan.api import (
     KINDS,
     ApiObject,
     Job,
     Node,
+    OwnerReference,
     PersistentVolume,
     PersistentVolumeClaim,
     Pod,
@@ -17,13 +19,14 @@ from bayplan.api import (
     ResourceSlice,
 )
 from bayplan.api.definition import same_definition
-from bayplan.api.gang import Gang
+from bayplan.api.gang import Gang, Membership
 from bayplan.api.lease import Lease
 from bayplan.api.object_key import object_key
 from bayplan.api.objects import is_known
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.errors import PluginError
 from bayplan.gangs.definitions import GangDefinitions
+from bayplan.gangs.owned import asked_of
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.binding import BindingCycle
 from bayplan.scheduler.evictor import Evictor
@@ -35,6 +38,7 @@ from bayplan.scheduler.object_changes import (
     same_needs,
 )
 from bayplan.scheduler.other_schedulers import OtherSchedulers
+from bayplan.scheduler.owner_waits import OwnerWaits
 from bayplan.scheduler.queued_unit import Place
 from bayplan.scheduler.state import AssumedPod, SchedulerState
 from bayplan.snapshot import PodInfo
@@ -62,6 +66,7 @@ class EventHandlers:
         self._gang_timeouts = gang_timeouts
         self._definitions = GangDefinitions(state.gangs, state.snapshot)
         self._other_schedulers = OtherSchedulers(state.profiles)
+        self._owner_waits = OwnerWaits()
         self._stale_gates: dict[str, None] = {}
         """Units of gangs whose gates have to be checked again, once for all events."""
         self._objects_changed = False
@@ -120,11 +125,15 @@ class EventHandlers:
                 deleted = type_ is WatchType.DELETED
                 phase = None if deleted else pod.status.phase
                 self._state.gangs.set_ended(self._info(pod), phase)
+            self._owner_waits.forget(pod.metadata.uid)
             self._pod_gone(pod)
-        elif pod.spec.node_name:
+            return
+        if pod.spec.node_name:
             self._pod_on_node(pod)
         else:
             self.pod_pending(pod)
+        # The leader of a group may own what owns its workers.
+        self._owner_came(pod.metadata.uid)
 
     def _see_other_scheduler(self, pod: Pod) -> None:
         try:
@@ -133,7 +142,25 @@ class EventHandlers:
             self._state.recorder.log_failure(exc)
 
     def _info(self, pod: Pod) -> PodInfo:
-        return PodInfo(pod, inherited(pod, self._state.snapshot))
+        info = PodInfo(pod, inherited(pod, self._state.snapshot), self._of_owner)
+        self._requeue_gangs(self._definitions.take_changed())
+        return info
+
+    def _of_owner(self, pod: Pod) -> Membership:
+        return self._definitions.of_owner(pod, partial(self._waits_for, pod))
+
+    def _waits_for(self, pod: Pod, owner: OwnerReference) -> bool:
+        """Tell whether a pod without a node waits for an owner, which its pods may follow."""
+        state = self._state
+        if state.cluster.in_order or pod.spec.node_name:
+            return False
+        return self._owner_waits.may_wait(pod.metadata.uid, owner.uid, state.now)
+
+    def _owner_came(self, uid: str) -> None:
+        """Read the pods again that have waited for an owner."""
+        pods = self._owner_waits.arrived(uid)
+        if pods:
+            self._read_again(one.pod for one in self._state.pods.values() if one.uid in pods)
 
     def _known(self, pod: Pod) -> PodInfo | None:
         """Return the known version of a pod; drop a known pod of that name with another uid."""
@@ -325,11 +352,13 @@ class EventHandlers:
             changed = self._definitions.update(obj, deleted)
             if changed == {key} and self._opens(key, before):
                 self._recheck_opened(key)
-            elif changed:
-                self._requeue_gangs(changed)
+            else:
+                self._requeue_gangs(changed | self._owner_changed(old, obj, deleted))
             return
         self._store(key, obj, deleted)
-        changed = self._definitions.update(obj, deleted)
+        changed = self._definitions.update(obj, deleted) | self._owner_changed(old, obj, deleted)
+        if old is None:
+            self._owner_came(obj.metadata.uid)
         if isinstance(obj, Job):
             self._job_changed(old if isinstance(old, Job) else None, obj, deleted)
         if changed:
@@ -360,19 +389,30 @@ class EventHandlers:
         else:
             self._state.snapshot.set_object(key, obj)
 
+    def _owner_changed(self, old: ApiObject | None, owner: ApiObject, deleted: bool) -> set[str]:
+        """Read the gangs of an owner's pods again; return the keys of those that changed."""
+        state = self._state
+        changed, moved = self._definitions.owner_changed(owner, deleted)
+        asks = old is not None and not deleted and asked_of(old) != asked_of(owner)
+        if moved or asks:
+            self._read_again(
+                info.pod
+                for info in state.pods.values()
+                if info.gang in moved or (asks and self._definitions.is_above(owner, info.pod))
+            )
+        return changed
+
+    def _read_again(self, pods: Iterable[Pod]) -> None:
+        """Read pending pods again whose gang may be another one."""
+        for pod in [one for one in pods if one.key not in self._state.snapshot.placed]:
+            self._pod_gone(pod)
+            self.pod_pending(pod)
+
     def _job_changed(self, old: Job | None, job: Job, deleted: bool) -> None:
         """Read a Job's pending pods again when the annotations they inherit changed."""
         if passed_on(old) == (NOTHING if deleted else passed_on(job)):
             return
-        state = self._state
-        pending = [
-            info.pod
-            for info in state.pods.values()
-            if info.key not in state.snapshot.placed and is_of(info.pod, job)
-        ]
-        for pod in pending:
-            self._pod_gone(pod)
-            self.pod_pending(pod)
+        self._read_again(info.pod for info in self._state.pods.values() if is_of(info.pod, job))
 
     def _claim(self, type_: WatchType, claim: ResourceClaim) -> None:
         """A ResourceClaim changed: its pods may wait for it, other pods for its devices."""
@@ -436,6 +476,13 @@ class EventHandlers:
         for key in self._gang_timeouts.overdue(self._state.now):
             self._state.changed_gangs.add(key)
             self._requeue_gangs((key,))
+        over = self._owner_waits.overdue(self._state.now)
+        if over:
+            self._read_again(one.pod for one in self._state.pods.values() if one.uid in over)
+
+    def next_time(self) -> float | None:
+        """Return when a pod has waited long enough for its owner, None when none waits."""
+        return self._owner_waits.next_time()
 
     def _recheck_opened(self, gang: str) -> None:
         """Bring the queue in step with a gang whose members are held back less than before."""

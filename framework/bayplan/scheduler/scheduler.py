@@ -304,6 +304,7 @@ class Scheduler:
             *state.preparations.next_times(),
             state.permits.next_time(state.now),
             self._gang_timeouts.next_time(),
+            self._events.next_time(),
             state.recorder.next_time(),
             state.queue.next_time(),
             self._overdue_at,

@@ -41,6 +41,11 @@ class ReadOnlyCluster:
         """The time in seconds since 1970."""
         return self._cluster.unix_time
 
+    @property
+    def in_order(self) -> bool:
+        """Whether an object is always delivered before what it owns."""
+        return self._cluster.in_order
+
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all objects as ADDED, then every change."""
         self._cluster.watch(handler)

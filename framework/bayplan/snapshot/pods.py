@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import msgspec
 
 from bayplan.api import Pod, PodSpec, pod_requests
-from bayplan.api.gang import Gang
+from bayplan.api.gang import Gang, Membership
 from bayplan.dialects import membership_of
 from bayplan.dialects.elastic import GOING_ANNOTATION
 from bayplan.snapshot.affinity import HeldTerms, held_terms
@@ -110,7 +110,18 @@ class PodInfo:
     serial: int
     """A number in the order in which this version of each pod was seen."""
 
-    def __init__(self, pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> None:
+    def __init__(
+        self,
+        pod: Pod,
+        inherited: Mapping[str, str] = _NOTHING,
+        owned: Callable[[Pod], Membership] | None = None,
+    ) -> None:
+        """Read a pod.
+
+        :param inherited: the annotations that it takes over from its Job.
+        :param owned: returns its place in the gang of what owns it; asked where nobody has put it
+            into a gang.
+        """
         meta = pod.metadata
         self.serial = next(_serials)
         self.pod = pod
@@ -126,6 +137,11 @@ class PodInfo:
         self.kind = _kind((self.facts, *meta.labels, None, *meta.annotations, None, *inherited))
         self.terms = held_terms(pod)
         member = membership_of(pod, inherited)
+        if owned is not None and member.gang is None and member.problem is None:
+            of_owner = owned(pod)
+            if of_owner.gang is not None or of_owner.problem is not None:
+                rank = of_owner.rank if of_owner.rank is not None else member.rank
+                member = replace(of_owner, rank=rank)
         self.gang = member.gang
         self.rank = member.rank
         self.role = member.role

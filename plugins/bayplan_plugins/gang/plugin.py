@@ -61,7 +61,7 @@ class Gang(Plugin[Args]):
         if gang is None:
             return f'waiting for PodGroup "{pod.gang}", which does not exist'
         if gang.problem is not None:
-            return f"PodGroup {gang.key}: {gang.problem}"
+            return f"{gang.title}: {gang.problem}"
         for key in gang.together or (pod.gang,):
             refusal = self._incomplete(key)
             if refusal is not None:
@@ -163,7 +163,7 @@ class Gang(Plugin[Args]):
             return f"Pod {pod.key}: {pod.problem}"
         gang = self.handle.gang(pod.gang).gang if pod.gang is not None else None
         if gang is not None and gang.problem is not None:
-            return f"PodGroup {gang.key}: {gang.problem}"
+            return f"{gang.title}: {gang.problem}"
         return None
 
 

@@ -26,7 +26,9 @@ from bayplan.api import (
     RayJob,
     ReplicaSet,
     StatefulSet,
+    kind_of,
 )
+from bayplan.api.operated import OperatedObject
 from bayplan.api.pod import PodSpec, PodTemplate
 from bayplan.api.selectors import compile_selector
 from bayplan.cluster.embedded.owner_references import controller_of, reference_to
@@ -51,7 +53,7 @@ __all__ = [
 ]
 
 Owner = Job | ReplicaSet | StatefulSet | Deployment | DaemonSet
-Operated = JobSet | PyTorchJob | RayJob | RayCluster | ElasticJob
+Operated = JobSet | PyTorchJob | RayJob | RayCluster | ElasticJob | OperatedObject
 """Owners whose controllers are not Kubernetes' own."""
 Child = Pod | ReplicaSet | ControllerRevision | Job | RayCluster
 Content = dict[str, Any]
@@ -282,6 +284,9 @@ class Children:
 
 def reference_of(owner: Owner | Operated) -> OwnerReference:
     """Return the reference that names the controller of what an object owns."""
+    if isinstance(owner, OperatedObject):
+        kind = kind_of(owner)
+        return reference_to(owner, f"{kind.group}/{kind.versions[0]}")
     return reference_to(owner, _API_VERSIONS[type(owner)])
 
 

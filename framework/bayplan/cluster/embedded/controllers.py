@@ -24,6 +24,7 @@ from bayplan.api import (
     ReplicaSet,
     StatefulSet,
 )
+from bayplan.api.operated import OperatedObject
 from bayplan.cluster.embedded.children import Children, Operated, Owner
 from bayplan.cluster.embedded.crash_loops import CrashLoops
 from bayplan.cluster.embedded.daemonsets import DaemonSetController
@@ -31,6 +32,7 @@ from bayplan.cluster.embedded.deployments import DeploymentController
 from bayplan.cluster.embedded.elastic_jobs import ElasticJobController
 from bayplan.cluster.embedded.jobs import JobController
 from bayplan.cluster.embedded.jobsets import JobSetController
+from bayplan.cluster.embedded.operated_pods import OPERATED, OperatedPodsController
 from bayplan.cluster.embedded.pytorch_jobs import PyTorchJobController
 from bayplan.cluster.embedded.ray_clusters import RayClusterController
 from bayplan.cluster.embedded.ray_jobs import RayJobController
@@ -71,6 +73,7 @@ class WorkloadControllers:
         self._pytorch_jobs = PyTorchJobController(cluster, self._children)
         self._ray_jobs = RayJobController(cluster, self._children)
         self._ray_clusters = RayClusterController(cluster, self._children)
+        self._operated_pods = OperatedPodsController(cluster, self._children)
         self._elastic_jobs = ElasticJobController(cluster, self._children)
         self._crash_loops = CrashLoops(cluster)
         self._dirty: dict[str, tuple[type[Owner | Operated], str]] = {}
@@ -105,11 +108,11 @@ class WorkloadControllers:
             self._request(DaemonSet, self._cluster.key_of(owner), owner.metadata.uid)
 
     def _request_owner(self, owner: OwnerReference, meta: ObjectMeta) -> None:
-        kind = _KINDS.get(owner.kind)
         group = owner.api_version.partition("/")[0]
+        kind = _KINDS.get(owner.kind) or OPERATED.get((group, owner.kind))
         if group == "ai.example.com" and kind is ElasticJob:
             kind = AiElasticJob
-        elif group and group not in _GROUPS:
+        elif group and group not in _GROUPS and (group, owner.kind) not in OPERATED:
             kind = None
         if kind is not None:
             self._request(kind, f"{meta.namespace}/{owner.name}", owner.uid)
@@ -145,6 +148,8 @@ class WorkloadControllers:
             self._ray_clusters.reconcile(owner)
         elif isinstance(owner, ElasticJob):
             self._elastic_jobs.reconcile(owner)
+        elif isinstance(owner, OperatedObject):
+            self._operated_pods.reconcile(owner)
         else:
             again = self._ray_jobs.reconcile(owner)
             if again is not None:

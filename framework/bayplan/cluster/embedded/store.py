@@ -99,6 +99,11 @@ class MemoryCluster:
         """The virtual time in seconds since 1970."""
         return self._start_seconds + self.now
 
+    @property
+    def in_order(self) -> bool:
+        """Whether an object is always delivered before what it owns."""
+        return True
+
     # Reading -----------------------------------------------------------------------------
 
     def list(self, type_: type[Obj]) -> list[Obj]:

@@ -40,6 +40,11 @@ class KubernetesCluster:
         """Seconds since 1970 by this machine's clock."""
         return time.time()
 
+    @property
+    def in_order(self) -> bool:
+        """Whether an object is always delivered before what it owns."""
+        return False
+
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all objects as ADDED at the next ``cache.deliver``, then every change."""
         self.cache.watch(handler)

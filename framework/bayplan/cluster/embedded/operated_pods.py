@@ -1,0 +1,65 @@
+"""The pods of workloads whose operators make them as the table of kinds says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from bayplan.api import KINDS, Pod, kind_of
+from bayplan.api.objects import DecodeError, decode_part
+from bayplan.api.operated import OperatedObject
+from bayplan.api.pod import PodTemplate
+from bayplan.cluster.embedded.children import Children, PodOverrides, Template
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.errors import InputError
+from bayplan.kinds import KINDS_OF_WORKLOADS, PodPlan, pods_of
+
+__all__ = ["OPERATED", "OperatedPodsController"]
+
+OPERATED: dict[tuple[str, str], type[OperatedObject]] = {
+    key: kind.type for key, kind in KINDS.items() if issubclass(kind.type, OperatedObject)
+}
+"""The types of these workloads, by group and kind."""
+
+
+class OperatedPodsController:
+    """Creates the pods of such workloads, replaces those that failed, and deletes the others."""
+
+    def __init__(self, cluster: MemoryCluster, children: Children) -> None:
+        self._cluster = cluster
+        self._children = children
+
+    def reconcile(self, owner: OperatedObject) -> None:
+        """Bring the pods of a workload in line with it."""
+        kind = kind_of(owner)
+        content: dict[str, Any] = msgspec.to_builtins(owner)
+        try:
+            plans = {
+                plan.name: plan
+                for plan in pods_of(KINDS_OF_WORKLOADS[kind.group, kind.name], content)
+            }
+        except ValueError as exc:
+            self._cluster.report(owner, InputError(str(exc)))
+            return
+        taken = set()
+        for pod in self._children.pods(owner):
+            if pod.metadata.name not in plans or _is_to_be_replaced(pod):
+                self._children.delete(pod)
+            taken.add(pod.metadata.name)
+        for name, plan in plans.items():
+            if name not in taken:
+                self._make(owner, plan)
+
+    def _make(self, owner: OperatedObject, plan: PodPlan) -> None:
+        try:
+            typed = decode_part(PodTemplate, dict(plan.template))
+        except DecodeError as exc:
+            self._cluster.report(owner, InputError(f"template of {plan.name}: {exc}"))
+            return
+        marks = PodOverrides(name=plan.name, labels=dict(plan.labels))
+        self._children.make(owner, Template(typed, dict(plan.template)), marks)
+
+
+def _is_to_be_replaced(pod: Pod) -> bool:
+    return pod.status.phase == "Failed" and pod.spec.restart_policy != "Never"

@@ -1,0 +1,259 @@
+"""Gangs that nobody wrote: those of the objects that own pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bayplan.api import KINDS, ApiObject, Kind, OwnerReference, Pod, kind_of
+from bayplan.api.gang import Gang, Membership
+from bayplan.api.object_key import object_key
+from bayplan.dialects.reading import is_index
+from bayplan.kinds import (
+    KINDS_OF_WORKLOADS,
+    Role,
+    WorkloadKind,
+    minimum_of,
+    role_of,
+    roles_of,
+)
+from bayplan.snapshot import Snapshot
+
+__all__ = [
+    "GANG_ANNOTATION",
+    "MINIMUM_ANNOTATION",
+    "OwnedGangs",
+    "OwnedMember",
+    "OwnerChain",
+    "asked_of",
+]
+
+GANG_ANNOTATION = "bayplan.dev/gang"
+"""Of a pod or what owns it: "false" for pods that are placed one by one, "true" for a gang."""
+MINIMUM_ANNOTATION = "bayplan.dev/min-member"
+"""Of a pod or what owns it: how many pods of the gang have to be placed at once."""
+_MOST_LEVELS = 10
+
+
+@dataclass(frozen=True)
+class OwnerChain:
+    """The objects that own a pod, from the pod upwards.
+
+    :param missing: the reference at its end to an object that is not there, or not there yet.
+    :param unknown: the reference at its end to an object of a kind that bayplan does not read.
+    """
+
+    owners: tuple[ApiObject, ...]
+    missing: OwnerReference | None = None
+    unknown: OwnerReference | None = None
+
+
+def asked_of(obj: ApiObject) -> tuple[str | None, str | None]:
+    """Return what an object's annotations ask of the gang of its pods."""
+    annotations = obj.metadata.annotations
+    return annotations.get(GANG_ANNOTATION), annotations.get(MINIMUM_ANNOTATION)
+
+
+@dataclass
+class _Owner:
+    """An owner as it was read, and the gangs of its pods by key, each with one of their pods."""
+
+    obj: ApiObject
+    roles: tuple[Role, ...] = ()
+    minimum: int | None = None
+    problem: str | None = None
+    members: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OwnedMember:
+    """A pod's place in the gang of what owns it, and that gang; None where it has none.
+
+    :param missing: what owns it, itself or through others, and is not there, or not there yet.
+    """
+
+    membership: Membership
+    gang: Gang | None = None
+    owner: ApiObject | None = None
+    missing: OwnerReference | None = None
+
+
+_NOBODY = OwnedMember(Membership(None))
+
+
+class OwnedGangs:
+    """Derives a pod's gang from the objects that own it, by the table of workload kinds."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._owners: dict[tuple[type[ApiObject], str], _Owner] = {}
+
+    def chain(self, pod: Pod) -> OwnerChain:
+        """Follow the controllers of a pod; each has to have the UID by which it is named."""
+        owners: list[ApiObject] = []
+        reference = _controller(pod.metadata.owner_references)
+        while reference is not None and len(owners) < _MOST_LEVELS:
+            kind = KINDS.get((reference.api_version.rpartition("/")[0], reference.kind))
+            if kind is None or not kind.namespaced:
+                return OwnerChain(tuple(owners), unknown=reference)
+            owner = self._find(kind, f"{pod.metadata.namespace}/{reference.name}")
+            if owner is None or owner.metadata.uid != reference.uid:
+                return OwnerChain(tuple(owners), missing=reference)
+            if any(one is owner for one in owners):
+                break
+            owners.append(owner)
+            reference = _controller(owner.metadata.owner_references)
+        return OwnerChain(tuple(owners))
+
+    def _find(self, kind: Kind, key: str) -> ApiObject | None:
+        if kind.type is Pod:
+            info = self._snapshot.living.get(key)
+            return info.pod if info is not None else None
+        return self._snapshot.objects(kind.type).get(key)
+
+    def member(self, pod: Pod, without_missing: bool = False) -> OwnedMember:
+        """Return a pod's place in the gang of what owns it.
+
+        The highest owner with a row in the table counts.
+
+        :param without_missing: whether those count that are there, where others are not.
+        """
+        if _controller(pod.metadata.owner_references) is None:
+            return _NOBODY
+        chain = self.chain(pod)
+        rows = ((one, _row(one)) for one in reversed(chain.owners))
+        found = next(((one, row) for one, row in rows if row is not None), None)
+        if chain.missing is not None and not without_missing:
+            return OwnedMember(_NOBODY.membership, missing=chain.missing)
+        if found is None:
+            return _NOBODY
+        owner, row = found
+        asked = _Asked.of((pod, *chain.owners))
+        if asked.off or (row.asked and not (asked.on or asked.minimum is not None)):
+            return _NOBODY
+        made = _placed(pod, self._read(owner, row), row, asked)
+        if made.gang is not None:
+            key = type(owner), object_key(owner)
+            self._owners[key].members.setdefault(made.gang.key, pod.key)
+        return made
+
+    def _read(self, owner: ApiObject, row: WorkloadKind) -> _Owner:
+        key = type(owner), object_key(owner)
+        known = self._owners.get(key)
+        if known is None or known.obj is not owner:
+            members = known.members if known is not None else {}
+            known = self._owners[key] = _read(owner, row)
+            known.members = members
+        return known
+
+    def gangs_of(self, owner: ApiObject) -> dict[str, str]:
+        """Return the keys of the gangs of an owner's pods, each with the key of one of the pods."""
+        known = self._owners.get((type(owner), object_key(owner)))
+        return dict(known.members) if known is not None else {}
+
+    def forget(self, owner: ApiObject) -> None:
+        """Forget an owner that was deleted."""
+        self._owners.pop((type(owner), object_key(owner)), None)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What annotations say of a gang; the pod's own come first, then those of its owners."""
+
+    on: bool = False
+    off: bool = False
+    minimum: int | None = None
+    problem: str | None = None
+
+    @classmethod
+    def of(cls, objects: Iterable[ApiObject]) -> _Asked:
+        found: dict[str, str] = {}
+        for one in objects:
+            for name, value in zip(
+                (GANG_ANNOTATION, MINIMUM_ANNOTATION), asked_of(one), strict=True
+            ):
+                if value is not None:
+                    found.setdefault(name, value)
+        if not found:
+            return _NOTHING
+        said, least = found.get(GANG_ANNOTATION), found.get(MINIMUM_ANNOTATION)
+        problem = None
+        if said not in (None, "true", "false"):
+            problem = f'annotation {GANG_ANNOTATION}: expected "true" or "false", got "{said[:40]}"'
+        if least is not None and not (is_index(least) and int(least) > 0):
+            problem = (
+                f"annotation {MINIMUM_ANNOTATION}: expected a whole number of 1 or more, "
+                f'got "{least[:40]}"'
+            )
+            least = None
+        minimum = int(least) if least is not None else None
+        return cls(said == "true" or problem is not None, said == "false", minimum, problem)
+
+
+_NOTHING = _Asked()
+
+
+def _placed(pod: Pod, owner: _Owner, row: WorkloadKind, asked: _Asked) -> OwnedMember:
+    labels, meta = pod.metadata.labels, owner.obj.metadata
+    if row.unit and row.unit not in labels:
+        return _NOBODY
+    unit = (labels[row.unit],) if row.unit else ()
+    name = ":".join((f"{meta.namespace}/{row.name}", meta.name, *unit))
+    if owner.problem is not None:
+        return OwnedMember(Membership(name), Gang(name, 1, problem=owner.problem), owner.obj)
+    role, minimum = role_of(owner.roles, labels), owner.minimum
+    if role is None:
+        # A pod beside those of its templates, such as one that submits the job.
+        return _NOBODY
+    roles = tuple(one for one in owner.roles if not one.later)
+    if role.later:
+        roles, minimum, name = (role,), None, f"{name}:{role.name}"
+    least = asked.minimum if asked.minimum is not None else minimum
+    gang = _gang(name, roles, least, asked.problem)
+    return OwnedMember(Membership(name, role=role.name), gang, owner.obj)
+
+
+def _gang(name: str, roles: tuple[Role, ...], minimum: int | None, problem: str | None) -> Gang:
+    """Return the gang of some roles.
+
+    With a minimum of its own, the last role does with fewer pods, as the workers of a training do.
+    """
+    least = [role.least for role in roles]
+    total = sum(role.count for role in roles)
+    if minimum is not None:
+        minimum = min(max(1, minimum), total)
+        others = sum(least[:-1])
+        least[-1] = max(0, min(least[-1], minimum - others))
+        if others > minimum:
+            least = [0] * len(least)
+    else:
+        minimum = max(1, sum(least))
+    several = len(roles) > 1 and sum(least) > 0
+    return Gang(
+        name,
+        minimum,
+        roles=tuple((role.name, count) for role, count in zip(roles, least, strict=True) if count)
+        if several
+        else (),
+        match_policy="waiting-and-running",
+        problem=problem,
+    )
+
+
+def _controller(references: tuple[OwnerReference, ...]) -> OwnerReference | None:
+    return next((one for one in references if one.controller), None)
+
+
+def _row(obj: ApiObject) -> WorkloadKind | None:
+    kind = kind_of(obj)
+    return KINDS_OF_WORKLOADS.get((kind.group, kind.name))
+
+
+def _read(owner: ApiObject, row: WorkloadKind) -> _Owner:
+    content = msgspec.to_builtins(owner, enc_hook=lambda quantity: quantity.text)
+    try:
+        return _Owner(owner, roles_of(row, content), minimum_of(row, content))
+    except ValueError as exc:
+        return _Owner(owner, problem=f"{row.name} {object_key(owner)}: {exc}")

@@ -1,0 +1,181 @@
+"""The kinds of workloads that bayplan knows: the only place that knows one of them.
+
+Sources are the projects' own API types and controllers. A kind without pods of its own, such as a
+TrainJob, which makes a JobSet, or a RayJob, which makes a RayCluster, needs no row: what it makes
+has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bayplan.kinds.kind import PodTemplates, When, WorkloadKind
+
+__all__ = ["KINDS_OF_WORKLOADS"]
+
+_KUBEFLOW = "kubeflow.org"
+_REPLICA_TYPE = "training.kubeflow.org/replica-type"
+_POLICY = "spec.runPolicy.schedulingPolicy.minAvailable"
+_JOBSET = "jobset.sigs.k8s.io"
+_LWS = "leaderworkerset.sigs.k8s.io"
+
+
+def _kubeflow(kind: str, specs: str, *types: str, minimum: tuple[str, ...] = ()) -> WorkloadKind:
+    """Return the row of a job of the training operator: ``types`` are those of its replicas."""
+    pods = tuple(
+        PodTemplates(
+            f"spec.{specs}.{type_}.template",
+            type_.lower(),
+            count=(f"spec.{specs}.{type_}.replicas",),
+            labels={_REPLICA_TYPE: "{role}"},
+            pod="{object}-{role}-{index}",
+        )
+        for type_ in types
+    )
+    labels = {
+        "training.kubeflow.org/operator-name": f"{kind.lower()}-controller",
+        "training.kubeflow.org/job-name": "{object}",
+        "training.kubeflow.org/replica-index": "{index}",
+    }
+    return WorkloadKind(
+        _KUBEFLOW,
+        kind,
+        pods,
+        (_POLICY, *minimum),
+        suspend="spec.runPolicy.suspend",
+        labels=labels,
+    )
+
+
+_ELASTIC = ("spec.elasticPolicy.minReplicas",)
+_TABLE = (
+    WorkloadKind(
+        "batch",
+        "Job",
+        (
+            PodTemplates(
+                "spec.template",
+                "main",
+                count=("spec.parallelism,spec.completions",),
+                left=("spec.completions", "status.succeeded"),
+            ),
+        ),
+        asked=True,
+    ),
+    WorkloadKind(
+        "apps",
+        "StatefulSet",
+        (PodTemplates("spec.template", "main", count=("spec.replicas",)),),
+        asked=True,
+    ),
+    # Of a Deployment: its ReplicaSets have its annotations.
+    WorkloadKind(
+        "apps",
+        "ReplicaSet",
+        (PodTemplates("spec.template", "main", count=("spec.replicas",)),),
+        asked=True,
+    ),
+    WorkloadKind(
+        "jobset.x-k8s.io",
+        "JobSet",
+        (
+            PodTemplates(
+                "template.spec.template",
+                each="spec.replicatedJobs",
+                count=("replicas", "template.spec.parallelism,template.spec.completions"),
+                later=(
+                    When("dependsOn"),
+                    When("spec.startupPolicy.startupPolicyOrder", "InOrder"),
+                ),
+                labels={f"{_JOBSET}/replicatedjob-name": "{name}"},
+            ),
+        ),
+    ),
+    WorkloadKind(
+        "leaderworkerset.x-k8s.io",
+        "LeaderWorkerSet",
+        (
+            PodTemplates(
+                "spec.leaderWorkerTemplate.leaderTemplate,spec.leaderWorkerTemplate.workerTemplate",
+                "leader",
+                labels={f"{_LWS}/worker-index": "0"},
+                pod="{object}-{unit}",
+            ),
+            PodTemplates(
+                "spec.leaderWorkerTemplate.workerTemplate",
+                "worker",
+                count=("spec.leaderWorkerTemplate.size",),
+                less=1,
+                later=(
+                    When("spec.startupPolicy", "LeaderReady"),
+                    # Workers get their node selector from the node of their leader.
+                    When(f"{_LWS}/exclusive-topology", annotation=True),
+                ),
+                pod="{object}-{unit}-{index}",
+                first=1,
+            ),
+        ),
+        unit=f"{_LWS}/group-index",
+        units="spec.replicas",
+        labels={
+            f"{_LWS}/name": "{object}",
+            f"{_LWS}/group-index": "{unit}",
+            f"{_LWS}/worker-index": "{index}",
+        },
+    ),
+    _kubeflow("PyTorchJob", "pytorchReplicaSpecs", "Master", "Worker", minimum=_ELASTIC),
+    _kubeflow("TFJob", "tfReplicaSpecs", "Chief", "Master", "PS", "Worker", "Evaluator"),
+    _kubeflow("XGBoostJob", "xgbReplicaSpecs", "Master", "Worker"),
+    _kubeflow("PaddleJob", "paddleReplicaSpecs", "Master", "Worker", minimum=_ELASTIC),
+    _kubeflow("JAXJob", "jaxReplicaSpecs", "Worker"),
+    WorkloadKind(
+        _KUBEFLOW,
+        "MPIJob",
+        (
+            PodTemplates(
+                "spec.mpiReplicaSpecs.Launcher.template",
+                "launcher",
+                count=("spec.mpiReplicaSpecs.Launcher.replicas",),
+                later=(When("spec.launcherCreationPolicy", "WaitForWorkersReady"),),
+                labels={"training.kubeflow.org/job-role": "launcher"},
+                pod="{object}-launcher",
+            ),
+            PodTemplates(
+                "spec.mpiReplicaSpecs.Worker.template",
+                "worker",
+                count=("spec.mpiReplicaSpecs.Worker.replicas",),
+                labels={"training.kubeflow.org/job-role": "worker"},
+                pod="{object}-worker-{index}",
+            ),
+        ),
+        (_POLICY,),
+        suspend="spec.runPolicy.suspend",
+        labels={
+            "training.kubeflow.org/operator-name": "mpi-operator",
+            "training.kubeflow.org/job-name": "{object}",
+            "training.kubeflow.org/replica-index": "{index}",
+        },
+    ),
+    WorkloadKind(
+        "ray.io",
+        "RayCluster",
+        (
+            PodTemplates(
+                "spec.headGroupSpec.template", "head", labels={"ray.io/node-type": "head"}
+            ),
+            PodTemplates(
+                "template",
+                each="spec.workerGroupSpecs",
+                name="groupName",
+                count=("replicas", "numOfHosts"),
+                least=("minReplicas", "numOfHosts"),
+                absent="suspend",
+                labels={"ray.io/group": "{name}"},
+            ),
+        ),
+    ),
+)
+KINDS_OF_WORKLOADS: Mapping[tuple[str, str], WorkloadKind] = {
+    (kind.group, kind.name): kind for kind in _TABLE
+}
+"""The rows by group and kind."""

@@ -1,0 +1,267 @@
+"""Gangs that nobody wrote: which pods go together by what owns them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.examples import examples
+
+from bayplan.api import ApiObject, OwnerReference, Pod, kind_of
+from bayplan.gangs.owned import GANG_ANNOTATION, MINIMUM_ANNOTATION
+from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
+
+JOBSET = "jobset.sigs.k8s.io"
+TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+
+
+def cluster(cores: int) -> Cluster:
+    return Cluster([make_node("n", cpu=cores)])
+
+
+def owned_by(obj: ApiObject, *owners: ApiObject) -> Any:
+    """Return an object with owners, the last of which controls it."""
+    references = tuple(reference(owner) for owner in owners)
+    return replace(obj, metadata=replace(obj.metadata, owner_references=references))
+
+
+def reference(owner: ApiObject) -> OwnerReference:
+    kind, meta = kind_of(owner), owner.metadata
+    version = f"{kind.group}/{kind.versions[0]}".removeprefix("/")
+    return OwnerReference(kind.name, meta.name, meta.uid, version, controller=True)
+
+
+def add(made: Cluster, obj: ApiObject) -> Any:
+    """Create an object; return it with its UID."""
+    made.add(obj)
+    return made.api.get(type(obj), made.api.key_of(obj))
+
+
+def job_set(counts: Mapping[str, int], **more: Any) -> ApiObject:
+    jobs = [
+        {
+            "name": name,
+            "template": {"spec": {"parallelism": n, "completions": n, "template": TEMPLATE}},
+        }
+        for name, n in counts.items()
+    ]
+    meta = {"name": "train", "annotations": more.pop("annotations", {})}
+    spec = {"replicatedJobs": jobs, **more}
+    return make_object(
+        {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta, "spec": spec}
+    )
+
+
+def job(name: str, **annotations: str) -> ApiObject:
+    return make_object(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {"parallelism": 3, "completions": 3, "template": TEMPLATE},
+        }
+    )
+
+
+def start(made: Cluster, owner: ApiObject, counts: Mapping[str, int]) -> None:
+    """Create the Jobs and the pods of a job set, as its controllers do."""
+    above = add(made, owner)
+    for name, count in counts.items():
+        child = add(made, owned_by(job(f"train-{name}-0"), above))
+        labels = {f"{JOBSET}/replicatedjob-name": name}
+        for index in range(count):
+            made.add(owned_by(make_pod(f"{name}-{index}", labels=labels), child))
+
+
+COUNTS = {"driver": 1, "workers": 3}
+
+
+@pytest.mark.parametrize(("cores", "placed"), [(3, 0), (4, 4)])
+def test_the_pods_of_a_job_set_go_together(cores: int, placed: int) -> None:
+    made = cluster(cores)
+    start(made, job_set(COUNTS), COUNTS)
+    assert len(made.schedule()) == placed
+
+
+def test_a_gang_is_called_after_what_owns_it() -> None:
+    made = cluster(3)
+    start(made, job_set(COUNTS), COUNTS)
+    made.schedule()
+    assert 'Gang "default/JobSet:train": 3 of the 4 members' in made.message("driver-0")
+
+
+def test_jobs_that_start_in_order_do_not_wait_for_each_other() -> None:
+    made = cluster(3)
+    policy = {"startupPolicyOrder": "InOrder"}
+    start(made, job_set(COUNTS, startupPolicy=policy), {"driver": 1})
+    assert made.schedule() == {"driver-0": "n"}
+
+
+@pytest.mark.parametrize("place", ["owner", "job", "pod"])
+def test_an_annotation_lets_pods_go_one_by_one(place: str) -> None:
+    made, off = cluster(3), {GANG_ANNOTATION: "false"}
+    above = add(made, job_set(COUNTS, annotations=off if place == "owner" else {}))
+    child = add(made, owned_by(job("j", **(off if place == "job" else {})), above))
+    for index in range(3):
+        labels = {f"{JOBSET}/replicatedjob-name": "workers"}
+        annotations = off if place == "pod" else {}
+        pod = make_pod(f"p{index}", labels=labels, annotations=annotations)
+        made.add(owned_by(pod, child))
+    assert len(made.schedule()) == 3
+
+
+def test_an_annotation_sets_how_many_pods_are_enough() -> None:
+    made = cluster(3)
+    start(made, job_set(COUNTS, annotations={MINIMUM_ANNOTATION: "3"}), COUNTS)
+    assert len(made.schedule()) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        (GANG_ANNOTATION, "yes", 'expected "true" or "false", got "yes"'),
+        (MINIMUM_ANNOTATION, "0", 'expected a whole number of 1 or more, got "0"'),
+        (MINIMUM_ANNOTATION, "many", 'expected a whole number of 1 or more, got "many"'),
+    ],
+)
+def test_a_wrong_annotation_keeps_the_gang_pending_and_says_why(
+    name: str, value: str, expected: str
+) -> None:
+    made = cluster(4)
+    start(made, job_set(COUNTS, annotations={name: value}), COUNTS)
+    assert made.schedule() == {}
+    assert f"JobSet default/train: annotation {name}: {expected}" in made.message("driver-0")
+
+
+def with_pods(made: Cluster, owner: ApiObject, count: int) -> None:
+    above = add(made, owner)
+    for index in range(count):
+        made.add(owned_by(make_pod(f"p{index}"), above))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "placed"),
+    [({}, 2), ({GANG_ANNOTATION: "true"}, 0), ({MINIMUM_ANNOTATION: "2"}, 2)],
+)
+def test_a_job_is_a_gang_where_it_asks(annotations: Mapping[str, str], placed: int) -> None:
+    made = cluster(2)
+    with_pods(made, job("j", **annotations), 3)
+    assert len(made.schedule()) == placed
+
+
+def test_a_job_that_asks_later_is_a_gang_from_then_on() -> None:
+    made = cluster(2)
+    made.add(make_pod("other", cpu=1, node="n"))
+    with_pods(made, job("j", **{MINIMUM_ANNOTATION: "3"}), 3)
+    assert made.schedule() == {"other": "n"}
+    known = made.api.get(type(job("j")), "default/j")
+    assert known is not None
+    meta = replace(known.metadata, annotations={GANG_ANNOTATION: "false"})
+    made.api.update(replace(known, metadata=meta))
+    made.api.deliver()
+    assert len(made.schedule()) == 2
+
+
+def test_where_someone_wrote_a_group_that_counts() -> None:
+    made = cluster(3)
+    made.add(make_gang("own", 2))
+    above = add(made, job_set(COUNTS))
+    child = add(made, owned_by(job("j"), above))
+    for index in range(2):
+        labels = {f"{JOBSET}/replicatedjob-name": "workers"}
+        made.add(owned_by(make_pod(f"p{index}", gang="own", labels=labels), child))
+    assert len(made.schedule()) == 2
+
+
+def test_a_member_that_is_made_again_waits_for_nobody_and_a_job_made_again_for_all() -> None:
+    made = cluster(4)
+    start(made, job_set(COUNTS), COUNTS)
+    assert len(made.schedule()) == 4
+    known = made.api.get(Pod, "default/workers-1")
+    assert known is not None
+    made.remove("workers-1")
+    again = replace(make_pod("again"), metadata=replace(known.metadata, name="again", uid=""))
+    made.add(replace(again, metadata=replace(again.metadata, resource_version="")))
+    assert "again" in made.schedule()
+    for name in ("driver-0", "workers-0", "workers-2", "again"):
+        made.remove(name)
+    child = made.api.get(type(job("j")), "default/train-workers-0")
+    assert child is not None
+    labels = {f"{JOBSET}/replicatedjob-name": "workers"}
+    for index in range(3):
+        made.add(owned_by(make_pod(f"new-{index}", labels=labels), child))
+    assert made.schedule() == {}
+
+
+def test_a_job_set_that_is_deleted_leaves_no_gang() -> None:
+    made = cluster(3)
+    start(made, job_set(COUNTS), COUNTS)
+    assert made.schedule() == {}
+    made.api.delete(type(job_set(COUNTS)), "default/train")
+    for name in ("driver-0", "workers-0", "workers-1", "workers-2"):
+        made.remove(name)
+    made.schedule()
+    assert "default/JobSet:train" not in made.scheduler.gangs.all()
+
+
+# Chains that lie -------------------------------------------------------------------------------
+
+
+LIES = st.sampled_from(
+    ["missing", "uid", "namespace", "kind", "group", "cycle", "deep", "not-controller", "self"]
+)
+
+
+def lying(made: Cluster, lie: str, number: int, victim: ApiObject) -> Iterable[ApiObject]:
+    """Yield objects whose owners are not what they say they are; the last is a pod."""
+    labels = {f"{JOBSET}/replicatedjob-name": "workers", f"{JOBSET}/jobset-name": "train"}
+    pod = make_pod(f"evil-{number}", labels=labels)
+    true = reference(victim)
+    wrong = {
+        "missing": replace(true, name="nobody"),
+        "uid": replace(true, uid="0-0-0"),
+        "namespace": true,
+        "kind": replace(true, kind="JobSets"),
+        "group": replace(true, api_version="jobset.example.com/v1alpha2"),
+        "not-controller": replace(true, controller=False),
+        "self": OwnerReference("Pod", f"evil-{number}", "", "v1", controller=True),
+    }
+    if lie in wrong:
+        space = "elsewhere" if lie == "namespace" else "default"
+        meta = replace(pod.metadata, owner_references=(wrong[lie],), namespace=space)
+        yield replace(pod, metadata=meta)
+        return
+    levels = 2 if lie == "cycle" else 12
+    above: OwnerReference = true
+    if lie == "cycle":
+        above = OwnerReference("Job", f"evil-{number}-1", "", "batch/v1", controller=True)
+    for level in range(levels):
+        one = job(f"evil-{number}-{level}")
+        yield replace(one, metadata=replace(one.metadata, owner_references=(above,)))
+        known = made.api.get(type(one), f"default/evil-{number}-{level}")
+        assert known is not None, "created by the caller"
+        above = reference(known)
+    yield replace(pod, metadata=replace(pod.metadata, owner_references=(above,)))
+
+
+@examples(40)
+@given(st.lists(LIES, min_size=1, max_size=6))
+def test_nobody_joins_the_gang_of_another_by_lying_about_its_owners(lies: list[str]) -> None:
+    made = cluster(3 + len(lies))
+    victim = add(made, job_set({"workers": 3}))
+    child = add(made, owned_by(job("train-workers-0"), victim))
+    for number, lie in enumerate(lies):
+        for obj in lying(made, lie, number, victim):
+            made.add(obj)
+    made.schedule()
+    gang = made.scheduler.gangs.all().get("default/JobSet:train")
+    assert gang is None or not gang.present
+    labels = {f"{JOBSET}/replicatedjob-name": "workers"}
+    for index in range(3):
+        made.add(owned_by(make_pod(f"mine-{index}", labels=labels), child))
+    placed = made.schedule()
+    assert {"mine-0", "mine-1", "mine-2"} <= placed.keys()

@@ -1,0 +1,40 @@
+"""The examples of the kinds of workloads: each is placed as the gangs that it is, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.paths import ROOT
+
+from bayplan.api import ApiObject, Node
+from bayplan.cluster.manifests import load_manifests
+from bayplan.profiles.loading import default_profiles
+from bayplan.simulation.simulation import Simulation
+
+FOLDER = ROOT / "configs" / "examples" / "kinds"
+EXAMPLES = sorted(path for path in FOLDER.iterdir() if path.stem != "nodes")
+PARTS = {"leaderworkerset": 2}
+"""Examples that are several gangs: how many pods of each are placed if only one fits."""
+
+
+def placed(path: Path, nodes: int) -> tuple[int, int]:
+    """Return how many pods get a node, and how many there are."""
+    loaded: list[ApiObject] = load_manifests([str(FOLDER / "nodes.yaml"), str(path)]).objects
+    known = [obj for obj in loaded if isinstance(obj, Node)][:nodes]
+    simulation = Simulation(default_profiles())
+    simulation.create([*known, *(obj for obj in loaded if not isinstance(obj, Node))])
+    simulation.run()
+    return len(simulation.placements()), len(simulation.pods())
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_placed_whole(path: Path) -> None:
+    bound, pods = placed(path, 4)
+    assert bound == pods > 1
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_of_an_example_that_does_not_fit_nothing_is_placed(path: Path) -> None:
+    bound, pods = placed(path, 2)
+    assert bound == PARTS.get(path.stem, 0) < pods
