@@ -9,6 +9,7 @@ import yaml
 from tests.cluster.apiserver.faces import Client
 from tests.controlplane.plane import ControlPlane, wait_until
 from tests.live.deployed import CRDS, DEPLOY, SCHEDULER, Content, documents, manifests, only
+from tests.paths import SHARED
 
 from bayplan.api import KINDS, Kind
 
@@ -58,7 +59,22 @@ def install(client: Client) -> None:
     paths = manifests(CRDS)
     install_own(client, *paths)
     own = {one["metadata"]["name"] for one in documents(*paths)}
-    _create(client, [one for one in _definitions() if one["metadata"]["name"] not in own])
+    upstream = upstream_definitions()
+    others = [upstream.get(one["metadata"]["name"], one) for one in _definitions()]
+    _create(client, [one for one in others if one["metadata"]["name"] not in own])
+
+
+def upstream_definitions() -> dict[str, Content]:
+    """Return the CRDs of other systems, by name, where this machine has them."""
+    found = {}
+    for one in documents(*sorted((SHARED / "peers" / "crds").glob("*.yaml"))):
+        spec = one["spec"]
+        kind = KINDS.get((spec["group"], spec["names"]["kind"]))
+        served = {version["name"] for version in spec["versions"] if version["served"]}
+        # Of an MPIJob there are two, one for each of its operators.
+        if kind is not None and kind.versions[0] in served:
+            found[one["metadata"]["name"]] = one
+    return found
 
 
 def install_own(client: Client, *definitions: Path) -> None:
@@ -77,9 +93,8 @@ def _create(client: Client, contents: Sequence[Content]) -> None:
         if content["kind"] != "CustomResourceDefinition":
             continue
         spec = content["spec"]
-        collection = (
-            f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
-        )
+        version = next(one["name"] for one in spec["versions"] if one["served"])
+        collection = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
         wait_until(lambda path=collection: client.get(path).code == 200, collection)
 
 

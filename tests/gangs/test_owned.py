@@ -153,6 +153,24 @@ def test_a_job_is_a_gang_where_it_asks(annotations: Mapping[str, str], placed: i
     assert len(made.schedule()) == placed
 
 
+@pytest.mark.parametrize(("policy", "placed"), [("Parallel", 3), ("OrderedReady", 0)])
+def test_a_set_that_makes_its_pods_one_after_the_other_is_told_that_it_is_no_gang(
+    policy: str, placed: int
+) -> None:
+    made = cluster(3)
+    selector = {"matchLabels": {"app": "s"}}
+    template = {**TEMPLATE, "metadata": {"labels": {"app": "s"}}}
+    spec = {"replicas": 3, "selector": selector, "template": template}
+    meta = {"name": "s", "annotations": {GANG_ANNOTATION: "true"}}
+    content = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta}
+    owner = make_object({**content, "spec": {**spec, "podManagementPolicy": policy}})
+    with_pods(made, owner, 3)
+    assert len(made.schedule()) == placed
+    if not placed:
+        expected = "StatefulSet default/s: its pods are created one after the other"
+        assert expected in made.message("p0")
+
+
 def test_a_job_that_asks_later_is_a_gang_from_then_on() -> None:
     made = cluster(2)
     made.add(make_pod("other", cpu=1, node="n"))

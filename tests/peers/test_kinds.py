@@ -124,7 +124,71 @@ def test_all_pods_of_a_job_get_nodes(peers: Peers, kind: Kind, tmp_path: Path) -
             assert peers.cluster.client.names(kind.group) != []
 
 
+OWNED = {
+    # A job without anybody's PodGroup: how many pods fit, and how many then have nodes.
+    "jobset": (5, 0),
+    "lws": (5, 3),
+    "kuberay": (2, 0),
+    "mpi": (2, 0),
+    "trainer": (2, 0),
+}
+
+
+@pytest.mark.parametrize("name", OWNED)
+def test_of_a_gang_that_nobody_wrote_all_pods_get_nodes_or_none(
+    peers: Peers, name: str, tmp_path: Path
+) -> None:
+    kind, (fit, expected) = KINDS[name], OWNED[name]
+    client = peers.cluster.client
+    with peers.running(*kind.peers), peers.scheduler(tmp_path):
+        # Of the eight cores, others have what does not fit.
+        others = [asking(f"o{i}", nodeName="n0") for i in range(8 - fit)]
+        peers.cluster.apply([*nodes(1), *others, *kind.objects()])
+        peers.wait(lambda: settled(client, kind.label) == kind.pods, "all are placed or refused")
+        assert placed(client, kind.label) == expected
+        for other in others:
+            client.delete(f"{PODS}/{other['metadata']['name']}", gracePeriodSeconds=0)
+        peers.wait(lambda: placed(client, kind.label) == kind.pods, "all have nodes")
+        # What is made again joins those that run.
+        gone = next(one for one in pods_of(client, kind.label) if not is_head(one))
+        client.delete(f"{PODS}/{gone['metadata']['name']}", gracePeriodSeconds=0)
+        uid = gone["metadata"]["uid"]
+        peers.wait(
+            lambda: (
+                placed(client, kind.label) == kind.pods
+                and uid not in {one["metadata"]["uid"] for one in pods_of(client, kind.label)}
+            ),
+            "the pod is made again and has a node",
+        )
+
+
+def is_head(pod: Content) -> bool:
+    """Tell whether a pod's end is the end of its job."""
+    labels = pod["metadata"]["labels"]
+    return (
+        labels.get("ray.io/node-type") == "head"
+        or labels.get("training.kubeflow.org/job-role") == "launcher"
+    )
+
+
+def pods_of(client: Client, label: str) -> list[Content]:
+    """Return the pods of the job."""
+    found: list[Content] = client.get(PODS, labelSelector=f"{label}=s").json["items"]
+    return found
+
+
+def settled(client: Client, label: str) -> int:
+    """Return how many pods of the job have a node, or were refused one."""
+    return sum(
+        "nodeName" in pod["spec"]
+        or any(
+            one["type"] == "PodScheduled" and one["status"] == "False"
+            for one in pod["status"].get("conditions", ())
+        )
+        for pod in pods_of(client, label)
+    )
+
+
 def placed(client: Client, label: str) -> int:
     """Return how many pods of the job have nodes."""
-    pods = client.get(PODS, labelSelector=f"{label}=s").json["items"]
-    return sum("nodeName" in pod["spec"] for pod in pods)
+    return sum("nodeName" in pod["spec"] for pod in pods_of(client, label))

@@ -211,7 +211,10 @@ def _placed(pod: Pod, owner: _Owner, row: WorkloadKind, asked: _Asked) -> OwnedM
     if role.later:
         roles, minimum, name = (role,), None, f"{name}:{role.name}"
     least = asked.minimum if asked.minimum is not None else minimum
-    gang = _gang(name, roles, least, asked.problem)
+    problem = asked.problem
+    if role.serial and role.count > 1 and problem is None:
+        problem = "its pods are created one after the other, so they cannot wait for each other"
+    gang = _gang(name, roles, least, problem)
     return OwnedMember(Membership(name, role=role.name), gang, owner.obj)
 
 

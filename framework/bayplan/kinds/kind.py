@@ -45,6 +45,8 @@ class PodTemplates:
     :param absent: the path of a value that says, if true, that these pods do not exist.
     :param later: the conditions under each of which the pods are created only once others run, so
         that nothing may wait for them.
+    :param serial: the conditions under each of which a pod is created only once the one before it
+        is ready, so that they cannot be a gang.
     :param labels: the labels that tell the role's pods from others; ``{role}`` and ``{name}`` stand
         for the role and for the entry's name as it is written.
     :param pod: the names of the pods, where the kind's operator makes them itself, see
@@ -62,6 +64,7 @@ class PodTemplates:
     left: tuple[str, str] | None = None
     absent: str = ""
     later: tuple[When, ...] = ()
+    serial: tuple[When, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     pod: str = ""
     first: int = 0

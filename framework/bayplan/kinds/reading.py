@@ -22,6 +22,7 @@ class Role:
     :param count: how many there are, of each indivisible part of the object.
     :param least: how many of them it needs.
     :param later: whether they are created only once others run.
+    :param serial: whether each is created only once the one before it is ready.
     :param labels: what tells them from pods of other roles.
     """
 
@@ -29,6 +30,7 @@ class Role:
     count: int
     least: int
     later: bool
+    serial: bool
     labels: Mapping[str, str]
     template: Content
     made: PodTemplates
@@ -90,6 +92,7 @@ def _roles(pods: PodTemplates, content: Content) -> Iterator[Role]:
             count,
             min(least or count, count),
             any(_holds(when, entry, content) for when in pods.later),
+            any(_holds(when, entry, content) for when in pods.serial),
             {key: text.format(role=name, name=own) for key, text in pods.labels.items()},
             template,
             pods,

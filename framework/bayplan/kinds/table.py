@@ -65,7 +65,14 @@ _TABLE = (
     WorkloadKind(
         "apps",
         "StatefulSet",
-        (PodTemplates("spec.template", "main", count=("spec.replicas",)),),
+        (
+            PodTemplates(
+                "spec.template",
+                "main",
+                count=("spec.replicas",),
+                serial=(When("spec.podManagementPolicy", "OrderedReady"),),
+            ),
+        ),
         asked=True,
     ),
     # Of a Deployment: its ReplicaSets have its annotations.

@@ -20,17 +20,19 @@ _ALONE = (
     "its Jobs may share domains; in its pod templates, podAffinity and podAntiAffinity by the "
     "label jobset.sigs.k8s.io/job-key keep them apart"
 )
-_ONE_BY_ONE = "its pods are placed one by one; templates that name a PodGroup make a gang of them"
+_ONE_BY_ONE = (
+    'its pods are placed one by one; the annotation bayplan.dev/gang: "true" makes them a gang'
+)
+_QUEUE = "label its pod templates with the queue"
 _PRIORITY = "name the class as priorityClassName of its pod templates"
 _META = ("metadata", "annotations")
 _REPLICATED = ("spec", "replicatedJobs", _EACH, "template")
 _JOBSET_PLACES = (_META, (*_REPLICATED, *_META), (*_REPLICATED, "spec", "template", *_META))
 _POLICY = ("spec", "runPolicy", "schedulingPolicy")
 _RAY: Mapping[Path, str] = {
-    ("metadata", "labels", "ray.io/gang-scheduling-enabled"): _ONE_BY_ONE,
     ("metadata", "labels", "ray.io/priority-class-name"): _PRIORITY,
-    ("metadata", "labels", "volcano.sh/queue-name"): _ONE_BY_ONE,
-    ("metadata", "labels", "yunikorn.apache.org/queue"): _ONE_BY_ONE,
+    ("metadata", "labels", "volcano.sh/queue-name"): _QUEUE,
+    ("metadata", "labels", "yunikorn.apache.org/queue"): _QUEUE,
 }
 _WITHOUT_EFFECT: Mapping[str, Mapping[Path, str]] = {
     "jobset.x-k8s.io/JobSet": {

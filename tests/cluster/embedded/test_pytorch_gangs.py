@@ -71,8 +71,8 @@ def test_a_minimum_lets_the_rest_wait() -> None:
     assert len(simulation.pending()) == 2
 
 
-def test_without_a_policy_pods_are_placed_one_by_one() -> None:
-    assert len(run(*nodes(2), job(None)).placements()) == 2
+def test_without_a_policy_all_of_its_pods_are_a_gang() -> None:
+    assert run(*nodes(2), job(None)).placements() == {}
 
 
 def test_the_queue_of_the_policy_limits_the_gang() -> None:
