@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bayplan.api import ApiObject, NativePodGroup, OwnerReference, Pod, Workload, kind_of
-from bayplan.api.gang import Membership
+from bayplan.api.gang import Gang, Membership
 from bayplan.api.object_key import object_key
 from bayplan.dialects import gang_of
 from bayplan.dialects.kubernetes import template_of
@@ -24,6 +24,8 @@ class GangDefinitions:
         self._snapshot = snapshot
         self._owned = OwnedGangs(snapshot)
         self._changed: set[str] = set()
+        self._of_owners: dict[str, Gang] = {}
+        """The gangs that owners define, by key."""
 
     # Gangs of owners -------------------------------------------------------------------------
 
@@ -39,8 +41,12 @@ class GangDefinitions:
             return Membership(None, problem=f"waits for its owner {what} to be seen")
         if missing is not None:
             found = self._owned.member(pod, without_missing=True)
-        if found.gang is not None and found.owner is not None:
-            self._changed |= self._gangs.define(found.gang, _source(found.owner))
+        gang = found.gang
+        # The pods of a job have one object for their gang, so nothing is compared for each.
+        if gang is not None and self._of_owners.get(gang.key) is not gang:
+            assert found.owner is not None, "a gang has an owner"
+            self._of_owners[gang.key] = gang
+            self._changed |= self._gangs.define(gang, _source(found.owner))
         return found.membership
 
     def take_changed(self) -> set[str]:
@@ -60,8 +66,10 @@ class GangDefinitions:
             pod = self._member_of(key)
             found = self._owned.member(pod) if pod is not None and not deleted else None
             if found is not None and found.gang is not None and found.gang.key == key:
+                self._of_owners[key] = found.gang
                 changed |= self._gangs.define(found.gang, _source(owner))
                 continue
+            self._of_owners.pop(key, None)
             if pod is not None and not deleted:
                 moved.add(key)
             changed |= self._gangs.undefine(key, _source(owner))

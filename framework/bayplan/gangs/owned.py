@@ -58,13 +58,17 @@ def asked_of(obj: ApiObject) -> tuple[str | None, str | None]:
 
 @dataclass
 class _Owner:
-    """An owner as it was read, and the gangs of its pods by key, each with one of their pods."""
+    """An owner as it was read; its gangs by key, each with one of their pods; places in them.
+
+    Pods of one part and one role have the same place.
+    """
 
     obj: ApiObject
     roles: tuple[Role, ...] = ()
     minimum: int | None = None
     problem: str | None = None
     members: dict[str, str] = field(default_factory=dict)
+    places: dict[tuple[str | None, str, _Asked], OwnedMember] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,9 @@ class OwnedGangs:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._owners: dict[tuple[type[ApiObject], str], _Owner] = {}
+        self._above: dict[tuple[str, OwnerReference], _Above] = {}
+        self._version = -1
+        """What is above pods, by namespace and controller, and the version of objects it is of."""
 
     def chain(self, pod: Pod) -> OwnerChain:
         """Follow the controllers of a pod; each has to have the UID by which it is named."""
@@ -120,24 +127,42 @@ class OwnedGangs:
 
         :param without_missing: whether those count that are there, where others are not.
         """
-        if _controller(pod.metadata.owner_references) is None:
+        controller = _controller(pod.metadata.owner_references)
+        if controller is None:
             return _NOBODY
-        chain = self.chain(pod)
-        rows = ((one, _row(one)) for one in reversed(chain.owners))
-        found = next(((one, row) for one, row in rows if row is not None), None)
-        if chain.missing is not None and not without_missing:
-            return OwnedMember(_NOBODY.membership, missing=chain.missing)
-        if found is None:
+        above = self._what_is_above(pod, controller)
+        if above.chain.missing is not None and not without_missing:
+            return OwnedMember(_NOBODY.membership, missing=above.chain.missing)
+        row, read, asked = above.row, above.owner, above.asked
+        if row is None or read is None:
             return _NOBODY
-        owner, row = found
-        asked = _Asked.of((pod, *chain.owners))
+        if asked_of(pod) != _UNASKED:
+            asked = _Asked.of((pod, *above.chain.owners))
         if asked.off or (row.asked and not (asked.on or asked.minimum is not None)):
             return _NOBODY
-        made = _placed(pod, self._read(owner, row), row, asked)
-        if made.gang is not None:
-            key = type(owner), object_key(owner)
-            self._owners[key].members.setdefault(made.gang.key, pod.key)
+        made = _placed(pod, read, row, asked)
+        if made.gang is not None and made.gang.key not in read.members:
+            read.members[made.gang.key] = pod.key
         return made
+
+    def _what_is_above(self, pod: Pod, controller: OwnerReference) -> _Above:
+        """Return what the pods of one controller have in common, until any object changes."""
+        if self._version != self._snapshot.objects_version:
+            self._version = self._snapshot.objects_version
+            self._above.clear()
+        key = pod.metadata.namespace, controller
+        known = self._above.get(key)
+        if known is not None:
+            return known
+        chain = self.chain(pod)
+        rows = ((one, _row(one)) for one in reversed(chain.owners))
+        owner, row = next(((one, row) for one, row in rows if row is not None), (None, None))
+        read = self._read(owner, row) if owner is not None and row is not None else None
+        found = _Above(chain, row, read, _Asked.of(chain.owners))
+        # Pods change without another version of objects.
+        if not any(isinstance(one, Pod) for one in chain.owners):
+            self._above[key] = found
+        return found
 
     def _read(self, owner: ApiObject, row: WorkloadKind) -> _Owner:
         key = type(owner), object_key(owner)
@@ -156,6 +181,16 @@ class OwnedGangs:
     def forget(self, owner: ApiObject) -> None:
         """Forget an owner that was deleted."""
         self._owners.pop((type(owner), object_key(owner)), None)
+
+
+@dataclass(frozen=True)
+class _Above:
+    """What owns some pods: the chain, and the highest owner with a row, with what it asks for."""
+
+    chain: OwnerChain
+    row: WorkloadKind | None
+    owner: _Owner | None
+    asked: _Asked
 
 
 @dataclass(frozen=True)
@@ -193,20 +228,33 @@ class _Asked:
 
 
 _NOTHING = _Asked()
+_UNASKED = (None, None)
 
 
 def _placed(pod: Pod, owner: _Owner, row: WorkloadKind, asked: _Asked) -> OwnedMember:
-    labels, meta = pod.metadata.labels, owner.obj.metadata
-    if row.unit and row.unit not in labels:
-        return _NOBODY
-    unit = (labels[row.unit],) if row.unit else ()
-    name = ":".join((f"{meta.namespace}/{row.name}", meta.name, *unit))
-    if owner.problem is not None:
-        return OwnedMember(Membership(name), Gang(name, 1, problem=owner.problem), owner.obj)
-    role, minimum = role_of(owner.roles, labels), owner.minimum
-    if role is None:
+    labels = pod.metadata.labels
+    unit = labels.get(row.unit) if row.unit else None
+    role = role_of(owner.roles, labels)
+    if (row.unit and unit is None) or (role is None and owner.problem is None):
         # A pod beside those of its templates, such as one that submits the job.
         return _NOBODY
+    place = unit, role.name if role is not None else "", asked
+    known = owner.places.get(place)
+    if known is None:
+        known = owner.places[place] = _place(owner, row, unit, role, asked)
+    return known
+
+
+def _place(
+    owner: _Owner, row: WorkloadKind, unit: str | None, role: Role | None, asked: _Asked
+) -> OwnedMember:
+    """Return the place of the pods of one part and one role of an owner."""
+    meta, minimum = owner.obj.metadata, owner.minimum
+    name = f"{meta.namespace}/{row.name}:{meta.name}"
+    if unit is not None:
+        name += f":{unit}"
+    if role is None:
+        return OwnedMember(Membership(name), Gang(name, 1, problem=owner.problem), owner.obj)
     roles = tuple(one for one in owner.roles if not one.later)
     if role.later:
         roles, minimum, name = (role,), None, f"{name}:{role.name}"
