@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.examples import examples
 
 from bayplan.api import ApiObject, OwnerReference, Pod, kind_of
+from bayplan.explain.explanation import explain
 from bayplan.gangs.owned import GANG_ANNOTATION, MINIMUM_ANNOTATION
 from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
 
@@ -224,6 +225,60 @@ def test_a_job_set_that_is_deleted_leaves_no_gang() -> None:
         made.remove(name)
     made.schedule()
     assert "default/JobSet:train" not in made.scheduler.gangs.all()
+
+
+# Kinds that nobody knows -------------------------------------------------------------------------
+
+
+def of_unknown(name: str, kind: str = "Training", **annotations: str) -> Pod:
+    group = "argoproj.io" if kind == "Workflow" else "example.com"
+    owner = OwnerReference(kind, "t", "uid-t", f"{group}/v1", controller=True)
+    pod = make_pod(name, annotations=annotations)
+    return replace(pod, metadata=replace(pod.metadata, owner_references=(owner,)))
+
+
+def test_pods_of_an_unknown_kind_are_a_gang_where_they_say_how_many_they_are() -> None:
+    made = cluster(2)
+    made.add(*(of_unknown(f"p{i}", **{MINIMUM_ANNOTATION: "3"}) for i in range(3)))
+    assert made.schedule() == {}
+    assert 'Gang "default/Training.example.com:t": 2 of the 3' in made.message("p0")
+    for i in range(3):
+        made.remove(f"p{i}")
+    assert made.scheduler.gangs.all() == {}
+
+
+def test_pods_of_an_unknown_kind_are_not_one_by_one_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = cluster(3)
+    made.add(of_unknown("p0"))
+    assert caplog.messages == []
+    made.add(of_unknown("p1"), of_unknown("p2"))
+    assert len(made.schedule()) == 3
+    (message,) = caplog.messages
+    assert message.startswith("pods of Training.example.com are placed one by one: no rule says")
+    pod = made.api.get(Pod, "default/p0")
+    assert pod is not None
+    assert message in explain(made.scheduler, pod).notes
+
+
+@pytest.mark.parametrize(
+    ("kind", "annotations"), [("Workflow", {}), ("Training", {GANG_ANNOTATION: "false"})]
+)
+def test_nothing_is_said_of_pods_that_are_no_gang(
+    kind: str, annotations: Mapping[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = cluster(3)
+    made.add(*(of_unknown(f"p{i}", kind, **annotations) for i in range(3)))
+    assert len(made.schedule()) == 3
+    assert caplog.messages == []
+
+
+def test_a_gang_of_unknown_size_says_what_it_lacks() -> None:
+    made = cluster(3)
+    made.add(*(of_unknown(f"p{i}", **{GANG_ANNOTATION: "true"}) for i in range(3)))
+    assert made.schedule() == {}
+    assert "annotation bayplan.dev/min-member says it" in made.message("p0")
 
 
 # Chains that lie -------------------------------------------------------------------------------

@@ -368,6 +368,9 @@ class _About:
             "phase": self.pod.status.phase,
             "members": len(decision.pods) if decision is not None else 1,
         }
+        advice = self.scheduler.gang_advice(self.pod)
+        if advice:
+            self._fields["notes"] = (*self._fields.get("notes", ()), advice)
         gang = self.unit in self.scheduler.gangs.all() or fields["members"] > 1
         return Explanation(self.pod.key, self.unit, gang, state, **{**fields, **self._fields})
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
-from bayplan.api import ApiObject, NativePodGroup, OwnerReference, Pod, Workload, kind_of
+from bayplan.api import ApiObject, NativePodGroup, OwnerReference, Pod, Workload
 from bayplan.api.gang import Gang, Membership
 from bayplan.api.object_key import object_key
 from bayplan.dialects import gang_of
 from bayplan.dialects.kubernetes import template_of
 from bayplan.gangs.directory import GangDirectory
-from bayplan.gangs.owned import OwnedGangs
+from bayplan.gangs.owned import MINIMUM_ANNOTATION, OwnedGangs, source_of
 from bayplan.snapshot import Snapshot
 
 __all__ = ["GangDefinitions"]
+
+
+_log = logging.getLogger("bayplan.scheduler")
 
 
 class GangDefinitions:
@@ -26,6 +30,9 @@ class GangDefinitions:
         self._changed: set[str] = set()
         self._of_owners: dict[str, Gang] = {}
         """The gangs that owners define, by key."""
+        self._alone: dict[str, set[str]] = {}
+        """The UIDs of pods of owners of unknown kinds, by theirs."""
+        self._logged: set[tuple[str, str]] = set()
 
     # Gangs of owners -------------------------------------------------------------------------
 
@@ -44,10 +51,27 @@ class GangDefinitions:
         gang = found.gang
         # The pods of a job have one object for their gang, so nothing is compared for each.
         if gang is not None and self._of_owners.get(gang.key) is not gang:
-            assert found.owner is not None, "a gang has an owner"
             self._of_owners[gang.key] = gang
-            self._changed |= self._gangs.define(gang, _source(found.owner))
+            self._changed |= self._gangs.define(gang, found.source)
+        if found.unknown is not None:
+            self._see_alone(pod, found.unknown)
         return found.membership
+
+    def _see_alone(self, pod: Pod, owner: OwnerReference) -> None:
+        """Log once of each kind whose pods no rule groups, when an object of it has two of them."""
+        kind = owner.api_version, owner.kind
+        if kind not in self._logged:
+            pods = self._alone.setdefault(owner.uid, set())
+            pods.add(pod.metadata.uid)
+            if len(pods) > 1:
+                self._logged.add(kind)
+                self._alone.clear()
+                _log.warning("%s", _advice(owner))
+
+    def advice(self, pod: Pod) -> str:
+        """Return what to do where a pod may belong to a gang that no rule knows; "" if not."""
+        unknown = self._owned.member(pod, without_missing=True).unknown
+        return _advice(unknown) if unknown is not None else ""
 
     def take_changed(self) -> set[str]:
         """Return the keys of the gangs that pods have defined since the last call."""
@@ -67,12 +91,12 @@ class GangDefinitions:
             found = self._owned.member(pod) if pod is not None and not deleted else None
             if found is not None and found.gang is not None and found.gang.key == key:
                 self._of_owners[key] = found.gang
-                changed |= self._gangs.define(found.gang, _source(owner))
+                changed |= self._gangs.define(found.gang, source_of(owner))
                 continue
             self._of_owners.pop(key, None)
             if pod is not None and not deleted:
                 moved.add(key)
-            changed |= self._gangs.undefine(key, _source(owner))
+            changed |= self._gangs.undefine(key, source_of(owner))
         if deleted:
             self._owned.forget(owner)
         return changed, moved
@@ -100,7 +124,7 @@ class GangDefinitions:
         return changed
 
     def _define(self, obj: ApiObject, deleted: bool) -> set[str]:
-        source = _source(obj)
+        source = source_of(obj)
         gang = gang_of(obj, self._snapshot.objects(Workload))
         if gang is None:
             # A Job may have dropped its topology annotations.
@@ -120,6 +144,10 @@ class GangDefinitions:
         return found
 
 
-def _source(obj: ApiObject) -> str:
-    kind = kind_of(obj)
-    return f"{kind.name} of {kind.group}"
+def _advice(owner: OwnerReference) -> str:
+    kind = f"{owner.kind}.{owner.api_version.rpartition('/')[0]}"
+    return (
+        f"pods of {kind} are placed one by one: no rule says which of them belong together. "
+        f"If they are a gang, annotate them with {MINIMUM_ANNOTATION}: "
+        'the number of pods; if they are not, with bayplan.dev/gang: "false"'
+    )

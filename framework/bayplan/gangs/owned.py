@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bayplan.api import KINDS, ApiObject, Kind, OwnerReference, Pod, kind_of
-from bayplan.api.gang import Gang, Membership
+from bayplan.api import KINDS, ApiObject, Kind, OwnerReference, Pod, ReplicaSet, kind_of
+from bayplan.api.gang import Gang, MatchPolicy, Membership
 from bayplan.api.object_key import object_key
 from bayplan.dialects.reading import is_index
 from bayplan.kinds import (
     KINDS_OF_WORKLOADS,
+    SINGLE_PODS,
     Role,
     WorkloadKind,
     minimum_of,
@@ -28,6 +29,7 @@ __all__ = [
     "OwnedMember",
     "OwnerChain",
     "asked_of",
+    "source_of",
 ]
 
 GANG_ANNOTATION = "bayplan.dev/gang"
@@ -56,6 +58,12 @@ def asked_of(obj: ApiObject) -> tuple[str | None, str | None]:
     return annotations.get(GANG_ANNOTATION), annotations.get(MINIMUM_ANNOTATION)
 
 
+def source_of(obj: ApiObject) -> str:
+    """Return the name of the kind of an object that defines gangs, for messages."""
+    kind = kind_of(obj)
+    return f"{kind.name} of {kind.group}"
+
+
 @dataclass
 class _Owner:
     """An owner as it was read; its gangs by key, each with one of their pods; places in them.
@@ -75,13 +83,16 @@ class _Owner:
 class OwnedMember:
     """A pod's place in the gang of what owns it, and that gang; None where it has none.
 
+    :param source: the kind of that owner.
     :param missing: what owns it, itself or through others, and is not there, or not there yet.
+    :param unknown: what owns it and is of a kind that bayplan does not know.
     """
 
     membership: Membership
     gang: Gang | None = None
-    owner: ApiObject | None = None
+    source: str = ""
     missing: OwnerReference | None = None
+    unknown: OwnerReference | None = None
 
 
 _NOBODY = OwnedMember(Membership(None))
@@ -134,10 +145,10 @@ class OwnedGangs:
         if above.chain.missing is not None and not without_missing:
             return OwnedMember(_NOBODY.membership, missing=above.chain.missing)
         row, read, asked = above.row, above.owner, above.asked
-        if row is None or read is None:
-            return _NOBODY
         if asked_of(pod) != _UNASKED:
             asked = _Asked.of((pod, *above.chain.owners))
+        if row is None or read is None:
+            return _of_unknown(pod, above.chain, asked)
         if asked.off or (row.asked and not (asked.on or asked.minimum is not None)):
             return _NOBODY
         made = _placed(pod, read, row, asked)
@@ -245,6 +256,26 @@ def _placed(pod: Pod, owner: _Owner, row: WorkloadKind, asked: _Asked) -> OwnedM
     return known
 
 
+def _of_unknown(pod: Pod, chain: OwnerChain, asked: _Asked) -> OwnedMember:
+    """Return a pod's place where no row knows what owns it: in a gang if it says how large."""
+    owner = chain.unknown
+    if owner is None or asked.off or any(isinstance(one, ReplicaSet) for one in chain.owners):
+        return _NOBODY
+    group = owner.api_version.rpartition("/")[0]
+    if (group, owner.kind) in SINGLE_PODS:
+        return _NOBODY
+    if asked.minimum is None and not asked.on:
+        return OwnedMember(_NOBODY.membership, unknown=owner)
+    kind = f"{owner.kind}.{group}"
+    name = f"{pod.metadata.namespace}/{kind}:{owner.name}"
+    problem = asked.problem
+    if asked.minimum is None and problem is None:
+        problem = f"how many pods it has is not known; annotation {MINIMUM_ANNOTATION} says it"
+    policy: MatchPolicy = "waiting-and-running"
+    gang = Gang(name, asked.minimum or 1, match_policy=policy, problem=problem)
+    return OwnedMember(Membership(name, definition=gang))
+
+
 def _place(
     owner: _Owner, row: WorkloadKind, unit: str | None, role: Role | None, asked: _Asked
 ) -> OwnedMember:
@@ -254,7 +285,8 @@ def _place(
     if unit is not None:
         name += f":{unit}"
     if role is None:
-        return OwnedMember(Membership(name), Gang(name, 1, problem=owner.problem), owner.obj)
+        broken = Gang(name, 1, problem=owner.problem)
+        return OwnedMember(Membership(name), broken, source_of(owner.obj))
     roles = tuple(one for one in owner.roles if not one.later)
     if role.later:
         roles, minimum, name = (role,), None, f"{name}:{role.name}"
@@ -263,7 +295,7 @@ def _place(
     if role.serial and role.count > 1 and problem is None:
         problem = "its pods are created one after the other, so they cannot wait for each other"
     gang = _gang(name, roles, least, problem)
-    return OwnedMember(Membership(name, role=role.name), gang, owner.obj)
+    return OwnedMember(Membership(name, role=role.name), gang, source_of(owner.obj))
 
 
 def _gang(name: str, roles: tuple[Role, ...], minimum: int | None, problem: str | None) -> Gang:

@@ -2,10 +2,11 @@
 
 from bayplan.kinds.kind import PodTemplates, When, WorkloadKind
 from bayplan.kinds.reading import PodPlan, Role, minimum_of, pods_of, role_of, roles_of
-from bayplan.kinds.table import KINDS_OF_WORKLOADS
+from bayplan.kinds.table import KINDS_OF_WORKLOADS, SINGLE_PODS
 
 __all__ = [
     "KINDS_OF_WORKLOADS",
+    "SINGLE_PODS",
     "PodPlan",
     "PodTemplates",
     "Role",

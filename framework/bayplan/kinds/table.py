@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from bayplan.kinds.kind import PodTemplates, When, WorkloadKind
 
-__all__ = ["KINDS_OF_WORKLOADS"]
+__all__ = ["KINDS_OF_WORKLOADS", "SINGLE_PODS"]
 
 _KUBEFLOW = "kubeflow.org"
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
@@ -182,6 +182,21 @@ _TABLE = (
         ),
     ),
 )
+SINGLE_PODS = frozenset(
+    (
+        ("argoproj.io", "Rollout"),
+        ("argoproj.io", "Workflow"),
+        ("kubeflow.org", "Notebook"),
+        ("kubevirt.io", "VirtualMachineInstance"),
+        ("machinelearning.seldon.io", "SeldonDeployment"),
+        ("serving.knative.dev", "Revision"),
+        ("sparkoperator.k8s.io", "SparkApplication"),
+        ("tekton.dev", "PipelineRun"),
+        ("tekton.dev", "TaskRun"),
+        ("workspace.devfile.io", "DevWorkspace"),
+    )
+)
+"""Kinds, by group and name, whose pods do not wait for each other."""
 KINDS_OF_WORKLOADS: Mapping[tuple[str, str], WorkloadKind] = {
     (kind.group, kind.name): kind for kind in _TABLE
 }

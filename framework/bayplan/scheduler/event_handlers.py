@@ -149,6 +149,11 @@ class EventHandlers:
     def _of_owner(self, pod: Pod) -> Membership:
         return self._definitions.of_owner(pod, partial(self._waits_for, pod))
 
+    def gang_advice(self, pod: Pod) -> str:
+        """Return what to do where a pod may belong to a gang that no rule knows; "" if not."""
+        info = self._state.snapshot.living.get(pod.key)
+        return self._definitions.advice(pod) if info is not None and info.gang is None else ""
+
     def _waits_for(self, pod: Pod, owner: OwnerReference) -> bool:
         """Tell whether a pod without a node waits for an owner, which its pods may follow."""
         state = self._state

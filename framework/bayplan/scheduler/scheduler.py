@@ -227,6 +227,10 @@ class Scheduler:
         """
         return self._state.permits.reject(waiting, reason, plugin)
 
+    def gang_advice(self, pod: Pod) -> str:
+        """Return what to do where a pod may belong to a gang that no rule knows; "" if not."""
+        return self._events.gang_advice(pod)
+
     # Events ------------------------------------------------------------------------------
 
     def handle(self, event: WatchEvent) -> None:
