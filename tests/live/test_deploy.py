@@ -50,7 +50,7 @@ from bayplan.api.kueue import (
 from bayplan.api.podgroup import ConditionedStatus
 from bayplan.cli.run import command
 from bayplan.cluster.apiserver import Role, ServedCluster
-from bayplan.cluster.kubernetes.resources import WATCHED
+from bayplan.cluster.kubernetes.resources import watched
 from bayplan.cluster.manifests import load_manifests
 from bayplan.cluster.protocol import Event, PatchStatus
 from bayplan.dialects.queued_jobs import QUEUED_KINDS, queued_job
@@ -343,7 +343,7 @@ NOT_EXERCISED: set[Permission] = {
 
 def test_what_may_be_listed_is_what_is_followed() -> None:
     granted = permissions(*only("ClusterRole")["rules"])
-    followed = {(kind.group, kind.plural) for kind in WATCHED}
+    followed = {(kind.group, kind.plural) for kind in watched()}
     # One of them by its name: that of Kueue's manager.
     followed.add(("coordination.k8s.io", "leases"))
     own = permissions(*only("Role")["rules"])

@@ -24,7 +24,7 @@ from bayplan.api import Pod
 from bayplan.cli.pool_controller import command
 from bayplan.cli.run import command as run_command
 from bayplan.cluster.apiserver import Role
-from bayplan.cluster.kubernetes.resources import WATCHED
+from bayplan.cluster.kubernetes.resources import watched
 from bayplan.cluster.protocol import Event
 from bayplan.errors import ClusterError
 from bayplan.live.app import DRAIN_SECONDS, RELEASE_SECONDS, LiveApp
@@ -159,7 +159,7 @@ def rules() -> list[Any]:
 
 def test_it_reads_what_the_scheduler_reads() -> None:
     granted = permissions(*only("ClusterRole", POOLS)["rules"])
-    followed = {(kind.group, kind.plural) for kind in WATCHED}
+    followed = {(kind.group, kind.plural) for kind in watched()}
     followed.add(("coordination.k8s.io", "leases"))
     for verb in ("list", "watch"):
         assert {(group, resource) for one, group, resource in granted if one == verb} == followed

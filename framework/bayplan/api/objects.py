@@ -93,12 +93,14 @@ __all__ = [
     "ApiObject",
     "DecodeError",
     "Kind",
+    "add_kind",
     "decode_json",
     "decode_object",
     "decode_part",
     "decode_text",
     "is_known",
     "kind_of",
+    "remove_kind",
 ]
 
 Part = TypeVar("Part")
@@ -173,6 +175,7 @@ class Kind:
     """A kind that bayplan reads, with the versions that it can decode.
 
     ``whole`` says that bayplan knows all its fields, so any unknown field is a mistake.
+    ``plural_name`` is its name in API paths, where English does not say it.
     """
 
     group: str
@@ -181,10 +184,13 @@ class Kind:
     type: type[ApiObject]
     namespaced: bool = True
     whole: bool = False
+    plural_name: str = ""
 
     @property
     def plural(self) -> str:
         """The kind's name in API paths, such as ``nodes`` or ``priorityclasses``."""
+        if self.plural_name:
+            return self.plural_name
         name = self.name.lower()
         if name.endswith("points"):
             return name
@@ -300,6 +306,22 @@ KINDS: dict[tuple[str, str], Kind] = {(kind.group, kind.name): kind for kind in 
 _WRITTEN = (Kind("apps", "ControllerRevision", ("v1",), ControllerRevision),)
 """Kinds that bayplan only writes; in manifests they are ignored."""
 _BY_TYPE = {kind.type: kind for kind in (*_KINDS, *_WRITTEN)}
+
+
+def add_kind(kind: Kind) -> None:
+    """Let bayplan read one more kind, whose type is its own.
+
+    :raises ValueError: if it is known already.
+    """
+    if (kind.group, kind.name) in KINDS:
+        raise ValueError(f"bayplan knows the kind {kind.name} of {kind.group} already")
+    KINDS[kind.group, kind.name] = kind
+    _BY_TYPE[kind.type] = kind
+
+
+def remove_kind(kind: Kind) -> None:
+    """Forget a kind that was added."""
+    del KINDS[kind.group, kind.name], _BY_TYPE[kind.type]
 
 
 class DecodeError(ValueError):

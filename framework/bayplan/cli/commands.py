@@ -32,6 +32,7 @@ _COMMANDS = {
     "snapshot": ("snapshot", "Save a cluster, as a scheduler sees it, to a file."),
     "topology": ("topology", "Show a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
     "profile": ("profile", "Check profile files, and describe their format to editors."),
+    "kind": ("kind", "Check how kinds of workloads become gangs."),
     "plugin": ("plugin", "List, create and check plugins."),
     "cluster": ("cluster", "Run an embedded cluster that kubectl can talk to."),
     "bench": ("bench", "Measure performance on this machine."),

@@ -89,6 +89,9 @@ def _explain(
 ) -> None:
     from bayplan.explain.target import target_of
 
+    if config is not None:
+        # Its kinds of workloads may be the target's.
+        profiles(config, plugins_dir)
     wanted = target_of(target, namespace)
     prices = _prices(price_file)
     if paths and (kubeconfig is not None or context):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bayplan.api import ApiObject, Job, JobSet, ObjectMeta, Pod, RayCluster, ReplicaSet
 from bayplan.errors import InputError, did_you_mean
 from bayplan.gangs.completeness import rank_order
+from bayplan.kinds import rows_of_users
 from bayplan.naming import natural_key
 from bayplan.queues.held_jobs import HeldJobs
 from bayplan.scheduler.scheduler import Scheduler
@@ -68,6 +69,15 @@ class Target:
         return f"{self.kind} {self.key}" if self.kind else f'pod or gang "{self.key}"'
 
 
+def _kind_of_user(name: str) -> str | None:
+    """Return the kind of a user's own row by its name or plural, with or without its group."""
+    for (group, kind), known in rows_of_users().items():
+        names = (kind.lower(), known.plural)
+        if name in (*names, *(f"{one}.{group}" for one in names)):
+            return kind
+    return None
+
+
 def target_of(text: str, namespace: str = "default") -> Target:
     """Read NAME, NAMESPACE/NAME, KIND/NAME or KIND/NAMESPACE/NAME.
 
@@ -75,7 +85,7 @@ def target_of(text: str, namespace: str = "default") -> Target:
     :raises InputError: for anything else.
     """
     first, *rest = text.split("/")
-    kind = _KINDS.get(first.lower()) if rest else None
+    kind = (_KINDS.get(first.lower()) or _kind_of_user(first.lower())) if rest else None
     parts = rest if kind is not None else [first, *rest]
     if not all(parts) or not 1 <= len(parts) <= 2:
         raise InputError(f'expected NAME, NAMESPACE/NAME or KIND/NAME, got "{text[:80]}"')

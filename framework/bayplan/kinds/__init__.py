@@ -2,7 +2,7 @@
 
 from bayplan.kinds.kind import PodTemplates, When, WorkloadKind
 from bayplan.kinds.reading import PodPlan, Role, minimum_of, pods_of, role_of, roles_of
-from bayplan.kinds.table import KINDS_OF_WORKLOADS, SINGLE_PODS
+from bayplan.kinds.table import KINDS_OF_WORKLOADS, SINGLE_PODS, register, rows_of_users
 
 __all__ = [
     "KINDS_OF_WORKLOADS",
@@ -14,6 +14,8 @@ __all__ = [
     "WorkloadKind",
     "minimum_of",
     "pods_of",
+    "register",
     "role_of",
     "roles_of",
+    "rows_of_users",
 ]

@@ -8,10 +8,15 @@ has one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
+import msgspec
+
+from bayplan.api.objects import Kind, add_kind, remove_kind
+from bayplan.api.operated import OperatedObject
 from bayplan.kinds.kind import PodTemplates, When, WorkloadKind
 
-__all__ = ["KINDS_OF_WORKLOADS", "SINGLE_PODS"]
+__all__ = ["KINDS_OF_WORKLOADS", "SINGLE_PODS", "register", "rows_of_users"]
 
 _KUBEFLOW = "kubeflow.org"
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
@@ -197,7 +202,31 @@ SINGLE_PODS = frozenset(
     )
 )
 """Kinds, by group and name, whose pods do not wait for each other."""
-KINDS_OF_WORKLOADS: Mapping[tuple[str, str], WorkloadKind] = {
-    (kind.group, kind.name): kind for kind in _TABLE
-}
-"""The rows by group and kind."""
+_ROWS = {(kind.group, kind.name): kind for kind in _TABLE}
+KINDS_OF_WORKLOADS: Mapping[tuple[str, str], WorkloadKind] = _ROWS
+"""The rows by group and kind, with those of users."""
+_OF_USERS: dict[tuple[str, str], Kind] = {}
+
+
+def register(row: WorkloadKind, version: str, plural: str = "") -> None:
+    """Add a row for a kind that bayplan does not know, or replace one that was added.
+
+    :param version: the version in which its objects are read.
+    :param plural: its name in API paths; without it, the English plural.
+    :raises ValueError: for a kind that bayplan knows already.
+    """
+    key = row.group, row.name
+    known = _OF_USERS.pop(key, None)
+    if known is not None:
+        remove_kind(known)
+    made = msgspec.defstruct(row.name, [], bases=(OperatedObject,), frozen=True)
+    type_ = cast(type[OperatedObject], made)
+    kind = Kind(row.group, row.name, (version,), type_, plural_name=plural)
+    add_kind(kind)
+    _OF_USERS[key] = kind
+    _ROWS[key] = row
+
+
+def rows_of_users() -> Mapping[tuple[str, str], Kind]:
+    """Return the kinds that users added, by group and name."""
+    return _OF_USERS

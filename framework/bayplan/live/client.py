@@ -15,7 +15,7 @@ import aiohttp
 from bayplan.api import ApiObject, Kind
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
-from bayplan.cluster.kubernetes.resources import SNAPSHOT
+from bayplan.cluster.kubernetes.resources import of_snapshots
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
 from bayplan.live.leases import OTHERS, SchedulerLease, find_leases
@@ -85,7 +85,7 @@ async def read_cluster(kubeconfig: Path | None, context: str, profiles: ProfileS
     credentials = Credentials(kubeconfig, context)
     await credentials.endpoint()
     transport = Transport(credentials)
-    cache = ObjectCache(transport, SNAPSHOT, parts=parts_of(profiles))
+    cache = ObjectCache(transport, of_snapshots(), parts=parts_of(profiles))
     # Problems are reported once, at the end, instead of in the log.
     logging.getLogger("bayplan.cluster").addHandler(logging.NullHandler())
     try:

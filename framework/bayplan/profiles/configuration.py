@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic.alias_generators import to_camel
 
 from bayplan.profiles.settings import ClientConnection, LeaderElection
 
-__all__ = ["Configuration", "Disabled", "Enabled", "PluginConfig", "PluginSet", "ProfileEntry"]
+__all__ = [
+    "Configuration",
+    "Disabled",
+    "Enabled",
+    "PluginConfig",
+    "PluginSet",
+    "PodTemplatesEntry",
+    "ProfileEntry",
+    "WhenEntry",
+    "WorkloadKindEntry",
+]
 
 
 class _Part(pydantic.BaseModel):
@@ -56,6 +67,73 @@ class ProfileEntry(_Part):
     plugin_config: tuple[PluginConfig, ...] = ()
 
 
+_PATH = r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*"
+
+
+def _path(value: str) -> str:
+    if not re.fullmatch(_PATH, value):
+        raise ValueError(f'expected a path such as spec.template, got "{value[:40]}"')
+    return value
+
+
+def _paths(value: str) -> str:
+    return ",".join(map(_path, value.split(",")))
+
+
+_Path = Annotated[str, AfterValidator(_path)]
+_Paths = Annotated[str, AfterValidator(_paths)]
+_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+
+
+class WhenEntry(_Part):
+    """A condition on an object of a kind: see :class:`bayplan.kinds.When`."""
+
+    path: str = Field(min_length=1)
+    value: str = ""
+    annotation: bool = False
+
+
+class PodTemplatesEntry(_Part):
+    """Pod templates of a kind: see :class:`bayplan.kinds.PodTemplates`."""
+
+    template: _Paths
+    role: str = Field(default="", pattern=r"^[a-z0-9-]*$")
+    each: _Path | Literal[""] = ""
+    name: str = "name"
+    count: tuple[_Paths, ...] = ()
+    less: int = Field(default=0, ge=0)
+    least: tuple[_Paths, ...] = ()
+    left: tuple[_Path, _Path] | None = None
+    absent: _Path | Literal[""] = ""
+    later: tuple[WhenEntry, ...] = ()
+    serial: tuple[WhenEntry, ...] = ()
+    labels: dict[str, str] = Field(default_factory=dict)
+    pod: str = ""
+    first: int = Field(default=0, ge=0)
+
+    @pydantic.model_validator(mode="after")
+    def _named(self) -> PodTemplatesEntry:
+        if bool(self.role) == bool(self.each):
+            raise ValueError("expected either role, or each with a template in every entry")
+        return self
+
+
+class WorkloadKindEntry(_Part):
+    """A kind of workload that bayplan does not know: see :class:`bayplan.kinds.WorkloadKind`."""
+
+    group: str = Field(pattern=_NAME)
+    kind: str = Field(pattern=r"^[A-Z][A-Za-z0-9]*$")
+    version: str = Field(pattern=r"^v[a-z0-9]+$")
+    plural: str = Field(default="", pattern=r"^[a-z0-9]*$")
+    pods: tuple[PodTemplatesEntry, ...] = Field(min_length=1)
+    minimum: tuple[_Path, ...] = ()
+    unit: str = ""
+    units: _Path | Literal[""] = ""
+    asked: bool = False
+    suspend: _Path | Literal[""] = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
 class Configuration(_Part):
     """The fields of KubeSchedulerConfiguration; the live scheduler reads its own."""
 
@@ -66,6 +144,7 @@ class Configuration(_Part):
     pod_max_backoff_seconds: float = Field(default=10.0, gt=0, le=86400, allow_inf_nan=False)
     parallelism: int | None = None
     percentage_of_nodes_to_score: int | None = Field(default=None, ge=0, le=100)
+    workload_kinds: tuple[WorkloadKindEntry, ...] = ()
     leader_election: LeaderElection = LeaderElection()
     client_connection: ClientConnection = ClientConnection()
     enable_profiling: bool | None = None

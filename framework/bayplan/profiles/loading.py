@@ -21,10 +21,17 @@ from bayplan.dialects.koordinator.gangs import CoschedulingArgs
 from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.documents import Document, Text, parse_documents, read_text
 from bayplan.inputs.validated import validated
+from bayplan.kinds import PodTemplates, When, WorkloadKind, register
 from bayplan.plugin.base import Args
 from bayplan.plugin.contract import hook_names
 from bayplan.plugin.plugin import Plugin
-from bayplan.profiles.configuration import Configuration, PluginConfig, PluginSet, ProfileEntry
+from bayplan.profiles.configuration import (
+    Configuration,
+    PluginConfig,
+    PluginSet,
+    ProfileEntry,
+    WorkloadKindEntry,
+)
 from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.settings import ClientConnection, LeaderElection
 
@@ -179,6 +186,11 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
         raise InputError(
             "extenders are not supported: write a plugin instead", document.where(["extenders"])
         )
+    for index, entry in enumerate(config.workload_kinds):
+        try:
+            register(_row_of(entry), entry.version, entry.plural)
+        except ValueError as exc:
+            raise InputError(str(exc), document.where(("workloadKinds", index))) from None
     finder = finder or PluginFinder()
     raws = config.profiles or (ProfileEntry(),)
     profiles = []
@@ -205,6 +217,28 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
         leader_election=config.leader_election,
         client_connection=config.client_connection,
     )
+
+
+def _row_of(entry: WorkloadKindEntry) -> WorkloadKind:
+    """Return the row of a kind as a profile has it."""
+    given = {name: getattr(entry, name) for name in _ROW_FIELDS}
+    pods = tuple(
+        PodTemplates(
+            **{
+                **{name: getattr(one, name) for name in _POD_FIELDS},
+                "later": tuple(When(**dict(when)) for when in one.later),
+                "serial": tuple(When(**dict(when)) for when in one.serial),
+            }
+        )
+        for one in entry.pods
+    )
+    return WorkloadKind(**{**given, "name": entry.kind, "pods": pods})
+
+
+_POD_FIELDS = tuple(field.name for field in dataclasses.fields(PodTemplates))
+_ROW_FIELDS = tuple(
+    field.name for field in dataclasses.fields(WorkloadKind) if field.name not in ("name", "pods")
+)
 
 
 def holds_profiles(path: Path) -> bool:

@@ -16,6 +16,7 @@ from bayplan.testing.builders import (
     make_node,
     make_object,
     make_pod,
+    make_pods_of,
 )
 from bayplan.testing.cluster import Cluster, assert_pending, assert_placed, refusals, scores
 from bayplan.testing.contract_check import PluginCheckError, check_plugin
@@ -32,6 +33,7 @@ __all__ = [
     "make_node",
     "make_object",
     "make_pod",
+    "make_pods_of",
     "random_cluster",
     "random_pod",
     "refusals",

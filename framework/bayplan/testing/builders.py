@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from bayplan.api import (
     ApiObject,
     ClusterNetworkTopology,
@@ -20,13 +22,21 @@ from bayplan.api import (
 from bayplan.api.meta import OwnerReference
 from bayplan.api.network import ClusterNetworkTopologySpec, NetworkTopologyLayer
 from bayplan.api.node import NodeSpec, NodeStatus
-from bayplan.api.objects import KINDS, decode_object, decode_part
-from bayplan.api.pod import ResourceRequirements
+from bayplan.api.objects import KINDS, decode_object, decode_part, kind_of
+from bayplan.api.pod import PodTemplate, ResourceRequirements
 from bayplan.api.podgroup import PodGroupSpec
+from bayplan.kinds import KINDS_OF_WORKLOADS, pods_of
 from bayplan.schemas.fieldcheck import check_fields
 from bayplan.topology.network.tree import NODE_LAYER
 
-__all__ = ["make_gang", "make_network", "make_node", "make_object", "make_pod"]
+__all__ = [
+    "make_gang",
+    "make_network",
+    "make_node",
+    "make_object",
+    "make_pod",
+    "make_pods_of",
+]
 
 
 def make_node(
@@ -117,6 +127,35 @@ def make_object(content: Mapping[str, Any]) -> ApiObject:
     kind = KINDS[str(content["apiVersion"]).rpartition("/")[0], content["kind"]]
     check_fields(kind, content)
     return decode_object(kind, dict(content))
+
+
+def make_pods_of(owner: ApiObject) -> list[Pod]:
+    """Return the pods that the operator of a workload makes, by the table of kinds.
+
+    :param owner: an object of a kind whose row names its pods; give it a UID.
+    :raises ValueError: for an object of any other kind, or what is no number of pods.
+    """
+    kind = kind_of(owner)
+    row = KINDS_OF_WORKLOADS.get((kind.group, kind.name))
+    if row is None or not all(one.pod for one in row.pods):
+        raise ValueError(f"no row of the table of kinds names the pods of {kind.name}")
+    meta = owner.metadata
+    version = f"{kind.group}/{kind.versions[0]}"
+    reference = OwnerReference(kind.name, meta.name, meta.uid, version, controller=True)
+    found = []
+    for plan in pods_of(row, msgspec.to_builtins(owner)):
+        template = decode_part(PodTemplate, dict(plan.template))
+        labels = {**template.metadata.labels, **plan.labels}
+        annotations = template.metadata.annotations
+        own = ObjectMeta(
+            name=plan.name,
+            namespace=meta.namespace,
+            labels=labels,
+            annotations=annotations,
+            owner_references=(reference,),
+        )
+        found.append(Pod(own, template.spec))
+    return found
 
 
 def _resource_names(resources: Mapping[str, str | int]) -> dict[str, str | int]:

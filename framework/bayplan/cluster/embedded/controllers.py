@@ -32,7 +32,7 @@ from bayplan.cluster.embedded.deployments import DeploymentController
 from bayplan.cluster.embedded.elastic_jobs import ElasticJobController
 from bayplan.cluster.embedded.jobs import JobController
 from bayplan.cluster.embedded.jobsets import JobSetController
-from bayplan.cluster.embedded.operated_pods import OPERATED, OperatedPodsController
+from bayplan.cluster.embedded.operated_pods import OperatedPodsController, operated
 from bayplan.cluster.embedded.pytorch_jobs import PyTorchJobController
 from bayplan.cluster.embedded.ray_clusters import RayClusterController
 from bayplan.cluster.embedded.ray_jobs import RayJobController
@@ -109,11 +109,11 @@ class WorkloadControllers:
 
     def _request_owner(self, owner: OwnerReference, meta: ObjectMeta) -> None:
         group = owner.api_version.partition("/")[0]
-        kind = _KINDS.get(owner.kind) or OPERATED.get((group, owner.kind))
+        kind = _KINDS.get(owner.kind)
         if group == "ai.example.com" and kind is ElasticJob:
             kind = AiElasticJob
-        elif group and group not in _GROUPS and (group, owner.kind) not in OPERATED:
-            kind = None
+        elif kind is None or (group and group not in _GROUPS):
+            kind = operated(group, owner.kind)
         if kind is not None:
             self._request(kind, f"{meta.namespace}/{owner.name}", owner.uid)
 

@@ -15,12 +15,13 @@ from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import InputError
 from bayplan.kinds import KINDS_OF_WORKLOADS, PodPlan, pods_of
 
-__all__ = ["OPERATED", "OperatedPodsController"]
+__all__ = ["OperatedPodsController", "operated"]
 
-OPERATED: dict[tuple[str, str], type[OperatedObject]] = {
-    key: kind.type for key, kind in KINDS.items() if issubclass(kind.type, OperatedObject)
-}
-"""The types of these workloads, by group and kind."""
+
+def operated(group: str, name: str) -> type[OperatedObject] | None:
+    """Return the type of these workloads of a kind, None for any other kind."""
+    kind = KINDS.get((group, name))
+    return kind.type if kind is not None and issubclass(kind.type, OperatedObject) else None
 
 
 class OperatedPodsController:

@@ -12,7 +12,7 @@ from bayplan.api import ApiObject, Kind
 from bayplan.api.object_key import object_key
 from bayplan.cluster.kubernetes.outages import Outages
 from bayplan.cluster.kubernetes.reflector import Reader, Reflector, ReflectorHealth
-from bayplan.cluster.kubernetes.resources import WATCHED, Part, WatchedResource, is_required
+from bayplan.cluster.kubernetes.resources import Part, WatchedResource, is_required, watched
 from bayplan.cluster.protocol import WatchEvent, WatchHandler, WatchType
 
 __all__ = ["ObjectCache"]
@@ -31,7 +31,7 @@ class ObjectCache:
     Watch events wait until ``deliver`` is called, so that nothing changes in the middle of a
     scheduling cycle.
 
-    :param kinds: the kinds to watch.
+    :param kinds: the kinds to watch; None for those that the scheduler watches.
     :param on_unreadable: called with (kind, key, problem) of an object that cannot be decoded.
     :param parts: more kinds to watch, of which only some objects matter; no object is in two parts.
 
@@ -41,7 +41,7 @@ class ObjectCache:
     def __init__(
         self,
         reader: Reader,
-        kinds: Iterable[Kind] = WATCHED,
+        kinds: Iterable[Kind] | None = None,
         on_unreadable: Callable[[Kind, str, str], None] | None = None,
         parts: Mapping[Kind, Sequence[Part]] = _NONE,
     ) -> None:
@@ -49,10 +49,11 @@ class ObjectCache:
         self._events: deque[WatchEvent] = deque()
         self._tasks: list[asyncio.Task[None]] = []
         self.changed = asyncio.Event()
+        followed = watched() if kinds is None else kinds
         self._outages = Outages()
         self.reflectors = tuple(
             Reflector(reader, kind, self._received, on_unreadable, self._outages, part)
-            for kind, found in {**parts, **dict.fromkeys(kinds, _WHOLE)}.items()
+            for kind, found in {**parts, **dict.fromkeys(followed, _WHOLE)}.items()
             for part in found
         )
         self._by_type: dict[type, list[Reflector]] = {}

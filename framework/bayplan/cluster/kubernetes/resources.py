@@ -22,7 +22,14 @@ from bayplan.api.configmap import ConfigMap
 from bayplan.api.lease import Lease
 from bayplan.api.objects import DecodeError, decode_json
 
-__all__ = ["SNAPSHOT", "WATCHED", "Part", "WatchedResource", "is_required", "what_is_used"]
+__all__ = [
+    "Part",
+    "WatchedResource",
+    "is_required",
+    "of_snapshots",
+    "watched",
+    "what_is_used",
+]
 
 _FIRST = (Node,)
 _LAST = (Pod,)
@@ -31,22 +38,22 @@ _POD = KINDS["", "Pod"]
 _USES = ("containers", "initContainers", "overhead", "nodeName", "priority", "schedulerName")
 
 
-def _watched() -> tuple[Kind, ...]:
+def watched() -> tuple[Kind, ...]:
+    """Return the kinds that the scheduler watches, in the best order to handle: pods last."""
     kinds = [kind for kind in KINDS.values() if kind.type not in _UNREAD]
     return tuple(
         sorted(kinds, key=lambda kind: (kind.type in _LAST, kind.type not in _FIRST, kind.group))
     )
 
 
-WATCHED: tuple[Kind, ...] = _watched()
-"""The kinds that the scheduler watches, in the best order to handle: nodes first, pods last."""
-SNAPSHOT: tuple[Kind, ...] = (*WATCHED, KINDS["apps", "DaemonSet"], KINDS["apps", "Deployment"])
-"""The kinds of a snapshot: also DaemonSets and Deployments, which create pods in simulations."""
+def of_snapshots() -> tuple[Kind, ...]:
+    """Return the kinds of a snapshot: also those that create pods in simulations."""
+    return (*watched(), KINDS["apps", "DaemonSet"], KINDS["apps", "Deployment"])
 
 
 def is_required(kind: Kind) -> bool:
     """Return whether scheduling needs a kind: those built into every API server."""
-    return kind in WATCHED and (
+    return kind.type not in _UNREAD and (
         kind.group in ("", "apps", "batch", "policy") or kind.name == "PriorityClass"
     )
 

@@ -1,0 +1,150 @@
+"""Kinds of workloads that a user adds in the profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from bayplan.api.objects import remove_kind
+from bayplan.cli.commands import cli
+from bayplan.errors import InputError
+from bayplan.kinds import KINDS_OF_WORKLOADS, rows_of_users
+from bayplan.profiles.loading import load_profiles
+from bayplan.testing import Cluster, make_node, make_object, make_pods_of
+
+ROW: dict[str, Any] = {
+    "group": "example.com",
+    "kind": "Training",
+    "version": "v1",
+    "plural": "trainings",
+    "suspend": "spec.suspend",
+    "minimum": ["spec.minWorkers"],
+    "pods": [
+        {
+            "role": "worker",
+            "template": "spec.template",
+            "count": ["spec.workers"],
+            "labels": {"example.com/role": "worker"},
+            "pod": "{object}-{index}",
+        }
+    ],
+}
+CONTAINER = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+TRAINING: dict[str, Any] = {
+    "apiVersion": "example.com/v1",
+    "kind": "Training",
+    "metadata": {"name": "llm", "uid": "uid-1"},
+    "spec": {"workers": 3, "template": {"spec": {"containers": [CONTAINER]}}},
+}
+
+
+@pytest.fixture(autouse=True)
+def known() -> Iterator[None]:
+    """Afterwards nobody knows the kinds that a test added."""
+    yield
+    for key, kind in list(rows_of_users().items()):
+        remove_kind(kind)
+        rows_of_users().pop(key)  # type: ignore[attr-defined]
+        KINDS_OF_WORKLOADS.pop(key)  # type: ignore[attr-defined]
+
+
+def profile(folder: Path, **changes: Any) -> Path:
+    """Write a profile with the row, changed."""
+    content = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "workloadKinds": [{**ROW, **changes}],
+    }
+    (folder / "profile.yaml").write_text(yaml.safe_dump(content))
+    return folder / "profile.yaml"
+
+
+@pytest.mark.parametrize(("cores", "placed"), [(2, 0), (3, 3)])
+def test_pods_of_a_users_kind_go_together(tmp_path: Path, cores: int, placed: int) -> None:
+    profiles = load_profiles(profile(tmp_path))
+    owner = make_object(TRAINING)
+    made = Cluster([make_node("n", cpu=cores), owner, *make_pods_of(owner)], profiles)
+    assert len(made.schedule()) == placed
+
+
+def test_the_minimum_of_a_users_kind_counts(tmp_path: Path) -> None:
+    profiles = load_profiles(profile(tmp_path))
+    owner = make_object({**TRAINING, "spec": {**TRAINING["spec"], "minWorkers": 2}})
+    made = Cluster([make_node("n", cpu=2), owner, *make_pods_of(owner)], profiles)
+    assert len(made.schedule()) == 2
+
+
+def test_a_profile_that_is_read_again_replaces_its_rows(tmp_path: Path) -> None:
+    load_profiles(profile(tmp_path))
+    load_profiles(profile(tmp_path, minimum=[]))
+    assert KINDS_OF_WORKLOADS["example.com", "Training"].minimum == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"group": "batch", "kind": "Job"}, "bayplan knows the kind Job of batch already"),
+        ({"pods": []}, "workloadKinds.0.pods: "),
+        (
+            {"pods": [{"role": "a", "template": "spec..template"}]},
+            'expected a path such as spec.template, got "spec..template"',
+        ),
+        (
+            {"pods": [{"template": "spec.template"}]},
+            "expected either role, or each with a template in every entry",
+        ),
+        ({"minimun": ["spec.a"]}, "minimun"),
+        ({"version": "one"}, "workloadKinds.0.version: "),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_refused_with_its_place(
+    tmp_path: Path, changes: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(InputError) as raised:
+        load_profiles(profile(tmp_path, **changes))
+    assert expected in str(raised.value)
+    assert "profile.yaml:" in str(raised.value)
+    assert rows_of_users() == {}
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(cli, [str(one) for one in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_check_shows_what_a_row_makes_of_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / "training.yaml").write_text(yaml.safe_dump(TRAINING))
+    output = run("kind", "check", profile(tmp_path), "-f", tmp_path / "training.yaml")
+    assert output.splitlines() == [
+        "Training of example.com/v1",
+        "  role worker: spec.workers pods of spec.template",
+        "  minimum: spec.minWorkers, else all pods",
+        "  the scheduler's role needs: apiGroups [example.com], resources [trainings], "
+        "verbs [list, watch]",
+        "Training default/llm",
+        "  worker: 3 pods, with example.com/role=worker",
+        "  needs 3 pods at once",
+    ]
+
+
+def test_a_users_kind_is_simulated_and_explained(tmp_path: Path) -> None:
+    (tmp_path / "in.yaml").write_text(
+        yaml.safe_dump_all([TRAINING, yaml.safe_load(NODE.format(cores=2))])
+    )
+    given = ("--config", profile(tmp_path), "-f", tmp_path / "in.yaml")
+    assert "0 of 3 pods have a node" in run("simulate", *given)
+    assert "the first of 3 pods" in run("explain", "training/llm", *given)
+
+
+NODE = """
+apiVersion: v1
+kind: Node
+metadata: {{name: n}}
+status: {{allocatable: {{cpu: {cores}, pods: 9}}}}
+"""
