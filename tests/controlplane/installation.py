@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -64,10 +65,16 @@ def install(client: Client) -> None:
     _create(client, [one for one in others if one["metadata"]["name"] not in own])
 
 
+@cache
 def upstream_definitions() -> dict[str, Content]:
     """Return the CRDs of other systems, by name, where this machine has them."""
     found = {}
-    for one in documents(*sorted((SHARED / "peers" / "crds").glob("*.yaml"))):
+    known = {f"{group}_{name.lower()}" for group, name in KINDS}
+    for path in sorted((SHARED / "peers" / "crds").glob("*.yaml")):
+        if path.stem not in known:
+            continue
+        # They are megabytes, which the parser in Python reads for minutes.
+        one = yaml.load(path.read_text(), yaml.CSafeLoader)
         spec = one["spec"]
         kind = KINDS.get((spec["group"], spec["names"]["kind"]))
         served = {version["name"] for version in spec["versions"] if version["served"]}
