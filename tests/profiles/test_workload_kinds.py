@@ -45,8 +45,13 @@ TRAINING: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def known() -> Iterator[None]:
-    """Afterwards nobody knows the kinds that a test added."""
+    """Nobody knows the kinds that this test, or one before, added."""
+    forget()
     yield
+    forget()
+
+
+def forget() -> None:
     for key, kind in list(rows_of_users().items()):
         remove_kind(kind)
         rows_of_users().pop(key)  # type: ignore[attr-defined]
