@@ -14,6 +14,8 @@ from tests.examples import examples
 from bayplan.api import ApiObject, OwnerReference, Pod, kind_of
 from bayplan.explain.explanation import explain
 from bayplan.gangs.owned import GANG_ANNOTATION, MINIMUM_ANNOTATION
+from bayplan.profiles.loading import default_profiles
+from bayplan.scheduler.scheduler import Scheduler
 from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
 
 JOBSET = "jobset.sigs.k8s.io"
@@ -214,6 +216,35 @@ def test_a_member_that_is_made_again_waits_for_nobody_and_a_job_made_again_for_a
     for index in range(3):
         made.add(owned_by(make_pod(f"new-{index}", labels=labels), child))
     assert made.schedule() == {}
+
+
+def test_who_is_made_again_does_not_wait_for_those_that_have_succeeded() -> None:
+    made = cluster(4)
+    start(made, job_set(COUNTS), COUNTS)
+    assert len(made.schedule()) == 4
+
+    def end(name: str, phase: str) -> None:
+        pod = made.api.get(Pod, f"default/{name}")
+        assert pod is not None
+        made.api.update(replace(pod, status=replace(pod.status, phase=phase)))
+        made.api.deliver()
+
+    for name in ("driver-0", "workers-0", "workers-1"):
+        end(name, "Succeeded")
+    end("workers-2", "Failed")
+    child = made.api.get(type(job("j")), "default/train-workers-0")
+    assert child is not None
+    labels = {f"{JOBSET}/replicatedjob-name": "workers"}
+    made.add(owned_by(make_pod("again", labels=labels), child))
+    assert "again" in made.schedule()
+    # Another scheduler, that has only seen how it ended, places it as well.
+    made.remove("again")
+    made.add(owned_by(make_pod("third", labels=labels), child))
+    other = Scheduler(made.api, default_profiles())
+    made.api.deliver()
+    while other.step():
+        made.api.deliver()
+    assert "third" in made.placements()
 
 
 def test_a_job_set_that_is_deleted_leaves_no_gang() -> None:

@@ -103,6 +103,10 @@ def test_a_profile_that_is_read_again_replaces_its_rows(tmp_path: Path) -> None:
             {"pods": [{"template": "spec.template"}]},
             "expected either role, or each with a template in every entry",
         ),
+        (
+            {"labels": {"a": "{object.__class__}"}},
+            'expected no placeholder but {object}, {role}, {unit}, {index}, got "{object.__cla',
+        ),
         ({"minimun": ["spec.a"]}, "minimun"),
         ({"version": "one"}, "workloadKinds.0.version: "),
     ],

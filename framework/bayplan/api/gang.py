@@ -18,9 +18,9 @@ __all__ = [
     "SubGroup",
 ]
 
-MatchPolicy = Literal["once-satisfied", "waiting-and-running", "only-waiting"]
+MatchPolicy = Literal["once-satisfied", "until-all-end", "waiting-and-running", "only-waiting"]
 """What counts towards the minimum: pending and running pods, only pending pods, or, once the gang
-was complete, no minimum at all."""
+was complete, no minimum at all; ``until-all-end`` begins again when no member is left."""
 
 Fill = Literal["BestFit", "LargestFirst", "LeastFree", "Balanced", "ByScore"]
 """The order in which the parts of a domain are filled: see the module

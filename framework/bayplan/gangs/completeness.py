@@ -23,7 +23,7 @@ def has_minimum(gang: Gang, count: int) -> bool:
 
 def needs_no_minimum(gang: Gang, satisfied: bool) -> bool:
     """Tell whether a gang that was complete before runs with any number of members from then on."""
-    return satisfied and gang.match_policy == "once-satisfied"
+    return satisfied and gang.match_policy in ("once-satisfied", "until-all-end")
 
 
 def still_needed(gang: Gang, bound: int, satisfied: bool) -> int:

@@ -240,6 +240,7 @@ class GangDirectory:
         changed: set[str] = set()
         if members.by_pods.pop(pod.key, None) is not None and not _still_agreed(members):
             changed = self._resolve_all(pod.gang)
+        _begin_again(members)
         self._drop_if_empty(pod.gang)
         return changed
 
@@ -251,8 +252,12 @@ class GangDirectory:
         members = self._gangs[pod.gang]
         if phase is None:
             members.ended.pop(pod.key, None)
+            _begin_again(members)
         else:
             members.ended[pod.key] = phase
+            # Who has succeeded was placed, so the gang was complete: perhaps before this process.
+            ending = members.gang is not None and members.gang.match_policy == "until-all-end"
+            members.was_complete |= ending and phase == "Succeeded"
 
     def is_satisfied(self, keys: Iterable[str]) -> bool:
         """Whether all of these gangs were complete before."""
@@ -266,6 +271,13 @@ class GangDirectory:
         members = self._gangs[key]
         if not members.by_objects and not members.pending and not members.bound:
             del self._gangs[key]
+
+
+def _begin_again(members: GangMembers) -> None:
+    """Ask for the minimum again once no member is left, if the gang's policy is so."""
+    gang = members.gang
+    if gang is not None and gang.match_policy == "until-all-end" and not members.present:
+        members.was_complete = "Succeeded" in members.ended.values()
 
 
 def _still_agreed(members: GangMembers) -> bool:

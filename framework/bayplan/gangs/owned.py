@@ -271,7 +271,7 @@ def _of_unknown(pod: Pod, chain: OwnerChain, asked: _Asked) -> OwnedMember:
     problem = asked.problem
     if asked.minimum is None and problem is None:
         problem = f"how many pods it has is not known; annotation {MINIMUM_ANNOTATION} says it"
-    policy: MatchPolicy = "waiting-and-running"
+    policy: MatchPolicy = "until-all-end"
     gang = Gang(name, asked.minimum or 1, match_policy=policy, problem=problem)
     return OwnedMember(Membership(name, definition=gang))
 
@@ -320,7 +320,7 @@ def _gang(name: str, roles: tuple[Role, ...], minimum: int | None, problem: str 
         roles=tuple((role.name, count) for role, count in zip(roles, least, strict=True) if count)
         if several
         else (),
-        match_policy="waiting-and-running",
+        match_policy="until-all-end",
         problem=problem,
     )
 

@@ -93,7 +93,7 @@ def _roles(pods: PodTemplates, content: Content) -> Iterator[Role]:
             min(least or count, count),
             any(_holds(when, entry, content) for when in pods.later),
             any(_holds(when, entry, content) for when in pods.serial),
-            {key: text.format(role=name, name=own) for key, text in pods.labels.items()},
+            _filled(pods.labels, {"role": name, "name": own}),
             template,
             pods,
         )
@@ -114,13 +114,22 @@ def pods_of(kind: WorkloadKind, content: Content) -> Iterator[PodPlan]:
                 values = {
                     "object": content["metadata"]["name"],
                     "role": role.name,
-                    "unit": unit,
-                    "index": index,
+                    "unit": str(unit),
+                    "index": str(index),
                 }
-                labels = {key: text.format(**values) for key, text in kind.labels.items()}
-                yield PodPlan(
-                    role.made.pod.format(**values), {**labels, **role.labels}, role.template
-                )
+                marks = _filled({**kind.labels, "": role.made.pod}, values)
+                name = marks.pop("")
+                yield PodPlan(name, {**marks, **role.labels}, role.template)
+
+
+def _filled(texts: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
+    """Return texts with the values for ``{name}``; ``str.format`` would reach into objects."""
+    found = {}
+    for key, text in texts.items():
+        for name, value in values.items():
+            text = text.replace(f"{{{name}}}", value)
+        found[key] = text
+    return found
 
 
 def _entries(pods: PodTemplates, content: Content) -> Iterator[tuple[str, Content, str]]:

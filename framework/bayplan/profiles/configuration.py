@@ -80,6 +80,21 @@ def _paths(value: str) -> str:
     return ",".join(map(_path, value.split(",")))
 
 
+def _pattern(*names: str) -> AfterValidator:
+    """Return a check of a text with placeholders."""
+
+    def check(value: str) -> str:
+        left = re.sub("|".join(rf"\{{{name}\}}" for name in names), "", value)
+        if "{" in left or "}" in left:
+            known = ", ".join(f"{{{name}}}" for name in names)
+            raise ValueError(f'expected no placeholder but {known}, got "{value[:60]}"')
+        return value
+
+    return AfterValidator(check)
+
+
+_OfPods = Annotated[str, _pattern("object", "role", "unit", "index")]
+_OfRole = Annotated[str, _pattern("role", "name")]
 _Path = Annotated[str, AfterValidator(_path)]
 _Paths = Annotated[str, AfterValidator(_paths)]
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
@@ -107,8 +122,8 @@ class PodTemplatesEntry(_Part):
     absent: _Path | Literal[""] = ""
     later: tuple[WhenEntry, ...] = ()
     serial: tuple[WhenEntry, ...] = ()
-    labels: dict[str, str] = Field(default_factory=dict)
-    pod: str = ""
+    labels: dict[str, _OfRole] = Field(default_factory=dict)
+    pod: _OfPods = ""
     first: int = Field(default=0, ge=0)
 
     @pydantic.model_validator(mode="after")
@@ -131,7 +146,7 @@ class WorkloadKindEntry(_Part):
     units: _Path | Literal[""] = ""
     asked: bool = False
     suspend: _Path | Literal[""] = ""
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, _OfPods] = Field(default_factory=dict)
 
 
 class Configuration(_Part):
