@@ -258,6 +258,84 @@ def test_a_job_set_that_is_deleted_leaves_no_gang() -> None:
     assert "default/JobSet:train" not in made.scheduler.gangs.all()
 
 
+# What changes ------------------------------------------------------------------------------------
+
+
+def workers(made: Cluster, child: ApiObject, *names: str, **annotations: str) -> None:
+    labels = {f"{JOBSET}/replicatedjob-name": "workers"}
+    made.add(*(owned_by(make_pod(n, labels=labels, annotations=annotations), child) for n in names))
+
+
+def one_job(made: Cluster, count: int = 3) -> Any:
+    """Create a job set and its only Job; return the Job."""
+    above = add(made, job_set({"workers": count}))
+    return add(made, owned_by(job("train-workers-0"), above))
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_pods_that_ask_for_different_minimums_are_told_so(first: int) -> None:
+    made = cluster(3)
+    child = one_job(made)
+    for index in range(3):
+        annotations = {MINIMUM_ANNOTATION: "1"} if index == first else {}
+        workers(made, child, f"p{index}", **annotations)
+    assert made.schedule() == {}
+    assert "ask for different minimums" in made.message("p0")
+
+
+def test_pods_that_lose_their_owner_are_placed_one_by_one() -> None:
+    made = cluster(2)
+    child = one_job(made)
+    workers(made, child, "p0", "p1", "p2")
+    assert made.schedule() == {}
+    for name in ("p0", "p1", "p2"):
+        pod = made.api.get(Pod, f"default/{name}")
+        assert pod is not None
+        made.api.update(replace(pod, metadata=replace(pod.metadata, owner_references=())))
+    made.api.deliver()
+    assert len(made.schedule()) == 2
+
+
+def test_pods_that_are_adopted_are_a_gang_from_then_on() -> None:
+    made = cluster(0)
+    child = one_job(made)
+    labels = {f"{JOBSET}/replicatedjob-name": "workers"}
+    made.add(*(make_pod(f"p{index}", labels=labels) for index in range(3)))
+    assert made.schedule() == {}
+    for index in range(3):
+        pod = made.api.get(Pod, f"default/p{index}")
+        assert pod is not None
+        made.api.update(owned_by(pod, child))
+    made.add(make_node("m", cpu=2))
+    assert made.schedule() == {}
+
+
+def test_pods_made_again_while_the_old_ones_end_are_a_whole_gang() -> None:
+    made = cluster(4)
+    child = one_job(made)
+    workers(made, child, "p0", "p1", "p2")
+    assert len(made.schedule()) == 3
+    for index in range(3):
+        made.api.delete(Pod, f"default/p{index}", grace=30)
+    workers(made, child, "q0", "q1", "q2")
+    made.api.deliver()
+    assert not {"q0", "q1", "q2"} & made.schedule().keys()
+    made.advance(31)
+    assert made.placements().keys() == {"q0", "q1", "q2"}
+
+
+@pytest.mark.parametrize(
+    "annotation", ["scheduling.k8s.io/group-name", "gang.scheduling.koordinator.sh/name"]
+)
+def test_nobody_joins_the_gang_of_an_owner_by_its_name(annotation: str) -> None:
+    made = cluster(3)
+    child = one_job(made)
+    workers(made, child, "p0", "p1")
+    made.add(make_pod("evil", annotations={annotation: "JobSet:train"}))
+    assert made.schedule() == {}
+    assert '"default/JobSet:train" is no name of a group' in made.message("evil")
+
+
 # Kinds that nobody knows -------------------------------------------------------------------------
 
 

@@ -101,6 +101,31 @@ def test_the_pods_of_a_suspended_job_are_not_made() -> None:
     assert list(pods_of(kind, own(tfReplicaSpecs=specs, runPolicy={"suspend": True}))) == []
 
 
+@pytest.mark.parametrize(
+    ("group", "count", "least"),
+    [
+        ({"replicas": 4}, 4, 4),
+        ({"replicas": 1, "minReplicas": 3}, 3, 3),
+        ({"minReplicas": 2}, 2, 2),
+        ({"replicas": 10, "minReplicas": 1, "maxReplicas": 2}, 2, 1),
+        ({"replicas": 10, "maxReplicas": 2}, 2, 2),
+        ({"minReplicas": 2, "numOfHosts": 3}, 6, 6),
+    ],
+)
+def test_the_replicas_of_a_ray_group_are_within_its_bounds(
+    group: dict[str, int], count: int, least: int
+) -> None:
+    groups = [{"groupName": "g", "template": {}, **group}]
+    kind = KINDS_OF_WORKLOADS["ray.io", "RayCluster"]
+    (role,) = roles_of(kind, own(workerGroupSpecs=groups))
+    assert (role.count, role.least) == (count, least)
+
+
+def test_no_more_pods_than_there_are_can_be_of_another_role() -> None:
+    kind = WorkloadKind("e.com", "E", (PodTemplates("spec.a", "a", count=("spec.n",), less=3),))
+    assert counts(kind, own(a={}, n=1)) == {}
+
+
 def test_the_groups_of_a_ray_cluster_need_their_least_replicas_of_all_their_hosts() -> None:
     groups = [
         {"groupName": "A", "replicas": 4, "minReplicas": 2, "numOfHosts": 2, "template": {}},

@@ -93,7 +93,11 @@ def test_a_profile_that_is_read_again_replaces_its_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"group": "batch", "kind": "Job"}, "bayplan knows the kind Job of batch already"),
+        (
+            {"group": "ray.io", "kind": "RayCluster"},
+            "bayplan knows the kind RayCluster of ray.io already",
+        ),
+        ({"group": "batch"}, 'expected the group of a CRD, such as example.com, got "batch"'),
         ({"pods": []}, "workloadKinds.0.pods: "),
         (
             {"pods": [{"role": "a", "template": "spec..template"}]},
@@ -119,6 +123,26 @@ def test_a_row_that_cannot_be_used_is_refused_with_its_place(
     assert expected in str(raised.value)
     assert "profile.yaml:" in str(raised.value)
     assert rows_of_users() == {}
+
+
+def test_two_rows_of_one_kind_are_refused(tmp_path: Path) -> None:
+    content = yaml.safe_load(profile(tmp_path).read_text())
+    content["workloadKinds"] *= 2
+    (tmp_path / "profile.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(InputError, match=r"there are two rows for Training of example\.com"):
+        load_profiles(tmp_path / "profile.yaml")
+
+
+def test_a_users_kind_does_not_block_another_of_its_name(tmp_path: Path) -> None:
+    profiles = load_profiles(profile(tmp_path, kind="TFJob"))
+    own = make_object({**TRAINING, "kind": "TFJob"})
+    specs = {"Worker": {"replicas": 2, "template": TRAINING["spec"]["template"]}}
+    meta = {"name": "llm", "uid": "uid-2"}
+    content = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": meta}
+    other = make_object({**content, "spec": {"tfReplicaSpecs": specs}})
+    made = Cluster([make_node("n", cpu=5), own, other], profiles)
+    made.add(*make_pods_of(own), *make_pods_of(other))
+    assert len(made.schedule()) == 5
 
 
 def run(*arguments: object) -> str:

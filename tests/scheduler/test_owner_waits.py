@@ -63,6 +63,17 @@ def test_a_pod_that_is_gone_waits_for_nobody() -> None:
     assert waits.next_time() == 5.0
     waits.forget("pod")
     assert waits.next_time() is None
+    assert waits.arrived("owner") == set()
     assert waits.may_wait("pod", "owner", 9.0)
     assert waits.arrived("owner") == {"pod"}
     assert waits.arrived("owner") == set()
+    assert waits.next_time() is None
+
+
+def test_an_owner_that_comes_late_is_still_told_of_its_pods() -> None:
+    waits = OwnerWaits()
+    assert waits.may_wait("pod", "owner", 0.0)
+    assert waits.overdue(5.0) == {"pod"}
+    assert not waits.may_wait("pod", "owner", 5.0)
+    assert waits.next_time() is None
+    assert waits.arrived("owner") == {"pod"}

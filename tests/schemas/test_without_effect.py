@@ -29,7 +29,7 @@ spec:
 RAY = """
 apiVersion: ray.io/v1
 kind: RayCluster
-metadata: {name: r, labels: {ray.io/gang-scheduling-enabled: "true"}}
+metadata: {name: r, labels: {volcano.sh/queue-name: "q"}}
 spec:
   headGroupSpec: {template: {spec: {containers: [{name: c, image: i}]}}}
 """
@@ -57,7 +57,7 @@ def notes_of(folder: Path, text: str) -> list[str]:
     [
         (JOBSET, 4, f'$.metadata.annotations["{EXCLUSIVE}"]'),
         (PYTORCH, 6, "$.spec.runPolicy.schedulingPolicy.scheduleTimeoutSeconds"),
-        (RAY, 4, '$.metadata.labels["ray.io/gang-scheduling-enabled"]'),
+        (RAY, 4, '$.metadata.labels["volcano.sh/queue-name"]'),
         (VOLCANO, 9, "$.spec.tasks[].dependsOn"),
     ],
 )
@@ -73,5 +73,5 @@ def test_one_note_for_a_field_of_many_objects(tmp_path: Path) -> None:
     assert len(notes_of(tmp_path, f"{JOBSET}---{JOBSET.replace('js', 'other')}")) == 1
 
 
-def test_a_switch_that_is_off_is_no_note(tmp_path: Path) -> None:
-    assert notes_of(tmp_path, RAY.replace('"true"', '"false"')) == []
+def test_a_label_that_says_nothing_is_no_note(tmp_path: Path) -> None:
+    assert notes_of(tmp_path, RAY.replace('"q"', '""')) == []

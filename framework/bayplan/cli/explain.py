@@ -88,10 +88,11 @@ def _explain(
     output: str,
 ) -> None:
     from bayplan.explain.target import target_of
+    from bayplan.profiles.loading import load_workload_kinds
 
     if config is not None:
-        # Its kinds of workloads may be the target's.
-        profiles(config, plugins_dir)
+        # They may be the target's.
+        load_workload_kinds(config)
     wanted = target_of(target, namespace)
     prices = _prices(price_file)
     if paths and (kubeconfig is not None or context):

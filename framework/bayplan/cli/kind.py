@@ -40,9 +40,9 @@ def check(file: Path, paths: tuple[str, ...]) -> None:
     """
     from bayplan.cluster.manifests import load_manifests
     from bayplan.kinds import KINDS_OF_WORKLOADS, rows_of_users
-    from bayplan.profiles.loading import load_profiles
+    from bayplan.profiles.loading import load_workload_kinds
 
-    load_profiles(file)
+    load_workload_kinds(file)
     for key, kind in rows_of_users().items():
         click.echo(f"{kind.name} of {key[0]}/{kind.versions[0]}")
         for line in _of_row(KINDS_OF_WORKLOADS[key]):

@@ -53,6 +53,10 @@ def membership_of(pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> Membersh
         return _NONE
     found = [(d.NAME, member) for d in _DIALECTS if (member := d.membership_of(pod)) is not None]
     claims = [(name, member) for name, member in found if member.gang is not None]
+    for name, member in claims:
+        # Such are the keys of gangs of owners, which nobody joins by a name.
+        if ":" in (member.gang or ""):
+            return Membership(None, problem=f'{name}: "{member.gang}" is no name of a group')
     if len(claims) > 1:
         both = " and ".join(f'{name} ("{member.gang}")' for name, member in claims)
         return Membership(claims[0][1].gang, problem=f"two systems claim it for a gang: {both}")

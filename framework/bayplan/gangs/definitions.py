@@ -17,6 +17,8 @@ from bayplan.snapshot import Snapshot
 __all__ = ["GangDefinitions"]
 
 
+_MOST_ALONE = 10_000
+"""So many owners of unknown kinds are remembered."""
 _log = logging.getLogger("bayplan.scheduler")
 
 
@@ -61,6 +63,8 @@ class GangDefinitions:
         """Log once of each kind whose pods no rule groups, when an object of it has two of them."""
         kind = owner.api_version, owner.kind
         if kind not in self._logged:
+            if len(self._alone) > _MOST_ALONE:
+                self._alone.clear()
             pods = self._alone.setdefault(owner.uid, set())
             pods.add(pod.metadata.uid)
             if len(pods) > 1:
@@ -87,15 +91,13 @@ class GangDefinitions:
         changed: set[str] = set()
         moved: set[str] = set()
         for key in self._owned.gangs_of(owner):
-            pod = self._member_of(key)
-            found = self._owned.member(pod) if pod is not None and not deleted else None
-            if found is not None and found.gang is not None and found.gang.key == key:
-                self._of_owners[key] = found.gang
-                changed |= self._gangs.define(found.gang, source_of(owner))
+            gang = None if deleted else self._gang_of_members(key)
+            if gang is not None:
+                self._of_owners[key] = gang
+                changed |= self._gangs.define(gang, source_of(owner))
                 continue
             self._of_owners.pop(key, None)
-            if pod is not None and not deleted:
-                moved.add(key)
+            moved.add(key)
             changed |= self._gangs.undefine(key, source_of(owner))
         if deleted:
             self._owned.forget(owner)
@@ -105,13 +107,16 @@ class GangDefinitions:
         """Tell whether an object owns a pod, itself or through others."""
         return any(one is owner for one in self._owned.chain(pod).owners)
 
-    def _member_of(self, key: str) -> Pod | None:
+    def _gang_of_members(self, key: str) -> Gang | None:
+        """Return a gang as its members have it now, None if none is in it."""
         members = self._gangs.all().get(key)
         if members is None:
             return None
-        bound = (pod for pod, _ in members.bound.values())
-        info = next(iter(members.pending.values()), None) or next(bound, None)
-        return info.pod if info is not None else None
+        for info in (*members.pending.values(), *(pod for pod, _ in members.bound.values())):
+            found = self._owned.member(info.pod)
+            if found.gang is not None and found.gang.key == key:
+                return found.gang
+        return None
 
     # Gangs that are objects ------------------------------------------------------------------
 

@@ -203,6 +203,9 @@ class GangDirectory:
             return set()
         self._on_change(pod.gang)
         members = self[pod.gang]
+        if pod.pod.metadata.deletion_timestamp is not None and _may_begin_again(members):
+            # Whoever takes its place is another member.
+            return self.remove(pod)
         members.version += 1
         _count_owner(members, pod)
         members.pending.pop(pod.key, None)
@@ -256,8 +259,7 @@ class GangDirectory:
         else:
             members.ended[pod.key] = phase
             # Who has succeeded was placed, so the gang was complete: perhaps before this process.
-            ending = members.gang is not None and members.gang.match_policy == "until-all-end"
-            members.was_complete |= ending and phase == "Succeeded"
+            members.was_complete |= _may_begin_again(members) and phase == "Succeeded"
 
     def is_satisfied(self, keys: Iterable[str]) -> bool:
         """Whether all of these gangs were complete before."""
@@ -273,10 +275,13 @@ class GangDirectory:
             del self._gangs[key]
 
 
+def _may_begin_again(members: GangMembers) -> bool:
+    return members.gang is not None and members.gang.match_policy == "until-all-end"
+
+
 def _begin_again(members: GangMembers) -> None:
     """Ask for the minimum again once no member is left, if the gang's policy is so."""
-    gang = members.gang
-    if gang is not None and gang.match_policy == "until-all-end" and not members.present:
+    if _may_begin_again(members) and not members.present:
         members.was_complete = "Succeeded" in members.ended.values()
 
 

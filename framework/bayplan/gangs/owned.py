@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -19,6 +19,7 @@ from bayplan.kinds import (
     minimum_of,
     role_of,
     roles_of,
+    title_of,
 )
 from bayplan.snapshot import Snapshot
 
@@ -76,6 +77,7 @@ class _Owner:
     minimum: int | None = None
     problem: str | None = None
     members: dict[str, str] = field(default_factory=dict)
+    gangs: dict[str, Gang] = field(default_factory=dict)
     places: dict[tuple[str | None, str, _Asked], OwnedMember] = field(default_factory=dict)
 
 
@@ -171,7 +173,8 @@ class OwnedGangs:
         read = self._read(owner, row) if owner is not None and row is not None else None
         found = _Above(chain, row, read, _Asked.of(chain.owners))
         # Pods change without another version of objects.
-        if not any(isinstance(one, Pod) for one in chain.owners):
+        missing = chain.missing.kind if chain.missing is not None else ""
+        if missing != "Pod" and not any(isinstance(one, Pod) for one in chain.owners):
             self._above[key] = found
         return found
 
@@ -252,8 +255,24 @@ def _placed(pod: Pod, owner: _Owner, row: WorkloadKind, asked: _Asked) -> OwnedM
     place = unit, role.name if role is not None else "", asked
     known = owner.places.get(place)
     if known is None:
-        known = owner.places[place] = _place(owner, row, unit, role, asked)
+        known = owner.places[place] = _agreed(owner, _place(owner, row, unit, role, asked))
     return known
+
+
+def _agreed(owner: _Owner, made: OwnedMember) -> OwnedMember:
+    """Return a place; pods that ask for different gangs have none until they agree."""
+    gang = made.gang
+    if gang is None:
+        return made
+    before = owner.gangs.setdefault(gang.key, gang)
+    if before == gang:
+        return replace(made, gang=before)
+    problem = "its pods, or what owns them, ask for different minimums"
+    owner.gangs[gang.key] = replace(gang, problem=problem)
+    for place, other in owner.places.items():
+        if other.gang is not None and other.gang.key == gang.key:
+            owner.places[place] = replace(other, gang=owner.gangs[gang.key])
+    return replace(made, gang=owner.gangs[gang.key])
 
 
 def _of_unknown(pod: Pod, chain: OwnerChain, asked: _Asked) -> OwnedMember:
@@ -281,7 +300,7 @@ def _place(
 ) -> OwnedMember:
     """Return the place of the pods of one part and one role of an owner."""
     meta, minimum = owner.obj.metadata, owner.minimum
-    name = f"{meta.namespace}/{row.name}:{meta.name}"
+    name = f"{meta.namespace}/{title_of(row)}:{meta.name}"
     if unit is not None:
         name += f":{unit}"
     if role is None:
@@ -339,4 +358,4 @@ def _read(owner: ApiObject, row: WorkloadKind) -> _Owner:
     try:
         return _Owner(owner, roles_of(row, content), minimum_of(row, content))
     except ValueError as exc:
-        return _Owner(owner, problem=f"{row.name} {object_key(owner)}: {exc}")
+        return _Owner(owner, problem=str(exc))

@@ -38,8 +38,10 @@ class PodTemplates:
     :param name: the field of a list's entry that names it; a map's entries are named by their keys.
     :param count: paths of the factors of the number of pods; one that is absent is 1. A factor may
         be several paths with commas: the smallest that is there.
+    :param bounds: the paths of the least and the most that the first factor may be.
     :param less: how many of these pods another role counts.
-    :param least: factors of the number without which the job does not run; absent or 0: all.
+    :param least: factors of the number without which the job does not run; where the first is
+        absent or 0, all are needed.
     :param left: the paths of how often the role's pods have to succeed, and how often they did: not
         more of them are needed than are left.
     :param absent: the path of a value that says, if true, that these pods do not exist.
@@ -59,6 +61,7 @@ class PodTemplates:
     each: str = ""
     name: str = "name"
     count: tuple[str, ...] = ()
+    bounds: tuple[str, str] | None = None
     less: int = 0
     least: tuple[str, ...] = ()
     left: tuple[str, str] | None = None

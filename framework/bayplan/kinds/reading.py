@@ -81,12 +81,14 @@ def _roles(pods: PodTemplates, content: Content) -> Iterator[Role]:
         template = _first(entry, content, pods.template)
         if not isinstance(template, Mapping) or _look(entry, content, pods.absent) is True:
             continue
-        count = _product(pods.count, entry, content, where) - pods.less
+        count = max(0, _product(pods.count, entry, content, where, pods.bounds) - pods.less)
         if pods.left is not None:
             total, done = (_look(entry, content, path) for path in pods.left)
             if isinstance(total, int) and isinstance(done, int):
                 count = min(count, max(0, total - done))
-        least = _product(pods.least, entry, content, where) if pods.least else 0
+        least = 0
+        if pods.least and _look(entry, content, pods.least[0]) is not None:
+            least = _product(pods.least, entry, content, where)
         yield Role(
             name,
             count,
@@ -148,14 +150,26 @@ def _entries(pods: PodTemplates, content: Content) -> Iterator[tuple[str, Conten
                 yield str(entry.get(pods.name, index)), entry, f"{pods.each}[{index}]."
 
 
-def _product(factors: tuple[str, ...], entry: Content, content: Content, where: str) -> int:
-    """Return the product of some factors of a number of pods."""
-    numbers = []
+def _product(
+    factors: tuple[str, ...],
+    entry: Content,
+    content: Content,
+    where: str,
+    bounds: tuple[str, str] | None = None,
+) -> int:
+    """Return the product of some factors of a number of pods; ``bounds`` are the first one's."""
+    numbers: list[int] = []
     for factor in factors:
         paths = factor.split(",")
         values = ((path, _look(entry, content, path)) for path in paths)
         there = [_number(value, where + path) for path, value in values if value is not None]
-        numbers.append(min(there, default=1))
+        if bounds is not None and not numbers:
+            least, most = (_look(entry, content, path) for path in bounds)
+            found = max(min(there, default=0), _number(least or 0, where + bounds[0]))
+            # An API may state "any number" by the largest one.
+            numbers.append(min(found, most) if isinstance(most, int) else found)
+        else:
+            numbers.append(min(there, default=1))
     return min(math.prod(numbers), _MOST_PODS)
 
 
@@ -171,6 +185,8 @@ def _holds(when: When, entry: Content, content: Content) -> bool:
         value = (_at(content, "metadata.annotations") or {}).get(when.path)
     else:
         value = _look(entry, content, when.path)
+    if isinstance(value, bool) and when.value:
+        value = str(value).lower()
     return value == when.value if when.value else bool(value)
 
 

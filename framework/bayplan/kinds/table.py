@@ -16,7 +16,7 @@ from bayplan.api.objects import Kind, add_kind, remove_kind
 from bayplan.api.operated import OperatedObject
 from bayplan.kinds.kind import PodTemplates, When, WorkloadKind
 
-__all__ = ["KINDS_OF_WORKLOADS", "SINGLE_PODS", "register", "rows_of_users"]
+__all__ = ["KINDS_OF_WORKLOADS", "SINGLE_PODS", "register", "rows_of_users", "title_of"]
 
 _KUBEFLOW = "kubeflow.org"
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
@@ -180,6 +180,7 @@ _TABLE = (
                 each="spec.workerGroupSpecs",
                 name="groupName",
                 count=("replicas", "numOfHosts"),
+                bounds=("minReplicas", "maxReplicas"),
                 least=("minReplicas", "numOfHosts"),
                 absent="suspend",
                 labels={"ray.io/group": "{name}"},
@@ -205,6 +206,7 @@ SINGLE_PODS = frozenset(
 _ROWS = {(kind.group, kind.name): kind for kind in _TABLE}
 KINDS_OF_WORKLOADS: Mapping[tuple[str, str], WorkloadKind] = _ROWS
 """The rows by group and kind, with those of users."""
+_BUILT_IN = frozenset(_ROWS)
 _OF_USERS: dict[tuple[str, str], Kind] = {}
 
 
@@ -225,6 +227,11 @@ def register(row: WorkloadKind, version: str, plural: str = "") -> None:
     add_kind(kind)
     _OF_USERS[key] = kind
     _ROWS[key] = row
+
+
+def title_of(row: WorkloadKind) -> str:
+    """Return the name of a kind in the keys of gangs: of a user's own kind, with its group."""
+    return row.name if (row.group, row.name) in _BUILT_IN else f"{row.name}.{row.group}"
 
 
 def rows_of_users() -> Mapping[tuple[str, str], Kind]:

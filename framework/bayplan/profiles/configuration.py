@@ -97,7 +97,13 @@ _OfPods = Annotated[str, _pattern("object", "role", "unit", "index")]
 _OfRole = Annotated[str, _pattern("role", "name")]
 _Path = Annotated[str, AfterValidator(_path)]
 _Paths = Annotated[str, AfterValidator(_paths)]
-_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+
+
+def _group(value: str) -> str:
+    # Kubernetes' own groups without a dot have no rows of users.
+    if not re.fullmatch(r"[a-z0-9][-a-z0-9]*(\.[a-z0-9][-a-z0-9]*)+", value):
+        raise ValueError(f'expected the group of a CRD, such as example.com, got "{value[:60]}"')
+    return value
 
 
 class WhenEntry(_Part):
@@ -116,6 +122,7 @@ class PodTemplatesEntry(_Part):
     each: _Path | Literal[""] = ""
     name: str = "name"
     count: tuple[_Paths, ...] = ()
+    bounds: tuple[_Path, _Path] | None = None
     less: int = Field(default=0, ge=0)
     least: tuple[_Paths, ...] = ()
     left: tuple[_Path, _Path] | None = None
@@ -136,7 +143,7 @@ class PodTemplatesEntry(_Part):
 class WorkloadKindEntry(_Part):
     """A kind of workload that bayplan does not know: see :class:`bayplan.kinds.WorkloadKind`."""
 
-    group: str = Field(pattern=_NAME)
+    group: Annotated[str, AfterValidator(_group)]
     kind: str = Field(pattern=r"^[A-Z][A-Za-z0-9]*$")
     version: str = Field(pattern=r"^v[a-z0-9]+$")
     plural: str = Field(default="", pattern=r"^[a-z0-9]*$")

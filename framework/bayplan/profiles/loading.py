@@ -43,6 +43,7 @@ __all__ = [
     "holds_profiles",
     "load_leader_election",
     "load_profiles",
+    "load_workload_kinds",
 ]
 
 _FAMILY = {"filter_node": "filter", "score_node": "score", "normalize": "score", "slots": "filter"}
@@ -186,11 +187,7 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
         raise InputError(
             "extenders are not supported: write a plugin instead", document.where(["extenders"])
         )
-    for index, entry in enumerate(config.workload_kinds):
-        try:
-            register(_row_of(entry), entry.version, entry.plural)
-        except ValueError as exc:
-            raise InputError(str(exc), document.where(("workloadKinds", index))) from None
+    _register_kinds(document, config)
     finder = finder or PluginFinder()
     raws = config.profiles or (ProfileEntry(),)
     profiles = []
@@ -217,6 +214,28 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
         leader_election=config.leader_election,
         client_connection=config.client_connection,
     )
+
+
+def load_workload_kinds(path: Path) -> None:
+    """Let bayplan know the kinds of workloads of a profile file; its plugins need not be installed.
+
+    :raises InputError: naming file, line, column and path of what cannot be used.
+    """
+    document, _, config = _configuration(path)
+    _register_kinds(document, config)
+
+
+def _register_kinds(document: Document, config: Configuration) -> None:
+    seen = set()
+    for index, entry in enumerate(config.workload_kinds):
+        at = document.where(("workloadKinds", index))
+        if (entry.group, entry.kind) in seen:
+            raise InputError(f"there are two rows for {entry.kind} of {entry.group}", at)
+        seen.add((entry.group, entry.kind))
+        try:
+            register(_row_of(entry), entry.version, entry.plural)
+        except ValueError as exc:
+            raise InputError(str(exc), at) from None
 
 
 def _row_of(entry: WorkloadKindEntry) -> WorkloadKind:

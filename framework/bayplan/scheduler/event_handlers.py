@@ -97,6 +97,7 @@ class EventHandlers:
         nodes = {obj.metadata.name for obj in listed if isinstance(obj, Node)}
         for key, info in list(state.pods.items()):
             if key not in pods:
+                self._owner_waits.forget(info.uid)
                 self._pod_gone(info.pod)
         for name in list(state.snapshot.nodes.row_of):
             if name not in nodes:
@@ -171,6 +172,7 @@ class EventHandlers:
         """Return the known version of a pod; drop a known pod of that name with another uid."""
         known = self._state.pods.get(pod.key)
         if known is not None and known.uid != (pod.metadata.uid or pod.key):
+            self._owner_waits.forget(known.uid)
             self._pod_gone(known.pod)
             return None
         return known

@@ -19,6 +19,8 @@ def same_needs(old: Pod, new: Pod) -> bool:
     before, after = old.metadata, new.metadata
     if before.labels != after.labels or before.annotations != after.annotations:
         return False
+    if before.owner_references != after.owner_references:
+        return False
     if (before.deletion_timestamp is None) != (after.deletion_timestamp is None):
         return False
     if old.spec is new.spec:
