@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.examples import examples
 
 from bayplan.api import ApiObject, OwnerReference, Pod, kind_of
+from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.explain.explanation import explain
 from bayplan.gangs.owned import GANG_ANNOTATION, MINIMUM_ANNOTATION
 from bayplan.profiles.loading import default_profiles
@@ -334,6 +335,34 @@ def test_nobody_joins_the_gang_of_an_owner_by_its_name(annotation: str) -> None:
     made.add(make_pod("evil", annotations={annotation: "JobSet:train"}))
     assert made.schedule() == {}
     assert '"default/JobSet:train" is no name of a group' in made.message("evil")
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "DaemonSet"])
+def test_pods_wait_for_no_owner_that_a_live_scheduler_does_not_follow(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryCluster, "in_order", False)
+    made = cluster(2)
+    template = {**TEMPLATE, "metadata": {"labels": {"app": "s"}}}
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "s"}}, "template": template}
+    content = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "s"}}
+    above = OwnerReference(kind, "d", "uid-d", "apps/v1", controller=True)
+    owner = make_object({**content, "spec": spec})
+    owner = replace(owner, metadata=replace(owner.metadata, owner_references=(above,)))
+    with_pods(made, owner, 1)
+    pod = make_pod("direct")
+    made.add(replace(pod, metadata=replace(pod.metadata, owner_references=(above,))))
+    assert len(made.schedule()) == 2
+
+
+def test_mirror_pods_of_a_node_are_nothing_to_report(caplog: pytest.LogCaptureFixture) -> None:
+    made = cluster(3)
+    above = OwnerReference("Node", "n", "uid-n", "v1", controller=True)
+    for index in range(3):
+        pod = make_pod(f"p{index}")
+        made.add(replace(pod, metadata=replace(pod.metadata, owner_references=(above,))))
+    assert len(made.schedule()) == 3
+    assert caplog.messages == []
 
 
 # Kinds that nobody knows -------------------------------------------------------------------------

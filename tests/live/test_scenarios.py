@@ -112,6 +112,7 @@ async def check(paths: list[str], profile: Path | None) -> None:
 
 
 AT_THEIR_TIME = (
+    "kinds",
     "pooled-training",
     "queues-arrivals",
     "queues-elastic-jobs",

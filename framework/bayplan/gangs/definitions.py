@@ -55,7 +55,7 @@ class GangDefinitions:
         if gang is not None and self._of_owners.get(gang.key) is not gang:
             self._of_owners[gang.key] = gang
             self._changed |= self._gangs.define(gang, found.source)
-        if found.unknown is not None:
+        if found.unknown is not None and not pod.spec.node_name:
             self._see_alone(pod, found.unknown)
         return found.membership
 

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from bayplan.api import KINDS, ApiObject, Kind, OwnerReference, Pod, ReplicaSet, kind_of
+from bayplan.api import (
+    KINDS,
+    ApiObject,
+    DaemonSet,
+    Deployment,
+    Kind,
+    OwnerReference,
+    Pod,
+    ReplicaSet,
+    kind_of,
+)
 from bayplan.api.gang import Gang, MatchPolicy, Membership
 from bayplan.api.object_key import object_key
 from bayplan.dialects.reading import is_index
@@ -38,6 +48,8 @@ GANG_ANNOTATION = "bayplan.dev/gang"
 MINIMUM_ANNOTATION = "bayplan.dev/min-member"
 """Of a pod or what owns it: how many pods of the gang have to be placed at once."""
 _MOST_LEVELS = 10
+_ENDS = (Deployment, DaemonSet)
+"""Nothing above them makes a gang, and a live scheduler does not follow them."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +128,10 @@ class OwnedGangs:
         reference = _controller(pod.metadata.owner_references)
         while reference is not None and len(owners) < _MOST_LEVELS:
             kind = KINDS.get((reference.api_version.rpartition("/")[0], reference.kind))
-            if kind is None or not kind.namespaced:
+            if kind is None:
                 return OwnerChain(tuple(owners), unknown=reference)
+            if kind.type in _ENDS or not kind.namespaced:
+                break
             owner = self._find(kind, f"{pod.metadata.namespace}/{reference.name}")
             if owner is None or owner.metadata.uid != reference.uid:
                 return OwnerChain(tuple(owners), missing=reference)
