@@ -364,7 +364,7 @@ class EventHandlers:
             return
         self._store(key, obj, deleted)
         changed = self._definitions.update(obj, deleted) | self._owner_changed(old, obj, deleted)
-        if old is None:
+        if old is None or old.metadata.uid != obj.metadata.uid:
             self._owner_came(obj.metadata.uid)
         if isinstance(obj, Job):
             self._job_changed(old if isinstance(old, Job) else None, obj, deleted)
