@@ -30,8 +30,8 @@ DEPLOYED = sorted(
 NOT_INSTALLED = ("monitoring.coreos.com/v1",)
 
 EXAMPLES = CONFIGS / "examples"
-NO_CLUSTER = ("driver-gpu-nic", "koordinator-profile", "workloads")
-"""Examples without nodes, or whose pods have no names of their own."""
+NO_CLUSTER = ("driver-gpu-nic", "kinds", "koordinator-profile", "own-kind", "workloads")
+"""Examples without nodes, whose pods have no names of their own, or are made by operators."""
 BY_AGENTS = (
     "fabric",
     "gpu-fractions",
