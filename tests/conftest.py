@@ -16,6 +16,9 @@ from tests.live.fastloop import FastLoop
 from tests.real_programs import RAN, missing, report
 from xdist.scheduler import LoadScopeScheduling
 
+from bayplan.api.objects import remove_kind
+from bayplan.kinds import KINDS_OF_WORKLOADS, rows_of_users
+
 # The same examples each time, however slow the machine is.
 settings.register_profile("bayplan", deadline=None, derandomize=True)
 settings.register_profile(
@@ -30,6 +33,16 @@ _LIVE = Path(__file__).parent / "live"
 _REAL = re.compile(r"controlplane/|[-\[]real[-\]]")
 _OWN = {"tests/node/": "the node", "tests/peers/": "the peers"}
 """Tests with a control plane of their own."""
+
+
+@pytest.fixture(autouse=True)
+def _no_kinds_of_users() -> Iterator[None]:
+    """Let no test know the kinds of workloads that the profile of another one adds."""
+    yield
+    for key, kind in list(rows_of_users().items()):
+        remove_kind(kind)
+        rows_of_users().pop(key)  # type: ignore[attr-defined]
+        KINDS_OF_WORKLOADS.pop(key)  # type: ignore[attr-defined]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -368,8 +368,8 @@ def test_mirror_pods_of_a_node_are_nothing_to_report(caplog: pytest.LogCaptureFi
 # Kinds that nobody knows -------------------------------------------------------------------------
 
 
-def of_unknown(name: str, kind: str = "Training", **annotations: str) -> Pod:
-    group = "argoproj.io" if kind == "Workflow" else "example.com"
+def of_unknown(name: str, kind: str = "Unheard", **annotations: str) -> Pod:
+    group = "argoproj.io" if kind == "Workflow" else "of.example.com"
     owner = OwnerReference(kind, "t", "uid-t", f"{group}/v1", controller=True)
     pod = make_pod(name, annotations=annotations)
     return replace(pod, metadata=replace(pod.metadata, owner_references=(owner,)))
@@ -379,7 +379,7 @@ def test_pods_of_an_unknown_kind_are_a_gang_where_they_say_how_many_they_are() -
     made = cluster(2)
     made.add(*(of_unknown(f"p{i}", **{MINIMUM_ANNOTATION: "3"}) for i in range(3)))
     assert made.schedule() == {}
-    assert 'Gang "default/Training.example.com:t": 2 of the 3' in made.message("p0")
+    assert 'Gang "default/Unheard.of.example.com:t": 2 of the 3' in made.message("p0")
     for i in range(3):
         made.remove(f"p{i}")
     assert made.scheduler.gangs.all() == {}
@@ -394,14 +394,14 @@ def test_pods_of_an_unknown_kind_are_not_one_by_one_in_silence(
     made.add(of_unknown("p1"), of_unknown("p2"))
     assert len(made.schedule()) == 3
     (message,) = caplog.messages
-    assert message.startswith("pods of Training.example.com are placed one by one: no rule says")
+    assert message.startswith("pods of Unheard.of.example.com are placed one by one: no rule says")
     pod = made.api.get(Pod, "default/p0")
     assert pod is not None
     assert message in explain(made.scheduler, pod).notes
 
 
 @pytest.mark.parametrize(
-    ("kind", "annotations"), [("Workflow", {}), ("Training", {GANG_ANNOTATION: "false"})]
+    ("kind", "annotations"), [("Workflow", {}), ("Unheard", {GANG_ANNOTATION: "false"})]
 )
 def test_nothing_is_said_of_pods_that_are_no_gang(
     kind: str, annotations: Mapping[str, str], caplog: pytest.LogCaptureFixture

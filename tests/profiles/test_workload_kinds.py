@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from bayplan.api.objects import remove_kind
 from bayplan.cli.commands import cli
 from bayplan.errors import InputError
 from bayplan.kinds import KINDS_OF_WORKLOADS, rows_of_users
@@ -41,21 +39,6 @@ TRAINING: dict[str, Any] = {
     "metadata": {"name": "llm", "uid": "uid-1"},
     "spec": {"workers": 3, "template": {"spec": {"containers": [CONTAINER]}}},
 }
-
-
-@pytest.fixture(autouse=True)
-def known() -> Iterator[None]:
-    """Nobody knows the kinds that this test, or one before, added."""
-    forget()
-    yield
-    forget()
-
-
-def forget() -> None:
-    for key, kind in list(rows_of_users().items()):
-        remove_kind(kind)
-        rows_of_users().pop(key)  # type: ignore[attr-defined]
-        KINDS_OF_WORKLOADS.pop(key)  # type: ignore[attr-defined]
 
 
 def profile(folder: Path, **changes: Any) -> Path:
