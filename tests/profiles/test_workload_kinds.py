@@ -149,6 +149,17 @@ def test_a_check_shows_what_a_row_makes_of_a_manifest(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("workers", [-1, 99999999999, "many"])
+def test_a_check_refuses_what_is_no_number_of_pods(tmp_path: Path, workers: object) -> None:
+    spec = {**TRAINING["spec"], "workers": workers}
+    (tmp_path / "training.yaml").write_text(yaml.safe_dump({**TRAINING, "spec": spec}))
+    given = ["kind", "check", str(profile(tmp_path)), "-f", str(tmp_path / "training.yaml")]
+    result = CliRunner().invoke(cli, given)
+    expected = "Training default/llm: spec.workers: expected a number of pods"
+    assert expected in str(result.exception) or expected in result.output
+    assert result.exit_code != 0
+
+
 def test_a_users_kind_is_simulated_and_explained(tmp_path: Path) -> None:
     (tmp_path / "in.yaml").write_text(
         yaml.safe_dump_all([TRAINING, yaml.safe_load(NODE.format(cores=2))])

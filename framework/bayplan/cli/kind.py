@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bayplan.errors import InputError
 from bayplan.naming import counted
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def check(file: Path, paths: tuple[str, ...]) -> None:
     """Check the workloadKinds of a profile FILE, and show what they make of manifests.
 
     Each object of a kind of the table, the profile's own or bayplan's, is shown with its roles, the
-    pods of each, and the gangs that they are.
+    pods of each, and how many it needs. One that cannot be read ends it with exit status 2.
     """
     from bayplan.cluster.manifests import load_manifests
     from bayplan.kinds import KINDS_OF_WORKLOADS, rows_of_users
@@ -85,8 +86,7 @@ def _of_object(obj: ApiObject) -> Iterator[str]:
     try:
         roles, minimum = roles_of(row, content), minimum_of(row, content)
     except ValueError as exc:
-        yield f"  {exc}"
-        return
+        raise InputError(f"{kind.name} {object_key(obj)}: {exc}") from None
     for role in roles:
         marks = ", ".join(f"{key}={value}" for key, value in role.labels.items()) or "no label"
         needed = "" if role.least == role.count else f", {role.least} needed"

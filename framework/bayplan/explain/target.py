@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from bayplan.api import ApiObject, Job, JobSet, ObjectMeta, Pod, RayCluster, ReplicaSet
+from bayplan.api import KINDS, ApiObject, Job, JobSet, ObjectMeta, Pod, RayCluster, ReplicaSet
+from bayplan.api.operated import OperatedObject
 from bayplan.errors import InputError, did_you_mean
 from bayplan.gangs.completeness import rank_order
-from bayplan.kinds import rows_of_users
 from bayplan.naming import natural_key
 from bayplan.queues.held_jobs import HeldJobs
 from bayplan.scheduler.scheduler import Scheduler
@@ -31,10 +31,6 @@ _KINDS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("trainjob", "trainjobs", "trainjob.trainer.kubeflow.org"), "TrainJob"),
     **dict.fromkeys(("mpijob", "mpijobs", "mpijob.kubeflow.org"), "MPIJob"),
-    **dict.fromkeys(("tfjob", "tfjobs", "tfjob.kubeflow.org"), "TFJob"),
-    **dict.fromkeys(("xgboostjob", "xgboostjobs", "xgboostjob.kubeflow.org"), "XGBoostJob"),
-    **dict.fromkeys(("paddlejob", "paddlejobs", "paddlejob.kubeflow.org"), "PaddleJob"),
-    **dict.fromkeys(("jaxjob", "jaxjobs", "jaxjob.kubeflow.org"), "JAXJob"),
     **dict.fromkeys(("pytorchjob", "pytorchjobs", "pytorchjob.kubeflow.org"), "PyTorchJob"),
     **dict.fromkeys(("rayjob", "rayjobs", "rayjob.ray.io"), "RayJob"),
     **dict.fromkeys(("raycluster", "rayclusters", "raycluster.ray.io"), "RayCluster"),
@@ -69,11 +65,17 @@ class Target:
         return f"{self.kind} {self.key}" if self.kind else f'pod or gang "{self.key}"'
 
 
-def _kind_of_user(name: str) -> str | None:
-    """Return the kind of a user's own row by its name or plural, with or without its group."""
-    for (group, kind), known in rows_of_users().items():
+def _operated_kind(name: str) -> str | None:
+    """Return a kind of an operator, a user's own among them, by its name or plural.
+
+    Its group may follow.
+    """
+    for (group, kind), known in KINDS.items():
         names = (kind.lower(), known.plural)
-        if name in (*names, *(f"{one}.{group}" for one in names)):
+        if issubclass(known.type, OperatedObject) and name in (
+            *names,
+            *(f"{one}.{group}" for one in names),
+        ):
             return kind
     return None
 
@@ -85,7 +87,7 @@ def target_of(text: str, namespace: str = "default") -> Target:
     :raises InputError: for anything else.
     """
     first, *rest = text.split("/")
-    kind = (_KINDS.get(first.lower()) or _kind_of_user(first.lower())) if rest else None
+    kind = (_KINDS.get(first.lower()) or _operated_kind(first.lower())) if rest else None
     parts = rest if kind is not None else [first, *rest]
     if not all(parts) or not 1 <= len(parts) <= 2:
         raise InputError(f'expected NAME, NAMESPACE/NAME or KIND/NAME, got "{text[:80]}"')

@@ -119,8 +119,9 @@ class OwnedGangs:
         self._snapshot = snapshot
         self._owners: dict[tuple[type[ApiObject], str], _Owner] = {}
         self._above: dict[tuple[str, OwnerReference], _Above] = {}
+        """What is above pods, by their namespace and controller."""
         self._version = -1
-        """What is above pods, by namespace and controller, and the version of objects it is of."""
+        """The version of the snapshot's objects of which that is."""
 
     def chain(self, pod: Pod) -> OwnerChain:
         """Follow the controllers of a pod; each has to have the UID by which it is named."""
@@ -292,6 +293,7 @@ def _agreed(owner: _Owner, made: OwnedMember) -> OwnedMember:
 def _of_unknown(pod: Pod, chain: OwnerChain, asked: _Asked) -> OwnedMember:
     """Return a pod's place where no row knows what owns it: in a gang if it says how large."""
     owner = chain.unknown
+    # Whatever makes ReplicaSets rolls out services, whose pods do not wait for each other.
     if owner is None or asked.off or any(isinstance(one, ReplicaSet) for one in chain.owners):
         return _NOBODY
     group = owner.api_version.rpartition("/")[0]
