@@ -150,7 +150,7 @@ from bayplan.dialects.kai.shares import (
     reservation_fields,
     reservation_pod,
 )
-from bayplan.dialects.queued_jobs import QUEUED_KINDS, queued_job
+from bayplan.dialects.queued_jobs import queued_job, queued_kinds
 from bayplan.errors import ClusterError, Conflict
 from bayplan.live.elastic_jobs import ElasticJobs
 from bayplan.live.election import Election
@@ -728,7 +728,7 @@ def test_a_job_that_runs_is_suspended_and_gets_its_template_back(
     "patch rayjobs.ray.io",
 )
 def test_every_kind_of_job_is_resumed(wire: Wire, real: LiveCluster) -> None:
-    for type_ in QUEUED_KINDS:
+    for type_ in queued_kinds():
         kind = type_.__name__
         if kind == "Job":
             continue

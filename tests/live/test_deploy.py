@@ -53,7 +53,7 @@ from bayplan.cluster.apiserver import Role, ServedCluster
 from bayplan.cluster.kubernetes.resources import watched
 from bayplan.cluster.manifests import load_manifests
 from bayplan.cluster.protocol import Event, PatchStatus
-from bayplan.dialects.queued_jobs import QUEUED_KINDS, queued_job
+from bayplan.dialects.queued_jobs import queued_job, queued_kinds
 from bayplan.errors import ClusterError
 from bayplan.live.app import DRAIN_SECONDS, RELEASE_SECONDS, LiveApp
 from bayplan.live.token_reviews import TokenReviews
@@ -609,7 +609,7 @@ async def suspended_jobs_get_quota(audit: Audit) -> None:
             await made.run_out()
             running = next(
                 found
-                for type_ in QUEUED_KINDS
+                for type_ in queued_kinds()
                 for found in made.cluster.list(type_)
                 if type_.__name__ == kind
             )

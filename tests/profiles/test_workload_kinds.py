@@ -142,7 +142,7 @@ def test_a_check_shows_what_a_row_makes_of_a_manifest(tmp_path: Path) -> None:
         "  role worker: spec.workers pods of spec.template",
         "  minimum: spec.minWorkers, else all pods",
         "  the scheduler's role needs: apiGroups [example.com], resources [trainings], "
-        "verbs [list, watch]",
+        "verbs [list, watch, patch]",
         "Training default/llm",
         "  worker: 3 pods, with example.com/role=worker",
         "  needs 3 pods at once",

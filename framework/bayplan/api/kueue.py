@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
+
 from bayplan.api.meta import ApiStruct, Condition, LabelSelector, ObjectMeta, explicit
 from bayplan.api.node import Taint
 from bayplan.api.pod import PodTemplate, Toleration
@@ -306,6 +308,13 @@ class WorkloadPriorityClass(ApiStruct, frozen=True):
 # Workload ----------------------------------------------------------------------------------
 
 
+class TopologyConstraint(ApiStruct, frozen=True):
+    """topologyRequest.podsetSliceRequiredTopologyConstraints[]."""
+
+    topology: str
+    size: int = 0
+
+
 class PodSetTopologyRequest(ApiStruct, frozen=True):
     """podSets[].topologyRequest."""
 
@@ -316,6 +325,11 @@ class PodSetTopologyRequest(ApiStruct, frozen=True):
     pod_set_group_name: str = ""
     pod_set_slice_required_topology: str = ""
     pod_set_slice_size: int | None = None
+    sub_group_index_label: str = ""
+    sub_group_count: int | None = None
+    slices: tuple[TopologyConstraint, ...] = msgspec.field(
+        default=(), name="podsetSliceRequiredTopologyConstraints"
+    )
 
 
 class PodSet(ApiStruct, frozen=True):

@@ -50,7 +50,7 @@ def check(file: Path, paths: tuple[str, ...]) -> None:
             click.echo(f"  {line}")
         click.echo(
             f"  the scheduler's role needs: apiGroups [{key[0]}], resources [{kind.plural}], "
-            "verbs [list, watch]"
+            f"verbs [list, watch{', patch' if KINDS_OF_WORKLOADS[key].suspend else ''}]"
         )
     for obj in load_manifests(list(paths)).objects if paths else ():
         for line in _of_object(obj):

@@ -10,12 +10,21 @@ from collections.abc import Mapping
 
 from bayplan.api import ApiObject, Job, Pod, Topology
 from bayplan.api.gang import Fill, Gang, Gather, Membership, Slice
+from bayplan.api.kueue import PodSetTopologyRequest, TopologyConstraint
 from bayplan.dialects.reading import is_index
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 from bayplan.topology.network.tree import HOSTNAME, ROOT_LAYER, Layer
 
-__all__ = ["MANAGER_LEASE", "MEMBERS_BY", "NAME", "gang_of", "layers_of", "membership_of"]
+__all__ = [
+    "MANAGER_LEASE",
+    "MEMBERS_BY",
+    "NAME",
+    "gang_of",
+    "layers_of",
+    "membership_of",
+    "topology_request_of",
+]
 
 NAME = "Kueue"
 MANAGER_LEASE = "c1f6bfd2.kueue.x-k8s.io"
@@ -29,6 +38,7 @@ _PREFERRED = f"{_DOMAIN}podset-preferred-topology"
 _UNCONSTRAINED = f"{_DOMAIN}podset-unconstrained-topology"
 _SLICE_LEVEL = f"{_DOMAIN}podset-slice-required-topology"
 _SLICE_SIZE = f"{_DOMAIN}podset-slice-size"
+_SET_GROUP = f"{_DOMAIN}podset-group-name"
 _SLICES = f"{_DOMAIN}podset-slice-required-topology-constraints"
 _TOPOLOGY = (_REQUIRED, _PREFERRED, _UNCONSTRAINED, _SLICE_LEVEL, _SLICES)
 _JOB_LABEL = "batch.kubernetes.io/job-name"
@@ -136,6 +146,36 @@ def _slice_layers(text: str) -> tuple[Slice, ...]:
             raise ValueError(f"annotation {_SLICES}: {size} does not divide {found[-1].size}")
         found.append(Slice(level, size))
     return tuple(found)
+
+
+def topology_request_of(
+    annotations: Mapping[str, str], index: str = "", part: tuple[str, int] | None = None
+) -> PodSetTopologyRequest | None:
+    """Return what a pod template's annotations ask for, as a Workload says it; None for nothing.
+
+    :param index: the label of pods that has their number among those of the template.
+    :param part: the label that tells equal parts of them, and the number of these.
+    :raises ValueError: for layers of slices that are none.
+    """
+    levels = {name: annotations.get(name, "") for name in (_REQUIRED, _PREFERRED, _UNCONSTRAINED)}
+    required, preferred = levels[_REQUIRED], "" if levels[_REQUIRED] else levels[_PREFERRED]
+    constrained = bool(required or preferred)
+    text, size = annotations.get(_SLICES), annotations.get(_SLICE_SIZE, "")
+    level = annotations.get(_SLICE_LEVEL, "")
+    layers = _slice_layers(text) if text is not None else ()
+    request = PodSetTopologyRequest(
+        required=required,
+        preferred=preferred,
+        unconstrained=not constrained and levels[_UNCONSTRAINED] == "true",
+        pod_index_label=index,
+        pod_set_group_name=annotations.get(_SET_GROUP, "") if constrained else "",
+        pod_set_slice_required_topology=level,
+        pod_set_slice_size=int(size) if level and is_index(size) else None,
+        sub_group_index_label=part[0] if part is not None else "",
+        sub_group_count=part[1] if part is not None else None,
+        slices=tuple(TopologyConstraint(one.layer, one.size) for one in layers),
+    )
+    return request if request != PodSetTopologyRequest() else None
 
 
 def layers_of(topology: Topology) -> tuple[Layer, ...]:

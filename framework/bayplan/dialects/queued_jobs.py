@@ -1,35 +1,43 @@
 """Jobs that wait suspended until a queue admits them, whatever kind they are.
 
 A job's pods exist only while it is not suspended. What is needed to admit it before that is in its
-pod templates. Each kind has its own fields for it; this is what they have in common.
+pod templates; the table of kinds says where these are, and how far a job is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from bayplan.api import ApiObject, Job, JobSet, PyTorchJob, RayCluster, RayJob
-from bayplan.api.kubeflow import RunPolicy
-from bayplan.api.objects import kind_of
+from bayplan.api import KINDS, ApiObject, Job, JobSet, RayCluster, RayJob
+from bayplan.api.kueue import PodSetTopologyRequest
+from bayplan.api.objects import decode_part, kind_of
 from bayplan.api.pod import PodTemplate
-from bayplan.api.ray import RayClusterSpec, RayClusterStatus
 from bayplan.api.workloads import JobSpec
+from bayplan.dialects.kueue import topology_request_of
+from bayplan.kinds import (
+    KINDS_OF_WORKLOADS,
+    Progress,
+    TemplateOf,
+    WorkloadKind,
+    progress_of,
+    templates_of,
+)
 
 __all__ = [
     "ELASTIC_ANNOTATION",
-    "QUEUED_KINDS",
     "QUEUE_LABEL",
     "SCALE_UP_ANNOTATION",
     "JobPods",
-    "JobState",
     "QueuedJob",
     "can_be_sliced",
     "pods_at_once",
     "queued_job",
+    "queued_kinds",
+    "read_job",
     "sized_by",
 ]
 
@@ -38,20 +46,35 @@ ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 """Of jobs, with the value "true", that may grow and shrink while they run."""
 SCALE_UP_ANNOTATION = "kueue.x-k8s.io/elastic-job-scale-up"
 """Of elastic jobs: "partial" if they may grow by fewer pods than they want."""
+_LEAST = "kueue.x-k8s.io/job-min-parallelism"
+_SAME_COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"
+_OF_JOBS_CONTROLLER = frozenset(
+    (
+        "controller-uid",
+        "job-name",
+        "batch.kubernetes.io/controller-uid",
+        "batch.kubernetes.io/job-name",
+    )
+)
+"""The labels that the Job controller adds to the template of a Job."""
 
 
 @dataclass(frozen=True)
 class JobPods:
     """The pods of one template.
 
+    :param content: the template as JSON, as its operator makes pods of it.
     :param pointer: the JSON pointer of the template in the job, "" where it is not in it.
     :param labels: labels that its pods have, beyond the template's.
     :param count_pointers: where the number of pods stands, if the job may run with fewer.
     :param least: the number of pods that it can run with.
     :param whole: the number of pods that come together; more of them come in multiples of it.
+    :param kept: labels of the template that a controller added, and that it has to keep.
+    :param topology: where its pods ask to be, for the Workload.
     """
 
     name: str
+    content: Mapping[str, Any]
     template: PodTemplate
     count: int
     pointer: str
@@ -59,24 +82,8 @@ class JobPods:
     count_pointers: tuple[str, ...] = ()
     least: int | None = None
     whole: int = 1
-
-
-@dataclass(frozen=True)
-class JobState:
-    """How far a job is, by its own status.
-
-    :param end: the reason and the message of its end; None before.
-    :param succeeded: whether it ended well.
-    :param started: the fields of the status to remove so that the templates may change.
-    :param ready: the number of pods that are ready, or have succeeded.
-    :param spare: for each template, pods that the job needs no more.
-    """
-
-    end: tuple[str, str] | None = None
-    succeeded: bool = False
-    started: tuple[str, ...] = ()
-    ready: int = 0
-    spare: Mapping[str, int] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
+    topology: PodSetTopologyRequest | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,9 @@ class QueuedJob:
     :param pods: one entry for each template.
     :param suspend: the fields that suspend it, by JSON pointer; their values are plain JSON.
     :param resume: the fields that let it run.
+    :param started: the fields of the status to remove so that the templates may change.
+    :param priority: the name of the priority class of its pods; "" without one.
+    :param problem: why it cannot be queued.
     """
 
     obj: ApiObject
@@ -93,7 +103,10 @@ class QueuedJob:
     suspended: bool
     suspend: Mapping[str, Any]
     resume: Mapping[str, Any]
-    state: JobState
+    state: Progress
+    started: tuple[str, ...] = ()
+    priority: str = ""
+    problem: str = ""
 
     @property
     def kind(self) -> str:
@@ -142,11 +155,6 @@ class QueuedJob:
         return Job(made, spec)
 
 
-_SUSPEND: Mapping[str, Any] = {"/spec/suspend": True}
-_RESUME: Mapping[str, Any] = {"/spec/suspend": False}
-_LEAST = "kueue.x-k8s.io/job-min-parallelism"
-
-
 def _is_elastic(obj: ApiObject) -> bool:
     return obj.metadata.annotations.get(ELASTIC_ANNOTATION) == "true"
 
@@ -161,171 +169,139 @@ def pods_at_once(spec: JobSpec) -> int:
     return spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
 
 
-def _batch_job(obj: ApiObject) -> QueuedJob:
-    assert isinstance(obj, Job), "read by its type"
-    spec, status = obj.spec, obj.status
-    wanted = pods_at_once(spec)
-    # What was admitted of an elastic job is what it asks for: no fewer pods.
-    text = "" if _is_elastic(obj) else obj.metadata.annotations.get(_LEAST, "")
-    least = int(text) if text.isdecimal() and 0 < int(text) < wanted else None
-    pods = JobPods(
-        "main",
-        spec.template,
-        wanted,
-        "/spec/template",
-        count_pointers=("/spec/parallelism",) if least is not None else (),
-        least=least,
-    )
-    end = _end(status.conditions, "Complete", "Failed")
-    succeeded = status.succeeded or 0
-    left = max(0, (spec.completions if spec.completions is not None else wanted) - succeeded)
-    state = JobState(
-        end=end,
-        succeeded=_end(status.conditions, "Complete") is not None,
-        started=("/status/startTime",) if status.start_time is not None else (),
-        ready=(status.ready or 0) + succeeded,
-        spare={"main": wanted - left} if left < wanted else {},
-    )
-    return QueuedJob(obj, (pods,), spec.suspend, _SUSPEND, _RESUME, state)
-
-
-def _job_set(obj: ApiObject) -> QueuedJob:
-    assert isinstance(obj, JobSet), "read by its type"
-    states = {one.name: one for one in obj.status.replicated_jobs_status}
-    pods: list[JobPods] = []
-    ready, spare = 0, {}
-    for index, one in enumerate(obj.spec.replicated_jobs):
-        spec = one.template.spec
-        each = pods_at_once(spec)
-        pods.append(
-            JobPods(
-                one.name,
-                spec.template,
-                one.replicas * each,
-                f"/spec/replicatedJobs/{index}/template/spec/template",
-                {"jobset.sigs.k8s.io/replicatedjob-name": one.name},
-            )
-        )
-        state = states.get(one.name)
-        if state is not None:
-            ready += (state.ready + state.succeeded) * each
-            if state.succeeded:
-                spare[one.name] = state.succeeded * each
-    end = _end(obj.status.conditions, "Completed", "Failed")
-    state_of = JobState(end, obj.status.terminal_state == "Completed", (), ready, spare)
-    return QueuedJob(obj, tuple(pods), obj.spec.suspend, _SUSPEND, _RESUME, state_of)
-
-
-def _pytorch_job(obj: ApiObject) -> QueuedJob:
-    assert isinstance(obj, PyTorchJob), "read by its type"
-    spec, status = obj.spec, obj.status
-    pods = [
-        JobPods(
-            kind.lower(),
-            one.template,
-            one.replicas,
-            f"/spec/pytorchReplicaSpecs/{kind}/template",
-            {"training.kubeflow.org/replica-type": kind.lower()},
-        )
-        for kind, one in sorted(spec.pytorch_replica_specs.items())
-    ]
-    counts = status.replica_statuses
-    end = _end(status.conditions, "Succeeded", "Failed")
-    state = JobState(
-        end,
-        any(c.type == "Succeeded" and c.status == "True" for c in status.conditions),
-        (),
-        sum(one.active + one.succeeded for one in counts.values()),
-        {kind.lower(): one.succeeded for kind, one in counts.items() if one.succeeded},
-    )
-    field = "/spec/runPolicy/suspend"
-    # A policy that says nothing may not be there at all.
-    absent = spec.run_policy == RunPolicy()
-    suspend: dict[str, Any] = {"/spec/runPolicy": {"suspend": True}} if absent else {field: True}
-    return QueuedJob(obj, tuple(pods), spec.run_policy.suspend, suspend, {field: False}, state)
-
-
-def _ray_cluster(obj: ApiObject) -> QueuedJob:
-    assert isinstance(obj, RayCluster), "read by its type"
-    pods = _ray_pods(obj.spec, "/spec")
-    state = JobState(ready=_ray_ready(obj.status))
-    return QueuedJob(obj, pods, obj.spec.suspend, _SUSPEND, _RESUME, state)
-
-
-def _ray_job(obj: ApiObject) -> QueuedJob:
-    assert isinstance(obj, RayJob), "read by its type"
-    spec, status = obj.spec, obj.status
-    pods: tuple[JobPods, ...] = ()
-    if spec.ray_cluster_spec is not None:
-        pods = _ray_pods(spec.ray_cluster_spec, "/spec/rayClusterSpec")
-    ready = _ray_ready(status.ray_cluster_status)
-    if spec.submission_mode == "K8sJobMode" and spec.ray_cluster_spec is not None:
-        own = "/spec/submitterPodTemplate" if spec.submitter_pod_template is not None else ""
-        name = {"job-name": obj.metadata.name}
-        pods = (*pods, JobPods("submitter", spec.submitter_of(spec.ray_cluster_spec), 1, own, name))
-        ready += status.job_status not in ("", "PENDING")
-    ended = status.job_deployment_status in ("Complete", "Failed")
-    state = JobState(
-        (status.reason or status.job_deployment_status, status.message) if ended else None,
-        status.job_status == "SUCCEEDED",
-        ready=ready,
-    )
-    return QueuedJob(obj, pods, spec.suspend, _SUSPEND, _RESUME, state)
-
-
-def _ray_pods(spec: RayClusterSpec, pointer: str) -> tuple[JobPods, ...]:
-    head = JobPods(
-        "head",
-        spec.head,
-        1,
-        f"{pointer}/headGroupSpec/template",
-        {"ray.io/node-type": "head"},
-    )
-    workers = (
-        JobPods(
-            group.group_name.lower(),
-            group.template,
-            group.wanted * group.num_of_hosts,
-            f"{pointer}/workerGroupSpecs/{index}/template",
-            {"ray.io/node-type": "worker", "ray.io/group": group.group_name},
-            whole=group.num_of_hosts,
-        )
-        for index, group in enumerate(spec.worker_group_specs)
-    )
-    return head, *workers
-
-
-def _ray_ready(status: RayClusterStatus) -> int:
-    """Return how many pods of a Ray cluster are ready, its head included."""
-    head = any(one.type == "HeadPodReady" and one.status == "True" for one in status.conditions)
-    return status.ready_worker_replicas + head
-
-
-def _end(conditions: Iterable[Any], *kinds: str) -> tuple[str, str] | None:
-    """Return reason and message of the first of some conditions that is true."""
-    for one in conditions:
-        if one.type in kinds and one.status == "True":
-            return one.reason or f"Job{one.type}", one.message
-    return None
-
-
-_READERS: dict[type, Callable[[ApiObject], QueuedJob]] = {
-    Job: _batch_job,
-    JobSet: _job_set,
-    PyTorchJob: _pytorch_job,
-    RayJob: _ray_job,
-    RayCluster: _ray_cluster,
-}
-QUEUED_KINDS: tuple[type[ApiObject], ...] = tuple(_READERS)
-"""The kinds of jobs that can be suspended."""
+def queued_kinds() -> tuple[type[ApiObject], ...]:
+    """Return the types of jobs that can be suspended, those of users' own rows among them."""
+    found = (KINDS.get(key) for key, row in KINDS_OF_WORKLOADS.items() if row.suspend)
+    return tuple(kind.type for kind in found if kind is not None)
 
 
 def queued_job(obj: ApiObject) -> QueuedJob:
-    """Return what a queue has to know of a job of one of ``QUEUED_KINDS``.
+    """Return what a queue has to know of a job of one of ``queued_kinds``.
 
     The pod sets have the names that Kueue gives them.
     """
-    return _READERS[type(obj)](obj)
+    kind = kind_of(obj)
+    content = msgspec.to_builtins(obj, enc_hook=lambda quantity: quantity.text)
+    return read_job(KINDS_OF_WORKLOADS[kind.group, kind.name], content, obj)
+
+
+def read_job(row: WorkloadKind, content: Mapping[str, Any], obj: ApiObject) -> QueuedJob:
+    """Return what a queue has to know of a job.
+
+    :param content: the job as JSON; :param obj: the same, as bayplan reads it.
+    """
+    found: tuple[TemplateOf, ...] = ()
+    pods: tuple[JobPods, ...] = ()
+    problem = ""
+    try:
+        found = tuple(templates_of(row, content))
+        pods = tuple(_job_pods(row, one, content, obj) for one in found)
+    except ValueError as exc:
+        problem = str(exc)
+    started = row.started and _value(content, row.started) is not None
+    return QueuedJob(
+        obj,
+        pods,
+        _value(content, row.suspend) is True,
+        _field(content, row.suspend, True),
+        _field(content, row.suspend, False),
+        progress_of(row, content, found),
+        ("/" + row.started.replace(".", "/"),) if started else (),
+        _priority_of(row, content, found),
+        problem,
+    )
+
+
+def _job_pods(
+    row: WorkloadKind, one: TemplateOf, content: Mapping[str, Any], obj: ApiObject
+) -> JobPods:
+    template = one.template
+    annotations = (template.get("metadata") or {}).get("annotations") or {}
+    least: int | None = None
+    pointers: tuple[str, ...] = ()
+    kept: dict[str, str] = {}
+    if row.name == "Job" and row.group == "batch":
+        template, kept = _without_controllers_labels(template)
+        least = _least_of(obj, one.count)
+        pointers = _sizes_of(obj) if least is not None else ()
+    return JobPods(
+        one.name,
+        template,
+        decode_part(PodTemplate, dict(template)),
+        one.count,
+        one.pointer,
+        one.labels,
+        pointers,
+        least,
+        one.each if one.made.bounds is not None else 1,
+        kept,
+        topology_request_of(annotations, one.made.index, _parts_of(one)),
+    )
+
+
+def _parts_of(one: TemplateOf) -> tuple[str, int] | None:
+    """Return the label that tells equal parts of a template's pods, and the number of these."""
+    if one.made.part is None:
+        return None
+    label, path = one.made.part
+    parts = _value(one.entry, path)
+    return label, parts if isinstance(parts, int) else 1
+
+
+def _without_controllers_labels(
+    template: Mapping[str, Any],
+) -> tuple[Mapping[str, Any], dict[str, str]]:
+    """Return the template of a Job without the labels that its controller added, and these."""
+    meta = template.get("metadata") or {}
+    labels = meta.get("labels") or {}
+    added = {key: value for key, value in labels.items() if key in _OF_JOBS_CONTROLLER}
+    if not added:
+        return template, added
+    own = {key: value for key, value in labels.items() if key not in added}
+    meta = {key: value for key, value in {**meta, "labels": own}.items() if value}
+    return {**template, "metadata": meta}, added
+
+
+def _least_of(obj: ApiObject, wanted: int) -> int | None:
+    """Return the number of pods with which a Job says it can run."""
+    # What was admitted of an elastic job is what it asks for: no fewer pods.
+    text = "" if _is_elastic(obj) else obj.metadata.annotations.get(_LEAST, "")
+    return int(text) if text.isdecimal() and 0 < int(text) < wanted else None
+
+
+def _sizes_of(obj: ApiObject) -> tuple[str, ...]:
+    """Return the fields of a Job that have to say with how many pods it runs."""
+    if obj.metadata.annotations.get(_SAME_COMPLETIONS) == "true":
+        return "/spec/parallelism", "/spec/completions"
+    return ("/spec/parallelism",)
+
+
+def _priority_of(
+    row: WorkloadKind, content: Mapping[str, Any], templates: tuple[TemplateOf, ...]
+) -> str:
+    """Return the name of the priority class of a job's pods: its own, or a template's."""
+    stated = [_value(content, path) for path in row.priority]
+    stated += [(one.template.get("spec") or {}).get("priorityClassName") for one in templates]
+    return next((name for name in stated if isinstance(name, str) and name), "")
+
+
+def _value(content: Any, path: str) -> Any:
+    for step in path.split("."):
+        content = content.get(step) if isinstance(content, Mapping) else None
+    return content
+
+
+def _field(content: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """Return the field to set, with what leads to it where that is not there."""
+    steps = path.split(".")
+    at: Any = content
+    for index, step in enumerate(steps[:-1]):
+        at = at.get(step)
+        if not isinstance(at, Mapping):
+            for inner in reversed(steps[index + 1 :]):
+                value = {inner: value}
+            return {"/" + "/".join(steps[: index + 1]): value}
+    return {"/" + "/".join(steps): value}
 
 
 def sized_by(job: QueuedJob, cluster: RayCluster) -> QueuedJob:

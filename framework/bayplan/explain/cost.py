@@ -13,7 +13,7 @@ from bayplan.billing.estimate import estimate
 from bayplan.billing.money import decimal_text
 from bayplan.billing.prices import PriceList, thousandths_of
 from bayplan.dialects.compute_pool import pool_of
-from bayplan.dialects.queued_jobs import QUEUED_KINDS, JobPods, queued_job
+from bayplan.dialects.queued_jobs import JobPods, queued_job, queued_kinds
 from bayplan.inputs.durations import duration_text, stated_duration
 from bayplan.snapshot import Snapshot
 
@@ -59,7 +59,7 @@ def pods_to_come(snapshot: Snapshot, kind: str, key: str) -> list[Pod]:
 
     :param kind: the kind of the job; :param key: its ``namespace/name``.
     """
-    for type_ in QUEUED_KINDS:
+    for type_ in queued_kinds():
         found = snapshot.objects(type_).get(key)
         if found is not None and kind_of(found).name == kind:
             job = queued_job(found)

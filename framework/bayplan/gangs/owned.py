@@ -365,8 +365,10 @@ def _controller(references: tuple[OwnerReference, ...]) -> OwnerReference | None
 
 
 def _row(obj: ApiObject) -> WorkloadKind | None:
+    """Return the row of an object whose pods may be a gang."""
     kind = kind_of(obj)
-    return KINDS_OF_WORKLOADS.get((kind.group, kind.name))
+    row = KINDS_OF_WORKLOADS.get((kind.group, kind.name))
+    return row if row is not None and not row.below else None
 
 
 def _read(owner: ApiObject, row: WorkloadKind) -> _Owner:

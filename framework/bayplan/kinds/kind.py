@@ -1,14 +1,16 @@
 """What a kind of workload means to a scheduler, as data.
 
-A *path* leads through an object's JSON, with dots: ``spec.template``.
+A *path* leads through an object's JSON, with dots: ``spec.template``. A step into a list of
+conditions names one: ``status.conditions[Running]`` is 1 if it is true.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["PodTemplates", "When", "WorkloadKind"]
+__all__ = ["Added", "Ends", "PodTemplates", "When", "WorkloadKind"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,44 @@ class When:
     path: str
     value: str = ""
     annotation: bool = False
+
+
+@dataclass(frozen=True)
+class Added:
+    """What an operator adds to the pods of a template that it makes.
+
+    :param when: the condition under which it does.
+    :param container: a container, if the template has none of that name.
+    :param resources: the path of the container's resources, where the object states others.
+    :param least: what the first container has to request for it, by resource.
+    """
+
+    when: When
+    container: Mapping[str, Any] = field(default_factory=dict)
+    resources: str = ""
+    least: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How an object says that it has ended, and that it ended well.
+
+    :param good: the conditions, or states, of a success; :param bad: of a failure.
+    :param state: the path of a state; without it, ``status.conditions`` tell.
+    :param success: what tells a success in the state's place.
+    :param reason: the path of the reason of an end that a state tells.
+    :param message: the path of its message.
+    :param by: the roles of which the first that there is decides, once all of its pods have
+        succeeded; without any, all pods do.
+    """
+
+    good: tuple[str, ...]
+    bad: tuple[str, ...]
+    state: str = ""
+    success: When | None = None
+    reason: str = ""
+    message: str = ""
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,7 +84,12 @@ class PodTemplates:
         absent or 0, all are needed.
     :param left: the paths of how often the role's pods have to succeed, and how often they did: not
         more of them are needed than are left.
+    :param done: the paths of lists of indexes of pods that are not made again, such as
+        "0,2-5", for pods with indexes of their own that count together with ``left``.
     :param absent: the path of a value that says, if true, that these pods do not exist.
+    :param only: the conditions that have to hold, all of them, for them to exist.
+    :param default: the template of pods whose object may leave it out.
+    :param added: what the operator adds to the template.
     :param later: the conditions under each of which the pods are created only once others run, so
         that nothing may wait for them.
     :param serial: the conditions under each of which a pod is created only once the one before it
@@ -54,6 +99,14 @@ class PodTemplates:
     :param pod: the names of the pods, where the kind's operator makes them itself, see
         :class:`WorkloadKind`.
     :param first: the index of the first of them.
+    :param index: the label of pods that has their index.
+    :param part: the label of pods that tells equal parts of the role, and the path of their number.
+    :param status: the path of a list or map in which an entry of the role's name says how far the
+        pods are; without it, paths of ``ready`` and ``succeeded`` lead from the object.
+    :param ready: the paths of the numbers of those that are ready or have succeeded, each of which
+        counts for as many pods as the factors of the number after the first; or conditions under
+        each of which one more is.
+    :param succeeded: the path of the number of those that have succeeded.
     """
 
     template: str
@@ -65,12 +118,21 @@ class PodTemplates:
     less: int = 0
     least: tuple[str, ...] = ()
     left: tuple[str, str] | None = None
+    done: tuple[str, ...] = ()
     absent: str = ""
+    only: tuple[When, ...] = ()
+    default: Mapping[str, Any] | None = None
+    added: tuple[Added, ...] = ()
     later: tuple[When, ...] = ()
     serial: tuple[When, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     pod: str = ""
     first: int = 0
+    index: str = ""
+    part: tuple[str, str] | None = None
+    status: str = ""
+    ready: tuple[str | When, ...] = ()
+    succeeded: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,7 +145,14 @@ class WorkloadKind:
         it, the object is one.
     :param units: the path of the number of these parts.
     :param asked: whether it is a gang only where an annotation asks for one.
+    :param below: whether only the objects that it makes are gangs, each by its own row.
     :param suspend: the path of the value that says, if true, that it has no pods for now.
+    :param started: the field of its status that has to go so that its templates may change.
+    :param ends: how it says that it has ended; None for what runs until it is deleted.
+    :param running: the path of what says, if true, that all of its pods run.
+    :param ready: the paths of the numbers of its pods that are ready, where roles do not say it.
+    :param priority: the paths of the priority class of its pods; without any, it is that of the
+        first role with one.
     :param labels: labels of all of its pods. In names and labels of pods, ``{object}`` stands for
         the name of the object, ``{unit}`` and ``{index}`` for the number of the part and of the pod
         in its role.
@@ -96,5 +165,11 @@ class WorkloadKind:
     unit: str = ""
     units: str = ""
     asked: bool = False
+    below: bool = False
     suspend: str = ""
+    started: str = ""
+    ends: Ends | None = None
+    running: str = ""
+    ready: tuple[str, ...] = ()
+    priority: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -4,15 +4,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from bayplan.kinds.kind import PodTemplates, When, WorkloadKind
+from bayplan.api import Quantity
+from bayplan.kinds.kind import Ends, PodTemplates, When, WorkloadKind
 
-__all__ = ["PodPlan", "Role", "minimum_of", "pods_of", "role_of", "roles_of"]
+__all__ = [
+    "PodPlan",
+    "Progress",
+    "Role",
+    "TemplateOf",
+    "minimum_of",
+    "pods_of",
+    "progress_of",
+    "role_of",
+    "roles_of",
+    "templates_of",
+]
 
 _MOST_PODS = 1_000_000
+_OF_OBJECT = ("spec.", "status.", "metadata.")
 Content = Mapping[str, Any]
+Steps = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class TemplateOf:
+    """A pod template of an object, with what the object says of its pods.
+
+    :param name: the role; :param own: the entry's name, as it is written.
+    :param pointer: the JSON pointer of the template, "" where the object leaves it out.
+    :param counts: the JSON pointers of the factors of the number of pods.
+    :param count: the number of pods, as if none had ended yet.
+    :param each: how many of them come with one unit of the first factor.
+    :param labels: what tells its pods from those of other roles.
+    :param entry: what the template's paths lead from.
+    """
+
+    name: str
+    own: str
+    pointer: str
+    counts: tuple[str, ...]
+    count: int
+    each: int
+    template: Content
+    labels: Mapping[str, str]
+    entry: Content
+    made: PodTemplates
 
 
 @dataclass(frozen=True)
@@ -75,30 +114,109 @@ def role_of(roles: tuple[Role, ...], labels: Mapping[str, str]) -> Role | None:
     return None
 
 
-def _roles(pods: PodTemplates, content: Content) -> Iterator[Role]:
-    for own, entry, where in _entries(pods, content):
-        name = pods.role or own.lower()
-        template = _first(entry, content, pods.template)
-        if not isinstance(template, Mapping) or _look(entry, content, pods.absent) is True:
+def templates_of(kind: WorkloadKind, content: Content) -> Iterator[TemplateOf]:
+    """Yield the pod templates of an object, those without pods, too.
+
+    :raises ValueError: for what is no number of pods; the message names the path.
+    """
+    for pods in kind.pods:
+        yield from _templates(pods, content)
+
+
+def _templates(pods: PodTemplates, content: Content) -> Iterator[TemplateOf]:
+    for own, entry, steps in _entries(pods, content):
+        found = ((path, _look(entry, content, path)) for path in pods.template.split(","))
+        given = next((one for one in found if isinstance(one[1], Mapping)), ("", pods.default))
+        path, template = given
+        if template is None or _look(entry, content, pods.absent) is True:
             continue
-        count = max(0, _product(pods.count, entry, content, where, pods.bounds) - pods.less)
+        if not all(_holds(when, entry, content) for when in pods.only):
+            continue
+        numbers = _numbers(pods.count, entry, content, _text(steps), pods.bounds)
+        role = pods.role or own.lower()
+        values = {"role": role, "name": own, "object": _at(content, "metadata.name") or ""}
+        yield TemplateOf(
+            role,
+            own,
+            _pointer(path, steps) if path else "",
+            tuple(_pointer(factor.split(",")[0], steps) for factor in pods.count),
+            max(0, min(math.prod(numbers), _MOST_PODS) - pods.less),
+            math.prod(numbers[1:]),
+            _with_added(pods, template, entry, content),
+            _filled(pods.labels, values),
+            entry,
+            pods,
+        )
+
+
+def _with_added(pods: PodTemplates, template: Content, entry: Content, content: Content) -> Content:
+    """Return a template with what the kind's operator adds to it."""
+    for one in pods.added:
+        if not _holds(one.when, entry, content):
+            continue
+        spec = template.get("spec") or {}
+        containers = list(spec.get("containers") or ())
+        if one.container and all(c.get("name") != one.container["name"] for c in containers):
+            stated = _look(entry, content, one.resources)
+            own = {"resources": stated} if stated is not None else {}
+            containers.append({**one.container, **own})
+        if one.least and containers:
+            containers[0] = _at_least(containers[0], one.least)
+        template = {**template, "spec": {**spec, "containers": containers}}
+    return template
+
+
+def _at_least(container: Content, least: Mapping[str, str]) -> Content:
+    """Return a container that requests no less of some resources."""
+    resources = container.get("resources") or {}
+    requests = dict(resources.get("requests") or {})
+    for name, text in least.items():
+        own = requests.get(name, (resources.get("limits") or {}).get(name))
+        if own is None or Quantity(str(own)).number < Quantity(text).number:
+            requests[name] = text
+    return {**container, "resources": {**resources, "requests": requests}}
+
+
+def _roles(pods: PodTemplates, content: Content) -> Iterator[Role]:
+    for one in _templates(pods, content):
+        count, entry = one.count, one.entry
         if pods.left is not None:
-            total, done = (_look(entry, content, path) for path in pods.left)
-            if isinstance(total, int) and isinstance(done, int):
-                count = min(count, max(0, total - done))
+            count = min(count, left_of(pods, content, count))
         least = 0
         if pods.least and _look(entry, content, pods.least[0]) is not None:
-            least = _product(pods.least, entry, content, where)
+            least = math.prod(_numbers(pods.least, entry, content, ""))
         yield Role(
-            name,
+            one.name,
             count,
             min(least or count, count),
             any(_holds(when, entry, content) for when in pods.later),
             any(_holds(when, entry, content) for when in pods.serial),
-            _filled(pods.labels, {"role": name, "name": own}),
-            template,
+            one.labels,
+            one.template,
             pods,
         )
+
+
+def left_of(pods: PodTemplates, content: Content, count: int) -> int:
+    """Return how many pods of a role still have to succeed; ``count`` where nothing says it."""
+    if pods.left is None:
+        return count
+    total, done = (_at(content, path) for path in pods.left)
+    if not isinstance(total, int):
+        return count
+    indexes = [text for path in pods.done if isinstance(text := _at(content, path), str)]
+    ended = _indexes(indexes, total) if indexes else done if isinstance(done, int) else 0
+    return max(0, total - ended)
+
+
+def _indexes(texts: list[str], total: int) -> int:
+    """Return how many indexes below a total some lists name, such as "0,2-5"."""
+    found: set[int] = set()
+    for part in ",".join(texts).split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last.isdecimal() or not last):
+            found.update(range(int(first), min(int(last or first), total - 1) + 1))
+    return sum(1 for one in found if one < total)
 
 
 def pods_of(kind: WorkloadKind, content: Content) -> Iterator[PodPlan]:
@@ -109,7 +227,7 @@ def pods_of(kind: WorkloadKind, content: Content) -> Iterator[PodPlan]:
     if kind.suspend and _at(content, kind.suspend) is True:
         return
     roles = roles_of(kind, content)
-    units = _product((kind.units,) if kind.units else (), content, content, "")
+    units = math.prod(_numbers((kind.units,) if kind.units else (), content, content, ""))
     for unit in range(units):
         for role in roles:
             for index in range(role.made.first, role.made.first + role.count):
@@ -134,43 +252,61 @@ def _filled(texts: Mapping[str, str], values: Mapping[str, str]) -> dict[str, st
     return found
 
 
-def _entries(pods: PodTemplates, content: Content) -> Iterator[tuple[str, Content, str]]:
-    """Yield the name, the content and the path of what has a template."""
+def _entries(pods: PodTemplates, content: Content) -> Iterator[tuple[str, Content, Steps]]:
+    """Yield the name, the content and the place of what has a template."""
     if not pods.each:
-        yield pods.role, content, ""
+        yield pods.role, content, ()
         return
-    found = _at(content, pods.each)
+    found, at = _at(content, pods.each), tuple(pods.each.split("."))
     if isinstance(found, Mapping):
         for name, entry in found.items():
             if isinstance(entry, Mapping):
-                yield name, entry, f"{pods.each}.{name}."
+                yield name, entry, (*at, name)
     elif isinstance(found, (list, tuple)):
         for index, entry in enumerate(found):
             if isinstance(entry, Mapping):
-                yield str(entry.get(pods.name, index)), entry, f"{pods.each}[{index}]."
+                yield str(entry.get(pods.name, index)), entry, (*at, index)
 
 
-def _product(
+def _text(steps: Steps) -> str:
+    """Return a place as the beginning of a path, for messages."""
+    text = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in steps)
+    return f"{text[1:]}." if text else ""
+
+
+def _pointer(path: str, steps: Steps) -> str:
+    """Return the JSON pointer of a path, which leads from an entry unless it names the object's."""
+    start = () if path.startswith(_OF_OBJECT) else steps
+    tokens = (str(one).replace("~", "~0").replace("/", "~1") for one in (*start, *path.split(".")))
+    return "".join(f"/{token}" for token in tokens)
+
+
+def _numbers(
     factors: tuple[str, ...],
     entry: Content,
     content: Content,
     where: str,
     bounds: tuple[str, str] | None = None,
-) -> int:
-    """Return the product of some factors of a number of pods; ``bounds`` are the first one's."""
+) -> list[int]:
+    """Return the factors of a number of pods; ``bounds`` are the first one's.
+
+    Of several paths of a factor the first is 1 where it is absent, and the smallest counts.
+    """
     numbers: list[int] = []
     for factor in factors:
-        paths = factor.split(",")
-        values = ((path, _look(entry, content, path)) for path in paths)
+        values = [(path, _look(entry, content, path)) for path in factor.split(",")]
         there = [_number(value, where + path) for path, value in values if value is not None]
+        if values[0][1] is None and (bounds is None or numbers):
+            there.append(1)
         if bounds is not None and not numbers:
             least, most = (_look(entry, content, path) for path in bounds)
-            found = max(min(there, default=0), _number(least or 0, where + bounds[0]))
+            given = min(there) if there else 0 if least is not None else 1
+            found = max(given, _number(least or 0, where + bounds[0]))
             # An API may state "any number" by the largest one.
             numbers.append(min(found, most) if isinstance(most, int) else found)
         else:
-            numbers.append(min(there, default=1))
-    return min(math.prod(numbers), _MOST_PODS)
+            numbers.append(min(there))
+    return numbers
 
 
 def _number(value: Any, path: str) -> int:
@@ -190,19 +326,116 @@ def _holds(when: When, entry: Content, content: Content) -> bool:
     return value == when.value if when.value else bool(value)
 
 
-def _first(entry: Content, content: Content, paths: str) -> Any:
-    found = (_look(entry, content, path) for path in paths.split(","))
-    return next((value for value in found if value is not None), None)
-
-
 def _look(entry: Content, content: Content, path: str) -> Any:
     """Return what a path leads to, from the object or from one of its entries; None if nothing."""
     if not path:
         return None
-    return _at(content if path.startswith(("spec.", "status.")) else entry, path)
+    return _at(content if path.startswith(_OF_OBJECT) else entry, path)
 
 
 def _at(content: Any, path: str) -> Any:
     for step in path.split("."):
-        content = content.get(step) if isinstance(content, Mapping) else None
+        name, bracket, condition = step.partition("[")
+        content = content.get(name) if isinstance(content, Mapping) else None
+        if bracket:
+            content = int(_condition(content, condition.rstrip("]")) is not None)
     return content
+
+
+def _condition(conditions: Any, *types: str) -> Content | None:
+    """Return the first condition of one of some types that is true."""
+    found = conditions if isinstance(conditions, (list, tuple)) else ()
+    return next(
+        (
+            one
+            for one in found
+            if isinstance(one, Mapping) and one.get("type") in types and one.get("status") == "True"
+        ),
+        None,
+    )
+
+
+# Status --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a workload is, by its own status.
+
+    :param end: the reason and the message of its end; None before.
+    :param succeeded: whether it ended well.
+    :param ready: the number of pods that are ready, or have succeeded.
+    :param spare: by role, pods that it needs no more.
+    """
+
+    end: tuple[str, str] | None = None
+    succeeded: bool = False
+    ready: int = 0
+    spare: Mapping[str, int] = field(default_factory=dict)
+
+
+def progress_of(
+    kind: WorkloadKind, content: Content, templates: tuple[TemplateOf, ...]
+) -> Progress:
+    """Return how far an object is.
+
+    :param templates: those of the object.
+    """
+    end, succeeded = _end_of(kind.ends, content) if kind.ends is not None else (None, False)
+    ready, spare = sum(_count(_at(content, path)) for path in kind.ready), {}
+    for one in templates:
+        status = _status_of(one, content)
+        for path in one.made.ready:
+            if isinstance(path, When):
+                ready += _holds(path, content, content)
+            else:
+                ready += _count(_at(status, path)) * one.each
+        if one.made.left is not None:
+            # One pod alone is the whole job: it gives nothing back before its end.
+            unneeded = one.count - left_of(one.made, content, one.count) if one.count > 1 else 0
+        else:
+            unneeded = _count(_at(status, one.made.succeeded)) * one.each
+        if unneeded > 0:
+            spare[one.name] = min(unneeded, one.count)
+    if kind.running and _at(content, kind.running):
+        ready = max(ready, sum(one.count for one in templates))
+    return Progress(end, succeeded, ready, spare)
+
+
+def _status_of(template: TemplateOf, content: Content) -> Any:
+    if not template.made.status:
+        return content
+    found = _at(content, template.made.status)
+    if not template.made.each:
+        return found
+    if isinstance(found, Mapping):
+        return found.get(template.own)
+    entries = found if isinstance(found, (list, tuple)) else ()
+    named = (one for one in entries if isinstance(one, Mapping))
+    return next((one for one in named if one.get("name") == template.own), None)
+
+
+def _count(value: Any) -> int:
+    """Return a number of pods, or of what a list has; 0 for anything else."""
+    if isinstance(value, (list, tuple)):
+        return len(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _end_of(ends: Ends, content: Content) -> tuple[tuple[str, str] | None, bool]:
+    """Return reason and message of an object's end, None before, and whether it ended well."""
+    if not ends.state:
+        conditions = _at(content, "status.conditions")
+        found = _condition(conditions, *ends.good, *ends.bad)
+        if found is None:
+            return None, False
+        reason = found.get("reason") or f"Job{found.get('type')}"
+        return (reason, found.get("message") or ""), found.get("type") in ends.good
+    state = _at(content, ends.state)
+    if state not in (*ends.good, *ends.bad):
+        return None, False
+    reason, message = (_at(content, path) if path else "" for path in (ends.reason, ends.message))
+    good = state in ends.good
+    if ends.success is not None:
+        good = _holds(ends.success, content, content)
+    return (reason or state, message or ""), good

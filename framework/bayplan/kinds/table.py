@@ -8,20 +8,25 @@ has one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
 from bayplan.api.objects import Kind, add_kind, remove_kind
 from bayplan.api.operated import OperatedObject
-from bayplan.kinds.kind import PodTemplates, When, WorkloadKind
+from bayplan.kinds.kind import Added, Ends, PodTemplates, When, WorkloadKind
 
 __all__ = ["KINDS_OF_WORKLOADS", "SINGLE_PODS", "register", "rows_of_users", "title_of"]
 
 _KUBEFLOW = "kubeflow.org"
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
+_REPLICA_INDEX = "training.kubeflow.org/replica-index"
 _POLICY = "spec.runPolicy.schedulingPolicy.minAvailable"
+_PRIORITY = "spec.runPolicy.schedulingPolicy.priorityClass"
+_RUNNING = "status.conditions[Running]"
 _JOBSET = "jobset.sigs.k8s.io"
+_INDEX_IN_JOB = "batch.kubernetes.io/job-completion-index"
+_SUSPEND = "spec.suspend"
 _LWS = "leaderworkerset.sigs.k8s.io"
 
 
@@ -34,13 +39,17 @@ def _kubeflow(kind: str, specs: str, *types: str, minimum: tuple[str, ...] = ())
             count=(f"spec.{specs}.{type_}.replicas",),
             labels={_REPLICA_TYPE: "{role}"},
             pod="{object}-{role}-{index}",
+            index=_REPLICA_INDEX,
+            status=f"status.replicaStatuses.{type_}",
+            ready=("active", "succeeded"),
+            succeeded="succeeded",
         )
         for type_ in types
     )
     labels = {
         "training.kubeflow.org/operator-name": f"{kind.lower()}-controller",
         "training.kubeflow.org/job-name": "{object}",
-        "training.kubeflow.org/replica-index": "{index}",
+        _REPLICA_INDEX: "{index}",
     }
     return WorkloadKind(
         _KUBEFLOW,
@@ -48,10 +57,76 @@ def _kubeflow(kind: str, specs: str, *types: str, minimum: tuple[str, ...] = ())
         pods,
         (_POLICY, *minimum),
         suspend="spec.runPolicy.suspend",
+        ends=Ends(("Succeeded",), ("Failed",), by=("chief", "master")),
+        running=_RUNNING,
+        priority=(_PRIORITY,),
         labels=labels,
     )
 
 
+def _ray_pods(spec: str, submitter: When | None = None) -> tuple[PodTemplates, ...]:
+    """Return the head and the worker groups of a Ray cluster whose spec is at a path.
+
+    :param submitter: the condition under which the head has the container that submits the work.
+    """
+    added = [
+        Added(
+            When(f"{spec}.enableInTreeAutoscaling", "true"),
+            _container("autoscaler", "500m", "512Mi"),
+            resources=f"{spec}.autoscalerOptions.resources",
+        ),
+        # A Job with these requests cleans up Redis once the cluster is gone.
+        Added(
+            When(f"{spec}.gcsFaultToleranceOptions.redisAddress"),
+            least={"cpu": "200m", "memory": "256Mi"},
+        ),
+    ]
+    if submitter is not None:
+        added.append(Added(submitter, _SUBMITTER))
+    return (
+        PodTemplates(
+            f"{spec}.headGroupSpec.template",
+            "head",
+            added=tuple(added),
+            labels={"ray.io/node-type": "head"},
+        ),
+        PodTemplates(
+            "template",
+            each=f"{spec}.workerGroupSpecs",
+            name="groupName",
+            count=("replicas", "numOfHosts"),
+            bounds=("minReplicas", "maxReplicas"),
+            least=("minReplicas", "numOfHosts"),
+            absent="suspend",
+            labels={"ray.io/node-type": "worker", "ray.io/group": "{name}"},
+        ),
+    )
+
+
+def _container(
+    name: str, cpu: str, memory: str, most: tuple[str, str] | None = None
+) -> dict[str, Any]:
+    """Return a container as an operator makes it; ``most`` are its limits, where they differ."""
+    limits = dict(zip(("cpu", "memory"), most or (cpu, memory), strict=True))
+    return {
+        "name": name,
+        "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": limits},
+    }
+
+
+_SUBMITTER = _container("ray-job-submitter", "500m", "200Mi", ("1", "1Gi"))
+_RAY_SUBMITTER = PodTemplates(
+    "spec.submitterPodTemplate",
+    "submitter",
+    # Without a cluster of its own, a job submits to one that is somebody else's.
+    only=(When("spec.submissionMode", "K8sJobMode"), When("spec.rayClusterSpec")),
+    default={"spec": {"containers": [_SUBMITTER], "restartPolicy": "Never"}},
+    later=(When("spec.submissionMode", "K8sJobMode"),),
+    labels={"job-name": "{object}"},
+    ready=tuple(
+        When("status.jobStatus", one) for one in ("RUNNING", "SUCCEEDED", "FAILED", "STOPPED")
+    ),
+)
 _ELASTIC = ("spec.elasticPolicy.minReplicas",)
 _TABLE = (
     WorkloadKind(
@@ -63,9 +138,19 @@ _TABLE = (
                 "main",
                 count=("spec.parallelism,spec.completions",),
                 left=("spec.completions", "status.succeeded"),
+                done=("status.completedIndexes", "status.failedIndexes"),
+                index=_INDEX_IN_JOB,
+                ready=(
+                    "status.ready",
+                    "status.succeeded",
+                    "status.uncountedTerminatedPods.succeeded",
+                ),
             ),
         ),
         asked=True,
+        suspend=_SUSPEND,
+        started="status.startTime",
+        ends=Ends(("Complete",), ("Failed",)),
     ),
     WorkloadKind(
         "apps",
@@ -100,8 +185,15 @@ _TABLE = (
                     When("spec.startupPolicy.startupPolicyOrder", "InOrder"),
                 ),
                 labels={f"{_JOBSET}/replicatedjob-name": "{name}"},
+                index=_INDEX_IN_JOB,
+                part=(f"{_JOBSET}/job-index", "replicas"),
+                status="status.replicatedJobsStatus",
+                ready=("ready", "succeeded"),
+                succeeded="succeeded",
             ),
         ),
+        suspend=_SUSPEND,
+        ends=Ends(("Completed",), ("Failed",)),
     ),
     WorkloadKind(
         "leaderworkerset.x-k8s.io",
@@ -151,6 +243,10 @@ _TABLE = (
                 later=(When("spec.launcherCreationPolicy", "WaitForWorkersReady"),),
                 labels={"training.kubeflow.org/job-role": "launcher"},
                 pod="{object}-launcher",
+                index=_REPLICA_INDEX,
+                status="status.replicaStatuses.Launcher",
+                ready=("active", "succeeded"),
+                succeeded="succeeded",
             ),
             PodTemplates(
                 "spec.mpiReplicaSpecs.Worker.template",
@@ -158,10 +254,17 @@ _TABLE = (
                 count=("spec.mpiReplicaSpecs.Worker.replicas",),
                 labels={"training.kubeflow.org/job-role": "worker"},
                 pod="{object}-worker-{index}",
+                index=_REPLICA_INDEX,
+                status="status.replicaStatuses.Worker",
+                ready=("active", "succeeded"),
+                succeeded="succeeded",
             ),
         ),
         (_POLICY,),
         suspend="spec.runPolicy.suspend",
+        ends=Ends(("Succeeded",), ("Failed",), by=("launcher",)),
+        running=_RUNNING,
+        priority=(_PRIORITY,),
         labels={
             "training.kubeflow.org/operator-name": "mpi-operator",
             "training.kubeflow.org/job-name": "{object}",
@@ -171,20 +274,30 @@ _TABLE = (
     WorkloadKind(
         "ray.io",
         "RayCluster",
+        _ray_pods("spec"),
+        suspend=_SUSPEND,
+        ready=("status.readyWorkerReplicas", "status.conditions[HeadPodReady]"),
+    ),
+    WorkloadKind(
+        "ray.io",
+        "RayJob",
         (
-            PodTemplates(
-                "spec.headGroupSpec.template", "head", labels={"ray.io/node-type": "head"}
-            ),
-            PodTemplates(
-                "template",
-                each="spec.workerGroupSpecs",
-                name="groupName",
-                count=("replicas", "numOfHosts"),
-                bounds=("minReplicas", "maxReplicas"),
-                least=("minReplicas", "numOfHosts"),
-                absent="suspend",
-                labels={"ray.io/group": "{name}"},
-            ),
+            *_ray_pods("spec.rayClusterSpec", When("spec.submissionMode", "SidecarMode")),
+            _RAY_SUBMITTER,
+        ),
+        below=True,
+        suspend=_SUSPEND,
+        ends=Ends(
+            ("Complete",),
+            ("Failed",),
+            "status.jobDeploymentStatus",
+            success=When("status.jobStatus", "SUCCEEDED"),
+            reason="status.reason",
+            message="status.message",
+        ),
+        ready=(
+            "status.rayClusterStatus.readyWorkerReplicas",
+            "status.rayClusterStatus.conditions[HeadPodReady]",
         ),
     ),
 )

@@ -68,11 +68,19 @@ class ProfileEntry(_Part):
 
 
 _PATH = r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*"
+_CONDITION = r"(\[[A-Za-z][\w./-]*\])?"
 
 
 def _path(value: str) -> str:
     if not re.fullmatch(_PATH, value):
         raise ValueError(f'expected a path such as spec.template, got "{value[:40]}"')
+    return value
+
+
+def _status_path(value: str) -> str:
+    if not re.fullmatch(_PATH + _CONDITION, value):
+        expected = "a path such as status.ready or status.conditions[Ready]"
+        raise ValueError(f'expected {expected}, got "{value[:40]}"')
     return value
 
 
@@ -96,6 +104,7 @@ def _pattern(*names: str) -> AfterValidator:
 _OfPods = Annotated[str, _pattern("object", "role", "unit", "index")]
 _OfRole = Annotated[str, _pattern("role", "name")]
 _Path = Annotated[str, AfterValidator(_path)]
+_StatusPath = Annotated[str, AfterValidator(_status_path)]
 _Paths = Annotated[str, AfterValidator(_paths)]
 
 
@@ -112,6 +121,17 @@ class WhenEntry(_Part):
     path: str = Field(min_length=1)
     value: str = ""
     annotation: bool = False
+
+
+class EndsEntry(_Part):
+    """How an object of a kind says that it has ended: see :class:`bayplan.kinds.Ends`."""
+
+    good: tuple[str, ...] = ()
+    bad: tuple[str, ...] = ()
+    state: _Path | Literal[""] = ""
+    by: tuple[str, ...] = ()
+    reason: _Path | Literal[""] = ""
+    message: _Path | Literal[""] = ""
 
 
 class PodTemplatesEntry(_Part):
@@ -132,6 +152,10 @@ class PodTemplatesEntry(_Part):
     labels: dict[str, _OfRole] = Field(default_factory=dict)
     pod: _OfPods = ""
     first: int = Field(default=0, ge=0)
+    index: str = ""
+    status: _Path | Literal[""] = ""
+    ready: tuple[_StatusPath, ...] = ()
+    succeeded: _Path | Literal[""] = ""
 
     @pydantic.model_validator(mode="after")
     def _named(self) -> PodTemplatesEntry:
@@ -153,6 +177,10 @@ class WorkloadKindEntry(_Part):
     units: _Path | Literal[""] = ""
     asked: bool = False
     suspend: _Path | Literal[""] = ""
+    ends: EndsEntry | None = None
+    running: _StatusPath | Literal[""] = ""
+    ready: tuple[_StatusPath, ...] = ()
+    priority: tuple[_Path, ...] = ()
     labels: dict[str, _OfPods] = Field(default_factory=dict)
 
 

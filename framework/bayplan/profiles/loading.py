@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pydantic
 from pydantic.alias_generators import to_camel
 
 from bayplan.api.pod import DEFAULT_SCHEDULER
@@ -21,7 +22,7 @@ from bayplan.dialects.koordinator.gangs import CoschedulingArgs
 from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.documents import Document, Text, parse_documents, read_text
 from bayplan.inputs.validated import validated
-from bayplan.kinds import PodTemplates, When, WorkloadKind, register
+from bayplan.kinds import Ends, PodTemplates, When, WorkloadKind, register
 from bayplan.plugin.base import Args
 from bayplan.plugin.contract import hook_names
 from bayplan.plugin.plugin import Plugin
@@ -29,6 +30,7 @@ from bayplan.profiles.configuration import (
     Configuration,
     PluginConfig,
     PluginSet,
+    PodTemplatesEntry,
     ProfileEntry,
     WorkloadKindEntry,
 )
@@ -251,12 +253,18 @@ def _row_of(entry: WorkloadKindEntry) -> WorkloadKind:
         )
         for one in entry.pods
     )
-    return WorkloadKind(**{**given, "name": entry.kind, "pods": pods})
+    ends = Ends(**dict(entry.ends)) if entry.ends is not None else None
+    return WorkloadKind(**{**given, "name": entry.kind, "pods": pods, "ends": ends})
 
 
-_POD_FIELDS = tuple(field.name for field in dataclasses.fields(PodTemplates))
+def _shared(row: type, entry: type[pydantic.BaseModel]) -> tuple[str, ...]:
+    """Return the fields that users may give to a part of a row."""
+    return tuple(one.name for one in dataclasses.fields(row) if one.name in entry.model_fields)
+
+
+_POD_FIELDS = _shared(PodTemplates, PodTemplatesEntry)
 _ROW_FIELDS = tuple(
-    field.name for field in dataclasses.fields(WorkloadKind) if field.name not in ("name", "pods")
+    name for name in _shared(WorkloadKind, WorkloadKindEntry) if name not in ("pods", "ends")
 )
 
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 
 from bayplan.api import ApiObject, KueueWorkload, LocalQueue, kind_of
 from bayplan.api.object_key import object_key
-from bayplan.dialects.queued_jobs import QUEUE_LABEL, QUEUED_KINDS, QueuedJob, queued_job
+from bayplan.dialects.queued_jobs import QUEUE_LABEL, QueuedJob, queued_job, queued_kinds
 from bayplan.dialects.reading import timestamp
+from bayplan.kinds import KINDS_OF_WORKLOADS
 from bayplan.queues.workload_waits import QUOTA_RESERVED, waits_since
 from bayplan.snapshot import Snapshot
 
 __all__ = ["HeldJob", "HeldJobs"]
-
-_KINDS = frozenset(("Job", "JobSet", "PyTorchJob", "RayCluster", "RayJob"))
-"""Owners of jobs that wait in their place."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +54,14 @@ class HeldJobs:
         self._workloads: dict[Key, KueueWorkload] = {}
         for workload in snapshot.objects(KueueWorkload).values():
             self._see_workload(None, workload)
-        for type_ in QUEUED_KINDS:
+        for type_ in queued_kinds():
             for job in snapshot.objects(type_).values():
                 self._see_job(None, job)
         if changed is not None:
             self._changed = changed
             snapshot.on_object(KueueWorkload, self._see_workload)
             snapshot.on_object(LocalQueue, self._see_queue)
-            for type_ in QUEUED_KINDS:
+            for type_ in queued_kinds():
                 snapshot.on_object(type_, self._see_job)
 
     def all(self) -> Iterator[HeldJob]:
@@ -108,7 +106,9 @@ class HeldJobs:
         workload = self._workloads.get((job.kind, job.key))
         since = timestamp(meta.creation_timestamp) if workload is None else waits_since(workload)
         why = _reported(workload) if workload is not None else "not tried yet"
-        if queue is None:
+        if job.problem:
+            why = job.problem
+        elif queue is None:
             why = f'there is no LocalQueue "{name}" in namespace "{meta.namespace}"'
         pods = sum(job.counts.values())
         in_queue = "" if queue is None else f"kueue/{queue.spec.cluster_queue}"
@@ -117,8 +117,10 @@ class HeldJobs:
 
 def _names_queue(obj: ApiObject) -> bool:
     """Tell whether a job itself is queued, not as a part of another one."""
-    owners = obj.metadata.owner_references
-    owned = any(owner.controller and owner.kind in _KINDS for owner in owners)
+    owners = (one for one in obj.metadata.owner_references if one.controller)
+    kinds = ((one.api_version.rpartition("/")[0], one.kind) for one in owners)
+    # Such an owner waits in its place.
+    owned = any((row := KINDS_OF_WORKLOADS.get(kind)) and row.suspend for kind in kinds)
     return QUEUE_LABEL in obj.metadata.labels and not owned
 
 

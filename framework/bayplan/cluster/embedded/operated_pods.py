@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import KINDS, Pod, kind_of
 from bayplan.api.objects import DecodeError, decode_part
 from bayplan.api.operated import OperatedObject
 from bayplan.api.pod import PodTemplate
 from bayplan.cluster.embedded.children import Children, PodOverrides, Template
+from bayplan.cluster.embedded.operated_status import status_of
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import InputError
-from bayplan.kinds import KINDS_OF_WORKLOADS, PodPlan, pods_of
+from bayplan.kinds import KINDS_OF_WORKLOADS, PodPlan, pods_of, progress_of, roles_of
 
 __all__ = ["OperatedPodsController", "operated"]
 
@@ -25,7 +28,10 @@ def operated(group: str, name: str) -> type[OperatedObject] | None:
 
 
 class OperatedPodsController:
-    """Creates the pods of such workloads, replaces those that failed, and deletes the others."""
+    """Creates the pods of such workloads, replaces those that failed, and deletes the others.
+
+    It writes their status as far as the table of kinds says how they end.
+    """
 
     def __init__(self, cluster: MemoryCluster, children: Children) -> None:
         self._cluster = cluster
@@ -34,15 +40,24 @@ class OperatedPodsController:
     def reconcile(self, owner: OperatedObject) -> None:
         """Bring the pods of a workload in line with it."""
         kind = kind_of(owner)
+        row = KINDS_OF_WORKLOADS[kind.group, kind.name]
         content: dict[str, Any] = msgspec.to_builtins(owner)
         try:
-            plans = {
-                plan.name: plan
-                for plan in pods_of(KINDS_OF_WORKLOADS[kind.group, kind.name], content)
-            }
+            plans = {plan.name: plan for plan in pods_of(row, content)}
+            roles = roles_of(row, content)
         except ValueError as exc:
             self._cluster.report(owner, InputError(str(exc)))
             return
+        if progress_of(row, content, ()).end is not None:
+            return
+        self._bring_in_line(owner, plans)
+        pods = self._children.pods(owner) if plans else ()
+        now = self._cluster.timestamp()
+        status = status_of(row, owner.status, roles, pods, now) if plans else owner.status
+        if status != owner.status:
+            self._cluster.update(replace(owner, status=status))
+
+    def _bring_in_line(self, owner: OperatedObject, plans: Mapping[str, PodPlan]) -> None:
         taken = set()
         for pod in self._children.pods(owner):
             if pod.metadata.name not in plans or _is_to_be_replaced(pod):

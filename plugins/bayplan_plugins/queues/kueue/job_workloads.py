@@ -28,9 +28,9 @@ from bayplan.api.objects import KINDS
 from bayplan.api.pod import PodTemplate
 from bayplan.dialects.queued_jobs import (
     QUEUE_LABEL,
-    QUEUED_KINDS,
     QueuedJob,
     queued_job,
+    queued_kinds,
     sized_by,
 )
 from bayplan_plugins.queues.kueue.conditions import is_true
@@ -82,7 +82,7 @@ class JobWorkloads:
         self._reported: dict[str, _Reported] = {}
         self.reported = False
         """Whether others have written into a Workload since this was reset."""
-        for type_ in QUEUED_KINDS:
+        for type_ in queued_kinds():
             handle.snapshot.on_object(type_, self._job_changed)
         handle.snapshot.on_object(KueueWorkload, self._workload_changed)
 
@@ -93,15 +93,16 @@ class JobWorkloads:
         assert obj is not None, "a change is of something"
         place = type(obj), object_key(obj)
         before = self._home_at.get(place)
-        after = home_of(obj) if new is not None and self._waits(new) else None
+        job = self._read(obj) if new is not None and self._waits(new) else None
+        after = home_of(obj) if job is not None and not job.problem else None
         if before is not None and before != after:
             self.jobs.pop(before, None)
             self._home_at.pop(place)
             self.changed[before] = None
-        if after is not None:
+        if job is not None and after is not None:
             self._home_at[place] = after
             self._of_owner[obj.metadata.uid] = after
-            self.jobs[after] = self._read(obj)
+            self.jobs[after] = job
             self.changed[after] = None
             self._uids[after] = obj.metadata.uid
             for key in self._slices.setdefault(obj.metadata.uid, {}):
@@ -227,7 +228,7 @@ class JobWorkloads:
                 return known
             group = owner.api_version.rpartition("/")[0]
             kind = KINDS.get((group, owner.kind))
-            if kind is None or kind.type not in QUEUED_KINDS:
+            if kind is None or kind.type not in queued_kinds():
                 return None
             key = f"{metadata.namespace}/{owner.name}"
             found = self._handle.snapshot.objects(kind.type).get(key)
@@ -307,7 +308,10 @@ class JobWorkloads:
         meta = job.obj.metadata
         longest = meta.labels.get(_LONGEST_TIME, "")
         return KueueWorkloadSpec(
-            tuple(PodSet(one.name, one.template, one.count, one.least) for one in job.pods),
+            tuple(
+                PodSet(one.name, one.template, one.count, one.least, one.topology)
+                for one in job.pods
+            ),
             meta.labels[QUEUE_LABEL],
             priority=self._priority(job),
             maximum_execution_time_seconds=int(longest) if longest.isdecimal() else None,
@@ -319,6 +323,9 @@ class JobWorkloads:
         chosen = self._handle.snapshot.objects(WorkloadPriorityClass).get(name)
         if chosen is not None:
             return chosen.value
+        if job.priority:
+            classes = self._handle.snapshot.objects(PriorityClass)
+            return classes[job.priority].value if job.priority in classes else 0
         return max((self._pod_priority(one.template) for one in job.pods), default=0)
 
 

@@ -113,8 +113,8 @@ class JobWrites:
         """Change a suspended job; its templates are fixed as long as it counts as started."""
         if not fields:
             return
-        if job.state.started:
-            removed: dict[str, Any] = dict.fromkeys(job.state.started)
+        if job.started:
+            removed: dict[str, Any] = dict.fromkeys(job.started)
             self._patch(key, job, removed, "status")
         self._patch(key, job, fields)
 

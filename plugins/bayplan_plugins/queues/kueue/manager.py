@@ -16,7 +16,7 @@ from bayplan import Handle
 from bayplan.api import ApiObject, ClusterQueue, KueueWorkload
 from bayplan.api.lease import Lease
 from bayplan.dialects.kueue import MANAGER_LEASE
-from bayplan.dialects.queued_jobs import QUEUED_KINDS, QueuedJob
+from bayplan.dialects.queued_jobs import QueuedJob, queued_kinds
 from bayplan_plugins.queues.kueue.conditions import is_true
 from bayplan_plugins.queues.kueue.job_slices import home_of, is_own
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
@@ -66,7 +66,7 @@ class KueueManager:
         snapshot.on_object(KueueWorkload, self._workload_changed)
         snapshot.on_object(ClusterQueue, self._queue_changed)
         snapshot.on_object(Lease, self._lease_changed)
-        for type_ in QUEUED_KINDS:
+        for type_ in queued_kinds():
             snapshot.on_object(type_, self._job_changed)
 
     # Evidence ----------------------------------------------------------------------------

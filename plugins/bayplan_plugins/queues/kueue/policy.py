@@ -19,7 +19,7 @@ from bayplan.api import (
 from bayplan.api.definition import same_definition
 from bayplan.api.queue import Amounts, Queue
 from bayplan.cluster.protocol import Event, PatchStatus
-from bayplan.dialects.queued_jobs import QUEUED_KINDS
+from bayplan.dialects.queued_jobs import queued_kinds
 from bayplan.naming import counted
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.report import PendingJob
@@ -47,11 +47,8 @@ __all__ = ["KueueArgs", "KueuePolicy"]
 
 _LOCAL = "LocalQueue "
 _BY_PROFILE = "the profile leaves the ClusterQueues to Kueue's manager (kueue: null)"
-_FOLLOWED = {
-    *(type_.__name__ for type_ in QUEUED_KINDS),
-    *("Pod", "ReplicaSet", "StatefulSet", "LeaderWorkerSet"),
-}
-"""The kinds of jobs that are followed themselves or by their pods."""
+_BY_PODS = frozenset(("Pod", "ReplicaSet", "StatefulSet", "LeaderWorkerSet"))
+"""The kinds of jobs that are followed by their pods."""
 _TICK_SECONDS = 1.0
 _MOST_ROUNDS = 8
 """Rounds of cycles in one go, each of which lets victims go that have no pods on nodes."""
@@ -201,7 +198,8 @@ class KueuePolicy:
         """Tell whether a Workload holds quota for a job of a kind that bayplan does not follow."""
         owners = workload.metadata.owner_references
         kind = next((one.kind for one in owners if one.controller), "")
-        return bool(kind) and kind not in _FOLLOWED and has_quota(workload)
+        followed = any(type_.__name__ == kind for type_ in queued_kinds())
+        return bool(kind) and not followed and kind not in _BY_PODS and has_quota(workload)
 
     def queue_of(self, pod: PodInfo) -> str | None:
         """Return the ClusterQueue of the LocalQueue that a pod's label, or its job's, names."""

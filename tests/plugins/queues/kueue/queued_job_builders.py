@@ -127,8 +127,26 @@ def _ray_job(name: str) -> dict[str, Any]:
     return {"apiVersion": "ray.io/v1", "kind": "RayJob", "spec": spec}
 
 
+def _kubeflow(kind: str, specs: str, version: str = "v1", **counts: int) -> Any:
+    """Return what makes a job of replicas of some types, of which each asks for a GPU."""
+
+    def make(name: str) -> dict[str, Any]:
+        replicas = {
+            type_: {"replicas": count, "template": _template(1)} for type_, count in counts.items()
+        }
+        spec = {specs: replicas, "runPolicy": {"suspend": True}}
+        return {"apiVersion": f"kubeflow.org/{version}", "kind": kind, "spec": spec}
+
+    return make
+
+
 KINDS = {
     "Job": _job,
+    "JAXJob": _kubeflow("JAXJob", "jaxReplicaSpecs", Worker=3),
+    "MPIJob": _kubeflow("MPIJob", "mpiReplicaSpecs", "v2beta1", Launcher=1, Worker=2),
+    "PaddleJob": _kubeflow("PaddleJob", "paddleReplicaSpecs", Master=1, Worker=2),
+    "TFJob": _kubeflow("TFJob", "tfReplicaSpecs", Chief=1, PS=1, Worker=1),
+    "XGBoostJob": _kubeflow("XGBoostJob", "xgbReplicaSpecs", Master=1, Worker=2),
     "JobSet": _job_set,
     "PyTorchJob": _pytorch_job,
     "RayCluster": _ray_cluster,

@@ -14,7 +14,7 @@ from tests.plugins.queues.kueue.queued_job_builders import (
 )
 
 from bayplan.api import ApiObject, Pod
-from bayplan.dialects.queued_jobs import QUEUED_KINDS, queued_job
+from bayplan.dialects.queued_jobs import queued_job, queued_kinds
 from bayplan.testing import Cluster, make_node, make_object
 
 GPU = "nvidia.com/gpu"
@@ -46,7 +46,7 @@ def world() -> list[ApiObject]:
 
 
 def suspended(cluster: Cluster, kind: str) -> dict[str, bool]:
-    (type_,) = (one for one in QUEUED_KINDS if one.__name__ == kind)
+    (type_,) = (one for one in queued_kinds() if one.__name__ == kind)
     return {one.metadata.name: queued_job(one).suspended for one in cluster.api.list(type_)}
 
 
@@ -61,7 +61,7 @@ def gpus(cluster: Cluster) -> int:
 
 
 def test_every_kind_is_tried() -> None:
-    assert {one.__name__ for one in QUEUED_KINDS} == KINDS.keys()
+    assert {one.__name__ for one in queued_kinds()} == KINDS.keys()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,7 +77,7 @@ def test_a_job_waits_runs_where_its_flavor_is_and_makes_way(kind: str) -> None:
     cluster.advance(120.0)
     assert suspended(cluster, kind) == {"a": True, "b": True, "c": False}
     assert gpus(cluster) == 3
-    (type_,) = (one for one in QUEUED_KINDS if one.__name__ == kind)
+    (type_,) = (one for one in queued_kinds() if one.__name__ == kind)
     first = cluster.api.get(type_, "default/a")
     assert first is not None
     assert not any(pods.template.spec.node_selector for pods in queued_job(first).pods)
@@ -97,7 +97,12 @@ def test_a_workload_has_a_pod_set_for_each_template(kind: str) -> None:
         == {
             "Job": {"main": 3},
             "JobSet": {"driver": 1, "workers": 3},
+            "JAXJob": {"worker": 3},
+            "MPIJob": {"launcher": 1, "worker": 2},
+            "PaddleJob": {"master": 1, "worker": 2},
             "PyTorchJob": {"master": 1, "worker": 2},
+            "TFJob": {"chief": 1, "ps": 1, "worker": 1},
+            "XGBoostJob": {"master": 1, "worker": 2},
             "RayCluster": ray,
             "RayJob": {**ray, "submitter": 1},
         }[kind]
