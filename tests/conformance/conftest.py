@@ -24,6 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="cases of queues of Volcano, Koordinator, KAI and Kueue; may be given several times",
     )
     parser.addoption(
+        "--kind-vectors",
+        action="append",
+        help="cases of what kinds of workloads mean; may be given several times",
+    )
+    parser.addoption(
         "--fraction-vectors",
         action="append",
         help="cases of shares of GPUs of HAMi, Koordinator and KAI; may be given several times",
@@ -35,6 +40,7 @@ _SYSTEMS = {
     "test_hami_share_vectors.py": "HAMi, shares",
     "test_kai_queue_vectors.py": "KAI, tables",
     "test_kai_scenario_vectors.py": "KAI, scenarios",
+    "test_kind_vectors.py": "kinds of workloads",
     "test_koordinator_device_vectors.py": "Koordinator, devices",
     "test_koordinator_quota_vectors.py": "Koordinator, quotas",
     "test_kueue_vectors.py": "Kueue",
@@ -45,7 +51,8 @@ _OUTCOMES = ("passed", "failed", "xfailed", "skipped")
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
     """Print how many cases pass, system by system, and for what reasons the others do not."""
-    given = config.getoption("--queue-vectors") or config.getoption("--fraction-vectors")
+    options = ("--queue-vectors", "--fraction-vectors", "--kind-vectors")
+    given = any(config.getoption(one) for one in options)
     named = given or any("conformance" in one for one in config.args)
     counts: dict[str, Counter[str]] = {}
     reasons: Counter[tuple[str, str, str]] = Counter()

@@ -22,7 +22,7 @@ from tests.controlplane.live_cluster import EVENTS, Content, LiveCluster
 from tests.controlplane.plane import SECONDS, ControlPlane, wait_until
 from tests.live.audit import Permission, permissions
 from tests.live.deployed import DEPLOY, documents
-from tests.plugins.queues.kueue.queued_job_builders import suspended_content
+from tests.plugins.queues.kueue.queued_job_builders import runtime, suspended_content
 from tests.resizing.elastic_builders import ELASTIC
 
 from bayplan.api import (
@@ -162,6 +162,8 @@ from bayplan.topology.machine.readers.machinefile import known_machine, known_ma
 from bayplan_dra.driver.kubernetes_api import KubernetesApi
 from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
 from bayplan_dra.driver.publish.publisher import Publisher
+from bayplan_plugins.queues.kueue.injection import started_fields
+from bayplan_plugins.queues.kueue.pod_set_info import PodSetInfo
 
 Obj = TypeVar("Obj", bound=ApiObject)
 Result = TypeVar("Result")
@@ -722,27 +724,35 @@ def test_a_job_that_runs_is_suspended_and_gets_its_template_back(
 
 
 @needs(
+    "patch jaxjobs.kubeflow.org",
     "patch jobsets.jobset.x-k8s.io",
+    "patch mpijobs.kubeflow.org",
+    "patch paddlejobs.kubeflow.org",
     "patch pytorchjobs.kubeflow.org",
     "patch rayclusters.ray.io",
     "patch rayjobs.ray.io",
+    "patch rayservices.ray.io",
+    "patch tfjobs.kubeflow.org",
+    "patch trainjobs.trainer.kubeflow.org",
+    "patch xgboostjobs.kubeflow.org",
 )
 def test_every_kind_of_job_is_resumed(wire: Wire, real: LiveCluster) -> None:
+    real.apply([runtime()])
     for type_ in queued_kinds():
         kind = type_.__name__
         if kind == "Job":
             continue
         real.apply([suspended_content(kind, "x")])
-        found = queued_job(wire.get(type_, "default/x"))
-        chosen = {
-            f"{one.pointer}/spec/nodeSelector": {"kind": "b"} for one in found.pods if one.pointer
-        }
-        fields = {**chosen, **found.resume}
+        found = queued_job(wire.get(type_, "default/x"), wire.get)
+        own = [PodSetInfo.of(one.content) for one in found.pods]
+        added = [PodSetInfo(node_selector={"kind": "b"}, labels={"a": "b"})] * len(own)
+        fields = started_fields(found, own, added, [None] * len(own))
         wire.carry_out(PatchFields(type_, "default/x", found.obj.metadata.uid, fields))
-        after = queued_job(wire.get(type_, "default/x"))
+        after = queued_job(wire.get(type_, "default/x"), wire.get)
         assert not after.suspended
-        selectors = [one.template.spec.node_selector for one in after.pods if one.pointer]
-        assert selectors == [{"kind": "b"}] * len(chosen)
+        templates = [one.template for one in after.pods]
+        assert [one.metadata.labels.get("a") for one in templates] == ["b"] * len(own)
+        assert [one.spec.node_selector for one in templates] == [{"kind": "b"}] * len(own)
 
 
 @needs(

@@ -32,7 +32,7 @@ from tests.live.deployed import (
 )
 from tests.live.stage import Stage, stage
 from tests.plugins.queues.kueue.queued_job_builders import KINDS as SUSPENDED
-from tests.plugins.queues.kueue.queued_job_builders import suspended_content
+from tests.plugins.queues.kueue.queued_job_builders import runtime, suspended_content
 from tests.resizing.elastic_builders import ELASTIC
 
 from bayplan.api import ApiObject, Job, ObjectMeta, Pod, ResourceClaim, VolcanoPodGroup
@@ -604,6 +604,7 @@ async def suspended_jobs_get_quota(audit: Audit) -> None:
         assert sorted(counts) == [1, 2]
         for name in ("low", "high"):
             made.cluster.delete(Job, f"default/{name}")
+        made.create(make_object(runtime()))
         for kind in sorted(SUSPENDED.keys() - {"Job"}):
             made.create(make_object(suspended_content(kind, "x")))
             await made.run_out()

@@ -39,12 +39,16 @@ from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, 
 from bayplan.api.node import Node
 from bayplan.api.numa import NodeResourceTopology
 from bayplan.api.operated import (
+    ClusterTrainingRuntime,
     JAXJob,
     LeaderWorkerSet,
     MPIJob,
     OperatedObject,
     PaddleJob,
+    RayService,
     TFJob,
+    TrainingRuntime,
+    TrainJob,
     XGBoostJob,
 )
 from bayplan.api.pod import Pod
@@ -231,6 +235,16 @@ _KINDS = (
     Kind("kubeflow.org", "TFJob", ("v1",), TFJob),
     Kind("kubeflow.org", "XGBoostJob", ("v1",), XGBoostJob),
     Kind("kubeflow.org", "PaddleJob", ("v1",), PaddleJob),
+    Kind("trainer.kubeflow.org", "TrainJob", ("v1alpha1",), TrainJob),
+    Kind("trainer.kubeflow.org", "TrainingRuntime", ("v1alpha1",), TrainingRuntime),
+    Kind(
+        "trainer.kubeflow.org",
+        "ClusterTrainingRuntime",
+        ("v1alpha1",),
+        ClusterTrainingRuntime,
+        namespaced=False,
+    ),
+    Kind("ray.io", "RayService", ("v1",), RayService),
     Kind("kubeflow.org", "JAXJob", ("v1",), JAXJob),
     Kind("kubeflow.org", "MPIJob", ("v2beta1", "v1"), MPIJob),
     Kind("leaderworkerset.x-k8s.io", "LeaderWorkerSet", ("v1",), LeaderWorkerSet),

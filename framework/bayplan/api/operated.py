@@ -10,12 +10,16 @@ from typing import Any
 from bayplan.api.meta import ApiStruct, ObjectMeta
 
 __all__ = [
+    "ClusterTrainingRuntime",
     "JAXJob",
     "LeaderWorkerSet",
     "MPIJob",
     "OperatedObject",
     "PaddleJob",
+    "RayService",
     "TFJob",
+    "TrainJob",
+    "TrainingRuntime",
     "XGBoostJob",
 ]
 
@@ -46,6 +50,22 @@ class JAXJob(OperatedObject, frozen=True):
 
 class MPIJob(OperatedObject, frozen=True):
     """kubeflow.org MPIJob: v2beta1 of the MPI operator, v1 of the training operator."""
+
+
+class RayService(OperatedObject, frozen=True):
+    """ray.io/v1 RayService: a Ray cluster that serves, and the next one while it changes."""
+
+
+class TrainJob(OperatedObject, frozen=True):
+    """trainer.kubeflow.org/v1alpha1 TrainJob."""
+
+
+class TrainingRuntime(OperatedObject, frozen=True):
+    """trainer.kubeflow.org/v1alpha1 TrainingRuntime: the JobSet of its TrainJobs."""
+
+
+class ClusterTrainingRuntime(OperatedObject, frozen=True):
+    """trainer.kubeflow.org/v1alpha1 ClusterTrainingRuntime: one for all namespaces."""
 
 
 class LeaderWorkerSet(OperatedObject, frozen=True):

@@ -161,7 +161,7 @@ def topology_request_of(
     required, preferred = levels[_REQUIRED], "" if levels[_REQUIRED] else levels[_PREFERRED]
     constrained = bool(required or preferred)
     text, size = annotations.get(_SLICES), annotations.get(_SLICE_SIZE, "")
-    level = annotations.get(_SLICE_LEVEL, "")
+    level = annotations.get(_SLICE_LEVEL, "") if is_index(size) else ""
     layers = _slice_layers(text) if text is not None else ()
     request = PodSetTopologyRequest(
         required=required,
@@ -170,7 +170,7 @@ def topology_request_of(
         pod_index_label=index,
         pod_set_group_name=annotations.get(_SET_GROUP, "") if constrained else "",
         pod_set_slice_required_topology=level,
-        pod_set_slice_size=int(size) if level and is_index(size) else None,
+        pod_set_slice_size=int(size) if level else None,
         sub_group_index_label=part[0] if part is not None else "",
         sub_group_count=part[1] if part is not None else None,
         slices=tuple(TopologyConstraint(one.layer, one.size) for one in layers),

@@ -6,7 +6,7 @@ pod templates; the table of kinds says where these are, and how far a job is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,9 +15,12 @@ import msgspec
 from bayplan.api import KINDS, ApiObject, Job, JobSet, RayCluster, RayJob
 from bayplan.api.kueue import PodSetTopologyRequest
 from bayplan.api.objects import decode_part, kind_of
+from bayplan.api.operated import ClusterTrainingRuntime, TrainingRuntime, TrainJob
 from bayplan.api.pod import PodTemplate
 from bayplan.api.workloads import JobSpec
 from bayplan.dialects.kueue import topology_request_of
+from bayplan.dialects.reading import is_index
+from bayplan.dialects.train_jobs import job_set_of, runtime_name
 from bayplan.kinds import (
     KINDS_OF_WORKLOADS,
     Progress,
@@ -31,6 +34,7 @@ __all__ = [
     "ELASTIC_ANNOTATION",
     "QUEUE_LABEL",
     "SCALE_UP_ANNOTATION",
+    "Find",
     "JobPods",
     "QueuedJob",
     "can_be_sliced",
@@ -64,7 +68,8 @@ class JobPods:
     """The pods of one template.
 
     :param content: the template as JSON, as its operator makes pods of it.
-    :param pointer: the JSON pointer of the template in the job, "" where it is not in it.
+    :param pointer: the JSON pointer of the template in the job.
+    :param absent: whether the job leaves the template out.
     :param labels: labels that its pods have, beyond the template's.
     :param count_pointers: where the number of pods stands, if the job may run with fewer.
     :param least: the number of pods that it can run with.
@@ -83,6 +88,7 @@ class JobPods:
     least: int | None = None
     whole: int = 1
     kept: Mapping[str, str] = field(default_factory=dict)
+    absent: bool = False
     topology: PodSetTopologyRequest | None = None
 
 
@@ -96,6 +102,7 @@ class QueuedJob:
     :param started: the fields of the status to remove so that the templates may change.
     :param priority: the name of the priority class of its pods; "" without one.
     :param problem: why it cannot be queued.
+    :param content: the job as JSON.
     """
 
     obj: ApiObject
@@ -107,6 +114,7 @@ class QueuedJob:
     started: tuple[str, ...] = ()
     priority: str = ""
     problem: str = ""
+    content: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -175,27 +183,54 @@ def queued_kinds() -> tuple[type[ApiObject], ...]:
     return tuple(kind.type for kind in found if kind is not None)
 
 
-def queued_job(obj: ApiObject) -> QueuedJob:
+Find = Callable[[type[ApiObject], str], ApiObject | None]
+"""Returns the object of a type with a key, None if it is not there."""
+
+
+def queued_job(obj: ApiObject, find: Find = lambda type_, key: None) -> QueuedJob:
     """Return what a queue has to know of a job of one of ``queued_kinds``.
 
     The pod sets have the names that Kueue gives them.
+
+    :param find: where the runtimes of TrainJobs are.
     """
     kind = kind_of(obj)
     content = msgspec.to_builtins(obj, enc_hook=lambda quantity: quantity.text)
-    return read_job(KINDS_OF_WORKLOADS[kind.group, kind.name], content, obj)
+    made = _job_set_by(content, find) if isinstance(obj, TrainJob) else None
+    return read_job(KINDS_OF_WORKLOADS[kind.group, kind.name], content, obj, made)
 
 
-def read_job(row: WorkloadKind, content: Mapping[str, Any], obj: ApiObject) -> QueuedJob:
+def _job_set_by(content: Mapping[str, Any], find: Find) -> Mapping[str, Any] | None:
+    """Return the JobSet of a TrainJob, None where its runtime is not there."""
+    kind, name = runtime_name(content)
+    if kind == "TrainingRuntime":
+        namespace = (content.get("metadata") or {}).get("namespace", "")
+        runtime = find(TrainingRuntime, f"{namespace}/{name}")
+    else:
+        runtime = find(ClusterTrainingRuntime, name)
+    return job_set_of(content, msgspec.to_builtins(runtime)) if runtime is not None else None
+
+
+def read_job(
+    row: WorkloadKind,
+    content: Mapping[str, Any],
+    obj: ApiObject,
+    made: Mapping[str, Any] | None = None,
+) -> QueuedJob:
     """Return what a queue has to know of a job.
 
     :param content: the job as JSON; :param obj: the same, as bayplan reads it.
+    :param made: the JobSet that it makes, of a TrainJob.
     """
     found: tuple[TemplateOf, ...] = ()
     pods: tuple[JobPods, ...] = ()
     problem = ""
+    if isinstance(obj, TrainJob) and made is None:
+        problem = "its {} {} is not there".format(*runtime_name(content))
     try:
-        found = tuple(templates_of(row, content))
-        pods = tuple(_job_pods(row, one, content, obj) for one in found)
+        of = KINDS_OF_WORKLOADS["jobset.x-k8s.io", "JobSet"] if made is not None else row
+        found = tuple(templates_of(of, made if made is not None else content))
+        pods = tuple(_job_pods(row, one, obj) for one in found)
     except ValueError as exc:
         problem = str(exc)
     started = row.started and _value(content, row.started) is not None
@@ -209,12 +244,11 @@ def read_job(row: WorkloadKind, content: Mapping[str, Any], obj: ApiObject) -> Q
         ("/" + row.started.replace(".", "/"),) if started else (),
         _priority_of(row, content, found),
         problem,
+        content,
     )
 
 
-def _job_pods(
-    row: WorkloadKind, one: TemplateOf, content: Mapping[str, Any], obj: ApiObject
-) -> JobPods:
+def _job_pods(row: WorkloadKind, one: TemplateOf, obj: ApiObject) -> JobPods:
     template = one.template
     annotations = (template.get("metadata") or {}).get("annotations") or {}
     least: int | None = None
@@ -222,7 +256,7 @@ def _job_pods(
     kept: dict[str, str] = {}
     if row.name == "Job" and row.group == "batch":
         template, kept = _without_controllers_labels(template)
-        least = _least_of(obj, one.count)
+        least = _least_of(obj)
         pointers = _sizes_of(obj) if least is not None else ()
     return JobPods(
         one.name,
@@ -235,6 +269,7 @@ def _job_pods(
         least,
         one.each if one.made.bounds is not None else 1,
         kept,
+        one.absent,
         topology_request_of(annotations, one.made.index, _parts_of(one)),
     )
 
@@ -262,11 +297,11 @@ def _without_controllers_labels(
     return {**template, "metadata": meta}, added
 
 
-def _least_of(obj: ApiObject, wanted: int) -> int | None:
-    """Return the number of pods with which a Job says it can run."""
+def _least_of(obj: ApiObject) -> int | None:
+    """Return the number of pods with which a Job says it can run, which may be all of them."""
     # What was admitted of an elastic job is what it asks for: no fewer pods.
     text = "" if _is_elastic(obj) else obj.metadata.annotations.get(_LEAST, "")
-    return int(text) if text.isdecimal() and 0 < int(text) < wanted else None
+    return int(text) if is_index(text) and int(text) else None
 
 
 def _sizes_of(obj: ApiObject) -> tuple[str, ...]:
@@ -304,8 +339,10 @@ def _field(content: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     return {"/" + "/".join(steps): value}
 
 
-def sized_by(job: QueuedJob, cluster: RayCluster) -> QueuedJob:
-    """Return an elastic Ray job with the size that Ray's autoscaler gave its cluster."""
+def sized_by(job: QueuedJob, cluster: RayCluster | None) -> QueuedJob:
+    """Return a job, an elastic one with the size that Ray's autoscaler gave its cluster."""
+    if cluster is None or not job.elastic or cluster.metadata.deletion_timestamp is not None:
+        return job
     counts = {
         group.group_name.lower(): group.wanted * group.num_of_hosts
         for group in cluster.spec.worker_group_specs

@@ -62,7 +62,7 @@ def pods_to_come(snapshot: Snapshot, kind: str, key: str) -> list[Pod]:
     for type_ in queued_kinds():
         found = snapshot.objects(type_).get(key)
         if found is not None and kind_of(found).name == kind:
-            job = queued_job(found)
+            job = queued_job(found, lambda of, at: snapshot.objects(of).get(at))
             return [pod for one in job.pods for pod in [_pod(found.metadata, one)] * one.count]
     return []
 

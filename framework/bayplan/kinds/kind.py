@@ -84,11 +84,13 @@ class PodTemplates:
         absent or 0, all are needed.
     :param left: the paths of how often the role's pods have to succeed, and how often they did: not
         more of them are needed than are left.
-    :param done: the paths of lists of indexes of pods that are not made again, such as
-        "0,2-5", for pods with indexes of their own that count together with ``left``.
+    :param indexed: the condition under which each index has to succeed once, and so ``done``
+        counts in place of the second path of ``left``.
+    :param done: the paths of lists of indexes that have ended, such as "0,2-5".
     :param absent: the path of a value that says, if true, that these pods do not exist.
     :param only: the conditions that have to hold, all of them, for them to exist.
     :param default: the template of pods whose object may leave it out.
+    :param image: the path of the containers of which the first has the default's image.
     :param added: what the operator adds to the template.
     :param later: the conditions under each of which the pods are created only once others run, so
         that nothing may wait for them.
@@ -118,10 +120,12 @@ class PodTemplates:
     less: int = 0
     least: tuple[str, ...] = ()
     left: tuple[str, str] | None = None
+    indexed: When | None = None
     done: tuple[str, ...] = ()
     absent: str = ""
     only: tuple[When, ...] = ()
     default: Mapping[str, Any] | None = None
+    image: str = ""
     added: tuple[Added, ...] = ()
     later: tuple[When, ...] = ()
     serial: tuple[When, ...] = ()

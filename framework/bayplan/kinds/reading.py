@@ -34,7 +34,8 @@ class TemplateOf:
     """A pod template of an object, with what the object says of its pods.
 
     :param name: the role; :param own: the entry's name, as it is written.
-    :param pointer: the JSON pointer of the template, "" where the object leaves it out.
+    :param pointer: the JSON pointer of the template.
+    :param absent: whether the object leaves it out, so that it has a default.
     :param counts: the JSON pointers of the factors of the number of pods.
     :param count: the number of pods, as if none had ended yet.
     :param each: how many of them come with one unit of the first factor.
@@ -45,6 +46,7 @@ class TemplateOf:
     name: str
     own: str
     pointer: str
+    absent: bool
     counts: tuple[str, ...]
     count: int
     each: int
@@ -126,8 +128,8 @@ def templates_of(kind: WorkloadKind, content: Content) -> Iterator[TemplateOf]:
 def _templates(pods: PodTemplates, content: Content) -> Iterator[TemplateOf]:
     for own, entry, steps in _entries(pods, content):
         found = ((path, _look(entry, content, path)) for path in pods.template.split(","))
-        given = next((one for one in found if isinstance(one[1], Mapping)), ("", pods.default))
-        path, template = given
+        given = next((one for one in found if isinstance(one[1], Mapping)), None)
+        path, template = given or (pods.template.split(",")[0], _default(pods, content))
         if template is None or _look(entry, content, pods.absent) is True:
             continue
         if not all(_holds(when, entry, content) for when in pods.only):
@@ -138,7 +140,8 @@ def _templates(pods: PodTemplates, content: Content) -> Iterator[TemplateOf]:
         yield TemplateOf(
             role,
             own,
-            _pointer(path, steps) if path else "",
+            _pointer(path, steps),
+            given is None,
             tuple(_pointer(factor.split(",")[0], steps) for factor in pods.count),
             max(0, min(math.prod(numbers), _MOST_PODS) - pods.less),
             math.prod(numbers[1:]),
@@ -147,6 +150,19 @@ def _templates(pods: PodTemplates, content: Content) -> Iterator[TemplateOf]:
             entry,
             pods,
         )
+
+
+def _default(pods: PodTemplates, content: Content) -> Content | None:
+    """Return the template of pods whose object leaves it out, None where it has to be there."""
+    if pods.default is None:
+        return None
+    containers = _at(content, pods.image) if pods.image else None
+    heads = containers if isinstance(containers, (list, tuple)) else ()
+    image = next((one.get("image") for one in heads if isinstance(one, Mapping)), None)
+    spec = pods.default["spec"]
+    first, *rest = spec["containers"]
+    own = {**first, "image": image} if image else first
+    return {**pods.default, "spec": {**spec, "containers": [own, *rest]}}
 
 
 def _with_added(pods: PodTemplates, template: Content, entry: Content, content: Content) -> Content:
@@ -204,8 +220,10 @@ def left_of(pods: PodTemplates, content: Content, count: int) -> int:
     total, done = (_at(content, path) for path in pods.left)
     if not isinstance(total, int):
         return count
-    indexes = [text for path in pods.done if isinstance(text := _at(content, path), str)]
-    ended = _indexes(indexes, total) if indexes else done if isinstance(done, int) else 0
+    ended = done if isinstance(done, int) else 0
+    if pods.indexed is not None and _holds(pods.indexed, content, content):
+        texts = [text for path in pods.done if isinstance(text := _at(content, path), str)]
+        ended = _indexes(texts, total)
     return max(0, total - ended)
 
 

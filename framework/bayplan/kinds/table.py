@@ -121,6 +121,7 @@ _RAY_SUBMITTER = PodTemplates(
     # Without a cluster of its own, a job submits to one that is somebody else's.
     only=(When("spec.submissionMode", "K8sJobMode"), When("spec.rayClusterSpec")),
     default={"spec": {"containers": [_SUBMITTER], "restartPolicy": "Never"}},
+    image="spec.rayClusterSpec.headGroupSpec.template.spec.containers",
     later=(When("spec.submissionMode", "K8sJobMode"),),
     labels={"job-name": "{object}"},
     ready=tuple(
@@ -138,6 +139,7 @@ _TABLE = (
                 "main",
                 count=("spec.parallelism,spec.completions",),
                 left=("spec.completions", "status.succeeded"),
+                indexed=When("spec.completionMode", "Indexed"),
                 done=("status.completedIndexes", "status.failedIndexes"),
                 index=_INDEX_IN_JOB,
                 ready=(
@@ -271,12 +273,29 @@ _TABLE = (
             "training.kubeflow.org/replica-index": "{index}",
         },
     ),
+    # Its pods are those of the JobSet that its runtime makes.
+    WorkloadKind(
+        "trainer.kubeflow.org",
+        "TrainJob",
+        (),
+        below=True,
+        suspend=_SUSPEND,
+        ends=Ends(("Complete",), ("Failed",)),
+    ),
     WorkloadKind(
         "ray.io",
         "RayCluster",
         _ray_pods("spec"),
         suspend=_SUSPEND,
         ready=("status.readyWorkerReplicas", "status.conditions[HeadPodReady]"),
+    ),
+    WorkloadKind(
+        "ray.io",
+        "RayService",
+        _ray_pods("spec.rayClusterConfig"),
+        below=True,
+        suspend="spec.rayClusterConfig.suspend",
+        running="status.conditions[Ready]",
     ),
     WorkloadKind(
         "ray.io",

@@ -77,12 +77,15 @@ class HeldJobs:
         obj = new or old
         assert obj is not None, "one of them is there"
         key = (kind_of(obj).name, object_key(obj))
-        job = queued_job(new) if new is not None and _names_queue(new) else None
+        job = queued_job(new, self._find) if new is not None and _names_queue(new) else None
         if job is not None and job.suspended and job.state.end is None:
             self._jobs[key] = job
         elif self._jobs.pop(key, None) is None:
             return
         self._changed(key)
+
+    def _find(self, type_: type[ApiObject], key: str) -> ApiObject | None:
+        return self._snapshot.objects(type_).get(key)
 
     def _see_workload(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
         one = new or old

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bayplan.api import (
     AiElasticJob,
-    ControllerRevision,
     DaemonSet,
     Deployment,
     ElasticJob,
@@ -17,21 +16,27 @@ from bayplan.api import (
     Node,
     ObjectMeta,
     OwnerReference,
-    Pod,
     PyTorchJob,
     RayCluster,
     RayJob,
     ReplicaSet,
     StatefulSet,
 )
-from bayplan.api.operated import OperatedObject
-from bayplan.cluster.embedded.children import Children, Operated, Owner
+from bayplan.api.operated import (
+    ClusterTrainingRuntime,
+    OperatedObject,
+    RayService,
+    TrainingRuntime,
+    TrainJob,
+)
+from bayplan.cluster.embedded.children import Child, Children, Operated, Owner
 from bayplan.cluster.embedded.crash_loops import CrashLoops
 from bayplan.cluster.embedded.daemonsets import DaemonSetController
 from bayplan.cluster.embedded.deployments import DeploymentController
 from bayplan.cluster.embedded.elastic_jobs import ElasticJobController
 from bayplan.cluster.embedded.jobs import JobController
 from bayplan.cluster.embedded.jobsets import JobSetController
+from bayplan.cluster.embedded.made_objects import MadeObjectsController
 from bayplan.cluster.embedded.operated_pods import OperatedPodsController, operated
 from bayplan.cluster.embedded.pytorch_jobs import PyTorchJobController
 from bayplan.cluster.embedded.ray_clusters import RayClusterController
@@ -53,9 +58,19 @@ _KINDS: dict[str, type[Owner | Operated]] = {
     "PyTorchJob": PyTorchJob,
     "RayJob": RayJob,
     "RayCluster": RayCluster,
+    "RayService": RayService,
+    "TrainJob": TrainJob,
     "ElasticJob": ElasticJob,
 }
-_GROUPS = ("apps", "batch", "bayplan.dev", "jobset.x-k8s.io", "kubeflow.org", "ray.io")
+_GROUPS = (
+    "apps",
+    "batch",
+    "bayplan.dev",
+    "jobset.x-k8s.io",
+    "kubeflow.org",
+    "ray.io",
+    "trainer.kubeflow.org",
+)
 
 
 class WorkloadControllers:
@@ -74,6 +89,7 @@ class WorkloadControllers:
         self._ray_jobs = RayJobController(cluster, self._children)
         self._ray_clusters = RayClusterController(cluster, self._children)
         self._operated_pods = OperatedPodsController(cluster, self._children)
+        self._made_objects = MadeObjectsController(cluster, self._children)
         self._elastic_jobs = ElasticJobController(cluster, self._children)
         self._crash_loops = CrashLoops(cluster)
         self._dirty: dict[str, tuple[type[Owner | Operated], str]] = {}
@@ -87,7 +103,11 @@ class WorkloadControllers:
         obj, gone = event.obj, event.type is WatchType.DELETED
         if isinstance(obj, Node):
             self._node_changed(obj, gone)
-        if isinstance(obj, Pod | ReplicaSet | ControllerRevision | Job | RayCluster):
+        if isinstance(obj, TrainingRuntime | ClusterTrainingRuntime):
+            for job in self._made_objects.runtime_changed():
+                self._request(TrainJob, self._cluster.key_of(job), job.metadata.uid)
+            return
+        if isinstance(obj, Child):
             owner = self._children.changed(obj, gone)
             if owner is not None:
                 self._crash_loops.see(owner, obj, gone)
@@ -148,6 +168,8 @@ class WorkloadControllers:
             self._ray_clusters.reconcile(owner)
         elif isinstance(owner, ElasticJob):
             self._elastic_jobs.reconcile(owner)
+        elif isinstance(owner, TrainJob | RayService):
+            self._made_objects.reconcile(owner)
         elif isinstance(owner, OperatedObject):
             self._operated_pods.reconcile(owner)
         else:

@@ -23,7 +23,9 @@ __all__ = ["OperatedPodsController", "operated"]
 
 def operated(group: str, name: str) -> type[OperatedObject] | None:
     """Return the type of these workloads of a kind, None for any other kind."""
-    kind = KINDS.get((group, name))
+    kind, row = KINDS.get((group, name)), KINDS_OF_WORKLOADS.get((group, name))
+    if row is None or row.below:
+        return None
     return kind.type if kind is not None and issubclass(kind.type, OperatedObject) else None
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from bayplan.api.kueue import AssignedPodSet, KueueWorkload, ResourceFlavor
 from bayplan.api.objects import decode_part
+from bayplan.api.operated import TrainJob
 from bayplan.api.pod import PodSpec, PodTemplate, Toleration
 from bayplan.dialects.queued_jobs import JobPods, QueuedJob
+from bayplan.dialects.train_jobs import patched_by, without_patches
 from bayplan_plugins.queues.kueue.pod_set_info import (
     CHANGED,
     PodSetInfo,
@@ -19,10 +21,20 @@ from bayplan_plugins.queues.kueue.pod_set_info import (
     info_of_update,
 )
 
-__all__ = ["ELASTIC_GATE", "admitted_fields", "admitted_spec", "restored_fields"]
+__all__ = [
+    "ELASTIC_GATE",
+    "admitted_fields",
+    "admitted_spec",
+    "put_back_fields",
+    "restored_fields",
+    "started_fields",
+]
 
 ELASTIC_GATE = "kueue.x-k8s.io/elastic-job"
 """The gate of pods of elastic jobs, which wait for the slice that they are admitted with."""
+MANAGER = "kueue.x-k8s.io/manager"
+"""The manager of the patches of TrainJobs that admission makes."""
+_PATCHES = "/spec/runtimePatches"
 _POD_SET = "kueue.x-k8s.io/podset"
 _LOCAL_QUEUE = "kueue.x-k8s.io/local-queue-name"
 _CLUSTER_QUEUE = "kueue.x-k8s.io/cluster-queue-name"
@@ -50,17 +62,50 @@ def admitted_fields(
     admission = workload.status.admission
     assigned = admission.pod_set_assignments if admission is not None else ()
     of_set = {one.name: one for one in assigned}
-    fields: dict[str, Any] = {}
-    for pods, given in _with_templates(job, workload):
+    given = {one.name: PodSetInfo.of(_plain(one.template)) for one in workload.spec.pod_sets}
+    infos, counts = [], []
+    own = [given.get(pods.name, PodSetInfo()) for pods in job.pods]
+    for pods in job.pods:
         one = of_set.get(pods.name, AssignedPodSet(pods.name))
         flavors = [known[name] for name in dict.fromkeys(one.flavors.values()) if name in known]
         info = _added(pods.name, workload, job.elastic).merged(info_of_flavors(flavors))
         for update in _updates(workload, pods.name):
             info = info.merged(update)
-        fields |= _template_fields(pods, PodSetInfo.of(given).merged(info))
-        if one.count is not None and one.count < pods.count:
-            fields |= dict.fromkeys(pods.count_pointers, one.count)
+        infos.append(info)
+        counts.append(one.count)
+    return started_fields(job, own, infos, counts)
+
+
+def started_fields(
+    job: QueuedJob,
+    own: Sequence[PodSetInfo],
+    infos: Sequence[PodSetInfo],
+    counts: Sequence[int | None],
+) -> dict[str, Any]:
+    """Return the fields of a job that let it run with these infos and numbers of pods.
+
+    :param own: what its templates came with; :param infos: what is added to it.
+    :param counts: so many pods of each, where it may run with fewer than it asks for.
+    :raises ConflictError: where an info contradicts a template.
+    :raises ValueError: for another number of infos than it has templates.
+    """
+    if isinstance(job.obj, TrainJob):
+        of_jobs = zip(job.pods, infos, strict=True)
+        parts = {pods.name: {"spec": {}, **info.put({})} for pods, info in of_jobs}
+        return {_PATCHES: patched_by(job.content, MANAGER, parts), **job.resume}
+    merged = [one.merged(info) for one, info in zip(own, infos, strict=True)]
+    fields = _fields_of(job, merged)
+    for pods, count in zip(job.pods, counts, strict=True):
+        if count is not None and count < pods.count:
+            fields |= dict.fromkeys(pods.count_pointers, count)
     return {**fields, **job.resume}
+
+
+def _fields_of(job: QueuedJob, infos: Sequence[PodSetInfo]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for pods, info in zip(job.pods, infos, strict=True):
+        fields |= _template_fields(pods, info)
+    return fields
 
 
 def _added(pod_set: str, workload: KueueWorkload, elastic: bool) -> PodSetInfo:
@@ -88,12 +133,27 @@ def restored_fields(job: QueuedJob, workload: KueueWorkload) -> dict[str, Any]:
 
     A job may only get them back once it is suspended.
     """
-    counts = {one.name: one.count for one in workload.spec.pod_sets}
-    fields: dict[str, Any] = {}
-    for pods, given in _with_templates(job, workload):
-        fields |= _template_fields(pods, PodSetInfo.of(given))
-        if counts[pods.name] != pods.count:
-            fields |= dict.fromkeys(pods.count_pointers, counts[pods.name])
+    given = {one.name: one for one in workload.spec.pod_sets}
+    if any(pods.name not in given for pods in job.pods):
+        return {}
+    infos = [PodSetInfo.of(_plain(given[pods.name].template)) for pods in job.pods]
+    return put_back_fields(job, infos, [given[pods.name].count for pods in job.pods])
+
+
+def put_back_fields(
+    job: QueuedJob, infos: Sequence[PodSetInfo], counts: Sequence[int]
+) -> dict[str, Any]:
+    """Return the fields of a job that differ from what it had before it ran.
+
+    :param infos: what its templates had; :param counts: the numbers of their pods.
+    """
+    if isinstance(job.obj, TrainJob):
+        patches = without_patches(job.content, MANAGER)
+        return {_PATCHES: patches} if patches is not None else {}
+    fields = _fields_of(job, infos)
+    for pods, count in zip(job.pods, counts, strict=True):
+        if count != pods.count:
+            fields |= dict.fromkeys(pods.count_pointers, count)
     return fields
 
 
@@ -102,17 +162,12 @@ def _plain(template: PodTemplate) -> Template:
     return plain
 
 
-def _with_templates(job: QueuedJob, workload: KueueWorkload) -> list[tuple[JobPods, Template]]:
-    """Return the templates of a job, each with the one that it came with."""
-    given = {one.name: _plain(one.template) for one in workload.spec.pod_sets}
-    own = (pods for pods in job.pods if pods.pointer)
-    return [(pods, given[pods.name]) for pods in own if pods.name in given]
-
-
 def _template_fields(pods: JobPods, wanted: PodSetInfo) -> dict[str, Any]:
     """Return the fields of a template that differ from what is wanted."""
     now = PodSetInfo.of(pods.content).with_labels(pods.kept).put(pods.content)
     then = wanted.with_labels(pods.kept).put(pods.content)
+    if pods.absent:
+        return {pods.pointer: then} if then != now else {}
     fields: dict[str, Any] = {}
     for part, names in CHANGED.items():
         own, changed = now.get(part), then.get(part) or {}

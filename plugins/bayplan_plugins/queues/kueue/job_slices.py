@@ -231,11 +231,17 @@ def home_of(obj: ApiObject) -> str:
 
 def _name(obj: ApiObject, generation: int | None = None) -> str:
     meta, kind = obj.metadata, kind_of(obj)
-    parts = [kind.name, kind.group, meta.name, meta.uid]
-    if generation is not None:
-        parts.append(str(generation))
+    return workload_name(kind.group, kind.name, meta.name, meta.uid, str(generation or ""))
+
+
+def workload_name(group: str, kind: str, name: str, uid: str, extra: str = "") -> str:
+    """Return the name of the Workload of an object, as Kueue's jobframework makes it.
+
+    :param extra: what tells several Workloads of one object apart.
+    """
+    parts = [kind, group, name, uid, *([extra] if extra else [])]
     digits = hashlib.sha1("\n".join(parts).encode(), usedforsecurity=False).hexdigest()[:5]
-    prefix = f"{kind.name.lower()}-{meta.name}"[:_LONGEST_NAME]
+    prefix = f"{kind.lower()}-{name}"[:_LONGEST_NAME]
     return f"{prefix}-{digits}"
 
 

@@ -25,9 +25,11 @@ from bayplan.api.kueue import (
 )
 from bayplan.api.object_key import object_key
 from bayplan.api.objects import KINDS
+from bayplan.api.operated import ClusterTrainingRuntime, TrainingRuntime, TrainJob
 from bayplan.api.pod import PodTemplate
 from bayplan.dialects.queued_jobs import (
     QUEUE_LABEL,
+    JobPods,
     QueuedJob,
     queued_job,
     queued_kinds,
@@ -84,6 +86,8 @@ class JobWorkloads:
         """Whether others have written into a Workload since this was reset."""
         for type_ in queued_kinds():
             handle.snapshot.on_object(type_, self._job_changed)
+        for runtime in (TrainingRuntime, ClusterTrainingRuntime):
+            handle.snapshot.on_object(runtime, self._runtime_changed)
         handle.snapshot.on_object(KueueWorkload, self._workload_changed)
 
     # Following ---------------------------------------------------------------------------
@@ -120,14 +124,19 @@ class JobWorkloads:
 
     def _read(self, obj: ApiObject) -> QueuedJob:
         """Return what there is to know of a job: a Ray job that runs is as large as its cluster."""
-        job = queued_job(obj)
-        if not isinstance(obj, RayJob) or not job.elastic or job.suspended:
+        job = queued_job(obj, self._find)
+        if not isinstance(obj, RayJob):
             return job
         key = f"{obj.metadata.namespace}/{obj.status.ray_cluster_name}"
-        cluster = self._handle.snapshot.objects(RayCluster).get(key)
-        if cluster is None or cluster.metadata.deletion_timestamp is not None:
-            return job
-        return sized_by(job, cluster)
+        return sized_by(job, self._handle.snapshot.objects(RayCluster).get(key))
+
+    def _find(self, type_: type[ApiObject], key: str) -> ApiObject | None:
+        return self._handle.snapshot.objects(type_).get(key)
+
+    def _runtime_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
+        """Read the TrainJobs again that may name a runtime: their pods are as it says."""
+        for job in list(self._handle.snapshot.objects(TrainJob).values()):
+            self._job_changed(job, job)
 
     def _waits(self, obj: ApiObject) -> bool:
         """Tell whether a job waits for a queue itself, and no job that it is a part of does."""
@@ -309,7 +318,7 @@ class JobWorkloads:
         longest = meta.labels.get(_LONGEST_TIME, "")
         return KueueWorkloadSpec(
             tuple(
-                PodSet(one.name, one.template, one.count, one.least, one.topology)
+                PodSet(one.name, one.template, one.count, _fewer(one), one.topology)
                 for one in job.pods
             ),
             meta.labels[QUEUE_LABEL],
@@ -327,6 +336,11 @@ class JobWorkloads:
             classes = self._handle.snapshot.objects(PriorityClass)
             return classes[job.priority].value if job.priority in classes else 0
         return max((self._pod_priority(one.template) for one in job.pods), default=0)
+
+
+def _fewer(pods: JobPods) -> int | None:
+    """Return with how many pods a job can run, None if it needs all of them."""
+    return pods.least if pods.least is not None and pods.least < pods.count else None
 
 
 def _with_reported(known: KueueWorkload, reported: _Reported) -> KueueWorkload:

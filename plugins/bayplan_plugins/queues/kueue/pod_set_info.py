@@ -54,13 +54,13 @@ class PodSetInfo:
         )
 
     def merged(self, other: PodSetInfo) -> PodSetInfo:
-        """Return what both ask for, this one's first.
+        """Return what both ask for, this one's first; the other one's slice counts.
 
         :raises ConflictError: for two values of one label, annotation or label of nodes.
         """
         return PodSetInfo(
             _agreed("label", self.labels, other.labels),
-            _agreed("annotation", self.annotations, other.annotations),
+            _agreed("annotation", _without_marks(self.annotations, other), other.annotations),
             _agreed("node selector", self.node_selector, other.node_selector),
             _joined(self.tolerations, other.tolerations, _toleration),
             _joined(self.gates, other.gates, _gate),
@@ -95,11 +95,23 @@ CHANGED = {
     "spec": ("nodeSelector", "tolerations", "schedulingGates"),
 }
 """The fields of a template that admission may change."""
+_OF_WORKLOADS = ("kueue.x-k8s.io/workload", "kueue.x-k8s.io/workload-slice-name")
 
 
 def _without(content: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return a mapping without those of some keys that hold nothing."""
     return {key: value for key, value in content.items() if value or key not in names}
+
+
+def _without_marks(annotations: Mapping[str, str], other: PodSetInfo) -> dict[str, str]:
+    """Return annotations without those that name a slice, where the other one names another."""
+    if _OF_WORKLOADS[1] not in other.annotations:
+        return dict(annotations)
+    return {
+        key: value
+        for key, value in annotations.items()
+        if key not in _OF_WORKLOADS or key not in other.annotations
+    }
 
 
 def info_of_flavors(flavors: Iterable[ResourceFlavor]) -> PodSetInfo:

@@ -140,11 +140,37 @@ def _kubeflow(kind: str, specs: str, version: str = "v1", **counts: int) -> Any:
     return make
 
 
+def _ray_service(name: str) -> dict[str, Any]:
+    cluster = _ray_cluster(name)["spec"]
+    return {"apiVersion": "ray.io/v1", "kind": "RayService", "spec": {"rayClusterConfig": cluster}}
+
+
+def _train_job(name: str) -> dict[str, Any]:
+    """Return a job of the runtime below, with three nodes."""
+    reference = {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": "r"}
+    spec = {"runtimeRef": reference, "trainer": {"numNodes": 3}, "suspend": True}
+    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "spec": spec}
+
+
+def runtime() -> dict[str, Any]:
+    node = {"spec": {"template": _template(1)}}
+    node["metadata"] = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+    spec = {"template": {"spec": {"replicatedJobs": [{"name": "node", "template": node}]}}}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": "r"},
+        "spec": spec,
+    }
+
+
 KINDS = {
     "Job": _job,
     "JAXJob": _kubeflow("JAXJob", "jaxReplicaSpecs", Worker=3),
     "MPIJob": _kubeflow("MPIJob", "mpiReplicaSpecs", "v2beta1", Launcher=1, Worker=2),
     "PaddleJob": _kubeflow("PaddleJob", "paddleReplicaSpecs", Master=1, Worker=2),
+    "RayService": _ray_service,
+    "TrainJob": _train_job,
     "TFJob": _kubeflow("TFJob", "tfReplicaSpecs", Chief=1, PS=1, Worker=1),
     "XGBoostJob": _kubeflow("XGBoostJob", "xgbReplicaSpecs", Master=1, Worker=2),
     "JobSet": _job_set,

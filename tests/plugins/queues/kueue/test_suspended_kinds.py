@@ -8,6 +8,7 @@ import pytest
 from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
 from tests.plugins.queues.kueue.queued_job_builders import (
     KINDS,
+    runtime,
     started,
     suspended_content,
     workload_of,
@@ -42,7 +43,8 @@ def world() -> list[ApiObject]:
     quota = {GPU: 4, "cpu": 100, "memory": 2**40}
     queue = cluster_queue("cq", {"f": quota}, preemption=preemption)
     nodes = [make_node("n1", cpu=64, gpu=8, labels={"k": "f"}), make_node("n2", cpu=64, gpu=8)]
-    return [*nodes, *classes, flavor("f", nodeLabels={"k": "f"}), queue, local_queue("lq", "cq")]
+    queues = [flavor("f", nodeLabels={"k": "f"}), queue, local_queue("lq", "cq")]
+    return [make_object(runtime()), *nodes, *classes, *queues]
 
 
 def suspended(cluster: Cluster, kind: str) -> dict[str, bool]:
@@ -104,6 +106,8 @@ def test_a_workload_has_a_pod_set_for_each_template(kind: str) -> None:
             "TFJob": {"chief": 1, "ps": 1, "worker": 1},
             "XGBoostJob": {"master": 1, "worker": 2},
             "RayCluster": ray,
+            "RayService": ray,
+            "TrainJob": {"node": 3},
             "RayJob": {**ray, "submitter": 1},
         }[kind]
     )

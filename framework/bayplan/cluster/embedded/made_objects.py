@@ -1,0 +1,146 @@
+"""The objects that operators make for TrainJobs and RayServices: a JobSet, a Ray cluster.
+
+What pods there are is up to the controllers of what is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from bayplan.api import ApiObject, JobSet, RayCluster
+from bayplan.api.objects import DecodeError, decode_part
+from bayplan.api.operated import (
+    ClusterTrainingRuntime,
+    OperatedObject,
+    RayService,
+    TrainingRuntime,
+    TrainJob,
+)
+from bayplan.cluster.embedded.children import Children, reference_of
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.dialects.train_jobs import job_set_of, runtime_name
+from bayplan.errors import AlreadyExists, InputError
+from bayplan.kinds import KINDS_OF_WORKLOADS, progress_of
+
+__all__ = ["MadeObjectsController"]
+
+Content = dict[str, Any]
+_ENDS = {"Completed": "Complete", "Failed": "Failed"}
+"""The conditions of a TrainJob by those of its JobSet."""
+
+
+class MadeObjectsController:
+    """Makes these objects, brings them in line with their owners, and writes the owners' status."""
+
+    def __init__(self, cluster: MemoryCluster, children: Children) -> None:
+        self._cluster = cluster
+        self._children = children
+
+    def reconcile(self, owner: OperatedObject) -> None:
+        """Bring what is made for an object in line with it."""
+        if isinstance(owner, TrainJob):
+            self._train(owner)
+        elif isinstance(owner, RayService):
+            self._serve(owner)
+
+    def runtime_changed(self) -> list[TrainJob]:
+        """Return the TrainJobs to look at after a runtime changed."""
+        return list(self._cluster.list(TrainJob))
+
+    # TrainJobs -------------------------------------------------------------------------------
+
+    def _train(self, owner: TrainJob) -> None:
+        content: Content = msgspec.to_builtins(owner)
+        row = KINDS_OF_WORKLOADS["trainer.kubeflow.org", "TrainJob"]
+        if progress_of(row, content, ()).end is not None:
+            return
+        runtime = self._runtime(owner, content)
+        if runtime is None:
+            return
+        made = job_set_of(content, msgspec.to_builtins(runtime))
+        job_set = self._brought_in_line(owner, JobSet, owner.metadata.name, made)
+        if isinstance(job_set, JobSet):
+            self._follow(owner, job_set)
+
+    def _runtime(self, owner: TrainJob, content: Content) -> OperatedObject | None:
+        kind, name = runtime_name(content)
+        if kind == "TrainingRuntime":
+            return self._cluster.get(TrainingRuntime, f"{owner.metadata.namespace}/{name}")
+        return self._cluster.get(ClusterTrainingRuntime, name)
+
+    def _follow(self, owner: TrainJob, job_set: JobSet) -> None:
+        """End a TrainJob with its JobSet."""
+        for condition in job_set.status.conditions:
+            if condition.status == "True" and condition.type in _ENDS:
+                end = {
+                    "type": _ENDS[condition.type],
+                    "status": "True",
+                    "reason": condition.reason,
+                    "message": condition.message,
+                    "lastTransitionTime": self._cluster.timestamp(),
+                }
+                known = [*owner.status.get("conditions", ()), end]
+                status = {**owner.status, "conditions": known}
+                self._cluster.update(replace(owner, status=status))
+                return
+
+    # RayServices -----------------------------------------------------------------------------
+
+    def _serve(self, owner: RayService) -> None:
+        """Make the cluster of a service, and report it ready with its cluster."""
+        meta = owner.metadata
+        made = {
+            "metadata": {"labels": dict(meta.labels), "annotations": dict(meta.annotations)},
+            "spec": owner.spec.get("rayClusterConfig") or {},
+        }
+        cluster = self._brought_in_line(owner, RayCluster, f"{meta.name}-cluster", made)
+        if not isinstance(cluster, RayCluster):
+            return
+        value = "True" if cluster.status.state == "ready" else "False"
+        known = {one.get("type"): one for one in owner.status.get("conditions", ())}
+        if known.get("Ready", {}).get("status", "False") != value:
+            now = self._cluster.timestamp()
+            known["Ready"] = {"type": "Ready", "status": value, "lastTransitionTime": now}
+            status = {**owner.status, "conditions": list(known.values())}
+            self._cluster.update(replace(owner, status=status))
+
+    # Both ------------------------------------------------------------------------------------
+
+    def _brought_in_line(
+        self, owner: OperatedObject, type_: type[JobSet | RayCluster], name: str, made: Content
+    ) -> ApiObject | None:
+        """Return the object as it has to be; None where it cannot be made."""
+        try:
+            wanted = decode_part(type_, {key: made[key] for key in ("metadata", "spec")})
+        except DecodeError as exc:
+            self._cluster.report(owner, InputError(f"{type_.__name__} {name}: {exc}"))
+            return None
+        namespace = owner.metadata.namespace
+        known = self._cluster.get(type_, f"{namespace}/{name}")
+        if known is None:
+            meta = replace(
+                wanted.metadata,
+                name=name,
+                namespace=namespace,
+                owner_references=(reference_of(owner),),
+            )
+            return self._made(owner, replace(wanted, metadata=meta))
+        if all(one.uid != owner.metadata.uid for one in known.metadata.owner_references):
+            return None
+        if known.spec != wanted.spec and known.metadata.deletion_timestamp is None:
+            known = self._cluster.update(replace(known, spec=wanted.spec))
+        return known
+
+    def _made(self, owner: OperatedObject, wanted: JobSet | RayCluster) -> ApiObject | None:
+        try:
+            made = self._cluster.create(wanted)
+        except AlreadyExists:
+            return None
+        except InputError as exc:
+            self._cluster.report(owner, exc)
+            return None
+        self._children.keep(made)
+        return made

@@ -1,0 +1,34 @@
+"""Cases of what kinds of workloads mean: the files of ``--kind-vectors``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conformance.vectors import SHARED
+
+Case = dict[str, Any]
+FILES = ("grouper-kai", "grouper-volcano", "kueue-jobs", "kueue-webhooks")
+
+
+class UnmodelledError(Exception):
+    """bayplan has nothing that does this; the text says why."""
+
+
+def kind_cases(config: pytest.Config, *prefixes: str) -> list[Any]:
+    """Return the cases whose ids begin with one of some prefixes, as pytest parameters."""
+    given = config.getoption("--kind-vectors", default=None)
+    paths = [Path(one) for one in given or [SHARED / f"{name}.jsonl" for name in FILES]]
+    found = [
+        pytest.param(case, id=case["id"])
+        for path in paths
+        if path.exists()
+        for case in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        if case["id"].startswith(prefixes)
+    ]
+    if found or given:
+        return found
+    reason = "the reference's vectors of kinds do not lie beside the project"
+    return [pytest.param({}, id=prefixes[0], marks=pytest.mark.skip(reason=reason))]

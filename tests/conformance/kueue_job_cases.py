@@ -1,0 +1,451 @@
+"""Kueue's job integrations, run on what lets suspended jobs queue: the table of kinds.
+
+With the gate of topologies off only what is left without a request of one is compared.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from tests.conformance.kind_cases import Case, UnmodelledError
+
+from bayplan.api import KINDS, RayCluster
+from bayplan.api.kueue import PodSet, ResourceFlavor
+from bayplan.api.objects import decode_part
+from bayplan.api.operated import OperatedObject
+from bayplan.cluster.patches import json_patch
+from bayplan.dialects.kueue import topology_request_of
+from bayplan.dialects.queued_jobs import QueuedJob, read_job, sized_by
+from bayplan.dialects.train_jobs import job_set_of
+from bayplan.kinds import KINDS_OF_WORKLOADS
+from bayplan_plugins.queues.kueue.injection import put_back_fields, started_fields
+from bayplan_plugins.queues.kueue.job_slices import workload_name
+from bayplan_plugins.queues.kueue.pod_set_info import (
+    ConflictError,
+    PodSetInfo,
+    info_of_flavors,
+    info_of_update,
+)
+
+Content = dict[str, Any]
+_NO_TOPOLOGIES = {"TopologyAwareScheduling": False}
+_COUNTS_PODS = "bayplan looks at the pods themselves for that"
+
+
+def run_job_case(case: Case) -> None:
+    """Run a case; an assertion tells the difference.
+
+    :raises UnmodelledError: for what bayplan has no part for.
+    """
+    runner = RUNNERS.get(case["kind"])
+    if runner is None:
+        raise UnmodelledError(f"{case['kind']} of {case['integration']}")
+    runner(case["input"], case["expected"], case["integration"])
+
+
+# Jobs ----------------------------------------------------------------------------------------
+
+
+def job_of(content: Content, objects: list[Content] | None = None) -> QueuedJob:
+    group, kind = content["apiVersion"].rpartition("/")[0], content["kind"]
+    row, known = KINDS_OF_WORKLOADS.get((group, kind)), KINDS.get((group, kind))
+    if row is None or known is None:
+        raise UnmodelledError(f"{kind} of {group} has no row in the table of kinds")
+    fields = {key: value for key, value in content.items() if key not in ("apiVersion", "kind")}
+    if known.type is OperatedObject or "spec" not in fields:
+        fields.setdefault("spec", {})
+    meta = {"metadata": fields.get("metadata", {})}
+    obj = decode_part(known.type, fields if _readable(kind) else {**meta, "spec": {}})
+    made = None
+    if kind == "TrainJob":
+        named = [one for one in objects or () if "TrainingRuntime" in one["kind"]]
+        made = job_set_of(content, named[0]) if named else None
+    return read_job(row, as_stored(content), obj, made and as_stored(made))
+
+
+def _readable(kind: str) -> bool:
+    """Tell whether what is not JSON of a job is needed, too."""
+    return kind in ("RayJob", "RayCluster", "Job")
+
+
+def as_stored(content: Content) -> Content:
+    """Return a job with the zeros that Go leaves out of its JSON."""
+    content = copy.deepcopy(content)
+    if content["kind"] == "JobSet":
+        for one in content["spec"].get("replicatedJobs", ()):
+            one.setdefault("replicas", 0)
+    return content
+
+
+def sets_of(job: QueuedJob, topologies: bool) -> list[Content]:
+    """Return the pod sets of a job as Kueue writes them."""
+    assert not job.problem, job.problem
+    found = []
+    for one in job.pods:
+        made: Content = {"name": one.name, "count": one.count, "template": dict(one.content)}
+        if one.least is not None:
+            made["minCount"] = one.least
+        if topologies and one.topology is not None:
+            made["topologyRequest"] = msgspec.to_builtins(one.topology)
+        found.append(made)
+    return found
+
+
+def _has_topologies(given: Content) -> bool:
+    return not _NO_TOPOLOGIES.items() <= given.get("feature_gates", {}).items()
+
+
+def pod_sets(given: Content, expected: Content, integration: str) -> None:
+    if integration == "pod":
+        raise UnmodelledError("pods and groups of pods are charged as they are, by their requests")
+    if integration == "leaderworkerset":
+        raise UnmodelledError("a LeaderWorkerSet's pods queue as groups of pods, one each group")
+    job = sized_by(job_of(given["job"], given.get("objects")), _cluster(given))
+    found = sets_of(job, _has_topologies(given))
+    assert found == [_without_extras(one, given) for one in expected["pod_sets"]]
+
+
+def _cluster(given: Content) -> RayCluster | None:
+    """Return the Ray cluster that a case has beside its job."""
+    found = [one for one in given.get("objects", ()) if one["kind"] == "RayCluster"]
+    if not found:
+        return None
+    fields = {key: found[0].get(key, {}) for key in ("metadata", "spec")}
+    return decode_part(RayCluster, fields)
+
+
+def _without_extras(pod_set: Content, given: Content) -> Content:
+    if _has_topologies(given):
+        return pod_set
+    return {key: value for key, value in pod_set.items() if key != "topologyRequest"}
+
+
+def patched(content: Content, fields: Mapping[str, Any]) -> Content:
+    """Return a job with some fields set, as a cluster does it."""
+    patch = [
+        {"op": "remove", "path": pointer}
+        if value is None
+        else {"op": "add", "path": pointer, "value": value}
+        for pointer, value in fields.items()
+    ]
+    found: Content = json_patch(copy.deepcopy(content), patch)
+    return found
+
+
+def infos_of(given: list[Content] | None) -> tuple[list[PodSetInfo], list[int]]:
+    infos = [info_of(one) for one in given or ()]
+    return infos, [one.get("count", 0) for one in given or ()]
+
+
+def info_of(given: Content) -> PodSetInfo:
+    return PodSetInfo(
+        given.get("labels") or {},
+        given.get("annotations") or {},
+        given.get("node_selector") or {},
+        tuple(given.get("tolerations") or ()),
+        tuple(given.get("scheduling_gates") or ()),
+    )
+
+
+def run(given: Content, expected: Content, integration: str) -> None:
+    job = job_of(given["job"], given.get("objects"))
+    infos, counts = infos_of(given["pod_sets_info"])
+    try:
+        own = [PodSetInfo.of(one.content) for one in job.pods]
+        fields = started_fields(job, own, infos, counts)
+    except ValueError:
+        assert "error" in expected
+        return
+    assert "error" not in expected
+    assert plain(patched(given["job"], fields)) == plain(expected["job"])
+
+
+def restore(given: Content, expected: Content, integration: str) -> None:
+    job = job_of(given["job"], given.get("objects"))
+    infos, counts = infos_of(given["pod_sets_info"])
+    trains = given["job"]["kind"] == "TrainJob"
+    there = trains or len(infos) == len(job.pods)
+    fields = put_back_fields(job, infos, counts) if there else {}
+    assert bool(fields) == expected["changed"]
+    assert plain(patched(given["job"], fields)) == plain(expected["job"])
+
+
+def suspend(given: Content, expected: Content, integration: str) -> None:
+    job = job_of(given["job"])
+    assert patched(given["job"], job.suspend) == expected["job"]
+
+
+def stop(given: Content, expected: Content, integration: str) -> None:
+    job = job_of(given["job"])
+    infos, counts = infos_of(given["pod_sets_info"])
+    fields = {**job.suspend, **dict.fromkeys(job.started)}
+    found = patched(given["job"], {**fields, **put_back_fields(job, infos, counts)})
+    assert plain(found) == plain(expected["job"])
+
+
+def plain(content: Any) -> Any:
+    """Return JSON without the maps and lists that hold nothing."""
+    if isinstance(content, dict):
+        # A job that is not suspended may say so, or not.
+        left = (
+            (key, value) for key, value in content.items() if (key, value) != ("suspend", False)
+        )
+        items = ((key, plain(value)) for key, value in left)
+        return {key: value for key, value in items if value not in ({}, [], None)}
+    return [plain(one) for one in content] if isinstance(content, list) else content
+
+
+def state(given: Content, expected: Content, integration: str) -> None:
+    if integration == "pod":
+        raise UnmodelledError(_COUNTS_PODS)
+    if given["question"] == "active":
+        raise UnmodelledError(_COUNTS_PODS)
+    job = job_of({"metadata": {}, **given["job"]})
+    if "kueue.x-k8s.io/stopping" in job.obj.metadata.annotations:
+        raise UnmodelledError("templates are compared with those of the Workload, without a mark")
+    if given["question"] == "suspended":
+        assert job.suspended == expected["value"]
+    elif given["question"] == "pods-ready":
+        wanted = sum(one.count for one in job.pods)
+        assert (job.state.ready >= wanted) == expected["value"]
+    else:
+        raise UnmodelledError(f"the question whether a job is {given['question']}")
+
+
+def finished(given: Content, expected: Content, integration: str) -> None:
+    if integration == "pod":
+        raise UnmodelledError(_COUNTS_PODS)
+    state = job_of(given["job"]).state
+    assert (state.end is not None) == expected["finished"]
+    if state.end is not None:
+        assert (state.succeeded, state.end[1]) == (expected["success"], expected["message"])
+
+
+def reclaimable(given: Content, expected: Content, integration: str) -> None:
+    if integration == "pod":
+        raise UnmodelledError(_COUNTS_PODS)
+    job = job_of(given["job"])
+    found = [{"name": name, "count": count} for name, count in job.state.spare.items()]
+    assert found == (expected["reclaimable_pods"] or [])
+
+
+def priority_class(given: Content, expected: Content, integration: str) -> None:
+    assert job_of({"metadata": {}, **given["job"]}).priority == expected["value"]
+
+
+# Parts ---------------------------------------------------------------------------------------
+
+
+def podset(given: Content, expected: Content, integration: str) -> None:
+    PODSET[given["function"]](given, expected)
+
+
+def _same(info: PodSetInfo, expected: Content) -> None:
+    other = info_of(expected)
+    assert (info.labels, info.annotations, info.node_selector) == (
+        other.labels,
+        other.annotations,
+        other.node_selector,
+    )
+    key: Callable[[Mapping[str, Any]], str] = lambda one: str(sorted(one.items()))  # noqa: E731
+    assert sorted(info.tolerations, key=key) == sorted(other.tolerations, key=key)
+    assert info.gates == other.gates
+
+
+def _from_assignment(given: Content, expected: Content) -> None:
+    if "topologyAssignment" in given["assignment"] or _unconstrained(expected):
+        raise UnmodelledError("the scheduler finds nodes by topology itself, without assignments")
+    known = {
+        one["metadata"]["name"]: decode_part(
+            ResourceFlavor, {"metadata": one["metadata"], "spec": one.get("spec", {})}
+        )
+        for one in given["objects"]
+        if one["kind"] == "ResourceFlavor"
+    }
+    names = dict.fromkeys((given["assignment"].get("flavors") or {}).values())
+    if "error" in expected:
+        assert any(name not in known for name in names)
+        return
+    _same(info_of_flavors(known[name] for name in names), expected["info"])
+
+
+def _unconstrained(expected: Content) -> bool:
+    return bool((expected.get("info") or {}).get("scheduling_gates"))
+
+
+def _merged(own: PodSetInfo, other: PodSetInfo, expected: Content) -> PodSetInfo | None:
+    try:
+        found = own.merged(other)
+    except ConflictError:
+        assert "error" in expected
+        return None
+    assert "error" not in expected
+    return found
+
+
+def _info_merge(given: Content, expected: Content) -> None:
+    found = _merged(info_of(given["pod_set_info"]), info_of(given["o"]), expected)
+    if found is not None:
+        _same(found, expected["info"])
+
+
+def _merge(given: Content, expected: Content) -> None:
+    template = {"metadata": given["meta"], "spec": given["spec"]}
+    found = _merged(PodSetInfo.of(template), info_of(given["info"]), expected)
+    if found is not None:
+        wanted = {"metadata": expected["meta"], "spec": expected["spec"]}
+        assert plain(found.put(template)) == plain(wanted)
+
+
+def _restore_spec(given: Content, expected: Content) -> None:
+    template = {"metadata": given["meta"], "spec": given["spec"]}
+    found = info_of(given["info"]).put(template)
+    assert plain(found) == plain({"metadata": expected["meta"], "spec": expected["spec"]})
+    assert (plain(found) != plain(template)) == expected["changed"]
+
+
+def _add_label(given: Content, expected: Content) -> None:
+    info = info_of(given["pod_set_info"]).with_labels({given["k"]: given["v"]})
+    _same(info, expected["info"])
+
+
+PODSET: dict[str, Callable[[Content, Content], None]] = {
+    "FromAssignment": _from_assignment,
+    "FromPodSet": lambda given, expected: _same(
+        PodSetInfo.of(given["ps"]["template"]), expected["info"]
+    ),
+    "FromUpdate": lambda given, expected: _same(info_of_update(given["update"]), expected["info"]),
+    "Merge": _merge,
+    "PodSetInfo.AddOrUpdateLabel": _add_label,
+    "PodSetInfo.Merge": _info_merge,
+    "RestorePodSpec": _restore_spec,
+}
+
+
+def topology_request(given: Content, expected: Content, integration: str) -> None:
+    builder = given["builder"]
+    annotations = builder.get("meta", {}).get("annotations") or {}
+    part = None
+    if builder.get("sub_group_index_label"):
+        part = builder["sub_group_index_label"], builder.get("sub_group_count", 0)
+    try:
+        found = topology_request_of(annotations, builder.get("pod_index_label") or "", part)
+    except ValueError:
+        assert "error" in expected
+        return
+    assert "error" not in expected
+    assert (msgspec.to_builtins(found) if found is not None else None) == expected["request"]
+
+
+def workload_names(given: Content, expected: Content, integration: str) -> None:
+    function = given["function"]
+    if function in ("GetWorkloadNameForOwnerWithGVK", "GenerateWorkloadNameWithExtra"):
+        extra = given.get("extra", "")
+    elif function == "GetWorkloadNameForOwnerWithGVKAndGeneration":
+        extra = str(given["generation"])
+    elif function == "GetWorkloadNameForJob":
+        found = workload_name("batch", "Job", given["job_name"], given["job_uid"])
+        assert found == expected["name"]
+        return
+    else:
+        raise UnmodelledError(f"{function}: no job has such a Workload")
+    gvk = given["owner_gvk"]
+    if given.get("feature_gates", {}).get("ShortWorkloadNames"):
+        raise UnmodelledError("bayplan has no gate ShortWorkloadNames")
+    found = workload_name(gvk["group"], gvk["kind"], given["owner_name"], given["owner_uid"], extra)
+    assert found == expected["name"]
+
+
+def unit(given: Content, expected: Content, integration: str) -> None:
+    raise UnmodelledError(f"{given['function']}: no function of its own models it")
+
+
+def ray(given: Content, expected: Content, integration: str) -> None:
+    function = given["function"]
+    if function == "UpdatePodSets":
+        ray_sizes(given, expected)
+        return
+    if function not in (
+        "BuildPodSets",
+        "ExpectedPodSetsCount",
+        "RestorePodSetsInfo",
+        "UpdateRayClusterSpecToRunWithPodSetsInfo",
+    ):
+        raise UnmodelledError(f"{function}: no function of its own models it")
+    content = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": "ray", "annotations": given.get("annotations") or {}},
+        "spec": given["ray_cluster_spec"],
+    }
+    job = job_of(content)
+    if function == "BuildPodSets":
+        wanted = [_without_extras(one, given) for one in expected["result"]]
+        assert sets_of(job, _has_topologies(given)) == wanted
+    elif function == "ExpectedPodSetsCount":
+        assert len(job.pods) == expected["result"]
+    else:
+        _ray_infos(job, content, given, expected)
+
+
+def ray_sizes(given: Content, expected: Content) -> None:
+    """Compare the numbers of pods of an elastic job whose cluster Ray's autoscaler sizes."""
+    content, cluster = dict(given["object"] or {}), _cluster(given)
+    if content.get("kind") == "RayService":
+        raise UnmodelledError("no RayService is elastic in a queue")
+    if content.get("kind") == "RayCluster":
+        # Its spec is not in the case, but the pod sets that were made of it.
+        groups = [
+            {"groupName": one["name"], "replicas": one["count"], "template": {}}
+            for one in given["pod_sets"][1:]
+        ]
+        spec = {"headGroupSpec": {"template": {}}, "workerGroupSpecs": groups}
+        content = {**content, "spec": spec}
+    job = sized_by(job_of({"metadata": {}, **content}), cluster)
+    assert job.counts == {one["name"]: one["count"] for one in expected["result"]}
+
+
+def _ray_infos(job: QueuedJob, content: Content, given: Content, expected: Content) -> None:
+    infos, counts = infos_of(given["pod_sets_info"])
+    sets = len(job.pods)
+    if given["function"] == "RestorePodSetsInfo":
+        there = len(infos) >= sets
+        fields = put_back_fields(job, infos[:sets], counts[:sets]) if there else {}
+        assert bool(fields) == expected["result"]
+    else:
+        own = [PodSetInfo.of(one.content) for one in job.pods]
+        fields = {
+            pointer: value
+            for pointer, value in started_fields(job, own, infos[:sets], counts[:sets]).items()
+            if pointer not in job.resume
+        }
+    found = patched(content, fields)["spec"]
+    assert plain(found) == plain(expected["ray_cluster_spec"])
+
+
+def sanitized(given: Content, expected: Content, integration: str) -> None:
+    sets = [decode_part(PodSet, one) for one in given["pod_sets"]]
+    assert len(sets) == len(expected["pod_sets"])
+    raise UnmodelledError("Workloads hold what bayplan reads of templates, without environments")
+
+
+RUNNERS: dict[str, Callable[[Content, Content, str], None]] = {
+    "finished": finished,
+    "pod-sets": pod_sets,
+    "podset": podset,
+    "priority-class": priority_class,
+    "ray": ray,
+    "reclaimable-pods": reclaimable,
+    "restore": restore,
+    "run": run,
+    "sanitize-pod-sets": sanitized,
+    "state": state,
+    "stop": stop,
+    "suspend": suspend,
+    "topology-request": topology_request,
+    "unit": unit,
+    "workload-name": workload_names,
+}

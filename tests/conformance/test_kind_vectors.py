@@ -1,0 +1,18 @@
+"""What kinds of workloads mean to KAI, Volcano and Kueue, run on bayplan's table of kinds."""
+
+from __future__ import annotations
+
+import pytest
+from tests.conformance.kind_cases import Case, UnmodelledError, kind_cases
+from tests.conformance.kueue_job_cases import run_job_case
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.parametrize("case", kind_cases(metafunc.config, "kueue-job/"))
+
+
+def test_kind_vector(case: Case) -> None:
+    try:
+        run_job_case(case)
+    except UnmodelledError as exc:
+        pytest.skip(f"out of scope: {exc}")
