@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from msgspec.structs import replace
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
 
+from bayplan.api import Pod
+from bayplan.api.operated import OperatedObject
 from bayplan.cli.commands import cli
+from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.errors import InputError
 from bayplan.kinds import KINDS_OF_WORKLOADS, rows_of_users
-from bayplan.profiles.loading import load_profiles
+from bayplan.profiles.loading import load_profiles, load_workload_kinds
 from bayplan.testing import Cluster, make_node, make_object, make_pods_of
 
 ROW: dict[str, Any] = {
@@ -175,3 +180,52 @@ kind: Node
 metadata: {{name: n}}
 status: {{allocatable: {{cpu: {cores}, pods: 9}}}}
 """
+
+
+def test_a_users_kind_waits_for_the_queue_of_its_label(tmp_path: Path) -> None:
+    """With ``suspend`` and ``ends`` a row is all that Kueue's queues need."""
+    ends = {"good": ["Done"], "bad": ["Broken"]}
+    running = "status.conditions[Running]"
+    load_workload_kinds(profile(tmp_path, suspend="spec.suspend", ends=ends, running=running))
+    queues = [flavor("f"), cluster_queue("cq", {"f": {"cpu": 3}}), local_queue("lq", "cq")]
+    cluster = Cluster([make_node("n", cpu=8)])
+    start_controllers(cluster.api)
+    cluster.add(*queues, waiting("a"), waiting("b"))
+    cluster.schedule()
+    cluster.advance(30.0)
+    kind = type(waiting("a"))
+    suspended = {one.metadata.name: one.spec["suspend"] for one in cluster.api.list(kind)}
+    assert suspended == {"a": False, "b": True}
+    assert sum(bool(pod.spec.node_name) for pod in cluster.api.list(Pod)) == 3
+    (first,) = [one for one in cluster.api.list(kind) if one.metadata.name == "a"]
+    assert [one["type"] for one in first.status["conditions"] if one["status"] == "True"] == [
+        "Running"
+    ]
+    for pod in cluster.api.list(Pod):
+        cluster.api.update(replace(pod, status=replace(pod.status, phase="Succeeded")))
+    cluster.advance(30.0)
+    suspended = {one.metadata.name: one.spec["suspend"] for one in cluster.api.list(kind)}
+    assert suspended == {"a": False, "b": False}
+
+
+def waiting(name: str) -> OperatedObject:
+    made = make_object(
+        {
+            "apiVersion": "example.com/v1",
+            "kind": "Training",
+            "metadata": {"name": name, "labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+            "spec": {
+                "workers": 3,
+                "suspend": True,
+                "template": {
+                    "spec": {
+                        "containers": [
+                            {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+                        ]
+                    }
+                },
+            },
+        }
+    )
+    assert isinstance(made, OperatedObject)
+    return made

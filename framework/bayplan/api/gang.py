@@ -115,6 +115,11 @@ class Gang:
     problem: str | None = None
 
     @property
+    def is_of_owner(self) -> bool:
+        """Whether what owns its pods defines it; no group has such a name."""
+        return ":" in self.key
+
+    @property
     def title(self) -> str:
         """What defines it, as people write it: "PodGroup a/b", or what owns its pods."""
         namespace, _, name = self.key.partition("/")

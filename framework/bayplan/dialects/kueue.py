@@ -21,8 +21,11 @@ __all__ = [
     "MEMBERS_BY",
     "NAME",
     "gang_of",
+    "gather_of",
     "layers_of",
     "membership_of",
+    "set_group_of",
+    "slices_of",
     "topology_request_of",
 ]
 
@@ -82,8 +85,8 @@ def gang_of(obj: ApiObject) -> Gang | None:
 
 def _gang(key: str, count: int, annotations: Mapping[str, str]) -> Gang:
     try:
-        gather, fill = _gather_of(annotations)
-        slices = _slices_of(annotations)
+        gather, fill = gather_of(annotations)
+        slices = slices_of(annotations)
     except ValueError as exc:
         return Gang(key, count, problem=str(exc))
     for one in slices:
@@ -93,7 +96,11 @@ def _gang(key: str, count: int, annotations: Mapping[str, str]) -> Gang:
     return Gang(key, count, gather, slices, fill=fill, domain_order="LeastFree")
 
 
-def _gather_of(annotations: Mapping[str, str]) -> tuple[tuple[Gather, ...], Fill | None]:
+def gather_of(annotations: Mapping[str, str]) -> tuple[tuple[Gather, ...], Fill | None]:
+    """Return the domains that annotations ask for, and how these are filled.
+
+    :raises ValueError: for annotations that exclude each other.
+    """
     given = [key for key in (_REQUIRED, _PREFERRED, _UNCONSTRAINED) if annotations.get(key)]
     if len(given) > 1:
         raise ValueError(f"annotations {' and '.join(given)} exclude each other")
@@ -113,7 +120,16 @@ def _has_slices(annotations: Mapping[str, str]) -> bool:
     return bool(annotations.get(_SLICE_LEVEL) or annotations.get(_SLICES))
 
 
-def _slices_of(annotations: Mapping[str, str]) -> tuple[Slice, ...]:
+def set_group_of(annotations: Mapping[str, str]) -> str:
+    """Return the name of the pod sets that share a domain with a template's, "" for none."""
+    return annotations.get(_SET_GROUP, "")
+
+
+def slices_of(annotations: Mapping[str, str]) -> tuple[Slice, ...]:
+    """Return the slices that annotations ask for.
+
+    :raises ValueError: for a level without a size, and layers that cannot be read.
+    """
     text = annotations.get(_SLICES)
     if text:
         return _slice_layers(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -12,14 +12,19 @@ from bayplan.api import (
     ApiObject,
     DaemonSet,
     Deployment,
+    Job,
     Kind,
     OwnerReference,
     Pod,
     ReplicaSet,
+    StatefulSet,
     kind_of,
 )
-from bayplan.api.gang import Gang, MatchPolicy, Membership
+from bayplan.api.gang import Gang, MatchPolicy, Membership, SubGroup
 from bayplan.api.object_key import object_key
+from bayplan.api.selectors import Requirement, Selector
+from bayplan.dialects.kai import QUEUE_LABEL
+from bayplan.dialects.placement import Placement, placement_of
 from bayplan.dialects.reading import is_index
 from bayplan.kinds import (
     KINDS_OF_WORKLOADS,
@@ -47,6 +52,13 @@ GANG_ANNOTATION = "bayplan.dev/gang"
 """Of a pod or what owns it: "false" for pods that are placed one by one, "true" for a gang."""
 MINIMUM_ANNOTATION = "bayplan.dev/min-member"
 """Of a pod or what owns it: how many pods of the gang have to be placed at once."""
+_VOLCANO_MINIMUM = "scheduling.volcano.sh/group-min-member"
+_MINIMUMS: Mapping[type[ApiObject], tuple[str, ...]] = {
+    Job: ("kai.scheduler/batch-min-member", _VOLCANO_MINIMUM),
+    ReplicaSet: (_VOLCANO_MINIMUM,),
+    StatefulSet: (_VOLCANO_MINIMUM,),
+}
+"""What says the same in KAI's and Volcano's words, by the type of what owns the pods."""
 _MOST_LEVELS = 10
 _ENDS = (Deployment, DaemonSet)
 """Nothing above them makes a gang, and a live scheduler does not follow them."""
@@ -66,9 +78,18 @@ class OwnerChain:
 
 
 def asked_of(obj: ApiObject) -> tuple[str | None, str | None]:
-    """Return what an object's annotations ask of the gang of its pods."""
+    """Return what an object's annotations ask of the gang of its pods.
+
+    KAI's and Volcano's own controllers leave out a number that cannot be read.
+    """
     annotations = obj.metadata.annotations
-    return annotations.get(GANG_ANNOTATION), annotations.get(MINIMUM_ANNOTATION)
+    least = annotations.get(MINIMUM_ANNOTATION)
+    for name in _MINIMUMS.get(type(obj), ()) if least is None else ():
+        text = annotations.get(name, "")
+        if is_index(text) and int(text) > 1:
+            least = text
+            break
+    return annotations.get(GANG_ANNOTATION), least
 
 
 def source_of(obj: ApiObject) -> str:
@@ -329,11 +350,76 @@ def _place(
     problem = asked.problem
     if role.serial and role.count > 1 and problem is None:
         problem = "its pods are created one after the other, so they cannot wait for each other"
-    gang = _gang(name, roles, least, problem)
+    queue = meta.labels.get(QUEUE_LABEL, "")
+    gang = replace(_gang(name, roles, least), problem=problem, queue=queue)
+    try:
+        gang = _gathered(gang, owner, roles)
+    except ValueError as exc:
+        gang = replace(gang, problem=gang.problem or str(exc))
     return OwnedMember(Membership(name, role=role.name), gang, source_of(owner.obj))
 
 
-def _gang(name: str, roles: tuple[Role, ...], minimum: int | None, problem: str | None) -> Gang:
+def _gathered(gang: Gang, owner: _Owner, roles: tuple[Role, ...]) -> Gang:
+    """Return a gang in the domains that its owner and the templates of its roles ask for.
+
+    :raises ValueError: for annotations that contradict each other.
+    """
+    whole = placement_of(owner.obj.metadata.annotations)
+    of_role = [placement_of(_annotations(role)) for role in roles]
+    shared = {one.together for one in of_role if one.gather}
+    if len(roles) == 1 or (
+        len(shared) == 1 and "" not in shared and all(one.gather for one in of_role)
+    ):
+        # Its only pods, or pod sets that share a domain: the first one says which.
+        whole = of_role[0] if of_role[0].gather or of_role[0].slices else whole
+        of_role = [Placement()] * len(roles)
+    topologies = {one.topology for one in (whole, *of_role) if one.topology}
+    if len(topologies) > 1:
+        raise ValueError(f"names several topologies: {', '.join(sorted(topologies))}")
+    chosen = next((one for one in (whole, *of_role) if one.gather or one.slices), None)
+    if chosen is None:
+        return gang
+    gang = replace(
+        gang,
+        gather=whole.gather,
+        slices=whole.slices,
+        fill=whole.fill,
+        domain_order=chosen.domain_order,
+        topology=next(iter(topologies), ""),
+    )
+    if not any(one.gather or one.slices for one in of_role):
+        return gang
+    least = dict(gang.roles)
+    parts = (
+        SubGroup(
+            role.name,
+            _selector(role, roles[:index]),
+            size=least.get(role.name, role.least),
+            gather=wanted.gather,
+            slices=wanted.slices,
+        )
+        for index, (role, wanted) in enumerate(zip(roles, of_role, strict=True))
+    )
+    return replace(gang, sub_groups=tuple(one for one in parts if one.size), roles=())
+
+
+def _annotations(role: Role) -> Mapping[str, str]:
+    meta = role.template.get("metadata") or {}
+    found = meta.get("annotations") if isinstance(meta, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _selector(role: Role, before: tuple[Role, ...]) -> Selector:
+    """Return what selects a role's pods: by its labels, else by not having those of others."""
+    if role.labels:
+        return Selector(
+            tuple(Requirement(key, "In", frozenset((value,))) for key, value in role.labels.items())
+        )
+    others = (item for one in before for item in list(one.labels.items())[:1])
+    return Selector(tuple(Requirement(key, "NotIn", frozenset((value,))) for key, value in others))
+
+
+def _gang(name: str, roles: tuple[Role, ...], minimum: int | None) -> Gang:
     """Return the gang of some roles.
 
     With a minimum of its own, the last role does with fewer pods, as the workers of a training do.
@@ -356,7 +442,6 @@ def _gang(name: str, roles: tuple[Role, ...], minimum: int | None, problem: str 
         if several
         else (),
         match_policy="until-all-end",
-        problem=problem,
     )
 
 

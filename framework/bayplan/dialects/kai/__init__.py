@@ -9,6 +9,7 @@ from bayplan.dialects.kai.queues import (
     layers_of,
     membership_of,
     numa_placement_of,
+    placement_of,
     queue_of,
     seconds_of,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "layers_of",
     "membership_of",
     "numa_placement_of",
+    "placement_of",
     "queue_of",
     "seconds_of",
 ]

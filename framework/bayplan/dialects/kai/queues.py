@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from bayplan.api import ApiObject, KaiPodGroup, KaiQueue, KaiTopology, Pod
@@ -27,6 +29,7 @@ __all__ = [
     "layers_of",
     "membership_of",
     "numa_placement_of",
+    "placement_of",
     "queue_of",
     "seconds_of",
 ]
@@ -36,6 +39,9 @@ GROUP_ANNOTATION = "pod-group-name"
 """The annotation that names a pod's PodGroup."""
 QUEUE_LABEL = "kai.scheduler/queue"
 """The label that names the queue of a pod without a PodGroup."""
+_TOPOLOGY = "kai.scheduler/topology"
+_REQUIRED = "kai.scheduler/topology-required-placement"
+_PREFERRED = "kai.scheduler/topology-preferred-placement"
 _NUMA_ANNOTATION = "kai.scheduler/numa-placement-observed"
 _LONGEST = 10_000
 """Characters of the annotation that are read."""
@@ -187,6 +193,21 @@ def _gather_of(constraint: TopologyConstraint | None) -> tuple[Gather, ...]:
     if constraint.preferred_topology_level:
         rules.append(Gather(constraint.preferred_topology_level, required=False, climb=True))
     return tuple(rules)
+
+
+def placement_of(annotations: Mapping[str, str]) -> tuple[tuple[Gather, ...], str]:
+    """Return the domains that annotations ask for, and the name of the Topology.
+
+    :raises ValueError: for a level without a topology.
+    """
+    required, preferred = annotations.get(_REQUIRED, ""), annotations.get(_PREFERRED, "")
+    topology = annotations.get(_TOPOLOGY, "")
+    if (required or preferred) and not topology:
+        raise ValueError(f"annotation {_REQUIRED if required else _PREFERRED} needs {_TOPOLOGY}")
+    constraint = TopologyConstraint(
+        topology=topology, required_topology_level=required, preferred_topology_level=preferred
+    )
+    return _gather_of(constraint), topology
 
 
 def _sub_group(one: KaiSubGroup, group: KaiPodGroup) -> SubGroup:

@@ -147,10 +147,13 @@ class KaiPolicy:
     # In the queue ------------------------------------------------------------------------
 
     def queue_of(self, pod: PodInfo) -> str | None:
-        """Return the queue of the pod's group, or the one that its label names."""
+        """Return the queue of the pod's group, else of what owns it, else the one of its label."""
         group = self._jobs.group_of(pod)
         if group is not None and group.spec.queue:
             return group.spec.queue
+        gang = self._handle.gang(pod.gang).gang if pod.gang is not None else None
+        if gang is not None and gang.is_of_owner and gang.queue:
+            return gang.queue
         return pod.labels.get(kai.QUEUE_LABEL)
 
     def gate(self, pod: PodInfo, queue: str) -> str | None:

@@ -22,6 +22,7 @@ from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
 from bayplan_plugins.queues.kueue.injection import admitted_fields, restored_fields
 from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
+from bayplan_plugins.queues.kueue.pod_set_info import ConflictError
 from bayplan_plugins.queues.kueue.slices import replaced_key
 from bayplan_plugins.queues.kueue.store import Store
 from bayplan_plugins.queues.kueue.written import Written
@@ -100,7 +101,7 @@ class JobWrites:
         runs = is_true(workload, "Admitted") and not is_true(workload, "Evicted")
         if runs and job.suspended:
             if seen.status.admission == workload.status.admission and is_true(seen, "Admitted"):
-                self._change(key, job, admitted_fields(job, workload, store.flavors))
+                self._start(key, job, workload, store)
         elif not runs and not job.suspended:
             if has_quota(workload) and not is_true(workload, "Evicted") and replaced_key(workload):
                 # It runs with what the slice had that was replaced; only its new pods wait.
@@ -108,6 +109,18 @@ class JobWrites:
             self._patch(key, job, dict(job.suspend))
         elif not runs and has_quota(workload):
             self._change(key, job, restored_fields(job, workload))
+
+    def _start(self, key: str, job: QueuedJob, workload: KueueWorkload, store: Store) -> None:
+        """Let a job run where it was admitted; report it where it contradicts that."""
+        try:
+            fields = admitted_fields(job, workload, store.flavors)
+        except ConflictError as exc:
+            self._events.setdefault(key, {})["FailedToStart"] = WorkloadEvent(
+                key, "Warning", "FailedToStart", str(exc)
+            )
+            self._record(key)
+            return
+        self._change(key, job, fields)
 
     def _change(self, key: str, job: QueuedJob, fields: dict[str, Any]) -> None:
         """Change a suspended job; its templates are fixed as long as it counts as started."""

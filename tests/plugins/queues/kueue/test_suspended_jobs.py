@@ -278,6 +278,65 @@ def test_a_job_waits_for_its_admission_checks() -> None:
     assert on_nodes(cluster) == {"a": 2}
 
 
+def checked(cluster: Cluster, **update: Any) -> None:
+    """Let an admission check let a job go, with what it asks for in its pods."""
+    found = workload_of(cluster, "a")
+    ready = AdmissionCheckState(
+        "budget",
+        "Ready",
+        last_transition_time="2000-01-01T00:00:05Z",
+        pod_set_updates=({"name": "main", **update},),
+    )
+    cluster.api.update(replace(found, status=replace(found.status, admission_checks=(ready,))))
+    cluster.advance(10.0)
+
+
+def with_check() -> list[ApiObject]:
+    checks = {"admissionChecks": [{"name": "budget"}]}
+    queue = cluster_queue("cq", {"f": {GPU: 3}}, admissionChecksStrategy=checks)
+    return [
+        flavor("f"),
+        queue,
+        local_queue("lq", "cq"),
+        make_node("n", gpu=4, labels={"pool": "x"}),
+    ]
+
+
+def test_pods_have_the_labels_of_their_queues_and_what_checks_ask_for() -> None:
+    cluster = started(*with_check(), job("a", 2))
+    checked(cluster, annotations={"budget": "7"}, nodeSelector={"pool": "x"})
+    pods = cluster.api.list(Pod)
+    assert [pod.spec.node_name for pod in pods] == ["n", "n"]
+    for pod in pods:
+        assert pod.metadata.annotations["budget"] == "7"
+        assert pod.spec.node_selector == {"pool": "x"}
+        names = {"podset": "main", "local-queue-name": "lq", "cluster-queue-name": "cq"}
+        own = {key: pod.metadata.labels[f"kueue.x-k8s.io/{key}"] for key in names}
+        assert own == names
+    found = workload_of(cluster, "a")
+    cluster.api.update(replace(found, spec=replace(found.spec, active=False)))
+    cluster.advance(60.0)
+    (stopped,) = cluster.api.list(Job)
+    meta = stopped.spec.template.metadata
+    assert stopped.spec.suspend
+    assert (meta.labels, meta.annotations) == ({}, {})
+    assert stopped.spec.template.spec.node_selector == {}
+
+
+def test_a_check_that_contradicts_a_template_keeps_the_job_and_is_reported() -> None:
+    template = {
+        "spec": {
+            "containers": [{"name": "c", "resources": {"limits": {GPU: 1}}}],
+            "nodeSelector": {"pool": "y"},
+        }
+    }
+    cluster = started(*with_check(), job("a", 2, template=template))
+    checked(cluster, nodeSelector={"pool": "x"})
+    assert running(cluster) == set()
+    (event,) = [one for _, one in cluster.api.events if one.reason == "FailedToStart"]
+    assert event.message == 'node selector "pool": "y" and "x" exclude each other'
+
+
 def test_a_scheduler_that_starts_anew_admits_nothing_twice() -> None:
     cluster = started(make_node("n1", gpu=8), *one_queue(3), job("a"), job("b"))
     types = (Node, *(kind.type for kind in KINDS.values() if kind.type not in (Node, Pod)), Pod)

@@ -1,0 +1,141 @@
+"""Gangs of owners in domains of the network, as annotations of owners and templates say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.gangs.test_owned import add, job, owned_by
+
+from bayplan.api import ApiObject, Pod
+from bayplan.testing import Cluster, make_node, make_object, make_pod, make_pods_of
+
+TOPOLOGY = "kai.scheduler/topology"
+REQUIRED = "kai.scheduler/topology-required-placement"
+PODSET = "kueue.x-k8s.io/podset-required-topology"
+GROUP = "kueue.x-k8s.io/podset-group-name"
+
+
+def racks(**free: int) -> list[ApiObject]:
+    """Return nodes of one core each, so many in each rack."""
+    return [
+        make_node(f"{rack}{index}", cpu=1, labels={"rack": rack})
+        for rack, count in free.items()
+        for index in range(count)
+    ]
+
+
+def template(**annotations: str) -> dict[str, Any]:
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+    return {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}}
+
+
+def training(masters: dict[str, Any], workers: dict[str, Any], **annotations: str) -> ApiObject:
+    replicas = {
+        "Master": {"replicas": 1, "template": masters},
+        "Worker": {"replicas": 2, "template": workers},
+    }
+    return make_object(
+        {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "XGBoostJob",
+            "metadata": {"name": "x", "annotations": annotations},
+            "spec": {"xgbReplicaSpecs": replicas},
+        }
+    )
+
+
+def started(owner: ApiObject, **free: int) -> Cluster:
+    made = Cluster(racks(**free))
+    above = add(made, owner)
+    made.add(*make_pods_of(above))
+    return made
+
+
+def racks_of(made: Cluster) -> dict[str, str]:
+    """Return the rack of each pod that has a node."""
+    made.schedule()
+    pods = made.api.list(Pod)
+    return {pod.metadata.name: pod.spec.node_name[0] for pod in pods if pod.spec.node_name}
+
+
+@pytest.mark.parametrize(("a", "placed"), [(2, 0), (3, 3)])
+def test_a_job_lies_in_the_domain_that_it_requires(a: int, placed: int) -> None:
+    owner = training(template(), template(), **{TOPOLOGY: "t", REQUIRED: "rack"})
+    made = started(owner, a=a, b=2)
+    levels = [{"nodeLabel": "rack"}, {"nodeLabel": "kubernetes.io/hostname"}]
+    topology = {
+        "apiVersion": "kai.scheduler/v1alpha1",
+        "kind": "Topology",
+        "metadata": {"name": "t"},
+    }
+    made.add(make_object({**topology, "spec": {"levels": levels}}))
+    found = racks_of(made)
+    assert len(found) == placed
+    assert set(found.values()) <= {"a"}
+
+
+def test_each_role_lies_in_a_domain_of_its_own() -> None:
+    owner = training(template(**{PODSET: "rack"}), template(**{PODSET: "rack"}))
+    found = racks_of(started(owner, a=1, b=2))
+    assert found == {"x-master-0": "a", "x-worker-0": "b", "x-worker-1": "b"}
+
+
+def test_roles_of_one_group_of_pod_sets_share_a_domain() -> None:
+    wish = {PODSET: "rack", GROUP: "g"}
+    owner = training(template(**wish), template(**wish))
+    assert racks_of(started(owner, a=2, b=2)) == {}
+    assert set(racks_of(started(owner, a=2, b=3)).values()) == {"b"}
+
+
+def test_only_the_role_that_asks_is_gathered() -> None:
+    owner = training(template(), template(**{PODSET: "rack"}))
+    found = racks_of(started(owner, a=2, b=1))
+    assert (found["x-worker-0"], found["x-worker-1"]) == ("a", "a")
+
+
+def test_the_workers_of_each_group_of_a_leader_lie_together() -> None:
+    owner = make_object(
+        {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": "l"},
+            "spec": {
+                "replicas": 2,
+                "leaderWorkerTemplate": {
+                    "size": 3,
+                    "leaderTemplate": template(**{PODSET: "rack", GROUP: "g"}),
+                    "workerTemplate": template(**{PODSET: "rack", GROUP: "g"}),
+                },
+            },
+        }
+    )
+    found = racks_of(started(owner, a=3, b=3))
+    assert len(found) == 6
+    assert {found["l-0"], found["l-1"]} == {"a", "b"}
+    for index in "01":
+        assert len({found[f"l-{index}{end}"] for end in ("", "-1", "-2")}) == 1
+
+
+def test_a_contradiction_is_said_and_nothing_placed() -> None:
+    wish = {PODSET: "rack", "kueue.x-k8s.io/podset-preferred-topology": "rack"}
+    made = started(training(template(), template(**wish)), a=3)
+    assert racks_of(made) == {}
+    assert "exclude each other" in made.message("x-worker-0")
+
+
+def test_a_level_of_kai_without_a_topology_is_said() -> None:
+    made = started(training(template(), template(), **{REQUIRED: "rack"}), a=3)
+    assert racks_of(made) == {}
+    assert f"annotation {REQUIRED} needs {TOPOLOGY}" in made.message("x-worker-0")
+
+
+@pytest.mark.parametrize(
+    "name", ["kai.scheduler/batch-min-member", "scheduling.volcano.sh/group-min-member"]
+)
+@pytest.mark.parametrize(("value", "placed"), [("3", 0), ("2", 2), ("many", 2), ("0", 2)])
+def test_a_jobs_minimum_may_be_in_words_of_others(name: str, value: str, placed: int) -> None:
+    made = Cluster([make_node("n", cpu=2)])
+    owner = add(made, job("j", **{name: value}))
+    made.add(*(owned_by(make_pod(f"p{index}", cpu=1), owner) for index in range(3)))
+    assert len(made.schedule()) == placed
