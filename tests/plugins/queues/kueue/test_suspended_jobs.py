@@ -325,16 +325,14 @@ def test_pods_have_the_labels_of_their_queues_and_what_checks_ask_for() -> None:
 
 def test_a_check_that_contradicts_a_template_keeps_the_job_and_is_reported() -> None:
     template = {
-        "spec": {
-            "containers": [{"name": "c", "resources": {"limits": {GPU: 1}}}],
-            "nodeSelector": {"pool": "y"},
-        }
+        "metadata": {"annotations": {"budget": "6"}},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {GPU: 1}}}]},
     }
     cluster = started(*with_check(), job("a", 2, template=template))
-    checked(cluster, nodeSelector={"pool": "x"})
+    checked(cluster, annotations={"budget": "7"})
     assert running(cluster) == set()
     (event,) = [one for _, one in cluster.api.events if one.reason == "FailedToStart"]
-    assert event.message == 'node selector "pool": "y" and "x" exclude each other'
+    assert event.message == 'annotation "budget": "6" and "7" exclude each other'
 
 
 def test_a_scheduler_that_starts_anew_admits_nothing_twice() -> None:
