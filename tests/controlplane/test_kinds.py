@@ -25,15 +25,15 @@ EXAMPLES = sorted(
 def test_an_example_is_accepted_by_the_definition_of_its_kind(
     path: Path, real: LiveCluster
 ) -> None:
-    content = yaml.safe_load(path.read_text())
-    group = content["apiVersion"].rpartition("/")[0]
-    if "." in group:
-        kind = KINDS[group, content["kind"]]
-        if f"{kind.plural}.{group}" not in upstream_definitions():
-            pytest.skip("no definition of the kind's own project on this machine")
-    strict = {"dryRun": "All", "fieldValidation": "Strict"}
-    answer = real.client.post(path_of(content, name=False), content, **strict)
-    assert answer.code == 201, answer.text
+    for content in yaml.safe_load_all(path.read_text()):
+        group = content["apiVersion"].rpartition("/")[0]
+        if "." in group:
+            kind = KINDS[group, content["kind"]]
+            if f"{kind.plural}.{group}" not in upstream_definitions():
+                pytest.skip("no definition of the kind's own project on this machine")
+        strict = {"dryRun": "All", "fieldValidation": "Strict"}
+        answer = real.client.post(path_of(content, name=False), content, **strict)
+        assert answer.code == 201, answer.text
 
 
 GROUP = "training.example.com"
