@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.conformance.grouper_cases import run_grouper_case
 from tests.conformance.kind_cases import Case, UnmodelledError, kind_cases
+from tests.conformance.kueue_hook_cases import run_hook_case
 from tests.conformance.kueue_job_cases import run_job_case
 
 _RUNNERS = {
     "kai-grouper": run_grouper_case,
+    "kueue-hook": run_hook_case,
     "kueue-job": run_job_case,
     "volcano-grouper": run_grouper_case,
 }

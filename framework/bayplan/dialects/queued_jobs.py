@@ -19,6 +19,12 @@ from bayplan.api.operated import ClusterTrainingRuntime, TrainingRuntime, TrainJ
 from bayplan.api.pod import PodTemplate
 from bayplan.api.workloads import JobSpec
 from bayplan.dialects.kueue import topology_request_of
+from bayplan.dialects.queued_job_checks import (
+    ELASTIC_ANNOTATION,
+    GATES_ANNOTATION,
+    gates_of,
+    refusals_of,
+)
 from bayplan.dialects.reading import is_index
 from bayplan.dialects.train_jobs import job_set_of, runtime_name
 from bayplan.kinds import (
@@ -46,8 +52,6 @@ __all__ = [
 ]
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
-"""Of jobs, with the value "true", that may grow and shrink while they run."""
 SCALE_UP_ANNOTATION = "kueue.x-k8s.io/elastic-job-scale-up"
 """Of elastic jobs: "partial" if they may grow by fewer pods than they want."""
 _LEAST = "kueue.x-k8s.io/job-min-parallelism"
@@ -231,8 +235,12 @@ def read_job(
         of = KINDS_OF_WORKLOADS["jobset.x-k8s.io", "JobSet"] if made is not None else row
         found = tuple(templates_of(of, made if made is not None else content))
         pods = tuple(_job_pods(row, one, obj) for one in found)
+        problem = problem or next(map(str, refusals_of(obj, content, found)), "")
     except ValueError as exc:
         problem = str(exc)
+    gates = gates_of(obj.metadata.annotations)
+    if gates and not problem:
+        problem = f"{GATES_ANNOTATION}: waits for {', '.join(gates)}"
     started = row.started and _value(content, row.started) is not None
     return QueuedJob(
         obj,

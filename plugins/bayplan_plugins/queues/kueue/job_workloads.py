@@ -35,7 +35,7 @@ from bayplan.dialects.queued_jobs import (
     queued_kinds,
     sized_by,
 )
-from bayplan_plugins.queues.kueue.conditions import is_true
+from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
 from bayplan_plugins.queues.kueue.job_slices import home_of, updated
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome, Wanted, pods_to_come
 
@@ -65,6 +65,8 @@ class JobWorkloads:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self.jobs: dict[str, QueuedJob] = {}
+        self.refused: dict[tuple[type, str], QueuedJob] = {}
+        """The jobs that cannot be queued as they are: they may not run either."""
         self.changed: dict[str, None] = {}
         """The jobs that changed since they were last looked at; some may be gone."""
         self._home_at: dict[tuple[type, str], str] = {}
@@ -97,8 +99,12 @@ class JobWorkloads:
         assert obj is not None, "a change is of something"
         place = type(obj), object_key(obj)
         before = self._home_at.get(place)
+        self.refused.pop(place, None)
         job = self._read(obj) if new is not None and self._waits(new) else None
-        after = home_of(obj) if job is not None and not job.problem else None
+        refused = job is not None and self._is_refused(job)
+        if job is not None and refused:
+            self.refused[place] = job
+        after = home_of(obj) if job is not None and not refused else None
         if before is not None and before != after:
             self.jobs.pop(before, None)
             self._home_at.pop(place)
@@ -113,6 +119,14 @@ class JobWorkloads:
                 self._home_of[key] = after
         if isinstance(obj, RayCluster):
             self._cluster_changed(obj)
+
+    def _is_refused(self, job: QueuedJob) -> bool:
+        """Tell whether a job may not be queued; what runs goes on, whatever was changed of it."""
+        if not job.problem or not job.pods or job.suspended:
+            return bool(job.problem)
+        workloads = self._handle.snapshot.objects(KueueWorkload)
+        keys = [home_of(job.obj), *self._slices.get(job.obj.metadata.uid, ())]
+        return not any(key in workloads and has_quota(workloads[key]) for key in keys)
 
     def _cluster_changed(self, cluster: RayCluster) -> None:
         """Look at the Ray job again whose cluster changed, because Ray's autoscaler sizes it."""
@@ -152,6 +166,9 @@ class JobWorkloads:
             self._slices.setdefault(owner, {})[one.key] = None
             if owner in self._of_owner:
                 self._home_of[one.key] = self._of_owner[owner]
+            for job in list(self.refused.values()):
+                if job.obj.metadata.uid == owner and has_quota(new):
+                    self._job_changed(job.obj, job.obj)
         home = self.home_of(one.key)
         if new is None or old is None:
             if home in self.jobs:

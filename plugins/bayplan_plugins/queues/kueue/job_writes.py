@@ -61,6 +61,12 @@ class JobWrites:
             if is_current:
                 self._write_job(key, job, workload, seen, store)
 
+    def stop_refused(self) -> None:
+        """Suspend the jobs that cannot be queued as they are: they would run without quota."""
+        for job in self._jobs.refused.values():
+            if not job.suspended and job.state.end is None:
+                self._patch(f"{job.kind} {job.key}", job, dict(job.suspend))
+
     def tell(self, events: Iterable[WorkloadEvent]) -> None:
         """Record events once the Workloads that they are about exist."""
         for one in events:

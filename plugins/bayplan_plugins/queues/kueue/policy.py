@@ -281,6 +281,7 @@ class KueuePolicy:
                 self._handle.recheck_gates(pod)
             self._open_gates(key)
         self._writes.write(store, filter(self._pods.is_of_job, altered))
+        self._writes.stop_refused()
         self._next_change = self._time_of_next_change(now)
 
     def _open_gates(self, key: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from tests.plugins.queues.kueue.kueue_builders import cluster_queue, cohort, flavor, local_queue
 from tests.plugins.queues.kueue.queued_job_builders import (
@@ -31,6 +32,7 @@ from bayplan.api.kueue import AdmissionCheckState
 from bayplan.api.objects import decode_part
 from bayplan.cluster.embedded.controllers import WorkloadControllers
 from bayplan.cluster.protocol import PatchFields
+from bayplan.queues.held_jobs import HeldJobs
 from bayplan.testing import Cluster, make_node
 
 
@@ -411,3 +413,52 @@ def test_workloads_have_the_events_of_their_admission_and_preemption() -> None:
         "QuotaReserved",
         "Admitted",
     ]
+
+
+@pytest.mark.parametrize("suspend", [True, False])
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        (
+            "kueue.x-k8s.io/job-min-parallelism",
+            "many",
+            "metadata.annotations[kueue.x-k8s.io/job-min-parallelism]: Invalid value: "
+            "expected a number from 1 to 2",
+        ),
+        (
+            "kueue.x-k8s.io/admission-gated-by",
+            "example.com/budget",
+            "kueue.x-k8s.io/admission-gated-by: waits for example.com/budget",
+        ),
+    ],
+)
+def test_a_job_that_may_not_be_queued_is_held_with_the_reason(
+    suspend: bool, name: str, value: str, why: str
+) -> None:
+    made = job("a", 2, suspend=suspend, annotations={name: value})
+    cluster = started(make_node("n", gpu=4), *one_queue(4), made)
+    cluster.advance(30.0)
+    assert running(cluster) == set()
+    assert cluster.api.list(KueueWorkload) == []
+    (held,) = HeldJobs(cluster.scheduler.snapshot).all()
+    assert held.why == why
+    (now,) = cluster.api.list(Job)
+    cluster.api.update(replace(now, metadata=replace(now.metadata, annotations={})))
+    cluster.advance(30.0)
+    assert running(cluster) == {"a"}
+    assert on_nodes(cluster) == {"a": 2}
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_running_job_goes_on_whatever_is_changed_of_it(restart: bool) -> None:
+    cluster = started(make_node("n", gpu=4), *one_queue(4), job("a", 2))
+    (now,) = cluster.api.list(Job)
+    gate = {"kueue.x-k8s.io/admission-gated-by": "example.com/budget"}
+    cluster.api.update(replace(now, metadata=replace(now.metadata, annotations=gate)))
+    cluster.advance(30.0)
+    if restart:
+        types = [kind.type for kind in KINDS.values()]
+        cluster = started(*(one for type_ in types for one in cluster.api.list(type_)))
+        cluster.advance(30.0)
+    assert running(cluster) == {"a"}
+    assert on_nodes(cluster) == {"a": 2}

@@ -1,0 +1,250 @@
+"""What Kueue's webhooks refuse of a job in a queue.
+
+Without them such a job is there; it is held, and its first problem says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bayplan.api import ApiObject, Job, RayJob
+from bayplan.api.operated import RayService, TrainJob
+from bayplan.dialects.reading import is_index
+from bayplan.kinds import TemplateOf
+
+__all__ = ["ELASTIC_ANNOTATION", "GATES_ANNOTATION", "Refusal", "gates_of", "refusals_of"]
+
+ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
+"""Of jobs, with the value "true", that may grow and shrink while they run."""
+GATES_ANNOTATION = "kueue.x-k8s.io/admission-gated-by"
+"""Of jobs: the controllers that have to remove their names before the job may be admitted."""
+_DOMAIN = "kueue.x-k8s.io/"
+_QUEUE = f"{_DOMAIN}queue-name"
+_PREBUILT = f"{_DOMAIN}prebuilt-workload-name"
+_LONGEST_TIME = f"{_DOMAIN}max-exec-time-seconds"
+_LEAST = f"{_DOMAIN}job-min-parallelism"
+_SAME_COMPLETIONS = f"{_DOMAIN}job-completions-equal-parallelism"
+_REQUIRED = f"{_DOMAIN}podset-required-topology"
+_PREFERRED = f"{_DOMAIN}podset-preferred-topology"
+_UNCONSTRAINED = f"{_DOMAIN}podset-unconstrained-topology"
+_SLICE_LEVEL = f"{_DOMAIN}podset-slice-required-topology"
+_SLICE_SIZE = f"{_DOMAIN}podset-slice-size"
+_GROUP = f"{_DOMAIN}podset-group-name"
+_MOST_SETS = 18
+_LONGEST_GATE = 63
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
+_FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
+
+Kind = Literal["Invalid value", "Required value", "Forbidden", "Too long", "Too many"]
+Annotations = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One field that is refused, and why; ``kind`` is the word of Kubernetes' field errors."""
+
+    kind: Kind
+    field: str
+    why: str
+
+    def __str__(self) -> str:
+        """Return the refusal as Kubernetes words it."""
+        return f"{self.field}: {self.kind}: {self.why}"
+
+
+def refusals_of(
+    obj: ApiObject, content: Mapping[str, Any], templates: tuple[TemplateOf, ...]
+) -> Iterator[Refusal]:
+    """Yield what is refused of a job.
+
+    :param content: the job as JSON; :param templates: its pod templates.
+    """
+    meta = content.get("metadata") or {}
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    yield from _of_metadata(labels, annotations)
+    if isinstance(obj, Job):
+        yield from _of_job(content.get("spec") or {}, annotations, templates)
+    yield from _of_ray(obj, content.get("spec") or {}, annotations)
+    for one in templates:
+        yield from _of_template(obj, one)
+    yield from _of_groups(obj, templates)
+
+
+# Metadata ------------------------------------------------------------------------------------
+
+
+def _of_metadata(labels: Annotations, annotations: Annotations) -> Iterator[Refusal]:
+    name = labels.get(_QUEUE, "")
+    if name and not _is_subdomain(name):
+        yield Refusal("Invalid value", f"metadata.labels[{_QUEUE}]", "expected a DNS subdomain")
+    # An annotation comes before the label, which is older.
+    place = "annotations" if _PREBUILT in annotations else "labels"
+    name = annotations.get(_PREBUILT, labels.get(_PREBUILT, ""))
+    if name and not _is_subdomain(name):
+        yield Refusal("Invalid value", f"metadata.{place}[{_PREBUILT}]", "expected a DNS subdomain")
+    longest = labels.get(_LONGEST_TIME)
+    if longest is not None and not (is_index(longest) and int(longest)):
+        field = f"metadata.labels[{_LONGEST_TIME}]"
+        yield Refusal("Invalid value", field, "expected a number of seconds of 1 or more")
+    yield from _of_gates(annotations.get(GATES_ANNOTATION, ""))
+
+
+def gates_of(annotations: Annotations) -> tuple[str, ...]:
+    """Return the names of the controllers that keep a job from being admitted."""
+    names = annotations.get(GATES_ANNOTATION, "").split(",")
+    return tuple(name.strip() for name in names if name.strip())
+
+
+def _of_gates(text: str) -> Iterator[Refusal]:
+    field = f"metadata.annotations[{GATES_ANNOTATION}]"
+    names = [name.strip() for name in text.split(",")] if text else []
+    for name in names:
+        domain, slash, path = name.partition("/")
+        if not slash or not _is_subdomain(domain) or not _PART.fullmatch(path):
+            expected = "expected a path with a domain, such as example.com/gate"
+            yield Refusal("Invalid value", field, f'{expected}, got "{name[:80]}"')
+        elif len(path.encode()) > _LONGEST_GATE or len(name.encode()) > _LONGEST_GATE:
+            yield Refusal("Too long", field, f"at most {_LONGEST_GATE} bytes")
+    if len(set(names)) < len(names):
+        yield Refusal("Invalid value", field, "names a gate twice")
+
+
+def _is_subdomain(name: str) -> bool:
+    return len(name) < 254 and _SUBDOMAIN.fullmatch(name) is not None
+
+
+# Kinds ---------------------------------------------------------------------------------------
+
+
+def _of_job(
+    spec: Mapping[str, Any], annotations: Annotations, templates: tuple[TemplateOf, ...]
+) -> Iterator[Refusal]:
+    wanted = sum(one.count for one in templates)
+    least, field = annotations.get(_LEAST), f"metadata.annotations[{_LEAST}]"
+    if least is not None:
+        # A job that was admitted with its least number of pods has so many now.
+        if not is_index(least) or not 0 < int(least) <= wanted:
+            yield Refusal("Invalid value", field, f"expected a number from 1 to {wanted}")
+        elif annotations.get(ELASTIC_ANNOTATION) == "true":
+            yield Refusal("Invalid value", field, "an elastic job is admitted whole")
+    same, field = annotations.get(_SAME_COMPLETIONS), f"metadata.annotations[{_SAME_COMPLETIONS}]"
+    if same is not None and same not in _TRUE | _FALSE:
+        yield Refusal("Invalid value", field, 'expected "true" or "false"')
+    elif same in _TRUE:
+        if spec.get("completionMode") != "Indexed":
+            yield Refusal("Invalid value", field, "only an indexed job may ask for it")
+        elif spec.get("completions") != spec.get("parallelism", 1):
+            yield Refusal("Invalid value", "spec.completions", "expected as many as parallelism")
+
+
+def _of_ray(obj: ApiObject, spec: Mapping[str, Any], annotations: Annotations) -> Iterator[Refusal]:
+    at, cluster = "spec", spec
+    for name in ("rayClusterSpec", "rayClusterConfig"):
+        if isinstance(spec.get(name), Mapping):
+            at, cluster = f"spec.{name}", spec[name]
+    groups = cluster.get("workerGroupSpecs") or ()
+    # Beside its head a cluster needs a set for each group; a job's submitter needs one more.
+    others = 2 if isinstance(obj, RayJob) and spec.get("submissionMode") == "K8sJobMode" else 1
+    if len(groups) > _MOST_SETS - others:
+        yield Refusal("Too many", f"{at}.workerGroupSpecs", f"at most {_MOST_SETS - others}")
+    for index, group in enumerate(groups):
+        if group.get("groupName") == "head":
+            field = f"{at}.workerGroupSpecs[{index}].groupName"
+            yield Refusal("Forbidden", field, '"head" is the name of the head')
+    if isinstance(obj, RayJob) and spec.get("shutdownAfterJobFinishes") is not True:
+        # Without it the cluster keeps its quota for ever.
+        field = "spec.shutdownAfterJobFinishes"
+        yield Refusal("Invalid value", field, "a job in a queue has to shut its cluster down")
+    if isinstance(obj, RayService) and cluster.get("enableInTreeAutoscaling") is True:
+        field = f"{at}.enableInTreeAutoscaling"
+        yield Refusal("Invalid value", field, "no RayService in a queue changes its size")
+
+
+# Templates -----------------------------------------------------------------------------------
+
+
+def _place(obj: ApiObject, one: TemplateOf) -> str:
+    """Return where a template's annotations are, as Kubernetes writes it."""
+    if isinstance(obj, TrainJob):
+        return f"job[{one.name}].annotations"
+    text, named = "", False
+    for step in one.pointer.split("/")[1:]:
+        in_brackets = step.isdecimal() or named
+        text += f"[{step}]" if in_brackets else f".{step}"
+        named = step.endswith("ReplicaSpecs")
+    return f"{text[1:]}.metadata.annotations"
+
+
+def _annotations(one: TemplateOf) -> Annotations:
+    return (one.template.get("metadata") or {}).get("annotations") or {}
+
+
+def _of_template(obj: ApiObject, one: TemplateOf) -> Iterator[Refusal]:
+    own, place = _annotations(one), _place(obj, one)
+    given = [key for key in (_REQUIRED, _PREFERRED, _UNCONSTRAINED) if key in own]
+    if len(given) > 1:
+        yield Refusal("Invalid value", place, f"only one of {', '.join(given)} may be there")
+    for key in (_REQUIRED, _PREFERRED, _SLICE_LEVEL):
+        if key in own and not _is_qualified(own[key]):
+            yield Refusal("Invalid value", f"{place}[{key}]", "expected a label of nodes")
+    if own.get(_UNCONSTRAINED, "true") not in _TRUE | _FALSE:
+        field = f"{place}[{_UNCONSTRAINED}]"
+        yield Refusal("Invalid value", field, 'expected "true" or "false"')
+    yield from _of_slices(own, place, one.count)
+    group = own.get(_GROUP)
+    if group is None:
+        return
+    if group.isdecimal():
+        yield Refusal("Invalid value", f"{place}[{_GROUP}]", "expected a name, not a number")
+    if _SLICE_SIZE in own or _SLICE_LEVEL in own:
+        yield Refusal("Forbidden", f"{place}[{_GROUP}]", "slices are of one pod set alone")
+    if _REQUIRED not in own and _PREFERRED not in own:
+        why = f"a group of pod sets needs {_REQUIRED} or {_PREFERRED}"
+        yield Refusal("Invalid value", place, why)
+
+
+def _is_qualified(text: str) -> bool:
+    domain, slash, name = text.rpartition("/")
+    return bool(_PART.fullmatch(name)) and (not slash or _is_subdomain(domain))
+
+
+def _of_slices(own: Annotations, place: str, count: int) -> Iterator[Refusal]:
+    level, size, field = own.get(_SLICE_LEVEL), own.get(_SLICE_SIZE), f"{place}[{_SLICE_SIZE}]"
+    if level is not None and size is None:
+        yield Refusal("Required value", field, f"{_SLICE_LEVEL} needs it")
+    if size is None:
+        return
+    if level is None:
+        yield Refusal("Forbidden", field, f"{_SLICE_LEVEL} is not there")
+    elif not is_index(size) or not int(size):
+        yield Refusal("Invalid value", field, "expected a number of 1 or more")
+    elif int(size) > count:
+        yield Refusal("Invalid value", field, f"there are only {count} pods")
+
+
+def _of_groups(obj: ApiObject, templates: tuple[TemplateOf, ...]) -> Iterator[Refusal]:
+    groups: dict[str, list[TemplateOf]] = defaultdict(list)
+    for one in templates:
+        if name := _annotations(one).get(_GROUP):
+            groups[name].append(one)
+    for sets in groups.values():
+        if len(sets) != 2:
+            for one in sets:
+                field = f"{_place(obj, one)}[{_GROUP}]"
+                yield Refusal("Invalid value", field, f"a group has two pod sets, not {len(sets)}")
+            continue
+        if all(one.count != 1 for one in sets):
+            for one in sets:
+                field = f"{_place(obj, one)}[{_GROUP}]"
+                yield Refusal("Invalid value", field, "one of the two has to have a single pod")
+        wishes = {tuple(_annotations(one).get(k) for k in (_REQUIRED, _PREFERRED)) for one in sets}
+        if len(wishes) > 1:
+            for one in sets:
+                why = "both pod sets of a group have to ask for the same topology"
+                yield Refusal("Invalid value", _place(obj, one), why)
