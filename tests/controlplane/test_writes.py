@@ -113,6 +113,7 @@ from bayplan.api.podgroup import (
     KaiPodGroupStatus,
     NativePodGroupStatus,
     PodGroupStatus,
+    SchedulerPluginsPodGroupStatus,
     SchedulingCondition,
     UnschedulableReason,
 )
@@ -429,16 +430,18 @@ NO_POOL = SchedulingCondition(
 )
 GROUP_STATUSES: dict[type[ApiObject], list[msgspec.Struct]] = {
     PodGroup: [PodGroupStatus(), PodGroupStatus("Running", 1, **COUNTS)],
-    SchedulerPluginsPodGroup: [PodGroupStatus(), PodGroupStatus("Running", 1, **COUNTS)],
+    SchedulerPluginsPodGroup: [
+        SchedulerPluginsPodGroupStatus("Pending"),
+        SchedulerPluginsPodGroupStatus("Running", **COUNTS),
+    ],
     VolcanoPodGroup: [
-        ConditionedStatus(),
         ConditionedStatus("Pending", (GroupCondition("Scheduled", "False"),)),
         ConditionedStatus("Running", (REASON,), **COUNTS),
     ],
     KaiPodGroup: [
         KaiPodGroupStatus(),
-        KaiPodGroupStatus("Pending", (), scheduling_conditions=(NO_POOL,)),
-        KaiPodGroupStatus("Running", (REASON,), **COUNTS),
+        KaiPodGroupStatus(scheduling_conditions=(NO_POOL,)),
+        KaiPodGroupStatus((REASON,)),
     ],
     NativePodGroup: [
         NativePodGroupStatus(),

@@ -59,16 +59,32 @@ class PodGroupStatus(ApiStruct, frozen=True):
     failed: int = 0
 
 
-class PodGroup(ApiStruct, frozen=True):
-    """scheduling.sigs.k8s.io/v1alpha1 PodGroup, of Koordinator and older scheduler-plugins."""
+class SchedulerPluginsPodGroupStatus(ApiStruct, frozen=True):
+    """status of a pod group of scheduler-plugins: without the number of pods on nodes."""
+
+    phase: str = ""
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+class CountedPodGroup(ApiStruct, frozen=True):
+    """What the pod groups of Koordinator and of scheduler-plugins have in common."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodGroupSpec = explicit(PodGroupSpec())
+
+
+class PodGroup(CountedPodGroup, frozen=True):
+    """scheduling.sigs.k8s.io/v1alpha1 PodGroup, of Koordinator and older scheduler-plugins."""
+
     status: PodGroupStatus = PodGroupStatus()
 
 
-class SchedulerPluginsPodGroup(PodGroup, frozen=True):
+class SchedulerPluginsPodGroup(CountedPodGroup, frozen=True):
     """scheduling.x-k8s.io/v1alpha1 PodGroup of scheduler-plugins."""
+
+    status: SchedulerPluginsPodGroupStatus = SchedulerPluginsPodGroupStatus()
 
 
 # Volcano -----------------------------------------------------------------------------------
@@ -204,9 +220,10 @@ class SchedulingCondition(ApiStruct, frozen=True):
     status: str = ""
 
 
-class KaiPodGroupStatus(ConditionedStatus, frozen=True):
-    """status of a KAI pod group."""
+class KaiPodGroupStatus(ApiStruct, frozen=True):
+    """status of a KAI pod group: it has no phase."""
 
+    conditions: tuple[GroupCondition, ...] = ()
     scheduling_conditions: tuple[SchedulingCondition, ...] = ()
 
 

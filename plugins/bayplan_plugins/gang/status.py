@@ -1,7 +1,8 @@
 """The status of pod groups: phases, conditions and events, in the words of their systems.
 
-Koordinator's and scheduler-plugins' phases, Volcano's and KAI's phase with an ``Unschedulable``
-condition, Kubernetes' ``PodGroupScheduled``.
+Koordinator's and scheduler-plugins' phases, Volcano's phase with an ``Unschedulable`` condition,
+KAI's conditions, Kubernetes' ``PodGroupScheduled``. What a system's API does not have is not
+written: an API server would leave it out, and the status would never be what it should be.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
-
-from msgspec.structs import asdict
 
 from bayplan import Eviction, Handle, PodInfo
 from bayplan.api import (
@@ -33,6 +32,7 @@ from bayplan.api.podgroup import (
     KaiPodGroupStatus,
     NativePodGroupStatus,
     PodGroupStatus,
+    SchedulerPluginsPodGroupStatus,
     UnschedulableReason,
 )
 from bayplan.api.times import rfc3339
@@ -44,7 +44,13 @@ from bayplan_plugins.gang.kai import eviction_event, last_start, not_ready, sche
 __all__ = ["GroupStatuses", "Write", "phase_of"]
 
 Write = PatchStatus | PatchAnnotations | Event
-_Status = PodGroupStatus | ConditionedStatus | NativePodGroupStatus
+_Status = (
+    PodGroupStatus
+    | SchedulerPluginsPodGroupStatus
+    | ConditionedStatus
+    | KaiPodGroupStatus
+    | NativePodGroupStatus
+)
 
 _GROUPS: tuple[type[Any], ...] = (
     PodGroup,
@@ -108,6 +114,13 @@ class GroupStatuses:
         return self._recorded.setdefault(members, _Recorded())
 
     def _status(self, group: ApiObject, key: str, members: GangMembers, message: str) -> _Status:
+        if isinstance(group, SchedulerPluginsPodGroup):
+            return SchedulerPluginsPodGroupStatus(
+                phase_of(members),
+                members.running,
+                members.count_ended("Succeeded"),
+                members.count_ended("Failed"),
+            )
         if isinstance(group, PodGroup):
             return PodGroupStatus(
                 phase_of(members),
@@ -124,12 +137,13 @@ class GroupStatuses:
             now = rfc3339(self._handle.unix_time)
             refusal = partial(self._refusal, members)
             found = scheduling_conditions(group, members, message, refusal, now)
-            return KaiPodGroupStatus(**asdict(status), scheduling_conditions=found)
+            return KaiPodGroupStatus(status.conditions, found)
         return status
 
     def _is_inqueue(self, key: str, group: VolcanoPodGroup | KaiPodGroup) -> bool:
         """Tell whether a group is in phase Inqueue, also where the watch does not show it yet."""
-        phase, queueing = group.status.phase, self._handle.queueing
+        phase = group.status.phase if isinstance(group, VolcanoPodGroup) else ""
+        queueing = self._handle.queueing
         if phase in ("", "Pending") and queueing is not None:
             return queueing.is_admitted(key)
         return phase == _INQUEUE

@@ -13,7 +13,7 @@ from typing import Any
 import pydantic
 import pydantic.alias_generators
 
-from bayplan.api import ApiObject, ClusterNetworkTopology, Pod, PodGroup
+from bayplan.api import ApiObject, ClusterNetworkTopology, Pod, PodGroup, SchedulerPluginsPodGroup
 from bayplan.api.gang import Gang, Gather, MatchPolicy, Membership, Slice
 from bayplan.dialects.reading import amounts, is_index
 from bayplan.errors import did_you_mean
@@ -99,7 +99,7 @@ def gang_of(group: ApiObject) -> Gang | None:
     return pod_group(group)
 
 
-def pod_group(group: PodGroup) -> Gang:
+def pod_group(group: PodGroup | SchedulerPluginsPodGroup) -> Gang:
     """Return the gang of a PodGroup of scheduling.sigs.k8s.io or scheduling.x-k8s.io."""
     meta, spec = group.metadata, group.spec
     key = f"{meta.namespace}/{meta.name}"
