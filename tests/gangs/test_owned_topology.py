@@ -82,8 +82,8 @@ def test_each_role_lies_in_a_domain_of_its_own() -> None:
 
 
 def test_roles_of_one_group_of_pod_sets_share_a_domain() -> None:
-    wish = {PODSET: "rack", GROUP: "g"}
-    owner = training(template(**wish), template(**wish))
+    asked = {PODSET: "rack", GROUP: "g"}
+    owner = training(template(**asked), template(**asked))
     assert racks_of(started(owner, a=2, b=2)) == {}
     assert set(racks_of(started(owner, a=2, b=3)).values()) == {"b"}
 
@@ -118,8 +118,8 @@ def test_the_workers_of_each_group_of_a_leader_lie_together() -> None:
 
 
 def test_a_contradiction_is_said_and_nothing_placed() -> None:
-    wish = {PODSET: "rack", "kueue.x-k8s.io/podset-preferred-topology": "rack"}
-    made = started(training(template(), template(**wish)), a=3)
+    asked = {PODSET: "rack", "kueue.x-k8s.io/podset-preferred-topology": "rack"}
+    made = started(training(template(), template(**asked)), a=3)
     assert racks_of(made) == {}
     assert "exclude each other" in made.message("x-worker-0")
 

@@ -243,8 +243,8 @@ def _of_groups(obj: ApiObject, templates: tuple[TemplateOf, ...]) -> Iterator[Re
             for one in sets:
                 field = f"{_place(obj, one)}[{_GROUP}]"
                 yield Refusal("Invalid value", field, "one of the two has to have a single pod")
-        wishes = {tuple(_annotations(one).get(k) for k in (_REQUIRED, _PREFERRED)) for one in sets}
-        if len(wishes) > 1:
+        asked = {tuple(_annotations(one).get(k) for k in (_REQUIRED, _PREFERRED)) for one in sets}
+        if len(asked) > 1:
             for one in sets:
                 why = "both pod sets of a group have to ask for the same topology"
                 yield Refusal("Invalid value", _place(obj, one), why)
