@@ -54,6 +54,10 @@ class Peers:
         finally:
             self._call("down", *names)
 
+    def define(self, pattern: str) -> None:
+        """Install the definitions of a project whose controller does not run."""
+        self._call("crds", pattern)
+
     def stop(self, name: str) -> None:
         """End a controller and remove its webhooks; its kinds and objects stay."""
         self._call("down", name)

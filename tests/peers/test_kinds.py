@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from tests.cluster.apiserver.faces import Client
 from tests.controlplane.live_cluster import PODS, Content
+from tests.controlplane.queue_builders import cluster_queue
 from tests.controlplane.story_builders import asking, nodes
 from tests.peers.real_peers import SCHEDULER, Peers
+
+from bayplan.kinds import KINDS_OF_WORKLOADS
 
 TRAINING = "training.kubeflow.org/job-name"
 
@@ -192,3 +195,44 @@ def settled(client: Client, label: str) -> int:
 def placed(client: Client, label: str) -> int:
     """Return how many pods of the job have nodes."""
     return sum("nodeName" in pod["spec"] for pod in pods_of(client, label))
+
+
+QUEUED = ("jobset", "trainer", "kuberay", "mpi")
+WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads"
+
+
+@pytest.mark.parametrize("name", QUEUED)
+def test_a_suspended_job_runs_with_quota_and_stops_without(
+    peers: Peers, name: str, tmp_path: Path
+) -> None:
+    """Its own controller has to take the fields that admission sets, and those that it restores."""
+    kind, client = KINDS[name], peers.cluster.client
+    peers.define("kueue.x-k8s.io_*")
+    *before, job = kind.objects()
+    with peers.running(*kind.peers), peers.scheduler(tmp_path):
+        peers.cluster.apply([*nodes(2), *cluster_queue("q"), *before, suspended(job)])
+        peers.wait(lambda: placed(client, kind.label) == kind.pods, "it was admitted and placed")
+        assert {one["metadata"]["labels"].get(QUEUE) for one in pods_of(client, kind.label)} == {
+            "q"
+        }
+        (workload,) = peers.cluster.items(WORKLOADS)
+        path = f"{WORKLOADS}/{workload['metadata']['name']}"
+        assert client.patch(path, {"spec": {"active": False}}).code == 200
+        peers.wait(lambda: not pods_of(client, kind.label), "it was stopped")
+        assert client.patch(path, {"spec": {"active": True}}).code == 200
+        peers.wait(lambda: placed(client, kind.label) == kind.pods, "it was admitted again")
+
+
+QUEUE = "kueue.x-k8s.io/local-queue-name"
+
+
+def suspended(job: Content) -> Content:
+    """Return a job that waits for the queue ``q``."""
+    row = KINDS_OF_WORKLOADS[job["apiVersion"].rpartition("/")[0], job["kind"]]
+    at, *above = reversed(row.suspend.split("."))
+    held: Content = job
+    for step in reversed(above):
+        held = held.setdefault(step, {})
+    held[at] = True
+    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    return job
