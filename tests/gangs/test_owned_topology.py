@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.gangs.test_owned import add, job, owned_by
 
 from bayplan.api import ApiObject, Pod
@@ -139,3 +140,33 @@ def test_a_jobs_minimum_may_be_in_words_of_others(name: str, value: str, placed:
     owner = add(made, job("j", **{name: value}))
     made.add(*(owned_by(make_pod(f"p{index}", cpu=1), owner) for index in range(3)))
     assert len(made.schedule()) == placed
+
+
+@pytest.mark.parametrize("asked", [{}, {PODSET: "rack"}])
+@pytest.mark.parametrize("minimum", [1, 2])
+def test_a_topology_of_a_role_leaves_the_minimum_as_it_is(
+    asked: dict[str, str], minimum: int
+) -> None:
+    owner = training(template(), template(**asked))
+    spec = {**owner.spec, "runPolicy": {"schedulingPolicy": {"minAvailable": minimum}}}
+    assert len(racks_of(started(replace(owner, spec=spec), a=1, b=1))) == 2
+
+
+def test_two_of_three_roles_share_a_domain() -> None:
+    asked = {PODSET: "rack", GROUP: "g"}
+    replicas = {
+        "Chief": {"replicas": 1, "template": template(**asked)},
+        "Worker": {"replicas": 2, "template": template(**asked)},
+        "PS": {"replicas": 1, "template": template()},
+    }
+    owner = make_object(
+        {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "TFJob",
+            "metadata": {"name": "x"},
+            "spec": {"tfReplicaSpecs": replicas},
+        }
+    )
+    assert racks_of(started(owner, a=2, b=2)) == {}
+    found = racks_of(started(owner, a=1, b=3))
+    assert found == {"x-ps-0": "a", "x-chief-0": "b", "x-worker-0": "b", "x-worker-1": "b"}

@@ -96,5 +96,7 @@ def _of_object(obj: ApiObject) -> Iterator[str]:
     if minimum is not None or together:
         least = minimum if minimum is not None else together
         yield f"  needs {counted(least, 'pod')} at once"
-    if not roles:
+    if row.below:
+        yield "  its pods are gangs of what it makes"
+    elif not roles:
         yield "  no pods: no template was found"

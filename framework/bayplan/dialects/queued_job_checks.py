@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bayplan.api import ApiObject, Job, RayJob
+from bayplan.api import ApiObject, Job, RayCluster, RayJob
 from bayplan.api.operated import RayService, TrainJob
 from bayplan.dialects.reading import is_index
 from bayplan.kinds import TemplateOf
@@ -70,7 +70,8 @@ def refusals_of(
     yield from _of_metadata(labels, annotations)
     if isinstance(obj, Job):
         yield from _of_job(content.get("spec") or {}, annotations, templates)
-    yield from _of_ray(obj, content.get("spec") or {}, annotations)
+    if isinstance(obj, RayCluster | RayJob | RayService):
+        yield from _of_ray(obj, content.get("spec") or {})
     for one in templates:
         yield from _of_template(obj, one)
     yield from _of_groups(obj, templates)
@@ -143,12 +144,14 @@ def _of_job(
             yield Refusal("Invalid value", "spec.completions", "expected as many as parallelism")
 
 
-def _of_ray(obj: ApiObject, spec: Mapping[str, Any], annotations: Annotations) -> Iterator[Refusal]:
+def _of_ray(obj: ApiObject, spec: Mapping[str, Any]) -> Iterator[Refusal]:
     at, cluster = "spec", spec
     for name in ("rayClusterSpec", "rayClusterConfig"):
         if isinstance(spec.get(name), Mapping):
             at, cluster = f"spec.{name}", spec[name]
-    groups = cluster.get("workerGroupSpecs") or ()
+    given = cluster.get("workerGroupSpecs")
+    entries = given if isinstance(given, (list, tuple)) else ()
+    groups = [one for one in entries if isinstance(one, Mapping)]
     # Beside its head a cluster needs a set for each group; a job's submitter needs one more.
     others = 2 if isinstance(obj, RayJob) and spec.get("submissionMode") == "K8sJobMode" else 1
     if len(groups) > _MOST_SETS - others:
@@ -182,7 +185,8 @@ def _place(obj: ApiObject, one: TemplateOf) -> str:
 
 
 def _annotations(one: TemplateOf) -> Annotations:
-    return (one.template.get("metadata") or {}).get("annotations") or {}
+    found = (one.template.get("metadata") or {}).get("annotations") or {}
+    return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
 def _of_template(obj: ApiObject, one: TemplateOf) -> Iterator[Refusal]:

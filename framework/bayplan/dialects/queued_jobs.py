@@ -14,6 +14,7 @@ import msgspec
 
 from bayplan.api import KINDS, ApiObject, Job, JobSet, RayCluster, RayJob
 from bayplan.api.kueue import PodSetTopologyRequest
+from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import decode_part, kind_of
 from bayplan.api.operated import ClusterTrainingRuntime, TrainingRuntime, TrainJob
 from bayplan.api.pod import PodTemplate
@@ -34,6 +35,7 @@ from bayplan.kinds import (
     WorkloadKind,
     progress_of,
     templates_of,
+    units_of,
 )
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "JobPods",
     "QueuedJob",
     "can_be_sliced",
+    "is_part",
     "pods_at_once",
     "queued_job",
     "queued_kinds",
@@ -106,7 +109,7 @@ class QueuedJob:
     :param started: the fields of the status to remove so that the templates may change.
     :param priority: the name of the priority class of its pods; "" without one.
     :param problem: why it cannot be queued.
-    :param content: the job as JSON.
+    :param content: the job as JSON, where its templates are not its own: a TrainJob's.
     """
 
     obj: ApiObject
@@ -187,6 +190,13 @@ def queued_kinds() -> tuple[type[ApiObject], ...]:
     return tuple(kind.type for kind in found if kind is not None)
 
 
+def is_part(metadata: ObjectMeta) -> bool:
+    """Tell whether an object belongs to a job that can be suspended, which waits in its place."""
+    owners = (one for one in metadata.owner_references if one.controller)
+    kinds = ((one.api_version.rpartition("/")[0], one.kind) for one in owners)
+    return any((row := KINDS_OF_WORKLOADS.get(kind)) and row.suspend for kind in kinds)
+
+
 Find = Callable[[type[ApiObject], str], ApiObject | None]
 """Returns the object of a type with a key, None if it is not there."""
 
@@ -200,19 +210,28 @@ def queued_job(obj: ApiObject, find: Find = lambda type_, key: None) -> QueuedJo
     """
     kind = kind_of(obj)
     content = msgspec.to_builtins(obj, enc_hook=lambda quantity: quantity.text)
-    made = _job_set_by(content, find) if isinstance(obj, TrainJob) else None
-    return read_job(KINDS_OF_WORKLOADS[kind.group, kind.name], content, obj, made)
+    row = KINDS_OF_WORKLOADS[kind.group, kind.name]
+    try:
+        made = _job_set_by(content, find) if isinstance(obj, TrainJob) else None
+    except ValueError as exc:
+        return replace(read_job(row, content, obj), problem=str(exc))
+    return read_job(row, content, obj, made)
 
 
-def _job_set_by(content: Mapping[str, Any], find: Find) -> Mapping[str, Any] | None:
-    """Return the JobSet of a TrainJob, None where its runtime is not there."""
+def _job_set_by(content: Mapping[str, Any], find: Find) -> Mapping[str, Any]:
+    """Return the JobSet of a TrainJob.
+
+    :raises ValueError: where its runtime is not there, or not one.
+    """
     kind, name = runtime_name(content)
     if kind == "TrainingRuntime":
         namespace = (content.get("metadata") or {}).get("namespace", "")
         runtime = find(TrainingRuntime, f"{namespace}/{name}")
     else:
         runtime = find(ClusterTrainingRuntime, name)
-    return job_set_of(content, msgspec.to_builtins(runtime)) if runtime is not None else None
+    if runtime is None:
+        raise ValueError(f"its {kind} {name} is not there")
+    return job_set_of(content, msgspec.to_builtins(runtime))
 
 
 def read_job(
@@ -229,13 +248,12 @@ def read_job(
     found: tuple[TemplateOf, ...] = ()
     pods: tuple[JobPods, ...] = ()
     problem = ""
-    if isinstance(obj, TrainJob) and made is None:
-        problem = "its {} {} is not there".format(*runtime_name(content))
     try:
         of = KINDS_OF_WORKLOADS["jobset.x-k8s.io", "JobSet"] if made is not None else row
         found = tuple(templates_of(of, made if made is not None else content))
-        pods = tuple(_job_pods(row, one, obj) for one in found)
-        problem = problem or next(map(str, refusals_of(obj, content, found)), "")
+        units = units_of(row, content)
+        pods = tuple(_job_pods(row, one, obj, units) for one in found)
+        problem = _twice(pods) or next(map(str, refusals_of(obj, content, found)), "")
     except ValueError as exc:
         problem = str(exc)
     gates = gates_of(obj.metadata.annotations)
@@ -250,27 +268,28 @@ def read_job(
         _field(content, row.suspend, False),
         progress_of(row, content, found),
         ("/" + row.started.replace(".", "/"),) if started else (),
-        _priority_of(row, content, found),
+        _priority_of(row, content, pods),
         problem,
-        content,
+        content if isinstance(obj, TrainJob) else {},
     )
 
 
-def _job_pods(row: WorkloadKind, one: TemplateOf, obj: ApiObject) -> JobPods:
+def _job_pods(row: WorkloadKind, one: TemplateOf, obj: ApiObject, units: int) -> JobPods:
     template = one.template
-    annotations = (template.get("metadata") or {}).get("annotations") or {}
+    typed = decode_part(PodTemplate, dict(template))
     least: int | None = None
     pointers: tuple[str, ...] = ()
     kept: dict[str, str] = {}
     if row.name == "Job" and row.group == "batch":
         template, kept = _without_controllers_labels(template)
+        typed = decode_part(PodTemplate, dict(template)) if kept else typed
         least = _least_of(obj)
         pointers = _sizes_of(obj) if least is not None else ()
     return JobPods(
         one.name,
         template,
-        decode_part(PodTemplate, dict(template)),
-        one.count,
+        typed,
+        one.count * units,
         one.pointer,
         one.labels,
         pointers,
@@ -278,7 +297,7 @@ def _job_pods(row: WorkloadKind, one: TemplateOf, obj: ApiObject) -> JobPods:
         one.each if one.made.bounds is not None else 1,
         kept,
         one.absent,
-        topology_request_of(annotations, one.made.index, _parts_of(one)),
+        topology_request_of(typed.metadata.annotations, one.made.index, _parts_of(one)),
     )
 
 
@@ -289,6 +308,13 @@ def _parts_of(one: TemplateOf) -> tuple[str, int] | None:
     label, path = one.made.part
     parts = _value(one.entry, path)
     return label, parts if isinstance(parts, int) else 1
+
+
+def _twice(pods: tuple[JobPods, ...]) -> str:
+    """Return what is wrong with the names of pod sets, "" for nothing."""
+    names = [one.name for one in pods]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    return f'two of its pod sets have the name "{twice}"' if twice is not None else ""
 
 
 def _without_controllers_labels(
@@ -319,18 +345,16 @@ def _sizes_of(obj: ApiObject) -> tuple[str, ...]:
     return ("/spec/parallelism",)
 
 
-def _priority_of(
-    row: WorkloadKind, content: Mapping[str, Any], templates: tuple[TemplateOf, ...]
-) -> str:
+def _priority_of(row: WorkloadKind, content: Mapping[str, Any], pods: tuple[JobPods, ...]) -> str:
     """Return the name of the priority class of a job's pods: its own, or a template's."""
     stated = [_value(content, path) for path in row.priority]
-    stated += [(one.template.get("spec") or {}).get("priorityClassName") for one in templates]
+    stated += [one.template.spec.priority_class_name for one in pods]
     return next((name for name in stated if isinstance(name, str) and name), "")
 
 
 def _value(content: Any, path: str) -> Any:
     for step in path.split("."):
-        content = content.get(step) if isinstance(content, Mapping) else None
+        content = content.get(step) if isinstance(content, dict) else None
     return content
 
 

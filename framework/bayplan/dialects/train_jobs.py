@@ -18,37 +18,70 @@ _RUNTIME = "ClusterTrainingRuntime"
 
 
 def runtime_name(content: Content) -> tuple[str, str]:
-    """Return kind and name of the runtime of a TrainJob, as JSON."""
-    reference = (content.get("spec") or {}).get("runtimeRef") or {}
-    return str(reference.get("kind") or _RUNTIME), str(reference.get("name") or "")
+    """Return kind and name of the runtime of a TrainJob, as JSON.
+
+    :raises ValueError: for a TrainJob that names none.
+    """
+    reference = _map(_map(content, "spec"), "runtimeRef", "spec.")
+    name = reference.get("name")
+    if not isinstance(name, str) or not name:
+        raise ValueError("spec.runtimeRef.name: is required")
+    return str(reference.get("kind") or _RUNTIME), name
+
+
+def _map(content: Content, key: str, where: str = "") -> Content:
+    """Return the object under a key, an empty one where nothing is.
+
+    :raises ValueError: for anything else.
+    """
+    value = content.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"{where}{key}: expected an object, got {str(value)[:40]}")
+    return value or {}
+
+
+def _objects(content: Content, key: str, where: str = "") -> list[Content]:
+    """Return the objects in a list under a key.
+
+    :raises ValueError: for anything else.
+    """
+    value = content.get(key)
+    found = list(value) if isinstance(value, (list, tuple)) else []
+    if (value is not None and not isinstance(value, (list, tuple))) or not all(
+        isinstance(one, Mapping) for one in found
+    ):
+        raise ValueError(f"{where}{key}: expected a list of objects, got {str(value)[:40]}")
+    return found
 
 
 def job_set_of(content: Content, runtime: Content) -> dict[str, Any]:
     """Return the JobSet of a TrainJob, as JSON.
 
     :param runtime: a TrainingRuntime or ClusterTrainingRuntime.
+    :raises ValueError: for what is no object, or no list of objects, where one has to be.
     """
-    meta, spec = content.get("metadata") or {}, content.get("spec") or {}
-    template = (runtime.get("spec") or {}).get("template") or {}
-    for patch in spec.get("runtimePatches") or ():
-        template = _merged(template, (patch.get("trainingRuntimeSpec") or {}).get("template") or {})
-    made = dict(template.get("spec") or {})
-    nodes = (spec.get("trainer") or {}).get("numNodes")
+    meta, spec = _map(content, "metadata"), _map(content, "spec")
+    of_runtime = _map(runtime, "spec")
+    template = _map(of_runtime, "template", "spec.")
+    for patch in _objects(spec, "runtimePatches", "spec."):
+        template = _merged(template, _map(_map(patch, "trainingRuntimeSpec"), "template"))
+    made = dict(_map(template, "spec", "spec.template."))
+    trainer = _map(spec, "trainer", "spec.")
+    nodes = trainer.get("numNodes")
     if nodes is None:
-        nodes = ((runtime.get("spec") or {}).get("mlPolicy") or {}).get("numNodes")
-    made["replicatedJobs"] = [
-        _trained(one, spec.get("trainer") or {}, nodes) for one in made.get("replicatedJobs") or ()
-    ]
+        nodes = _map(of_runtime, "mlPolicy", "spec.").get("numNodes")
+    jobs = _objects(made, "replicatedJobs", "spec.template.spec.")
+    made["replicatedJobs"] = [_trained(one, trainer, nodes) for one in jobs]
     made["suspend"] = spec.get("suspend") is True
-    own = template.get("metadata") or {}
+    own = _map(template, "metadata", "spec.template.")
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {
             "name": meta.get("name", ""),
             "namespace": meta.get("namespace", ""),
-            "labels": {**(own.get("labels") or {}), **(meta.get("labels") or {})},
-            "annotations": {**(own.get("annotations") or {}), **(meta.get("annotations") or {})},
+            "labels": {**_map(own, "labels"), **_map(meta, "labels")},
+            "annotations": {**_map(own, "annotations"), **_map(meta, "annotations")},
         },
         "spec": made,
     }
@@ -56,19 +89,18 @@ def job_set_of(content: Content, runtime: Content) -> dict[str, Any]:
 
 def _trained(job: Content, trainer: Content, nodes: Any) -> Content:
     """Return a replicated job with what the trainer says of the job that trains."""
-    template = job.get("template") or {}
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    if labels.get(_STEP) != "trainer":
+    template = _map(job, "template")
+    if _map(_map(template, "metadata"), "labels").get(_STEP) != "trainer":
         return job
-    spec = dict(template.get("spec") or {})
+    spec = dict(_map(template, "spec"))
     if nodes is not None:
         spec |= {"parallelism": nodes, "completions": nodes}
     own = {"image": trainer.get("image"), "resources": trainer.get("resourcesPerNode")}
     own = {key: value for key, value in own.items() if value}
-    pods = spec.get("template") or {}
-    pod = dict(pods.get("spec") or {})
+    pods = _map(spec, "template")
+    pod = dict(_map(pods, "spec"))
     pod["containers"] = [
-        {**one, **own} if one.get("name") == _NODE else one for one in pod.get("containers") or ()
+        {**one, **own} if one.get("name") == _NODE else one for one in _objects(pod, "containers")
     ]
     spec["template"] = {**pods, "spec": pod}
     return {**job, "template": {**template, "spec": spec}}
@@ -86,13 +118,18 @@ def _merged(own: Any, patch: Any) -> Any:
 
 def _merged_lists(own: Any, patch: Any) -> Iterator[Any]:
     """Yield the entries of a list with a patch, as Kubernetes merges them: new ones come first."""
-    named = {one["name"]: one for one in patch if isinstance(one, Mapping) and "name" in one}
-    known = {one.get("name") for one in own if isinstance(one, Mapping)}
+    named = {name: one for one in patch if (name := _name_of(one)) is not None}
+    known = {_name_of(one) for one in own}
     yield from (one for name, one in named.items() if name not in known)
     for one in own:
-        name = one.get("name") if isinstance(one, Mapping) else None
+        name = _name_of(one)
         yield _merged(one, named[name]) if name in named else one
-    yield from (one for one in patch if not (isinstance(one, Mapping) and "name" in one))
+    yield from (one for one in patch if _name_of(one) is None)
+
+
+def _name_of(entry: Any) -> str | None:
+    name = entry.get("name") if isinstance(entry, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 # What admission adds --------------------------------------------------------------------------
@@ -109,8 +146,8 @@ def patched_by(content: Content, manager: str, jobs: Mapping[str, Content]) -> l
 
 def without_patches(content: Content, manager: str) -> list[Content] | None:
     """Return the patches of a TrainJob without those of a manager, None if it has none."""
-    for patch in (content.get("spec") or {}).get("runtimePatches") or ():
-        spec = ((patch.get("trainingRuntimeSpec") or {}).get("template") or {}).get("spec") or {}
+    for patch in _objects(_map(content, "spec"), "runtimePatches"):
+        spec = _map(_map(_map(patch, "trainingRuntimeSpec"), "template"), "spec")
         if patch.get("manager") == manager and spec.get("replicatedJobs"):
             return _with_patch(content, manager, {})
     return None
@@ -118,7 +155,7 @@ def without_patches(content: Content, manager: str) -> list[Content] | None:
 
 def _with_patch(content: Content, manager: str, spec: Content) -> list[Content]:
     made = {"manager": manager, "trainingRuntimeSpec": {"template": {"spec": spec}}}
-    patches = list((content.get("spec") or {}).get("runtimePatches") or ())
+    patches = _objects(_map(content, "spec"), "runtimePatches")
     names = [patch.get("manager") for patch in patches]
     if manager not in names:
         return [*patches, made]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -351,15 +351,16 @@ def _place(
     if role.serial and role.count > 1 and problem is None:
         problem = "its pods are created one after the other, so they cannot wait for each other"
     queue = meta.labels.get(QUEUE_LABEL, "")
-    gang = replace(_gang(name, roles, least), problem=problem, queue=queue)
+    gang, of_each = _gang(name, roles, least)
+    gang = replace(gang, problem=problem, queue=queue)
     try:
-        gang = _gathered(gang, owner, roles)
+        gang = _gathered(gang, owner, roles, of_each)
     except ValueError as exc:
         gang = replace(gang, problem=gang.problem or str(exc))
     return OwnedMember(Membership(name, role=role.name), gang, source_of(owner.obj))
 
 
-def _gathered(gang: Gang, owner: _Owner, roles: tuple[Role, ...]) -> Gang:
+def _gathered(gang: Gang, owner: _Owner, roles: tuple[Role, ...], least: Sequence[int]) -> Gang:
     """Return a gang in the domains that its owner and the templates of its roles ask for.
 
     :raises ValueError: for annotations that contradict each other.
@@ -389,18 +390,50 @@ def _gathered(gang: Gang, owner: _Owner, roles: tuple[Role, ...]) -> Gang:
     )
     if not any(one.gather or one.slices for one in of_role):
         return gang
-    least = dict(gang.roles)
-    parts = (
-        SubGroup(
+    return replace(gang, sub_groups=tuple(_sub_groups(roles, least, of_role)), roles=())
+
+
+def _sub_groups(
+    roles: tuple[Role, ...], least: Sequence[int], asked: Sequence[Placement]
+) -> Iterator[SubGroup]:
+    """Yield a sub-group for each role, and one around the roles that share a domain.
+
+    :param least: the number of pods that each role needs; :param asked: where each asks to be.
+    :raises ValueError: where no label tells the roles that share a domain from others.
+    """
+    groups: dict[str, list[int]] = {}
+    for index, one in enumerate(asked):
+        if one.together:
+            groups.setdefault(one.together, []).append(index)
+    shared = {at: name for name, found in groups.items() if len(found) > 1 for at in found}
+    for name, found in groups.items():
+        if len(found) > 1:
+            others = [role for at, role in enumerate(roles) if at not in found]
+            selector = _common([roles[at] for at in found], others, name)
+            size = sum(least[at] for at in found)
+            gather = asked[found[0]].gather
+            yield SubGroup(name, selector, size=size, min_groups=int(size > 0), gather=gather)
+    for index, (role, one) in enumerate(zip(roles, asked, strict=True)):
+        parent = shared.get(index, "")
+        yield SubGroup(
             role.name,
             _selector(role, roles[:index]),
-            size=least.get(role.name, role.least),
-            gather=wanted.gather,
-            slices=wanted.slices,
+            size=least[index],
+            # A role of which no pod is needed does not keep the others from starting.
+            min_groups=int(least[index] > 0),
+            gather=() if parent else one.gather,
+            slices=one.slices,
+            parent=parent,
         )
-        for index, (role, wanted) in enumerate(zip(roles, of_role, strict=True))
-    )
-    return replace(gang, sub_groups=tuple(one for one in parts if one.size), roles=())
+
+
+def _common(roles: Sequence[Role], others: Sequence[Role], group: str) -> Selector:
+    """Return what selects the pods of some roles, and of no other."""
+    for key in roles[0].labels:
+        values = frozenset(role.labels.get(key, "") for role in roles)
+        if "" not in values and all(one.labels.get(key) not in values for one in others):
+            return Selector((Requirement(key, "In", values),))
+    raise ValueError(f'no label tells the pods of the pod sets of "{group}" from others')
 
 
 def _annotations(role: Role) -> Mapping[str, str]:
@@ -419,8 +452,8 @@ def _selector(role: Role, before: tuple[Role, ...]) -> Selector:
     return Selector(tuple(Requirement(key, "NotIn", frozenset((value,))) for key, value in others))
 
 
-def _gang(name: str, roles: tuple[Role, ...], minimum: int | None) -> Gang:
-    """Return the gang of some roles.
+def _gang(name: str, roles: tuple[Role, ...], minimum: int | None) -> tuple[Gang, Sequence[int]]:
+    """Return the gang of some roles, and how many pods it needs of each.
 
     With a minimum of its own, the last role does with fewer pods, as the workers of a training do.
     """
@@ -435,7 +468,7 @@ def _gang(name: str, roles: tuple[Role, ...], minimum: int | None) -> Gang:
     else:
         minimum = max(1, sum(least))
     several = len(roles) > 1 and sum(least) > 0
-    return Gang(
+    gang = Gang(
         name,
         minimum,
         roles=tuple((role.name, count) for role, count in zip(roles, least, strict=True) if count)
@@ -443,6 +476,7 @@ def _gang(name: str, roles: tuple[Role, ...], minimum: int | None) -> Gang:
         else (),
         match_policy="until-all-end",
     )
+    return gang, least
 
 
 def _controller(references: tuple[OwnerReference, ...]) -> OwnerReference | None:

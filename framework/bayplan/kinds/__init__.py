@@ -8,10 +8,12 @@ from bayplan.kinds.reading import (
     TemplateOf,
     minimum_of,
     pods_of,
+    policy_of,
     progress_of,
     role_of,
     roles_of,
     templates_of,
+    units_of,
 )
 from bayplan.kinds.table import KINDS_OF_WORKLOADS, SINGLE_PODS, register, rows_of_users, title_of
 
@@ -29,6 +31,7 @@ __all__ = [
     "WorkloadKind",
     "minimum_of",
     "pods_of",
+    "policy_of",
     "progress_of",
     "register",
     "role_of",
@@ -36,4 +39,5 @@ __all__ = [
     "rows_of_users",
     "templates_of",
     "title_of",
+    "units_of",
 ]

@@ -153,6 +153,8 @@ class WorkloadKind:
     :param suspend: the path of the value that says, if true, that it has no pods for now.
     :param started: the field of its status that has to go so that its templates may change.
     :param ends: how it says that it has ended; None for what runs until it is deleted.
+    :param clean: the path of what becomes of its pods at its end: those that run go with
+        "Running", all with "All".
     :param running: the path of what says, if true, that all of its pods run.
     :param ready: the paths of the numbers of its pods that are ready, where roles do not say it.
     :param priority: the paths of the priority class of its pods; without any, it is that of the
@@ -173,6 +175,7 @@ class WorkloadKind:
     suspend: str = ""
     started: str = ""
     ends: Ends | None = None
+    clean: str = ""
     running: str = ""
     ready: tuple[str, ...] = ()
     priority: tuple[str, ...] = ()

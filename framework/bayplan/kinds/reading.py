@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from bayplan.api import Quantity
+from bayplan.api.objects import decode_part
+from bayplan.api.pod import PodTemplate
 from bayplan.kinds.kind import Ends, PodTemplates, When, WorkloadKind
 
 __all__ = [
@@ -17,10 +20,12 @@ __all__ = [
     "TemplateOf",
     "minimum_of",
     "pods_of",
+    "policy_of",
     "progress_of",
     "role_of",
     "roles_of",
     "templates_of",
+    "units_of",
 ]
 
 _MOST_PODS = 1_000_000
@@ -96,6 +101,14 @@ def roles_of(kind: WorkloadKind, content: Content) -> tuple[Role, ...]:
     return tuple(role for role in found if role.count)
 
 
+def units_of(kind: WorkloadKind, content: Content) -> int:
+    """Return the number of an object's indivisible parts.
+
+    :raises ValueError: for what is no number of them; the message names the path.
+    """
+    return math.prod(_numbers((kind.units,) if kind.units else (), content, content, ""))
+
+
 def minimum_of(kind: WorkloadKind, content: Content) -> int | None:
     """Return the number of pods that an object says it needs, None if it does not.
 
@@ -166,15 +179,19 @@ def _default(pods: PodTemplates, content: Content) -> Content | None:
 
 
 def _with_added(pods: PodTemplates, template: Content, entry: Content, content: Content) -> Content:
-    """Return a template with what the kind's operator adds to it."""
-    for one in pods.added:
-        if not _holds(one.when, entry, content):
-            continue
+    """Return a template with what the kind's operator adds to it.
+
+    :raises DecodeError: for what is no pod template.
+    """
+    added = [one for one in pods.added if _holds(one.when, entry, content)]
+    if added:
+        decode_part(PodTemplate, dict(template))
+    for one in added:
         spec = template.get("spec") or {}
         containers = list(spec.get("containers") or ())
         if one.container and all(c.get("name") != one.container["name"] for c in containers):
             stated = _look(entry, content, one.resources)
-            own = {"resources": stated} if stated is not None else {}
+            own = {"resources": stated} if isinstance(stated, Mapping) else {}
             containers.append({**one.container, **own})
         if one.least and containers:
             containers[0] = _at_least(containers[0], one.least)
@@ -245,8 +262,7 @@ def pods_of(kind: WorkloadKind, content: Content) -> Iterator[PodPlan]:
     if kind.suspend and _at(content, kind.suspend) is True:
         return
     roles = roles_of(kind, content)
-    units = math.prod(_numbers((kind.units,) if kind.units else (), content, content, ""))
-    for unit in range(units):
+    for unit in range(units_of(kind, content)):
         for role in roles:
             for index in range(role.made.first, role.made.first + role.count):
                 values = {
@@ -352,12 +368,21 @@ def _look(entry: Content, content: Content, path: str) -> Any:
 
 
 def _at(content: Any, path: str) -> Any:
-    for step in path.split("."):
-        name, bracket, condition = step.partition("[")
-        content = content.get(name) if isinstance(content, Mapping) else None
-        if bracket:
-            content = int(_condition(content, condition.rstrip("]")) is not None)
+    for name, condition in _steps(path):
+        # JSON has no other mappings, and the test of an abstract one takes five times as long.
+        if not isinstance(content, dict):
+            return 0 if condition else None
+        content = content.get(name)
+        if condition:
+            content = int(_condition(content, condition) is not None)
     return content
+
+
+@lru_cache(maxsize=4096)
+def _steps(path: str) -> tuple[tuple[str, str], ...]:
+    """Return the keys of a path, each with the condition of a list that it names."""
+    parts = (step.partition("[") for step in path.split("."))
+    return tuple((name, condition.rstrip("]")) for name, _, condition in parts)
 
 
 def _condition(conditions: Any, *types: str) -> Content | None:
@@ -418,6 +443,12 @@ def progress_of(
     if kind.running and _at(content, kind.running):
         ready = max(ready, sum(one.count for one in templates))
     return Progress(end, succeeded, ready, spare)
+
+
+def policy_of(kind: WorkloadKind, content: Content) -> str:
+    """Return what becomes of an object's pods at its end: "All", "Running" or "None"."""
+    value = _at(content, kind.clean) if kind.clean else None
+    return value if value in ("All", "Running") else "None"
 
 
 def _status_of(template: TemplateOf, content: Content) -> Any:

@@ -1,8 +1,7 @@
 """The kinds of workloads that bayplan knows: the only place that knows one of them.
 
-Sources are the projects' own API types and controllers. A kind without pods of its own, such as a
-TrainJob, which makes a JobSet, or a RayJob, which makes a RayCluster, needs no row: what it makes
-has one.
+Sources are the projects' own API types and controllers. A kind whose pods are those of an object
+that it makes, such as a RayJob, which makes a RayCluster, has a row for what queues ask of it.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ _REPLICA_TYPE = "training.kubeflow.org/replica-type"
 _REPLICA_INDEX = "training.kubeflow.org/replica-index"
 _POLICY = "spec.runPolicy.schedulingPolicy.minAvailable"
 _PRIORITY = "spec.runPolicy.schedulingPolicy.priorityClass"
+_CLEAN = "spec.runPolicy.cleanPodPolicy"
 _RUNNING = "status.conditions[Running]"
 _JOBSET = "jobset.sigs.k8s.io"
 _INDEX_IN_JOB = "batch.kubernetes.io/job-completion-index"
@@ -58,6 +58,7 @@ def _kubeflow(kind: str, specs: str, *types: str, minimum: tuple[str, ...] = ())
         (_POLICY, *minimum),
         suspend="spec.runPolicy.suspend",
         ends=Ends(("Succeeded",), ("Failed",), by=("chief", "master")),
+        clean=_CLEAN,
         running=_RUNNING,
         priority=(_PRIORITY,),
         labels=labels,
@@ -265,6 +266,7 @@ _TABLE = (
         (_POLICY,),
         suspend="spec.runPolicy.suspend",
         ends=Ends(("Succeeded",), ("Failed",), by=("launcher",)),
+        clean=_CLEAN,
         running=_RUNNING,
         priority=(_PRIORITY,),
         labels={

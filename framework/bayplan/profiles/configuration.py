@@ -84,6 +84,14 @@ def _status_path(value: str) -> str:
     return value
 
 
+def _condition_path(value: str) -> str:
+    if not value.endswith("]"):
+        raise ValueError(
+            f'expected a condition such as status.conditions[Running], got "{value[:40]}"'
+        )
+    return _status_path(value)
+
+
 def _paths(value: str) -> str:
     return ",".join(map(_path, value.split(",")))
 
@@ -104,6 +112,7 @@ def _pattern(*names: str) -> AfterValidator:
 _OfPods = Annotated[str, _pattern("object", "role", "unit", "index")]
 _OfRole = Annotated[str, _pattern("role", "name")]
 _Path = Annotated[str, AfterValidator(_path)]
+_ConditionPath = Annotated[str, AfterValidator(_condition_path)]
 _StatusPath = Annotated[str, AfterValidator(_status_path)]
 _Paths = Annotated[str, AfterValidator(_paths)]
 
@@ -154,7 +163,7 @@ class PodTemplatesEntry(_Part):
     first: int = Field(default=0, ge=0)
     index: str = ""
     status: _Path | Literal[""] = ""
-    ready: tuple[_StatusPath, ...] = ()
+    ready: tuple[_Path, ...] = ()
     succeeded: _Path | Literal[""] = ""
 
     @pydantic.model_validator(mode="after")
@@ -178,7 +187,7 @@ class WorkloadKindEntry(_Part):
     asked: bool = False
     suspend: _Path | Literal[""] = ""
     ends: EndsEntry | None = None
-    running: _StatusPath | Literal[""] = ""
+    running: _ConditionPath | Literal[""] = ""
     ready: tuple[_StatusPath, ...] = ()
     priority: tuple[_Path, ...] = ()
     labels: dict[str, _OfPods] = Field(default_factory=dict)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bayplan.api import ApiObject, KueueWorkload, LocalQueue, kind_of
+from bayplan.api import ApiObject, KueueWorkload, LocalQueue, ObjectMeta, kind_of
 from bayplan.api.object_key import object_key
-from bayplan.dialects.queued_jobs import QUEUE_LABEL, QueuedJob, queued_job, queued_kinds
+from bayplan.api.operated import ClusterTrainingRuntime, TrainingRuntime, TrainJob
+from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part, queued_job, queued_kinds
 from bayplan.dialects.reading import timestamp
-from bayplan.kinds import KINDS_OF_WORKLOADS
 from bayplan.queues.workload_waits import QUOTA_RESERVED, waits_since
 from bayplan.snapshot import Snapshot
 
@@ -35,6 +35,17 @@ class HeldJob:
         return f"{self.kind.lower()}/{self.key}"
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """What is kept of such a job: its templates are large."""
+
+    kind: str
+    key: str
+    meta: ObjectMeta
+    pods: int
+    problem: str
+
+
 Key = tuple[str, str]
 """A job's kind, and ``namespace/name``."""
 
@@ -50,7 +61,7 @@ class HeldJobs:
     def __init__(self, snapshot: Snapshot, changed: Callable[[Key], None] | None = None) -> None:
         self._snapshot = snapshot
         self._changed: Callable[[Key], None] = _nothing
-        self._jobs: dict[Key, QueuedJob] = {}
+        self._jobs: dict[Key, _Waiting] = {}
         self._workloads: dict[Key, KueueWorkload] = {}
         for workload in snapshot.objects(KueueWorkload).values():
             self._see_workload(None, workload)
@@ -63,6 +74,8 @@ class HeldJobs:
             snapshot.on_object(LocalQueue, self._see_queue)
             for type_ in queued_kinds():
                 snapshot.on_object(type_, self._see_job)
+            for runtime in (TrainingRuntime, ClusterTrainingRuntime):
+                snapshot.on_object(runtime, self._see_runtime)
 
     def all(self) -> Iterator[HeldJob]:
         """Yield all of them."""
@@ -79,13 +92,18 @@ class HeldJobs:
         key = (kind_of(obj).name, object_key(obj))
         job = queued_job(new, self._find) if new is not None and _names_queue(new) else None
         if job is not None and job.suspended and job.state.end is None:
-            self._jobs[key] = job
+            pods = sum(job.counts.values())
+            self._jobs[key] = _Waiting(job.kind, job.key, job.obj.metadata, pods, job.problem)
         elif self._jobs.pop(key, None) is None:
             return
         self._changed(key)
 
     def _find(self, type_: type[ApiObject], key: str) -> ApiObject | None:
         return self._snapshot.objects(type_).get(key)
+
+    def _see_runtime(self, old: ApiObject | None, new: ApiObject | None) -> None:
+        for job in list(self._snapshot.objects(TrainJob).values()):
+            self._see_job(None, job)
 
     def _see_workload(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
         one = new or old
@@ -102,8 +120,8 @@ class HeldJobs:
         for key in self._jobs:
             self._changed(key)
 
-    def _held(self, job: QueuedJob) -> HeldJob:
-        meta = job.obj.metadata
+    def _held(self, job: _Waiting) -> HeldJob:
+        meta = job.meta
         name = meta.labels[QUEUE_LABEL]
         queue = self._snapshot.objects(LocalQueue).get(f"{meta.namespace}/{name}")
         workload = self._workloads.get((job.kind, job.key))
@@ -113,18 +131,13 @@ class HeldJobs:
             why = job.problem
         elif queue is None:
             why = f'there is no LocalQueue "{name}" in namespace "{meta.namespace}"'
-        pods = sum(job.counts.values())
         in_queue = "" if queue is None else f"kueue/{queue.spec.cluster_queue}"
-        return HeldJob(job.kind, job.key, pods, in_queue, since, why)
+        return HeldJob(job.kind, job.key, job.pods, in_queue, since, why)
 
 
 def _names_queue(obj: ApiObject) -> bool:
     """Tell whether a job itself is queued, not as a part of another one."""
-    owners = (one for one in obj.metadata.owner_references if one.controller)
-    kinds = ((one.api_version.rpartition("/")[0], one.kind) for one in owners)
-    # Such an owner waits in its place.
-    owned = any((row := KINDS_OF_WORKLOADS.get(kind)) and row.suspend for kind in kinds)
-    return QUEUE_LABEL in obj.metadata.labels and not owned
+    return QUEUE_LABEL in obj.metadata.labels and not is_part(obj.metadata)
 
 
 def _nothing(key: Key) -> None:

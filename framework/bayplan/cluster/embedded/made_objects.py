@@ -57,13 +57,25 @@ class MadeObjectsController:
         row = KINDS_OF_WORKLOADS["trainer.kubeflow.org", "TrainJob"]
         if progress_of(row, content, ()).end is not None:
             return
-        runtime = self._runtime(owner, content)
-        if runtime is None:
+        try:
+            runtime = self._runtime(owner, content)
+            if runtime is None:
+                self._suspend_alike(owner)
+                return
+            made = job_set_of(content, msgspec.to_builtins(runtime))
+        except ValueError as exc:
+            self._cluster.report(owner, InputError(str(exc)))
             return
-        made = job_set_of(content, msgspec.to_builtins(runtime))
         job_set = self._brought_in_line(owner, JobSet, owner.metadata.name, made)
         if isinstance(job_set, JobSet):
             self._follow(owner, job_set)
+
+    def _suspend_alike(self, owner: TrainJob) -> None:
+        """Suspend the JobSet of a TrainJob whose runtime has gone, or let it run."""
+        known = self._cluster.get(JobSet, f"{owner.metadata.namespace}/{owner.metadata.name}")
+        wanted = owner.spec.get("suspend") is True
+        if known is not None and known.spec.suspend is not wanted:
+            self._cluster.update(replace(known, spec=replace(known.spec, suspend=wanted)))
 
     def _runtime(self, owner: TrainJob, content: Content) -> OperatedObject | None:
         kind, name = runtime_name(content)

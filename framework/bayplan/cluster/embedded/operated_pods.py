@@ -12,11 +12,11 @@ from bayplan.api import KINDS, Pod, kind_of
 from bayplan.api.objects import DecodeError, decode_part
 from bayplan.api.operated import OperatedObject
 from bayplan.api.pod import PodTemplate
-from bayplan.cluster.embedded.children import Children, PodOverrides, Template
+from bayplan.cluster.embedded.children import Children, PodOverrides, Template, alive
 from bayplan.cluster.embedded.operated_status import status_of
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import InputError
-from bayplan.kinds import KINDS_OF_WORKLOADS, PodPlan, pods_of, progress_of, roles_of
+from bayplan.kinds import KINDS_OF_WORKLOADS, PodPlan, pods_of, policy_of, progress_of, roles_of
 
 __all__ = ["OperatedPodsController", "operated"]
 
@@ -51,6 +51,7 @@ class OperatedPodsController:
             self._cluster.report(owner, InputError(str(exc)))
             return
         if progress_of(row, content, ()).end is not None:
+            self._clean(owner, policy_of(row, content))
             return
         self._bring_in_line(owner, plans)
         pods = self._children.pods(owner) if plans else ()
@@ -58,6 +59,12 @@ class OperatedPodsController:
         status = status_of(row, owner.status, roles, pods, now) if plans else owner.status
         if status != owner.status:
             self._cluster.update(replace(owner, status=status))
+
+    def _clean(self, owner: OperatedObject, policy: str) -> None:
+        """Delete the pods of a workload that has ended, as it asks for."""
+        for pod in self._children.pods(owner):
+            if policy == "All" or (policy == "Running" and alive(pod)):
+                self._children.delete(pod)
 
     def _bring_in_line(self, owner: OperatedObject, plans: Mapping[str, PodPlan]) -> None:
         taken = set()

@@ -41,6 +41,7 @@ def status_of(
     )
     if row.running:
         name = row.running.partition("[")[2].rstrip("]")
+    if row.running and name:
         _condition(made, name, running and not end, row.name, now)
     if end:
         _condition(made, end, True, row.name, now)
@@ -69,12 +70,16 @@ def _count(role: Role, phases: Counter[str], status: dict[str, Any]) -> None:
         *above, last = whole.split(".")[1:]
         at = status
         for step in above:
-            at = at.setdefault(step, {})
+            if not isinstance(at.get(step), dict):
+                at[step] = {}
+            at = at[step]
         at[last] = number
 
 
 def _condition(status: dict[str, Any], name: str, holds: bool, kind: str, now: str) -> None:
-    known = {one.get("type"): one for one in status.get("conditions") or ()}
+    given = status.get("conditions")
+    entries = given if isinstance(given, (list, tuple)) else ()
+    known = {one.get("type"): one for one in entries if isinstance(one, dict)}
     value = "True" if holds else "False"
     if known.get(name, {}).get("status", "False") == value:
         return

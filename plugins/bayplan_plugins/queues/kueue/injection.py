@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -38,6 +39,7 @@ _PATCHES = "/spec/runtimePatches"
 _POD_SET = "kueue.x-k8s.io/podset"
 _LOCAL_QUEUE = "kueue.x-k8s.io/local-queue-name"
 _CLUSTER_QUEUE = "kueue.x-k8s.io/cluster-queue-name"
+_QUEUE_LABELS = (_POD_SET, _LOCAL_QUEUE, _CLUSTER_QUEUE)
 _LONGEST_LABEL = 63
 
 
@@ -90,15 +92,22 @@ def started_fields(
     :raises ValueError: for another number of infos than it has templates.
     """
     if isinstance(job.obj, TrainJob):
+        # What it was started with before is no contradiction: the patch replaces it.
         of_jobs = zip(job.pods, infos, strict=True)
         parts = {pods.name: {"spec": {}, **info.put({})} for pods, info in of_jobs}
         return {_PATCHES: patched_by(job.content, MANAGER, parts), **job.resume}
-    merged = [one.merged(info) for one, info in zip(own, infos, strict=True)]
+    merged = [one.merged(info) for one, info in zip(map(_unlabelled, own), infos, strict=True)]
     fields = _fields_of(job, merged)
     for pods, count in zip(job.pods, counts, strict=True):
         if count is not None and count < pods.count:
             fields |= dict.fromkeys(pods.count_pointers, count)
     return {**fields, **job.resume}
+
+
+def _unlabelled(own: PodSetInfo) -> PodSetInfo:
+    """Return what a template has without the labels of a queue that it was copied with."""
+    labels = {key: value for key, value in own.labels.items() if key not in _QUEUE_LABELS}
+    return replace(own, labels=labels)
 
 
 def _fields_of(job: QueuedJob, infos: Sequence[PodSetInfo]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -24,18 +24,20 @@ from bayplan.api.kueue import (
     ReclaimablePods,
 )
 from bayplan.api.object_key import object_key
-from bayplan.api.objects import KINDS
+from bayplan.api.objects import KINDS, kind_of
 from bayplan.api.operated import ClusterTrainingRuntime, TrainingRuntime, TrainJob
 from bayplan.api.pod import PodTemplate
 from bayplan.dialects.queued_jobs import (
     QUEUE_LABEL,
     JobPods,
     QueuedJob,
+    is_part,
     queued_job,
     queued_kinds,
     sized_by,
 )
-from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
+from bayplan.dialects.train_jobs import runtime_name
+from bayplan_plugins.queues.kueue.conditions import is_true
 from bayplan_plugins.queues.kueue.job_slices import home_of, updated
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome, Wanted, pods_to_come
 
@@ -65,8 +67,12 @@ class JobWorkloads:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self.jobs: dict[str, QueuedJob] = {}
-        self.refused: dict[tuple[type, str], QueuedJob] = {}
-        """The jobs that cannot be queued as they are: they may not run either."""
+        self.refused: dict[str, QueuedJob] = {}
+        """By home, the jobs that cannot be queued as they are: they may not run either."""
+        self.adopted: list[str] = []
+        """The uids of owners of pods that have become known since this was last emptied."""
+        self._below: dict[str, dict[tuple[type, str], str]] = {}
+        """What objects own, by their uids: the uids by type and key."""
         self.changed: dict[str, None] = {}
         """The jobs that changed since they were last looked at; some may be gone."""
         self._home_at: dict[tuple[type, str], str] = {}
@@ -98,35 +104,60 @@ class JobWorkloads:
         obj = new if new is not None else old
         assert obj is not None, "a change is of something"
         place = type(obj), object_key(obj)
+        self._note_owner(place, obj, new is not None)
         before = self._home_at.get(place)
-        self.refused.pop(place, None)
-        job = self._read(obj) if new is not None and self._waits(new) else None
-        refused = job is not None and self._is_refused(job)
-        if job is not None and refused:
-            self.refused[place] = job
-        after = home_of(obj) if job is not None and not refused else None
+        after = home_of(obj) if new is not None and self._waits(new) else None
+        if before is not None:
+            self.refused.pop(before, None)
         if before is not None and before != after:
             self.jobs.pop(before, None)
             self._home_at.pop(place)
             self.changed[before] = None
-        if job is not None and after is not None:
+        if after is not None:
             self._home_at[place] = after
-            self._of_owner[obj.metadata.uid] = after
-            self.jobs[after] = job
-            self.changed[after] = None
-            self._uids[after] = obj.metadata.uid
-            for key in self._slices.setdefault(obj.metadata.uid, {}):
-                self._home_of[key] = after
+            self._follow(obj, after)
         if isinstance(obj, RayCluster):
             self._cluster_changed(obj)
 
-    def _is_refused(self, job: QueuedJob) -> bool:
-        """Tell whether a job may not be queued; what runs goes on, whatever was changed of it."""
-        if not job.problem or not job.pods or job.suspended:
-            return bool(job.problem)
-        workloads = self._handle.snapshot.objects(KueueWorkload)
-        keys = [home_of(job.obj), *self._slices.get(job.obj.metadata.uid, ())]
-        return not any(key in workloads and has_quota(workloads[key]) for key in keys)
+    def _follow(self, obj: ApiObject, home: str) -> None:
+        known, job = self.jobs.get(home), self._read(obj)
+        if not job.pods and known is not None:
+            # What it was admitted with can be given back only by what could be read of it.
+            job = replace(job, pods=known.pods)
+        self.jobs[home] = job
+        self.changed[home] = None
+        self._uids[home] = obj.metadata.uid
+        for key in self._slices.setdefault(obj.metadata.uid, {}):
+            self._home_of[key] = home
+        self._adopt(obj.metadata.uid, home)
+
+    def refuse(self, home: str) -> None:
+        """Keep a job from its queue until it changes: it has no quota, and may not run."""
+        self.refused[home] = self.jobs.pop(home)
+
+    def _note_owner(self, place: tuple[type, str], obj: ApiObject, there: bool) -> None:
+        """Note what owns an object, so that it follows a job that is seen later."""
+        owner = next((one for one in obj.metadata.owner_references if one.controller), None)
+        if owner is None:
+            return
+        if there:
+            self._below.setdefault(owner.uid, {})[place] = obj.metadata.uid
+            home = self._of_owner.get(owner.uid)
+            if home is not None:
+                self._adopt(obj.metadata.uid, home)
+        elif owner.uid in self._below:
+            self._below[owner.uid].pop(place, None)
+            if not self._below[owner.uid]:
+                del self._below[owner.uid]
+
+    def _adopt(self, uid: str, home: str) -> None:
+        """Note that an object, and what it owns, belongs to a job."""
+        if self._of_owner.get(uid) == home:
+            return
+        self._of_owner[uid] = home
+        self.adopted.append(uid)
+        for child in self._below.get(uid, {}).values():
+            self._adopt(child, home)
 
     def _cluster_changed(self, cluster: RayCluster) -> None:
         """Look at the Ray job again whose cluster changed, because Ray's autoscaler sizes it."""
@@ -148,15 +179,17 @@ class JobWorkloads:
         return self._handle.snapshot.objects(type_).get(key)
 
     def _runtime_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
-        """Read the TrainJobs again that may name a runtime: their pods are as it says."""
+        """Read the TrainJobs again that name a runtime: their pods are as it says."""
+        runtime = new if new is not None else old
+        assert runtime is not None, "a change is of something"
+        named = kind_of(runtime).name, runtime.metadata.name
         for job in list(self._handle.snapshot.objects(TrainJob).values()):
-            self._job_changed(job, job)
+            if runtime_name({"spec": job.spec}) == named:
+                self._job_changed(job, job)
 
     def _waits(self, obj: ApiObject) -> bool:
         """Tell whether a job waits for a queue itself, and no job that it is a part of does."""
-        if QUEUE_LABEL not in obj.metadata.labels:
-            return False
-        return self._home_of_owner(obj.metadata) is None
+        return QUEUE_LABEL in obj.metadata.labels and not is_part(obj.metadata)
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
         one = new if new is not None else old
@@ -166,9 +199,6 @@ class JobWorkloads:
             self._slices.setdefault(owner, {})[one.key] = None
             if owner in self._of_owner:
                 self._home_of[one.key] = self._of_owner[owner]
-            for job in list(self.refused.values()):
-                if job.obj.metadata.uid == owner and has_quota(new):
-                    self._job_changed(job.obj, job.obj)
         home = self.home_of(one.key)
         if new is None or old is None:
             if home in self.jobs:
@@ -232,7 +262,8 @@ class JobWorkloads:
             for key in self._slices.pop(uid, ()):
                 self._home_of.pop(key, None)
         self._current.pop(home, None)
-        self._uids.pop(home, None)
+        if home not in self.refused:
+            self._uids.pop(home, None)
 
     def lives(self, pod: PodInfo, added: bool) -> None:
         """Note a pod that has become known, or has ended."""

@@ -63,9 +63,13 @@ class JobWrites:
 
     def stop_refused(self) -> None:
         """Suspend the jobs that cannot be queued as they are: they would run without quota."""
-        for job in self._jobs.refused.values():
-            if not job.suspended and job.state.end is None:
-                self._patch(f"{job.kind} {job.key}", job, dict(job.suspend))
+        for home, job in self._jobs.refused.items():
+            if job.state.end is not None:
+                continue
+            event = Event(job.key, "Warning", "NotQueued", job.problem, about=job.kind)
+            self._written.once(f"refused {home}", "event", job.problem, event)
+            if not job.suspended:
+                self._patch(home, job, dict(job.suspend))
 
     def tell(self, events: Iterable[WorkloadEvent]) -> None:
         """Record events once the Workloads that they are about exist."""
@@ -121,10 +125,12 @@ class JobWrites:
         try:
             fields = admitted_fields(job, workload, store.flavors)
         except ConflictError as exc:
-            self._events.setdefault(key, {})["FailedToStart"] = WorkloadEvent(
-                key, "Warning", "FailedToStart", str(exc)
-            )
-            self._record(key)
+            # It would hold its quota for ever: whoever mends it activates its Workload again.
+            event = Event(key, "Warning", "FailedToStart", str(exc), about="Workload")
+            self._written.once(key, "event FailedToStart", str(exc), event)
+            uid, stop = workload.metadata.uid, {"/spec/active": False}
+            write = PatchFields(KueueWorkload, key, uid, stop)
+            self._written.once(key, "stop", (workload.metadata.resource_version, str(exc)), write)
             return
         self._change(key, job, fields)
 

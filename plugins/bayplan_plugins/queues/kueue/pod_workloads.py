@@ -24,7 +24,8 @@ from bayplan.api.kueue import (
 )
 from bayplan.api.pod import PodTemplate
 from bayplan.api.resources import effective_requests
-from bayplan.dialects.queued_jobs import QUEUE_LABEL
+from bayplan.cluster.protocol import PatchStatus
+from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part
 from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.amounts import quantity_of
 from bayplan_plugins.queues.kueue.conditions import has_quota, reserved
@@ -60,6 +61,8 @@ class PodWorkloads:
         self._members: dict[str, dict[str, PodInfo]] = {}
         self._set_of: dict[str, Mapping[str, str]] = {}
         self._changed: dict[str, None] = {}
+        self._orphans: dict[str, dict[str, PodInfo]] = {}
+        """By the uids of their owners, pods of jobs that are not known."""
         handle.snapshot.on_living(self._lives)
 
     def key_of(self, pod: PodInfo) -> str:
@@ -67,7 +70,7 @@ class PodWorkloads:
         home = self._jobs.home_of_pod(pod)
         if home is not None:
             return self._jobs.current(home)
-        return f"{pod.namespace}/pod:{pod.name}" if pod.gang is None else _group_key(pod.gang)
+        return _own_key(pod)
 
     def queue_of(self, pod: PodInfo) -> str | None:
         """Return the name of the LocalQueue of a pod, or of the job that it belongs to."""
@@ -180,6 +183,7 @@ class PodWorkloads:
     def _lives(self, pod: PodInfo, added: bool) -> None:
         job = self._jobs.home_of_pod(pod)
         self._jobs.lives(pod, added)
+        self._note_orphan(pod, added and job is None)
         if job is None and not pod.labels.get(QUEUE_LABEL):
             return
         key = self.key_of(pod) if job is None else job
@@ -191,6 +195,28 @@ class PodWorkloads:
             if not members:
                 del self._members[key]
         self._changed[key] = None
+
+    def _note_orphan(self, pod: PodInfo, alone: bool) -> None:
+        """Note a pod whose owner may be a job's that is seen later."""
+        owner = next((one for one in pod.pod.metadata.owner_references if one.controller), None)
+        if owner is None:
+            return
+        if alone and is_part(pod.pod.metadata):
+            self._orphans.setdefault(owner.uid, {})[pod.key] = pod
+        elif owner.uid in self._orphans:
+            self._orphans[owner.uid].pop(pod.key, None)
+            if not self._orphans[owner.uid]:
+                del self._orphans[owner.uid]
+
+    def _adopt(self) -> None:
+        """Count pods for their jobs, which have become known after them."""
+        adopted, self._jobs.adopted = self._jobs.adopted, []
+        for uid in adopted:
+            for pod in self._orphans.pop(uid, {}).values():
+                own = _own_key(pod)
+                if self._members.get(own, {}).pop(pod.key, None) is not None:
+                    self._changed[own] = None
+                self._lives(pod, added=True)
 
     def changed(self, key: str) -> None:
         """Have a workload looked at again."""
@@ -208,6 +234,7 @@ class PodWorkloads:
         :param now: seconds since 1970.
         """
         jobs = self._refresh_jobs(admission, now)
+        self._adopt()
         changed, self._changed = self._changed, {}
         for key in changed:
             if self._jobs.knows(key):
@@ -233,6 +260,9 @@ class PodWorkloads:
         jobs.changed.clear()
         for home in filter(jobs.knows, homes):
             keys += jobs.slices_of(home)
+            if home in jobs.jobs and self._is_refused(home, admission.store):
+                self._report_released(jobs.slices_of(home), admission.store)
+                jobs.refuse(home)
             if home in jobs.jobs:
                 for workload in self._of_job(home, admission.store, now):
                     keys.append(workload.key)
@@ -245,6 +275,22 @@ class PodWorkloads:
                 self._changed.pop(home, None)
                 jobs.forget(home)
         return keys
+
+    def _report_released(self, keys: Sequence[str], store: Store) -> None:
+        """Write that Workloads have no quota any more: nobody looks at them from now on."""
+        objects = self._handle.snapshot.objects(KueueWorkload)
+        for key in keys:
+            one, seen = store.workloads.get(key), objects.get(key)
+            if one is not None and seen is not None and one.status != seen.status:
+                self._handle.submit(PatchStatus(KueueWorkload, key, one.status))
+
+    def _is_refused(self, home: str, store: Store) -> bool:
+        """Tell whether a job may not be queued; what has quota keeps it until it is stopped."""
+        if not self._jobs.jobs[home].problem:
+            return False
+        objects = self._handle.snapshot.objects(KueueWorkload)
+        known = [store.workloads.get(key) or objects.get(key) for key in self._jobs.slices_of(home)]
+        return not any(one is not None and has_quota(one) for one in known)
 
     def _of_job(self, home: str, store: Store, now: float) -> list[KueueWorkload]:
         """Return the Workloads of a job as they have to be."""
@@ -340,8 +386,11 @@ def _found_running(
     return QuotaAdmission(queue, tuple(sets))
 
 
-def _group_key(gang: str) -> str:
-    namespace, _, name = gang.partition("/")
+def _own_key(pod: PodInfo) -> str:
+    """Return the key of the workload of a pod that is no job's, or of its group."""
+    if pod.gang is None:
+        return f"{pod.namespace}/pod:{pod.name}"
+    namespace, _, name = pod.gang.partition("/")
     return f"{namespace}/group:{name}"
 
 
