@@ -1,7 +1,9 @@
 """Options for the reference's vectors: files with one case per line.
 
 ``pytest tests/conformance --allocator-vectors FILE --cel-vectors FILE --world-vectors FILE`` runs
-any files of the format, and so does ``--queue-vectors FILE`` (repeatable) with those of queues.
+any files of the format, and so do ``--queue-vectors FILE`` with those of queues,
+``--fraction-vectors FILE`` with those of shares of GPUs, and ``--kind-vectors FILE`` with those of
+kinds of workloads (each repeatable).
 Without the options, the files beside the project are run, if there are any. The project's own
 cases always run.
 """
