@@ -15,6 +15,8 @@ from tests.conformance.kind_cases import Case, UnmodelledError
 from bayplan.api import KINDS
 from bayplan.api.gang import Gang
 from bayplan.api.objects import decode_part
+from bayplan.api.operated import PodGang
+from bayplan.dialects import gang_of
 from bayplan.kinds import KINDS_OF_WORKLOADS, WorkloadKind, templates_of
 from bayplan.testing import Cluster, make_object
 
@@ -26,7 +28,6 @@ _KAI_ONLY = {
     "AmlJob",
     "CronJob",
     "Deployment",
-    "Grove",
     "Knative Service",
     "Notebook",
     "Pod",
@@ -127,6 +128,9 @@ def with_templates(owner: Content, row: WorkloadKind) -> Content:
 
 def pod_group(given: Content, expected: Content) -> None:
     rule, owner = given["grouper"], given.get("top_owner", {})
+    if rule == "Grove":
+        pod_gang(given, expected)
+        return
     if rule in _KAI_ONLY:
         raise UnmodelledError(f"{rule}: pods are placed one by one, without a group")
     group, kind = owner.get("apiVersion", "").rpartition("/")[0], owner.get("kind", "")
@@ -151,6 +155,36 @@ def pod_group(given: Content, expected: Content) -> None:
         return
     assert gang is not None
     _compare(gang, owner, wanted, row)
+
+
+def pod_gang(given: Content, expected: Content) -> None:
+    """Compare a PodGang of Grove."""
+    found = [one for one in given.get("objects", ()) if one["kind"] == "PodGang"]
+    if len(found) != 1:
+        raise UnmodelledError("there is no PodGang: its pods wait until it is there")
+    gang = gang_of(
+        decode_part(PodGang, {key: found[0].get(key, {}) for key in ("metadata", "spec")})
+    )
+    assert gang is not None
+    if "error" in expected:
+        if "topology name" in expected["error"]:
+            raise UnmodelledError("labels of nodes name the levels, without a topology")
+        if "namespace" in expected["error"]:
+            raise UnmodelledError("pods are known by their labels, in the namespace of the PodGang")
+        assert gang.problem is not None
+        return
+    wanted = expected["pod_group"]
+    assert gang.problem is None, gang.problem
+    assert gang.min_member == wanted["min_available"]
+    assert {(one.layer, one.required) for one in gang.gather} == _levels(wanted)
+    parts = {one.name: one for one in gang.sub_groups}
+    assert set(parts) == {one["name"] for one in wanted["sub_groups"]}
+    for one in wanted["sub_groups"]:
+        part = parts[one["name"]]
+        assert (part.size, part.parent) == (one["min_available"], one.get("parent", ""))
+        levels = {(gather.layer, gather.required) for gather in part.gather}
+        assert levels == _levels(one.get("topology_constraints", {}))
+    assert gang.topology == wanted.get("topology", gang.topology)
 
 
 def _compare_asked(gang: Gang | None, wanted: Content) -> None:

@@ -45,6 +45,7 @@ from bayplan.api.operated import (
     MPIJob,
     OperatedObject,
     PaddleJob,
+    PodGang,
     RayService,
     TFJob,
     TrainingRuntime,
@@ -235,6 +236,7 @@ _KINDS = (
     Kind("kubeflow.org", "TFJob", ("v1",), TFJob),
     Kind("kubeflow.org", "XGBoostJob", ("v1",), XGBoostJob),
     Kind("kubeflow.org", "PaddleJob", ("v1",), PaddleJob),
+    Kind("scheduler.grove.io", "PodGang", ("v1alpha1",), PodGang),
     Kind("trainer.kubeflow.org", "TrainJob", ("v1alpha1",), TrainJob),
     Kind("trainer.kubeflow.org", "TrainingRuntime", ("v1alpha1",), TrainingRuntime),
     Kind(

@@ -16,6 +16,7 @@ __all__ = [
     "MPIJob",
     "OperatedObject",
     "PaddleJob",
+    "PodGang",
     "RayService",
     "TFJob",
     "TrainJob",
@@ -66,6 +67,10 @@ class TrainingRuntime(OperatedObject, frozen=True):
 
 class ClusterTrainingRuntime(OperatedObject, frozen=True):
     """trainer.kubeflow.org/v1alpha1 ClusterTrainingRuntime: one for all namespaces."""
+
+
+class PodGang(OperatedObject, frozen=True):
+    """scheduler.grove.io/v1alpha1 PodGang: what Grove asks of a scheduler."""
 
 
 class LeaderWorkerSet(OperatedObject, frozen=True):

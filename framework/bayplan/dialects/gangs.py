@@ -9,6 +9,7 @@ from bayplan.api import ApiObject, Pod, Workload
 from bayplan.api.gang import Gang, Membership
 from bayplan.dialects import (
     gpu_topology,
+    grove,
     kai,
     koordinator,
     kubernetes,
@@ -25,7 +26,7 @@ __all__ = ["MEMBERS_BY", "gang_of", "may_be_evicted", "membership_of"]
 _DIALECTS = (koordinator, scheduler_plugins, volcano, kueue, kai, kubernetes)
 _NONE = Membership(None)
 MEMBERS_BY = frozenset[str]().union(
-    *(one.MEMBERS_BY for one in (*_DIALECTS, gpu_topology, tensor_fusion))
+    *(one.MEMBERS_BY for one in (*_DIALECTS, gpu_topology, grove, tensor_fusion))
 )
 """The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 _NOTHING: Mapping[str, str] = {}
@@ -36,6 +37,7 @@ _READERS: tuple[Callable[[ApiObject], Gang | None], ...] = (
     kueue.gang_of,
     kai.gang_of,
     gpu_topology.gang_of,
+    grove.gang_of,
 )
 
 
@@ -63,6 +65,10 @@ def membership_of(pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> Membersh
     if not claims:
         # A Job that says how its nodes are chosen is a gang, unless a pod group already is.
         # So are a pod that uses GPUs over the network and the worker that serves it.
+        # Grove's operator may have written a group of another system for its own.
+        gang = grove.membership_of(pod)
+        if gang is not None:
+            return gang
         job = gpu_topology.membership_of(pod, inherited) or tensor_fusion.membership_of(pod)
         claims = [(gpu_topology.NAME, job)] if job is not None else []
     member = claims[0][1] if claims else found[0][1] if found else _NONE

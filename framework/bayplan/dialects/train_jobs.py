@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bayplan.dialects.reading import entries_of
+
 __all__ = ["job_set_of", "patched_by", "runtime_name", "without_patches"]
 
 Content = Mapping[str, Any]
@@ -40,20 +42,6 @@ def _map(content: Content, key: str, where: str = "") -> Content:
     return value or {}
 
 
-def _objects(content: Content, key: str, where: str = "") -> list[Content]:
-    """Return the objects in a list under a key.
-
-    :raises ValueError: for anything else.
-    """
-    value = content.get(key)
-    found = list(value) if isinstance(value, (list, tuple)) else []
-    if (value is not None and not isinstance(value, (list, tuple))) or not all(
-        isinstance(one, Mapping) for one in found
-    ):
-        raise ValueError(f"{where}{key}: expected a list of objects, got {str(value)[:40]}")
-    return found
-
-
 def job_set_of(content: Content, runtime: Content) -> dict[str, Any]:
     """Return the JobSet of a TrainJob, as JSON.
 
@@ -63,14 +51,14 @@ def job_set_of(content: Content, runtime: Content) -> dict[str, Any]:
     meta, spec = _map(content, "metadata"), _map(content, "spec")
     of_runtime = _map(runtime, "spec")
     template = _map(of_runtime, "template", "spec.")
-    for patch in _objects(spec, "runtimePatches", "spec."):
+    for patch in entries_of(spec, "runtimePatches", "spec."):
         template = _merged(template, _map(_map(patch, "trainingRuntimeSpec"), "template"))
     made = dict(_map(template, "spec", "spec.template."))
     trainer = _map(spec, "trainer", "spec.")
     nodes = trainer.get("numNodes")
     if nodes is None:
         nodes = _map(of_runtime, "mlPolicy", "spec.").get("numNodes")
-    jobs = _objects(made, "replicatedJobs", "spec.template.spec.")
+    jobs = entries_of(made, "replicatedJobs", "spec.template.spec.")
     made["replicatedJobs"] = [_trained(one, trainer, nodes) for one in jobs]
     made["suspend"] = spec.get("suspend") is True
     own = _map(template, "metadata", "spec.template.")
@@ -100,7 +88,7 @@ def _trained(job: Content, trainer: Content, nodes: Any) -> Content:
     pods = _map(spec, "template")
     pod = dict(_map(pods, "spec"))
     pod["containers"] = [
-        {**one, **own} if one.get("name") == _NODE else one for one in _objects(pod, "containers")
+        {**one, **own} if one.get("name") == _NODE else one for one in entries_of(pod, "containers")
     ]
     spec["template"] = {**pods, "spec": pod}
     return {**job, "template": {**template, "spec": spec}}
@@ -146,7 +134,7 @@ def patched_by(content: Content, manager: str, jobs: Mapping[str, Content]) -> l
 
 def without_patches(content: Content, manager: str) -> list[Content] | None:
     """Return the patches of a TrainJob without those of a manager, None if it has none."""
-    for patch in _objects(_map(content, "spec"), "runtimePatches"):
+    for patch in entries_of(_map(content, "spec"), "runtimePatches"):
         spec = _map(_map(_map(patch, "trainingRuntimeSpec"), "template"), "spec")
         if patch.get("manager") == manager and spec.get("replicatedJobs"):
             return _with_patch(content, manager, {})
@@ -155,7 +143,7 @@ def without_patches(content: Content, manager: str) -> list[Content] | None:
 
 def _with_patch(content: Content, manager: str, spec: Content) -> list[Content]:
     made = {"manager": manager, "trainingRuntimeSpec": {"template": {"spec": spec}}}
-    patches = _objects(_map(content, "spec"), "runtimePatches")
+    patches = entries_of(_map(content, "spec"), "runtimePatches")
     names = [patch.get("manager") for patch in patches]
     if manager not in names:
         return [*patches, made]

@@ -35,7 +35,7 @@ _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("rayjob", "rayjobs", "rayjob.ray.io"), "RayJob"),
     **dict.fromkeys(("raycluster", "rayclusters", "raycluster.ray.io"), "RayCluster"),
     **dict.fromkeys(("elasticjob", "elasticjobs", "ej"), "ElasticJob"),
-    **dict.fromkeys(("pg", "podgroup", "podgroups", "gang"), "PodGroup"),
+    **dict.fromkeys(("pg", "podgroup", "podgroups", "gang", "podgang", "podgangs"), "PodGroup"),
 }
 _ANY = ""
 _OWNED: Mapping[str, type[ApiObject]] = {

@@ -25,6 +25,7 @@ from bayplan.api import (
 from bayplan.api.operated import (
     ClusterTrainingRuntime,
     OperatedObject,
+    PodGang,
     RayService,
     TrainingRuntime,
     TrainJob,
@@ -106,6 +107,8 @@ class WorkloadControllers:
         if isinstance(obj, TrainingRuntime | ClusterTrainingRuntime):
             for job in self._made_objects.runtime_changed():
                 self._request(TrainJob, self._cluster.key_of(job), job.metadata.uid)
+            return
+        if isinstance(obj, PodGang):
             return
         if isinstance(obj, Child):
             owner = self._children.changed(obj, gone)

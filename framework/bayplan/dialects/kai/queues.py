@@ -25,6 +25,7 @@ __all__ = [
     "MEMBERS_BY",
     "NAME",
     "QUEUE_LABEL",
+    "gang_by_label",
     "gang_of",
     "layers_of",
     "membership_of",
@@ -65,6 +66,14 @@ def gang_of(group: ApiObject) -> Gang | None:
     """Return the gang that a KAI PodGroup describes."""
     if not isinstance(group, KaiPodGroup):
         return None
+    return gang_by_label(group, _SUB_GROUP_LABEL)
+
+
+def gang_by_label(group: KaiPodGroup, label: str) -> Gang:
+    """Return the gang of a PodGroup of KAI.
+
+    :param label: the label of pods that names their sub-group.
+    """
     spec, meta = group.spec, group.metadata
     names = [one.name for one in spec.sub_groups]
     problem = None
@@ -92,7 +101,9 @@ def gang_of(group: ApiObject) -> Gang | None:
         f"{meta.namespace}/{meta.name}",
         spec.min_member,
         gather=_gather_of(spec.topology_constraint),
-        sub_groups=() if problem else tuple(_sub_group(one, group) for one in spec.sub_groups),
+        sub_groups=()
+        if problem
+        else tuple(_sub_group(one, group, label) for one in spec.sub_groups),
         topology=next(iter(topologies), ""),
         domain_order="OutermostFirst",
         match_policy="waiting-and-running",
@@ -210,12 +221,12 @@ def placement_of(annotations: Mapping[str, str]) -> tuple[tuple[Gather, ...], st
     return _gather_of(constraint), topology
 
 
-def _sub_group(one: KaiSubGroup, group: KaiPodGroup) -> SubGroup:
+def _sub_group(one: KaiSubGroup, group: KaiPodGroup, label: str) -> SubGroup:
     parents = {other.name: other.parent for other in group.spec.sub_groups}
     leaves = frozenset(name for name in parents if _is_under(name, one.name, parents))
     return SubGroup(
         one.name,
-        Selector((Requirement(_SUB_GROUP_LABEL, "In", leaves),)),
+        Selector((Requirement(label, "In", leaves),)),
         size=one.min_member,
         min_groups=_children_needed(one.parent, group),
         gather=_gather_of(one.topology_constraint),
