@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from tests.gangs.test_owned import add, job, owned_by
 
 from bayplan.api import ApiObject, Pod
+from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.testing import Cluster, make_node, make_object, make_pod, make_pods_of
 
 TOPOLOGY = "kai.scheduler/topology"
@@ -170,3 +171,32 @@ def test_two_of_three_roles_share_a_domain() -> None:
     assert racks_of(started(owner, a=2, b=2)) == {}
     found = racks_of(started(owner, a=1, b=3))
     assert found == {"x-ps-0": "a", "x-chief-0": "b", "x-worker-0": "b", "x-worker-1": "b"}
+
+
+def test_jobs_of_a_set_that_ask_for_a_topology_do_not_keep_the_others_waiting() -> None:
+    jobs = [
+        {
+            "name": name,
+            "template": {"spec": {"parallelism": n, "completions": n, "template": made}},
+        }
+        for name, n, made in (
+            ("driver", 1, template()),
+            ("workers", 2, template(**{PODSET: "rack"})),
+        )
+    ]
+    for one in jobs:
+        one["template"]["spec"]["template"]["spec"]["restartPolicy"] = "Never"
+    owner = make_object(
+        {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": {"name": "s", "namespace": "default"},
+            "spec": {"replicatedJobs": jobs},
+        }
+    )
+    made = Cluster(racks(a=1, b=2))
+    start_controllers(made.api)
+    made.add(owner)
+    made.advance(30.0)
+    pods = {pod.metadata.name[2]: pod.spec.node_name[:1] for pod in made.api.list(Pod)}
+    assert pods == {"d": "a", "w": "b"}

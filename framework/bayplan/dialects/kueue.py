@@ -20,6 +20,7 @@ __all__ = [
     "MANAGER_LEASE",
     "MEMBERS_BY",
     "NAME",
+    "asks_for_topology",
     "gang_of",
     "gather_of",
     "layers_of",
@@ -64,9 +65,14 @@ def membership_of(pod: Pod) -> Membership | None:
             problem = f'annotation {_TOTAL_ANNOTATION}: expected 1 or more, got "{total[:40]}"'
             return Membership(key, rank, problem=problem)
         return Membership(key, rank, definition=_gang(key, int(total), annotations))
-    if any(key in annotations for key in _TOPOLOGY) and labels.get(_JOB_LABEL):
+    if asks_for_topology(annotations) and labels.get(_JOB_LABEL):
         return Membership(f"{namespace}/{labels[_JOB_LABEL]}")
     return None
+
+
+def asks_for_topology(annotations: Mapping[str, str]) -> bool:
+    """Tell whether the pods of a template with these annotations ask for a topology."""
+    return any(key in annotations for key in _TOPOLOGY)
 
 
 def gang_of(obj: ApiObject) -> Gang | None:

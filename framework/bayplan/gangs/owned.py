@@ -24,6 +24,7 @@ from bayplan.api.gang import Gang, MatchPolicy, Membership, SubGroup
 from bayplan.api.object_key import object_key
 from bayplan.api.selectors import Requirement, Selector
 from bayplan.dialects.kai import QUEUE_LABEL
+from bayplan.dialects.kueue import asks_for_topology
 from bayplan.dialects.placement import Placement, placement_of
 from bayplan.dialects.reading import is_index
 from bayplan.kinds import (
@@ -343,7 +344,7 @@ def _place(
     if role is None:
         broken = Gang(name, 1, problem=owner.problem)
         return OwnedMember(Membership(name), broken, source_of(owner.obj))
-    roles = tuple(one for one in owner.roles if not one.later)
+    roles = tuple(one for one in owner.roles if not one.later and not _is_jobs_own(one))
     if role.later:
         roles, minimum, name = (role,), None, f"{name}:{role.name}"
     least = asked.minimum if asked.minimum is not None else minimum
@@ -358,6 +359,11 @@ def _place(
     except ValueError as exc:
         gang = replace(gang, problem=gang.problem or str(exc))
     return OwnedMember(Membership(name, role=role.name), gang, source_of(owner.obj))
+
+
+def _is_jobs_own(role: Role) -> bool:
+    """Tell whether the pods of a role are a gang of the Job that makes them, by their topology."""
+    return role.made.part is not None and asks_for_topology(_annotations(role))
 
 
 def _gathered(gang: Gang, owner: _Owner, roles: tuple[Role, ...], least: Sequence[int]) -> Gang:

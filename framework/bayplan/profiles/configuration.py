@@ -68,7 +68,7 @@ class ProfileEntry(_Part):
 
 
 _PATH = r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*"
-_CONDITION = r"(\[[A-Za-z][\w./-]*\])?"
+_CONDITION = r"(\[[A-Za-z][\w-]*\])?"
 
 
 def _path(value: str) -> str:
@@ -139,6 +139,13 @@ class EndsEntry(_Part):
     bad: tuple[str, ...] = ()
     state: _Path | Literal[""] = ""
     by: tuple[str, ...] = ()
+
+    @pydantic.model_validator(mode="after")
+    def _tells(self) -> EndsEntry:
+        if not self.good and not self.bad:
+            raise ValueError("expected good or bad, the conditions or states of an end")
+        return self
+
     reason: _Path | Literal[""] = ""
     message: _Path | Literal[""] = ""
 

@@ -137,7 +137,7 @@ class HeldJobs:
 
 def _names_queue(obj: ApiObject) -> bool:
     """Tell whether a job itself is queued, not as a part of another one."""
-    return QUEUE_LABEL in obj.metadata.labels and not is_part(obj.metadata)
+    return bool(obj.metadata.labels.get(QUEUE_LABEL)) and not is_part(obj.metadata)
 
 
 def _nothing(key: Key) -> None:

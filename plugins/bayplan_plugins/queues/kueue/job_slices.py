@@ -81,7 +81,7 @@ def updated(
     if any(has_quota(one) and is_true(one, "Evicted") for one in living):
         # Its quota is free once its pods have ended; only then it is known what waits instead.
         new: Sequence[KueueWorkload] = ()
-    elif job.elastic:
+    elif job.elastic and job.pods:
         new = _elastic(job, living, known, spec, now)
     else:
         new = _fixed(job, living, known, spec, now)
@@ -113,7 +113,8 @@ def _fixed(
     others = [out_of_sync(one, now) for one in living if one is not chosen]
     if not has_quota(chosen):
         return [_as_job(chosen, spec()), *others]
-    if job.counts not in (_asked(chosen), _given(chosen)):
+    # Of a job that cannot be read, what it was admitted with is all that is known.
+    if job.pods and job.counts not in (_asked(chosen), _given(chosen)):
         chosen = evicted(chosen, "NoMatchingWorkload", _NO_MATCH, now)
     return [chosen, *others]
 

@@ -104,7 +104,7 @@ class JobWorkloads:
         obj = new if new is not None else old
         assert obj is not None, "a change is of something"
         place = type(obj), object_key(obj)
-        self._note_owner(place, obj, new is not None)
+        self._note_owner(place, old, new)
         before = self._home_at.get(place)
         after = home_of(obj) if new is not None and self._waits(new) else None
         if before is not None:
@@ -135,20 +135,22 @@ class JobWorkloads:
         """Keep a job from its queue until it changes: it has no quota, and may not run."""
         self.refused[home] = self.jobs.pop(home)
 
-    def _note_owner(self, place: tuple[type, str], obj: ApiObject, there: bool) -> None:
+    def _note_owner(
+        self, place: tuple[type, str], old: ApiObject | None, new: ApiObject | None
+    ) -> None:
         """Note what owns an object, so that it follows a job that is seen later."""
-        owner = next((one for one in obj.metadata.owner_references if one.controller), None)
-        if owner is None:
-            return
-        if there:
-            self._below.setdefault(owner.uid, {})[place] = obj.metadata.uid
-            home = self._of_owner.get(owner.uid)
+        before, after = _owner_of(old), _owner_of(new)
+        if before and before != after and before in self._below:
+            self._below[before].pop(place, None)
+            if not self._below[before]:
+                del self._below[before]
+        if new is None and before and old is not None:
+            self._of_owner.pop(old.metadata.uid, None)
+        if after and new is not None:
+            self._below.setdefault(after, {})[place] = new.metadata.uid
+            home = self._of_owner.get(after)
             if home is not None:
-                self._adopt(obj.metadata.uid, home)
-        elif owner.uid in self._below:
-            self._below[owner.uid].pop(place, None)
-            if not self._below[owner.uid]:
-                del self._below[owner.uid]
+                self._adopt(new.metadata.uid, home)
 
     def _adopt(self, uid: str, home: str) -> None:
         """Note that an object, and what it owns, belongs to a job."""
@@ -184,12 +186,12 @@ class JobWorkloads:
         assert runtime is not None, "a change is of something"
         named = kind_of(runtime).name, runtime.metadata.name
         for job in list(self._handle.snapshot.objects(TrainJob).values()):
-            if runtime_name({"spec": job.spec}) == named:
+            if _names(job) == named:
                 self._job_changed(job, job)
 
     def _waits(self, obj: ApiObject) -> bool:
         """Tell whether a job waits for a queue itself, and no job that it is a part of does."""
-        return QUEUE_LABEL in obj.metadata.labels and not is_part(obj.metadata)
+        return bool(obj.metadata.labels.get(QUEUE_LABEL)) and not is_part(obj.metadata)
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
         one = new if new is not None else old
@@ -255,15 +257,16 @@ class JobWorkloads:
         return self._home_of_owner(pod.pod.metadata)
 
     def forget(self, home: str) -> None:
-        """Forget a job that is gone with all its pods."""
+        """Forget a job that is gone with all its pods; one that is refused is still there."""
+        if home in self.refused:
+            return
         uids = [uid for uid, one in self._of_owner.items() if one == home]
         for uid in uids:
             del self._of_owner[uid]
             for key in self._slices.pop(uid, ()):
                 self._home_of.pop(key, None)
         self._current.pop(home, None)
-        if home not in self.refused:
-            self._uids.pop(home, None)
+        self._uids.pop(home, None)
 
     def lives(self, pod: PodInfo, added: bool) -> None:
         """Note a pod that has become known, or has ended."""
@@ -384,6 +387,20 @@ class JobWorkloads:
             classes = self._handle.snapshot.objects(PriorityClass)
             return classes[job.priority].value if job.priority in classes else 0
         return max((self._pod_priority(one.template) for one in job.pods), default=0)
+
+
+def _owner_of(obj: ApiObject | None) -> str:
+    """Return the uid of what controls an object, "" without one."""
+    owners = obj.metadata.owner_references if obj is not None else ()
+    return next((one.uid for one in owners if one.controller), "")
+
+
+def _names(job: TrainJob) -> tuple[str, str] | None:
+    """Return kind and name of the runtime of a TrainJob, None if it names none."""
+    try:
+        return runtime_name({"spec": job.spec})
+    except ValueError:
+        return None
 
 
 def _fewer(pods: JobPods) -> int | None:

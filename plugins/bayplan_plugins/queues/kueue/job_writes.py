@@ -39,6 +39,8 @@ class JobWrites:
         self._written = written
         self._events: dict[str, dict[str, WorkloadEvent]] = {}
         """What is to be reported, by Workload and reason."""
+        self._refused: set[str] = set()
+        """The homes of the jobs that were refused when it was last looked."""
 
     def write(self, store: Store, keys: Iterable[str]) -> None:
         """Write what the workloads with these keys, and their jobs, do not say yet."""
@@ -63,6 +65,9 @@ class JobWrites:
 
     def stop_refused(self) -> None:
         """Suspend the jobs that cannot be queued as they are: they would run without quota."""
+        for home in self._refused - self._jobs.refused.keys():
+            self._written.forget(f"refused {home}")
+        self._refused = set(self._jobs.refused)
         for home, job in self._jobs.refused.items():
             if job.state.end is not None:
                 continue
@@ -122,6 +127,8 @@ class JobWrites:
 
     def _start(self, key: str, job: QueuedJob, workload: KueueWorkload, store: Store) -> None:
         """Let a job run where it was admitted; report it where it contradicts that."""
+        if job.problem:
+            return
         try:
             fields = admitted_fields(job, workload, store.flavors)
         except ConflictError as exc:

@@ -126,7 +126,17 @@ def info_of_flavors(flavors: Iterable[ResourceFlavor]) -> PodSetInfo:
 
 
 def info_of_update(update: Mapping[str, Any]) -> PodSetInfo:
-    """Return what an admission check asks for in one of its ``podSetUpdates``."""
+    """Return what an admission check asks for in one of its ``podSetUpdates``.
+
+    :raises ConflictError: for what is no such update.
+    """
+    for name in ("labels", "annotations", "nodeSelector"):
+        texts = update.get(name) or {}
+        if not isinstance(texts, Mapping) or not all(isinstance(v, str) for v in texts.values()):
+            raise ConflictError(f"podSetUpdates: {name}: expected texts, got {str(texts)[:40]}")
+    parts = update.get("tolerations") or ()
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(one, Mapping) for one in parts):
+        raise ConflictError(f"podSetUpdates: tolerations: expected objects, got {str(parts)[:40]}")
     return PodSetInfo(
         update.get("labels") or {},
         update.get("annotations") or {},

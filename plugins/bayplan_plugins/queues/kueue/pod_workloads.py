@@ -28,7 +28,7 @@ from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part
 from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.amounts import quantity_of
-from bayplan_plugins.queues.kueue.conditions import has_quota, reserved
+from bayplan_plugins.queues.kueue.conditions import evicted, has_quota, is_true, reserved
 from bayplan_plugins.queues.kueue.gates import is_gated
 from bayplan_plugins.queues.kueue.job_workloads import (
     PRIORITY_LABEL,
@@ -76,6 +76,12 @@ class PodWorkloads:
         """Return the name of the LocalQueue of a pod, or of the job that it belongs to."""
         home = self._jobs.home_of_pod(pod)
         job = self._jobs.jobs.get(home) if home is not None else None
+        if home is not None and job is not None:
+            # What was admitted stays in its queue, whatever the label says by now.
+            objects = self._handle.snapshot.objects(KueueWorkload)
+            running = objects.get(self._jobs.current(home))
+            if running is not None and has_quota(running) and not job.suspended:
+                return running.spec.queue_name or None
         labels = pod.labels if job is None else job.obj.metadata.labels
         return labels.get(QUEUE_LABEL) or None
 
@@ -260,6 +266,8 @@ class PodWorkloads:
         jobs.changed.clear()
         for home in filter(jobs.knows, homes):
             keys += jobs.slices_of(home)
+            if home in jobs.jobs and jobs.jobs[home].problem:
+                self._stop_waiting(home, admission, now)
             if home in jobs.jobs and self._is_refused(home, admission.store):
                 self._report_released(jobs.slices_of(home), admission.store)
                 jobs.refuse(home)
@@ -275,6 +283,16 @@ class PodWorkloads:
                 self._changed.pop(home, None)
                 jobs.forget(home)
         return keys
+
+    def _stop_waiting(self, home: str, admission: Admission, now: float) -> None:
+        """Take back the quota of a job that may not be queued, as long as it does not run."""
+        job = self._jobs.jobs[home]
+        if not job.suspended or self.with_node(home):
+            return
+        for key in self._jobs.slices_of(home):
+            one = admission.store.workloads.get(key)
+            if one is not None and has_quota(one) and not is_true(one, "Evicted"):
+                admission.set(evicted(one, "NotQueued", job.problem, now), now)
 
     def _report_released(self, keys: Sequence[str], store: Store) -> None:
         """Write that Workloads have no quota any more: nobody looks at them from now on."""

@@ -22,6 +22,7 @@ from tests.plugins.queues.kueue.test_suspended_kinds import make, world
 
 from bayplan.api import KINDS as ALL_KINDS
 from bayplan.api import ApiObject, Job, JobSet, KueueWorkload, Pod, RayCluster
+from bayplan.api.kueue import AdmissionCheckState
 from bayplan.api.operated import ClusterTrainingRuntime, MPIJob, RayService, TFJob, TrainJob
 from bayplan.dialects.queued_jobs import queued_job, queued_kinds
 from bayplan.queues.held_jobs import HeldJobs
@@ -70,8 +71,9 @@ def test_a_job_gated_while_it_runs_is_restored_once_it_is_preempted(kind: str) -
 
 
 def in_live_order(cluster: Cluster) -> list[ApiObject]:
-    """Return the objects of a cluster as a live scheduler lists them: by group, pods first."""
+    """Return the objects of a cluster as a live scheduler lists them: by group, pods last."""
     kinds = sorted(ALL_KINDS.values(), key=lambda kind: (kind.group, kind.name))
+    kinds.sort(key=lambda kind: kind.type is Pod)
     return [one for kind in kinds for one in cluster.api.list(kind.type)]
 
 
@@ -224,3 +226,102 @@ def test_workers_go_with_their_launcher_where_the_job_says_so() -> None:
     cluster.add(make("TFJob", "b"))
     cluster.advance(60.0)
     assert [one.spec["runPolicy"]["suspend"] for one in cluster.api.list(TFJob)] == [False]
+
+
+def with_checks(*names: str) -> list[ApiObject]:
+    checks = {"admissionChecks": [{"name": "budget"}]}
+    queue = cluster_queue("cq", {"f": {GPU: 6}}, admissionChecksStrategy=checks)
+    jobs = [job(name, 2) for name in names]
+    return [make_node("n", gpu=8), flavor("f"), queue, local_queue("lq", "cq"), *jobs]
+
+
+def ready(cluster: Cluster, name: str, *updates: dict[str, Any]) -> None:
+    found = workload_of(cluster, name)
+    state = AdmissionCheckState(
+        "budget",
+        "Ready",
+        last_transition_time="2000-01-01T00:00:05Z",
+        pod_set_updates=updates,
+    )
+    cluster.api.update(replace(found, status=replace(found.status, admission_checks=(state,))))
+
+
+def test_a_job_gated_while_it_waits_for_its_checks_gives_its_quota_back() -> None:
+    cluster = started(*with_checks("a"))
+    assert {c.type: c.status for c in workload_of(cluster, "a").status.conditions}[
+        "QuotaReserved"
+    ] == "True"
+    gate(cluster, "Job", "a", GATE)
+    cluster.advance(60.0)
+    ready(cluster, "a")
+    cluster.advance(60.0)
+    assert running(cluster) == set()
+    states = {c.type: c.status for c in workload_of(cluster, "a").status.conditions}
+    assert states["QuotaReserved"] == "False"
+
+
+def test_a_gate_that_comes_and_goes_does_not_activate_a_job() -> None:
+    cluster = started(make_node("n", gpu=8), *one_queue(2), job("blk", 2), job("w", 2))
+    found = workload_of(cluster, "w")
+    cluster.api.update(replace(found, spec=replace(found.spec, active=False)))
+    cluster.advance(10.0)
+    gate(cluster, "Job", "w", GATE)
+    cluster.advance(10.0)
+    gate(cluster, "Job", "w", {})
+    cluster.advance(10.0)
+    cluster.api.delete(Job, "default/blk")
+    cluster.advance(60.0)
+    assert running(cluster) == set()
+
+
+@pytest.mark.parametrize(
+    "update",
+    [{"nodeSelector": "x"}, {"tolerations": ["x"]}, {"labels": {"a": 5}}, {"labels": ["x"]}],
+)
+def test_an_update_that_is_none_stops_its_own_job_only(update: dict[str, Any]) -> None:
+    cluster = started(*with_checks("w", "x", "y"))
+    ready(cluster, "w", {"name": "main", **update})
+    ready(cluster, "x")
+    ready(cluster, "y")
+    cluster.advance(60.0)
+    assert running(cluster) == {"x", "y"}
+    assert "FailedToStart" in {event.reason for _, event in cluster.api.events}
+
+
+@pytest.mark.parametrize("reference", [{}, "torch", {"name": 5}])
+def test_a_runtime_may_come_beside_a_train_job_that_names_none(reference: object) -> None:
+    content = suspended_content("TrainJob", "odd")
+    odd = TrainJob(
+        metadata=replace(job("odd").metadata, labels=content["metadata"]["labels"]),
+        spec={**content["spec"], "runtimeRef": reference},
+    )
+    objects = [one for one in world() if not isinstance(one, ClusterTrainingRuntime)]
+    cluster = started(*objects, odd, make("TrainJob", "good"))
+    cluster.add(make_object(runtime()))
+    cluster.advance(60.0)
+    suspended = {one.metadata.name: one.spec["suspend"] for one in cluster.api.list(TrainJob)}
+    assert suspended == {"odd": True, "good": False}
+
+
+def test_a_train_job_whose_runtime_is_gone_runs_on_after_a_restart() -> None:
+    cluster = started(*world(), make("TrainJob", "a"))
+    cluster.advance(30.0)
+    cluster.api.delete(ClusterTrainingRuntime, "r")
+    cluster.advance(10.0)
+    again = started(*in_live_order(cluster))
+    again.advance(60.0)
+    assert [one.spec["suspend"] for one in again.api.list(TrainJob)] == [False]
+    assert len([pod for pod in again.api.list(Pod) if pod.spec.node_name]) == 3
+
+
+def test_a_running_job_keeps_its_queue_whatever_its_label_says() -> None:
+    cluster = started(*world(), make("TFJob", "a"))
+    cluster.advance(30.0)
+    (found,) = cluster.api.list(TFJob)
+    meta = replace(found.metadata, labels={"kueue.x-k8s.io/queue-name": "nope"})
+    cluster.api.update(replace(found, metadata=meta))
+    cluster.advance(10.0)
+    cluster.api.delete(Pod, "default/a-worker-0")
+    cluster.advance(60.0)
+    placed = {pod.metadata.name for pod in cluster.api.list(Pod) if pod.spec.node_name}
+    assert placed == {"a-chief-0", "a-ps-0", "a-worker-0"}
