@@ -17,6 +17,21 @@ class UnmodelledError(Exception):
     """bayplan has nothing that does this; the text says why."""
 
 
+def _cases_in(path: Path) -> list[Case]:
+    """Return the cases of a file.
+
+    :raises pytest.UsageError: for a file without cases of this format.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found = [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as exc:
+        raise pytest.UsageError(f"{path}: {exc}") from None
+    if not found or not all(isinstance(one, dict) and "id" in one for one in found):
+        raise pytest.UsageError(f"{path}: expected one case with an id on each line")
+    return found
+
+
 def kind_cases(config: pytest.Config, *prefixes: str) -> list[Any]:
     """Return the cases whose ids begin with one of some prefixes, as pytest parameters."""
     given = config.getoption("--kind-vectors", default=None)
@@ -24,8 +39,8 @@ def kind_cases(config: pytest.Config, *prefixes: str) -> list[Any]:
     found = [
         pytest.param(case, id=case["id"])
         for path in paths
-        if path.exists()
-        for case in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        if given or path.exists()
+        for case in _cases_in(path)
         if case["id"].startswith(prefixes)
     ]
     if found or given:

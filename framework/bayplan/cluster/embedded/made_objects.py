@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, JobSet, RayCluster
-from bayplan.api.objects import DecodeError, decode_part
+from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.api.operated import (
     ClusterTrainingRuntime,
     OperatedObject,
@@ -30,6 +30,22 @@ __all__ = ["MadeObjectsController"]
 Content = dict[str, Any]
 _ENDS = {"Completed": "Complete", "Failed": "Failed"}
 """The conditions of a TrainJob by those of its JobSet."""
+
+
+def _as_accepted(
+    owner: OperatedObject, type_: type[JobSet | RayCluster], name: str, made: Content
+) -> JobSet | RayCluster:
+    """Return an object as an API server would take it.
+
+    :raises DecodeError: for one that it would refuse.
+    """
+    kind = next(one for one in KINDS.values() if one.type is type_)
+    meta = {**made["metadata"], "name": name, "namespace": owner.metadata.namespace}
+    version = f"{kind.group}/{kind.versions[0]}"
+    content = {"apiVersion": version, "kind": kind.name, "metadata": meta, "spec": made["spec"]}
+    found = decode_object(kind, content)
+    assert isinstance(found, type_), "decoded by its kind"
+    return found
 
 
 class MadeObjectsController:
@@ -126,7 +142,7 @@ class MadeObjectsController:
     ) -> ApiObject | None:
         """Return the object as it has to be; None where it cannot be made."""
         try:
-            wanted = decode_part(type_, {key: made[key] for key in ("metadata", "spec")})
+            wanted = _as_accepted(owner, type_, name, made)
         except DecodeError as exc:
             self._cluster.report(owner, InputError(f"{type_.__name__} {name}: {exc}"))
             return None

@@ -187,6 +187,7 @@ ODD: list[tuple[str, dict[str, Any]]] = [
     ("TrainJob", {"spec": {"runtimeRef": {"name": "r"}, "trainer": "x"}}),
     ("TrainJob", {"spec": {"runtimeRef": {"name": "r"}, "runtimePatches": ["x"]}}),
     ("TrainJob", {"spec": {"runtimeRef": {"name": "r"}, "workerGroupSpecs": 5}}),
+    ("TrainJob", {"spec": {"runtimeRef": {"name": "r"}, "trainer": {"numNodes": 10**11}}}),
     ("RayService", {"spec": {"rayClusterConfig": {"workerGroupSpecs": 5}}}),
     ("RayService", {"spec": {"rayClusterConfig": {"headGroupSpec": {"template": {"spec": 1}}}}}),
     ("MPIJob", {"spec": {"mpiReplicaSpecs": {"Worker": {"replicas": 10**9, "template": {}}}}}),
