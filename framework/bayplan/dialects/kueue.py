@@ -20,6 +20,12 @@ __all__ = [
     "MANAGER_LEASE",
     "MEMBERS_BY",
     "NAME",
+    "PREFERRED_TOPOLOGY",
+    "REQUIRED_TOPOLOGY",
+    "SET_GROUP",
+    "SLICE_SIZE",
+    "SLICE_TOPOLOGY",
+    "UNCONSTRAINED_TOPOLOGY",
     "asks_for_topology",
     "gang_of",
     "gather_of",
@@ -37,14 +43,14 @@ _DOMAIN = "kueue.x-k8s.io/"
 _GROUP_LABEL = f"{_DOMAIN}pod-group-name"
 _TOTAL_ANNOTATION = f"{_DOMAIN}pod-group-total-count"
 _INDEX_LABEL = f"{_DOMAIN}pod-group-pod-index"
-_REQUIRED = f"{_DOMAIN}podset-required-topology"
-_PREFERRED = f"{_DOMAIN}podset-preferred-topology"
-_UNCONSTRAINED = f"{_DOMAIN}podset-unconstrained-topology"
-_SLICE_LEVEL = f"{_DOMAIN}podset-slice-required-topology"
-_SLICE_SIZE = f"{_DOMAIN}podset-slice-size"
-_SET_GROUP = f"{_DOMAIN}podset-group-name"
+REQUIRED_TOPOLOGY = f"{_DOMAIN}podset-required-topology"
+PREFERRED_TOPOLOGY = f"{_DOMAIN}podset-preferred-topology"
+UNCONSTRAINED_TOPOLOGY = f"{_DOMAIN}podset-unconstrained-topology"
+SLICE_TOPOLOGY = f"{_DOMAIN}podset-slice-required-topology"
+SLICE_SIZE = f"{_DOMAIN}podset-slice-size"
+SET_GROUP = f"{_DOMAIN}podset-group-name"
 _SLICES = f"{_DOMAIN}podset-slice-required-topology-constraints"
-_TOPOLOGY = (_REQUIRED, _PREFERRED, _UNCONSTRAINED, _SLICE_LEVEL, _SLICES)
+_TOPOLOGY = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY, SLICE_TOPOLOGY, _SLICES)
 _JOB_LABEL = "batch.kubernetes.io/job-name"
 MEMBERS_BY = frozenset((_GROUP_LABEL, *_TOPOLOGY))
 """The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
@@ -107,28 +113,34 @@ def gather_of(annotations: Mapping[str, str]) -> tuple[tuple[Gather, ...], Fill 
 
     :raises ValueError: for annotations that exclude each other.
     """
-    given = [key for key in (_REQUIRED, _PREFERRED, _UNCONSTRAINED) if annotations.get(key)]
+    given = [
+        key
+        for key in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
+        if annotations.get(key)
+    ]
     if len(given) > 1:
         raise ValueError(f"annotations {' and '.join(given)} exclude each other")
     if not given:
         return (Gather(ROOT_LAYER, required=False),) if _has_slices(annotations) else (), None
     value = annotations[given[0]]
-    if given[0] == _REQUIRED:
+    if given[0] == REQUIRED_TOPOLOGY:
         return (Gather(value, required=True),), None
-    if given[0] == _PREFERRED:
+    if given[0] == PREFERRED_TOPOLOGY:
         return (Gather(value, required=False, climb=True),), None
     if value != "true":
-        raise ValueError(f'annotation {_UNCONSTRAINED}: expected "true", got "{value[:40]}"')
+        raise ValueError(
+            f'annotation {UNCONSTRAINED_TOPOLOGY}: expected "true", got "{value[:40]}"'
+        )
     return (Gather(ROOT_LAYER, required=False),), "LeastFree"
 
 
 def _has_slices(annotations: Mapping[str, str]) -> bool:
-    return bool(annotations.get(_SLICE_LEVEL) or annotations.get(_SLICES))
+    return bool(annotations.get(SLICE_TOPOLOGY) or annotations.get(_SLICES))
 
 
 def set_group_of(annotations: Mapping[str, str]) -> str:
     """Return the name of the pod sets that share a domain with a template's, "" for none."""
-    return annotations.get(_SET_GROUP, "")
+    return annotations.get(SET_GROUP, "")
 
 
 def slices_of(annotations: Mapping[str, str]) -> tuple[Slice, ...]:
@@ -139,12 +151,12 @@ def slices_of(annotations: Mapping[str, str]) -> tuple[Slice, ...]:
     text = annotations.get(_SLICES)
     if text:
         return _slice_layers(text)
-    level, size = annotations.get(_SLICE_LEVEL), annotations.get(_SLICE_SIZE)
+    level, size = annotations.get(SLICE_TOPOLOGY), annotations.get(SLICE_SIZE)
     if not level and not size:
         return ()
     if not level or not size or not is_index(size) or int(size) < 1:
         raise ValueError(
-            f"annotations {_SLICE_LEVEL} and {_SLICE_SIZE} belong together: "
+            f"annotations {SLICE_TOPOLOGY} and {SLICE_SIZE} belong together: "
             f'expected a level and a size of 1 or more, got "{level or ""}" and "{size or ""}"'
         )
     return (Slice(level, int(size)),)
@@ -179,18 +191,24 @@ def topology_request_of(
     :param part: the label that tells equal parts of them, and the number of these.
     :raises ValueError: for layers of slices that are none.
     """
-    levels = {name: annotations.get(name, "") for name in (_REQUIRED, _PREFERRED, _UNCONSTRAINED)}
-    required, preferred = levels[_REQUIRED], "" if levels[_REQUIRED] else levels[_PREFERRED]
+    levels = {
+        name: annotations.get(name, "")
+        for name in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY)
+    }
+    required, preferred = (
+        levels[REQUIRED_TOPOLOGY],
+        "" if levels[REQUIRED_TOPOLOGY] else levels[PREFERRED_TOPOLOGY],
+    )
     constrained = bool(required or preferred)
-    text, size = annotations.get(_SLICES), annotations.get(_SLICE_SIZE, "")
-    level = annotations.get(_SLICE_LEVEL, "") if is_index(size) else ""
+    text, size = annotations.get(_SLICES), annotations.get(SLICE_SIZE, "")
+    level = annotations.get(SLICE_TOPOLOGY, "") if is_index(size) else ""
     layers = _slice_layers(text) if text is not None else ()
     request = PodSetTopologyRequest(
         required=required,
         preferred=preferred,
-        unconstrained=not constrained and levels[_UNCONSTRAINED] == "true",
+        unconstrained=not constrained and levels[UNCONSTRAINED_TOPOLOGY] == "true",
         pod_index_label=index,
-        pod_set_group_name=annotations.get(_SET_GROUP, "") if constrained else "",
+        pod_set_group_name=annotations.get(SET_GROUP, "") if constrained else "",
         pod_set_slice_required_topology=level,
         pod_set_slice_size=int(size) if level else None,
         sub_group_index_label=part[0] if part is not None else "",

@@ -13,27 +13,40 @@ from typing import Any, Literal
 
 from bayplan.api import ApiObject, Job, RayCluster, RayJob
 from bayplan.api.operated import RayService, TrainJob
+from bayplan.dialects.kueue import (
+    PREFERRED_TOPOLOGY,
+    REQUIRED_TOPOLOGY,
+    SET_GROUP,
+    SLICE_SIZE,
+    SLICE_TOPOLOGY,
+    UNCONSTRAINED_TOPOLOGY,
+)
 from bayplan.dialects.reading import is_index
 from bayplan.kinds import TemplateOf
 
-__all__ = ["ELASTIC_ANNOTATION", "GATES_ANNOTATION", "Refusal", "gates_of", "refusals_of"]
+__all__ = [
+    "ELASTIC_ANNOTATION",
+    "GATES_ANNOTATION",
+    "LEAST_PODS",
+    "QUEUE_LABEL",
+    "SAME_COMPLETIONS",
+    "Refusal",
+    "gates_of",
+    "refusals_of",
+]
 
 ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 """Of jobs, with the value "true", that may grow and shrink while they run."""
 GATES_ANNOTATION = "kueue.x-k8s.io/admission-gated-by"
 """Of jobs: the controllers that have to remove their names before the job may be admitted."""
 _DOMAIN = "kueue.x-k8s.io/"
-_QUEUE = f"{_DOMAIN}queue-name"
+QUEUE_LABEL = f"{_DOMAIN}queue-name"
 _PREBUILT = f"{_DOMAIN}prebuilt-workload-name"
 _LONGEST_TIME = f"{_DOMAIN}max-exec-time-seconds"
-_LEAST = f"{_DOMAIN}job-min-parallelism"
-_SAME_COMPLETIONS = f"{_DOMAIN}job-completions-equal-parallelism"
-_REQUIRED = f"{_DOMAIN}podset-required-topology"
-_PREFERRED = f"{_DOMAIN}podset-preferred-topology"
-_UNCONSTRAINED = f"{_DOMAIN}podset-unconstrained-topology"
-_SLICE_LEVEL = f"{_DOMAIN}podset-slice-required-topology"
-_SLICE_SIZE = f"{_DOMAIN}podset-slice-size"
-_GROUP = f"{_DOMAIN}podset-group-name"
+LEAST_PODS = f"{_DOMAIN}job-min-parallelism"
+"""Of a Job: the number of pods that it can run with."""
+SAME_COMPLETIONS = f"{_DOMAIN}job-completions-equal-parallelism"
+"""Of a Job: its completions change with its parallelism."""
 _MOST_SETS = 18
 _LONGEST_GATE = 63
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -81,9 +94,11 @@ def refusals_of(
 
 
 def _of_metadata(labels: Annotations, annotations: Annotations) -> Iterator[Refusal]:
-    name = labels.get(_QUEUE, "")
+    name = labels.get(QUEUE_LABEL, "")
     if name and not _is_subdomain(name):
-        yield Refusal("Invalid value", f"metadata.labels[{_QUEUE}]", "expected a DNS subdomain")
+        yield Refusal(
+            "Invalid value", f"metadata.labels[{QUEUE_LABEL}]", "expected a DNS subdomain"
+        )
     # An annotation comes before the label, which is older.
     place = "annotations" if _PREBUILT in annotations else "labels"
     name = annotations.get(_PREBUILT, labels.get(_PREBUILT, ""))
@@ -127,14 +142,14 @@ def _of_job(
     spec: Mapping[str, Any], annotations: Annotations, templates: tuple[TemplateOf, ...]
 ) -> Iterator[Refusal]:
     wanted = sum(one.count for one in templates)
-    least, field = annotations.get(_LEAST), f"metadata.annotations[{_LEAST}]"
+    least, field = annotations.get(LEAST_PODS), f"metadata.annotations[{LEAST_PODS}]"
     if least is not None:
         # A job that was admitted with its least number of pods has so many now.
         if not is_index(least) or not 0 < int(least) <= wanted:
             yield Refusal("Invalid value", field, f"expected a number from 1 to {wanted}")
         elif annotations.get(ELASTIC_ANNOTATION) == "true":
             yield Refusal("Invalid value", field, "an elastic job is admitted whole")
-    same, field = annotations.get(_SAME_COMPLETIONS), f"metadata.annotations[{_SAME_COMPLETIONS}]"
+    same, field = annotations.get(SAME_COMPLETIONS), f"metadata.annotations[{SAME_COMPLETIONS}]"
     if same is not None and same not in _TRUE | _FALSE:
         yield Refusal("Invalid value", field, 'expected "true" or "false"')
     elif same in _TRUE:
@@ -191,25 +206,27 @@ def _annotations(one: TemplateOf) -> Annotations:
 
 def _of_template(obj: ApiObject, one: TemplateOf) -> Iterator[Refusal]:
     own, place = _annotations(one), _place(obj, one)
-    given = [key for key in (_REQUIRED, _PREFERRED, _UNCONSTRAINED) if key in own]
+    given = [
+        key for key in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY) if key in own
+    ]
     if len(given) > 1:
         yield Refusal("Invalid value", place, f"only one of {', '.join(given)} may be there")
-    for key in (_REQUIRED, _PREFERRED, _SLICE_LEVEL):
+    for key in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_TOPOLOGY):
         if key in own and not _is_qualified(own[key]):
             yield Refusal("Invalid value", f"{place}[{key}]", "expected a label of nodes")
-    if own.get(_UNCONSTRAINED, "true") not in _TRUE | _FALSE:
-        field = f"{place}[{_UNCONSTRAINED}]"
+    if own.get(UNCONSTRAINED_TOPOLOGY, "true") not in _TRUE | _FALSE:
+        field = f"{place}[{UNCONSTRAINED_TOPOLOGY}]"
         yield Refusal("Invalid value", field, 'expected "true" or "false"')
     yield from _of_slices(own, place, one.count)
-    group = own.get(_GROUP)
+    group = own.get(SET_GROUP)
     if group is None:
         return
     if group.isdecimal():
-        yield Refusal("Invalid value", f"{place}[{_GROUP}]", "expected a name, not a number")
-    if _SLICE_SIZE in own or _SLICE_LEVEL in own:
-        yield Refusal("Forbidden", f"{place}[{_GROUP}]", "slices are of one pod set alone")
-    if _REQUIRED not in own and _PREFERRED not in own:
-        why = f"a group of pod sets needs {_REQUIRED} or {_PREFERRED}"
+        yield Refusal("Invalid value", f"{place}[{SET_GROUP}]", "expected a name, not a number")
+    if SLICE_SIZE in own or SLICE_TOPOLOGY in own:
+        yield Refusal("Forbidden", f"{place}[{SET_GROUP}]", "slices are of one pod set alone")
+    if REQUIRED_TOPOLOGY not in own and PREFERRED_TOPOLOGY not in own:
+        why = f"a group of pod sets needs {REQUIRED_TOPOLOGY} or {PREFERRED_TOPOLOGY}"
         yield Refusal("Invalid value", place, why)
 
 
@@ -219,13 +236,13 @@ def _is_qualified(text: str) -> bool:
 
 
 def _of_slices(own: Annotations, place: str, count: int) -> Iterator[Refusal]:
-    level, size, field = own.get(_SLICE_LEVEL), own.get(_SLICE_SIZE), f"{place}[{_SLICE_SIZE}]"
+    level, size, field = own.get(SLICE_TOPOLOGY), own.get(SLICE_SIZE), f"{place}[{SLICE_SIZE}]"
     if level is not None and size is None:
-        yield Refusal("Required value", field, f"{_SLICE_LEVEL} needs it")
+        yield Refusal("Required value", field, f"{SLICE_TOPOLOGY} needs it")
     if size is None:
         return
     if level is None:
-        yield Refusal("Forbidden", field, f"{_SLICE_LEVEL} is not there")
+        yield Refusal("Forbidden", field, f"{SLICE_TOPOLOGY} is not there")
     elif not is_index(size) or not int(size):
         yield Refusal("Invalid value", field, "expected a number of 1 or more")
     elif int(size) > count:
@@ -235,19 +252,22 @@ def _of_slices(own: Annotations, place: str, count: int) -> Iterator[Refusal]:
 def _of_groups(obj: ApiObject, templates: tuple[TemplateOf, ...]) -> Iterator[Refusal]:
     groups: dict[str, list[TemplateOf]] = defaultdict(list)
     for one in templates:
-        if name := _annotations(one).get(_GROUP):
+        if name := _annotations(one).get(SET_GROUP):
             groups[name].append(one)
     for sets in groups.values():
         if len(sets) != 2:
             for one in sets:
-                field = f"{_place(obj, one)}[{_GROUP}]"
+                field = f"{_place(obj, one)}[{SET_GROUP}]"
                 yield Refusal("Invalid value", field, f"a group has two pod sets, not {len(sets)}")
             continue
         if all(one.count != 1 for one in sets):
             for one in sets:
-                field = f"{_place(obj, one)}[{_GROUP}]"
+                field = f"{_place(obj, one)}[{SET_GROUP}]"
                 yield Refusal("Invalid value", field, "one of the two has to have a single pod")
-        asked = {tuple(_annotations(one).get(k) for k in (_REQUIRED, _PREFERRED)) for one in sets}
+        asked = {
+            tuple(_annotations(one).get(k) for k in (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY))
+            for one in sets
+        }
         if len(asked) > 1:
             for one in sets:
                 why = "both pod sets of a group have to ask for the same topology"

@@ -23,6 +23,9 @@ from bayplan.dialects.kueue import topology_request_of
 from bayplan.dialects.queued_job_checks import (
     ELASTIC_ANNOTATION,
     GATES_ANNOTATION,
+    LEAST_PODS,
+    QUEUE_LABEL,
+    SAME_COMPLETIONS,
     gates_of,
     refusals_of,
 )
@@ -54,11 +57,8 @@ __all__ = [
     "sized_by",
 ]
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SCALE_UP_ANNOTATION = "kueue.x-k8s.io/elastic-job-scale-up"
 """Of elastic jobs: "partial" if they may grow by fewer pods than they want."""
-_LEAST = "kueue.x-k8s.io/job-min-parallelism"
-_SAME_COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"
 _OF_JOBS_CONTROLLER = frozenset(
     (
         "controller-uid",
@@ -334,13 +334,13 @@ def _without_controllers_labels(
 def _least_of(obj: ApiObject) -> int | None:
     """Return the number of pods with which a Job says it can run, which may be all of them."""
     # What was admitted of an elastic job is what it asks for: no fewer pods.
-    text = "" if _is_elastic(obj) else obj.metadata.annotations.get(_LEAST, "")
+    text = "" if _is_elastic(obj) else obj.metadata.annotations.get(LEAST_PODS, "")
     return int(text) if is_index(text) and int(text) else None
 
 
 def _sizes_of(obj: ApiObject) -> tuple[str, ...]:
     """Return the fields of a Job that have to say with how many pods it runs."""
-    if obj.metadata.annotations.get(_SAME_COMPLETIONS) == "true":
+    if obj.metadata.annotations.get(SAME_COMPLETIONS) == "true":
         return "/spec/parallelism", "/spec/completions"
     return ("/spec/parallelism",)
 
