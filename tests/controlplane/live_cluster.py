@@ -227,11 +227,23 @@ class Kubelet:
     def _run(self) -> None:
         while not self._ending:
             try:
-                with self._client.watch(PODS) as events:
-                    while not self._ending:
-                        self._sync(*events.next())
+                self._follow()
             except (OSError, EOFError, http.client.HTTPException, ValueError, KeyError):
                 time.sleep(0.1)
+
+    def _follow(self) -> None:
+        """List the pods and watch them, until the watch ends or the server gives it up."""
+        listed = self._client.get(PODS).json
+        for pod in listed["items"]:
+            self._sync("ADDED", pod)
+        with self._client.watch(
+            PODS, resourceVersion=listed["metadata"]["resourceVersion"], timeoutSeconds=10
+        ) as events:
+            while not self._ending:
+                event, pod = events.next()
+                if event == "ERROR":
+                    return
+                self._sync(event, pod)
 
     def _sync(self, event: str, pod: Content) -> None:
         meta = pod["metadata"]
