@@ -15,9 +15,14 @@ from bayplan.api.pod import PodTemplate, Toleration
 from bayplan.api.quantity import Quantity
 
 __all__ = [
+    "AdmissionCheck",
+    "AdmissionCheckSpec",
     "AdmissionCheckState",
+    "AdmissionCheckStatus",
     "AssignedPodSet",
     "BorrowWithinCohort",
+    "CheckParameters",
+    "CheckPodSetUpdates",
     "ClusterQueue",
     "ClusterQueuePreemption",
     "ClusterQueueSpec",
@@ -37,6 +42,8 @@ __all__ = [
     "PodSet",
     "PodSetRequest",
     "PreemptionGateState",
+    "ProvisioningRequestConfig",
+    "ProvisioningRequestConfigSpec",
     "QuotaAdmission",
     "ReclaimablePods",
     "RequeueState",
@@ -44,7 +51,9 @@ __all__ = [
     "ResourceFlavorSpec",
     "ResourceGroup",
     "ResourceQuota",
+    "RetryStrategy",
     "SchedulingStats",
+    "SelectorUpdate",
     "WorkloadPriorityClass",
 ]
 
@@ -295,6 +304,76 @@ class ResourceFlavor(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
+
+
+class CheckParameters(ApiStruct, frozen=True):
+    """spec.parameters of an AdmissionCheck: the object that configures it."""
+
+    api_group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class AdmissionCheckSpec(ApiStruct, frozen=True):
+    """spec of an AdmissionCheck; it never changes."""
+
+    controller_name: str = ""
+    parameters: CheckParameters | None = None
+
+
+class AdmissionCheckStatus(ApiStruct, frozen=True):
+    """status of an AdmissionCheck."""
+
+    conditions: tuple[KueueCondition, ...] = ()
+
+
+class AdmissionCheck(ApiStruct, frozen=True):
+    """kueue.x-k8s.io AdmissionCheck."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: AdmissionCheckSpec = AdmissionCheckSpec()
+    status: AdmissionCheckStatus = AdmissionCheckStatus()
+
+
+class RetryStrategy(ApiStruct, frozen=True):
+    """spec.retryStrategy: the n-th retry waits base * 2^(n-1) seconds, at most the maximum."""
+
+    backoff_limit_count: int = explicit(3)
+    backoff_base_seconds: int = explicit(60)
+    backoff_max_seconds: int = explicit(1800)
+
+
+class SelectorUpdate(ApiStruct, frozen=True):
+    """spec.podSetUpdates.nodeSelector[]: a label whose value the request's details say."""
+
+    key: str
+    value_from_provisioning_class_detail: str = ""
+
+
+class CheckPodSetUpdates(ApiStruct, frozen=True):
+    """spec.podSetUpdates of a ProvisioningRequestConfig."""
+
+    node_selector: tuple[SelectorUpdate, ...] = ()
+
+
+class ProvisioningRequestConfigSpec(ApiStruct, frozen=True):
+    """spec of a ProvisioningRequestConfig."""
+
+    provisioning_class_name: str = ""
+    parameters: dict[str, str] = {}
+    managed_resources: tuple[str, ...] = ()
+    retry_strategy: RetryStrategy | None = None
+    pod_set_updates: CheckPodSetUpdates | None = None
+    pod_set_merge_policy: Literal[
+        "", "IdenticalPodTemplates", "IdenticalWorkloadSchedulingRequirements"
+    ] = ""
+
+
+class ProvisioningRequestConfig(ApiStruct, frozen=True):
+    """kueue.x-k8s.io ProvisioningRequestConfig: the parameters of a provisioning check."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ProvisioningRequestConfigSpec = ProvisioningRequestConfigSpec()
 
 
 class WorkloadPriorityClass(ApiStruct, frozen=True):

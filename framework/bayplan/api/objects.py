@@ -26,10 +26,12 @@ from bayplan.api.jobset import JobSet
 from bayplan.api.koordinator_device import KoordinatorDevice
 from bayplan.api.kubeflow import PyTorchJob
 from bayplan.api.kueue import (
+    AdmissionCheck,
     ClusterQueue,
     Cohort,
     KueueWorkload,
     LocalQueue,
+    ProvisioningRequestConfig,
     ResourceFlavor,
     WorkloadPriorityClass,
 )
@@ -69,6 +71,7 @@ from bayplan.api.policy import (
     Service,
 )
 from bayplan.api.pools import AiComputePool, AiElasticJob, ComputePool, ElasticJob
+from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.api.quantity import Quantity, is_quantity
 from bayplan.api.queue_objects import KaiQueue, VolcanoQueue
 from bayplan.api.ray import RayCluster, RayJob
@@ -89,6 +92,7 @@ from bayplan.api.workloads import (
     Job,
     ReplicaSet,
     StatefulSet,
+    StoredPodTemplate,
     VolcanoCommand,
     VolcanoJob,
 )
@@ -105,6 +109,7 @@ __all__ = [
     "decode_text",
     "is_known",
     "kind_of",
+    "only_written",
     "remove_kind",
 ]
 
@@ -135,6 +140,7 @@ ApiObject: TypeAlias = (
     | StatefulSet
     | DaemonSet
     | ControllerRevision
+    | StoredPodTemplate
     | VolcanoJob
     | VolcanoCommand
     | JobSet
@@ -166,6 +172,9 @@ ApiObject: TypeAlias = (
     | ResourceFlavor
     | KueueWorkload
     | WorkloadPriorityClass
+    | AdmissionCheck
+    | ProvisioningRequestConfig
+    | ProvisioningRequest
     | ConfigMap
     | Lease
     | ComputePool
@@ -282,6 +291,15 @@ _KINDS = (
     Kind(_KUEUE, "ResourceFlavor", _KUEUE_VERSIONS, ResourceFlavor, namespaced=False),
     Kind(_KUEUE, "Workload", _KUEUE_VERSIONS, KueueWorkload),
     Kind(_KUEUE, "WorkloadPriorityClass", _KUEUE_VERSIONS, WorkloadPriorityClass, namespaced=False),
+    Kind(_KUEUE, "AdmissionCheck", _KUEUE_VERSIONS, AdmissionCheck, namespaced=False),
+    Kind(
+        _KUEUE,
+        "ProvisioningRequestConfig",
+        _KUEUE_VERSIONS,
+        ProvisioningRequestConfig,
+        namespaced=False,
+    ),
+    Kind("autoscaling.x-k8s.io", "ProvisioningRequest", ("v1", "v1beta1"), ProvisioningRequest),
     Kind("kai.scheduler", "Topology", ("v1alpha1",), KaiTopology, namespaced=False),
     Kind(
         "scheduling.koordinator.sh",
@@ -319,7 +337,10 @@ _KINDS = (
     ),
 )
 KINDS: dict[tuple[str, str], Kind] = {(kind.group, kind.name): kind for kind in _KINDS}
-_WRITTEN = (Kind("apps", "ControllerRevision", ("v1",), ControllerRevision),)
+_WRITTEN = (
+    Kind("apps", "ControllerRevision", ("v1",), ControllerRevision),
+    Kind("", "PodTemplate", ("v1",), StoredPodTemplate),
+)
 """Kinds that bayplan only writes; in manifests they are ignored."""
 _BY_TYPE = {kind.type: kind for kind in (*_KINDS, *_WRITTEN)}
 
@@ -356,6 +377,11 @@ class DecodeError(ValueError):
 def kind_of(obj: ApiObject) -> Kind:
     """Return the kind of an object."""
     return _BY_TYPE[type(obj)]
+
+
+def only_written(type_: type[ApiObject]) -> Kind | None:
+    """Return the kind of a type that bayplan writes and never reads; None for any other."""
+    return next((kind for kind in _WRITTEN if kind.type is type_), None)
 
 
 def is_known(obj: ApiObject) -> bool:

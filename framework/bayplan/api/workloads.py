@@ -25,6 +25,7 @@ __all__ = [
     "ReplicaSetStatus",
     "StatefulSet",
     "StatefulSetStatus",
+    "StoredPodTemplate",
     "VolcanoCommand",
     "VolcanoJob",
     "VolcanoJobState",
@@ -279,6 +280,13 @@ class ControllerRevision(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     revision: int = 0
     data: dict[str, Any] = {}
+
+
+class StoredPodTemplate(ApiStruct, frozen=True):
+    """v1 PodTemplate: a template as an object of its own, plain as it is sent."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    template: dict[str, Any] = {}
 
 
 # Volcano -----------------------------------------------------------------------------------

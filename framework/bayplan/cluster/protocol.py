@@ -25,6 +25,7 @@ __all__ = [
     "Cluster",
     "CreateClaim",
     "CreateObject",
+    "DeleteObject",
     "Done",
     "Event",
     "Evict",
@@ -164,6 +165,17 @@ class PatchFields(msgspec.Struct, frozen=True):
     subresource: Literal["", "status"] = ""
 
 
+class DeleteObject(msgspec.Struct, frozen=True):
+    """Delete an object that bayplan made; one that is gone already counts as done.
+
+    Conflict: it was recreated (``uid``, "" for any).
+    """
+
+    type: type[ApiObject]
+    key: str
+    uid: str = ""
+
+
 class ReserveClaim(msgspec.Struct, frozen=True):
     """Reserve a claim for a pod; allocate the claim first if it has no allocation.
 
@@ -267,6 +279,7 @@ Write: TypeAlias = (
     | PatchAnnotations
     | PatchFields
     | CreateObject
+    | DeleteObject
     | PutConfigMap
     | ReserveClaim
     | ReleaseClaim

@@ -40,6 +40,7 @@ from bayplan.cluster.protocol import (
     BindVolume,
     CreateClaim,
     CreateObject,
+    DeleteObject,
     Evict,
     PatchAnnotations,
     PatchFields,
@@ -60,7 +61,9 @@ _LONGEST_BASE = 57
 PodWrite = Bind | Evict | PatchPodStatus
 ClaimWrite = ReserveClaim | ReleaseClaim | CreateClaim
 VolumeWrite = BindVolume | SelectNode
-MetaWrite = PatchStatus | PatchAnnotations | PatchFields | CreateObject | PutConfigMap
+MetaWrite = (
+    PatchStatus | PatchAnnotations | PatchFields | CreateObject | DeleteObject | PutConfigMap
+)
 ObjectWrite = PodWrite | ClaimWrite | VolumeWrite | MetaWrite
 """Every write except events."""
 
@@ -91,6 +94,10 @@ def _write_object(store: ObjectStore, write: MetaWrite) -> None:
     elif isinstance(write, CreateObject):
         with suppress(AlreadyExists):
             store.create(write.obj)
+    elif isinstance(write, DeleteObject):
+        obj = store.get(write.type, write.key)
+        if obj is not None and write.uid in ("", obj.metadata.uid):
+            store.delete(write.type, write.key)
     else:
         obj = store.get(write.type, write.key)
         if obj is None:

@@ -9,6 +9,7 @@ from bayplan.cluster.protocol import (
     Bind,
     BindVolume,
     CreateObject,
+    DeleteObject,
     Done,
     Evict,
     PatchAnnotations,
@@ -50,7 +51,7 @@ def subject_of(write: Write) -> Subject | None:
         return "ResourceClaim", write.claim
     if isinstance(write, BindVolume | SelectNode):
         return "PersistentVolumeClaim", write.claim
-    if isinstance(write, PatchStatus | PatchFields):
+    if isinstance(write, PatchStatus | PatchFields | DeleteObject):
         return write.type.__name__, write.key
     if isinstance(write, CreateObject):
         # What is written of an object next has to find it.

@@ -12,11 +12,13 @@ from bayplan.api import ApiObject
 from bayplan.api.conditions import stamped
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.object_key import object_key
+from bayplan.api.objects import only_written
 from bayplan.cluster.kubernetes.pod_writes import Lookup, rfc3339
 from bayplan.cluster.kubernetes.resources import WatchedResource
 from bayplan.cluster.kubernetes.transport import JSON_PATCH, MERGE_PATCH, Requests
 from bayplan.cluster.protocol import (
     CreateObject,
+    DeleteObject,
     PatchAnnotations,
     PatchFields,
     PatchStatus,
@@ -47,9 +49,7 @@ class StatusWrites:
 
     async def patch(self, write: PatchStatus, sent: bool) -> None:
         """Write a status, through the status subresource if the kind has one."""
-        resource = self._resource_of(write.type)
-        assert resource is not None, "only watched kinds have their status written"
-        path = resource.path(write.key)
+        path = self._where(write.type).path(write.key)
         seen = self._lookup(write.type, write.key)
         status = stamped(write.status, getattr(seen, "status", None), rfc3339())
         body = msgspec.json.encode({"status": _all_fields(status, getattr(seen, "status", None))})
@@ -67,16 +67,13 @@ class StatusWrites:
 
     async def patch_annotations(self, write: PatchAnnotations, sent: bool) -> None:
         """Set annotations of an object."""
-        resource = self._resource_of(write.type)
-        assert resource is not None, "only watched kinds are written"
         body = msgspec.json.encode({"metadata": {"annotations": write.annotations}})
-        await self._transport.request("PATCH", resource.path(write.key), body, MERGE_PATCH)
+        path = self._where(write.type).path(write.key)
+        await self._transport.request("PATCH", path, body, MERGE_PATCH)
 
     async def patch_fields(self, write: PatchFields, sent: bool) -> None:
         """Set single fields of an object, if it is still the same one."""
-        resource = self._resource_of(write.type)
-        assert resource is not None, "only watched kinds are written"
-        path = resource.path(write.key)
+        path = self._where(write.type).path(write.key)
         if write.subresource:
             path = f"{path}/{write.subresource}"
         same = {"op": "test", "path": "/metadata/uid", "value": write.uid}
@@ -89,8 +86,7 @@ class StatusWrites:
 
     async def create(self, write: CreateObject, sent: bool) -> None:
         """Create an object, unless there is one of its name."""
-        resource = self._resource_of(type(write.obj))
-        assert resource is not None, "only watched kinds are written"
+        resource = self._where(type(write.obj))
         version = resource.root.removeprefix("/apis/").removeprefix("/api/")
         content = {"apiVersion": version, "kind": resource.kind.name, **_plain(write.obj)}
         for pointer, value in write.fields.items():
@@ -98,6 +94,28 @@ class StatusWrites:
         collection = resource.path(object_key(write.obj)).rpartition("/")[0]
         with suppress(AlreadyExists):
             await self._transport.request("POST", collection, msgspec.json.encode(content))
+
+    async def delete(self, write: DeleteObject, sent: bool) -> None:
+        """Delete an object, if it is still the same one."""
+        path = self._where(write.type).path(write.key)
+        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        if write.uid:
+            options["preconditions"] = {"uid": write.uid}
+        with suppress(NotFound):
+            await self._transport.request("DELETE", path, msgspec.json.encode(options))
+
+    def _where(self, type_: type[ApiObject]) -> WatchedResource:
+        """Return where objects of a type are in the API.
+
+        :raises NotFound: for a kind that the cluster does not serve.
+        """
+        resource = self._resource_of(type_)
+        if resource is not None:
+            return resource
+        kind = only_written(type_)
+        if kind is None:
+            raise NotFound(f"the cluster serves no {type_.__name__}")
+        return WatchedResource(kind, kind.versions[0])
 
     async def put_config_map(self, write: PutConfigMap, sent: bool) -> None:
         """Create a ConfigMap, or replace what it holds."""

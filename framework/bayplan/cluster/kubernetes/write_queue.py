@@ -7,6 +7,7 @@ from collections import deque
 from bayplan.cluster.kubernetes.pending_write import PendingWrite
 from bayplan.cluster.protocol import (
     CreateObject,
+    DeleteObject,
     PatchAnnotations,
     PatchFields,
     PatchPodStatus,
@@ -16,7 +17,14 @@ from bayplan.cluster.protocol import (
 
 __all__ = ["WriteQueue"]
 
-_OBJECT_STATUSES = (PatchStatus, PatchAnnotations, PatchFields, CreateObject, PutConfigMap)
+_OBJECT_STATUSES = (
+    PatchStatus,
+    PatchAnnotations,
+    PatchFields,
+    CreateObject,
+    DeleteObject,
+    PutConfigMap,
+)
 
 
 class WriteQueue:

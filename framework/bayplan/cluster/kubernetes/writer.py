@@ -39,6 +39,7 @@ from bayplan.cluster.protocol import (
     BindVolume,
     CreateClaim,
     CreateObject,
+    DeleteObject,
     Done,
     Event,
     Evict,
@@ -156,6 +157,7 @@ class Writer:
             PatchAnnotations: self._statuses.patch_annotations,
             PatchFields: self._statuses.patch_fields,
             CreateObject: self._statuses.create,
+            DeleteObject: self._statuses.delete,
             PutConfigMap: self._statuses.put_config_map,
             Event: self._event,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,9 +12,10 @@ from bayplan.api import Pod
 from bayplan.api.kueue import ResourceFlavor
 from bayplan.cluster.protocol import PatchFields
 from bayplan_plugins.queues.kueue.injection import ELASTIC_GATE, admitted_spec
+from bayplan_plugins.queues.kueue.pod_set_info import PodSetInfo
 from bayplan_plugins.queues.kueue.written import Written
 
-__all__ = ["as_admitted", "is_gated", "open_gate"]
+__all__ = ["annotate", "as_admitted", "is_gated", "open_gate"]
 
 _GATE = "kueue.x-k8s.io/admission"
 _TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
@@ -27,15 +28,44 @@ def is_gated(pod: PodInfo) -> bool:
     return any(one.name in _OWN for one in pod.spec.scheduling_gates)
 
 
+def annotate(written: Written, key: str, pod: PodInfo, annotations: Mapping[str, str]) -> None:
+    """Set what admission checks ask for in a workload's pod that has no gate."""
+    missing = {
+        name: text for name, text in annotations.items() if pod.annotations.get(name) != text
+    }
+    if not missing:
+        return
+    fields: dict[str, Any] = {
+        f"/metadata/annotations/{name.replace('/', '~1')}": text for name, text in missing.items()
+    }
+    if not pod.annotations:
+        fields = {"/metadata/annotations": missing}
+    write = PatchFields(Pod, pod.key, pod.uid, fields)
+    written.once(key, f"annotations {pod.key}", (pod.pod.metadata.resource_version, fields), write)
+
+
 def as_admitted(pod: PodInfo, flavors: Iterable[ResourceFlavor]) -> PodInfo:
     """Return a pod with the gate as it is once its flavors are assigned."""
     spec = admitted_spec(pod.spec, flavors)
     return PodInfo(msgspec.structs.replace(pod.pod, spec=spec), pod.inherited)
 
 
-def open_gate(written: Written, key: str, pod: PodInfo, flavors: Iterable[ResourceFlavor]) -> None:
-    """Remove the gates of a workload's pod, and let it run where its flavors say."""
+def open_gate(
+    written: Written,
+    key: str,
+    pod: PodInfo,
+    flavors: Iterable[ResourceFlavor],
+    asked: PodSetInfo,
+) -> None:
+    """Remove the gates of a workload's pod, and let it run where its flavors say.
+
+    :param asked: what the workload's admission checks ask for in the pod.
+    """
     spec = admitted_spec(pod.spec, flavors)
+    spec = msgspec.structs.replace(
+        spec, node_selector={**spec.node_selector, **asked.node_selector}
+    )
+    annotate(written, key, pod, asked.annotations)
     left = [{"name": one.name} for one in spec.scheduling_gates if one.name not in _OWN]
     fields: dict[str, Any] = {"/spec/schedulingGates": left}
     if spec.node_selector != pod.spec.node_selector:

@@ -29,6 +29,7 @@ __all__ = [
     "put_back_fields",
     "restored_fields",
     "started_fields",
+    "updates_of",
 ]
 
 ELASTIC_GATE = "kueue.x-k8s.io/elastic-job"
@@ -71,7 +72,7 @@ def admitted_fields(
         one = of_set.get(pods.name, AssignedPodSet(pods.name))
         flavors = [known[name] for name in dict.fromkeys(one.flavors.values()) if name in known]
         info = _added(pods.name, workload, job.elastic).merged(info_of_flavors(flavors))
-        for update in _updates(workload, pods.name):
+        for update in updates_of(workload, pods.name):
             info = info.merged(update)
         infos.append(info)
         counts.append(one.count)
@@ -129,7 +130,7 @@ def _added(pod_set: str, workload: KueueWorkload, elastic: bool) -> PodSetInfo:
     return PodSetInfo(labels=labels, gates=({"name": ELASTIC_GATE},) if elastic else ())
 
 
-def _updates(workload: KueueWorkload, pod_set: str) -> Iterator[PodSetInfo]:
+def updates_of(workload: KueueWorkload, pod_set: str) -> Iterator[PodSetInfo]:
     """Yield what the admission checks of a workload ask for in the pods of a pod set."""
     for check in workload.status.admission_checks:
         for update in check.pod_set_updates:

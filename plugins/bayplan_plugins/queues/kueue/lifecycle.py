@@ -69,7 +69,7 @@ def due_eviction(
         return evicted(_deactivated(workload), "Deactivated", text, now, "AdmissionCheck")
     if "Retry" in states:
         text = "At least one admission check is false"
-        return evicted(workload, "AdmissionCheck", text, now)
+        return evicted(_later(workload, now), "AdmissionCheck", text, now)
     if _overran(workload, now):
         text = "exceeding the maximum execution time"
         cause = "MaximumExecutionTimeExceeded"
@@ -105,6 +105,19 @@ def next_change(workload: KueueWorkload, pods_ready: PodsReady | None) -> float 
 def _deactivated(workload: KueueWorkload) -> KueueWorkload:
     spec = msgspec.structs.replace(workload.spec, active=False)
     return msgspec.structs.replace(workload, spec=spec)
+
+
+def _later(workload: KueueWorkload, now: float) -> KueueWorkload:
+    """Return a workload that waits for as long as the checks that are retried ask for."""
+    checks = workload.status.admission_checks
+    waits = [one.requeue_after_seconds or 0 for one in checks if one.state == "Retry"]
+    wait = max(waits, default=0)
+    if wait <= 0:
+        return workload
+    known = workload.status.requeue_state or RequeueState()
+    state = msgspec.structs.replace(known, requeue_at=rfc3339(now + wait))
+    status = msgspec.structs.replace(workload.status, requeue_state=state)
+    return msgspec.structs.replace(workload, status=status)
 
 
 def _overran(workload: KueueWorkload, now: float) -> bool:
@@ -160,7 +173,9 @@ def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
     """
     gone = condition(workload, "Evicted")
     reason, message = (gone.reason, gone.message) if gone is not None else ("Pending", "")
-    waits = reason in ("PodsReadyTimeout", "Deactivated")
+    state = workload.status.requeue_state
+    later = state is not None and state.requeue_at is not None
+    waits = reason in ("PodsReadyTimeout", "Deactivated") or (reason == "AdmissionCheck" and later)
     new = [
         KueueCondition("QuotaReserved", "False", "Pending", message),
         KueueCondition("Admitted", "False", "NoReservation", "The workload has no reservation"),
@@ -171,7 +186,13 @@ def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
         conditions = stamped(conditions, one, now, workload.metadata.generation)
     # Checks begin again with the next reservation.
     checks = tuple(
-        msgspec.structs.replace(check, state="Pending", message="Reset to Pending after eviction.")
+        msgspec.structs.replace(
+            check,
+            state="Pending",
+            message="Reset to Pending after eviction.",
+            pod_set_updates=(),
+            requeue_after_seconds=None,
+        )
         for check in workload.status.admission_checks
     )
     status = msgspec.structs.replace(

@@ -31,11 +31,15 @@ from bayplan_plugins.queues.kueue.amounts import column
 from bayplan_plugins.queues.kueue.args import KueueArgs
 from bayplan_plugins.queues.kueue.conditions import condition, has_quota, is_true, since
 from bayplan_plugins.queues.kueue.dry_run import DryRun
-from bayplan_plugins.queues.kueue.gates import is_gated, open_gate
+from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
+from bayplan_plugins.queues.kueue.gates import annotate, is_gated, open_gate
+from bayplan_plugins.queues.kueue.injection import updates_of
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.job_writes import JobWrites, taking_over
 from bayplan_plugins.queues.kueue.manager import KueueManager
+from bayplan_plugins.queues.kueue.pod_set_info import ConflictError, PodSetInfo
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
+from bayplan_plugins.queues.kueue.provisioning_checks import ProvisioningChecks
 from bayplan_plugins.queues.kueue.quotas import queues_of
 from bayplan_plugins.queues.kueue.status import KueueStatuses
 from bayplan_plugins.queues.kueue.store import KueueObject
@@ -76,10 +80,11 @@ class KueuePolicy:
         self._written = Written(handle, self._pods.changed)
         self._writes = JobWrites(handle, self._jobs, self._written)
         self._dry_run = DryRun(handle, self._pods, lambda: self._admission.store)
+        self._checks = ProvisioningChecks(handle, self._jobs, self._pods)
         self._statuses = KueueStatuses()
         self._admission = Admission(
             (args or KueueArgs()).settings(),
-            self._dry_run.fits,
+            self._fits,
             self._dry_run.assume,
             self._waits,
         )
@@ -273,6 +278,8 @@ class KueuePolicy:
                 break
             changed += self._pods.refresh(self._admission, now)
         self._admission.await_checks(now)
+        if self._checks.follow(store, now):
+            self._admission.tick(now)
         found = (key for key, one in store.workloads.items() if one is not before.get(key))
         altered = dict.fromkeys((*changed, *found))
         for key in altered:
@@ -280,6 +287,7 @@ class KueuePolicy:
             for pod in units.values():
                 self._handle.recheck_gates(pod)
             self._open_gates(key)
+            self._checks.forget(key, store.workloads.get(key))
         self._writes.write(store, filter(self._pods.is_of_job, altered))
         self._writes.stop_refused()
         self._next_change = self._time_of_next_change(now)
@@ -291,8 +299,37 @@ class KueuePolicy:
             self._written.forget(key)
         elif is_true(found, "Admitted") and not is_true(found, "Evicted"):
             for pod in self._pods.without_node(key):
-                if is_gated(pod) and self._surplus(pod, found) is None:
-                    open_gate(self._written, key, pod, self._dry_run.flavors_for(pod))
+                if self._surplus(pod, found) is not None:
+                    continue
+                asked = self._asked_of(pod, found)
+                if is_gated(pod):
+                    open_gate(self._written, key, pod, self._dry_run.flavors_for(pod), asked)
+                else:
+                    annotate(self._written, key, pod, asked.annotations)
+
+    def _asked_of(self, pod: PodInfo, workload: KueueWorkload) -> PodSetInfo:
+        """Return what the admission checks of a workload ask for in one of its pods.
+
+        A job's templates have it already.
+        """
+        asked = PodSetInfo()
+        if self._pods.is_of_job(workload.key):
+            return asked
+        try:
+            for update in updates_of(workload, self._pods.pod_set_of(pod)):
+                asked = asked.merged(update)
+        except ConflictError as exc:
+            event = Event(pod.key, "Warning", "FailedToStart", str(exc))
+            self._written.once(workload.key, f"event {pod.key}", str(exc), event)
+        return asked
+
+    def _fits(
+        self, workload: WorkloadInfo, assignment: Assignment, removed: Iterable[WorkloadInfo]
+    ) -> str | None:
+        """Return why a workload gets no nodes; one whose nodes are provisioned needs none yet."""
+        if self._checks.brings_nodes(workload, assignment, self._admission.store):
+            return None
+        return self._dry_run.fits(workload, assignment, removed)
 
     def _tick(self, now: float) -> None:
         """Apply what time, admission checks and pods that get ready change."""
