@@ -22,6 +22,7 @@ from bayplan import (
     IntColumn,
     NetworkTree,
     NodeDevices,
+    NodeRequest,
     NodeRow,
     NodeView,
     Normalize,
@@ -46,6 +47,7 @@ from bayplan import (
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.dra import Device, DeviceId
 from bayplan.api.times import seconds_of
+from bayplan.plugin.decision import Decision
 
 _TEAM = "example.com/team"
 _MAY_GO = "example.com/may-go"
@@ -267,6 +269,12 @@ class GoodNeighbours(Plugin[Args]):
             if _may_go(pod) and pod.pod.status.start_time
         }
         return Overdue([(pod, "it has run for an hour") for pod, old in starts.items() if old])
+
+    @hookimpl
+    def request_nodes(self, unit: Unit, decision: Decision | None) -> NodeRequest | None:
+        if decision is None or not all(map(_may_go, unit.pods)):
+            return None
+        return NodeRequest("No nodes are added for what may go at any time.")
 
     @hookimpl
     def keep_in_place(self, pod: PodInfo) -> str | None:

@@ -14,6 +14,7 @@ __all__ = [
     "CLASS_ANNOTATION",
     "CONSUME_ANNOTATION",
     "DO_NOT_DISRUPT",
+    "LEAVING_TAINTS",
     "SAFE_TO_EVICT",
     "STAND_IN_LABEL",
     "STAND_IN_NAMESPACE",
@@ -29,6 +30,8 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """On a pod: whether cluster-autoscaler may evict it to remove its node."""
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 """On a pod: whether Karpenter leaves its node alone."""
+LEAVING_TAINTS = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted")
+"""On nodes that an autoscaler has decided to remove."""
 STAND_IN_LABEL = "bayplan.dev/stand-in-for"
 """On a stand-in: a code of the unit whose nodes it asks for."""
 STAND_IN_NAMESPACE = "bayplan-stand-ins"

@@ -34,6 +34,7 @@ __all__ = [
     "DomainTrial",
     "Eviction",
     "NodeRefusals",
+    "NodeRequest",
     "Normalize",
     "Overdue",
     "Placement",
@@ -239,6 +240,19 @@ class Remedy:
     cost: float
     frees: bool = False
     ends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRequest:
+    """Returned by ``request_nodes``: the plugin asks for the nodes that a unit lacks, or not.
+
+    ``text`` is a sentence for the pods' condition; "" leaves it to the condition to ask. ``again``
+    is when the hook is to be called again though nothing has changed, in the scheduler's seconds;
+    None for never.
+    """
+
+    text: str
+    again: float | None = None
 
 
 class StateKey(Generic[T]):

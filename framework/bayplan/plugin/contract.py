@@ -21,6 +21,7 @@ from bayplan.plugin import hookspecs
 from bayplan.plugin.base import (
     SKIP,
     Args,
+    NodeRequest,
     Normalize,
     Overdue,
     Placements,
@@ -211,6 +212,7 @@ ANSWERS: dict[str, Answer] = {
     "may_preempt": (lambda v: v is None or isinstance(v, bool), "None, True or False"),
     "overdue": (lambda v: v is None or isinstance(v, Overdue), "None or an Overdue"),
     "keep_in_place": (_text, "None or a text"),
+    "request_nodes": (lambda v: v is None or isinstance(v, NodeRequest), "None or a NodeRequest"),
     "pre_score": (lambda v: v is None or isinstance(v, Skip), "None or SKIP"),
     "score_node": (finite_number, "a finite number"),
     "placement_generate": (

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bayplan.plugin.base import (
         CycleState,
         Eviction,
+        NodeRequest,
         Overdue,
         Placement,
         Placements,
@@ -193,6 +194,17 @@ def overdue() -> Overdue | None:
     """Return pods to evict though no unit waits for their nodes, such as those of stale gangs.
 
     Called when no unit is left to try, after changes of the cluster and at the time it names.
+    """
+
+
+@hookspec(firstresult=True)
+def request_nodes(unit: Unit, decision: Decision | None) -> NodeRequest | None:
+    """Ask for the nodes that a unit lacks in other words than by the condition of its pods.
+
+    Autoscalers add nodes for pods whose condition says Unschedulable. With an answer the pods get
+    another reason, which autoscalers skip, and its text. Called when a unit that was refused lacks
+    nodes, and again after changes while it has an answer; with None for ``decision`` when something
+    else holds it back now, and when it left the queue.
     """
 
 

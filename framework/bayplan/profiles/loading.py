@@ -62,6 +62,7 @@ _QUIET = {
     "may_preempt",
     "overdue",
     "prepare",
+    "request_nodes",
     "keep_in_place",
     "may_give_up",
     "group_status",

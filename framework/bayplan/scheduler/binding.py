@@ -20,7 +20,7 @@ from bayplan.plugin.base import Preparation, Unit
 from bayplan.plugin.decision import Outcome
 from bayplan.profiles.runtime import HookCall, guard
 from bayplan.scheduler.active_profiles import ActiveProfile
-from bayplan.scheduler.node_demand import reason_for
+from bayplan.scheduler.node_demand import NodeDemand
 from bayplan.scheduler.permits import PermitWait
 from bayplan.scheduler.pre_bind import AwaitedPreparation
 from bayplan.scheduler.queued_unit import Place, QueuedUnit
@@ -59,12 +59,16 @@ class _Origin:
 class BindingCycle:
     """Takes placed units from their cycle to their bindings.
 
+    :param demand: tells units that were refused why, and asks for their nodes.
     :param redeliver: called after a refused binding with the newer version of the pod, still
     without a node, that arrived during the write.
     """
 
-    def __init__(self, state: SchedulerState, redeliver: Callable[[Pod], None]) -> None:
+    def __init__(
+        self, state: SchedulerState, demand: NodeDemand, redeliver: Callable[[Pod], None]
+    ) -> None:
         self._state = state
+        self._demand = demand
         self._redeliver = redeliver
         self._permitting: dict[str, _Placed] = {}
         """Units that wait at Permit, by key."""
@@ -315,10 +319,7 @@ class BindingCycle:
         """Record why the pods of a unit have no node, and put the unit back into the queue."""
         state, decision = self._state, result.decision
         if queued.key in state.queue.units:
-            unit, nomination = state.unit(queued), state.nominator.get(queued.key)
-            nodes = nomination.nodes if nomination is not None else {}
-            reason = reason_for(queued, unit, decision, nomination)
-            state.recorder.refused(unit, decision, reason, nodes)
+            self._demand.report(queued, state.unit(queued), decision)
         state.queue.refuse(queued, decision.refused_by, state.now)
 
 

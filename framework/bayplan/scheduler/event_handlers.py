@@ -24,6 +24,7 @@ from bayplan.api.lease import Lease
 from bayplan.api.object_key import object_key
 from bayplan.api.objects import is_known
 from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.dialects.autoscaling import is_stand_in
 from bayplan.errors import PluginError
 from bayplan.gangs.definitions import GangDefinitions
 from bayplan.gangs.owned import asked_of
@@ -103,7 +104,7 @@ class EventHandlers:
             if name not in nodes:
                 state.snapshot.delete_node(name)
         present = {(type(obj), object_key(obj)) for obj in listed if is_known(obj)}
-        for type_ in {kind.type for kind in KINDS.values()} - {Pod, Node}:
+        for type_ in {kind.type for kind in KINDS.values()} - {Node}:
             for key, old in list(state.snapshot.objects(type_).items()):
                 if (type_, key) not in present:
                     self.handle(WatchEvent(WatchType.DELETED, old))
@@ -117,7 +118,18 @@ class EventHandlers:
         """The other schedulers whose pods ask for what this one gives out under locks, by name."""
         return self._other_schedulers.names
 
+    def _stand_in(self, type_: WatchType, pod: Pod) -> None:
+        """Keep a stand-in as an object: it asks autoscalers for nodes, and counts for nobody."""
+        gone = type_ is WatchType.DELETED
+        (self._state.snapshot.delete_object if gone else self._state.snapshot.set_object)(
+            pod.key, pod
+        )
+        self._state.events += 1
+
     def _pod(self, type_: WatchType, pod: Pod) -> None:
+        if is_stand_in(pod):
+            self._stand_in(type_, pod)
+            return
         ended = pod.status.phase in ("Succeeded", "Failed")
         if pod.key not in self._state.pods and self._state.profiles.of(pod) is None:
             self._see_other_scheduler(pod)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from bayplan.errors import PluginError
-from bayplan.plugin.base import Unit
+from bayplan.plugin.base import NodeRequest, Unit
 from bayplan.plugin.decision import NODES_LACK, NOT_READY, Decision
 from bayplan.scheduler.known_refusals import Refusal
 from bayplan.scheduler.nominator import Nomination
@@ -21,7 +21,7 @@ from bayplan.scheduler.queued_unit import Place, QueuedUnit
 from bayplan.scheduler.state import SchedulerState
 from bayplan.snapshot import PodInfo
 
-__all__ = ["NodeDemand", "reason_for"]
+__all__ = ["NodeDemand"]
 
 _MOST_REASONS = 256
 """So many units get a reason between two looks at the queue."""
@@ -29,20 +29,14 @@ _KINDS_AT_ONCE = 64
 """So many kinds of units that were held back are looked at again at once."""
 
 
-def reason_for(
-    queued: QueuedUnit, unit: Unit, decision: Decision, nomination: Nomination | None = None
-) -> str:
-    """Return the reason of the PodScheduled conditions of a unit that has no nodes.
-
-    A pod without gang and queue has kube-scheduler's, which is the same for whatever refuses it.
+def _lacks_nodes(decision: Decision, nomination: Nomination | None = None) -> bool:
+    """Tell whether nodes are what a unit lacks.
 
     :param nomination: its nominated nodes, if any.
     """
-    if unit.gang is None and not queued.queue:
-        return NODES_LACK
     evicting = nomination is not None and bool(nomination.victims)
     held = decision.held_by_queue or decision.of_members or decision.at_permit or evicting
-    return NOT_READY if held else NODES_LACK
+    return not held
 
 
 @dataclass(frozen=True)
@@ -77,10 +71,18 @@ class _Refused:
 
 
 class NodeDemand:
-    """Tells units of queues why they wait, and which of them autoscalers may add nodes for."""
+    """Tells units why they wait, and which of them autoscalers may add nodes for.
+
+    Those of queues are told once nothing is left to try, the others at once.
+    """
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
+        self._answered: dict[str, _Refused] = {}
+        """The units whose nodes plugins ask for, by key."""
+        self._again: dict[str, float] = {}
+        """When plugins are to be asked again about these, in seconds."""
+        self._seen_by_plugins = -1
         self._unrecorded: dict[str, Decision] = {}
         """What refused units that do not know it yet, by key."""
         self._asking: dict[str, _Refused] = {}
@@ -111,12 +113,73 @@ class NodeDemand:
         if fresh or (changed and (self._asking or self._held)):
             reported |= {one.unit.key: one for one in self._weigh(fresh, changed)}
         for one in reported.values():
-            reason = reason_for(one.queued, one.unit, one.decision)
             state.remember(one.decision)
-            state.recorder.refused(one.unit, one.decision, reason)
+            self._report(one)
             for gang in state.gangs.gangs_of(one.unit.key) if one.unit.gang is not None else ():
                 state.changed_gangs.add(gang)
         return bool(reported)
+
+    # What plugins ask for ------------------------------------------------------------------
+
+    def report(self, queued: QueuedUnit, unit: Unit, decision: Decision) -> None:
+        """Write into the pods of a unit that was refused why they have no node."""
+        self._report(_Refused(queued, unit, decision))
+
+    def _report(self, one: _Refused) -> None:
+        nomination = self._state.nominator.get(one.unit.key)
+        lacks = _lacks_nodes(one.decision, nomination)
+        # A pod without gang and queue has kube-scheduler's reason, whatever refuses it.
+        known = lacks or (one.unit.gang is None and not one.queued.queue)
+        reason, decision = NODES_LACK if known else NOT_READY, one.decision
+        answer = self._ask(one, lacks)
+        if answer is not None and answer.text:
+            reason, decision = NOT_READY, _with_text(decision, answer.text)
+        nodes = nomination.nodes if nomination is not None else {}
+        self._state.recorder.refused(one.unit, decision, reason, nodes)
+
+    def _ask(self, one: _Refused, lacks: bool) -> NodeRequest | None:
+        """Let plugins ask for the nodes of a unit, if it lacks any."""
+        key = one.unit.key
+        profile = self._state.profiles.of(one.unit.pods[0].pod)
+        calls = profile.runtime["request_nodes"] if profile is not None else ()
+        self._again.pop(key, None)
+        if not calls or (not lacks and key not in self._answered):
+            return None
+        answer: NodeRequest | None = None
+        for call in calls:
+            try:
+                answer = answer or call(one.unit, one.decision if lacks else None)
+            except PluginError as exc:
+                self._state.recorder.plugin_failed(one.unit.pods[0], exc)
+        if answer is None:
+            self._answered.pop(key, None)
+            return None
+        self._answered[key] = one
+        if answer.again is not None:
+            self._again[key] = answer.again
+        return answer
+
+    def ask_again(self) -> bool:
+        """Ask plugins again after changes, and when they wanted it; tell whether there was any."""
+        state = self._state
+        changed, self._seen_by_plugins = state.events != self._seen_by_plugins, state.events
+        keys = list(self._answered) if changed else []
+        keys += [key for key, at in self._again.items() if at <= state.now]
+        for key in dict.fromkeys(keys):
+            one = self._answered[key]
+            queued = state.queue.units.get(key)
+            if queued is None or not queued.pods:
+                self._ask(one, lacks=False)
+                self._answered.pop(key, None)
+            elif queued.place not in (Place.GATED, Place.IN_FLIGHT):
+                self._report(replace(one, queued=queued, unit=state.unit(queued)))
+            elif queued.place is Place.GATED:
+                self._ask(one, lacks=False)
+        return bool(keys)
+
+    def next_time(self) -> float | None:
+        """Return when a plugin wants to be asked again, in seconds; None for never."""
+        return min(self._again.values(), default=None)
 
     def _weigh(self, fresh: Sequence[_Refused], changed: bool) -> list[_Refused]:
         """Return the reasons of units that were refused, and of others whose reason has changed."""
@@ -167,7 +230,7 @@ class NodeDemand:
     def _weighed(self, one: _Refused) -> _Refused:
         """Let a unit ask for nodes if its queue would take it beside those that ask already."""
         key = one.unit.key
-        if reason_for(one.queued, one.unit, one.decision) == NOT_READY:
+        if not _lacks_nodes(one.decision):
             return one
         refusal = self._queue_refusal(one.unit)
         if not refusal:
@@ -228,3 +291,14 @@ class NodeDemand:
             self._state.recorder.plugin_failed(unit.pods[0], exc)
             return ""
         return refused.reason if refused is not None and not refused.more_nodes else ""
+
+
+def _with_text(decision: Decision, text: str) -> Decision:
+    """Return a decision with a sentence more for each pod that has none of its own to say."""
+    if decision.message:
+        return replace(decision, message=f"{decision.message} {text}")
+    pods = {
+        key: replace(pod, message=f"{pod.message} {text}".strip())
+        for key, pod in decision.pods.items()
+    }
+    return replace(decision, pods=pods)

@@ -93,10 +93,10 @@ class Scheduler:
         self.decisions = state.decisions
         self.statistics = state.statistics
         self.queues = QueueQuestions(state)
-        self._binding = BindingCycle(state, self._redeliver)
+        self._demand = NodeDemand(state)
+        self._binding = BindingCycle(state, self._demand, self._redeliver)
         self.evictor = Evictor(state, self._binding.cancel_placement)
         self._shadow_mode = None if binds else ShadowMode(state)
-        self._demand = NodeDemand(state)
         self._gang_timeouts = GangTimeouts(state.gangs)
         self._events = EventHandlers(state, self._binding, self.evictor, self._gang_timeouts)
         for profile in profiles.profiles:
@@ -269,7 +269,7 @@ class Scheduler:
             state.recorder.gated(state.queue)
             self._write_group_statuses()
             state.network_status.write()
-            if self._demand.tell() or waited:
+            if self._demand.tell() or waited or self._demand.ask_again():
                 return True
             return self._prepare()
         try:
@@ -311,6 +311,7 @@ class Scheduler:
             self._events.next_time(),
             state.recorder.next_time(),
             state.queue.next_time(),
+            self._demand.next_time(),
             self._overdue_at,
         ]
         return min((at for at in times if at is not None), default=None)

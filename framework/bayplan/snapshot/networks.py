@@ -142,6 +142,24 @@ class Networks:
         near = did_you_mean(worst, known.split(", "))
         raise TopologyError(f'there is no network layer "{worst}" ({known}){near}')
 
+    def labels_of(self, layers: Sequence[str], name: str = "") -> dict[str, str]:
+        """Return the node label that names the domains of each of some layers.
+
+        Layers that no label names, such as those of HyperNodes, are left out.
+
+        :param name: the network, as for :meth:`find`.
+        :raises TopologyError: when there is no such network.
+        """
+        tree = self.find(layers, name)
+        named = {key: of for key, of in self._layered.items() if self._trees.get(key) is tree}
+        keys = {layer.name: layer.label_keys[0] for of in named.values() for layer in of}
+        found = {layer: tree.find_layer(layer) for layer in layers}
+        return {
+            layer: keys.get(of or "", layer)
+            for layer, of in found.items()
+            if (of or "") in keys or (not named and self._by_label.get(layer) is tree)
+        }
+
     def _with_nvlink(self, layers: Sequence[str]) -> NetworkTree | None:
         """Return the first tree with all of these layers, with NVLink domains inside them."""
         for name, tree in self._trees.items():

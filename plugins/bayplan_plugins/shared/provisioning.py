@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -67,6 +67,7 @@ class Capacity:
     class_name: str
     parameters: Mapping[str, str]
     owner: OwnerReference
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -192,6 +193,7 @@ class ProvisioningAttempts:
             name=name,
             namespace=capacity.namespace,
             labels=labels,
+            annotations=dict(capacity.annotations),
             owner_references=(capacity.owner,),
         )
 

@@ -1,0 +1,205 @@
+"""Autoscaling: a cluster that grows for the jobs that will run, and for no others.
+
+Pods that plainly lack nodes ask for them themselves, by the reason Unschedulable. Where autoscalers
+would buy the wrong nodes, or none, this plugin asks in their place: by stand-ins for shares of
+GPUs, required network domains and whatever else autoscalers cannot see, by a ProvisioningRequest
+for gangs that need all of their nodes at once. What asked in vain gives up after a while.
+
+While nodes go, it keeps pods off those that an autoscaler is about to remove, and marks the running
+members of gangs, so that no autoscaler tears a gang apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import Field
+
+from bayplan import (
+    Args,
+    ClusterEvent,
+    Handle,
+    NodeRequest,
+    NodeView,
+    Overdue,
+    Plugin,
+    PodInfo,
+    Reads,
+    Reject,
+    Unit,
+    hookimpl,
+)
+from bayplan.api import Pod
+from bayplan.cluster.protocol import PatchFields
+from bayplan.dialects.autoscaling import (
+    CLASS_ANNOTATION,
+    DO_NOT_DISRUPT,
+    LEAVING_TAINTS,
+    SAFE_TO_EVICT,
+    consumed_request,
+)
+from bayplan.plugin.decision import Decision
+from bayplan_plugins.autoscaling.requests import GangRequests
+from bayplan_plugins.autoscaling.stand_ins import StandIns
+from bayplan_plugins.autoscaling.visible import VisiblePods
+
+__all__ = ["Autoscaling", "AutoscalingArgs"]
+
+_LEAVING = "node(s) are being removed by an autoscaler"
+_PROTECTED = "bayplan.dev/protected-from-autoscalers"
+"""On a pod whose other annotations of this kind are bayplan's."""
+_OF_NODES = ("DaemonSet", "Node")
+"""Owners of pods that belong to their node, and go with it."""
+
+
+class AutoscalingArgs(Args):
+    """Arguments of Autoscaling; times are in seconds.
+
+    ``standIns`` makes stand-ins for pods whose needs autoscalers cannot see; ``gpuResource`` is the
+    resource by which they ask for whole GPUs. ``provisioningClass`` is the class of the
+    ProvisioningRequests that gangs get, "" for none; a pod's annotation
+    ``autoscaling.x-k8s.io/provisioning-class-name`` comes first. ``parameters`` are those of the
+    requests. A gang that asks in vain for ``giveUpAfter`` asks again ``retryAfter`` later.
+    ``protectGangs`` keeps autoscalers from removing the nodes of running gangs.
+    """
+
+    stand_ins: bool = True
+    gpu_resource: str = Field(default="nvidia.com/gpu", min_length=1)
+    provisioning_class: str = ""
+    parameters: dict[str, str] = Field(default_factory=dict)
+    give_up_after: float = Field(default=900.0, gt=0)
+    retry_after: float = Field(default=1800.0, gt=0)
+    protect_gangs: bool = True
+
+
+@dataclass
+class _Asking:
+    """Since when a gang lacks nodes, and the pods that asked."""
+
+    since: float
+    pods: tuple[str, ...] = ()
+
+
+class Autoscaling(Plugin[AutoscalingArgs]):
+    """Ask autoscalers for the nodes that jobs need, and keep them off those that run."""
+
+    Args = AutoscalingArgs
+    reads = Reads.NODE
+    requeue_on = ClusterEvent.NODE_TAINTS | ClusterEvent.NODE_ADDED
+
+    def __init__(self, args: AutoscalingArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._visible = VisiblePods(handle, args.gpu_resource)
+        self._stand_ins = StandIns(handle)
+        self._requests = GangRequests(handle, args.parameters)
+        self._asking: dict[str, _Asking] = {}
+        self._unprotected = args.protect_gangs
+
+    # Nodes that come -----------------------------------------------------------------------------
+
+    @hookimpl
+    def request_nodes(self, unit: Unit, decision: Decision | None) -> NodeRequest | None:
+        """Ask for the nodes of a unit where its pods would ask for the wrong ones."""
+        if decision is None:
+            self._drop(unit.key)
+            return None
+        used = consumed_request(unit.pods[0].annotations)
+        if used and not self._requests.owns(used, unit.pods[0].namespace):
+            return NodeRequest(f"Its nodes are those of ProvisioningRequest {used}.")
+        asking = self._asking.setdefault(unit.key, _Asking(self.handle.now))
+        self._forget_pods(asking, unit)
+        visible = self._visible.of(unit)
+        class_name = self._class(unit)
+        if class_name:
+            pods = visible or self._visible.as_they_are(unit.pods)
+            return self._requests.ask(unit, pods, class_name)
+        given_up = self._given_up(unit, asking)
+        if given_up is not None:
+            return given_up
+        again = asking.since + self.args.give_up_after if unit.gang is not None else None
+        if visible is None or not self.args.stand_ins:
+            return NodeRequest("", again)
+        count = self._stand_ins.ask(visible)
+        if self._stand_ins.problem:
+            return NodeRequest(f"No stand-in can be made: {self._stand_ins.problem}.", again)
+        ask = "1 stand-in asks" if count == 1 else f"{count} stand-ins ask"
+        return NodeRequest(f"{ask} autoscalers for its nodes.", again)
+
+    def _class(self, unit: Unit) -> str:
+        """Return the class of the request that a unit gets; "" for none."""
+        own = unit.pods[0].annotations.get(CLASS_ANNOTATION, "")
+        return own or (self.args.provisioning_class if unit.gang is not None else "")
+
+    def _given_up(self, unit: Unit, asking: _Asking) -> NodeRequest | None:
+        """Ask for nothing for a while after a gang asked in vain: what came is of better use."""
+        until = asking.since + self.args.give_up_after
+        if unit.gang is None or self.handle.now < until:
+            return None
+        again = until + self.args.retry_after
+        if self.handle.now >= again:
+            asking.since = self.handle.now
+            return None
+        self._stand_ins.drop(asking.pods)
+        text = (
+            f"Its nodes did not come within {self.args.give_up_after / 60:g} minutes; "
+            f"it asks for them again after {self.args.retry_after / 60:g} minutes."
+        )
+        return NodeRequest(text, again)
+
+    def _forget_pods(self, asking: _Asking, unit: Unit) -> None:
+        """Note which pods of a unit ask, and drop those that do no more."""
+        keys = tuple(pod.key for pod in unit.pods)
+        self._stand_ins.drop(set(asking.pods).difference(keys))
+        asking.pods = keys
+
+    def _drop(self, unit: str) -> None:
+        asking = self._asking.pop(unit, None)
+        if asking is not None:
+            self._stand_ins.drop(asking.pods)
+        self._requests.drop(unit)
+
+    @hookimpl
+    def overdue(self) -> Overdue | None:
+        """Remove what an earlier process left; evict nobody."""
+        if not self._unprotected:
+            self._unprotected = True
+            self._unprotect()
+        times = [at for at in (self._stand_ins.sweep(), self._requests.sweep()) if at is not None]
+        return Overdue(again=min(times)) if times else None
+
+    # Nodes that go -------------------------------------------------------------------------------
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Keep pods off nodes that an autoscaler removes, whatever they tolerate."""
+        leaving = [
+            any(taint.key in LEAVING_TAINTS for taint in taints) for taints in nodes.taint_sets
+        ]
+        owners = pod.pod.metadata.owner_references
+        if any(leaving) and not any(one.kind in _OF_NODES for one in owners):
+            yield Reject(np.array(leaving)[nodes.taint_codes], _LEAVING, resolvable=False)
+
+    @hookimpl
+    def bind(self, pod: PodInfo) -> dict[str, str] | None:
+        """Mark the members of gangs, so that their nodes are not removed."""
+        if pod.gang is None or not self.args.protect_gangs:
+            return None
+        wanted = {SAFE_TO_EVICT: "false", DO_NOT_DISRUPT: "true"}
+        if not wanted.keys().isdisjoint(pod.annotations):
+            # What its owner says of it counts.
+            return None
+        return {**wanted, _PROTECTED: "true"}
+
+    def _unprotect(self) -> None:
+        """Remove the marks of an earlier process that protected gangs."""
+        names = (SAFE_TO_EVICT, DO_NOT_DISRUPT, _PROTECTED)
+        for pod, _ in list(self.handle.snapshot.placed.values()):
+            if _PROTECTED in pod.annotations:
+                fields = {
+                    f"/metadata/annotations/{name.replace('/', '~1')}": None
+                    for name in names
+                    if name in pod.annotations
+                }
+                self.handle.submit(PatchFields(Pod, pod.key, pod.uid, fields))

@@ -1,0 +1,164 @@
+"""ProvisioningRequests for gangs: capacity for all that a gang needs at once, or for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from bayplan import Handle, NodeRequest, PodInfo, Unit
+from bayplan.api import ObjectMeta, Pod
+from bayplan.api.pod import PodTemplate
+from bayplan.api.provisioning import ProvisioningRequest
+from bayplan.api.times import seconds_of
+from bayplan.cluster.protocol import PatchFields
+from bayplan.dialects.autoscaling import consumed_request, consuming
+from bayplan_plugins.autoscaling.visible import VisiblePod
+from bayplan_plugins.shared.provisioning import (
+    Attempt,
+    AttemptState,
+    Capacity,
+    CapacityOf,
+    ProvisioningAttempts,
+    limited_name,
+    merged_sets,
+    owner_of_pods,
+)
+
+__all__ = ["GangRequests"]
+
+_UNIT = "bayplan.dev/unit"
+"""On a request: the key of the unit that it is for."""
+_SUFFIX = "nodes"
+_GRACE = 10.0
+_FIRST_WAIT, _LONGEST_WAIT = 60.0, 1800.0
+_LOST = (AttemptState.FAILED, AttemptState.REVOKED, AttemptState.EXPIRED)
+_SAYS = {
+    AttemptState.FAILED: "failed",
+    AttemptState.REVOKED: "has lost its capacity",
+    AttemptState.EXPIRED: "was booked for too short",
+}
+
+
+class GangRequests:
+    """The ProvisioningRequests of units that wait for nodes."""
+
+    def __init__(self, handle: Handle, parameters: Mapping[str, str]) -> None:
+        self._handle = handle
+        self._parameters = parameters
+        self._attempts = ProvisioningAttempts(handle)
+        self._asked: dict[str, str] = {}
+        """The key of what was asked for, by unit."""
+        self._annotated: dict[str, str] = {}
+        """The request that each pod was told of, by the pod's uid."""
+        self._began: float | None = None
+
+    def ask(self, unit: Unit, pods: Sequence[VisiblePod], class_name: str) -> NodeRequest:
+        """Ask for the nodes of a unit; return how far that is."""
+        capacity = self._capacity(unit, pods, class_name)
+        self._asked[unit.key] = capacity.key
+        attempt = self._attempts.latest(capacity.key)
+        if attempt is None:
+            self._attempts.ask(capacity, 1)
+            return NodeRequest(f"ProvisioningRequest {capacity.name}-1 asks for its nodes.")
+        if attempt.state in _LOST:
+            return self._lost(capacity, attempt)
+        self._tell_pods(unit.pods, attempt, class_name)
+        name = attempt.name
+        if attempt.state is AttemptState.PROVISIONED:
+            return NodeRequest(f"ProvisioningRequest {name} is provisioned: its nodes are coming.")
+        said = f": {attempt.message}" if attempt.message else "."
+        return NodeRequest(f"ProvisioningRequest {name} asks for its nodes{said}")
+
+    def _lost(self, capacity: Capacity, attempt: Attempt) -> NodeRequest:
+        """Try again once the backoff of an attempt that came to nothing is over."""
+        wait = min(_FIRST_WAIT * 2 ** min(attempt.number - 1, 10), _LONGEST_WAIT)
+        left = seconds_of(attempt.since) + wait - self._handle.unix_time
+        said = f": {attempt.message}" if attempt.message else ""
+        what = f"ProvisioningRequest {attempt.name} {_SAYS[attempt.state]}{said}"
+        if left > 0:
+            again = self._handle.now + left
+            text = f"{what}; it is tried again after {wait:.0f} s."
+            return NodeRequest(text, again)
+        self._attempts.ask(capacity, attempt.number + 1)
+        return NodeRequest(f"{what}; {capacity.name}-{attempt.number + 1} asks for its nodes.")
+
+    def _capacity(self, unit: Unit, pods: Sequence[VisiblePod], class_name: str) -> Capacity:
+        first = unit.pods[0]
+        sets = [
+            CapacityOf((f"set-{index}",), _template(one), 1)
+            for index, one in enumerate(pods[: unit.min_placed])
+        ]
+        _, _, name = unit.key.partition("/")
+        owner = owner_of_pods(first.pod)
+        return Capacity(
+            first.namespace,
+            limited_name(name.replace(":", "-").lower(), _SUFFIX),
+            merged_sets(sets, None),
+            class_name,
+            dict(self._parameters),
+            owner,
+            {_UNIT: unit.key},
+        )
+
+    def _tell_pods(self, pods: Sequence[PodInfo], attempt: Attempt, class_name: str) -> None:
+        """Let pods say which request they use, so that they ask for no nodes themselves."""
+        for pod in pods:
+            if consumed_request(pod.annotations) == attempt.name:
+                continue
+            if self._annotated.get(pod.uid) == attempt.name:
+                continue
+            self._annotated[pod.uid] = attempt.name
+            said = consuming(attempt.name, class_name)
+            fields: dict[str, object] = {
+                f"/metadata/annotations/{key.replace('/', '~1')}": text
+                for key, text in said.items()
+            }
+            if not pod.annotations:
+                fields = {"/metadata/annotations": said}
+            self._handle.submit(PatchFields(Pod, pod.key, pod.uid, fields))
+
+    def drop(self, unit: str) -> None:
+        """Withdraw what was asked for a unit that needs no nodes any more."""
+        key = self._asked.pop(unit, None)
+        for attempt in list(self._attempts.all(key)) if key is not None else ():
+            self._attempts.withdraw(attempt)
+
+    def owns(self, name: str, namespace: str) -> bool:
+        """Tell whether a request, by name, is one of these."""
+        request = self._handle.snapshot.objects(ProvisioningRequest).get(f"{namespace}/{name}")
+        return request is not None and _UNIT in request.metadata.annotations
+
+    def sweep(self) -> float | None:
+        """Withdraw what an earlier process left; return when to look again, in seconds."""
+        now = self._handle.now
+        if self._began is None:
+            self._began = now
+        left = [
+            one
+            for one in self._handle.snapshot.objects(ProvisioningRequest).values()
+            if self._is_left(one)
+        ]
+        if not left:
+            return None
+        if now < self._began + _GRACE:
+            return self._began + _GRACE
+        for one in left:
+            self._attempts.withdraw(Attempt(0, one))
+        return None
+
+    def _is_left(self, request: ProvisioningRequest) -> bool:
+        unit = request.metadata.annotations.get(_UNIT)
+        going = request.metadata.deletion_timestamp is not None
+        return unit is not None and unit not in self._asked and not going
+
+
+def _template(one: VisiblePod) -> dict[str, object]:
+    """Return a pod template that asks for what a pod needs; it has no claims of its own."""
+    spec = one.full_spec()
+    if one.amounts == one.pod.requests:
+        claims = one.pod.spec.resource_claims
+        spec = msgspec.structs.replace(spec, resource_claims=claims, volumes=one.pod.spec.volumes)
+    spec = msgspec.structs.replace(spec, termination_grace_period_seconds=30)
+    template = PodTemplate(ObjectMeta(labels=dict(one.pod.labels)), spec)
+    return dict(msgspec.to_builtins(template, enc_hook=lambda quantity: quantity.text))

@@ -1,0 +1,249 @@
+"""Stand-ins: pods that ask autoscalers for nodes in the place of others, and never get one.
+
+All that is known of a stand-in is in its object, so that a restart makes none twice and leaves none
+behind. Several pods that need a part of a GPU each share the stand-in of that GPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from bayplan import Handle
+from bayplan.api import ObjectMeta, Pod, PodCondition
+from bayplan.api.pod import PodSpec
+from bayplan.cluster.protocol import CreateObject, DeleteObject, PatchFields, PatchPodStatus
+from bayplan.dialects.autoscaling import STAND_IN_LABEL, STAND_IN_NAMESPACE
+from bayplan.errors import ClusterError
+from bayplan.plugin.decision import NODES_LACK
+from bayplan_plugins.autoscaling.visible import VisiblePod
+
+__all__ = ["StandIns"]
+
+_PODS = "bayplan.dev/stand-in-pods"
+"""The pods that a stand-in asks for, ``namespace/name`` with spaces between."""
+_PODS_POINTER = "/metadata/annotations/bayplan.dev~1stand-in-pods"
+_SHARE = "bayplan.dev/stand-in-shares"
+"""The part of its GPU that they need."""
+_GRACE = 10.0
+"""Seconds after the start in which a stand-in may be found again by the unit that it is for."""
+_LONGEST = 63
+_FIELDS: dict[str, Any] = {
+    "/spec/automountServiceAccountToken": False,
+    "/spec/enableServiceLinks": False,
+    "/spec/securityContext": {
+        "runAsNonRoot": True,
+        "runAsUser": 65534,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    },
+    "/spec/containers/0/securityContext": {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    },
+}
+"""What the strictest Pod Security Standard asks for."""
+
+
+@dataclass
+class _StandIn:
+    """A stand-in, and the pods that it asks for with the parts of a GPU that they need."""
+
+    name: str
+    kind: str
+    """What those have in common that may share it."""
+    shares: dict[str, float] = field(default_factory=dict)
+    uid: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{STAND_IN_NAMESPACE}/{self.name}"
+
+    @property
+    def used(self) -> float:
+        return sum(self.shares.values())
+
+
+class StandIns:
+    """Makes stand-ins, and deletes them once no pod needs them."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._known: dict[str, _StandIn] = {}
+        self._of_pod: dict[str, str] = {}
+        """The name of the stand-in of each pod, by the pod's key."""
+        self._claimed: set[str] = set()
+        """The pods that have asked since the start."""
+        self._began: float | None = None
+        self.problem = ""
+        """Why the last one could not be made, "" if it could."""
+        handle.snapshot.on_object(Pod, self._changed)
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        if new is None:
+            if old is not None:
+                self._gone(old.metadata.name)
+            return
+        one = self._known.get(new.metadata.name)
+        if one is None:
+            one = self._known[new.metadata.name] = _read(new)
+            for key in one.shares:
+                self._of_pod.setdefault(key, one.name)
+        one.uid = new.metadata.uid
+        if not any(c.type == "PodScheduled" for c in new.status.conditions):
+            # No scheduler looks at it, so this is what autoscalers wait for.
+            message = f"stands for {', '.join(one.shares)}"
+            condition = PodCondition("PodScheduled", "False", NODES_LACK, message[:1000])
+            self._handle.submit(PatchPodStatus(new.key, one.uid, condition))
+
+    def _gone(self, name: str) -> None:
+        one = self._known.pop(name, None)
+        for key in one.shares if one is not None else ():
+            if self._of_pod.get(key) == name:
+                del self._of_pod[key]
+
+    # Asking --------------------------------------------------------------------------------------
+
+    def ask(self, pods: Sequence[VisiblePod]) -> int:
+        """Ask for what some pods need; return the number of stand-ins that do."""
+        names: dict[str, None] = {}
+        for one in pods:
+            self._claimed.add(one.pod.key)
+            names[self._stand_in(one)] = None
+        return len(names)
+
+    def _stand_in(self, one: VisiblePod) -> str:
+        """Return the name of the stand-in of a pod, which is made unless there is one."""
+        key, kind = one.pod.key, _kind(one)
+        known = self._known.get(self._of_pod.get(key, ""))
+        if known is not None and known.kind == kind:
+            return known.name
+        if known is not None:
+            self._leave(known, key)
+        shared = self._with_room(kind, one.share) if one.share else None
+        if shared is not None:
+            shared.shares[key] = one.share
+            self._of_pod[key] = shared.name
+            self._write_pods(shared)
+            return shared.name
+        return self._make(one, kind)
+
+    def _with_room(self, kind: str, share: float) -> _StandIn | None:
+        found = (
+            one
+            for one in self._known.values()
+            if one.kind == kind and one.used + share <= 1.0 + 1e-9
+        )
+        return next(found, None)
+
+    def _make(self, one: VisiblePod, kind: str) -> str:
+        code = hashlib.sha256(f"{one.pod.uid} {kind}".encode()).hexdigest()[:16]
+        made = _StandIn(f"stand-in-{code}", kind, {one.pod.key: one.share or 1.0})
+        self._known[made.name] = made
+        self._of_pod[one.pod.key] = made.name
+        meta = ObjectMeta(
+            name=made.name,
+            namespace=STAND_IN_NAMESPACE,
+            labels={STAND_IN_LABEL: code_of(one.together or one.pod.key)},
+            annotations={_PODS: one.pod.key, _SHARE: _shares_text(made), _KIND: kind},
+        )
+        pod = Pod(meta, _together(one).full_spec())
+        self._handle.submit(CreateObject(pod, _FIELDS), lambda error: self._made(made, error))
+        return made.name
+
+    def _made(self, one: _StandIn, error: ClusterError | None) -> None:
+        self.problem = str(error) if error is not None else ""
+        if error is not None:
+            self._gone(one.name)
+
+    def _write_pods(self, one: _StandIn) -> None:
+        """Note in a stand-in for which pods it is."""
+        if one.uid:
+            fields = {
+                _PODS_POINTER: " ".join(one.shares),
+                "/metadata/annotations/bayplan.dev~1stand-in-shares": _shares_text(one),
+            }
+            self._handle.submit(PatchFields(Pod, one.key, one.uid, fields))
+
+    # Giving back ---------------------------------------------------------------------------------
+
+    def drop(self, pods: Iterable[str]) -> None:
+        """Forget pods, by key, that need no nodes any more."""
+        for key in pods:
+            self._claimed.discard(key)
+            known = self._known.get(self._of_pod.pop(key, ""))
+            if known is not None:
+                self._leave(known, key)
+
+    def _leave(self, one: _StandIn, key: str) -> None:
+        one.shares.pop(key, None)
+        self._of_pod.pop(key, None)
+        if one.shares:
+            self._write_pods(one)
+            return
+        self._known.pop(one.name, None)
+        self._handle.submit(DeleteObject(Pod, one.key, one.uid))
+
+    def sweep(self) -> float | None:
+        """Drop what was left by an earlier process; return when to look again, in seconds."""
+        now = self._handle.now
+        if self._began is None:
+            self._began = now
+        left = [key for key in self._of_pod if key not in self._claimed]
+        unread = [one for one in self._known.values() if not one.shares]
+        if not left and not unread:
+            return None
+        if now < self._began + _GRACE:
+            return self._began + _GRACE
+        self.drop(left)
+        for one in unread:
+            self._leave(one, "")
+        return None
+
+
+_KIND = "bayplan.dev/stand-in-kind"
+
+
+def code_of(text: str) -> str:
+    """Return a label value for what a stand-in is for."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _together(one: VisiblePod) -> VisiblePod:
+    """Return a pod whose label of togetherness is a label value."""
+    if not one.together:
+        return one
+    return VisiblePod(
+        one.pod, one.amounts, one.spec, one.share, one.apart, code_of(one.together), one.domains
+    )
+
+
+def _kind(one: VisiblePod) -> str:
+    """Return what pods have in common that one stand-in may ask for."""
+    spec: PodSpec = _together(one).full_spec()
+    if one.share:
+        # The CPU and the memory of pods that share a GPU may differ.
+        resources = {name: n for name, n in one.amounts.items() if "/" in name}
+        what: Any = (resources, spec.node_selector, spec.affinity, spec.tolerations)
+    else:
+        what = spec
+    encoded = msgspec.json.encode(what, enc_hook=lambda quantity: quantity.text)
+    return hashlib.sha256(encoded).hexdigest()[:16]
+
+
+def _shares_text(one: _StandIn) -> str:
+    return " ".join(f"{share:.4f}" for share in one.shares.values())
+
+
+def _read(pod: Pod) -> _StandIn:
+    """Return a stand-in as its object describes it; one that cannot be read is for no pod."""
+    said = pod.metadata.annotations
+    keys, texts = said.get(_PODS, "").split(), said.get(_SHARE, "").split()
+    try:
+        shares = dict(zip(keys, map(float, texts), strict=True))
+    except ValueError:
+        shares = {}
+    return _StandIn(pod.metadata.name, said.get(_KIND, ""), shares, pod.metadata.uid)

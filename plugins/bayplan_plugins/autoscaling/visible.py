@@ -1,0 +1,251 @@
+"""Pods as autoscalers have to see them, where they would otherwise ask for the wrong nodes.
+
+Autoscalers run the filters of kube-scheduler on resources, labels and taints. They see neither
+shares of GPUs, nor the network domain that a gang needs, nor why a node with enough free was
+refused by any other plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from bayplan import Handle, PodInfo, Unit
+from bayplan.api.gang import Gang, Gather
+from bayplan.api.gpu_shares import WHOLE
+from bayplan.api.meta import LabelSelector
+from bayplan.api.pod import (
+    Affinity,
+    Container,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PodAffinity,
+    PodAffinityTerm,
+    PodSpec,
+    ResourceRequirements,
+)
+from bayplan.api.quantity import Quantity
+from bayplan.dialects.autoscaling import STAND_IN_LABEL
+from bayplan.snapshot.networks import Networks
+from bayplan.topology.network.tree import HOSTNAME, TopologyError
+from bayplan_plugins.gpus.ledger import GpuLedger
+from bayplan_plugins.gpus.vendors.kai.requests import GpuSizes, known_share
+
+__all__ = ["VisiblePod", "VisiblePods"]
+
+_SEEN = frozenset(
+    (
+        "DynamicResources",
+        "InterPodAffinity",
+        "NodeAffinity",
+        "NodeName",
+        "NodePorts",
+        "NodeResourcesFit",
+        "NodeUnschedulable",
+        "NodeVolumeLimits",
+        "PodTopologySpread",
+        "TaintToleration",
+        "VolumeBinding",
+        "VolumeRestrictions",
+        "VolumeZone",
+    )
+)
+"""The plugins whose refusals autoscalers come to, too."""
+_PLAIN = ("cpu", "memory", "ephemeral-storage")
+_MOST_EXCLUDED = 512
+"""Nodes that a stand-in names; in larger clusters the others are left to chance."""
+_IMAGE = "registry.k8s.io/pause:3.10"
+
+
+@dataclass(frozen=True)
+class VisiblePod:
+    """What an autoscaler has to see in place of a pod.
+
+    ``amounts`` is what it asks for, in the units of the snapshot; ``share`` is the part of one
+    device that it needs, 0 for whole ones. ``apart`` are the nodes that it cannot use though they
+    have enough free. ``spec`` says where it may go.
+    """
+
+    pod: PodInfo
+    amounts: Mapping[str, int]
+    spec: PodSpec
+    share: float = 0.0
+    apart: frozenset[str] = frozenset()
+    together: str = ""
+    """The label of pods that have to be in one domain of ``domains``."""
+    domains: tuple[str, ...] = ()
+
+    def full_spec(self) -> PodSpec:
+        """Return the spec of a pod that asks for this and does nothing."""
+        texts = {name: Quantity(_text(name, amount)) for name, amount in self.amounts.items()}
+        resources = ResourceRequirements(requests=texts, limits=_limits(texts))
+        container = Container(name="stand-in", image=_IMAGE, resources=resources)
+        affinity = self.spec.affinity or Affinity()
+        if self.apart:
+            node = _without_nodes(affinity.node_affinity, sorted(self.apart))
+            affinity = replace(affinity, node_affinity=node)
+        if self.together:
+            selector = LabelSelector({STAND_IN_LABEL: self.together})
+            terms = tuple(PodAffinityTerm(key, selector) for key in self.domains)
+            affinity = replace(affinity, pod_affinity=PodAffinity(required=terms))
+        return PodSpec(
+            containers=(container,),
+            node_selector=dict(self.spec.node_selector),
+            affinity=affinity if affinity != Affinity() else None,
+            tolerations=self.spec.tolerations,
+            priority_class_name=self.spec.priority_class_name,
+            scheduler_name=self.spec.scheduler_name,
+            restart_policy="Never",
+            termination_grace_period_seconds=0,
+        )
+
+
+class VisiblePods:
+    """Tells what of a unit autoscalers cannot see.
+
+    :param gpu: the resource that whole GPUs have.
+    """
+
+    def __init__(self, handle: Handle, gpu: str) -> None:
+        self._handle = handle
+        self._gpu = gpu
+        self._ledger = handle.snapshot.shared(GpuLedger, GpuLedger)
+        self._kai = GpuSizes(handle.snapshot)
+        self._networks = Networks.of(handle.snapshot)
+
+    def of(self, unit: Unit) -> list[VisiblePod] | None:
+        """Return what autoscalers have to see of a unit; None if its pods say it themselves.
+
+        :raises PluginError: when another plugin of the profile fails.
+        """
+        labels = self._domains(unit)
+        found = [self._visible(pod, *labels.get(pod.key, ("", ()))) for pod in unit.pods]
+        if labels or any(self._is_share(one) for one in found):
+            return found
+        apart = self._apart(unit.pods[0], dict(found[0].amounts), only_unseen=True)
+        if not apart or unit.gang is not None:
+            return None
+        return [replace_apart(one, apart) for one in found]
+
+    def as_they_are(self, pods: Sequence[PodInfo]) -> list[VisiblePod]:
+        """Return pods as they say themselves what they need."""
+        return [self._visible(pod, "", ()) for pod in pods]
+
+    @staticmethod
+    def _is_share(one: VisiblePod) -> bool:
+        return bool(one.share) or one.amounts != one.pod.requests
+
+    def _visible(self, pod: PodInfo, together: str, domains: tuple[str, ...]) -> VisiblePod:
+        gpus, share = self._gpus(pod)
+        affinity = pod.spec.affinity
+        if affinity is not None:
+            # What pods ask of other pods concerns those of their own namespace.
+            affinity = replace(affinity, pod_affinity=None, pod_anti_affinity=None)
+        spec = replace(pod.spec, affinity=affinity)
+        amounts = dict(pod.requests)
+        if gpus:
+            amounts = {name: n for name, n in amounts.items() if _is_plain(name)}
+            amounts[self._gpu] = gpus
+        found = VisiblePod(pod, amounts, spec, share, together=together, domains=domains)
+        if not gpus or together:
+            return found
+        return replace_apart(found, self._apart(pod, amounts, only_unseen=False))
+
+    def _gpus(self, pod: PodInfo) -> tuple[int, float]:
+        """Return the GPUs that a pod's words mean which no autoscaler reads, and the part of each.
+
+        (0, 0.0) for a pod without such words.
+        """
+        kai = known_share(pod)
+        if kai is not None and not isinstance(kai, str):
+            part = self._kai.gpus_of(pod) / kai.devices if kai.devices else 0.0
+            return kai.devices, part if 0.0 < part < 1.0 else 0.0
+        for request in self._ledger.requests(pod).values():
+            if request.counted_elsewhere or request.problem or not request.gpus:
+                continue
+            memory = request.memory / self._memory() if request.memory and self._memory() else 0.0
+            part = max(request.compute / WHOLE, request.share, memory)
+            return request.gpus, part if 0.0 < part < 1.0 else 0.0
+        return 0, 0.0
+
+    def _memory(self) -> int:
+        """Return the memory of the smallest GPU that any node is known to have, in bytes."""
+        names = self._handle.snapshot.nodes.names
+        sizes = (gpu.memory for name in names for gpu in self._ledger.gpus(name) if gpu.memory)
+        return min(sizes, default=0)
+
+    # Domains -----------------------------------------------------------------------------------
+
+    def _domains(self, unit: Unit) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Return, by pod, what has to be in one domain, and the labels of such domains."""
+        if unit.gang is None:
+            return {}
+        keys = self._label_keys(unit.gang, unit.gang.gather)
+        if keys:
+            return {pod.key: (unit.key, keys) for pod in unit.pods}
+        found: dict[str, tuple[str, tuple[str, ...]]] = {}
+        for part in unit.parts:
+            rules = part.gang.gather if part.gang is not None else ()
+            keys = self._label_keys(unit.gang, rules)
+            if keys:
+                found |= {pod.key: (part.key, keys) for pod in part.pods}
+        return found
+
+    def _label_keys(self, gang: Gang, rules: Iterable[Gather]) -> tuple[str, ...]:
+        """Return the node labels of the layers that rules require, where nodes have such labels."""
+        layers = [one.layer for one in rules if one.required]
+        try:
+            keys = self._networks.labels_of(layers, gang.topology) if layers else {}
+        except TopologyError:
+            return ()
+        return tuple(dict.fromkeys(key for key in keys.values() if key != HOSTNAME))
+
+    # Nodes that only seem to fit -----------------------------------------------------------------
+
+    def _apart(self, pod: PodInfo, amounts: Mapping[str, int], only_unseen: bool) -> frozenset[str]:
+        """Return the nodes that refuse a pod though they have as much free as it seems to need.
+
+        :param only_unseen: leave out those that autoscalers see as refusing it, too.
+        """
+        table = self._handle.snapshot.nodes
+        mask = np.zeros(len(table), dtype=bool)
+        for one in self._handle.refusals(pod):
+            if not only_unseen or one.plugin not in _SEEN:
+                mask |= one.mask
+        for name, amount in amounts.items():
+            mask &= table.allocatable(name) - table.used(name) >= amount
+        return frozenset(table.names[row] for row in np.flatnonzero(mask)[:_MOST_EXCLUDED].tolist())
+
+
+def replace_apart(one: VisiblePod, apart: frozenset[str]) -> VisiblePod:
+    """Return a pod that has to stay off some nodes."""
+    return VisiblePod(one.pod, one.amounts, one.spec, one.share, apart, one.together, one.domains)
+
+
+def _is_plain(name: str) -> bool:
+    return name in _PLAIN or name.startswith("hugepages-")
+
+
+def _text(name: str, amount: int) -> str:
+    return f"{amount}m" if name == "cpu" else str(amount)
+
+
+def _limits(requests: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    """Return the limits that an API server wants beside requests of extended resources."""
+    return {name: amount for name, amount in requests.items() if "/" in name}
+
+
+def _without_nodes(known: NodeAffinity | None, names: Sequence[str]) -> NodeAffinity:
+    """Return a node affinity that leaves out nodes by their names."""
+    off = NodeSelectorRequirement(HOSTNAME, "NotIn", tuple(names))
+    terms = known.required.node_selector_terms if known and known.required else ()
+    wanted = [
+        replace(term, match_expressions=(*term.match_expressions, off))
+        for term in terms or (NodeSelectorTerm(),)
+    ]
+    return NodeAffinity(NodeSelector(tuple(wanted)))
