@@ -178,3 +178,15 @@ def test_what_was_forgotten_is_too_long_ago_to_say() -> None:
     assert changes.since(0) is None
     assert changes.since(200_000) == [200_000]
     assert changes.since(changes.position) == []
+
+
+def test_a_reader_that_slept_while_all_nodes_went_and_others_came_reads_all_again() -> None:
+    changes = RowChanges()
+    epoch, position = changes.epoch, changes.position
+    changes.renumber(np.array([-1, -1], dtype=np.intp), 0)
+    changes.renumber(np.array([], dtype=np.intp), 2)
+    changes.renumber(np.array([-1], dtype=np.intp), 0)
+    stale = changes.stale_since(epoch, position)
+    assert stale is not None
+    assert stale.origin is not None
+    assert stale.origin.tolist() == [-1]

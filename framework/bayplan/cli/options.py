@@ -213,6 +213,7 @@ def simulate(
     order: int = 0,
     journal: Journal | None = None,
     begun: Look | None = None,
+    node_groups: Path | None = None,
 ) -> tuple[Simulation, Manifests]:
     """Load profiles and manifests, and run the simulation.
 
@@ -225,6 +226,7 @@ def simulate(
     :param settled: called at each instant, when nothing is left to do at it.
     :param journal: where usage is recorded.
     :param begun: called before anything is created.
+    :param node_groups: a file of the node groups that an autoscaler adds nodes to.
     :raises InputError: for input that cannot be used.
     """
     # Plugins may print; keep that out of the answer on standard output.
@@ -248,6 +250,10 @@ def simulate(
         simulation.create(start)
         simulation.arrive(later)
         simulation.change_nodes(manifests.changes)
+        if node_groups is not None:
+            from bayplan.simulation.node_groups import load_node_groups
+
+            simulation.autoscale(load_node_groups(node_groups))
         simulation.run(bars("pods placed") if bars is not None else None)
         _check_admitted(simulation, record)
     return simulation, manifests

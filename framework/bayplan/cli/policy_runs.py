@@ -30,6 +30,8 @@ class Work:
     seed: int = 0
     arrivals: Path | None = None
     order: int = 0
+    node_groups: Path | None = None
+    """A file of the node groups that an autoscaler adds nodes to."""
     added: str | None = None
     """A file or folder of manifests beside ``paths``, for a comparison with and without it."""
 
@@ -64,5 +66,6 @@ def run_policy(
         settled=idle.look,
         bars=bars,
         begun=begun,
+        node_groups=work.node_groups,
     )
     return Run(policy_name(config, work.added), simulation, journal, idle)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 from rich.tree import Tree
 
 from bayplan.api.gpus import named_gpus
@@ -20,6 +22,9 @@ from bayplan.simulation import Simulation, resource_use
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.networks import Networks
 from bayplan.topology.network.tree import Domain
+
+if TYPE_CHECKING:
+    from bayplan.simulation.autoscaler import Autoscaler
 
 __all__ = ["print_simulation", "stdout"]
 
@@ -71,6 +76,8 @@ def print_simulation(simulation: Simulation) -> None:
     if refused:
         console.print(f"\n[bold]Refused ({len(refused)})[/bold]  an API server would refuse these")
         _print_refused(console, refused)
+    if simulation.autoscaler is not None:
+        _print_autoscaling(console, simulation.autoscaler, simulation.cluster.now)
     seconds = simulation.wall_seconds
     console.print(
         f"\n{len(placements)} of {len(simulation.pods())} pods have a node; {_held_text(held)}"
@@ -80,6 +87,25 @@ def print_simulation(simulation: Simulation) -> None:
     unplaced = [*pending, *map(str, held)]
     if unplaced:
         console.print(f"[dim]bayplan explain {unplaced[0]} -f ... shows what would help[/dim]")
+
+
+def _print_autoscaling(console: Console, autoscaler: Autoscaler, now: float) -> None:
+    """Print what was bought and removed of each node group, and what that cost."""
+    console.print("\n[bold]Node groups[/bold]")
+    table = Table(box=None, pad_edge=False)
+    for name in ("group", "nodes", "bought", "removed", "node hours", "cost"):
+        table.add_column(name, justify="left" if name == "group" else "right")
+    for use in autoscaler.uses.values():
+        table.add_row(
+            use.group.name,
+            f"{len(use.nodes)} of {use.group.most}",
+            str(use.bought),
+            str(use.removed),
+            f"{use.node_hours(now):.2f}",
+            f"{use.cost(now):.2f}",
+        )
+    console.print(table)
+    console.print(f"{autoscaler.cost(now):.2f} in all")
 
 
 def _held_text(held: Sequence[HeldJob]) -> str:

@@ -69,6 +69,12 @@ _PENDING = 3
     metavar="FILE",
     help="A price list: show what each tenant would pay. The virtual time begins on 2000-01-01.",
 )
+@click.option(
+    "--node-groups",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Play an autoscaler that adds and removes nodes of these groups, and show what they cost.",
+)
 @click.option("--trace", metavar="NS/POD", help="Print each hook that runs for one pod.")
 @watch_option("Simulate again whenever the files change.")
 def command(watch: bool, **given: Any) -> None:
@@ -83,7 +89,7 @@ def command(watch: bool, **given: Any) -> None:
     check_watchable(given["paths"])
     if given["fail_on_pending"]:
         raise InputError("ends with a status: leave out --watch", "--fail-on-pending")
-    single = (given[name] for name in ("plugins_dir", "arrivals", "price_file"))
+    single = (given[name] for name in ("plugins_dir", "arrivals", "price_file", "node_groups"))
     more = [*given["configs"], *given["compared"], *single]
     files = [*map(Path, given["paths"]), *(path for path in more if path is not None)]
     again_and_again(lambda: _simulate(**given), files)
@@ -101,6 +107,7 @@ def _simulate(
     fail_on_pending: bool,
     arrivals: Path | None,
     price_file: Path | None,
+    node_groups: Path | None,
     trace: str | None,
 ) -> None:
     from bayplan.cli import render
@@ -113,7 +120,7 @@ def _simulate(
             raise InputError("is about one run: give one --config", "--trace")
         if report is not None and str(report) == "-":
             raise InputError("prints a table, too: give a file", "--report -")
-        work = Work(paths, plugins_dir, until, seed, arrivals)
+        work = Work(paths, plugins_dir, until, seed, arrivals, node_groups=node_groups)
         runs = [(config, work) for config in policies]
         runs += [(policies[0], replace(work, added=path)) for path in added]
         _compare(runs, price_file, output, report, fail_on_pending)
@@ -135,6 +142,7 @@ def _simulate(
             arrivals=arrivals,
             journal=None if costs is None else costs.journal,
             begun=recording,
+            node_groups=node_groups,
         )
     if trace is not None:
         _check_traced(simulation, trace)

@@ -27,6 +27,7 @@ from bayplan.cluster.node_changes import NodeChange
 from bayplan.cluster.protocol import Event
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.cycle.evaluator import Trace
+from bayplan.dialects.autoscaling import is_stand_in
 from bayplan.explain.explanation import why_pending
 from bayplan.naming import counted, natural_key
 from bayplan.profiles.loading import ProfileSet
@@ -42,6 +43,8 @@ from bayplan.snapshot import NodeRow, NodeTable, problem_lines
 if TYPE_CHECKING:
     from bayplan.metering.journal import Journal
     from bayplan.metering.meter import Meter
+    from bayplan.simulation.autoscaler import Autoscaler
+    from bayplan.simulation.node_groups import NodeGroups
 
 __all__ = ["Progress", "Simulation", "TimelineEntry", "resource_use"]
 
@@ -100,6 +103,8 @@ class Simulation:
         """Seconds that ``run`` took by the wall clock."""
         self._until = until
         self._settled: list[Callable[[Simulation], None]] = []
+        self.autoscaler: Autoscaler | None = None
+        """What adds and removes nodes; None where nothing does."""
         tables = None
         if explained:
             tables = DecisionTables(lambda: self.cluster.now, math.inf, always=explained)
@@ -208,7 +213,7 @@ class Simulation:
         """Return, for each scheduler without a profile here, how many pods wait for it."""
         names = Counter(
             pod.spec.scheduler_name
-            for pod in self.cluster.list(Pod)
+            for pod in self.pods()
             if not pod.spec.node_name and self.scheduler.profile_of(pod) is None
         )
         known = ", ".join(self.scheduler.profiles)
@@ -221,6 +226,15 @@ class Simulation:
     def on_settled(self, look: Callable[[Simulation], None]) -> None:
         """Call a function at each instant, when nothing is left to do at it."""
         self._settled.append(look)
+
+    def autoscale(self, groups: NodeGroups) -> None:
+        """Let an autoscaler add and remove nodes of groups from now on."""
+        # It has a scheduler of its own, which a simulation without it need not load.
+        from bayplan.simulation.autoscaler import Autoscaler
+
+        autoscaler = self.autoscaler = Autoscaler(self.cluster, groups)
+        autoscaler.begin()
+        self.on_settled(lambda _: autoscaler.look())
 
     def observe(self) -> None:
         """Let the scheduler see the objects, without deciding anything."""
@@ -281,8 +295,9 @@ class Simulation:
     # Answers -----------------------------------------------------------------------------
 
     def pods(self) -> list[Pod]:
-        """Return all pods, by name with digits as numbers."""
-        return sorted(self.cluster.list(Pod), key=lambda pod: natural_key(pod.key))
+        """Return all pods but stand-ins, by name with digits as numbers."""
+        pods = (pod for pod in self.cluster.list(Pod) if not is_stand_in(pod))
+        return sorted(pods, key=lambda pod: natural_key(pod.key))
 
     def placements(self) -> dict[str, str]:
         """Return the node of every pod that has one."""
@@ -392,6 +407,7 @@ class Simulation:
                 for entry in self.timeline()
             ],
             **_queue_figures(self.queue_statistics()),
+            **({"autoscaling": self.autoscaler.as_json()} if self.autoscaler is not None else {}),
             "stats": {
                 "pods": len(self.pods()),
                 "bound": len(placements),

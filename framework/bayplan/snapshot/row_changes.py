@@ -108,7 +108,9 @@ class RowChanges:
             return None
         origin = moves.pop()
         for move in reversed(moves):
-            origin = np.where(origin >= 0, move[origin], -1)
+            # Without any row in between there is nothing that they could come from.
+            before = move[origin] if len(move) else np.full(len(origin), -1, dtype=np.intp)
+            origin = np.where(origin >= 0, before, -1)
         return origin
 
     def renumber(self, origin: Rows, size: int) -> None:

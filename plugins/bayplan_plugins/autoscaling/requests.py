@@ -12,7 +12,7 @@ from bayplan.api.pod import PodTemplate
 from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.api.times import seconds_of
 from bayplan.cluster.protocol import PatchFields
-from bayplan.dialects.autoscaling import consumed_request, consuming
+from bayplan.dialects.autoscaling import STAND_IN_LABEL, consumed_request, consuming
 from bayplan_plugins.autoscaling.visible import VisiblePod
 from bayplan_plugins.shared.provisioning import (
     Attempt,
@@ -160,5 +160,8 @@ def _template(one: VisiblePod) -> dict[str, object]:
         claims = one.pod.spec.resource_claims
         spec = msgspec.structs.replace(spec, resource_claims=claims, volumes=one.pod.spec.volumes)
     spec = msgspec.structs.replace(spec, termination_grace_period_seconds=30)
-    template = PodTemplate(ObjectMeta(labels=dict(one.pod.labels)), spec)
+    labels = dict(one.pod.labels)
+    if one.together:
+        labels[STAND_IN_LABEL] = one.together
+    template = PodTemplate(ObjectMeta(labels=labels), spec)
     return dict(msgspec.to_builtins(template, enc_hook=lambda quantity: quantity.text))

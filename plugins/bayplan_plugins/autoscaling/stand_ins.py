@@ -20,7 +20,7 @@ from bayplan.cluster.protocol import CreateObject, DeleteObject, PatchFields, Pa
 from bayplan.dialects.autoscaling import STAND_IN_LABEL, STAND_IN_NAMESPACE
 from bayplan.errors import ClusterError
 from bayplan.plugin.decision import NODES_LACK
-from bayplan_plugins.autoscaling.visible import VisiblePod
+from bayplan_plugins.autoscaling.visible import VisiblePod, code_of
 
 __all__ = ["StandIns"]
 
@@ -147,10 +147,10 @@ class StandIns:
         meta = ObjectMeta(
             name=made.name,
             namespace=STAND_IN_NAMESPACE,
-            labels={STAND_IN_LABEL: code_of(one.together or one.pod.key)},
+            labels={STAND_IN_LABEL: one.together or code_of(one.pod.key)},
             annotations={_PODS: one.pod.key, _SHARE: _shares_text(made), _KIND: kind},
         )
-        pod = Pod(meta, _together(one).full_spec())
+        pod = Pod(meta, one.full_spec())
         self._handle.submit(CreateObject(pod, _FIELDS), lambda error: self._made(made, error))
         return made.name
 
@@ -207,23 +207,9 @@ class StandIns:
 _KIND = "bayplan.dev/stand-in-kind"
 
 
-def code_of(text: str) -> str:
-    """Return a label value for what a stand-in is for."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _together(one: VisiblePod) -> VisiblePod:
-    """Return a pod whose label of togetherness is a label value."""
-    if not one.together:
-        return one
-    return VisiblePod(
-        one.pod, one.amounts, one.spec, one.share, one.apart, code_of(one.together), one.domains
-    )
-
-
 def _kind(one: VisiblePod) -> str:
     """Return what pods have in common that one stand-in may ask for."""
-    spec: PodSpec = _together(one).full_spec()
+    spec: PodSpec = one.full_spec()
     if one.share:
         # The CPU and the memory of pods that share a GPU may differ.
         resources = {name: n for name, n in one.amounts.items() if "/" in name}

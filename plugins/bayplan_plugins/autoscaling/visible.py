@@ -7,6 +7,7 @@ refused by any other plugin.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ from bayplan.topology.network.tree import HOSTNAME, TopologyError
 from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.vendors.kai.requests import GpuSizes, known_share
 
-__all__ = ["VisiblePod", "VisiblePods"]
+__all__ = ["VisiblePod", "VisiblePods", "code_of"]
 
 _SEEN = frozenset(
     (
@@ -77,7 +78,7 @@ class VisiblePod:
     share: float = 0.0
     apart: frozenset[str] = frozenset()
     together: str = ""
-    """The label of pods that have to be in one domain of ``domains``."""
+    """A code of the pods that have to be in one domain, which they carry as a label."""
     domains: tuple[str, ...] = ()
 
     def full_spec(self) -> PodSpec:
@@ -187,13 +188,13 @@ class VisiblePods:
             return {}
         keys = self._label_keys(unit.gang, unit.gang.gather)
         if keys:
-            return {pod.key: (unit.key, keys) for pod in unit.pods}
+            return {pod.key: (code_of(unit.key), keys) for pod in unit.pods}
         found: dict[str, tuple[str, tuple[str, ...]]] = {}
         for part in unit.parts:
             rules = part.gang.gather if part.gang is not None else ()
             keys = self._label_keys(unit.gang, rules)
             if keys:
-                found |= {pod.key: (part.key, keys) for pod in part.pods}
+                found |= {pod.key: (code_of(part.key), keys) for pod in part.pods}
         return found
 
     def _label_keys(self, gang: Gang, rules: Iterable[Gather]) -> tuple[str, ...]:
@@ -220,6 +221,11 @@ class VisiblePods:
         for name, amount in amounts.items():
             mask &= table.allocatable(name) - table.used(name) >= amount
         return frozenset(table.names[row] for row in np.flatnonzero(mask)[:_MOST_EXCLUDED].tolist())
+
+
+def code_of(text: str) -> str:
+    """Return a value of a label for what may be no such value itself."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def replace_apart(one: VisiblePod, apart: frozenset[str]) -> VisiblePod:

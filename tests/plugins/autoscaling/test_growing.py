@@ -1,0 +1,302 @@
+"""A cluster grows for the jobs that will run, and for no others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.plugins.autoscaling.growing_clusters import ATOMIC, Growing, group
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
+
+from bayplan.api import ApiObject, Pod, Topology
+from bayplan.api.objects import decode_part
+from bayplan.api.provisioning import ProvisioningRequest
+from bayplan.testing import make_gang, make_node, make_object, make_pod
+
+NOT_READY = "NotReadyForScheduling"
+LACKS_NODES = "Unschedulable"
+
+
+def members(gang: str, count: int, gpu: int = 8, **more: Any) -> list[Pod]:
+    return [make_pod(f"{gang}-{i}", gang=gang, gpu=gpu, **more) for i in range(count)]
+
+
+def half(name: str, **more: Any) -> Pod:
+    return make_pod(name, annotations={"gpu-fraction": "0.5"}, **more)
+
+
+# Gangs -----------------------------------------------------------------------------------------
+
+
+def test_a_gang_gets_all_of_its_nodes_at_once() -> None:
+    world = Growing(group(most=8), provisioningClass=ATOMIC)
+    world.add(make_gang("g", 8), *members("g", 8))
+    world.passes(200)
+    assert world.bought() == 8
+    assert len(world.on_nodes()) == 8
+    assert len(set(world.on_nodes().values())) == 8
+    assert world.cluster.api.list(ProvisioningRequest) == []
+
+
+def test_a_gang_that_is_too_large_for_any_group_buys_nothing_and_says_why() -> None:
+    world = Growing(group(most=7), provisioningClass=ATOMIC)
+    world.add(make_gang("g", 8), *members("g", 8))
+    world.passes(300)
+    assert world.bought() == 0
+    assert set(world.reasons().values()) == {NOT_READY}
+    assert "ProvisioningRequest g-nodes-1 asks for its nodes" in world.cluster.message("g-0")
+    assert "no group can hold all of its pods" in world.cluster.message("g-0")
+
+
+def test_without_requests_a_gang_asks_by_all_of_its_members() -> None:
+    world = Growing(group(most=8))
+    world.add(make_gang("g", 4), *members("g", 4))
+    world.cluster.schedule()
+    assert world.reasons() == dict.fromkeys(("g-0", "g-1", "g-2", "g-3"), LACKS_NODES)
+    world.passes(200)
+    assert (world.bought(), len(world.on_nodes())) == (4, 4)
+
+
+def test_a_gang_whose_nodes_do_not_come_gives_up_and_asks_again_later() -> None:
+    world = Growing(group(most=2), giveUpAfter=300, retryAfter=3600)
+    world.add(make_gang("g", 4), *members("g", 4))
+    world.passes(200)
+    assert world.bought() == 2
+    assert set(world.reasons().values()) == {LACKS_NODES}
+    world.passes(1200)
+    assert set(world.reasons().values()) == {NOT_READY}
+    assert "Its nodes did not come within 5 minutes" in world.cluster.message("g-0")
+    assert world.nodes() == []
+    world.passes(2600)
+    assert set(world.reasons().values()) == {LACKS_NODES}
+
+
+def test_a_request_that_expires_is_tried_again_later() -> None:
+    world = Growing(group(most=8), provisioningClass=ATOMIC)
+    # Nodes that nobody may use: what was booked is of no use, and expires.
+    world.add(make_gang("g", 2), *members("g", 2, spec={"nodeSelector": {"kept": "free"}}))
+    world.passes(100)
+    requests = world.cluster.api.list(ProvisioningRequest)
+    assert [one.metadata.name for one in requests] == ["g-nodes-1"]
+    assert world.bought() == 0
+
+
+def test_a_request_whose_booking_ends_too_early_is_made_again() -> None:
+    slow = group(most=8)
+    slow = type(slow)(slow.name, 0, 8, 900.0, slow.price, slow.template)
+    world = Growing(slow, provisioningClass=ATOMIC)
+    world.add(make_gang("g", 2), *members("g", 2))
+    world.passes(640)
+    assert "was booked for too short" in world.cluster.message("g-0")
+    world.passes(70)
+    names = sorted(one.metadata.name for one in world.cluster.api.list(ProvisioningRequest))
+    assert names == ["g-nodes-1", "g-nodes-2"]
+    world.passes(400)
+    assert (world.bought(), len(world.on_nodes())) == (2, 2)
+
+
+def test_a_pod_may_name_the_class_of_its_request() -> None:
+    world = Growing(group())
+    said = {"autoscaling.x-k8s.io/provisioning-class-name": ATOMIC}
+    world.add(make_pod("p", gpu=8, annotations=said))
+    world.passes(30)
+    (request,) = world.cluster.api.list(ProvisioningRequest)
+    assert request.spec.provisioning_class_name == ATOMIC
+    world.passes(100)
+    assert world.on_nodes() == {"p": "gpu-1"}
+
+
+# Queues ----------------------------------------------------------------------------------------
+
+
+def limited(name: str, gpus: int) -> ApiObject:
+    meta = {"name": name, "namespace": "queues", "labels": {"bayplan.dev/queue": name}}
+    data = {"maxCapacity": f"{{nvidia.com/gpu: {gpus}}}"}
+    return make_object({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
+
+
+@pytest.mark.parametrize("class_name", ["", ATOMIC])
+def test_nodes_are_bought_only_for_the_gangs_that_their_queue_admits(class_name: str) -> None:
+    world = Growing(group(most=300), plugins={"Queues": {}}, provisioningClass=class_name)
+    labels = {"bayplan.dev/queue": "lab"}
+    world.add(limited("lab", 5 * 16))
+    for index in range(50):
+        world.add(make_gang(f"g{index}", 2), *members(f"g{index}", 2, labels=labels))
+    world.passes(300)
+    assert world.bought() == 10
+    assert len(world.on_nodes()) == 10
+    assert sorted(set(world.reasons().values())) == [NOT_READY]
+
+
+def test_a_job_beyond_its_kueue_quota_buys_nothing() -> None:
+    world = Growing(group(), plugins={"Queues": {}})
+    labels = {"kueue.x-k8s.io/queue-name": "lq"}
+    pods = [make_pod(f"p{i}", None, None, labels, gpu=8) for i in range(2)]
+    quota = cluster_queue("cq", {"f": {"nvidia.com/gpu": 8}})
+    world.add(flavor("f"), quota, local_queue("lq", "cq"), *pods)
+    world.passes(300)
+    assert world.bought() <= 1
+
+
+# What autoscalers cannot see -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("pods", "nodes"), [(1, 1), (2, 1), (3, 2), (5, 3)])
+def test_shares_buy_as_many_gpus_as_they_fill(pods: int, nodes: int) -> None:
+    world = Growing(group(gpu=1, **{"nvidia.com/gpu.memory": "80000"}))
+    world.add(make_node("cpu", cpu="64"), *(half(f"h{i}") for i in range(pods)))
+    world.passes(60)
+    assert world.bought() == nodes
+    assert set(world.reasons().values()) <= {NOT_READY}
+
+
+def test_stand_ins_ask_for_whole_gpus_and_count_for_nobody() -> None:
+    world = Growing(group(most=0))
+    world.add(make_node("cpu", cpu="64"), half("h", cpu="2", priority=7))
+    world.passes(20)
+    (one,) = world.stand_ins()
+    assert (one.metadata.namespace, one.spec.node_name) == ("bayplan-stand-ins", "")
+    requests = {key: value.text for key, value in one.spec.containers[0].resources.requests.items()}
+    assert requests == {"cpu": "2000m", "memory": "1073741824", "nvidia.com/gpu": "1"}
+    (condition,) = one.status.conditions
+    assert (condition.type, condition.status, condition.reason) == (
+        "PodScheduled",
+        "False",
+        LACKS_NODES,
+    )
+    assert one.key not in world.cluster.scheduler.snapshot.living
+    assert "1 stand-in asks autoscalers for its nodes." in world.cluster.message("h")
+
+
+def test_a_stand_in_goes_with_its_pod() -> None:
+    world = Growing(group(most=0))
+    world.add(make_node("cpu", cpu="64"), half("a"), half("b"))
+    world.passes(20)
+    assert len(world.stand_ins()) == 1
+    world.cluster.remove("a")
+    world.passes(20)
+    assert len(world.stand_ins()) == 1
+    world.cluster.remove("b")
+    world.passes(20)
+    assert world.stand_ins() == []
+
+
+def test_pods_that_differ_in_their_nodes_have_stand_ins_of_their_own() -> None:
+    world = Growing(group(most=0))
+    world.add(half("a", spec={"nodeSelector": {"zone": "a"}}))
+    world.add(half("b", spec={"nodeSelector": {"zone": "b"}}))
+    world.passes(20)
+    assert [one.spec.node_selector for one in world.stand_ins()] != []
+    assert sorted(one.spec.node_selector["zone"] for one in world.stand_ins()) == ["a", "b"]
+
+
+RACKS = {"gatherStrategy": [{"layer": "rack", "strategy": "MustGather"}]}
+
+
+def racks() -> Topology:
+    levels = [{"nodeLabel": "rack"}, {"nodeLabel": "kubernetes.io/hostname"}]
+    found = decode_part(Topology, {"metadata": {"name": "dc"}, "spec": {"levels": levels}})
+    assert isinstance(found, Topology)
+    return found
+
+
+def in_one_rack(name: str, count: int) -> list[ApiObject]:
+    said = {"gang.scheduling.koordinator.sh/network-topology-spec": json.dumps(RACKS)}
+    return [make_gang(name, count, annotations=said), *members(name, count)]
+
+
+@pytest.mark.parametrize("class_name", ["", ATOMIC])
+def test_a_gang_in_one_rack_is_not_spread_over_two_growing_ones(class_name: str) -> None:
+    world = Growing(
+        group("a", most=4, rack="a"), group("b", most=4, rack="b"), provisioningClass=class_name
+    )
+    world.add(racks(), make_node("old", gpu=8, labels={"rack": "b"}), *in_one_rack("g", 4))
+    world.passes(200)
+    assert len(world.on_nodes()) == 4
+    racks_used = {name.rstrip("0123456789-") for name in world.on_nodes().values()}
+    assert racks_used in ({"a"}, {"b"}, {"b", "old"})
+    assert world.bought() <= 4
+    assert world.stand_ins() == []
+
+
+@pytest.mark.parametrize("class_name", ["", ATOMIC])
+def test_a_rack_that_is_too_small_is_not_bought(class_name: str) -> None:
+    world = Growing(
+        group("a", most=3, rack="a"), group("b", most=3, rack="b"), provisioningClass=class_name
+    )
+    world.add(racks(), make_node("old", cpu="1", labels={"rack": "c"}), *in_one_rack("g", 4))
+    world.passes(300)
+    assert world.on_nodes() == {}
+    assert world.bought("a") == 0 or world.bought("b") == 0
+    assert class_name == "" or world.bought() == 0
+
+
+# Preemption ------------------------------------------------------------------------------------
+
+
+def test_a_preemption_in_progress_buys_nothing() -> None:
+    world = Growing(group())
+    slow = {"terminationGracePeriodSeconds": 120}
+    world.add(make_node("n", gpu=8), make_pod("low", gpu=8, priority=0, spec=slow))
+    world.cluster.schedule()
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(300)
+    assert world.bought() == 0
+    assert world.on_nodes() == {"high": "n"}
+
+
+# Nodes that go ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"])
+def test_a_node_that_is_being_removed_is_not_filled_again(key: str) -> None:
+    world = Growing(group(most=0))
+    world.add(make_node("n", gpu=8, taints=[f"{key}:NoSchedule"]))
+    world.add(make_pod("p", gpu=8, spec={"tolerations": [{"operator": "Exists"}]}))
+    world.passes(10)
+    assert world.on_nodes() == {}
+    assert "being removed by an autoscaler" in world.cluster.message("p")
+
+
+def test_members_of_gangs_are_marked_and_others_are_not() -> None:
+    world = Growing(group(most=0))
+    own = {"karpenter.sh/do-not-disrupt": "4h"}
+    world.add(make_node("n", gpu=8), make_gang("g", 2), make_pod("alone", gpu=1))
+    world.add(make_pod("g-0", gang="g", gpu=1), make_pod("g-1", gang="g", gpu=1, annotations=own))
+    world.passes(10)
+    said = {pod.metadata.name: pod.metadata.annotations for pod in world.cluster.api.list(Pod)}
+    assert said["alone"].get("karpenter.sh/do-not-disrupt") is None
+    assert said["g-0"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    assert said["g-0"]["karpenter.sh/do-not-disrupt"] == "true"
+    assert said["g-1"]["karpenter.sh/do-not-disrupt"] == "4h"
+    assert "cluster-autoscaler.kubernetes.io/safe-to-evict" not in said["g-1"]
+
+
+def test_marks_are_removed_by_a_process_that_protects_no_gangs() -> None:
+    world = Growing(group(most=0))
+    world.add(make_node("n", gpu=8), make_gang("g", 1), make_pod("g-0", gang="g", gpu=1))
+    world.passes(10)
+    world._plugins["Autoscaling"] = {"protectGangs": False}
+    world.restart()
+    world.passes(10)
+    (pod,) = world.cluster.api.list(Pod)
+    assert not any("autoscal" in key or "karpenter" in key for key in pod.metadata.annotations)
+
+
+# Restarts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("class_name", ["", ATOMIC])
+def test_whoever_is_killed_in_the_middle_nothing_is_bought_twice(class_name: str) -> None:
+    world = Growing(group("a", most=9, rack="a"), provisioningClass=class_name)
+    world.add(racks(), make_node("old", cpu="1", labels={"rack": "c"}), *in_one_rack("g", 4))
+    world.add(*(half(f"h{i}") for i in range(2)))
+    for _ in range(20):
+        world.passes(7)
+        world.restart()
+    world.passes(400)
+    assert len(world.on_nodes()) == 6
+    assert world.bought() == 5
+    assert world.stand_ins() == []
+    assert world.cluster.api.list(ProvisioningRequest) == []
