@@ -31,6 +31,7 @@ _RIGHTS = (
     "kueue-jobs.yaml",
     "resizer.yaml",
     "gpu-sharing.yaml",
+    "autoscaling.yaml",
     "device-configs.yaml",
 )
 _OTHERS = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-operator"}}

@@ -87,7 +87,13 @@ def options() -> dict[str, Any]:
         return dict(context.params)
 
 
-MORE_ROLES = ("nccl-configmaps.yaml", "kueue-jobs.yaml", "resizer.yaml", "gpu-sharing.yaml")
+MORE_ROLES = (
+    "nccl-configmaps.yaml",
+    "kueue-jobs.yaml",
+    "resizer.yaml",
+    "gpu-sharing.yaml",
+    "autoscaling.yaml",
+)
 APART = {
     DEPLOY: {"dra-driver.yaml", "pools.yaml", "device-configs.yaml", *MORE_ROLES},
     CRDS: set(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,16 @@ _PROFILE: Content = {
     "profiles": [{"schedulerName": SCHEDULER}, {"schedulerName": "volcano"}],
 }
 """Operators that write Volcano's groups send the pods to Volcano, whatever their templates say."""
+
+
+def _with_plugins(plugins: Mapping[str, Content]) -> Content:
+    """Return the profile with plugins beside those of the default one."""
+    if not plugins:
+        return _PROFILE
+    enabled = {"multiPoint": {"enabled": [{"name": name} for name in plugins]}}
+    configs = [{"name": name, "args": args} for name, args in plugins.items()]
+    first = {"schedulerName": SCHEDULER, "plugins": enabled, "pluginConfig": configs}
+    return {**_PROFILE, "profiles": [first]}
 
 
 @dataclass
@@ -63,13 +73,16 @@ class Peers:
         self._call("down", name)
 
     @contextmanager
-    def scheduler(self, folder: Path, expected: str = "") -> Iterator[Scheduler]:
+    def scheduler(
+        self, folder: Path, expected: str = "", plugins: Mapping[str, Content] | None = None
+    ) -> Iterator[Scheduler]:
         """Run ``bayplan run`` as it is installed; its log may hold no problem in the end.
 
         :param expected: what a line of the log contains that is none.
+        :param plugins: the arguments of plugins beside those of the default profile.
         """
         profile = folder / "profile.yaml"
-        profile.write_text(yaml.safe_dump(_PROFILE))
+        profile.write_text(yaml.safe_dump(_with_plugins(plugins or {})))
         made = Scheduler(self.kubeconfig, folder, profile)
         made.start()
         try:

@@ -2,29 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
+import yaml
 from tests.controlplane.installation import path_of
 from tests.controlplane.live_cluster import PODS, Content
 from tests.controlplane.process import Scheduler
 from tests.controlplane.story_builders import asking
 from tests.peers.real_peers import SCHEDULER, Peers
 
+from bayplan.dialects.kai.shares import INDEX_ANNOTATION, RESERVATIONS
 from bayplan.plugin.decision import NOT_READY
 
 NODES = "/api/v1/nodes"
 GPU = "nvidia.com/gpu"
+GROUP = "peers/nodegroup"
+REQUESTS = "/apis/autoscaling.x-k8s.io/v1/namespaces/default/provisioningrequests"
+STAND_INS = "/api/v1/namespaces/bayplan-stand-ins/pods"
+ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+CLASS = "autoscaling.x-k8s.io/provisioning-class-name"
+GROUPS: Mapping[str, tuple[int, int, Mapping[str, str]]] = {
+    "gpu": (8, 200, {}),
+    "eight": (8, 8, {}),
+    "seven": (8, 7, {}),
+    "share": (1, 5, {"nvidia.com/gpu.memory": "80000", "nvidia.com/gpu.count": "1"}),
+    "rack-a": (8, 4, {"rack": "a"}),
+    "rack-b": (8, 4, {"rack": "b"}),
+    "killed": (8, 50, {}),
+}
+"""By name: the GPUs of a node, the most nodes, and labels."""
 _SCANS = 3
+
+
+def _templates() -> Content:
+    """Return the templates of the node groups, as the provider reads them."""
+    counts = "cluster-autoscaler.kwok.nodegroup/"
+    items = []
+    for name, (gpus, most, labels) in GROUPS.items():
+        amounts = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: str(gpus)}
+        bounds = {f"{counts}{key}-count": str(n) for key, n in (("min", 0), ("max", most))}
+        own = {GROUP: name, "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+        own["node.kubernetes.io/instance-type"] = name
+        items.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {
+                    "name": f"{name}-template",
+                    "labels": {**own, **labels},
+                    "annotations": {**bounds, f"{counts}desired-count": "0"},
+                },
+                "status": {
+                    "allocatable": amounts,
+                    "capacity": amounts,
+                    "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+                },
+            }
+        )
+    return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
 @pytest.fixture(scope="module")
 def autoscaler(running: Peers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
     """cluster-autoscaler with its provider of simulated nodes, and bayplan as it is installed."""
+    folder = tmp_path_factory.mktemp("run")
+    nodes = folder / "nodes.yaml"
+    nodes.write_text(yaml.safe_dump(_templates()))
+    flags = "--v=4 --scale-down-unneeded-time=10s --scale-down-delay-after-add=5s"
     with (
-        running.running("autoscaler", SCAN="1s", CA_FLAGS="--v=4"),
-        running.scheduler(tmp_path_factory.mktemp("run")) as made,
+        running.running("autoscaler", SCAN="1s", NODES=str(nodes), CA_FLAGS=flags),
+        running.scheduler(folder, plugins={"Autoscaling": {"giveUpAfter": 3600}}) as made,
     ):
         yield made
 
@@ -53,14 +103,15 @@ def asking_gpus(name: str, count: int, of: str) -> Content:
     made = asking(name, schedulerName=SCHEDULER)
     made["metadata"]["labels"] = {"bayplan.dev/queue": of}
     made["spec"]["containers"][0]["resources"]["limits"] = {GPU: str(count)}
+    made["spec"]["nodeSelector"] = {GROUP: "gpu"}
     return made
 
 
-def bought(peers: Peers) -> list[str]:
+def bought(peers: Peers, group: str = "gpu") -> list[str]:
     return [
         one["metadata"]["name"]
         for one in peers.cluster.items(NODES)
-        if one["metadata"].get("labels", {}).get("peers/nodegroup") == "gpu"
+        if one["metadata"].get("labels", {}).get(GROUP) == group
     ]
 
 
@@ -99,3 +150,149 @@ def test_nodes_are_bought_for_all_pods_that_lack_them(peers: Peers, autoscaler: 
         peers.cluster.apply(asking_gpus(f"p{i}", 8, "many") for i in range(3))
         peers.wait(lambda: len(peers.cluster.placements()) == 3, "all pods have nodes")
         assert len(bought(peers)) == 3
+
+
+# Stories that run together: each has its own node group ----------------------------------------
+
+
+def gang(name: str, count: int, selector: Mapping[str, str], **annotations: str) -> list[Content]:
+    """Return a gang of pods of eight GPUs."""
+    group = {
+        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": "default", "annotations": dict(annotations)},
+        "spec": {"minMember": count},
+    }
+    pods = []
+    for index in range(count):
+        made = asking(f"{name}-{index}", schedulerName=SCHEDULER, nodeSelector=dict(selector))
+        made["metadata"]["labels"] = {"pod-group.scheduling.sigs.k8s.io": name}
+        made["metadata"]["annotations"] = {
+            key: text for key, text in annotations.items() if key == CLASS
+        }
+        made["spec"]["containers"][0]["resources"]["limits"] = {GPU: "8"}
+        pods.append(made)
+    return [group, *pods]
+
+
+def half(name: str) -> Content:
+    """Return a pod of half a GPU, in KAI's words."""
+    made = asking(name, schedulerName=SCHEDULER, nodeSelector={GROUP: "share"})
+    made["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+    return made
+
+
+def message(peers: Peers, name: str) -> str:
+    pod = peers.cluster.client.get(f"{PODS}/{name}").json
+    conditions = pod["status"].get("conditions", ())
+    return next((one["message"] for one in conditions if one["type"] == "PodScheduled"), "")
+
+
+def on_nodes(peers: Peers, prefix: str) -> dict[str, str]:
+    return {k: v for k, v in peers.cluster.placements().items() if k.startswith(prefix)}
+
+
+def tell_gpus(peers: Peers) -> None:
+    """Say of each reservation pod which GPU it got, as its image does."""
+    path = f"/api/v1/namespaces/{RESERVATIONS}/pods"
+    for one in peers.cluster.items(path):
+        said = one["metadata"].get("annotations", {})
+        if INDEX_ANNOTATION not in said:
+            change = {"metadata": {"annotations": {INDEX_ANNOTATION: "0"}}}
+            peers.cluster.client.patch(f"{path}/{one['metadata']['name']}", change)
+
+
+ONE_RACK = json.dumps({"gatherStrategy": [{"layer": "rack", "strategy": "MustGather"}]})
+IN_RACK = {"gang.scheduling.koordinator.sh/network-topology-spec": ONE_RACK}
+
+
+@pytest.fixture(scope="module")
+def grown(running: Peers, autoscaler: Scheduler) -> Iterator[Peers]:
+    """All stories at once, until what can be bought is there."""
+    cluster = running.cluster
+    levels = [{"nodeLabel": "rack"}, {"nodeLabel": "kubernetes.io/hostname"}]
+    topology = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Topology",
+        "metadata": {"name": "racks"},
+        "spec": {"levels": levels},
+    }
+    running.define("kueue.x-k8s.io_topology*")
+    running.define("scheduling.sigs.k8s.io_podgroup*")
+    running.wait(
+        lambda: cluster.client.post(path_of(topology, name=False), topology).code in (201, 409),
+        "topologies are served",
+    )
+    cluster.used(topology)
+    anywhere = {"rack": "a"}
+    in_racks = gang("racked", 4, {}, **IN_RACK)
+    for one in in_racks[1:]:
+        terms = [{"matchExpressions": [{"key": "rack", "operator": "Exists"}]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        one["spec"]["affinity"] = {"nodeAffinity": required}
+        del one["spec"]["nodeSelector"]
+    assert anywhere
+    cluster.apply(
+        [
+            *gang("fits", 8, {GROUP: "eight"}, **{CLASS: ATOMIC}),
+            *gang("large", 8, {GROUP: "seven"}, **{CLASS: ATOMIC}),
+            *in_racks,
+            half("h0"),
+            half("h1"),
+            half("h2"),
+        ]
+    )
+
+    def done() -> bool:
+        tell_gpus(running)
+        return len(on_nodes(running, "")) == 8 + 4 + 3
+
+    running.wait(done, "what can be bought is there", 240.0)
+    wait_for_scans(running)
+    yield running
+    cluster.clear()
+
+
+def test_a_gang_gets_exactly_its_nodes_at_once(grown: Peers) -> None:
+    assert len(bought(grown, "eight")) == 8
+    assert len(set(on_nodes(grown, "fits").values())) == 8
+
+
+def test_a_gang_that_no_group_can_hold_buys_nothing_and_says_why(grown: Peers) -> None:
+    assert bought(grown, "seven") == []
+    assert on_nodes(grown, "large") == {}
+    assert reason(grown, "large-0") == NOT_READY
+    said = message(grown, "large-0")
+    assert "ProvisioningRequest large-nodes-1 asks for its nodes" in said
+    (request,) = grown.cluster.items(REQUESTS)
+    assert request["metadata"]["name"] == "large-nodes-1"
+    conditions = {one["type"]: one for one in request["status"]["conditions"]}
+    assert conditions["Provisioned"]["status"] == "False"
+    assert conditions["Provisioned"]["message"] in said
+
+
+def test_halves_of_gpus_buy_the_gpus_that_they_fill(grown: Peers) -> None:
+    assert len(bought(grown, "share")) == 2
+    assert len(set(on_nodes(grown, "h").values())) == 2
+
+
+def test_a_gang_in_one_rack_is_not_spread_over_two_growing_ones(grown: Peers) -> None:
+    counts = sorted(len(bought(grown, name)) for name in ("rack-a", "rack-b"))
+    assert counts == [0, 4]
+    assert len(on_nodes(grown, "racked")) == 4
+
+
+def test_no_stand_in_is_left(grown: Peers) -> None:
+    grown.wait(lambda: grown.cluster.items(STAND_INS) == [], "stand-ins have gone")
+
+
+def test_members_of_gangs_that_run_keep_their_nodes_and_an_empty_one_goes(grown: Peers) -> None:
+    pods = [one for one in grown.cluster.items(PODS) if one["metadata"]["name"].startswith("fits")]
+    for pod in pods:
+        said = pod["metadata"]["annotations"]
+        assert said["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+        assert said["karpenter.sh/do-not-disrupt"] == "true"
+    for name in ("h0", "h1", "h2"):
+        grown.cluster.client.delete(f"{PODS}/{name}", gracePeriodSeconds=0)
+    grown.wait(lambda: bought(grown, "share") == [], "empty nodes have gone")
+    assert len(bought(grown, "eight")) == 8
