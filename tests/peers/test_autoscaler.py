@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import yaml
@@ -31,7 +35,7 @@ GROUPS: Mapping[str, tuple[int, int, Mapping[str, str]]] = {
     "share": (1, 5, {"nvidia.com/gpu.memory": "80000", "nvidia.com/gpu.count": "1"}),
     "rack-a": (8, 4, {"rack": "a"}),
     "rack-b": (8, 4, {"rack": "b"}),
-    "killed": (8, 50, {}),
+    "killed": (8, 50, {"rack": "k"}),
 }
 """By name: the GPUs of a node, the most nodes, and labels."""
 _SCANS = 3
@@ -71,6 +75,8 @@ def autoscaler(running: Peers, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("run")
     nodes = folder / "nodes.yaml"
     nodes.write_text(yaml.safe_dump(_templates()))
+    running.define("kueue.x-k8s.io_topology*")
+    running.define("scheduling.sigs.k8s.io_podgroup*")
     flags = "--v=4 --scale-down-unneeded-time=10s --scale-down-delay-after-add=5s"
     with (
         running.running("autoscaler", SCAN="1s", NODES=str(nodes), CA_FLAGS=flags),
@@ -217,23 +223,15 @@ def grown(running: Peers, autoscaler: Scheduler) -> Iterator[Peers]:
         "metadata": {"name": "racks"},
         "spec": {"levels": levels},
     }
-    running.define("kueue.x-k8s.io_topology*")
-    running.define("scheduling.sigs.k8s.io_podgroup*")
-    running.wait(
-        lambda: cluster.client.post(path_of(topology, name=False), topology).code in (201, 409),
-        "topologies are served",
-    )
-    cluster.used(topology)
-    anywhere = {"rack": "a"}
     in_racks = gang("racked", 4, {}, **IN_RACK)
     for one in in_racks[1:]:
         terms = [{"matchExpressions": [{"key": "rack", "operator": "Exists"}]}]
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         one["spec"]["affinity"] = {"nodeAffinity": required}
         del one["spec"]["nodeSelector"]
-    assert anywhere
     cluster.apply(
         [
+            topology,
             *gang("fits", 8, {GROUP: "eight"}, **{CLASS: ATOMIC}),
             *gang("large", 8, {GROUP: "seven"}, **{CLASS: ATOMIC}),
             *in_racks,
@@ -296,3 +294,97 @@ def test_members_of_gangs_that_run_keep_their_nodes_and_an_empty_one_goes(grown:
         grown.cluster.client.delete(f"{PODS}/{name}", gracePeriodSeconds=0)
     grown.wait(lambda: bought(grown, "share") == [], "empty nodes have gone")
     assert len(bought(grown, "eight")) == 8
+
+
+# Alone -----------------------------------------------------------------------------------------
+
+
+def test_nodes_are_bought_for_the_gangs_that_their_queue_admits(
+    peers: Peers, autoscaler: Scheduler
+) -> None:
+    """Fifty gangs of two, and quota for five of them."""
+    before = len(bought(peers))
+    with queue(peers, "five", 5 * 16):
+        made = [one for index in range(50) for one in gang(f"q{index}", 2, {GROUP: "gpu"})]
+        for one in made:
+            if one["kind"] == "Pod":
+                one["metadata"]["labels"]["bayplan.dev/queue"] = "five"
+        peers.cluster.apply(made)
+        peers.wait(lambda: len(on_nodes(peers, "q")) == 10, "five gangs have nodes")
+        wait_for_scans(peers)
+        assert len(bought(peers)) - before == 10
+        assert len(on_nodes(peers, "q")) == 10
+        waiting = {f"q{index}-0" for index in range(50)} - on_nodes(peers, "q").keys()
+        assert {reason(peers, name) for name in waiting} == {NOT_READY}
+
+
+def test_a_preemption_in_progress_buys_nothing(peers: Peers, autoscaler: Scheduler) -> None:
+    selector = {GROUP: "seven"}
+    low = asking("low", schedulerName=SCHEDULER, nodeSelector=selector, priority=1)
+    low["spec"]["terminationGracePeriodSeconds"] = 10
+    low["spec"]["containers"][0]["resources"]["limits"] = {GPU: "8"}
+    peers.cluster.apply([low])
+    peers.wait(lambda: on_nodes(peers, "low"), "the first pod has a node")
+    before = bought(peers, "seven")
+    high = asking("high", schedulerName=SCHEDULER, nodeSelector=selector, priority=100)
+    high["spec"]["containers"][0]["resources"]["limits"] = {GPU: "8"}
+    peers.cluster.apply([high])
+    peers.wait(lambda: on_nodes(peers, "high"), "the second pod has its node")
+    wait_for_scans(peers)
+    assert bought(peers, "seven") == before
+
+
+class _Killed:
+    """cluster-autoscaler as a process that is killed, and begun again as it was."""
+
+    def __init__(self, peers: Peers) -> None:
+        folder = peers.plane.folder / "peers"
+        self._folder, self._pid = folder, folder / "run" / "autoscaler.pid"
+        self._log = folder / "run" / "autoscaler.log"
+        process = Path("/proc") / self._pid.read_text().strip()
+        self._command = process.joinpath("cmdline").read_bytes().split(b"\0")[:-1]
+        lines = process.joinpath("environ").read_bytes().split(b"\0")
+        self._environment = dict(line.split(b"=", 1) for line in lines if b"=" in line)
+        self._begun: subprocess.Popen[bytes] | None = None
+
+    def again(self) -> None:
+        self.end()
+        with self._log.open("ab") as log:
+            self._begun = subprocess.Popen(
+                self._command, env=self._environment, cwd=self._folder, stdout=log, stderr=log
+            )
+        self._pid.write_text(str(self._begun.pid))
+
+    def end(self) -> None:
+        if self._begun is None:
+            os.kill(int(self._pid.read_text()), signal.SIGKILL)
+        else:
+            self._begun.kill()
+            self._begun.wait()
+            self._begun = None
+
+
+def test_whoever_is_killed_in_the_middle_nothing_is_bought_twice(
+    peers: Peers, autoscaler: Scheduler, request: pytest.FixtureRequest
+) -> None:
+    killed = _Killed(peers)
+    request.addfinalizer(killed.end)
+    racked = gang("twice", 4, {GROUP: "killed"}, **IN_RACK)
+    atomic = gang("whole", 3, {GROUP: "killed"}, **{CLASS: ATOMIC})
+    topology = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Topology",
+        "metadata": {"name": "racks"},
+        "spec": {"levels": [{"nodeLabel": "rack"}]},
+    }
+    peers.cluster.apply([topology, *racked, *atomic])
+    for _ in range(20):
+        autoscaler.kill()
+        autoscaler.start()
+        killed.again()
+        wait_for_scans(peers, 1)
+    peers.wait(lambda: len(peers.cluster.placements()) == 7, "all have nodes", 240.0)
+    wait_for_scans(peers)
+    assert len(bought(peers, "killed")) == 7
+    peers.wait(lambda: peers.cluster.items(STAND_INS) == [], "no stand-in is left")
+    peers.wait(lambda: peers.cluster.items(REQUESTS) == [], "no request is left")

@@ -26,6 +26,7 @@ from bayplan import (
     Overdue,
     Plugin,
     PodInfo,
+    Preparation,
     Reads,
     Reject,
     Unit,
@@ -168,6 +169,12 @@ class Autoscaling(Plugin[AutoscalingArgs]):
             self._unprotect()
         times = [at for at in (self._stand_ins.sweep(), self._requests.sweep()) if at is not None]
         return Overdue(again=min(times)) if times else None
+
+    @hookimpl
+    def pre_bind(self, pod: PodInfo) -> Preparation | None:
+        """Remove the stand-in of a pod before the pod takes its place."""
+        gone = self._stand_ins.leave(pod.key)
+        return Preparation((gone,)) if gone is not None else None
 
     # Nodes that go -------------------------------------------------------------------------------
 

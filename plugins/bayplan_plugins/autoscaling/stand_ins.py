@@ -170,6 +170,22 @@ class StandIns:
 
     # Giving back ---------------------------------------------------------------------------------
 
+    def leave(self, pod: str) -> DeleteObject | None:
+        """Forget a pod that is about to be bound; return what has to be deleted before.
+
+        A stand-in that outlived the binding, if only for a moment, would buy one more node.
+        """
+        self._claimed.discard(pod)
+        known = self._known.get(self._of_pod.pop(pod, ""))
+        if known is None:
+            return None
+        known.shares.pop(pod, None)
+        if known.shares:
+            self._write_pods(known)
+            return None
+        self._known.pop(known.name)
+        return DeleteObject(Pod, known.key, known.uid)
+
     def drop(self, pods: Iterable[str]) -> None:
         """Forget pods, by key, that need no nodes any more."""
         for key in pods:
@@ -192,7 +208,11 @@ class StandIns:
         now = self._handle.now
         if self._began is None:
             self._began = now
+        living, placed = self._handle.snapshot.living, self._handle.snapshot.placed
         left = [key for key in self._of_pod if key not in self._claimed]
+        # Of those that wait still, each may ask again.
+        self.drop([key for key in left if key in placed or key not in living])
+        left = [key for key in left if key in self._of_pod]
         unread = [one for one in self._known.values() if not one.shares]
         if not left and not unread:
             return None
