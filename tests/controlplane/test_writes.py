@@ -69,7 +69,9 @@ from bayplan.api.dra import (
 )
 from bayplan.api.elastic_quota import ElasticQuotaStatus
 from bayplan.api.kueue import (
+    AdmissionCheck,
     AdmissionCheckState,
+    AdmissionCheckStatus,
     AdmissionFairSharingStatus,
     AssignedPodSet,
     ClusterQueue,
@@ -97,7 +99,7 @@ from bayplan.api.kueue import (
 )
 from bayplan.api.meta import Condition
 from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
-from bayplan.api.objects import KINDS
+from bayplan.api.objects import KINDS, only_written
 from bayplan.api.pod import (
     Container,
     ExtendedResourceMapping,
@@ -118,9 +120,16 @@ from bayplan.api.podgroup import (
     UnschedulableReason,
 )
 from bayplan.api.pools import ComputePoolStatus, ModelCapacity
+from bayplan.api.provisioning import (
+    PodTemplateReference,
+    ProvisioningPodSet,
+    ProvisioningRequest,
+    ProvisioningRequestSpec,
+)
 from bayplan.api.queue_objects import KaiQueueCondition, KaiQueueStatus, VolcanoQueueStatus
 from bayplan.api.times import seconds_of
 from bayplan.api.volumes import SELECTED_NODE, reference_to
+from bayplan.api.workloads import StoredPodTemplate
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.events import EventRecorder
 from bayplan.cluster.kubernetes.resources import WatchedResource
@@ -132,6 +141,7 @@ from bayplan.cluster.protocol import (
     BindVolume,
     CreateClaim,
     CreateObject,
+    DeleteObject,
     Event,
     Evict,
     PatchAnnotations,
@@ -144,6 +154,7 @@ from bayplan.cluster.protocol import (
     SelectNode,
     Write,
 )
+from bayplan.dialects.autoscaling import STAND_IN_LABEL, STAND_IN_NAMESPACE
 from bayplan.dialects.elastic import GOING_ANNOTATION, RESIZED_ANNOTATION, elastic_parts
 from bayplan.dialects.kai.shares import (
     GpuShareRequest,
@@ -163,6 +174,7 @@ from bayplan.topology.machine.readers.machinefile import known_machine, known_ma
 from bayplan_dra.driver.kubernetes_api import KubernetesApi
 from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
 from bayplan_dra.driver.publish.publisher import Publisher
+from bayplan_plugins.autoscaling.stand_ins import STAND_IN_FIELDS
 from bayplan_plugins.queues.kueue.injection import started_fields
 from bayplan_plugins.queues.kueue.pod_set_info import PodSetInfo
 
@@ -179,13 +191,14 @@ ROLES = (
     "resizer.yaml",
     "pools.yaml",
     "gpu-sharing.yaml",
+    "autoscaling.yaml",
 )
 NOT_SENT = {
     ("patch", "scheduling.sigs.k8s.io", "podgroups"): "the CRD of configs/crds has a /status",
     ("patch", DRA, "resourceclaims/binding"): "asked for with resourceclaims/status",
 }
 
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _needed: set[Permission] = set()
 
 
@@ -243,7 +256,8 @@ class Wire:
 
     def resource_of(self, type_: type[ApiObject]) -> WatchedResource:
         """Return where objects of a type are in the API."""
-        kind = next(kind for kind in KINDS.values() if kind.type is type_)
+        kind = next((kind for kind in KINDS.values() if kind.type is type_), only_written(type_))
+        assert kind is not None, type_
         return WatchedResource(kind, kind.versions[0])
 
     def carry_out(self, *writes: Write) -> None:
@@ -625,6 +639,58 @@ WORKLOAD_STATUSES = (
         preemption_gates=(PreemptionGateState("g", "Open", "2026-01-01T00:00:00Z"),),
     ),
 )
+
+
+@needs("create pods", "delete pods")
+def test_a_stand_in_is_made_and_deleted(wire: Wire, real: LiveCluster) -> None:
+    spec = PodSpec(containers=(Container("c", "i"),), termination_grace_period_seconds=0)
+    labels = {STAND_IN_LABEL: "x"}
+    made = Pod(ObjectMeta(name="s", namespace=STAND_IN_NAMESPACE, labels=labels), spec)
+    for _ in range(2):
+        wire.carry_out(CreateObject(made, STAND_IN_FIELDS))
+    found = wire.get(Pod, made.key)
+    assert found.metadata.labels == labels
+    with pytest.raises(Conflict):
+        wire.carry_out(DeleteObject(Pod, made.key, "another"))
+    for _ in range(2):
+        # The answer to the first one may have been lost.
+        wire.carry_out(DeleteObject(Pod, made.key, found.metadata.uid))
+
+
+@needs(
+    "create podtemplates",
+    "delete podtemplates",
+    "create provisioningrequests.autoscaling.x-k8s.io",
+    "delete provisioningrequests.autoscaling.x-k8s.io",
+)
+def test_a_provisioning_request_with_its_template(wire: Wire, real: LiveCluster) -> None:
+    template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+    meta = ObjectMeta(name="t", namespace="default")
+    wire.carry_out(CreateObject(StoredPodTemplate(meta, template)))
+    sets = (ProvisioningPodSet(PodTemplateReference("t"), 2),)
+    spec = ProvisioningRequestSpec(sets, "check-capacity.autoscaling.x-k8s.io", {"a": "b"})
+    made = ProvisioningRequest(ObjectMeta(name="r", namespace="default"), spec)
+    wire.carry_out(CreateObject(made))
+    found = wire.get(ProvisioningRequest, made.key)
+    assert found.spec == spec
+    wire.carry_out(DeleteObject(ProvisioningRequest, made.key, found.metadata.uid))
+    wire.carry_out(DeleteObject(StoredPodTemplate, "default/t"))
+
+
+@needs("patch admissionchecks.kueue.x-k8s.io/status")
+def test_whether_an_admission_check_is_active(wire: Wire, real: LiveCluster) -> None:
+    check = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "AdmissionCheck",
+        "metadata": {"name": "nodes"},
+        "spec": {"controllerName": "kueue.x-k8s.io/provisioning-request"},
+    }
+    real.apply([check])
+    at = "2026-01-01T00:00:00Z"
+    status = AdmissionCheckStatus((KueueCondition("Active", "True", "Active", "on", at),))
+    wire.carry_out(PatchStatus(AdmissionCheck, "nodes", status))
+    (condition,) = wire.get(AdmissionCheck, "nodes").status.conditions
+    assert (condition.type, condition.status) == ("Active", "True")
 
 
 def suspended_job(real: LiveCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,6 +97,11 @@ class Peers:
         """Return what a controller has logged."""
         path = self.plane.folder / "peers" / "run" / f"{name}.log"
         return path.read_text(errors="replace")
+
+    @staticmethod
+    def now() -> float:
+        """Return the time in seconds, from any start."""
+        return time.monotonic()
 
     def wait(self, true: Callable[[], Any], what: str, seconds: float = 180.0) -> None:
         """Wait until a condition holds.

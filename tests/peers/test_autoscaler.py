@@ -7,27 +7,35 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.controlplane.installation import path_of
 from tests.controlplane.live_cluster import PODS, Content
 from tests.controlplane.process import Scheduler
 from tests.controlplane.story_builders import asking
+from tests.peers.growth import (
+    CLASS,
+    GPU,
+    NODES,
+    STAND_INS,
+    gang,
+    half,
+    message,
+    on_nodes,
+    pod_of_gpus,
+    queue,
+    reason,
+    tell_gpus,
+)
 from tests.peers.real_peers import SCHEDULER, Peers
 
-from bayplan.dialects.kai.shares import INDEX_ANNOTATION, RESERVATIONS
+from bayplan.dialects.autoscaling import CONSUME_ANNOTATION
 from bayplan.plugin.decision import NOT_READY
 
-NODES = "/api/v1/nodes"
-GPU = "nvidia.com/gpu"
 GROUP = "peers/nodegroup"
 REQUESTS = "/apis/autoscaling.x-k8s.io/v1/namespaces/default/provisioningrequests"
-STAND_INS = "/api/v1/namespaces/bayplan-stand-ins/pods"
 ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
-CLASS = "autoscaling.x-k8s.io/provisioning-class-name"
 GROUPS: Mapping[str, tuple[int, int, Mapping[str, str]]] = {
     "gpu": (8, 200, {}),
     "eight": (8, 8, {}),
@@ -75,7 +83,7 @@ def autoscaler(running: Peers, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("run")
     nodes = folder / "nodes.yaml"
     nodes.write_text(yaml.safe_dump(_templates()))
-    running.define("kueue.x-k8s.io_topology*")
+    running.define("kueue.x-k8s.io_*")
     running.define("scheduling.sigs.k8s.io_podgroup*")
     flags = "--v=4 --scale-down-unneeded-time=10s --scale-down-delay-after-add=5s"
     with (
@@ -85,47 +93,12 @@ def autoscaler(running: Peers, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield made
 
 
-@contextmanager
-def queue(peers: Peers, name: str, gpus: int) -> Iterator[None]:
-    """Make a queue that may have so many GPUs, for the time of a story."""
-    content = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": name,
-            "namespace": "bayplan-system",
-            "labels": {"bayplan.dev/queue": name},
-        },
-        "data": {"maxCapacity": f"{{{GPU}: {gpus}}}"},
-    }
-    client = peers.cluster.client
-    assert client.post(path_of(content, name=False), content).code == 201
-    yield
-    client.delete(path_of(content))
-
-
-def asking_gpus(name: str, count: int, of: str) -> Content:
-    """Return a pod of a queue that asks for GPUs."""
-    made = asking(name, schedulerName=SCHEDULER)
-    made["metadata"]["labels"] = {"bayplan.dev/queue": of}
-    made["spec"]["containers"][0]["resources"]["limits"] = {GPU: str(count)}
-    made["spec"]["nodeSelector"] = {GROUP: "gpu"}
-    return made
-
-
 def bought(peers: Peers, group: str = "gpu") -> list[str]:
     return [
         one["metadata"]["name"]
         for one in peers.cluster.items(NODES)
         if one["metadata"].get("labels", {}).get(GROUP) == group
     ]
-
-
-def reason(peers: Peers, name: str) -> str:
-    """Return why a pod is not scheduled, in the word that autoscalers read."""
-    pod = peers.cluster.client.get(f"{PODS}/{name}").json
-    conditions = pod["status"].get("conditions", ())
-    return next((one["reason"] for one in conditions if one["type"] == "PodScheduled"), "")
 
 
 def wait_for_scans(peers: Peers, count: int = _SCANS) -> None:
@@ -142,7 +115,7 @@ def test_no_node_is_bought_for_a_pod_that_its_queue_holds_back(
 ) -> None:
     """Eight GPUs for two pods of eight: one node, and the second pod waits for the first."""
     with queue(peers, "eight", 8):
-        peers.cluster.apply(asking_gpus(f"p{i}", 8, "eight") for i in range(2))
+        peers.cluster.apply(pod_of_gpus(f"p{i}", 8, "eight", {GROUP: "gpu"}) for i in range(2))
         peers.wait(lambda: len(peers.cluster.placements()) == 1, "one pod has a node")
         wait_for_scans(peers)
         assert len(bought(peers)) == 1
@@ -153,59 +126,12 @@ def test_no_node_is_bought_for_a_pod_that_its_queue_holds_back(
 def test_nodes_are_bought_for_all_pods_that_lack_them(peers: Peers, autoscaler: Scheduler) -> None:
     """Pods that are equal are not tried one by one; each lacks a node of its own all the same."""
     with queue(peers, "many", 64):
-        peers.cluster.apply(asking_gpus(f"p{i}", 8, "many") for i in range(3))
+        peers.cluster.apply(pod_of_gpus(f"p{i}", 8, "many", {GROUP: "gpu"}) for i in range(3))
         peers.wait(lambda: len(peers.cluster.placements()) == 3, "all pods have nodes")
         assert len(bought(peers)) == 3
 
 
 # Stories that run together: each has its own node group ----------------------------------------
-
-
-def gang(name: str, count: int, selector: Mapping[str, str], **annotations: str) -> list[Content]:
-    """Return a gang of pods of eight GPUs."""
-    group = {
-        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
-        "kind": "PodGroup",
-        "metadata": {"name": name, "namespace": "default", "annotations": dict(annotations)},
-        "spec": {"minMember": count},
-    }
-    pods = []
-    for index in range(count):
-        made = asking(f"{name}-{index}", schedulerName=SCHEDULER, nodeSelector=dict(selector))
-        made["metadata"]["labels"] = {"pod-group.scheduling.sigs.k8s.io": name}
-        made["metadata"]["annotations"] = {
-            key: text for key, text in annotations.items() if key == CLASS
-        }
-        made["spec"]["containers"][0]["resources"]["limits"] = {GPU: "8"}
-        pods.append(made)
-    return [group, *pods]
-
-
-def half(name: str) -> Content:
-    """Return a pod of half a GPU, in KAI's words."""
-    made = asking(name, schedulerName=SCHEDULER, nodeSelector={GROUP: "share"})
-    made["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
-    return made
-
-
-def message(peers: Peers, name: str) -> str:
-    pod = peers.cluster.client.get(f"{PODS}/{name}").json
-    conditions = pod["status"].get("conditions", ())
-    return next((one["message"] for one in conditions if one["type"] == "PodScheduled"), "")
-
-
-def on_nodes(peers: Peers, prefix: str) -> dict[str, str]:
-    return {k: v for k, v in peers.cluster.placements().items() if k.startswith(prefix)}
-
-
-def tell_gpus(peers: Peers) -> None:
-    """Say of each reservation pod which GPU it got, as its image does."""
-    path = f"/api/v1/namespaces/{RESERVATIONS}/pods"
-    for one in peers.cluster.items(path):
-        said = one["metadata"].get("annotations", {})
-        if INDEX_ANNOTATION not in said:
-            change = {"metadata": {"annotations": {INDEX_ANNOTATION: "0"}}}
-            peers.cluster.client.patch(f"{path}/{one['metadata']['name']}", change)
 
 
 ONE_RACK = json.dumps({"gatherStrategy": [{"layer": "rack", "strategy": "MustGather"}]})
@@ -235,9 +161,9 @@ def grown(running: Peers, autoscaler: Scheduler) -> Iterator[Peers]:
             *gang("fits", 8, {GROUP: "eight"}, **{CLASS: ATOMIC}),
             *gang("large", 8, {GROUP: "seven"}, **{CLASS: ATOMIC}),
             *in_racks,
-            half("h0"),
-            half("h1"),
-            half("h2"),
+            half("h0", {GROUP: "share"}),
+            half("h1", {GROUP: "share"}),
+            half("h2", {GROUP: "share"}),
         ]
     )
 
@@ -332,6 +258,67 @@ def test_a_preemption_in_progress_buys_nothing(peers: Peers, autoscaler: Schedul
     peers.wait(lambda: on_nodes(peers, "high"), "the second pod has its node")
     wait_for_scans(peers)
     assert bought(peers, "seven") == before
+
+
+def of_kueue(kind: str, name: str, content: Content, namespace: str = "") -> Content:
+    meta = {"name": name, "namespace": namespace} if namespace else {"name": name}
+    version = "kueue.x-k8s.io/v1beta2"
+    return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": content}
+
+
+def queue_that_buys() -> list[Content]:
+    """Return a LocalQueue for 16 GPUs whose jobs ask for their nodes first."""
+    config = {"provisioningClassName": ATOMIC, "managedResources": [GPU]}
+    of = {"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": "buy"}
+    check = {"controllerName": "kueue.x-k8s.io/provisioning-request", "parameters": of}
+    quota = [{"name": GPU, "nominalQuota": 16}, {"name": "cpu", "nominalQuota": 100}]
+    flavors = [{"name": "any", "resources": quota}]
+    spec = {
+        "namespaceSelector": {},
+        "admissionChecksStrategy": {"admissionChecks": [{"name": "nodes"}]},
+        "resourceGroups": [{"coveredResources": [GPU, "cpu"], "flavors": flavors}],
+    }
+    return [
+        of_kueue("ProvisioningRequestConfig", "buy", config),
+        of_kueue("AdmissionCheck", "nodes", check),
+        of_kueue("ResourceFlavor", "any", {}),
+        of_kueue("ClusterQueue", "cq", spec),
+        of_kueue("LocalQueue", "lq", {"clusterQueue": "cq"}, "default"),
+    ]
+
+
+def test_a_provisioning_check_of_kueue_buys_a_job_its_nodes_before_it_is_admitted(
+    peers: Peers, autoscaler: Scheduler
+) -> None:
+    template = asking("x", nodeSelector={GROUP: "eight"}, schedulerName=SCHEDULER)["spec"]
+    template["restartPolicy"] = "Never"
+    template["containers"][0]["resources"]["limits"] = {GPU: "8"}
+    labels = {"kueue.x-k8s.io/queue-name": "lq"}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "bought", "namespace": "default", "labels": labels},
+        "spec": {
+            "suspend": True,
+            "parallelism": 2,
+            "completions": 2,
+            "template": {"spec": template},
+        },
+    }
+    before = len(bought(peers, "eight"))
+    peers.cluster.apply([*queue_that_buys(), job])
+    peers.wait(lambda: len(on_nodes(peers, "bought")) == 2, "the job runs on its nodes", 240.0)
+    assert len(bought(peers, "eight")) - before == 2
+    pods = [p for p in peers.cluster.items(PODS) if p["metadata"]["name"].startswith("bought")]
+    (request,) = peers.cluster.items(REQUESTS)
+    used = {pod["metadata"]["annotations"][CONSUME_ANNOTATION] for pod in pods}
+    assert used == {request["metadata"]["name"]}
+    active = peers.cluster.client.get("/apis/kueue.x-k8s.io/v1beta2/admissionchecks/nodes").json
+    stated = [(one["type"], one["status"]) for one in active["status"]["conditions"]]
+    assert stated == [("Active", "True")]
+    jobs = "/apis/batch/v1/namespaces/default/jobs"
+    peers.cluster.client.delete(f"{jobs}/bought", propagationPolicy="Background")
+    peers.wait(lambda: peers.cluster.items(REQUESTS) == [], "the request goes with the job")
 
 
 class _Killed:

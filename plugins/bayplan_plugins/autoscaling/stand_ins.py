@@ -22,7 +22,7 @@ from bayplan.errors import ClusterError
 from bayplan.plugin.decision import NODES_LACK
 from bayplan_plugins.autoscaling.visible import VisiblePod, code_of
 
-__all__ = ["StandIns"]
+__all__ = ["STAND_IN_FIELDS", "StandIns"]
 
 _PODS = "bayplan.dev/stand-in-pods"
 """The pods that a stand-in asks for, ``namespace/name`` with spaces between."""
@@ -32,7 +32,7 @@ _SHARE = "bayplan.dev/stand-in-shares"
 _GRACE = 10.0
 """Seconds after the start in which a stand-in may be found again by the unit that it is for."""
 _LONGEST = 63
-_FIELDS: dict[str, Any] = {
+STAND_IN_FIELDS: dict[str, Any] = {
     "/spec/automountServiceAccountToken": False,
     "/spec/enableServiceLinks": False,
     "/spec/securityContext": {
@@ -151,7 +151,9 @@ class StandIns:
             annotations={_PODS: one.pod.key, _SHARE: _shares_text(made), _KIND: kind},
         )
         pod = Pod(meta, one.full_spec())
-        self._handle.submit(CreateObject(pod, _FIELDS), lambda error: self._made(made, error))
+        self._handle.submit(
+            CreateObject(pod, STAND_IN_FIELDS), lambda error: self._made(made, error)
+        )
         return made.name
 
     def _made(self, one: _StandIn, error: ClusterError | None) -> None:
