@@ -1214,7 +1214,11 @@ def test_whether_a_token_may_read_metrics(wire: Wire, plane: ControlPlane) -> No
 # The driver ------------------------------------------------------------------------------------
 
 
-@needs("create resourceslices.resource.k8s.io", "update resourceslices.resource.k8s.io")
+@needs(
+    "create resourceslices.resource.k8s.io",
+    "delete resourceslices.resource.k8s.io",
+    "update resourceslices.resource.k8s.io",
+)
 @pytest.mark.parametrize("name", known_machines())
 def test_the_slices_of_a_machine_are_stored_as_they_are_published(
     name: str, real: LiveCluster, plane: ControlPlane
@@ -1238,3 +1242,4 @@ def test_the_slices_of_a_machine_are_stored_as_they_are_published(
             assert publisher.warnings == []
     finally:
         publisher.withdraw()
+    assert real.items("/apis/resource.k8s.io/v1/resourceslices") == []

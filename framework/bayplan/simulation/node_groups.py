@@ -48,7 +48,7 @@ class _Fields(pydantic.BaseModel):
 class _GroupFields(_Fields):
     """A group: its bounds, how long a node takes to be ready, what it costs, and its nodes."""
 
-    name: str = Field(min_length=1, max_length=200, pattern=r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
+    name: str = Field(min_length=1, max_length=200, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
     min: int = Field(default=0, ge=0, le=_MOST_NODES)
     max: int = Field(ge=0, le=_MOST_NODES)
     startup: _Duration = 180.0
@@ -147,8 +147,8 @@ def _template(fields: _GroupFields, at: tuple[str | int, ...], document: Documen
     try:
         node = decode_object(KINDS["", "Node"], content)
     except DecodeError as exc:
-        path = f"nodeGroups.{at[1]}.template{exc.path.removeprefix('$')}"
-        raise InputError(f"{path}: {exc}", document.where((*at, "template"))) from None
+        where = document.where((*at, "template"))
+        raise InputError(f"nodeGroups.{at[1]}.template: {exc}", where) from None
     assert isinstance(node, Node), "decoded as a node"
     if not node.status.allocatable:
         raise InputError(
