@@ -24,7 +24,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
-from tests.cluster.apiserver.faces import Face, serving
+from tests.cluster.apiserver.faces import Client, Face, serving
 from tests.paths import ROOT
 
 from bayplan.api import ApiObject, Namespace, ObjectMeta, Pod, VolcanoQueue
@@ -428,6 +428,82 @@ def test_an_error_inside_an_archive_names_the_member_and_the_path(tmp_path: Path
     text = failure("simulate", "-f", path)
     assert "cluster.zip!pods.json" in text
     assert "$.spec.nodeName" in text
+
+
+def post(face: Face, path: str, content: dict[str, Any]) -> None:
+    answer = Client(face.server.url).post(path, content)
+    assert answer.code == 201, answer
+
+
+def says(
+    pod: str, message: str, component: str, at: str, namespace: str = "default"
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{pod}.{len(message)}", "namespace": namespace},
+        "involvedObject": {"kind": "Pod", "namespace": namespace, "name": pod},
+        "reason": "NotTriggerScaleUp",
+        "message": message,
+        "type": "Normal",
+        "lastTimestamp": at,
+        "source": {"component": component},
+    }
+
+
+STATUS = """
+autoscalerStatus: Running
+nodeGroups:
+- name: full
+  health: {cloudProviderTarget: 7, minSize: 0, maxSize: 7}
+- name: broken
+  health: {cloudProviderTarget: 1, minSize: 0, maxSize: 9}
+  scaleUp: {status: Backoff, backoffInfo: {errorMessage: out of stock}}
+- name: fine
+  health: {cloudProviderTarget: 1, minSize: 0, maxSize: 9}
+"""
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_explain_tells_what_the_autoscaler_says_of_a_pod_and_of_its_stand_ins(
+    face: Face, kubeconfig: Path, run: Any, runs: bool
+) -> None:
+    create(face, make_node("n"), make_pod("big", cpu="64"))
+    create(face, Namespace(ObjectMeta(name="bayplan-stand-ins")))
+    stand_in = make_pod(
+        "s",
+        namespace="bayplan-stand-ins",
+        labels={"bayplan.dev/stand-in-for": "x"},
+        annotations={"bayplan.dev/stand-in-pods": "default/other default/big"},
+    )
+    create(face, stand_in)
+    events = "/api/v1/namespaces/default/events"
+    at = datetime.now(UTC) - timedelta(seconds=90)
+    stamp = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    post(face, events, says("big", "max size reached", "cluster-autoscaler", stamp))
+    post(face, events, says("big", "of another program", "somebody", stamp))
+    own = says("s", "for the stand-in", "karpenter", stamp, "bayplan-stand-ins")
+    post(face, "/api/v1/namespaces/bayplan-stand-ins/events", own)
+    status = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "cluster-autoscaler-status", "namespace": "kube-system"},
+        "data": {"status": STATUS},
+    }
+    post(face, "/api/v1/namespaces/kube-system/configmaps", status)
+    if runs:
+        run().until("not placed")
+    told = bayplan("explain", "default/big", "--kubeconfig", kubeconfig)
+    _, _, said = told.stdout.partition("\nAutoscaler\n")
+    lines = [line.strip() for line in said.splitlines()]
+    assert sorted(line.rpartition(",")[0] or line for line in lines) == [
+        "cluster-autoscaler: max size reached",
+        "karpenter: for the stand-in",
+        "node group broken is tried again later: out of stock",
+        "node group full is at its maximum of 7",
+    ]
+    plain = bayplan("explain", "default/big", "--kubeconfig", kubeconfig, "-o", "json")
+    assert len(json.loads(plain.stdout)["autoscaler"]) == 4
 
 
 def test_explain_asks_the_scheduler_that_runs(face: Face, kubeconfig: Path, run: Any) -> None:

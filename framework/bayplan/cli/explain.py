@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Container, Sequence
+import time
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +116,7 @@ def _explain(
     reply = _ask(wanted, config, kubeconfig, context, output)
     # What a scheduler answers has no prices.
     if reply.text is not None and prices is None:
-        answer = json.dumps(json.loads(reply.text), indent=2) if output == "json" else reply.text
-        click.echo(answer.rstrip("\n"))
+        _print_reply(reply.text, wanted, config, kubeconfig, context, output)
         return
     loaded = profiles(config, plugins_dir, reply.leases)
     _explain_simulated(wanted, loaded, until, kubeconfig, context, output, prices)
@@ -143,6 +144,44 @@ def _ask(
     return reply
 
 
+def _print_reply(
+    text: str,
+    wanted: Target,
+    config: Path | None,
+    kubeconfig: Path | None,
+    context: str,
+    output: str,
+) -> None:
+    """Print what the scheduler answers, and what an autoscaler says of the pod."""
+    plain = text if output == "json" else _ask(wanted, config, kubeconfig, context, "json").text
+    about = json.loads(plain) if plain is not None else {}
+    said: Sequence[str] = ()
+    if about.get("state") == "Pending":
+        said = _autoscaler(about["pod"], kubeconfig, context)
+    if output == "json":
+        click.echo(json.dumps(_with_lines(about, said), indent=2))
+        return
+    click.echo(text.rstrip("\n"))
+    _print_autoscaler(said)
+
+
+def _autoscaler(pod: str, kubeconfig: Path | None, context: str) -> Sequence[str]:
+    from bayplan.live.autoscaler import read_autoscaler
+
+    return asyncio.run(read_autoscaler(kubeconfig, context, pod, time.time()))
+
+
+def _with_lines(about: dict[str, Any], said: Sequence[str]) -> dict[str, Any]:
+    return {**about, "autoscaler": list(said)} if said else about
+
+
+def _print_autoscaler(said: Sequence[str]) -> None:
+    if said:
+        click.echo("\nAutoscaler")
+    for line in said:
+        click.echo(f"  {line}")
+
+
 def _explain_simulated(
     wanted: Target,
     loaded: ProfileSet,
@@ -165,7 +204,8 @@ def _explain_simulated(
     whose = "; every pod is placed, as no scheduler of bayplan has led here yet"
     whose = whose if loaded.any_scheduler else ""
     head = f"Simulated: what bayplan would do with the cluster as it is now{whose}:"
-    _print(simulation, wanted, output, head, prices, placed)
+    said = partial(_autoscaler, kubeconfig=kubeconfig, context=context)
+    _print(simulation, wanted, output, head, prices, placed, said)
 
 
 def _print(
@@ -175,8 +215,13 @@ def _print(
     head: str = "",
     prices: PriceList | None = None,
     placed: Container[str] | None = None,
+    said: Callable[[str], Sequence[str]] | None = None,
 ) -> None:
-    """Print the explanation of a simulation; ``placed`` are the pods that really have a node."""
+    """Print the explanation of a simulation.
+
+    :param placed: the pods that really have a node.
+    :param said: returns what an autoscaler says of a pod.
+    """
     from bayplan.api import Pod
     from bayplan.cli import render
     from bayplan.explain.explanation import explain, explain_job
@@ -213,12 +258,14 @@ def _print(
     for note in simulation.problems():
         if note not in about.unread:
             click.echo(f"note: {note}", err=True)
+    lines = said(about.pod) if said is not None and about.state == "Pending" else ()
     if output == "json":
-        click.echo(json.dumps(about.as_json(), indent=2))
+        click.echo(json.dumps(_with_lines(about.as_json(), lines), indent=2))
         return
     if head:
         click.echo(head)
     print_explanation(render.stdout(), about)
+    _print_autoscaler(lines)
 
 
 def _cost(pods: Sequence[Pod], simulation: Simulation, prices: PriceList) -> str:

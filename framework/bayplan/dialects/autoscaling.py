@@ -18,6 +18,7 @@ __all__ = [
     "SAFE_TO_EVICT",
     "STAND_IN_LABEL",
     "STAND_IN_NAMESPACE",
+    "STAND_IN_PODS",
     "consumed_request",
     "consuming",
     "is_stand_in",
@@ -34,6 +35,8 @@ LEAVING_TAINTS = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted")
 """On nodes that an autoscaler has decided to remove."""
 STAND_IN_LABEL = "bayplan.dev/stand-in-for"
 """On a stand-in: a code of the unit whose nodes it asks for."""
+STAND_IN_PODS = "bayplan.dev/stand-in-pods"
+"""On a stand-in: the pods that it asks for, ``namespace/name`` with spaces between."""
 STAND_IN_NAMESPACE = "bayplan-stand-ins"
 
 

@@ -17,15 +17,13 @@ from bayplan import Handle
 from bayplan.api import ObjectMeta, Pod, PodCondition
 from bayplan.api.pod import PodSpec
 from bayplan.cluster.protocol import CreateObject, DeleteObject, PatchFields, PatchPodStatus
-from bayplan.dialects.autoscaling import STAND_IN_LABEL, STAND_IN_NAMESPACE
+from bayplan.dialects.autoscaling import STAND_IN_LABEL, STAND_IN_NAMESPACE, STAND_IN_PODS
 from bayplan.errors import ClusterError
 from bayplan.plugin.decision import NODES_LACK
 from bayplan_plugins.autoscaling.visible import VisiblePod, code_of
 
 __all__ = ["STAND_IN_FIELDS", "StandIns"]
 
-_PODS = "bayplan.dev/stand-in-pods"
-"""The pods that a stand-in asks for, ``namespace/name`` with spaces between."""
 _PODS_POINTER = "/metadata/annotations/bayplan.dev~1stand-in-pods"
 _SHARE = "bayplan.dev/stand-in-shares"
 """The part of its GPU that they need."""
@@ -148,7 +146,7 @@ class StandIns:
             name=made.name,
             namespace=STAND_IN_NAMESPACE,
             labels={STAND_IN_LABEL: one.together or code_of(one.pod.key)},
-            annotations={_PODS: one.pod.key, _SHARE: _shares_text(made), _KIND: kind},
+            annotations={STAND_IN_PODS: one.pod.key, _SHARE: _shares_text(made), _KIND: kind},
         )
         pod = Pod(meta, one.full_spec())
         self._handle.submit(
@@ -249,7 +247,7 @@ def _shares_text(one: _StandIn) -> str:
 def _read(pod: Pod) -> _StandIn:
     """Return a stand-in as its object describes it; one that cannot be read is for no pod."""
     said = pod.metadata.annotations
-    keys, texts = said.get(_PODS, "").split(), said.get(_SHARE, "").split()
+    keys, texts = said.get(STAND_IN_PODS, "").split(), said.get(_SHARE, "").split()
     try:
         shares = dict(zip(keys, map(float, texts), strict=True))
     except ValueError:
