@@ -248,11 +248,12 @@ class NodeRequest:
 
     ``text`` is a sentence for the pods' condition; "" leaves it to the condition to ask. ``again``
     is when the hook is to be called again though nothing has changed, in the scheduler's seconds;
-    None for never.
+    None for never. With ``follows`` it is called after every change of an object.
     """
 
     text: str
     again: float | None = None
+    follows: bool = False
 
 
 class StateKey(Generic[T]):

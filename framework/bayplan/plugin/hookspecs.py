@@ -203,8 +203,8 @@ def request_nodes(unit: Unit, decision: Decision | None) -> NodeRequest | None:
 
     Autoscalers add nodes for pods whose condition says Unschedulable. With an answer the pods get
     another reason, which autoscalers skip, and its text. Called when a unit that was refused lacks
-    nodes, and again after changes while it has an answer; with None for ``decision`` when something
-    else holds it back now, and when it left the queue.
+    nodes, and again as the answer says; with None for ``decision`` once a unit with an answer is
+    held back by something else, or has left the queue.
     """
 
 

@@ -82,6 +82,8 @@ class NodeDemand:
         """The units whose nodes plugins ask for, by key."""
         self._again: dict[str, float] = {}
         """When plugins are to be asked again about these, in seconds."""
+        self._following: set[str] = set()
+        """The units that plugins are asked about again after every change."""
         self._seen_by_plugins = -1
         self._unrecorded: dict[str, Decision] = {}
         """What refused units that do not know it yet, by key."""
@@ -143,6 +145,7 @@ class NodeDemand:
         profile = self._state.profiles.of(one.unit.pods[0].pod)
         calls = profile.runtime["request_nodes"] if profile is not None else ()
         self._again.pop(key, None)
+        self._following.discard(key)
         if not calls or (not lacks and key not in self._answered):
             return None
         answer: NodeRequest | None = None
@@ -157,25 +160,30 @@ class NodeDemand:
         self._answered[key] = one
         if answer.again is not None:
             self._again[key] = answer.again
+        if answer.follows:
+            self._following.add(key)
         return answer
 
     def ask_again(self) -> bool:
         """Ask plugins again after changes, and when they wanted it; tell whether there was any."""
         state = self._state
+        if not self._answered:
+            return False
         changed, self._seen_by_plugins = state.events != self._seen_by_plugins, state.events
-        keys = list(self._answered) if changed else []
-        keys += [key for key, at in self._again.items() if at <= state.now]
-        for key in dict.fromkeys(keys):
-            one = self._answered[key]
-            queued = state.queue.units.get(key)
-            if queued is None or not queued.pods:
-                self._ask(one, lacks=False)
+        units = state.queue.units
+        held = [k for k in self._answered if not _is_tried(units.get(k))] if changed else []
+        for key in held:
+            queued = units.get(key)
+            if queued is None or queued.place is not Place.IN_FLIGHT:
+                self._ask(self._answered[key], lacks=False)
                 self._answered.pop(key, None)
-            elif queued.place not in (Place.GATED, Place.IN_FLIGHT):
-                self._report(replace(one, queued=queued, unit=state.unit(queued)))
-            elif queued.place is Place.GATED:
-                self._ask(one, lacks=False)
-        return bool(keys)
+        due = [key for key, at in self._again.items() if at <= state.now]
+        keys = dict.fromkeys((*due, *(sorted(self._following) if changed else ())))
+        for key in keys:
+            queued = units.get(key)
+            if queued is not None and _is_tried(queued):
+                self._report(replace(self._answered[key], queued=queued, unit=state.unit(queued)))
+        return bool(held or keys)
 
     def next_time(self) -> float | None:
         """Return when a plugin wants to be asked again, in seconds; None for never."""
@@ -291,6 +299,13 @@ class NodeDemand:
             self._state.recorder.plugin_failed(unit.pods[0], exc)
             return ""
         return refused.reason if refused is not None and not refused.more_nodes else ""
+
+
+def _is_tried(queued: QueuedUnit | None) -> bool:
+    """Tell whether a unit waits in the queue to be tried, with nothing else to hold it back."""
+    if queued is None or not queued.pods:
+        return False
+    return queued.place not in (Place.GATED, Place.IN_FLIGHT)
 
 
 def _with_text(decision: Decision, text: str) -> Decision:

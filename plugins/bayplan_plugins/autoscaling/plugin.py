@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from pydantic import Field
@@ -44,7 +45,7 @@ from bayplan.dialects.autoscaling import (
 from bayplan.plugin.decision import Decision
 from bayplan_plugins.autoscaling.requests import GangRequests
 from bayplan_plugins.autoscaling.stand_ins import StandIns
-from bayplan_plugins.autoscaling.visible import VisiblePods
+from bayplan_plugins.autoscaling.visible import VisiblePod, VisiblePods
 
 __all__ = ["Autoscaling", "AutoscalingArgs"]
 
@@ -93,8 +94,9 @@ class Autoscaling(Plugin[AutoscalingArgs]):
     def __init__(self, args: AutoscalingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._visible = VisiblePods(handle, args.gpu_resource)
-        self._stand_ins = StandIns(handle)
-        self._requests = GangRequests(handle, args.parameters)
+        # All profiles have the same ones: what one makes is no leftover for another.
+        self._stand_ins = handle.snapshot.shared(StandIns, lambda _: StandIns(handle))
+        self._requests = handle.snapshot.shared(GangRequests, lambda _: GangRequests(handle))
         self._asking: dict[str, _Asking] = {}
         self._unprotected = args.protect_gangs
 
@@ -107,20 +109,35 @@ class Autoscaling(Plugin[AutoscalingArgs]):
             self._drop(unit.key)
             return None
         used = consumed_request(unit.pods[0].annotations)
-        if used and not self._requests.owns(used, unit.pods[0].namespace):
+        if used and self._requests.is_of_another(used, unit.pods[0].namespace):
             return NodeRequest(f"Its nodes are those of ProvisioningRequest {used}.")
-        asking = self._asking.setdefault(unit.key, _Asking(self.handle.now))
-        self._forget_pods(asking, unit)
-        visible = self._visible.of(unit)
         class_name = self._class(unit)
         if class_name:
-            pods = visible or self._visible.as_they_are(unit.pods)
-            return self._requests.ask(unit, pods, class_name)
+            pods = partial(self._seen, unit)
+            return self._requests.ask(unit, pods, class_name, self.args.parameters)
+        if unit.gang is None and not self.args.stand_ins:
+            return None
+        asking = self._asking.setdefault(unit.key, _Asking(self.handle.now))
+        self._forget_pods(asking, unit)
         given_up = self._given_up(unit, asking)
         if given_up is not None:
             return given_up
+        # What names a request that is gone is overlooked by autoscalers.
+        visible = self._seen(unit) if used else self._visible.of(unit)
+        if visible is None and unit.gang is None:
+            self._drop(unit.key)
+            return None
+        return self._asked(unit, asking, visible if self.args.stand_ins else None)
+
+    def _seen(self, unit: Unit) -> list[VisiblePod]:
+        """Return all pods of a unit as autoscalers have to see them."""
+        return self._visible.of(unit) or self._visible.as_they_are(unit.pods)
+
+    def _asked(self, unit: Unit, asking: _Asking, visible: list[VisiblePod] | None) -> NodeRequest:
+        """Ask by stand-ins; without any the condition of the pods asks."""
         again = asking.since + self.args.give_up_after if unit.gang is not None else None
-        if visible is None or not self.args.stand_ins:
+        if visible is None:
+            self._stand_ins.drop(asking.pods)
             return NodeRequest("", again)
         count = self._stand_ins.ask(visible)
         if self._stand_ins.problem:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -13,7 +15,7 @@ from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.api.times import seconds_of
 from bayplan.cluster.protocol import PatchFields
 from bayplan.dialects.autoscaling import STAND_IN_LABEL, consumed_request, consuming
-from bayplan_plugins.autoscaling.visible import VisiblePod
+from bayplan_plugins.autoscaling.visible import VisiblePod, code_of
 from bayplan_plugins.shared.provisioning import (
     Attempt,
     AttemptState,
@@ -29,7 +31,8 @@ __all__ = ["GangRequests"]
 
 _UNIT = "bayplan.dev/unit"
 """On a request: the key of the unit that it is for."""
-_SUFFIX = "nodes"
+_NO_NAME = re.compile(r"[^a-z0-9.-]+")
+_CODE = 5
 _GRACE = 10.0
 _FIRST_WAIT, _LONGEST_WAIT = 60.0, 1800.0
 _LOST = (AttemptState.FAILED, AttemptState.REVOKED, AttemptState.EXPIRED)
@@ -43,9 +46,8 @@ _SAYS = {
 class GangRequests:
     """The ProvisioningRequests of units that wait for nodes."""
 
-    def __init__(self, handle: Handle, parameters: Mapping[str, str]) -> None:
+    def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._parameters = parameters
         self._attempts = ProvisioningAttempts(handle)
         self._asked: dict[str, str] = {}
         """The key of what was asked for, by unit."""
@@ -53,24 +55,34 @@ class GangRequests:
         """The request that each pod was told of, by the pod's uid."""
         self._began: float | None = None
 
-    def ask(self, unit: Unit, pods: Sequence[VisiblePod], class_name: str) -> NodeRequest:
-        """Ask for the nodes of a unit; return how far that is."""
-        capacity = self._capacity(unit, pods, class_name)
-        self._asked[unit.key] = capacity.key
-        attempt = self._attempts.latest(capacity.key)
+    def ask(
+        self,
+        unit: Unit,
+        pods: Callable[[], Sequence[VisiblePod]],
+        class_name: str,
+        parameters: Mapping[str, str],
+    ) -> NodeRequest:
+        """Ask for the nodes of a unit; return how far that is.
+
+        :param pods: returns what its pods need, where something is to be asked for.
+        """
+        capacity = partial(self._capacity, unit, pods, class_name, parameters)
+        key = f"{unit.pods[0].namespace}/{_name(unit)}"
+        self._asked[unit.key] = key
+        attempt = self._attempts.latest(key)
         if attempt is None:
-            self._attempts.ask(capacity, 1)
-            return NodeRequest(f"ProvisioningRequest {capacity.name}-1 asks for its nodes.")
+            self._attempts.ask(capacity(), 1)
+            return _follow(f"ProvisioningRequest {_name(unit)}-1 asks for its nodes.")
         if attempt.state in _LOST:
             return self._lost(capacity, attempt)
         self._tell_pods(unit.pods, attempt, class_name)
         name = attempt.name
         if attempt.state is AttemptState.PROVISIONED:
-            return NodeRequest(f"ProvisioningRequest {name} is provisioned: its nodes are coming.")
+            return _follow(f"ProvisioningRequest {name} is provisioned: its nodes are coming.")
         said = f": {attempt.message}" if attempt.message else "."
-        return NodeRequest(f"ProvisioningRequest {name} asks for its nodes{said}")
+        return _follow(f"ProvisioningRequest {name} asks for its nodes{said}")
 
-    def _lost(self, capacity: Capacity, attempt: Attempt) -> NodeRequest:
+    def _lost(self, capacity: Callable[[], Capacity], attempt: Attempt) -> NodeRequest:
         """Try again once the backoff of an attempt that came to nothing is over."""
         wait = min(_FIRST_WAIT * 2 ** min(attempt.number - 1, 10), _LONGEST_WAIT)
         left = seconds_of(attempt.since) + wait - self._handle.unix_time
@@ -79,25 +91,31 @@ class GangRequests:
         if left > 0:
             again = self._handle.now + left
             text = f"{what}; it is tried again after {wait:.0f} s."
-            return NodeRequest(text, again)
-        self._attempts.ask(capacity, attempt.number + 1)
-        return NodeRequest(f"{what}; {capacity.name}-{attempt.number + 1} asks for its nodes.")
+            return NodeRequest(text, again, follows=True)
+        wanted, number = capacity(), attempt.number + 1
+        self._attempts.ask(wanted, number)
+        self._attempts.withdraw(attempt)
+        return _follow(f"{what}; {wanted.name}-{number} asks for its nodes.")
 
-    def _capacity(self, unit: Unit, pods: Sequence[VisiblePod], class_name: str) -> Capacity:
+    @staticmethod
+    def _capacity(
+        unit: Unit,
+        pods: Callable[[], Sequence[VisiblePod]],
+        class_name: str,
+        parameters: Mapping[str, str],
+    ) -> Capacity:
         first = unit.pods[0]
         sets = [
             CapacityOf((f"set-{index}",), _template(one), 1)
-            for index, one in enumerate(pods[: unit.min_placed])
+            for index, one in enumerate(list(pods())[: unit.min_placed])
         ]
-        _, _, name = unit.key.partition("/")
-        owner = owner_of_pods(first.pod)
         return Capacity(
             first.namespace,
-            limited_name(name.replace(":", "-").lower(), _SUFFIX),
+            _name(unit),
             merged_sets(sets, None),
             class_name,
-            dict(self._parameters),
-            owner,
+            dict(parameters),
+            owner_of_pods(first.pod),
             {_UNIT: unit.key},
         )
 
@@ -124,10 +142,10 @@ class GangRequests:
         for attempt in list(self._attempts.all(key)) if key is not None else ():
             self._attempts.withdraw(attempt)
 
-    def owns(self, name: str, namespace: str) -> bool:
-        """Tell whether a request, by name, is one of these."""
+    def is_of_another(self, name: str, namespace: str) -> bool:
+        """Tell whether a request, by name, is there and is none of these."""
         request = self._handle.snapshot.objects(ProvisioningRequest).get(f"{namespace}/{name}")
-        return request is not None and _UNIT in request.metadata.annotations
+        return request is not None and _UNIT not in request.metadata.annotations
 
     def sweep(self) -> float | None:
         """Withdraw what an earlier process left; return when to look again, in seconds."""
@@ -151,6 +169,21 @@ class GangRequests:
         unit = request.metadata.annotations.get(_UNIT)
         going = request.metadata.deletion_timestamp is not None
         return unit is not None and unit not in self._asked and not going
+
+
+def _name(unit: Unit) -> str:
+    """Return the name of a unit's requests without the attempt.
+
+    What is left out of the unit's key, and whether it is a gang, is in a code.
+    """
+    _, _, name = unit.key.partition("/")
+    plain = _NO_NAME.sub("-", name.lower()).strip("-.") or "unit"
+    kind = "gang" if unit.gang is not None else "pod"
+    return limited_name(plain, code_of(f"{kind} {unit.key}")[:_CODE])
+
+
+def _follow(text: str) -> NodeRequest:
+    return NodeRequest(text, follows=True)
 
 
 def _template(one: VisiblePod) -> dict[str, object]:

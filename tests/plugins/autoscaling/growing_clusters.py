@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.dialects.autoscaling import is_stand_in
+from bayplan.profiles.loading import load_profiles
 from bayplan.simulation.autoscaler import Autoscaler
 from bayplan.simulation.node_groups import NodeGroup, NodeGroups
 from bayplan.testing import Cluster, make_node
@@ -29,10 +31,19 @@ def group(
 class Growing:
     """A cluster whose nodes come from groups."""
 
-    def __init__(self, *groups: NodeGroup, plugins: dict[Any, Any] | None = None, **args: Any):
+    def __init__(
+        self,
+        *groups: NodeGroup,
+        plugins: dict[Any, Any] | None = None,
+        profiles: Path | None = None,
+        **args: Any,
+    ) -> None:
         self.groups = groups
         self._plugins = {"Autoscaling": args, "GPUSharing": {}, **(plugins or {})}
-        self.cluster = Cluster((), plugins=self._plugins)
+        if profiles is not None:
+            self.cluster = Cluster((), profiles=load_profiles(profiles))
+        else:
+            self.cluster = Cluster((), plugins=self._plugins)
         self._start()
 
     def _start(self) -> None:

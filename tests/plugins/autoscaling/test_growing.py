@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.plugins.autoscaling.growing_clusters import ATOMIC, Growing, group
 from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
 
@@ -45,7 +47,10 @@ def test_a_gang_that_is_too_large_for_any_group_buys_nothing_and_says_why() -> N
     world.passes(300)
     assert world.bought() == 0
     assert set(world.reasons().values()) == {NOT_READY}
-    assert "ProvisioningRequest g-nodes-1 asks for its nodes" in world.cluster.message("g-0")
+    (request,) = world.cluster.api.list(ProvisioningRequest)
+    name = request.metadata.name
+    assert name.startswith("g-")
+    assert f"ProvisioningRequest {name} asks for its nodes" in world.cluster.message("g-0")
     assert "no group can hold all of its pods" in world.cluster.message("g-0")
 
 
@@ -77,8 +82,7 @@ def test_a_request_that_expires_is_tried_again_later() -> None:
     # Nodes that nobody may use: what was booked is of no use, and expires.
     world.add(make_gang("g", 2), *members("g", 2, spec={"nodeSelector": {"kept": "free"}}))
     world.passes(100)
-    requests = world.cluster.api.list(ProvisioningRequest)
-    assert [one.metadata.name for one in requests] == ["g-nodes-1"]
+    assert len(world.cluster.api.list(ProvisioningRequest)) == 1
     assert world.bought() == 0
 
 
@@ -90,8 +94,8 @@ def test_a_request_whose_booking_ends_too_early_is_made_again() -> None:
     world.passes(640)
     assert "was booked for too short" in world.cluster.message("g-0")
     world.passes(70)
-    names = sorted(one.metadata.name for one in world.cluster.api.list(ProvisioningRequest))
-    assert names == ["g-nodes-1", "g-nodes-2"]
+    names = [one.metadata.name for one in world.cluster.api.list(ProvisioningRequest)]
+    assert [name.rpartition("-")[2] for name in names] == ["2"]
     world.passes(400)
     assert (world.bought(), len(world.on_nodes())) == (2, 2)
 
@@ -137,6 +141,34 @@ def test_a_job_beyond_its_kueue_quota_buys_nothing() -> None:
     world.add(flavor("f"), quota, local_queue("lq", "cq"), *pods)
     world.passes(300)
     assert world.bought() <= 1
+
+
+@pytest.mark.parametrize("class_name", ["", ATOMIC])
+def test_two_profiles_do_not_take_each_other_s_stand_ins_or_requests(
+    tmp_path: Path, class_name: str
+) -> None:
+    enabled = {"multiPoint": {"enabled": [{"name": "Autoscaling"}]}}
+    config = [{"name": "Autoscaling", "args": {"provisioningClass": class_name}}]
+    names = ("one", "two")
+    profiles = [
+        {"schedulerName": name, "plugins": enabled, "pluginConfig": config} for name in names
+    ]
+    kind = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+    }
+    path = tmp_path / "profiles.yaml"
+    path.write_text(yaml.safe_dump({**kind, "profiles": profiles}))
+    world = Growing(group(gpu=1, **{"nvidia.com/gpu.memory": "80000"}), profiles=path)
+    for name in names:
+        spec = {"schedulerName": name}
+        world.add(half(f"h-{name}", spec=spec), make_gang(f"g-{name}", 1))
+        world.add(*members(f"g-{name}", 1, gpu=1, spec=spec))
+    world.passes(25)
+    found = len(world.stand_ins()), len(world.cluster.api.list(ProvisioningRequest))
+    assert found == ((1, 2) if class_name else (1, 0))
+    world.passes(30)
+    assert world.bought() == 3
 
 
 # What autoscalers cannot see -------------------------------------------------------------------
