@@ -29,7 +29,8 @@ _SHARE = "bayplan.dev/stand-in-shares"
 """The part of its GPU that they need."""
 _GRACE = 10.0
 """Seconds after the start in which a stand-in may be found again by the unit that it is for."""
-_LONGEST = 63
+_WHOLE, _FULL = 1.0 + 1e-9, 1.0 - 1e-9
+"""One GPU, as sums of parts of it may come out."""
 STAND_IN_FIELDS: dict[str, Any] = {
     "/spec/automountServiceAccountToken": False,
     "/spec/enableServiceLinks": False,
@@ -73,6 +74,8 @@ class StandIns:
         self._known: dict[str, _StandIn] = {}
         self._of_pod: dict[str, str] = {}
         """The name of the stand-in of each pod, by the pod's key."""
+        self._open: dict[str, dict[str, None]] = {}
+        """By kind, the names of those whose GPU has something left."""
         self._claimed: set[str] = set()
         """The pods that have asked since the start."""
         self._began: float | None = None
@@ -88,6 +91,7 @@ class StandIns:
         one = self._known.get(new.metadata.name)
         if one is None:
             one = self._known[new.metadata.name] = _read(new)
+            self._note_room(one)
             for key in one.shares:
                 self._of_pod.setdefault(key, one.name)
         one.uid = new.metadata.uid
@@ -99,6 +103,8 @@ class StandIns:
 
     def _gone(self, name: str) -> None:
         one = self._known.pop(name, None)
+        if one is not None:
+            self._note_room(one)
         for key in one.shares if one is not None else ():
             if self._of_pod.get(key) == name:
                 del self._of_pod[key]
@@ -124,23 +130,31 @@ class StandIns:
         shared = self._with_room(kind, one.share) if one.share else None
         if shared is not None:
             shared.shares[key] = one.share
+            self._note_room(shared)
             self._of_pod[key] = shared.name
             self._write_pods(shared)
             return shared.name
         return self._make(one, kind)
 
     def _with_room(self, kind: str, share: float) -> _StandIn | None:
-        found = (
-            one
-            for one in self._known.values()
-            if one.kind == kind and one.used + share <= 1.0 + 1e-9
-        )
-        return next(found, None)
+        open_ = (self._known[name] for name in self._open.get(kind, ()))
+        return next((one for one in open_ if one.used + share <= _WHOLE), None)
+
+    def _note_room(self, one: _StandIn) -> None:
+        """Note whether the GPU of a stand-in has something left."""
+        if one.name in self._known and one.shares and one.used < _FULL:
+            self._open.setdefault(one.kind, {})[one.name] = None
+            return
+        names = self._open.get(one.kind, {})
+        names.pop(one.name, None)
+        if not names:
+            self._open.pop(one.kind, None)
 
     def _make(self, one: VisiblePod, kind: str) -> str:
         code = hashlib.sha256(f"{one.pod.uid} {kind}".encode()).hexdigest()[:16]
         made = _StandIn(f"stand-in-{code}", kind, {one.pod.key: one.share or 1.0})
         self._known[made.name] = made
+        self._note_room(made)
         self._of_pod[one.pod.key] = made.name
         meta = ObjectMeta(
             name=made.name,
@@ -181,9 +195,11 @@ class StandIns:
             return None
         known.shares.pop(pod, None)
         if known.shares:
+            self._note_room(known)
             self._write_pods(known)
             return None
         self._known.pop(known.name)
+        self._note_room(known)
         return DeleteObject(Pod, known.key, known.uid)
 
     def drop(self, pods: Iterable[str]) -> None:
@@ -198,9 +214,11 @@ class StandIns:
         one.shares.pop(key, None)
         self._of_pod.pop(key, None)
         if one.shares:
+            self._note_room(one)
             self._write_pods(one)
             return
         self._known.pop(one.name, None)
+        self._note_room(one)
         self._handle.submit(DeleteObject(Pod, one.key, one.uid))
 
     def sweep(self) -> float | None:

@@ -118,6 +118,8 @@ class VisiblePods:
         self._ledger = handle.snapshot.shared(GpuLedger, GpuLedger)
         self._kai = GpuSizes(handle.snapshot)
         self._networks = Networks.of(handle.snapshot)
+        self._smallest: tuple[object, int] = (None, 0)
+        """The memory of the smallest GPU, and what it was read from."""
 
     def of(self, unit: Unit) -> list[VisiblePod] | None:
         """Return what autoscalers have to see of a unit; None if its pods say it themselves.
@@ -176,9 +178,12 @@ class VisiblePods:
 
     def _memory(self) -> int:
         """Return the memory of the smallest GPU that any node is known to have, in bytes."""
-        names = self._handle.snapshot.nodes.names
-        sizes = (gpu.memory for name in names for gpu in self._ledger.gpus(name) if gpu.memory)
-        return min(sizes, default=0)
+        table = self._handle.snapshot.nodes
+        at = table.epoch, table.node_version
+        if self._smallest[0] != at:
+            gpus = (gpu for name in table.names for gpu in self._ledger.gpus(name))
+            self._smallest = at, min((gpu.memory for gpu in gpus if gpu.memory), default=0)
+        return self._smallest[1]
 
     # Domains -----------------------------------------------------------------------------------
 
