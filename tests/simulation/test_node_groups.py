@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from tests.paths import ROOT
 
 from bayplan.api import ApiObject, Node
 from bayplan.api.objects import decode_part
@@ -226,3 +227,8 @@ def test_the_command_shows_what_each_group_costs(tmp_path: Path) -> None:
     found = json.loads(plain.output)["autoscaling"]
     assert found["cost"] == "4.10"
     assert [one["change"] for one in found["nodes"]] == ["bought", "ready", "removed"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "node-groups").iterdir()))
+def test_the_files_of_configs_can_be_used(path: Path) -> None:
+    assert load_node_groups(path).groups

@@ -311,9 +311,12 @@ def _is_tried(queued: QueuedUnit | None) -> bool:
 def _with_text(decision: Decision, text: str) -> Decision:
     """Return a decision with a sentence more for each pod that has none of its own to say."""
     if decision.message:
-        return replace(decision, message=f"{decision.message} {text}")
-    pods = {
-        key: replace(pod, message=f"{pod.message} {text}".strip())
-        for key, pod in decision.pods.items()
-    }
+        return replace(decision, message=_joined(decision.message, text))
+    pods = {key: replace(p, message=_joined(p.message, text)) for key, p in decision.pods.items()}
     return replace(decision, pods=pods)
+
+
+def _joined(before: str, text: str) -> str:
+    """Return two sentences; kube-scheduler's may have no full stop."""
+    end = "." if before and before[-1] not in ".?!" else ""
+    return f"{before}{end} {text}".strip()
