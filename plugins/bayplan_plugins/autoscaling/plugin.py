@@ -43,6 +43,7 @@ from bayplan.dialects.autoscaling import (
     consumed_request,
 )
 from bayplan.plugin.decision import Decision
+from bayplan_plugins.autoscaling.arrivals import Arrivals
 from bayplan_plugins.autoscaling.requests import GangRequests
 from bayplan_plugins.autoscaling.stand_ins import StandIns
 from bayplan_plugins.autoscaling.visible import VisiblePod, VisiblePods
@@ -50,6 +51,7 @@ from bayplan_plugins.autoscaling.visible import VisiblePod, VisiblePods
 __all__ = ["Autoscaling", "AutoscalingArgs"]
 
 _LEAVING = "node(s) are being removed by an autoscaler"
+_KEPT = "node(s) are kept for a gang until all of its nodes are there"
 _PROTECTED = "bayplan.dev/protected-from-autoscalers"
 """On a pod whose other annotations of this kind are bayplan's."""
 _OF_NODES = ("DaemonSet", "Node")
@@ -88,8 +90,13 @@ class Autoscaling(Plugin[AutoscalingArgs]):
     """Ask autoscalers for the nodes that jobs need, and keep them off those that run."""
 
     Args = AutoscalingArgs
-    reads = Reads.NODE
-    requeue_on = ClusterEvent.NODE_TAINTS | ClusterEvent.NODE_ADDED
+    reads = Reads.CLUSTER
+    requeue_on = (
+        ClusterEvent.NODE_TAINTS
+        | ClusterEvent.NODE_ADDED
+        | ClusterEvent.POD_PLACED
+        | ClusterEvent.OBJECT_CHANGED
+    )
 
     def __init__(self, args: AutoscalingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -97,8 +104,11 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         # All profiles have the same ones: what one makes is no leftover for another.
         self._stand_ins = handle.snapshot.shared(StandIns, lambda _: StandIns(handle))
         self._requests = handle.snapshot.shared(GangRequests, lambda _: GangRequests(handle))
+        self._arrivals = handle.snapshot.shared(Arrivals, lambda _: Arrivals(handle))
         self._asking: dict[str, _Asking] = {}
         self._unprotected = args.protect_gangs
+        self._released = False
+        """Whether nodes that were kept for a gang may be had by others since the last look."""
 
     # Nodes that come -----------------------------------------------------------------------------
 
@@ -113,6 +123,7 @@ class Autoscaling(Plugin[AutoscalingArgs]):
             return NodeRequest(f"Its nodes are those of ProvisioningRequest {used}.")
         class_name = self._class(unit)
         if class_name:
+            self._keep(unit, self._asking.setdefault(unit.key, _Asking(self.handle.now)))
             pods = partial(self._seen, unit)
             return self._requests.ask(unit, pods, class_name, self.args.parameters)
         if unit.gang is None and not self.args.stand_ins:
@@ -127,7 +138,15 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         if visible is None and unit.gang is None:
             self._drop(unit.key)
             return None
+        self._keep(unit, asking)
         return self._asked(unit, asking, visible if self.args.stand_ins else None)
+
+    def _keep(self, unit: Unit, asking: _Asking) -> None:
+        """Keep the nodes that come for a gang until the others are there, too."""
+        if unit.gang is not None:
+            until = asking.since + self.args.give_up_after
+            if self.handle.now < until:
+                self._arrivals.keep(unit, asking.since, until)
 
     def _seen(self, unit: Unit) -> list[VisiblePod]:
         """Return all pods of a unit as autoscalers have to see them."""
@@ -160,6 +179,7 @@ class Autoscaling(Plugin[AutoscalingArgs]):
             asking.since = self.handle.now
             return None
         self._stand_ins.drop(asking.pods)
+        self._released |= self._arrivals.release(unit.key)
         text = (
             f"Its nodes did not come within {self.args.give_up_after / 60:g} minutes; "
             f"it asks for them again after {self.args.retry_after / 60:g} minutes."
@@ -177,6 +197,7 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         if asking is not None:
             self._stand_ins.drop(asking.pods)
         self._requests.drop(unit)
+        self._released |= self._arrivals.release(unit)
 
     @hookimpl
     def overdue(self) -> Overdue | None:
@@ -184,8 +205,12 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         if not self._unprotected:
             self._unprotected = True
             self._unprotect()
-        times = [at for at in (self._stand_ins.sweep(), self._requests.sweep()) if at is not None]
-        return Overdue(again=min(times)) if times else None
+        self._arrivals.look()
+        released, self._released = self._released or self._arrivals.expire(), False
+        found = (self._stand_ins.sweep(), self._requests.sweep(), self._arrivals.next_time())
+        times = [at for at in found if at is not None]
+        # What was kept from others is worth another attempt.
+        return Overdue(again=min(times, default=None), waited=released)
 
     @hookimpl
     def pre_bind(self, pod: PodInfo) -> Preparation | None:
@@ -197,13 +222,18 @@ class Autoscaling(Plugin[AutoscalingArgs]):
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Keep pods off nodes that an autoscaler removes, whatever they tolerate."""
+        """Keep pods off nodes that an autoscaler removes, and off those that came for a gang."""
+        owners = pod.pod.metadata.owner_references
+        if any(one.kind in _OF_NODES for one in owners):
+            return
         leaving = [
             any(taint.key in LEAVING_TAINTS for taint in taints) for taints in nodes.taint_sets
         ]
-        owners = pod.pod.metadata.owner_references
-        if any(leaving) and not any(one.kind in _OF_NODES for one in owners):
+        if any(leaving):
             yield Reject(np.array(leaving)[nodes.taint_codes], _LEAVING, resolvable=False)
+        kept = self._arrivals.kept_from(pod, nodes.table.row_of)
+        if kept is not None:
+            yield Reject(nodes.pick(kept), _KEPT, resolvable=False)
 
     @hookimpl
     def bind(self, pod: PodInfo) -> dict[str, str] | None:

@@ -111,6 +111,44 @@ def test_a_pod_may_name_the_class_of_its_request() -> None:
     assert world.on_nodes() == {"p": "gpu-1"}
 
 
+def test_nodes_that_came_for_a_gang_are_kept_for_it_until_all_are_there() -> None:
+    world = Growing(group(most=0), giveUpAfter=600)
+    world.add(make_gang("g", 3), *members("g", 3), make_node("old", cpu="2"))
+    world.passes(10)
+    world.add(make_node("new-1", gpu=8), make_node("new-2", gpu=8))
+    world.add(make_pod("small", gpu=1), make_pod("urgent", gpu=8, priority=5))
+    world.passes(20)
+    assert world.on_nodes().keys() == {"urgent"}
+    assert "kept for a gang" in world.cluster.message("small")
+    world.cluster.remove("urgent")
+    world.add(make_node("new-3", gpu=8))
+    world.passes(20)
+    assert world.on_nodes().keys() == {"g-0", "g-1", "g-2"}
+    world.add(make_node("new-4", gpu=8))
+    world.passes(20)
+    assert world.on_nodes()["small"] == "new-4"
+
+
+def test_what_is_kept_for_a_gang_is_given_up_after_a_while() -> None:
+    world = Growing(group(most=0), giveUpAfter=600)
+    world.add(make_gang("g", 3), *members("g", 3), make_node("old", cpu="2"))
+    world.passes(10)
+    world.add(make_node("new-1", gpu=8), make_pod("small", gpu=1))
+    world.passes(300)
+    assert world.on_nodes() == {}
+    world.passes(320)
+    assert world.on_nodes() == {"small": "new-1"}
+
+
+def test_old_nodes_are_kept_for_nobody() -> None:
+    world = Growing(group(most=0))
+    world.add(make_node("old", gpu=8), make_gang("g", 2), *members("g", 2))
+    world.passes(10)
+    world.add(make_pod("small", gpu=1))
+    world.passes(10)
+    assert world.on_nodes() == {"small": "old"}
+
+
 # Queues ----------------------------------------------------------------------------------------
 
 
