@@ -16,6 +16,7 @@ from bayplan.api import ApiObject, Node
 from bayplan.api.objects import decode_part
 from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.api.workloads import StoredPodTemplate
+from bayplan.cli.explain import command as explain
 from bayplan.cli.simulate import command
 from bayplan.errors import InputError
 from bayplan.profiles.loading import default_profiles
@@ -232,3 +233,29 @@ def test_the_command_shows_what_each_group_costs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "node-groups").iterdir()))
 def test_the_files_of_configs_can_be_used(path: Path) -> None:
     assert load_node_groups(path).groups
+
+
+def explained(*arguments: str) -> str:
+    done = CliRunner().invoke(explain, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_explain_says_which_nodes_would_help(tmp_path: Path) -> None:
+    configs = ROOT / "configs"
+    profile = tmp_path / "profile.yaml"
+    plugins = {"multiPoint": {"enabled": [{"name": "Autoscaling"}]}}
+    kind = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+    }
+    profile.write_text(yaml.safe_dump({**kind, "profiles": [{"plugins": plugins}]}))
+    own = ("-f", str(configs / "examples" / "growing"), "--config", str(profile))
+    groups = ("--node-groups", str(configs / "node-groups" / "gpus.yaml"))
+    said = explained("podgroup/train", *own, *groups, "--until", "1m")
+    assert "would run with 4 more nodes of gpu-a or 4 more nodes of gpu-b" in said
+    said = explained("job/notebooks", *own, *groups, "--until", "1m")
+    assert "would run with 1 more node of gpu-a or 1 more node of gpu-b or 1 more node" in said
+    small = file_of(tmp_path, {"name": "small", "max": 1})
+    said = explained("podgroup/train", *own, "--node-groups", str(small), "--until", "1m")
+    assert "no node group would help" in said

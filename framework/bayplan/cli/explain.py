@@ -56,6 +56,12 @@ __all__ = ["command"]
     metavar="FILE",
     help="A price list: show what the pods cost. On a cluster, the answer is then simulated.",
 )
+@click.option(
+    "--node-groups",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With -f: say which more nodes of these groups would help.",
+)
 @output_option
 @watch_option("Explain it again: when the files change, or every 2 s on a cluster.")
 def command(watch: bool, paths: tuple[str, ...], **given: Any) -> None:
@@ -71,7 +77,7 @@ def command(watch: bool, paths: tuple[str, ...], **given: Any) -> None:
         _explain(paths=paths, **given)
         return
     check_watchable(paths)
-    more = (given["config"], given["plugins_dir"], given["price_file"])
+    more = (given["config"], given["plugins_dir"], given["price_file"], given["node_groups"])
     files = [*map(Path, paths), *(path for path in more if path is not None)]
     again_and_again(lambda: _explain(paths=paths, **given), files, always=not paths)
 
@@ -87,6 +93,7 @@ def _explain(
     kubeconfig: Path | None,
     context: str,
     price_file: Path | None,
+    node_groups: Path | None,
     output: str,
 ) -> None:
     from bayplan.explain.target import target_of
@@ -99,6 +106,8 @@ def _explain(
     prices = _prices(price_file)
     if paths and (kubeconfig is not None or context):
         raise InputError("-f and --kubeconfig exclude each other")
+    if node_groups is not None and not paths:
+        raise InputError("is for manifests: give some with -f", "--node-groups")
     if paths:
         record = frozenset((wanted.key,))
         with progress_bars() as bars:
@@ -107,7 +116,8 @@ def _explain(
             )
         for note in manifests.notes():
             click.echo(f"note: {note}", err=True)
-        _print(simulation, wanted, output, prices=prices)
+        said = _helping_nodes(simulation, node_groups) if node_groups is not None else None
+        _print(simulation, wanted, output, prices=prices, said=said)
         return
     from bayplan.cluster.kubernetes.credentials import find_kubeconfig
 
@@ -120,6 +130,22 @@ def _explain(
         return
     loaded = profiles(config, plugins_dir, reply.leases)
     _explain_simulated(wanted, loaded, until, kubeconfig, context, output, prices)
+
+
+def _helping_nodes(simulation: Simulation, path: Path) -> Callable[[str], Sequence[str]]:
+    """Return what says which nodes of groups would help the unit of a pod."""
+    from bayplan.simulation.node_groups import load_node_groups
+
+    groups = load_node_groups(path)
+
+    def said(pod: str) -> Sequence[str]:
+        info = simulation.scheduler.snapshot.living.get(pod)
+        unit = simulation.scheduler.pending_unit((info.gang if info else None) or pod)
+        pods = {one.key for one in unit.pods} if unit is not None else {pod}
+        help_ = simulation.would_help(groups, pods)
+        return [f"would run with {' or '.join(help_)}"] if help_ else ["no node group would help"]
+
+    return said
 
 
 def _prices(path: Path | None) -> PriceList | None:
@@ -220,7 +246,7 @@ def _print(
     """Print the explanation of a simulation.
 
     :param placed: the pods that really have a node.
-    :param said: returns what an autoscaler says of a pod.
+    :param said: returns what an autoscaler says of a pod, or could do for it.
     """
     from bayplan.api import Pod
     from bayplan.cli import render

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
@@ -28,7 +28,7 @@ from bayplan.api.times import rfc3339
 from bayplan.api.workloads import StoredPodTemplate
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import Event
-from bayplan.dialects.autoscaling import consumed_request
+from bayplan.dialects.autoscaling import STAND_IN_PODS, consumed_request, is_stand_in
 from bayplan.dialects.gangs import MEMBERS_BY
 from bayplan.naming import counted
 from bayplan.plugin.decision import NODES_LACK
@@ -217,6 +217,24 @@ class Autoscaler:
     def _new_nodes(use: GroupUse, most: int) -> list[Node]:
         """Return as many new nodes of a group as it may get, and as pods could need."""
         return [use.group.node(use.next_number + i) for i in range(min(use.left, most))]
+
+    def would_help(self, pods: Set[str]) -> list[str]:
+        """Return what would give some pods nodes, by the group: "2 more nodes of gpu-a".
+
+        :param pods: their keys; what stands in for one of them is tried in its place.
+        """
+        wanted = [pod for pod in self._demand() if not pods.isdisjoint(_stands_for(pod))]
+        before = self._placed(wanted, ()) if wanted else {}
+        if not wanted or len(before) == len(wanted):
+            return []
+        found = []
+        for use in self.uses.values():
+            new = self._new_nodes(use, len(wanted))
+            placed = self._placed(wanted, new) if new else {}
+            count = len({node.metadata.name for node in new}.intersection(placed.values()))
+            if len(placed) == len(wanted):
+                found.append(f"{counted(count, 'more node')} of {use.group.name}")
+        return found
 
     # Trying --------------------------------------------------------------------------------------
 
@@ -427,6 +445,13 @@ def _asks(pod: Pod) -> bool:
         one.type == "PodScheduled" and one.status == "False" and one.reason == NODES_LACK
         for one in pod.status.conditions
     )
+
+
+def _stands_for(pod: Pod) -> set[str]:
+    """Return the keys of the pods that a pod asks for: its own, or those that it stands in for."""
+    if not is_stand_in(pod):
+        return {pod.key}
+    return set(pod.metadata.annotations.get(STAND_IN_PODS, "").split())
 
 
 def _occupies(pod: Pod) -> bool:

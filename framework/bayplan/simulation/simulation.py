@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -235,6 +235,12 @@ class Simulation:
         autoscaler = self.autoscaler = Autoscaler(self.cluster, groups)
         autoscaler.begin()
         self.on_settled(lambda _: autoscaler.look())
+
+    def would_help(self, groups: NodeGroups, pods: Set[str]) -> list[str]:
+        """Return which nodes of groups would help some pods, by their keys, at the end."""
+        from bayplan.simulation.autoscaler import Autoscaler
+
+        return Autoscaler(self.cluster, groups).would_help(pods)
 
     def observe(self) -> None:
         """Let the scheduler see the objects, without deciding anything."""
