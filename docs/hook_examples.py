@@ -47,7 +47,6 @@ from bayplan import (
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.dra import Device, DeviceId
 from bayplan.api.times import seconds_of
-from bayplan.plugin.decision import Decision
 
 _TEAM = "example.com/team"
 _MAY_GO = "example.com/may-go"
@@ -271,8 +270,8 @@ class GoodNeighbours(Plugin[Args]):
         return Overdue([(pod, "it has run for an hour") for pod, old in starts.items() if old])
 
     @hookimpl
-    def request_nodes(self, unit: Unit, decision: Decision | None) -> NodeRequest | None:
-        if decision is None or not all(map(_may_go, unit.pods)):
+    def request_nodes(self, unit: Unit) -> NodeRequest | None:
+        if not all(map(_may_go, unit.pods)):
             return None
         return NodeRequest("No nodes are added for what may go at any time.")
 

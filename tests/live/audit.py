@@ -33,6 +33,9 @@ class Audit:
         own += self.role(only("Role")["rules"], only("Role")["metadata"]["namespace"])
         for name in more:
             own += self.role(only("ClusterRole", documents(DEPLOY / name))["rules"])
+            for one in documents(DEPLOY / name):
+                if one["kind"] == "Role":
+                    own += self.role(one["rules"], one["metadata"]["namespace"])
         return own + self.refusing(own.user)
 
     def refusing(self, user: str) -> Role:

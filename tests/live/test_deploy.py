@@ -38,6 +38,7 @@ from tests.resizing.elastic_builders import ELASTIC
 from bayplan.api import ApiObject, Job, ObjectMeta, Pod, ResourceClaim, VolcanoPodGroup
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.kueue import (
+    AdmissionCheck,
     ClusterQueue,
     ClusterQueueStatus,
     Cohort,
@@ -48,11 +49,14 @@ from bayplan.api.kueue import (
     LocalQueueStatus,
 )
 from bayplan.api.podgroup import ConditionedStatus
+from bayplan.api.provisioning import ProvisioningRequest
+from bayplan.api.workloads import StoredPodTemplate
 from bayplan.cli.run import command
 from bayplan.cluster.apiserver import Role, ServedCluster
 from bayplan.cluster.kubernetes.resources import watched
 from bayplan.cluster.manifests import load_manifests
 from bayplan.cluster.protocol import Event, PatchStatus
+from bayplan.dialects.autoscaling import is_stand_in
 from bayplan.dialects.queued_jobs import queued_job, queued_kinds
 from bayplan.errors import ClusterError
 from bayplan.live.app import DRAIN_SECONDS, RELEASE_SECONDS, LiveApp
@@ -358,6 +362,13 @@ def test_what_may_be_listed_is_what_is_followed() -> None:
         assert {(group, name) for one, group, name in own if one == verb} == {("", "configmaps")}
 
 
+MADE = {
+    ("delete", "autoscaling.x-k8s.io", "provisioningrequests"),
+    ("delete", "", "podtemplates"),
+}
+"""What bayplan makes, and so may delete."""
+
+
 def test_nothing_is_allowed_in_general() -> None:
     rules = [*only("ClusterRole")["rules"], *only("Role")["rules"]]
     own = permissions(*rules)
@@ -365,7 +376,9 @@ def test_nothing_is_allowed_in_general() -> None:
         rules += only("ClusterRole", documents(DEPLOY / name))["rules"]
     for verb, group, resource in permissions(*rules):
         assert "*" not in (verb, group, resource)
-        assert verb in ("create", "get", "list", "patch", "watch")
+        assert (
+            verb in ("create", "get", "list", "patch", "watch") or (verb, group, resource) in MADE
+        )
     # With these a token of the scheduler's would be worth a cluster.
     secret = {"secrets", "serviceaccounts/token", "pods/exec", "clusterroles", "nodes/proxy"}
     assert not secret & {resource for _, _, resource in permissions(*rules)}
@@ -671,6 +684,40 @@ async def nccl_is_told_in_config_maps(audit: Audit) -> None:
         assert made.placements() == {"default/p": "n"}
 
 
+async def nodes_are_asked_for(audit: Audit) -> None:
+    """A gang has a request while it waits, half a GPU a stand-in, and a check is active."""
+    profiles = load_profiles(ROOT / "configs" / "profiles" / "autoscaling.yaml")
+    check = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "AdmissionCheck",
+        "metadata": {"name": "nodes"},
+        "spec": {"controllerName": "kueue.x-k8s.io/provisioning-request"},
+    }
+    queue = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ClusterQueue",
+        "metadata": {"name": "cq"},
+        "spec": {"namespaceSelector": {}},
+    }
+    objects = [make_node("n"), make_object(check), make_object(queue), make_gang("g", 2)]
+    spaces = [one for one in documents(DEPLOY / "autoscaling.yaml") if one["kind"] == "Namespace"]
+    objects += [make_object(one) for one in spaces]
+    async with scheduling(audit, objects, profiles) as (made, _):
+        for index in range(2):
+            made.create(make_pod(f"g-{index}", gang="g", gpu=8))
+        made.create(make_pod("half", annotations={"gpu-fraction": "0.5"}))
+        await made.run_out()
+        assert len(made.cluster.list(ProvisioningRequest)) == 1
+        (check_now,) = made.cluster.list(AdmissionCheck)
+        assert [one.type for one in check_now.status.conditions] == ["Active"]
+        assert any(map(is_stand_in, made.cluster.list(Pod)))
+        made.create(make_node("a", gpu=8), make_node("b", gpu=8))
+        await made.passes(lambda: not made.cluster.list(ProvisioningRequest))
+        made.cluster.delete(Pod, "default/half", grace=0)
+        await made.passes(lambda: not any(map(is_stand_in, made.cluster.list(Pod))))
+        assert made.cluster.list(StoredPodTemplate) == []
+
+
 async def one_leads(audit: Audit) -> None:
     """The Lease is made, held and given back, and others' tokens are looked at."""
     profiles = replace(default_profiles(), leader_election=PROFILES.leader_election)
@@ -719,6 +766,7 @@ async def do_everything(found: Audit) -> None:
         elastic_jobs_are_resized,
         nccl_is_told_in_config_maps,
         a_gpu_is_shared,
+        nodes_are_asked_for,
         one_leads,
     ):
         await scenario(found)

@@ -15,6 +15,7 @@ from bayplan.cluster.protocol import Bind, Event, PatchPodStatus
 from bayplan.errors import Conflict
 from bayplan.plugin.decision import Decision, Outcome
 from bayplan.scheduler.binding import BindingCycle
+from bayplan.scheduler.node_demand import NodeDemand
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.queued_unit import Place
 from bayplan.scheduler.scheduler import Scheduler
@@ -61,7 +62,8 @@ class Desk:
         self.notes = Notes()
         self.state = state_of(self.cluster, *plugins, nodes=(make_node("n"),), observer=self.notes)
         self.redelivered: list[Pod] = []
-        self.binding = BindingCycle(self.state, self.redelivered.append)
+        demand = NodeDemand(self.state)
+        self.binding = BindingCycle(self.state, demand, self.redelivered.append)
 
     def place(self, *pods: Pod) -> Decision:
         """Queue pods, and run the cycle of their unit and what follows from it."""

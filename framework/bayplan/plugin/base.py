@@ -248,12 +248,14 @@ class NodeRequest:
 
     ``text`` is a sentence for the pods' condition; "" leaves it to the condition to ask. ``again``
     is when the hook is to be called again though nothing has changed, in the scheduler's seconds;
-    None for never. With ``follows`` it is called after every change of an object.
+    None for never. With ``follows`` it is called after every change of an object. ``gave_up`` says
+    that nothing is asked for now, so that others of its queue may ask in its place.
     """
 
     text: str
     again: float | None = None
     follows: bool = False
+    gave_up: bool = False
 
 
 class StateKey(Generic[T]):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeGuard
 
 from bayplan.errors import PluginError
 from bayplan.plugin.base import NodeRequest, Unit
@@ -73,7 +74,7 @@ class _Refused:
 class NodeDemand:
     """Tells units why they wait, and which of them autoscalers may add nodes for.
 
-    Those of queues are told once nothing is left to try, the others at once.
+    Those of queues hear it once nothing is left to try, the others at once.
     """
 
     def __init__(self, state: SchedulerState) -> None:
@@ -137,7 +138,9 @@ class NodeDemand:
         if answer is not None and answer.text:
             reason, decision = NOT_READY, _with_text(decision, answer.text)
         nodes = nomination.nodes if nomination is not None else {}
-        self._state.recorder.refused(one.unit, decision, reason, nodes)
+        # A queue counts the least that a gang needs, so no more of its pods may ask.
+        asking = one.count if one.queued.queue else len(one.unit.pods)
+        self._state.recorder.refused(one.unit, decision, reason, nodes, asking)
 
     def _ask(self, one: _Refused, lacks: bool) -> NodeRequest | None:
         """Let plugins ask for the nodes of a unit, if it lacks any."""
@@ -162,6 +165,11 @@ class NodeDemand:
             self._again[key] = answer.again
         if answer.follows:
             self._following.add(key)
+        if answer.gave_up:
+            # Its queue would admit others in its place.
+            self._asking.pop(key, None)
+        elif one.queued.queue and key not in self._asking:
+            self._unrecorded.setdefault(key, one.decision)
         return answer
 
     def ask_again(self) -> bool:
@@ -178,12 +186,15 @@ class NodeDemand:
                 self._ask(self._answered[key], lacks=False)
                 self._answered.pop(key, None)
         due = [key for key, at in self._again.items() if at <= state.now]
+        for key in due:
+            # One that is being bound is asked about once it is refused again.
+            del self._again[key]
         keys = dict.fromkeys((*due, *(sorted(self._following) if changed else ())))
-        for key in keys:
-            queued = units.get(key)
-            if queued is not None and _is_tried(queued):
-                self._report(replace(self._answered[key], queued=queued, unit=state.unit(queued)))
-        return bool(held or keys)
+        tried = [queued for key in keys if _is_tried(queued := units.get(key))]
+        for queued in tried:
+            one = self._answered[queued.key]
+            self._report(replace(one, queued=queued, unit=state.unit(queued)))
+        return bool(held or tried)
 
     def next_time(self) -> float | None:
         """Return when a plugin wants to be asked again, in seconds; None for never."""
@@ -301,7 +312,7 @@ class NodeDemand:
         return refused.reason if refused is not None and not refused.more_nodes else ""
 
 
-def _is_tried(queued: QueuedUnit | None) -> bool:
+def _is_tried(queued: QueuedUnit | None) -> TypeGuard[QueuedUnit]:
     """Tell whether a unit waits in the queue to be tried, with nothing else to hold it back."""
     if queued is None or not queued.pods:
         return False

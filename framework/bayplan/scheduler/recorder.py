@@ -53,17 +53,24 @@ class Recorder:
         return len(self._recorded)
 
     def refused(
-        self, unit: Unit, decision: Decision, reason: str, nominated: Mapping[str, str] = _NONE
+        self,
+        unit: Unit,
+        decision: Decision,
+        reason: str,
+        nominated: Mapping[str, str] = _NONE,
+        asking: int | None = None,
     ) -> None:
         """Write into every pod of a unit why it has no node, and its nominated node if any.
 
         :param reason: the condition's reason, such as ``NODES_LACK``.
         :param nominated: nominated nodes by pod key.
+        :param asking: so many pods, the first ones, may ask for nodes; None for all.
         """
-        for pod in unit.pods:
+        for number, pod in enumerate(unit.pods):
             own = decision.pods.get(pod.key)
             message = decision.message or (own.message if own is not None else "")
-            self._pending(pod, reason, message, nominated.get(pod.key))
+            asks = reason != NODES_LACK or asking is None or number < asking
+            self._pending(pod, reason if asks else NOT_READY, message, nominated.get(pod.key))
 
     def nominated(self, pod: PodInfo, node: str, victims: Iterable[str], ending: int) -> None:
         """Record that a node is nominated for a pod until others have ended.

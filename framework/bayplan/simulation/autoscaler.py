@@ -87,7 +87,7 @@ class GroupUse:
 
 
 @dataclass
-class _Booking:
+class _Reserved:
     pods: Sequence[Pod]
     until: float
 
@@ -109,7 +109,7 @@ class Autoscaler:
         self._seen: object = None
         """What was pending when nothing more could be done for it."""
         self._retries: dict[str, int] = {}
-        self._bookings: dict[str, _Booking] = {}
+        self._reserved: dict[str, _Reserved] = {}
         self._profiles = _kube_profiles()
 
     def begin(self) -> None:
@@ -244,13 +244,18 @@ class Autoscaler:
         scheduler = Scheduler(trial, self._profiles, keep_decisions=1)
         for node in (*self._cluster.list(Node), *self._coming.values(), *new):
             trial.create(_ready(node))
-        booked = [pod for one in self._bookings.values() for pod in one.pods]
-        for pod in (*filter(_occupies, self._cluster.list(Pod)), *booked, *pods):
+        for key in [key for key in self._reserved if self._is_gone(key)]:
+            del self._reserved[key]
+        reserved = [pod for one in self._reserved.values() for pod in one.pods]
+        for pod in (*filter(_occupies, self._cluster.list(Pod)), *reserved, *pods):
             trial.create(_plain(pod))
         VirtualTime(trial, scheduler).settle()
         found = {pod.key: pod.spec.node_name for pod in trial.list(Pod) if pod.spec.node_name}
         tried = {pod.key: _plain(pod).key for pod in pods}
         return {key: found[plain] for key, plain in tried.items() if plain in found}
+
+    def _is_gone(self, key: str) -> bool:
+        return self._cluster.get(ProvisioningRequest, key) is None
 
     # Nodes ---------------------------------------------------------------------------------------
 
@@ -292,7 +297,7 @@ class Autoscaler:
         """Remove a node that has been empty all the time."""
         if self._empty_since.get(name) != since or len(use.nodes) <= use.group.least:
             return
-        if self._bookings or self._is_wanted(name):
+        if self._reserved or self._is_wanted(name):
             # It is looked at again once it has been empty for as long once more.
             del self._empty_since[name]
             return
@@ -320,7 +325,7 @@ class Autoscaler:
             return
         self._state(request, "Accepted", "True", "Accepted", "accepted by the autoscaler")
         if len(self._placed(pods, ())) == len(pods):
-            self._book(request, pods, "CapacityIsFound")
+            self._reserve(request, pods, "CapacityIsFound")
             return
         if request.spec.provisioning_class_name == ATOMIC:
             for use in sorted(self.uses.values(), key=lambda one: one.group.price):
@@ -331,7 +336,7 @@ class Autoscaler:
                 names = {node.metadata.name for node in new}
                 for _ in names.intersection(placed.values()):
                     self._buy(use, f"for ProvisioningRequest {request.key}")
-                self._book(request, pods, "CapacityIsProvisioned")
+                self._reserve(request, pods, "CapacityIsProvisioned")
                 return
         self._not_found(request)
 
@@ -350,15 +355,15 @@ class Autoscaler:
         if not self._scan_due and self._open_requests():
             self._scan()
 
-    def _book(self, request: ProvisioningRequest, pods: Sequence[Pod], reason: str) -> None:
+    def _reserve(self, request: ProvisioningRequest, pods: Sequence[Pod], reason: str) -> None:
         text = "Provisioning Request was successfully provisioned."
         self._state(request, "Provisioned", "True", reason, text)
         until = self._cluster.now + self._config.booking
-        self._bookings[request.key] = _Booking(pods, until)
-        self._cluster.clock.call_at(until, partial(self._end_booking, request.key))
+        self._reserved[request.key] = _Reserved(pods, until)
+        self._cluster.clock.call_at(until, partial(self._end_reservation, request.key))
 
-    def _end_booking(self, key: str) -> None:
-        self._bookings.pop(key, None)
+    def _end_reservation(self, key: str) -> None:
+        self._reserved.pop(key, None)
         request = self._cluster.get(ProvisioningRequest, key)
         if request is not None:
             text = "Capacity reservation time has expired."

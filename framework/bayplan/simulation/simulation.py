@@ -88,6 +88,9 @@ class Simulation:
     :raises PluginError: when a plugin raises in ``__init__``.
     """
 
+    autoscaler: Autoscaler | None = None
+    """What adds and removes nodes; None where nothing does."""
+
     def __init__(
         self,
         profiles: ProfileSet,
@@ -103,8 +106,6 @@ class Simulation:
         """Seconds that ``run`` took by the wall clock."""
         self._until = until
         self._settled: list[Callable[[Simulation], None]] = []
-        self.autoscaler: Autoscaler | None = None
-        """What adds and removes nodes; None where nothing does."""
         tables = None
         if explained:
             tables = DecisionTables(lambda: self.cluster.now, math.inf, always=explained)

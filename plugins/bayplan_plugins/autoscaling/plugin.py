@@ -3,7 +3,7 @@
 Pods that plainly lack nodes ask for them themselves, by the reason Unschedulable. Where autoscalers
 would buy the wrong nodes, or none, this plugin asks in their place: by stand-ins for shares of
 GPUs, required network domains and whatever else autoscalers cannot see, by a ProvisioningRequest
-for gangs that need all of their nodes at once. What asked in vain gives up after a while.
+for gangs that need all of their nodes at once. A gang that gets none gives up after a while.
 
 While nodes go, it keeps pods off those that an autoscaler is about to remove, and marks the running
 members of gangs, so that no autoscaler tears a gang apart.
@@ -54,6 +54,8 @@ _LEAVING = "node(s) are being removed by an autoscaler"
 _KEPT = "node(s) are kept for a gang until all of its nodes are there"
 _PROTECTED = "bayplan.dev/protected-from-autoscalers"
 """On a pod whose other annotations of this kind are bayplan's."""
+_ANSWERED, _RETRY = 5.0, 60.0
+"""Seconds until a write is answered, and until one that was refused is tried again."""
 _OF_NODES = ("DaemonSet", "Node")
 """Owners of pods that belong to their node, and go with it."""
 
@@ -65,7 +67,7 @@ class AutoscalingArgs(Args):
     resource by which they ask for whole GPUs. ``provisioningClass`` is the class of the
     ProvisioningRequests that gangs get, "" for none; a pod's annotation
     ``autoscaling.x-k8s.io/provisioning-class-name`` comes first. ``parameters`` are those of the
-    requests. A gang that asks in vain for ``giveUpAfter`` asks again ``retryAfter`` later.
+    requests. A gang that gets none within ``giveUpAfter`` asks again ``retryAfter`` later.
     ``protectGangs`` keeps autoscalers from removing the nodes of running gangs.
     """
 
@@ -158,11 +160,23 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         if visible is None:
             self._stand_ins.drop(asking.pods)
             return NodeRequest("", again)
-        count = self._stand_ins.ask(visible)
-        if self._stand_ins.problem:
-            return NodeRequest(f"No stand-in can be made: {self._stand_ins.problem}.", again)
-        ask = "1 stand-in asks" if count == 1 else f"{count} stand-ins ask"
+        if unit.gang is not None and self._queue_of(unit):
+            # A queue counts the least that a gang needs, so no more of its pods may ask.
+            visible = visible[: unit.min_placed]
+        asked = self._stand_ins.ask(visible)
+        soon = self.handle.now + (_RETRY if asked.problem else _ANSWERED)
+        if asked.problem or asked.is_new:
+            # Whether they could be made is known a moment later.
+            again = soon if again is None else min(again, soon)
+        if asked.problem:
+            return NodeRequest(f"No stand-in can be made: {asked.problem}.", again)
+        ask = "1 stand-in asks" if asked.count == 1 else f"{asked.count} stand-ins ask"
         return NodeRequest(f"{ask} autoscalers for its nodes.", again)
+
+    def _queue_of(self, unit: Unit) -> str:
+        """Return the queue of a unit, "" without one."""
+        queueing = self.handle.queueing
+        return (queueing.queue_of(unit) or "") if queueing is not None else ""
 
     def _class(self, unit: Unit) -> str:
         """Return the class of the request that a unit gets; "" for none."""
@@ -170,7 +184,7 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         return own or (self.args.provisioning_class if unit.gang is not None else "")
 
     def _given_up(self, unit: Unit, asking: _Asking) -> NodeRequest | None:
-        """Ask for nothing for a while after a gang asked in vain: what came is of better use."""
+        """Ask for nothing for a while after a gang got none: what came is of better use."""
         until = asking.since + self.args.give_up_after
         if unit.gang is None or self.handle.now < until:
             return None
@@ -184,7 +198,7 @@ class Autoscaling(Plugin[AutoscalingArgs]):
             f"Its nodes did not come within {self.args.give_up_after / 60:g} minutes; "
             f"it asks for them again after {self.args.retry_after / 60:g} minutes."
         )
-        return NodeRequest(text, again)
+        return NodeRequest(text, again, gave_up=True)
 
     def _forget_pods(self, asking: _Asking, unit: Unit) -> None:
         """Note which pods of a unit ask, and drop those that do no more."""

@@ -17,6 +17,8 @@ from bayplan.cluster.protocol import PatchFields
 from bayplan.dialects.autoscaling import STAND_IN_LABEL, consumed_request, consuming
 from bayplan_plugins.autoscaling.visible import VisiblePod, code_of
 from bayplan_plugins.shared.provisioning import (
+    MOST_POD_SETS,
+    RETRY_SECONDS,
     Attempt,
     AttemptState,
     Capacity,
@@ -34,6 +36,7 @@ _UNIT = "bayplan.dev/unit"
 _NO_NAME = re.compile(r"[^a-z0-9.-]+")
 _CODE = 5
 _GRACE = 10.0
+_ANSWERED = 5.0
 _FIRST_WAIT, _LONGEST_WAIT = 60.0, 1800.0
 _LOST = (AttemptState.FAILED, AttemptState.REVOKED, AttemptState.EXPIRED)
 _SAYS = {
@@ -52,7 +55,7 @@ class GangRequests:
         self._asked: dict[str, str] = {}
         """The key of what was asked for, by unit."""
         self._annotated: dict[str, str] = {}
-        """The request that each pod was told of, by the pod's uid."""
+        """The request that is written into each pod, by the pod's uid."""
         self._began: float | None = None
 
     def ask(
@@ -71,10 +74,11 @@ class GangRequests:
         self._asked[unit.key] = key
         attempt = self._attempts.latest(key)
         if attempt is None:
-            self._attempts.ask(capacity(), 1)
-            return _follow(f"ProvisioningRequest {_name(unit)}-1 asks for its nodes.")
+            return self._first(capacity, key)
         if attempt.state in _LOST:
             return self._lost(capacity, attempt)
+        if _differs(attempt, unit, class_name, parameters):
+            return self._again(capacity(), attempt, "is for another number of pods")
         self._tell_pods(unit.pods, attempt, class_name)
         name = attempt.name
         if attempt.state is AttemptState.PROVISIONED:
@@ -92,10 +96,30 @@ class GangRequests:
             again = self._handle.now + left
             text = f"{what}; it is tried again after {wait:.0f} s."
             return NodeRequest(text, again, follows=True)
-        wanted, number = capacity(), attempt.number + 1
-        self._attempts.ask(wanted, number)
+        return self._again(capacity(), attempt, what.partition(attempt.name)[2].strip())
+
+    def _first(self, capacity: Callable[[], Capacity], key: str) -> NodeRequest:
+        problem = self._attempts.problem(key)
+        if problem:
+            again = self._handle.now + RETRY_SECONDS
+            return NodeRequest(f"No ProvisioningRequest can be made: {problem}.", again)
+        wanted = capacity()
+        if len(wanted.pod_sets) > MOST_POD_SETS:
+            kinds = len(wanted.pod_sets)
+            return NodeRequest(
+                f"No ProvisioningRequest can be made: its pods are of {kinds} kinds, and a request "
+                f"has at most {MOST_POD_SETS}."
+            )
+        self._attempts.ask(wanted, 1)
+        text = f"ProvisioningRequest {wanted.name}-1 asks for its nodes."
+        return NodeRequest(text, self._handle.now + _ANSWERED, follows=True)
+
+    def _again(self, wanted: Capacity, attempt: Attempt, why: str) -> NodeRequest:
+        """Ask once more, in place of an attempt that is of no use."""
+        self._attempts.ask(wanted, attempt.number + 1)
         self._attempts.withdraw(attempt)
-        return _follow(f"{what}; {wanted.name}-{number} asks for its nodes.")
+        new = f"{wanted.name}-{attempt.number + 1}"
+        return _follow(f"ProvisioningRequest {attempt.name} {why}; {new} asks for its nodes.")
 
     @staticmethod
     def _capacity(
@@ -105,8 +129,10 @@ class GangRequests:
         parameters: Mapping[str, str],
     ) -> Capacity:
         first = unit.pods[0]
+        # What tells the members of a gang apart does not tell their needs apart.
+        common = set(first.labels.items()).intersection(*(pod.labels.items() for pod in unit.pods))
         sets = [
-            CapacityOf((f"set-{index}",), _template(one), 1)
+            CapacityOf((f"set-{index}",), _template(one, dict(sorted(common))), 1)
             for index, one in enumerate(list(pods())[: unit.min_placed])
         ]
         return Capacity(
@@ -186,15 +212,25 @@ def _follow(text: str) -> NodeRequest:
     return NodeRequest(text, follows=True)
 
 
-def _template(one: VisiblePod) -> dict[str, object]:
+def _differs(attempt: Attempt, unit: Unit, class_name: str, parameters: Mapping[str, str]) -> bool:
+    """Tell whether an attempt asks for something else than a unit needs now."""
+    spec = attempt.request.spec
+    count = sum(one.count for one in spec.pod_sets)
+    return (count, spec.provisioning_class_name, dict(spec.parameters)) != (
+        min(unit.min_placed, len(unit.pods)),
+        class_name,
+        dict(parameters),
+    )
+
+
+def _template(one: VisiblePod, labels: dict[str, str]) -> dict[str, object]:
     """Return a pod template that asks for what a pod needs; it has no claims of its own."""
     spec = one.full_spec()
     if one.amounts == one.pod.requests:
         claims = one.pod.spec.resource_claims
         spec = msgspec.structs.replace(spec, resource_claims=claims, volumes=one.pod.spec.volumes)
     spec = msgspec.structs.replace(spec, termination_grace_period_seconds=30)
-    labels = dict(one.pod.labels)
     if one.together:
-        labels[STAND_IN_LABEL] = one.together
+        labels = {**labels, STAND_IN_LABEL: one.together}
     template = PodTemplate(ObjectMeta(labels=labels), spec)
     return dict(msgspec.to_builtins(template, enc_hook=lambda quantity: quantity.text))

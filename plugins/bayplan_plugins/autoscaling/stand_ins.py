@@ -7,14 +7,14 @@ behind. Several pods that need a part of a GPU each share the stand-in of that G
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from bayplan import Handle
-from bayplan.api import ObjectMeta, Pod, PodCondition
+from bayplan.api import ObjectMeta, Pod, PodCondition, pod_requests
 from bayplan.api.pod import PodSpec
 from bayplan.cluster.protocol import CreateObject, DeleteObject, PatchFields, PatchPodStatus
 from bayplan.dialects.autoscaling import STAND_IN_LABEL, STAND_IN_NAMESPACE, STAND_IN_PODS
@@ -55,6 +55,7 @@ class _StandIn:
     kind: str
     """What those have in common that may share it."""
     shares: dict[str, float] = field(default_factory=dict)
+    asks: Mapping[str, int] = field(default_factory=dict)
     uid: str = ""
 
     @property
@@ -64,6 +65,15 @@ class _StandIn:
     @property
     def used(self) -> float:
         return sum(self.shares.values())
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How many stand-ins ask for some pods, whether any is new, and why one could not be made."""
+
+    count: int
+    is_new: bool
+    problem: str
 
 
 class StandIns:
@@ -79,8 +89,8 @@ class StandIns:
         self._claimed: set[str] = set()
         """The pods that have asked since the start."""
         self._began: float | None = None
-        self.problem = ""
-        """Why the last one could not be made, "" if it could."""
+        self._problems: dict[str, str] = {}
+        """Why the stand-in of a pod could not be made, by the pod's key."""
         handle.snapshot.on_object(Pod, self._changed)
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -111,23 +121,29 @@ class StandIns:
 
     # Asking --------------------------------------------------------------------------------------
 
-    def ask(self, pods: Sequence[VisiblePod]) -> int:
-        """Ask for what some pods need; return the number of stand-ins that do."""
+    def ask(self, pods: Sequence[VisiblePod]) -> Asked:
+        """Ask for what some pods need."""
         names: dict[str, None] = {}
+        problem, is_new = "", False
         for one in pods:
-            self._claimed.add(one.pod.key)
-            names[self._stand_in(one)] = None
-        return len(names)
+            key = one.pod.key
+            self._claimed.add(key)
+            problem = self._problems.pop(key, problem)
+            before = self._of_pod.get(key)
+            name = self._stand_in(one)
+            is_new |= name != before
+            names[name] = None
+        return Asked(len(names), is_new, problem)
 
     def _stand_in(self, one: VisiblePod) -> str:
         """Return the name of the stand-in of a pod, which is made unless there is one."""
         key, kind = one.pod.key, _kind(one)
         known = self._known.get(self._of_pod.get(key, ""))
-        if known is not None and known.kind == kind:
+        if known is not None and known.kind == kind and _covers(known.asks, one.amounts):
             return known.name
         if known is not None:
             self._leave(known, key)
-        shared = self._with_room(kind, one.share) if one.share else None
+        shared = self._with_room(kind, one) if one.share else None
         if shared is not None:
             shared.shares[key] = one.share
             self._note_room(shared)
@@ -136,9 +152,17 @@ class StandIns:
             return shared.name
         return self._make(one, kind)
 
-    def _with_room(self, kind: str, share: float) -> _StandIn | None:
-        open_ = (self._known[name] for name in self._open.get(kind, ()))
-        return next((one for one in open_ if one.used + share <= _WHOLE), None)
+    def _with_room(self, kind: str, pod: VisiblePod) -> _StandIn | None:
+        """Return a stand-in whose GPU has room, and which asks for as much CPU and memory."""
+        found = (self._known[name] for name in self._open.get(kind, ()))
+        return next(
+            (
+                one
+                for one in found
+                if one.used + pod.share <= _WHOLE and _covers(one.asks, pod.amounts)
+            ),
+            None,
+        )
 
     def _note_room(self, one: _StandIn) -> None:
         """Note whether the GPU of a stand-in has something left."""
@@ -151,8 +175,10 @@ class StandIns:
             self._open.pop(one.kind, None)
 
     def _make(self, one: VisiblePod, kind: str) -> str:
-        code = hashlib.sha256(f"{one.pod.uid} {kind}".encode()).hexdigest()[:16]
-        made = _StandIn(f"stand-in-{code}", kind, {one.pod.key: one.share or 1.0})
+        amounts = sorted(one.amounts.items())
+        code = code_of(f"{one.pod.uid} {kind} {amounts}")
+        shares = {one.pod.key: one.share or 1.0}
+        made = _StandIn(f"stand-in-{code}", kind, shares, dict(one.amounts))
         self._known[made.name] = made
         self._note_room(made)
         self._of_pod[one.pod.key] = made.name
@@ -169,8 +195,8 @@ class StandIns:
         return made.name
 
     def _made(self, one: _StandIn, error: ClusterError | None) -> None:
-        self.problem = str(error) if error is not None else ""
         if error is not None:
+            self._problems |= dict.fromkeys(one.shares, str(error))
             self._gone(one.name)
 
     def _write_pods(self, one: _StandIn) -> None:
@@ -206,6 +232,7 @@ class StandIns:
         """Forget pods, by key, that need no nodes any more."""
         for key in pods:
             self._claimed.discard(key)
+            self._problems.pop(key, None)
             known = self._known.get(self._of_pod.pop(key, ""))
             if known is not None:
                 self._leave(known, key)
@@ -270,4 +297,10 @@ def _read(pod: Pod) -> _StandIn:
         shares = dict(zip(keys, map(float, texts), strict=True))
     except ValueError:
         shares = {}
-    return _StandIn(pod.metadata.name, said.get(_KIND, ""), shares, pod.metadata.uid)
+    asks = pod_requests(pod.spec).effective
+    return _StandIn(pod.metadata.name, said.get(_KIND, ""), shares, asks, pod.metadata.uid)
+
+
+def _covers(asks: Mapping[str, int], amounts: Mapping[str, int]) -> bool:
+    """Tell whether a stand-in asks for at least as much as a pod."""
+    return all(asks.get(name, 0) >= amount for name, amount in amounts.items())

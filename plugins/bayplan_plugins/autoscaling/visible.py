@@ -85,7 +85,8 @@ class VisiblePod:
         """Return the spec of a pod that asks for this and does nothing."""
         texts = {name: Quantity(_text(name, amount)) for name, amount in self.amounts.items()}
         resources = ResourceRequirements(requests=texts, limits=_limits(texts))
-        container = Container(name="stand-in", image=_IMAGE, resources=resources)
+        ports = tuple(port for one in self.spec.containers for port in one.ports if port.host_port)
+        container = Container(name="stand-in", image=_IMAGE, resources=resources, ports=ports)
         affinity = self.spec.affinity or Affinity()
         if self.apart:
             node = _without_nodes(affinity.node_affinity, sorted(self.apart))
@@ -93,7 +94,8 @@ class VisiblePod:
         if self.together:
             selector = LabelSelector({STAND_IN_LABEL: self.together})
             terms = tuple(PodAffinityTerm(key, selector) for key in self.domains)
-            affinity = replace(affinity, pod_affinity=PodAffinity(required=terms))
+            known = affinity.pod_affinity.required if affinity.pod_affinity is not None else ()
+            affinity = replace(affinity, pod_affinity=PodAffinity(required=(*known, *terms)))
         return PodSpec(
             containers=(container,),
             node_selector=dict(self.spec.node_selector),
@@ -130,7 +132,7 @@ class VisiblePods:
         found = [self._visible(pod, *labels.get(pod.key, ("", ()))) for pod in unit.pods]
         if labels or any(self._is_share(one) for one in found):
             return found
-        apart = self._apart(unit.pods[0], dict(found[0].amounts), only_unseen=True)
+        apart = self._apart(unit.pods[0], dict(found[0].amounts))
         if not apart or unit.gang is not None:
             return None
         return [replace_apart(one, apart) for one in found]
@@ -147,8 +149,7 @@ class VisiblePods:
         gpus, share = self._gpus(pod)
         affinity = pod.spec.affinity
         if affinity is not None:
-            # What pods ask of other pods concerns those of their own namespace.
-            affinity = replace(affinity, pod_affinity=None, pod_anti_affinity=None)
+            affinity = _from_outside(affinity, pod.namespace)
         spec = replace(pod.spec, affinity=affinity)
         amounts = dict(pod.requests)
         if gpus:
@@ -157,7 +158,7 @@ class VisiblePods:
         found = VisiblePod(pod, amounts, spec, share, together=together, domains=domains)
         if not gpus or together:
             return found
-        return replace_apart(found, self._apart(pod, amounts, only_unseen=False))
+        return replace_apart(found, self._apart(pod, amounts))
 
     def _gpus(self, pod: PodInfo) -> tuple[int, float]:
         """Return the GPUs that a pod's words mean which no autoscaler reads, and the part of each.
@@ -213,15 +214,15 @@ class VisiblePods:
 
     # Nodes that only seem to fit -----------------------------------------------------------------
 
-    def _apart(self, pod: PodInfo, amounts: Mapping[str, int], only_unseen: bool) -> frozenset[str]:
+    def _apart(self, pod: PodInfo, amounts: Mapping[str, int]) -> frozenset[str]:
         """Return the nodes that refuse a pod though they have as much free as it seems to need.
 
-        :param only_unseen: leave out those that autoscalers see as refusing it, too.
+        Those are left out that autoscalers see as refusing it, too.
         """
         table = self._handle.snapshot.nodes
         mask = np.zeros(len(table), dtype=bool)
         for one in self._handle.refusals(pod):
-            if not only_unseen or one.plugin not in _SEEN:
+            if one.plugin not in _SEEN:
                 mask |= one.mask
         for name, amount in amounts.items():
             mask &= table.allocatable(name) - table.used(name) >= amount
@@ -247,8 +248,29 @@ def _text(name: str, amount: int) -> str:
 
 
 def _limits(requests: Mapping[str, Quantity]) -> dict[str, Quantity]:
-    """Return the limits that an API server wants beside requests of extended resources."""
-    return {name: amount for name, amount in requests.items() if "/" in name}
+    """Return the limits that an API server wants beside requests of what is never overcommitted."""
+    return {n: amount for n, amount in requests.items() if "/" in n or n.startswith("hugepages-")}
+
+
+def _from_outside(affinity: Affinity, namespace: str) -> Affinity:
+    """Return an affinity that means the same pods from another namespace."""
+
+    def named(part: PodAffinity | None) -> PodAffinity | None:
+        if part is None:
+            return None
+        terms = tuple(
+            term
+            if term.namespaces or term.namespace_selector is not None
+            else replace(term, namespaces=(namespace,))
+            for term in part.required
+        )
+        return PodAffinity(required=terms)
+
+    return replace(
+        affinity,
+        pod_affinity=named(affinity.pod_affinity),
+        pod_anti_affinity=named(affinity.pod_anti_affinity),
+    )
 
 
 def _without_nodes(known: NodeAffinity | None, names: Sequence[str]) -> NodeAffinity:

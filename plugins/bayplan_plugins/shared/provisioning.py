@@ -25,8 +25,11 @@ from bayplan.api.provisioning import (
 )
 from bayplan.api.workloads import StoredPodTemplate
 from bayplan.cluster.protocol import CreateObject, DeleteObject
+from bayplan.errors import ClusterError
 
 __all__ = [
+    "MOST_POD_SETS",
+    "RETRY_SECONDS",
     "Attempt",
     "AttemptState",
     "Capacity",
@@ -40,8 +43,13 @@ __all__ = [
 _LONGEST = 247
 """Characters of a name before the number of the attempt."""
 _CODE = 5
-_MANAGED = {"kueue.x-k8s.io/managed": "true"}
-"""The label by which Kueue's informers find PodTemplates."""
+_LONGEST_PREFIX = 200
+MOST_POD_SETS = 32
+RETRY_SECONDS = 60.0
+"""After which what could not be made is tried again."""
+_OWN = "bayplan.dev/provisioning"
+_LABELS = {"kueue.x-k8s.io/managed": "true", _OWN: "true"}
+"""The first is that by which Kueue's informers find PodTemplates, the second tells who made it."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +146,8 @@ class ProvisioningAttempts:
         self._of: dict[str, dict[int, ProvisioningRequest]] = {}
         self._asked: dict[str, ProvisioningRequest] = {}
         """What was submitted and is not seen yet, by key."""
+        self._refused: dict[str, tuple[str, float]] = {}
+        """Why a capacity could not be asked for, and until when it is not tried again."""
         handle.snapshot.on_object(ProvisioningRequest, self._changed)
 
     def _changed(self, old: ProvisioningRequest | None, new: ProvisioningRequest | None) -> None:
@@ -145,7 +155,7 @@ class ProvisioningAttempts:
         assert one is not None, "a change is of something"
         self._asked.pop(one.key, None)
         base, _, number = one.key.rpartition("-")
-        if not number.isdecimal():
+        if not number.isdecimal() or not _is_own(one):
             return
         attempts = self._of.setdefault(base, {})
         attempts.pop(int(number), None)
@@ -170,29 +180,37 @@ class ProvisioningAttempts:
     def ask(self, capacity: Capacity, number: int) -> None:
         """Ask for a capacity; its templates come first, as an autoscaler looks only once."""
         name = f"{capacity.name}-{number}"
-        if f"{capacity.namespace}/{name}" in self._asked:
+        if f"{capacity.namespace}/{name}" in self._asked or self.problem(capacity.key):
             return
         sets = []
         for one in capacity.pod_sets:
-            template = f"ppt-{name}-{one.names[0]}"
-            meta = self._meta(capacity, template, dict(_MANAGED))
+            template = limited_name("ppt", name, one.names[0])
+            meta = self._meta(capacity, template)
             self._handle.submit(CreateObject(StoredPodTemplate(meta, dict(one.template))))
             sets.append(ProvisioningPodSet(PodTemplateReference(template), one.count))
         spec = ProvisioningRequestSpec(tuple(sets), capacity.class_name, dict(capacity.parameters))
-        request = ProvisioningRequest(self._meta(capacity, name, dict(_MANAGED)), spec)
+        request = ProvisioningRequest(self._meta(capacity, name), spec)
         self._asked[request.key] = request
-        self._handle.submit(CreateObject(request), lambda error: self._answered(request.key, error))
+        self._refused.pop(capacity.key, None)
 
-    def _answered(self, key: str, error: object) -> None:
-        if error is not None:
-            self._asked.pop(key, None)
+        def answered(error: ClusterError | None) -> None:
+            if error is not None:
+                self._asked.pop(request.key, None)
+                self._refused[capacity.key] = str(error), self._handle.now + RETRY_SECONDS
+
+        self._handle.submit(CreateObject(request), answered)
+
+    def problem(self, key: str) -> str:
+        """Return why a capacity could not be asked for a short while ago, "" if it could."""
+        text, until = self._refused.get(key, ("", 0.0))
+        return text if self._handle.now < until else ""
 
     @staticmethod
-    def _meta(capacity: Capacity, name: str, labels: dict[str, str]) -> ObjectMeta:
+    def _meta(capacity: Capacity, name: str) -> ObjectMeta:
         return ObjectMeta(
             name=name,
             namespace=capacity.namespace,
-            labels=labels,
+            labels=dict(_LABELS),
             annotations=dict(capacity.annotations),
             owner_references=(capacity.owner,),
         )
@@ -205,8 +223,11 @@ class ProvisioningAttempts:
             return
         self._handle.submit(DeleteObject(ProvisioningRequest, request.key, meta.uid))
         for one in request.spec.pod_sets:
-            key = f"{meta.namespace}/{one.pod_template_ref.name}"
-            self._handle.submit(DeleteObject(StoredPodTemplate, key))
+            # Those of its own name only: what a request names may be anybody's.
+            template = one.pod_template_ref.name
+            if template.startswith(f"ppt-{meta.name[:_LONGEST_PREFIX]}"):
+                key = f"{meta.namespace}/{template}"
+                self._handle.submit(DeleteObject(StoredPodTemplate, key))
 
     @staticmethod
     def is_for(attempt: Attempt, capacity: Capacity) -> bool:
@@ -215,6 +236,12 @@ class ProvisioningAttempts:
         return spec.provisioning_class_name == capacity.class_name and (
             dict(spec.parameters) == dict(capacity.parameters)
         )
+
+
+def _is_own(request: ProvisioningRequest) -> bool:
+    """Tell whether bayplan, or Kueue's manager before it, made a request."""
+    meta = request.metadata
+    return _OWN in meta.labels or any(one.kind == "Workload" for one in meta.owner_references)
 
 
 def owner_of_pods(pod: Pod) -> OwnerReference:
@@ -231,7 +258,7 @@ def limited_name(*parts: str) -> str:
     if len(name) <= _LONGEST:
         return name
     code = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()[:_CODE]
-    return f"{name[: _LONGEST - _CODE - 1]}-{code}"
+    return f"{name[: _LONGEST - _CODE - 1].rstrip('.-')}-{code}"
 
 
 def merged_sets(sets: Sequence[CapacityOf], same: Sequence[str] | None) -> list[CapacityOf]:

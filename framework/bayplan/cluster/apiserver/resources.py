@@ -11,6 +11,7 @@ import msgspec
 from bayplan.api import KINDS, ApiObject, ControllerRevision, Kind
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.meta import ApiStruct, ObjectMeta
+from bayplan.api.workloads import StoredPodTemplate
 from bayplan.cluster.apiserver.conversion import converter
 from bayplan.schemas import RecordType
 
@@ -235,6 +236,7 @@ _WITHOUT_EFFECT: Mapping[tuple[str, str], str] = {
 """Kinds that are stored without effect, and why."""
 CONFIG_MAP = Kind("", "ConfigMap", ("v1",), ConfigMap)
 CONTROLLER_REVISION = Kind("apps", "ControllerRevision", ("v1",), ControllerRevision)
+POD_TEMPLATE = Kind("", "PodTemplate", ("v1",), StoredPodTemplate)
 
 
 class Resources:
@@ -324,7 +326,7 @@ class Resources:
 
 
 def _built_in() -> Iterable[Resource]:
-    for kind in (*KINDS.values(), CONFIG_MAP, CONTROLLER_REVISION):
+    for kind in (*KINDS.values(), CONFIG_MAP, CONTROLLER_REVISION, POD_TEMPLATE):
         custom = kind.group in _CUSTOM
         status = kind.plural not in _WITHOUT_STATUS
         yield _resource(kind, status, custom, known=True)

@@ -170,9 +170,10 @@ class Admission:
     def await_checks(self, now: float) -> None:
         """Note the admission checks that workloads with quota wait for."""
         for name, queue in self.store.cluster_queues.items():
-            if not queue.spec.admission_checks_strategy.admission_checks:
-                continue
+            asks = bool(queue.spec.admission_checks_strategy.admission_checks)
             for info in list(self.store.reserving.get(name, {}).values()):
+                if not asks and not info.workload.status.admission_checks:
+                    continue
                 waiting = with_checks(info.workload, queue, now)
                 if waiting is not None:
                     self.store.set(waiting, now)

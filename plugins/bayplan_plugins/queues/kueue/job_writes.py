@@ -97,7 +97,9 @@ class JobWrites:
         uid, fields = seen.metadata.uid, _spec_fields(workload, seen)
         if fields:
             write = PatchFields(KueueWorkload, key, uid, fields)
-            self._written.once(key, "spec", workload.spec, write)
+            # Whoever made it active again is answered again.
+            version = seen.metadata.resource_version if "/spec/active" in fields else ""
+            self._written.once(key, "spec", (workload.spec, version), write)
         if workload.status != seen.status:
             self._written.once(
                 key, "status", workload.status, PatchStatus(KueueWorkload, key, workload.status)

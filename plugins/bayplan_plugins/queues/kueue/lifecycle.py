@@ -228,14 +228,18 @@ def with_checks(workload: KueueWorkload, queue: ClusterQueue, now: float) -> Kue
     """Return a workload with quota with the checks that it still lacks, as pending."""
     if not has_quota(workload) or is_true(workload, "Evicted"):
         return None
-    known = {check.name for check in workload.status.admission_checks}
-    missing = [name for name in required_checks(queue, workload) if name not in known]
-    if not missing:
-        return None
-    new = (
+    required = required_checks(queue, workload)
+    admitted = is_true(workload, "Admitted")
+    # A check that its queue no longer asks for holds nothing back.
+    kept = [c for c in workload.status.admission_checks if admitted or c.name in required]
+    known = {check.name for check in kept}
+    missing = [name for name in required if name not in known]
+    new = [
         AdmissionCheckState(name, "Pending", last_transition_time=rfc3339(now)) for name in missing
-    )
-    checks = (*workload.status.admission_checks, *new)
+    ]
+    checks = (*kept, *new)
+    if checks == workload.status.admission_checks:
+        return None
     status = msgspec.structs.replace(workload.status, admission_checks=checks)
     return msgspec.structs.replace(workload, status=status)
 

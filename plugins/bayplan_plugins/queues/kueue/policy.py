@@ -278,7 +278,8 @@ class KueuePolicy:
                 break
             changed += self._pods.refresh(self._admission, now)
         self._admission.await_checks(now)
-        if self._checks.follow(store, now):
+        followed = self._checks.follow(store, now)
+        if followed:
             self._admission.tick(now)
         found = (key for key, one in store.workloads.items() if one is not before.get(key))
         altered = dict.fromkeys((*changed, *found))
@@ -290,7 +291,8 @@ class KueuePolicy:
             self._checks.forget(key, store.workloads.get(key))
         self._writes.write(store, filter(self._pods.is_of_job, altered))
         self._writes.stop_refused()
-        self._next_change = self._time_of_next_change(now)
+        # What checks have decided is carried out in another round.
+        self._next_change = now if followed else self._time_of_next_change(now)
 
     def _open_gates(self, key: str) -> None:
         """Open Kueue's gate of a workload's pods once it is admitted."""

@@ -55,6 +55,7 @@ _PARAMETER = "provreq.kueue.x-k8s.io/"
 """Annotations of a workload with this prefix are parameters of its request."""
 _NOT_NEEDED = "the provisioning request is not needed"
 _NOT_ACTIVE = "the check is not active"
+_LOST = (AttemptState.FAILED, AttemptState.REVOKED, AttemptState.EXPIRED)
 _SCHEDULING = ("nodeSelector", "tolerations", "affinity", "resourceClaims")
 
 
@@ -185,8 +186,10 @@ class ProvisioningChecks:
         self, workload: KueueWorkload, check: _Check, known: AdmissionCheckState, store: Store
     ) -> AdmissionCheckState:
         """Return the state of a check, and ask for capacity where it is time."""
-        needed = list(self._needed(workload, check))
         config = check.config
+        if known.state == "Ready":
+            return self._revoked(workload, check, known)
+        needed = list(self._needed(workload, check))
         if config is None:
             return _as(known, "Pending", _NOT_ACTIVE)
         if not needed:
@@ -195,15 +198,34 @@ class ProvisioningChecks:
         if owner is None:
             return known
         capacity = self._capacity(workload, check, config, needed, store, owner)
+        problem = self._attempts.problem(capacity.key)
+        if problem:
+            return _as(known, "Pending", f"no ProvisioningRequest can be made: {problem}")
         attempt = self._latest(capacity)
         if attempt is None:
             self._attempts.ask(capacity, 1)
             return known
-        if attempt.number <= (known.retry_count or 0) and _is_lost(attempt, workload):
+        if attempt.number <= (known.retry_count or 0) and attempt.state in _LOST:
             # This loss was reported before: the workload has quota again.
             self._attempts.ask(capacity, attempt.number + 1)
             return known
         return self._state_of(workload, check, known, attempt, capacity)
+
+    def _revoked(
+        self, workload: KueueWorkload, check: _Check, known: AdmissionCheckState
+    ) -> AdmissionCheckState:
+        """Return a check that was ready: what runs needs nothing more, unless it is taken back."""
+        namespace, name = workload.metadata.namespace, workload.metadata.name
+        attempt = self._attempts.latest(f"{namespace}/{_base(name, check.name)}")
+        if attempt is None or attempt.number <= (known.retry_count or 0):
+            return known
+        if attempt.state is AttemptState.REVOKED:
+            return _rejected(known, attempt)
+        if attempt.state is AttemptState.EXPIRED and _is_lost(attempt, workload):
+            said = attempt.message
+            after = f"booking expired: {said}"
+            return self._lost(check.retries, known, attempt, after, said)
+        return known
 
     def _latest(self, capacity: Capacity) -> Attempt | None:
         """Return the last attempt; delete those that ask in another class than is asked now."""
@@ -225,10 +247,10 @@ class ProvisioningChecks:
     ) -> AdmissionCheckState:
         state, said = attempt.state, attempt.message
         if state is AttemptState.REVOKED:
-            return _as(known, "Rejected", said)
+            return _rejected(known, attempt)
         if _is_lost(attempt, workload):
             after = "booking expired" if state is AttemptState.EXPIRED else "failure"
-            return self._lost(check.retries, known, attempt.number, f"{after}: {said}", said)
+            return self._lost(check.retries, known, attempt, f"{after}: {said}", said)
         if state in (AttemptState.PROVISIONED, AttemptState.EXPIRED):
             ready = _as(known, "Ready", said)
             updates = tuple(self._updates(check, attempt, capacity))
@@ -239,11 +261,12 @@ class ProvisioningChecks:
 
     @staticmethod
     def _lost(
-        retries: RetryStrategy, known: AdmissionCheckState, number: int, after: str, said: str
+        retries: RetryStrategy, known: AdmissionCheckState, attempt: Attempt, after: str, said: str
     ) -> AdmissionCheckState:
         """Return a check whose attempt came to nothing: it is tried again later, or rejected."""
+        number = attempt.number
         if number > retries.backoff_limit_count:
-            return _as(known, "Rejected", said)
+            return _rejected(known, attempt)
         wait = retries.backoff_base_seconds * 2 ** min(number - 1, 30)
         return msgspec.structs.replace(
             _as(known, "Retry", f"Retrying after {after}"),
@@ -351,6 +374,12 @@ def _is_lost(attempt: Attempt, workload: KueueWorkload) -> bool:
     if attempt.state is AttemptState.EXPIRED:
         return not is_true(workload, "Admitted")
     return attempt.state is AttemptState.FAILED
+
+
+def _rejected(known: AdmissionCheckState, attempt: Attempt) -> AdmissionCheckState:
+    """Return a check that an attempt rejected; once the workload is active again the next asks."""
+    rejected = _as(known, "Rejected", attempt.message)
+    return msgspec.structs.replace(rejected, retry_count=attempt.number)
 
 
 def _as(known: AdmissionCheckState, state: Any, message: str) -> AdmissionCheckState:
