@@ -166,8 +166,9 @@ class NodeDemand:
         if answer.follows:
             self._following.add(key)
         if answer.gave_up:
-            # Its queue would admit others in its place.
-            self._asking.pop(key, None)
+            # Its queue would admit others in its place: they are weighed again.
+            if self._asking.pop(key, None) is not None:
+                self._seen = (-1, -1)
         elif one.queued.queue and key not in self._asking:
             self._unrecorded.setdefault(key, one.decision)
         return answer

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from bayplan.api import Node, ObjectMeta, Pod
 from bayplan.api.meta import Condition
 from bayplan.api.objects import decode_part
-from bayplan.api.pod import PodTemplate
+from bayplan.api.pod import Affinity, PodAffinity, PodTemplate
 from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.api.times import rfc3339
 from bayplan.api.workloads import StoredPodTemplate
@@ -488,9 +488,31 @@ def _plain(pod: Pod) -> Pod:
     labels = _without_gangs(meta.labels)
     node = pod.spec.node_name or pod.status.nominated_node_name
     spec = replace(pod.spec, node_name=node, scheduling_gates=(), scheduling_group=None, volumes=())
-    # A scheduler overlooks stand-ins, and an autoscaler does not.
-    namespace = f"{meta.namespace}-tried"
-    return Pod(ObjectMeta(name=meta.name, namespace=namespace, labels=labels), spec)
+    # A scheduler overlooks stand-ins by their namespace, and an autoscaler does not.
+    spec = replace(spec, affinity=_tried_affinity(spec.affinity))
+    return Pod(ObjectMeta(name=meta.name, namespace=_tried(meta.namespace), labels=labels), spec)
+
+
+def _tried(namespace: str) -> str:
+    return f"{namespace}-tried"
+
+
+def _tried_affinity(affinity: Affinity | None) -> Affinity | None:
+    """Return an affinity with the namespaces of a trial."""
+    if affinity is None:
+        return None
+
+    def moved(part: PodAffinity | None) -> PodAffinity | None:
+        if part is None:
+            return None
+        terms = (replace(t, namespaces=tuple(map(_tried, t.namespaces))) for t in part.required)
+        return PodAffinity(tuple(terms), part.preferred)
+
+    return replace(
+        affinity,
+        pod_affinity=moved(affinity.pod_affinity),
+        pod_anti_affinity=moved(affinity.pod_anti_affinity),
+    )
 
 
 def _without_gangs(labels: Mapping[str, str]) -> dict[str, str]:

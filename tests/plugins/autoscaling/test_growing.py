@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import yaml
 from tests.plugins.autoscaling.growing_clusters import ATOMIC, Growing, group
 from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
 
+from bayplan import Args, Plugin, Wait, hookimpl
 from bayplan.api import ApiObject, Pod, Topology
 from bayplan.api.objects import decode_part
 from bayplan.api.provisioning import ProvisioningRequest
+from bayplan.cluster.protocol import CreateObject, Done, Write
+from bayplan.errors import NotFound
 from bayplan.testing import make_gang, make_node, make_object, make_pod
 
 NOT_READY = "NotReadyForScheduling"
@@ -370,3 +374,181 @@ def test_whoever_is_killed_in_the_middle_nothing_is_bought_twice(class_name: str
     assert world.bought() == 5
     assert world.stand_ins() == []
     assert world.cluster.api.list(ProvisioningRequest) == []
+
+
+# What a queue counts, refusals and changes -------------------------------------------------------
+
+
+@pytest.mark.parametrize("gpu", [1, 0])
+def test_of_a_gang_in_a_queue_no_more_pods_ask_than_the_queue_counts(gpu: int) -> None:
+    world = Growing(group(gpu=1, **{"nvidia.com/gpu.memory": "80000"}), plugins={"Queues": {}})
+    labels = {"bayplan.dev/queue": "lab"}
+    world.add(limited("lab", 2), make_gang("g", 2))
+    if gpu:
+        world.add(*members("g", 8, gpu=1, labels=labels))
+    else:
+        said = {"gpu-fraction": "0.9"}
+        pods = [make_pod(f"g-{i}", gang="g", annotations=said, labels=labels) for i in range(8)]
+        world.add(*pods)
+    world.passes(60)
+    assert world.bought() == 2
+
+
+def test_a_gang_that_has_given_up_leaves_its_place_in_the_queue_to_another() -> None:
+    world = Growing(group(), plugins={"Queues": {}}, giveUpAfter=100, retryAfter=5000)
+    labels = {"bayplan.dev/queue": "lab"}
+    nowhere = {"nodeSelector": {"kept": "free"}}
+    world.add(limited("lab", 16), make_gang("big", 2), make_gang("ok", 2))
+    world.add(*members("big", 2, labels=labels, spec=nowhere))
+    world.passes(10)
+    world.add(*members("ok", 2, labels=labels))
+    world.passes(60)
+    assert world.bought() == 0
+    world.passes(300)
+    assert world.on_nodes().keys() == {"ok-0", "ok-1"}
+
+
+class Slow(Plugin[Args]):
+    """Holds every pod at Permit for long."""
+
+    @hookimpl
+    def permit(self) -> Wait:
+        return Wait(500.0)
+
+
+def test_a_gang_that_waits_at_permit_when_it_would_be_asked_again_stops_nothing() -> None:
+    world = Growing(group(), plugins={Slow: {}}, giveUpAfter=120)
+    world.add(make_gang("g", 2), *members("g", 2))
+    world.passes(400)
+    assert world.cluster.scheduler.waiting("default/g-0") is not None
+    world.passes(300)
+    assert world.cluster.api.now >= 700
+
+
+def test_stand_ins_keep_to_the_pods_that_a_pod_asks_to_be_with() -> None:
+    cheap = group("a", price=1, gpu=1, zone="a", **{"nvidia.com/gpu.memory": "80000"})
+    dear = group("b", price=9, gpu=1, zone="b", **{"nvidia.com/gpu.memory": "80000"})
+    world = Growing(cheap, dear)
+    selector = {"labelSelector": {"matchLabels": {"app": "base"}}, "topologyKey": "zone"}
+    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [selector]}}
+    world.add(make_node("base", labels={"zone": "b"}))
+    world.add(make_pod("base", labels={"app": "base"}, node="base"))
+    world.add(half("h", spec={"affinity": near}))
+    world.passes(200)
+    assert (world.bought("a"), world.bought("b")) == (0, 1)
+
+
+def test_pods_that_differ_much_in_cpu_have_stand_ins_of_their_own() -> None:
+    world = Growing(group(gpu=1, **{"nvidia.com/gpu.memory": "80000"}))
+    world.add(half("a", cpu="1"), half("b", cpu="63500m"))
+    world.passes(300)
+    assert world.on_nodes().keys() == {"a", "b"}
+    assert world.bought() == 2
+
+
+def test_a_stand_in_that_is_refused_is_reported_and_tried_again() -> None:
+    world = Growing(group(most=0))
+    faults = Faults()
+    world.cluster.api.submit = faults.around(world.cluster.api.submit)  # type: ignore[method-assign]
+    world.add(make_node("cpu"), half("h"))
+    world.passes(20)
+    assert "No stand-in can be made: the namespace is missing" in world.cluster.message("h")
+    faults.over = True
+    world.passes(120)
+    assert len(world.stand_ins()) == 1
+    assert "1 stand-in asks" in world.cluster.message("h")
+
+
+class Faults:
+    """Refuses to create anything until it is over."""
+
+    over = False
+
+    def around(self, submit: Callable[..., None]) -> Callable[..., None]:
+        def submitted(write: Write, done: Done | None = None) -> None:
+            if isinstance(write, CreateObject) and not self.over:
+                assert done is not None
+                done(NotFound("the namespace is missing"))
+                return
+            submit(write, done)
+
+        return submitted
+
+
+def test_a_request_that_is_refused_is_reported_and_tried_again() -> None:
+    world = Growing(group(), provisioningClass=ATOMIC)
+    faults = Faults()
+    submit = world.cluster.api.submit
+    made: list[Write] = []
+
+    def counted(write: Write, done: Done | None = None) -> None:
+        made.extend([write] if isinstance(write, CreateObject) else [])
+        refused = faults.around(submit) if done is not None else submit
+        refused(write, done)
+
+    world.cluster.api.submit = counted  # type: ignore[method-assign]
+    world.add(make_gang("g", 2), *members("g", 2))
+    for index in range(10):
+        world.add(make_pod(f"other-{index}", cpu="1000"))
+        world.passes(4)
+    assert len(made) <= 4
+    assert "No ProvisioningRequest can be made: the namespace" in world.cluster.message("g-0")
+    faults.over = True
+    world.passes(300)
+    assert len(world.on_nodes()) == 2
+
+
+def test_members_that_differ_in_their_index_only_are_one_pod_set() -> None:
+    world = Growing(group(most=40), provisioningClass=ATOMIC)
+    world.add(make_gang("g", 40))
+    index = "batch.kubernetes.io/job-completion-index"
+    for i in range(40):
+        world.add(make_pod(f"g-{i}", gang="g", gpu=8, labels={index: str(i)}))
+    world.passes(5)
+    (request,) = world.cluster.api.list(ProvisioningRequest)
+    assert [one.count for one in request.spec.pod_sets] == [40]
+
+
+def test_a_gang_of_too_many_kinds_of_pods_has_no_request_and_says_so() -> None:
+    world = Growing(group(), provisioningClass=ATOMIC)
+    world.add(make_gang("g", 33), *(make_pod(f"g-{i}", cpu=100 + i, gang="g") for i in range(33)))
+    world.passes(5)
+    assert world.cluster.api.list(ProvisioningRequest) == []
+    assert "its pods are of 33 kinds, and a request has at most 32" in world.cluster.message("g-0")
+
+
+def test_a_gang_that_grows_asks_for_all_of_it() -> None:
+    world = Growing(group(most=1), provisioningClass=ATOMIC)
+    world.add(make_gang("g", 2), *members("g", 2))
+    world.passes(30)
+    gang = make_gang("g", 4)
+    world.cluster.api.update(gang)
+    world.add(*members("g", 4)[2:])
+    world.passes(30)
+    (request,) = world.cluster.api.list(ProvisioningRequest)
+    assert [one.count for one in request.spec.pod_sets] == [4]
+
+
+def test_members_beyond_the_minimum_get_nodes_of_their_own() -> None:
+    world = Growing(group(), provisioningClass=ATOMIC)
+    world.add(make_gang("g", 2), *members("g", 4))
+    world.passes(1000)
+    assert len(world.on_nodes()) == 4
+    assert world.bought() == 4
+
+
+def test_a_request_of_somebody_else_is_left_alone() -> None:
+    world = Growing(group(most=0), provisioningClass=ATOMIC)
+    world.add(make_gang("g", 2), *members("g", 2))
+    world.passes(5)
+    (own,) = world.cluster.api.list(ProvisioningRequest)
+    base = own.metadata.name.rpartition("-")[0]
+    meta = {"name": f"{base}-7", "namespace": "default"}
+    spec = {"provisioningClassName": "else", "podSets": [{"podTemplateRef": {"name": "t"}}]}
+    world.add(decode_part(ProvisioningRequest, {"metadata": meta, "spec": spec}))
+    world.passes(5)
+    for name in ("g-0", "g-1"):
+        world.cluster.remove(name)
+    world.passes(20)
+    names = [one.metadata.name for one in world.cluster.api.list(ProvisioningRequest)]
+    assert names == [f"{base}-7"]

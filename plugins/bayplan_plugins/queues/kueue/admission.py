@@ -167,8 +167,9 @@ class Admission:
         queues = self.store.local_queues
         return ledger.next_sample(queues) if ledger is not None and counted else None
 
-    def await_checks(self, now: float) -> None:
-        """Note the admission checks that workloads with quota wait for."""
+    def await_checks(self, now: float) -> bool:
+        """Note the admission checks that workloads with quota wait for; tell if any changed."""
+        changed = False
         for name, queue in self.store.cluster_queues.items():
             asks = bool(queue.spec.admission_checks_strategy.admission_checks)
             for info in list(self.store.reserving.get(name, {}).values()):
@@ -177,6 +178,8 @@ class Admission:
                 waiting = with_checks(info.workload, queue, now)
                 if waiting is not None:
                     self.store.set(waiting, now)
+                    changed = True
+        return changed
 
     def note_pods(self, ready: Callable[[WorkloadInfo], bool], now: float) -> None:
         """Note which admitted workloads have their pods ready, where that matters.

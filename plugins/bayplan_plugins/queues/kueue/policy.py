@@ -277,8 +277,8 @@ class KueuePolicy:
             if not self._release(now):
                 break
             changed += self._pods.refresh(self._admission, now)
-        self._admission.await_checks(now)
-        followed = self._checks.follow(store, now)
+        awaited = self._admission.await_checks(now)
+        followed = self._checks.follow(store, now) or awaited
         if followed:
             self._admission.tick(now)
         found = (key for key, one in store.workloads.items() if one is not before.get(key))

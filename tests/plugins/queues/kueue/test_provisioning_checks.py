@@ -18,11 +18,17 @@ from tests.plugins.queues.kueue.queued_job_builders import (
 )
 
 from bayplan.api import KINDS, ApiObject, Job, JobSet, Pod, PodGroup
-from bayplan.api.kueue import AdmissionCheck, AdmissionCheckState, ProvisioningRequestConfig
+from bayplan.api.kueue import (
+    AdmissionCheck,
+    AdmissionCheckState,
+    KueueWorkload,
+    ProvisioningRequestConfig,
+)
 from bayplan.api.meta import Condition
 from bayplan.api.objects import decode_part
 from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.api.workloads import StoredPodTemplate
+from bayplan.cluster.protocol import PatchFields
 from bayplan.testing import Cluster, make_node, make_pod
 
 ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
@@ -281,6 +287,70 @@ def test_pod_sets_are_merged_as_the_policy_says(policy: str, counts: list[int]) 
     cluster = started(*queue_with_check(podSetMergePolicy=policy), one)
     (request,) = requests(cluster)
     assert [one.count for one in request.spec.pod_sets] == counts
+
+
+def test_what_runs_gets_no_new_request_whatever_becomes_of_the_old_one() -> None:
+    objects = queue_with_check()
+    cluster = started(make_node("n", gpu=4), *objects, job("a", 2))
+    says(cluster, "Provisioned")
+    cluster.advance(10.0)
+    assert on_nodes(cluster) == {"a": 2}
+    config = next(one for one in objects if isinstance(one, ProvisioningRequestConfig))
+    spec = replace(config.spec, parameters={"new": "1"})
+    cluster.api.update(replace(config, spec=spec))
+    cluster.advance(10.0)
+    assert len(requests(cluster)) == 1
+    cluster.api.delete(ProvisioningRequest, requests(cluster)[0].key)
+    cluster.advance(60.0)
+    assert requests(cluster) == []
+    assert on_nodes(cluster) == {"a": 2}
+
+
+def test_a_pod_whose_request_failed_gives_its_quota_back_by_itself() -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "lq"}
+    retry = {"backoffLimitCount": 3, "backoffBaseSeconds": 60, "backoffMaxSeconds": 1800}
+    pod = make_pod("p", None, None, labels, gpu=2)
+    cluster = started(*queue_with_check(2, retryStrategy=retry), pod)
+    says(cluster, "Failed", "none")
+    cluster.advance(100.0)
+    assert [one.metadata.name[-2:] for one in requests(cluster)] == ["-1", "-2"]
+
+
+@pytest.mark.parametrize("how", ["Failed", "CapacityRevoked"])
+def test_a_rejected_job_that_is_active_again_asks_again(how: str) -> None:
+    retry = {"backoffLimitCount": 0, "backoffBaseSeconds": 1, "backoffMaxSeconds": 1}
+    cluster = started(*queue_with_check(retryStrategy=retry), job("a", 2))
+    says(cluster, how, "none")
+    cluster.advance(10.0)
+    assert workload_of(cluster, "a").spec.active is False
+    found = workload_of(cluster, "a")
+    cluster.api.submit(
+        PatchFields(KueueWorkload, found.key, found.metadata.uid, {"/spec/active": True})
+    )
+    cluster.advance(30.0)
+    assert workload_of(cluster, "a").spec.active is True
+    assert [one.metadata.name[-2:] for one in requests(cluster)] == ["-1", "-2"]
+    says(cluster, "Provisioned")
+    assert running(cluster) == {"a"}
+
+
+def test_a_check_that_its_queue_no_longer_asks_for_holds_nothing_back() -> None:
+    objects = queue_with_check()
+    cluster = started(make_node("n", gpu=4), *objects, job("a", 2))
+    assert running(cluster) == set()
+    cluster.api.update(cluster_queue("cq", {"f": {GPU: 8}}))
+    cluster.advance(30.0)
+    assert on_nodes(cluster) == {"a": 2}
+
+
+def test_long_names_stay_within_what_an_api_server_takes() -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "lq"}
+    cluster = started(*queue_with_check(), make_pod("p" * 250, None, None, labels, gpu=2))
+    (request,) = requests(cluster)
+    (template,) = cluster.api.list(StoredPodTemplate)
+    assert len(request.metadata.name) <= 253
+    assert len(template.metadata.name) <= 253
+    assert request.spec.pod_sets[0].pod_template_ref.name == template.metadata.name
 
 
 def restarted(cluster: Cluster) -> Cluster:
