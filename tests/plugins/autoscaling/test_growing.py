@@ -153,6 +153,29 @@ def test_old_nodes_are_kept_for_nobody() -> None:
     assert world.on_nodes() == {"small": "old"}
 
 
+def test_a_node_that_starts_with_a_taint_is_used_once_that_is_gone() -> None:
+    world = Growing(group(most=0))
+    world.add(make_gang("g", 1), *members("g", 1))
+    world.passes(10)
+    world.add(make_node("new", gpu=8, taints=["startup:NoSchedule"]))
+    world.passes(60)
+    assert world.on_nodes() == {}
+    world.cluster.api.update(make_node("new", gpu=8))
+    world.passes(10)
+    assert world.on_nodes() == {"g-0": "new"}
+
+
+def test_a_node_that_has_no_gpus_yet_is_used_once_it_has() -> None:
+    world = Growing(group(most=0))
+    world.add(make_gang("g", 1), *members("g", 1))
+    world.add(make_node("new"))
+    world.passes(60)
+    assert world.on_nodes() == {}
+    world.cluster.api.update(make_node("new", gpu=8))
+    world.passes(10)
+    assert world.on_nodes() == {"g-0": "new"}
+
+
 # Queues ----------------------------------------------------------------------------------------
 
 
