@@ -137,6 +137,8 @@ class NodeDemand:
         answer = self._ask(one, lacks)
         if answer is not None and answer.text:
             reason, decision = NOT_READY, _with_text(decision, answer.text)
+            # What explains a pod says it, too.
+            self._state.remember(decision)
         nodes = nomination.nodes if nomination is not None else {}
         # A queue counts the least that a gang needs, so no more of its pods may ask.
         asking = one.count if one.queued.queue else len(one.unit.pods)

@@ -264,6 +264,7 @@ def test_stand_ins_ask_for_whole_gpus_and_count_for_nobody() -> None:
     )
     assert one.key not in world.cluster.scheduler.snapshot.living
     assert "1 stand-in asks autoscalers for its nodes." in world.cluster.message("h")
+    assert "1 stand-in asks autoscalers for its nodes." in world.cluster.decision("h").message
 
 
 def test_a_stand_in_goes_with_its_pod() -> None:
