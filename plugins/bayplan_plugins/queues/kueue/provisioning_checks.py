@@ -200,10 +200,10 @@ class ProvisioningChecks:
         capacity = self._capacity(workload, check, config, needed, store, owner)
         problem = self._attempts.problem(capacity.key)
         if problem:
-            return _as(known, "Pending", f"no ProvisioningRequest can be made: {problem}")
+            return _as(known, "Pending", f"Error creating ProvisioningRequest: {problem}")
         attempt = self._latest(capacity)
         if attempt is None:
-            self._attempts.ask(capacity, 1)
+            self._attempts.ask(capacity, (known.retry_count or 0) + 1)
             return known
         if attempt.number <= (known.retry_count or 0) and attempt.state in _LOST:
             # This loss was reported before: the workload has quota again.
