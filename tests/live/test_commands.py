@@ -506,6 +506,36 @@ def test_explain_tells_what_the_autoscaler_says_of_a_pod_and_of_its_stand_ins(
     assert len(json.loads(plain.stdout)["autoscaler"]) == 4
 
 
+@pytest.mark.parametrize(
+    "status",
+    [
+        "nodeGroups: 5",
+        "[1, 2]",
+        "nodeGroups: [7, {health: Healthy, scaleUp: NoActivity}, {scaleUp: {backoffInfo: x}}]",
+        "{{{",
+        "",
+    ],
+)
+def test_what_an_autoscaler_writes_oddly_breaks_nothing(
+    face: Face, kubeconfig: Path, status: str
+) -> None:
+    create(face, make_node("n"), make_pod("big", cpu="64"))
+    content = says("big", "red \x1b[31m\nline", "cluster-autoscaler", "garbage")
+    del content["lastTimestamp"]
+    post(face, "/api/v1/namespaces/default/events", content)
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "cluster-autoscaler-status", "namespace": "kube-system"},
+        "data": {"status": status},
+    }
+    post(face, "/api/v1/namespaces/kube-system/configmaps", config_map)
+    told = bayplan("explain", "default/big", "--kubeconfig", kubeconfig)
+    assert told.exit_code == 0, told.output
+    _, _, said = told.stdout.partition("\nAutoscaler\n")
+    assert said == "  cluster-autoscaler: red [31m line\n"
+
+
 def test_explain_asks_the_scheduler_that_runs(face: Face, kubeconfig: Path, run: Any) -> None:
     create(face, make_node("n0"), make_pod("big", cpu=64))
     running = run()

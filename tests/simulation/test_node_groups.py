@@ -259,3 +259,14 @@ def test_explain_says_which_nodes_would_help(tmp_path: Path) -> None:
     small = file_of(tmp_path, {"name": "small", "max": 1})
     said = explained("podgroup/train", *own, "--node-groups", str(small), "--until", "1m")
     assert "no node group would help" in said
+
+
+def test_an_empty_node_goes_once_its_group_has_more_than_its_minimum(tmp_path: Path) -> None:
+    objects = gpu_pods(1, spec={"nodeSelector": {"kubernetes.io/hostname": "a-2"}})
+    later = [(3600.0, objects[0])]
+    simulation = Simulation(default_profiles(), until=7200)
+    groups = load_node_groups(file_of(tmp_path, {"name": "a", "min": 1}))
+    simulation.autoscale(groups)
+    simulation.arrive(later)
+    simulation.run()
+    assert [node.metadata.name for node in simulation.cluster.list(Node)] == ["a-2"]

@@ -7,6 +7,7 @@ node groups is in a ConfigMap of cluster-autoscaler.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ _STATUS = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 _SECONDS = 10.0
 _MOST = 5
 _LONGEST = 300
+_STAMP = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?Z$")
 
 
 async def read_autoscaler(
@@ -51,22 +53,38 @@ async def read_autoscaler(
         await transport.close()
 
 
-async def _read(transport: Transport, path: str, **query: str) -> Any:
+async def _read(transport: Transport, path: str, **query: str) -> dict[str, Any]:
     """Return what is at a path, an empty object if it cannot be read."""
     try:
         found = await transport.request("GET", path, query=query, seconds=_SECONDS)
-        return json.loads(found)
-    except (ClusterError, ValueError):
+        return _mapping(json.loads(found))
+    except (ClusterError, ValueError, RecursionError):
         return {}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _items(listed: dict[str, Any]) -> list[dict[str, Any]]:
+    items = listed.get("items")
+    return [_mapping(one) for one in items] if isinstance(items, list) else []
+
+
+def _plain(value: Any) -> str:
+    """Return a text in one line that a terminal can show; "" for anything else."""
+    text = value[:_LONGEST] if isinstance(value, str) else ""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 async def _stand_ins_of(transport: Transport, pod: str) -> list[str]:
     listed = await _read(transport, f"/api/v1/namespaces/{STAND_IN_NAMESPACE}/pods")
-    return [
-        f"{STAND_IN_NAMESPACE}/{one['metadata']['name']}"
-        for one in listed.get("items") or ()
-        if pod in one["metadata"].get("annotations", {}).get(STAND_IN_PODS, "").split()
-    ]
+    found = []
+    for meta in (_mapping(one.get("metadata")) for one in _items(listed)):
+        said = _mapping(meta.get("annotations")).get(STAND_IN_PODS)
+        if isinstance(said, str) and pod in said.split() and isinstance(meta.get("name"), str):
+            found.append(f"{STAND_IN_NAMESPACE}/{meta['name']}")
+    return found
 
 
 async def _events_of(transport: Transport, pod: str) -> list[dict[str, Any]]:
@@ -74,48 +92,48 @@ async def _events_of(transport: Transport, pod: str) -> list[dict[str, Any]]:
     selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
     path = f"/api/v1/namespaces/{namespace}/events"
     listed = await _read(transport, path, fieldSelector=selector)
-    return [one for one in listed.get("items") or () if _component(one) in _COMPONENTS]
+    return [one for one in _items(listed) if _component(one) in _COMPONENTS]
 
 
 def _component(event: dict[str, Any]) -> str:
-    source = event.get("source") or {}
-    return str(event.get("reportingComponent") or source.get("component") or "")
+    source = _mapping(event.get("source"))
+    return _plain(event.get("reportingComponent")) or _plain(source.get("component"))
 
 
 def _event_lines(events: Iterable[dict[str, Any]], now: float) -> Iterator[str]:
     """Yield the latest events, each text once."""
     texts: dict[str, str] = {}
     for one in events:
-        at = one.get("lastTimestamp") or one.get("eventTime") or ""
-        text = f"{_component(one)}: {str(one.get('message') or '')[:_LONGEST]}"
+        at = _plain(one.get("lastTimestamp")) or _plain(one.get("eventTime"))
+        text = f"{_component(one)}: {_plain(one.get('message'))}"
         texts[text] = max(at, texts.get(text, ""))
     latest = sorted(texts.items(), key=lambda pair: pair[1], reverse=True)
     for text, at in latest[:_MOST]:
-        ago = f", {duration_text(max(0.0, now - seconds_of(at)))} ago" if at else ""
+        seconds = seconds_of(at) if _STAMP.match(at) else 0.0
+        ago = f", {duration_text(max(0.0, now - seconds))} ago" if seconds else ""
         yield f"{text}{ago}"
 
 
 async def _groups(transport: Transport) -> list[str]:
     """Return the node groups that cannot grow, as cluster-autoscaler states them."""
     found = await _read(transport, _STATUS)
-    text = (found.get("data") or {}).get("status", "")
+    text = _mapping(found.get("data")).get("status")
     try:
-        documents = parse_documents(text, "the status of cluster-autoscaler")
+        documents = parse_documents(text, "its status") if isinstance(text, str) else []
     except InputError:
         return []
-    content = documents[0].content if documents else {}
-    groups = content.get("nodeGroups") if isinstance(content, dict) else None
-    lines = [_group_line(one) for one in groups or () if isinstance(one, dict)]
+    groups = _mapping(documents[0].content).get("nodeGroups") if documents else None
+    lines = [_group_line(_mapping(one)) for one in groups] if isinstance(groups, list) else []
     return [line for line in lines if line]
 
 
 def _group_line(group: dict[str, Any]) -> str:
-    health, name = group.get("health") or {}, group.get("name")
+    health, name = _mapping(group.get("health")), _plain(group.get("name"))
     target, most = health.get("cloudProviderTarget"), health.get("maxSize")
-    scale_up = group.get("scaleUp") or {}
-    backoff = (scale_up.get("backoffInfo") or {}).get("errorMessage")
+    scale_up = _mapping(group.get("scaleUp"))
+    backoff = _plain(_mapping(scale_up.get("backoffInfo")).get("errorMessage"))
     if scale_up.get("status") == "Backoff" or backoff:
-        return f"node group {name} is tried again later: {str(backoff or '')[:_LONGEST]}"
+        return f"node group {name} is tried again later{': ' if backoff else ''}{backoff}"
     if isinstance(target, int) and isinstance(most, int) and target >= most:
         return f"node group {name} is at its maximum of {most}"
     return ""

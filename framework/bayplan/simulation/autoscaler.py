@@ -105,6 +105,8 @@ class Autoscaler:
         self.events: list[NodeEvent] = []
         self._coming: dict[str, Node] = {}
         self._empty_since: dict[str, float] = {}
+        self._kept_by_minimum: set[str] = set()
+        """Empty nodes that stay as long as their group has no others."""
         self._scan_due = False
         self._seen: object = None
         """What was pending when nothing more could be done for it."""
@@ -286,6 +288,9 @@ class Autoscaler:
         used = Counter(pod.spec.node_name for pod in self._cluster.list(Pod) if _keeps(pod))
         for use in self.uses.values():
             for name in use.nodes:
+                if name in self._kept_by_minimum and len(use.nodes) > use.group.least:
+                    self._kept_by_minimum.discard(name)
+                    self._empty_since.pop(name, None)
                 if name in self._coming or used[name]:
                     self._empty_since.pop(name, None)
                 elif name not in self._empty_since:
@@ -295,7 +300,10 @@ class Autoscaler:
 
     def _remove(self, use: GroupUse, name: str, since: float) -> None:
         """Remove a node that has been empty all the time."""
-        if self._empty_since.get(name) != since or len(use.nodes) <= use.group.least:
+        if self._empty_since.get(name) != since:
+            return
+        if len(use.nodes) <= use.group.least:
+            self._kept_by_minimum.add(name)
             return
         if self._reserved or self._is_wanted(name):
             # It is looked at again once it has been empty for as long once more.

@@ -5,8 +5,9 @@ Otherwise whatever is small takes the first ones, and the gang needs one node mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,63 +16,115 @@ from bayplan.plugin.hookspecs import BoolColumn
 
 __all__ = ["Arrivals"]
 
+_PAUSE = 5.0
+"""Seconds between two looks at what is kept."""
 
-@dataclass(frozen=True)
+
+@dataclass
 class _Kept:
-    """The nodes that are kept for a unit, from whom, and until when (in seconds)."""
+    """What is kept for a unit.
 
-    nodes: frozenset[str]
-    pods: frozenset[str]
+    ``gangs`` may have it, pods of a higher ``priority`` as well. Times are in seconds; ``looked``
+    is when it was last found out which nodes the unit can use: newer ones are kept, too.
+    """
+
+    gangs: frozenset[str]
     priority: int
     until: float
+    looked: float
+    nodes: frozenset[str] = field(default_factory=frozenset)
 
 
 class Arrivals:
-    """The nodes that have come since gangs began to ask for some."""
+    """The nodes that have come since units began to ask for some."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._seen: dict[str, float] = {}
-        """When each node was seen first, in seconds; those of the start at no time."""
+        self._seen: dict[str, tuple[str, float]] = {}
+        """The uid of each node, and when it was seen first; minus infinity for those of before."""
         self._at: object = None
+        self._watching = 0
         self._kept: dict[str, _Kept] = {}
+
+    def begin(self) -> None:
+        """Watch for new nodes: another unit asks for some."""
+        if not self._watching:
+            self._at = None
+            self._seen.clear()
+        self._watching += 1
+        self.look()
+
+    def end(self) -> None:
+        """Stop: a unit asks for nodes no longer."""
+        self._watching -= 1
 
     def look(self) -> None:
         """Note which nodes are new."""
         table = self._handle.snapshot.nodes
-        at = table.epoch, len(table)
-        if at == self._at:
+        at = table.epoch, table.node_version
+        if not self._watching or at == self._at:
             return
-        at_start = self._at is None
+        now = self._handle.now if self._at is not None else -math.inf
         self._at = at
-        now = float("-inf") if at_start else self._handle.now
-        self._seen = {name: self._seen.get(name, now) for name in table.names}
+        seen = self._seen
+        self._seen = {}
+        for node in table.nodes:
+            name, uid = node.metadata.name, node.metadata.uid
+            known = seen.get(name)
+            self._seen[name] = known if known is not None and known[0] == uid else (uid, now)
 
-    def keep(self, unit: Unit, since: float, until: float) -> None:
+    def since(self, at: float) -> dict[str, float]:
+        """Return the nodes that came after a time, with when they did, in seconds."""
+        self.look()
+        return {name: came for name, (_, came) in self._seen.items() if came >= at}
+
+    # Keeping -----------------------------------------------------------------------------------
+
+    def keep(self, unit: Unit, since: float, until: float) -> bool:
         """Keep for a unit as many of the nodes that came since it asks as it can use.
 
+        :return: whether any is not kept any more that was.
         :raises PluginError: when another plugin of the profile fails.
         """
-        self.look()
-        taken = {name for key, one in self._kept.items() if key != unit.key for name in one.nodes}
+        new = self.since(since)
+        before = self._held_by(unit.key)
+        taken = {n for key, one in self._kept.items() if key != unit.key for n in one.nodes}
+        gangs = frozenset(pod.gang for pod in unit.pods if pod.gang)
+        now = self._handle.now
+        # What it may use itself is asked without what is kept for it.
+        kept = self._kept[unit.key] = _Kept(gangs, unit.priority, until, now)
+        usable = [name for name in new if name not in taken]
+        kept.nodes = frozenset(self._usable(unit, usable)) if usable else frozenset()
+        return bool(before - kept.nodes)
+
+    def _usable(self, unit: Unit, names: list[str]) -> set[str]:
+        """Return those nodes that the members of a unit can use, no more than they need."""
         rows = self._handle.snapshot.nodes.row_of
-        new = [n for n, at in self._seen.items() if at >= since and n in rows and n not in taken]
-        if not new:
-            self._kept.pop(unit.key, None)
-            return
-        slots = self._handle.free_slots(unit.pods[0])
-        chosen: list[str] = []
-        left = unit.min_placed
-        for name in new:
-            if left > 0 and slots[rows[name]] > 0:
-                chosen.append(name)
-                left -= int(slots[rows[name]])
-        pods = frozenset(pod.key for pod in unit.pods)
-        self._kept[unit.key] = _Kept(frozenset(chosen), pods, unit.priority, until)
+        kinds: dict[Hashable, list[PodInfo]] = {}
+        for pod in unit.pods[: unit.min_placed]:
+            kinds.setdefault((pod.facts, tuple(sorted(pod.requests.items()))), []).append(pod)
+        chosen: set[str] = set()
+        for pods in kinds.values():
+            slots, left = self._handle.free_slots(pods[0]), len(pods)
+            for name in names:
+                room = int(slots[rows[name]]) if name in rows else 0
+                if left > 0 and room > 0:
+                    chosen.add(name)
+                    left -= room
+        return chosen
+
+    def _held_by(self, unit: str) -> frozenset[str]:
+        """Return the nodes that are kept for a unit, those included that it has not looked at."""
+        one = self._kept.get(unit)
+        if one is None:
+            return frozenset()
+        return one.nodes.union(n for n, (_, came) in self._seen.items() if came > one.looked)
 
     def release(self, unit: str) -> bool:
         """Keep nothing for a unit any more; tell whether anything was."""
-        return self._kept.pop(unit, None) is not None
+        held = self._held_by(unit)
+        self._kept.pop(unit, None)
+        return bool(held)
 
     def expire(self) -> bool:
         """Give up what was kept for too long; tell whether anything was."""
@@ -81,22 +134,26 @@ class Arrivals:
         return bool(over)
 
     def next_time(self) -> float | None:
-        """Return when something is given up, in seconds; None for never."""
-        return min((one.until for one in self._kept.values()), default=None)
+        """Return when to look whether something is given up, in seconds; None for never."""
+        return self._handle.now + _PAUSE if self._kept else None
 
     def kept_from(self, pod: PodInfo, names: Mapping[str, int]) -> BoolColumn | None:
         """Return which of all nodes are kept from a pod, as a mask; None for none.
 
         :param names: the rows of the nodes by name.
         """
-        kept: Iterable[_Kept] = self._kept.values()
-        found = {
-            names[name]
-            for one in kept
-            if pod.key not in one.pods and pod.priority <= one.priority
-            for name in one.nodes
-            if name in names
-        }
+        if not self._kept:
+            return None
+        self.look()
+        # Those that ask for nodes themselves take part in finding out what is whose.
+        asks = any(pod.gang in one.gangs for one in self._kept.values())
+        others = [
+            key
+            for key, one in self._kept.items()
+            if pod.gang not in one.gangs and pod.priority <= one.priority
+        ]
+        held = [self._kept[key].nodes if asks else self._held_by(key) for key in others]
+        found = {names[name] for nodes in held for name in nodes if name in names}
         if not found:
             return None
         mask = np.zeros(len(names), dtype=bool)

@@ -50,10 +50,18 @@ from bayplan_plugins.autoscaling.visible import VisiblePod, VisiblePods
 
 __all__ = ["Autoscaling", "AutoscalingArgs"]
 
+_LONGEST = 30 * 86_400.0
+_RESOURCE = r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
+_CLASS = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"
 _LEAVING = "node(s) are being removed by an autoscaler"
 _KEPT = "node(s) are kept for a gang until all of its nodes are there"
 _PROTECTED = "bayplan.dev/protected-from-autoscalers"
 """On a pod whose other annotations of this kind are bayplan's."""
+_YOUNG = 120.0
+"""Seconds in which a node that came may still get its labels and devices."""
+_MOST_USELESS = 2
+"""So many nodes may come that do not serve a unit before it asks for no more."""
+_MOST_DOUBLED = 6
 _ANSWERED, _RETRY = 5.0, 60.0
 """Seconds until a write is answered, and until one that was refused is tried again."""
 _OF_NODES = ("DaemonSet", "Node")
@@ -67,25 +75,30 @@ class AutoscalingArgs(Args):
     resource by which they ask for whole GPUs. ``provisioningClass`` is the class of the
     ProvisioningRequests that gangs get, "" for none; a pod's annotation
     ``autoscaling.x-k8s.io/provisioning-class-name`` comes first. ``parameters`` are those of the
-    requests. A gang that gets none within ``giveUpAfter`` asks again ``retryAfter`` later.
+    requests. What gets none within ``giveUpAfter`` asks again ``retryAfter`` later, and each time
+    after twice as long.
     ``protectGangs`` keeps autoscalers from removing the nodes of running gangs.
     """
 
     stand_ins: bool = True
-    gpu_resource: str = Field(default="nvidia.com/gpu", min_length=1)
-    provisioning_class: str = ""
+    gpu_resource: str = Field(default="nvidia.com/gpu", pattern=_RESOURCE)
+    provisioning_class: str = Field(default="", pattern=_CLASS)
     parameters: dict[str, str] = Field(default_factory=dict)
-    give_up_after: float = Field(default=900.0, gt=0)
-    retry_after: float = Field(default=1800.0, gt=0)
+    give_up_after: float = Field(default=900.0, gt=0, le=_LONGEST)
+    retry_after: float = Field(default=1800.0, gt=0, le=_LONGEST)
     protect_gangs: bool = True
 
 
 @dataclass
 class _Asking:
-    """Since when a gang lacks nodes, and the pods that asked."""
+    """Since when a unit lacks nodes (in seconds), and the pods that asked."""
 
     since: float
     pods: tuple[str, ...] = ()
+    paused: float | None = None
+    """Until when it asks for nothing, after that was of no use."""
+    pauses: int = 0
+    why: str = ""
 
 
 class Autoscaling(Plugin[AutoscalingArgs]):
@@ -125,30 +138,41 @@ class Autoscaling(Plugin[AutoscalingArgs]):
             return NodeRequest(f"Its nodes are those of ProvisioningRequest {used}.")
         class_name = self._class(unit)
         if class_name:
-            self._keep(unit, self._asking.setdefault(unit.key, _Asking(self.handle.now)))
+            self._keep(unit, self._asking_of(unit))
             pods = partial(self._seen, unit)
             return self._requests.ask(unit, pods, class_name, self.args.parameters)
         if unit.gang is None and not self.args.stand_ins:
             return None
-        asking = self._asking.setdefault(unit.key, _Asking(self.handle.now))
+        asking = self._asking_of(unit)
         self._forget_pods(asking, unit)
         given_up = self._given_up(unit, asking)
         if given_up is not None:
             return given_up
         # What names a request that is gone is overlooked by autoscalers.
-        visible = self._seen(unit) if used else self._visible.of(unit)
+        young = self._arrivals.since(self.handle.now - _YOUNG)
+        visible = self._seen(unit) if used else self._visible.of(unit, frozenset(young))
         if visible is None and unit.gang is None:
             self._drop(unit.key)
             return None
+        useless = self._useless(unit, asking, visible or [])
+        if useless is not None:
+            return useless
         self._keep(unit, asking)
         return self._asked(unit, asking, visible if self.args.stand_ins else None)
+
+    def _asking_of(self, unit: Unit) -> _Asking:
+        """Return what is known of a unit that asks, which begins to where it is new."""
+        if unit.key not in self._asking:
+            self._asking[unit.key] = _Asking(self.handle.now)
+            self._arrivals.begin()
+        return self._asking[unit.key]
 
     def _keep(self, unit: Unit, asking: _Asking) -> None:
         """Keep the nodes that come for a gang until the others are there, too."""
         if unit.gang is not None:
             until = asking.since + self.args.give_up_after
             if self.handle.now < until:
-                self._arrivals.keep(unit, asking.since, until)
+                self._released |= self._arrivals.keep(unit, asking.since, until)
 
     def _seen(self, unit: Unit) -> list[VisiblePod]:
         """Return all pods of a unit as autoscalers have to see them."""
@@ -156,7 +180,10 @@ class Autoscaling(Plugin[AutoscalingArgs]):
 
     def _asked(self, unit: Unit, asking: _Asking, visible: list[VisiblePod] | None) -> NodeRequest:
         """Ask by stand-ins; without any the condition of the pods asks."""
-        again = asking.since + self.args.give_up_after if unit.gang is not None else None
+        again = asking.since + self.args.give_up_after
+        if self._arrivals.since(self.handle.now - _YOUNG):
+            # Whether what came serves it is known by then.
+            again = min(again, self.handle.now + _YOUNG)
         if visible is None:
             self._stand_ins.drop(asking.pods)
             return NodeRequest("", again)
@@ -167,7 +194,7 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         soon = self.handle.now + (_RETRY if asked.problem else _ANSWERED)
         if asked.problem or asked.is_new:
             # Whether they could be made is known a moment later.
-            again = soon if again is None else min(again, soon)
+            again = min(again, soon)
         if asked.problem:
             return NodeRequest(f"No stand-in can be made: {asked.problem}.", again)
         ask = "1 stand-in asks" if asked.count == 1 else f"{asked.count} stand-ins ask"
@@ -184,21 +211,35 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         return own or (self.args.provisioning_class if unit.gang is not None else "")
 
     def _given_up(self, unit: Unit, asking: _Asking) -> NodeRequest | None:
-        """Ask for nothing for a while after a gang got none: what came is of better use."""
-        until = asking.since + self.args.give_up_after
-        if unit.gang is None or self.handle.now < until:
+        """Ask for nothing for a while after a unit got none: what came is of better use."""
+        now = self.handle.now
+        if asking.paused is not None:
+            if now < asking.paused:
+                return NodeRequest(asking.why, asking.paused, gave_up=True)
+            asking.paused, asking.since = None, now
+        if now < asking.since + self.args.give_up_after:
             return None
-        again = until + self.args.retry_after
-        if self.handle.now >= again:
-            asking.since = self.handle.now
+        minutes = self.args.give_up_after / 60
+        return self._pause(unit, asking, f"Its nodes did not come within {minutes:g} minutes")
+
+    def _useless(self, unit: Unit, asking: _Asking, pods: list[VisiblePod]) -> NodeRequest | None:
+        """Stop once several nodes came that do not serve a unit: more of them would not either."""
+        came = self._arrivals.since(asking.since)
+        refused = [name for name in came if any(name in one.apart for one in pods)]
+        if len(refused) < _MOST_USELESS:
             return None
+        what = f"The nodes that came do not serve it ({', '.join(sorted(refused))})"
+        return self._pause(unit, asking, what)
+
+    def _pause(self, unit: Unit, asking: _Asking, why: str) -> NodeRequest:
+        """Ask for nothing for a while, and for longer each time."""
+        wait = self.args.retry_after * 2 ** min(asking.pauses, _MOST_DOUBLED)
+        asking.pauses += 1
+        asking.paused = self.handle.now + wait
+        asking.why = f"{why}; it asks for them again after {wait / 60:g} minutes."
         self._stand_ins.drop(asking.pods)
         self._released |= self._arrivals.release(unit.key)
-        text = (
-            f"Its nodes did not come within {self.args.give_up_after / 60:g} minutes; "
-            f"it asks for them again after {self.args.retry_after / 60:g} minutes."
-        )
-        return NodeRequest(text, again, gave_up=True)
+        return NodeRequest(asking.why, asking.paused, gave_up=True)
 
     def _forget_pods(self, asking: _Asking, unit: Unit) -> None:
         """Note which pods of a unit ask, and drop those that do no more."""
@@ -210,6 +251,7 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         asking = self._asking.pop(unit, None)
         if asking is not None:
             self._stand_ins.drop(asking.pods)
+            self._arrivals.end()
         self._requests.drop(unit)
         self._released |= self._arrivals.release(unit)
 
@@ -219,7 +261,6 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         if not self._unprotected:
             self._unprotected = True
             self._unprotect()
-        self._arrivals.look()
         released, self._released = self._released or self._arrivals.expire(), False
         found = (self._stand_ins.sweep(), self._requests.sweep(), self._arrivals.next_time())
         times = [at for at in found if at is not None]

@@ -105,6 +105,9 @@ class StandIns:
             for key in one.shares:
                 self._of_pod.setdefault(key, one.name)
         one.uid = new.metadata.uid
+        if new.metadata.annotations.get(STAND_IN_PODS, "").split() != list(one.shares):
+            # Others joined it before it was seen.
+            self._write_pods(one)
         if not any(c.type == "PodScheduled" for c in new.status.conditions):
             # No scheduler looks at it, so this is what autoscalers wait for.
             message = f"stands for {', '.join(one.shares)}"

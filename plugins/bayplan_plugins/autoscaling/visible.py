@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from msgspec.structs import replace
@@ -120,15 +121,18 @@ class VisiblePods:
         self._ledger = handle.snapshot.shared(GpuLedger, GpuLedger)
         self._kai = GpuSizes(handle.snapshot)
         self._networks = Networks.of(handle.snapshot)
+        self._young: frozenset[str] = frozenset()
         self._smallest: tuple[object, int] = (None, 0)
         """The memory of the smallest GPU, and what it was read from."""
 
-    def of(self, unit: Unit) -> list[VisiblePod] | None:
+    def of(self, unit: Unit, young: frozenset[str] = frozenset()) -> list[VisiblePod] | None:
         """Return what autoscalers have to see of a unit; None if its pods say it themselves.
 
+        :param young: nodes that may serve it yet, though they refuse it now.
         :raises PluginError: when another plugin of the profile fails.
         """
         labels = self._domains(unit)
+        self._young = young
         found = [self._visible(pod, *labels.get(pod.key, ("", ()))) for pod in unit.pods]
         if labels or any(self._is_share(one) for one in found):
             return found
@@ -226,7 +230,8 @@ class VisiblePods:
                 mask |= one.mask
         for name, amount in amounts.items():
             mask &= table.allocatable(name) - table.used(name) >= amount
-        return frozenset(table.names[row] for row in np.flatnonzero(mask)[:_MOST_EXCLUDED].tolist())
+        names = (table.names[row] for row in np.flatnonzero(mask).tolist())
+        return frozenset(islice((n for n in names if n not in self._young), _MOST_EXCLUDED))
 
 
 def code_of(text: str) -> str:

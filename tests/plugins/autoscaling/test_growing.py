@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from tests.plugins.autoscaling.growing_clusters import ATOMIC, Growing, group
 from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
 
 from bayplan import Args, Plugin, Wait, hookimpl
-from bayplan.api import ApiObject, Pod, Topology
+from bayplan.api import ApiObject, Node, Pod, Topology
 from bayplan.api.objects import decode_part
 from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.cluster.protocol import CreateObject, Done, Write
-from bayplan.errors import NotFound
+from bayplan.errors import InputError, NotFound
 from bayplan.testing import make_gang, make_node, make_object, make_pod
 
 NOT_READY = "NotReadyForScheduling"
@@ -576,3 +577,84 @@ def test_a_request_of_somebody_else_is_left_alone() -> None:
     world.passes(20)
     names = [one.metadata.name for one in world.cluster.api.list(ProvisioningRequest)]
     assert names == [f"{base}-7"]
+
+
+# Nodes that do not serve, and nodes that are kept -------------------------------------------------
+
+
+def test_nodes_that_come_and_do_not_serve_are_not_bought_for_ever() -> None:
+    """New nodes do not say how much memory their GPUs have, so shares by memory do not fit."""
+    world = Growing(group(gpu=1))
+    world.add(make_pod("x", annotations={"gpu-memory": "20000"}))
+    world.passes(1200)
+    assert (world.bought(), world.nodes()) == (2, [])
+    assert "The nodes that came do not serve it" in world.cluster.message("x")
+    world.passes(6000)
+    assert world.on_nodes() == {}
+    assert world.bought() <= 6
+
+
+def test_a_node_that_gets_its_labels_late_is_not_bought_twice() -> None:
+    world = Growing(group(gpu=1, most=5))
+    world.add(make_pod("x", annotations={"gpu-memory": "20000"}))
+    world.passes(75)
+    (node,) = world.cluster.api.list(Node)
+    world.passes(30)
+    labels = {**node.metadata.labels, "nvidia.com/gpu.memory": "80000"}
+    world.cluster.api.update(replace(node, metadata=replace(node.metadata, labels=labels)))
+    world.passes(300)
+    assert (world.bought(), world.on_nodes()) == (1, {"x": node.metadata.name})
+
+
+def test_nodes_are_kept_for_a_gang_in_a_queue_from_pods_that_came_before_it() -> None:
+    world = Growing(group(most=0), plugins={"Queues": {}})
+    labels = {"bayplan.dev/queue": "lab"}
+    world.add(limited("lab", 1000), make_pod("small", gpu=1), make_pod("q", gpu=1, labels=labels))
+    world.passes(5)
+    world.add(make_gang("g", 3), *members("g", 3, labels=labels))
+    world.passes(5)
+    world.add(make_node("n1", gpu=8))
+    world.passes(20)
+    assert world.on_nodes() == {}
+    world.add(make_node("n2", gpu=8), make_node("n3", gpu=8))
+    world.passes(20)
+    assert world.on_nodes().keys() == {"g-0", "g-1", "g-2"}
+
+
+def test_new_members_of_a_gang_have_what_was_kept_for_the_old_ones() -> None:
+    world = Growing(group(most=0))
+    world.add(make_gang("g", 3), *members("g", 3))
+    world.passes(5)
+    world.add(make_node("n1", gpu=8), make_node("n2", gpu=8))
+    world.passes(5)
+    for index in range(3):
+        world.cluster.remove(f"g-{index}")
+    world.add(*(make_pod(f"h-{index}", gang="g", gpu=8) for index in range(3)))
+    world.add(make_node("n3", gpu=8))
+    world.passes(10)
+    assert len(world.on_nodes()) == 3
+
+
+def test_what_is_kept_is_what_each_kind_of_member_can_use() -> None:
+    world = Growing(group(most=0))
+    world.add(make_gang("g", 3), make_pod("launcher", cpu="1", gang="g"), *members("g", 2))
+    world.passes(5)
+    world.add(make_node("n1", cpu="64", gpu=8))
+    world.passes(5)
+    world.add(make_pod("small", gpu=1))
+    world.passes(20)
+    assert world.on_nodes() == {}
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ({"giveUpAfter": float("inf")}, "giveUpAfter"),
+        ({"gpuResource": "no such"}, "gpuResource"),
+        ({"provisioningClass": "Not_Valid"}, "provisioningClass"),
+        ({"giveUp": 3}, "giveUp"),
+    ],
+)
+def test_arguments_that_can_only_fail_are_refused(args: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        Growing(group(), **args)
