@@ -34,7 +34,8 @@ TEMPLATE: Content = {
 def file_of(folder: Path, *groups: Content, **more: Any) -> Path:
     path = folder / "groups.yaml"
     own = [{"max": 4, "template": TEMPLATE, **one} for one in groups]
-    path.write_text(yaml.safe_dump({"nodeGroups": own, **more}))
+    kind = {"apiVersion": "bayplan.dev/v1alpha1", "kind": "NodeGroups"}
+    path.write_text(yaml.safe_dump({**kind, "nodeGroups": own, **more}))
     return path
 
 

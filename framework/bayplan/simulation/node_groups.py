@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 from msgspec.structs import replace
@@ -59,6 +59,8 @@ class _GroupFields(_Fields):
 class _FileFields(_Fields):
     """The file: the groups, and how the autoscaler behaves."""
 
+    api_version: Literal["bayplan.dev/v1alpha1"]
+    kind: Literal["NodeGroups"]
     node_groups: tuple[_GroupFields, ...] = Field(min_length=1)
     scan_interval: _Duration = 10.0
     scale_down_after: _Duration = 600.0
@@ -109,7 +111,7 @@ def load_node_groups(path: Path) -> NodeGroups:
 
     :raises InputError: naming file, line and path of what cannot be used.
     """
-    document = single_document(path, "nodeGroups")
+    document = single_document(path, "NodeGroups")
     fields = validated(_FileFields, document.content, document)
     groups = [_group(one, index, document) for index, one in enumerate(fields.node_groups)]
     names = [one.name for one in groups]
