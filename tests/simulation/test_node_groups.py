@@ -271,3 +271,18 @@ def test_an_empty_node_goes_once_its_group_has_more_than_its_minimum(tmp_path: P
     simulation.arrive(later)
     simulation.run()
     assert [node.metadata.name for node in simulation.cluster.list(Node)] == ["a-2"]
+
+
+def test_policies_are_compared_by_what_their_nodes_cost(tmp_path: Path) -> None:
+    configs = ROOT / "configs"
+    paths = (
+        *("-f", str(configs / "examples" / "growing")),
+        *("--config", str(configs / "profiles" / "autoscaling.yaml")),
+        *("--compare", str(configs / "profiles" / "default-scheduler.yaml")),
+        *("--node-groups", str(configs / "node-groups" / "gpus.yaml"), "--until", "30m"),
+    )
+    shown = CliRunner().invoke(command, paths, catch_exceptions=False)
+    rows = {line.split("  ")[0]: line.split()[-2:] for line in shown.output.splitlines() if line}
+    # Without the plugin the halves of GPUs ask as if they needed no GPU.
+    assert rows["nodes bought"] == ["6", "7"]
+    assert float(rows["cost of nodes"][0]) < float(rows["cost of nodes"][1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -31,6 +32,7 @@ def print_comparison(found: Comparison) -> None:
     for one in outcomes:
         table.add_column(escape(one.policy), justify="right")
     _add_costs(table, [one.earnings for one in outcomes if one.earnings is not None])
+    _add_nodes(table, [one.nodes for one in outcomes if one.nodes is not None])
     resources = sorted({name for one in outcomes for name in one.utilisation})
     for name in resources:
         parts = [one.utilisation.get(name, 0.0) for one in outcomes]
@@ -60,6 +62,16 @@ def _add_costs(table: Table, found: Sequence[Earnings]) -> None:
     currency = found[0].currency
     table.add_row(f"billed in {currency}", *(f"{one.total:,}" for one in found))
     table.add_row(f"idle in {currency}", *(f"{one.idle:,}" for one in found))
+
+
+def _add_nodes(table: Table, found: Sequence[Mapping[str, Any]]) -> None:
+    """Add what an autoscaler bought under each policy, and what that cost."""
+    if not found:
+        return
+    groups = [one["groups"] for one in found]
+    table.add_row("nodes bought", *(str(sum(g["bought"] for g in of)) for of in groups))
+    table.add_row("node hours", *(f"{sum(g['nodeHours'] for g in of):.2f}" for of in groups))
+    table.add_row("cost of nodes", *(one["cost"] for one in found))
 
 
 def _add_amounts(

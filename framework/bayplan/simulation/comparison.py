@@ -99,6 +99,7 @@ class Outcome:
         milli-CPU).
     :param lost: what evicted pods had held, likewise.
     :param notes: what people have to know of the run: which pods no profile schedules.
+    :param nodes: what an autoscaler bought and what that cost, as ``Autoscaler.as_json`` has it.
     """
 
     policy: str
@@ -111,6 +112,7 @@ class Outcome:
     idle: Mapping[str, float]
     lost: Mapping[str, float]
     notes: Sequence[str] = ()
+    nodes: Mapping[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object; money is a decimal in text, times are seconds."""
@@ -126,6 +128,7 @@ class Outcome:
             "idleWhileWaiting": {name: round(one, 3) for name, one in self.idle.items()},
             "lost": {name: round(one, 3) for name, one in self.lost.items()},
             "notes": list(self.notes),
+            **({} if self.nodes is None else {"autoscaling": dict(self.nodes)}),
         }
 
 
@@ -259,6 +262,7 @@ def _outcome(
         dict(sorted(run.idle.total.items())),
         dict(sorted(lost.items())),
         tuple(simulation.foreign_pods()),
+        simulation.autoscaler.as_json() if simulation.autoscaler is not None else None,
     )
 
 
