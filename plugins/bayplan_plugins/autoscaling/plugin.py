@@ -137,7 +137,7 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         if used and self._requests.is_of_another(used, unit.pods[0].namespace):
             return NodeRequest(f"Its nodes are those of ProvisioningRequest {used}.")
         class_name = self._class(unit)
-        if class_name:
+        if class_name and self._requests.is_served:
             self._keep(unit, self._asking_of(unit))
             pods = partial(self._seen, unit)
             return self._requests.ask(unit, pods, class_name, self.args.parameters)

@@ -58,6 +58,11 @@ class GangRequests:
         """The request that is written into each pod, by the pod's uid."""
         self._began: float | None = None
 
+    @property
+    def is_served(self) -> bool:
+        """Whether the cluster has such requests, as far as is known."""
+        return self._attempts.is_served
+
     def ask(
         self,
         unit: Unit,

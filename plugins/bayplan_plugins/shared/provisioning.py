@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -25,7 +26,7 @@ from bayplan.api.provisioning import (
 )
 from bayplan.api.workloads import StoredPodTemplate
 from bayplan.cluster.protocol import CreateObject, DeleteObject
-from bayplan.errors import ClusterError
+from bayplan.errors import ClusterError, NotFound
 
 __all__ = [
     "MOST_POD_SETS",
@@ -47,6 +48,8 @@ _LONGEST_PREFIX = 200
 MOST_POD_SETS = 32
 RETRY_SECONDS = 60.0
 """After which what could not be made is tried again."""
+_UNSERVED_SECONDS = 3600.0
+"""After which a kind that the cluster did not have is tried again."""
 _OWN = "bayplan.dev/provisioning"
 _LABELS = {"kueue.x-k8s.io/managed": "true", _OWN: "true"}
 """The first is that by which Kueue's informers find PodTemplates, the second tells who made it."""
@@ -146,6 +149,7 @@ class ProvisioningAttempts:
         self._of: dict[str, dict[int, ProvisioningRequest]] = {}
         self._asked: dict[str, ProvisioningRequest] = {}
         """What was submitted and is not seen yet, by key."""
+        self._unserved_until = -math.inf
         self._refused: dict[str, tuple[str, float]] = {}
         """Why a capacity could not be asked for, and until when it is not tried again."""
         handle.snapshot.on_object(ProvisioningRequest, self._changed)
@@ -196,9 +200,18 @@ class ProvisioningAttempts:
         def answered(error: ClusterError | None) -> None:
             if error is not None:
                 self._asked.pop(request.key, None)
-                self._refused[capacity.key] = str(error), self._handle.now + RETRY_SECONDS
+                until = self._handle.now + RETRY_SECONDS
+                self._refused[capacity.key] = str(error), until
+                if isinstance(error, NotFound):
+                    # The namespace of its pods is there, so it is the kind that is not.
+                    self._unserved_until = self._handle.now + _UNSERVED_SECONDS
 
         self._handle.submit(CreateObject(request), answered)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the cluster has ProvisioningRequests, as far as is known."""
+        return self._handle.now >= self._unserved_until
 
     def problem(self, key: str) -> str:
         """Return why a capacity could not be asked for a short while ago, "" if it could."""

@@ -18,7 +18,7 @@ from bayplan.api import ApiObject, Node, Pod, Topology
 from bayplan.api.objects import decode_part
 from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.cluster.protocol import CreateObject, Done, Write
-from bayplan.errors import InputError, NotFound
+from bayplan.errors import ClusterError, InputError, NotFound
 from bayplan.testing import make_gang, make_node, make_object, make_pod
 
 NOT_READY = "NotReadyForScheduling"
@@ -488,12 +488,13 @@ class Faults:
     """Refuses to create anything until it is over."""
 
     over = False
+    error: type[ClusterError] = ClusterError
 
     def around(self, submit: Callable[..., None]) -> Callable[..., None]:
         def submitted(write: Write, done: Done | None = None) -> None:
             if isinstance(write, CreateObject) and not self.over:
                 assert done is not None
-                done(NotFound("the namespace is missing"))
+                done(self.error("the namespace is missing"))
                 return
             submit(write, done)
 
@@ -521,6 +522,23 @@ def test_a_request_that_is_refused_is_reported_and_tried_again() -> None:
     faults.over = True
     world.passes(300)
     assert len(world.on_nodes()) == 2
+
+
+def test_a_cluster_without_such_requests_is_asked_by_the_pods_themselves() -> None:
+    """Karpenter has none."""
+    world = Growing(group(), provisioningClass=ATOMIC)
+    faults = Faults()
+    faults.error = NotFound
+    submit = world.cluster.api.submit
+
+    def without_kind(write: Write, done: Done | None = None) -> None:
+        is_request = isinstance(write, CreateObject) and isinstance(write.obj, ProvisioningRequest)
+        (faults.around(submit) if is_request else submit)(write, done)
+
+    world.cluster.api.submit = without_kind  # type: ignore[method-assign]
+    world.add(make_gang("g", 2), *members("g", 2))
+    world.passes(120)
+    assert (world.bought(), len(world.on_nodes())) == (2, 2)
 
 
 def test_members_that_differ_in_their_index_only_are_one_pod_set() -> None:
