@@ -5,7 +5,6 @@ Otherwise whatever is small takes the first ones, and the gang needs one node mo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
@@ -40,8 +39,10 @@ class Arrivals:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._seen: dict[str, tuple[str, float]] = {}
-        """The uid of each node, and when it was seen first; minus infinity for those of before."""
+        self._uids: dict[str, str] = {}
+        """The uid of each node, by name."""
+        self._new: dict[str, float] = {}
+        """When each node came that was not there before, in seconds."""
         self._at: object = None
         self._watching = 0
         self._kept: dict[str, _Kept] = {}
@@ -50,7 +51,8 @@ class Arrivals:
         """Watch for new nodes: another unit asks for some."""
         if not self._watching:
             self._at = None
-            self._seen.clear()
+            self._uids.clear()
+            self._new.clear()
         self._watching += 1
         self.look()
 
@@ -64,19 +66,18 @@ class Arrivals:
         at = table.epoch, table.node_version
         if not self._watching or at == self._at:
             return
-        now = self._handle.now if self._at is not None else -math.inf
+        first = self._at is None
         self._at = at
-        seen = self._seen
-        self._seen = {}
-        for node in table.nodes:
-            name, uid = node.metadata.name, node.metadata.uid
-            known = seen.get(name)
-            self._seen[name] = known if known is not None and known[0] == uid else (uid, now)
+        uids = {node.metadata.name: node.metadata.uid for node in table.nodes}
+        new = {} if first else {n: uid for n, uid in uids.items() if self._uids.get(n) != uid}
+        kept = {name: came for name, came in self._new.items() if name in uids}
+        self._new = kept | dict.fromkeys(new, self._handle.now)
+        self._uids = uids
 
     def since(self, at: float) -> dict[str, float]:
         """Return the nodes that came after a time, with when they did, in seconds."""
         self.look()
-        return {name: came for name, (_, came) in self._seen.items() if came >= at}
+        return {name: came for name, came in self._new.items() if came >= at}
 
     # Keeping -----------------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class Arrivals:
         one = self._kept.get(unit)
         if one is None:
             return frozenset()
-        return one.nodes.union(n for n, (_, came) in self._seen.items() if came > one.looked)
+        return one.nodes.union(n for n, came in self._new.items() if came > one.looked)
 
     def release(self, unit: str) -> bool:
         """Keep nothing for a unit any more; tell whether anything was."""

@@ -143,17 +143,17 @@ class Autoscaling(Plugin[AutoscalingArgs]):
             return self._requests.ask(unit, pods, class_name, self.args.parameters)
         if unit.gang is None and not self.args.stand_ins:
             return None
-        asking = self._asking_of(unit)
-        self._forget_pods(asking, unit)
-        given_up = self._given_up(unit, asking)
-        if given_up is not None:
-            return given_up
         # What names a request that is gone is overlooked by autoscalers.
         young = self._arrivals.since(self.handle.now - _YOUNG)
         visible = self._seen(unit) if used else self._visible.of(unit, frozenset(young))
         if visible is None and unit.gang is None:
             self._drop(unit.key)
             return None
+        asking = self._asking_of(unit)
+        self._forget_pods(asking, unit)
+        given_up = self._given_up(unit, asking)
+        if given_up is not None:
+            return given_up
         useless = self._useless(unit, asking, visible or [])
         if useless is not None:
             return useless
