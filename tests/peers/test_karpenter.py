@@ -135,8 +135,8 @@ def grown(running: Peers, karpenter: Scheduler) -> Iterator[Peers]:
                 topology,
                 *gang("fits", 3, {TYPE: "gpu-8"}),
                 *gang("zoned", 3, {TYPE: "gpu-8z"}, **in_zone),
-                half("h0", {}),
-                half("h1", {}),
+                half("h0", {TYPE: "gpu-1"}),
+                half("h1", {TYPE: "gpu-1"}),
                 pod_of_gpus("p0", 8, "eight", {TYPE: "gpu-8"}),
                 pod_of_gpus("p1", 8, "eight", {TYPE: "gpu-8"}),
             ]
