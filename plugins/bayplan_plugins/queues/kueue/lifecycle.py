@@ -36,6 +36,9 @@ __all__ = [
     "without_quota",
 ]
 
+_LONGEST_WAIT = 10 * 366 * 86_400
+"""Seconds; what a check asks for beyond that is no time that can be written."""
+
 
 def required_checks(queue: ClusterQueue, workload: KueueWorkload) -> list[str]:
     """Return the admission checks that a queue asks for with a workload's flavors."""
@@ -111,7 +114,7 @@ def _later(workload: KueueWorkload, now: float) -> KueueWorkload:
     """Return a workload that waits for as long as the checks that are retried ask for."""
     checks = workload.status.admission_checks
     waits = [one.requeue_after_seconds or 0 for one in checks if one.state == "Retry"]
-    wait = max(waits, default=0)
+    wait = min(max(waits, default=0), _LONGEST_WAIT)
     if wait <= 0:
         return workload
     known = workload.status.requeue_state or RequeueState()

@@ -353,6 +353,19 @@ def test_long_names_stay_within_what_an_api_server_takes() -> None:
     assert request.spec.pod_sets[0].pod_template_ref.name == template.metadata.name
 
 
+@pytest.mark.parametrize("seconds", [10**18, -5])
+def test_an_absurd_backoff_stops_nobody(seconds: int) -> None:
+    retry = {
+        "backoffLimitCount": 3,
+        "backoffBaseSeconds": seconds,
+        "backoffMaxSeconds": seconds,
+    }
+    cluster = started(*queue_with_check(2, retryStrategy=retry), job("a", 2), job("b", 2))
+    says(cluster, "Failed", "none")
+    cluster.advance(10.0)
+    assert len(requests(cluster)) == 2
+
+
 def restarted(cluster: Cluster) -> Cluster:
     """Return a cluster with the same objects, and a scheduler that has just begun."""
     kinds = sorted(KINDS.values(), key=lambda kind: (kind.type is Pod, kind.group, kind.name))
