@@ -7,6 +7,7 @@ refused by any other plugin.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,7 +122,6 @@ class VisiblePods:
         self._ledger = handle.snapshot.shared(GpuLedger, GpuLedger)
         self._kai = GpuSizes(handle.snapshot)
         self._networks = Networks.of(handle.snapshot)
-        self._young: frozenset[str] = frozenset()
         self._smallest: tuple[object, int] = (None, 0)
         """The memory of the smallest GPU, and what it was read from."""
 
@@ -132,24 +132,25 @@ class VisiblePods:
         :raises PluginError: when another plugin of the profile fails.
         """
         labels = self._domains(unit)
-        self._young = young
-        found = [self._visible(pod, *labels.get(pod.key, ("", ()))) for pod in unit.pods]
+        found = [self._visible(pod, young, *labels.get(pod.key, ("", ()))) for pod in unit.pods]
         if labels or any(self._is_share(one) for one in found):
             return found
-        apart = self._apart(unit.pods[0], dict(found[0].amounts))
+        apart = self._apart(unit.pods[0], found[0].amounts, young)
         if not apart or unit.gang is not None:
             return None
-        return [replace_apart(one, apart) for one in found]
+        return [dataclasses.replace(one, apart=apart) for one in found]
 
     def as_they_are(self, pods: Sequence[PodInfo]) -> list[VisiblePod]:
         """Return pods as they say themselves what they need."""
-        return [self._visible(pod, "", ()) for pod in pods]
+        return [self._visible(pod, frozenset(), "", ()) for pod in pods]
 
     @staticmethod
     def _is_share(one: VisiblePod) -> bool:
         return bool(one.share) or one.amounts != one.pod.requests
 
-    def _visible(self, pod: PodInfo, together: str, domains: tuple[str, ...]) -> VisiblePod:
+    def _visible(
+        self, pod: PodInfo, young: frozenset[str], together: str, domains: tuple[str, ...]
+    ) -> VisiblePod:
         gpus, share = self._gpus(pod)
         affinity = pod.spec.affinity
         if affinity is not None:
@@ -162,7 +163,7 @@ class VisiblePods:
         found = VisiblePod(pod, amounts, spec, share, together=together, domains=domains)
         if not gpus or together:
             return found
-        return replace_apart(found, self._apart(pod, amounts))
+        return dataclasses.replace(found, apart=self._apart(pod, amounts, young))
 
     def _gpus(self, pod: PodInfo) -> tuple[int, float]:
         """Return the GPUs that a pod's words mean which no autoscaler reads, and the part of each.
@@ -218,10 +219,12 @@ class VisiblePods:
 
     # Nodes that only seem to fit -----------------------------------------------------------------
 
-    def _apart(self, pod: PodInfo, amounts: Mapping[str, int]) -> frozenset[str]:
+    def _apart(
+        self, pod: PodInfo, amounts: Mapping[str, int], young: frozenset[str]
+    ) -> frozenset[str]:
         """Return the nodes that refuse a pod though they have as much free as it seems to need.
 
-        Those are left out that autoscalers see as refusing it, too.
+        Those are left out that autoscalers see as refusing it, too, and the ``young`` ones.
         """
         table = self._handle.snapshot.nodes
         mask = np.zeros(len(table), dtype=bool)
@@ -231,17 +234,12 @@ class VisiblePods:
         for name, amount in amounts.items():
             mask &= table.allocatable(name) - table.used(name) >= amount
         names = (table.names[row] for row in np.flatnonzero(mask).tolist())
-        return frozenset(islice((n for n in names if n not in self._young), _MOST_EXCLUDED))
+        return frozenset(islice((n for n in names if n not in young), _MOST_EXCLUDED))
 
 
 def code_of(text: str) -> str:
     """Return a value of a label for what may be no such value itself."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def replace_apart(one: VisiblePod, apart: frozenset[str]) -> VisiblePod:
-    """Return a pod that has to stay off some nodes."""
-    return VisiblePod(one.pod, one.amounts, one.spec, one.share, apart, one.together, one.domains)
 
 
 def _is_plain(name: str) -> bool:
