@@ -451,6 +451,17 @@ def says(
     }
 
 
+def post_status(face: Face, status: str) -> None:
+    """Let cluster-autoscaler state how its node groups are."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "cluster-autoscaler-status", "namespace": "kube-system"},
+        "data": {"status": status},
+    }
+    post(face, "/api/v1/namespaces/kube-system/configmaps", content)
+
+
 STATUS = """
 autoscalerStatus: Running
 nodeGroups:
@@ -484,13 +495,7 @@ def test_explain_tells_what_the_autoscaler_says_of_a_pod_and_of_its_stand_ins(
     post(face, events, says("big", "of another program", "somebody", stamp))
     own = says("s", "for the stand-in", "karpenter", stamp, "bayplan-stand-ins")
     post(face, "/api/v1/namespaces/bayplan-stand-ins/events", own)
-    status = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "cluster-autoscaler-status", "namespace": "kube-system"},
-        "data": {"status": STATUS},
-    }
-    post(face, "/api/v1/namespaces/kube-system/configmaps", status)
+    post_status(face, STATUS)
     if runs:
         run().until("not placed")
     told = bayplan("explain", "default/big", "--kubeconfig", kubeconfig)
@@ -523,13 +528,7 @@ def test_what_an_autoscaler_writes_oddly_breaks_nothing(
     content = says("big", "red \x1b[31m\nline", "cluster-autoscaler", "garbage")
     del content["lastTimestamp"]
     post(face, "/api/v1/namespaces/default/events", content)
-    config_map = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "cluster-autoscaler-status", "namespace": "kube-system"},
-        "data": {"status": status},
-    }
-    post(face, "/api/v1/namespaces/kube-system/configmaps", config_map)
+    post_status(face, status)
     told = bayplan("explain", "default/big", "--kubeconfig", kubeconfig)
     assert told.exit_code == 0, told.output
     _, _, said = told.stdout.partition("\nAutoscaler\n")

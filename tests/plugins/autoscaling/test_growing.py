@@ -82,9 +82,8 @@ def test_a_gang_whose_nodes_do_not_come_gives_up_and_asks_again_later() -> None:
     assert set(world.reasons().values()) == {LACKS_NODES}
 
 
-def test_a_request_that_expires_is_tried_again_later() -> None:
+def test_a_gang_that_fits_no_group_has_one_request_that_stays_open() -> None:
     world = Growing(group(most=8), provisioningClass=ATOMIC)
-    # Nodes that nobody may use: what was booked is of no use, and expires.
     world.add(make_gang("g", 2), *members("g", 2, spec={"nodeSelector": {"kept": "free"}}))
     world.passes(100)
     assert len(world.cluster.api.list(ProvisioningRequest)) == 1
