@@ -14,6 +14,7 @@ __all__ = [
     "CLASS_ANNOTATION",
     "CONSUME_ANNOTATION",
     "DO_NOT_DISRUPT",
+    "KARPENTER_LABEL",
     "LEAVING_TAINTS",
     "SAFE_TO_EVICT",
     "STAND_IN_LABEL",
@@ -31,6 +32,8 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """On a pod: whether cluster-autoscaler may evict it to remove its node."""
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 """On a pod: whether Karpenter leaves its node alone."""
+KARPENTER_LABEL = "karpenter.sh/nodepool"
+"""On every node of Karpenter: the pool that it comes from."""
 LEAVING_TAINTS = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted")
 """On nodes that an autoscaler has decided to remove."""
 STAND_IN_LABEL = "bayplan.dev/stand-in-for"

@@ -249,13 +249,16 @@ class NodeRequest:
     ``text`` is a sentence for the pods' condition; "" leaves it to the condition to ask. ``again``
     is when the hook is to be called again though nothing has changed, in the scheduler's seconds;
     None for never. With ``follows`` it is called after every change of an object. ``gave_up`` says
-    that nothing is asked for now, so that others of its queue may ask in its place.
+    that nothing is asked for now, so that others of its queue may ask in its place. ``promised``
+    are nodes that are kept for pods, by key, until the others are there: the status of these pods
+    nominates them, so that autoscalers and other schedulers leave them alone.
     """
 
     text: str
     again: float | None = None
     follows: bool = False
     gave_up: bool = False
+    promised: Mapping[str, str] = field(default_factory=dict)
 
 
 class StateKey(Generic[T]):

@@ -334,9 +334,14 @@ class EventHandlers:
             queued, current = state.queue.units[unit], state.nominator.get(unit)
             if queued.place is Place.IN_FLIGHT or (current is not None and not current.stated):
                 continue
-            state.nominator.drop(unit)
             pods = list(queued.pods.values())
-            if any(pod.pod.status.nominated_node_name for pod in pods):
+            stated = {pod.key: pod.pod.status.nominated_node_name for pod in pods}
+            promised = all(state.recorder.nominated_node(k) == node for k, node in stated.items())
+            if promised and current is None:
+                # It is a plugin that keeps these nodes, until all that the unit needs are there.
+                continue
+            state.nominator.drop(unit)
+            if any(stated.values()) and not promised:
                 self._evictor.read_back(state.unit_of(unit, pods))
             elif current is not None:
                 state.broadcast(ClusterEvent.POD_REMOVED)
@@ -484,6 +489,8 @@ class EventHandlers:
         stale, self._stale_gates = self._stale_gates, {}
         for unit_key in stale:
             queue.recheck(unit_key, now)
+            # Those that were refused because nodes lacked would ask autoscalers for some on and on.
+            self._state.recorder.gate_changed(unit_key)
         if self._objects_changed:
             self._objects_changed = False
             for unit_key in [key for key, unit in queue.units.items() if unit.gated]:

@@ -139,7 +139,9 @@ class NodeDemand:
             reason, decision = NOT_READY, _with_text(decision, answer.text)
             # What explains a pod says it, too.
             self._state.remember(decision)
-        nodes = nomination.nodes if nomination is not None else {}
+        nodes = answer.promised if answer is not None else {}
+        if nomination is not None:
+            nodes = nomination.nodes
         # A queue counts the least that a gang needs, so no more of its pods may ask.
         asking = one.count if one.queued.queue else len(one.unit.pods)
         self._state.recorder.refused(one.unit, decision, reason, nodes, asking)

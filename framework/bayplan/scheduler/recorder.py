@@ -63,14 +63,19 @@ class Recorder:
         """Write into every pod of a unit why it has no node, and its nominated node if any.
 
         :param reason: the condition's reason, such as ``NODES_LACK``.
-        :param nominated: nominated nodes by pod key.
+        :param nominated: nominated nodes by pod key; that of any other pod is cleared.
         :param asking: so many pods, the first ones, may ask for nodes; None for all.
         """
         for number, pod in enumerate(unit.pods):
             own = decision.pods.get(pod.key)
             message = decision.message or (own.message if own is not None else "")
             asks = reason != NODES_LACK or asking is None or number < asking
-            self._pending(pod, reason if asks else NOT_READY, message, nominated.get(pod.key))
+            self._pending(pod, reason if asks else NOT_READY, message, nominated.get(pod.key, ""))
+
+    def nominated_node(self, pod_key: str) -> str:
+        """Return the nominated node that was written into a pod's status last, "" for none."""
+        recorded = self._recorded.get(pod_key)
+        return recorded.nominated if recorded is not None else ""
 
     def nominated(self, pod: PodInfo, node: str, victims: Iterable[str], ending: int) -> None:
         """Record that a node is nominated for a pod until others have ended.
@@ -195,10 +200,10 @@ class Recorder:
                 event = Event(pod.key, "Normal", reason, message, node, passing=True)
                 self._cluster.submit(event)
 
-    def _pending(
-        self, pod: PodInfo, reason: str, message: str, nominated: str | None = None
-    ) -> None:
-        if self._condition(pod, reason, message, nominated) and reason != "SchedulingGated":
+    def _pending(self, pod: PodInfo, reason: str, message: str, nominated: str = "") -> None:
+        # A node that was nominated before is cleared; what others wrote is left alone.
+        node = nominated if nominated or self.nominated_node(pod.key) else None
+        if self._condition(pod, reason, message, node) and reason != "SchedulingGated":
             event = Event(pod.key, "Warning", "FailedScheduling", message, passing=True)
             self._cluster.submit(event)
 

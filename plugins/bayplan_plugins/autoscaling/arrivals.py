@@ -5,12 +5,13 @@ Otherwise whatever is small takes the first ones, and the gang needs one node mo
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from bayplan import Handle, PodInfo, Unit
+from bayplan.dialects.autoscaling import KARPENTER_LABEL
 from bayplan.plugin.hookspecs import BoolColumn
 
 __all__ = ["Arrivals"]
@@ -23,15 +24,23 @@ _PAUSE = 5.0
 class _Kept:
     """What is kept for a unit.
 
-    ``gangs`` may have it, pods of a higher ``priority`` as well. Times are in seconds; ``looked``
-    is when it was last found out which nodes the unit can use: newer ones are kept, too.
+    ``gangs`` may have it, pods of a higher ``priority`` as well, and everybody at ``until``, in
+    seconds. Of the nodes in ``seen`` it is known whether the unit can use them: those that came
+    since, from ``since`` on, are kept, too.
     """
 
     gangs: frozenset[str]
     priority: int
     until: float
-    looked: float
-    nodes: frozenset[str] = field(default_factory=frozenset)
+    since: float
+    seen: frozenset[str]
+    places: Mapping[str, str] = field(default_factory=dict)
+    """The nodes that are kept, by the key of the pod that they are for."""
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The nodes that are kept."""
+        return frozenset(self.places.values())
 
 
 class Arrivals:
@@ -91,35 +100,48 @@ class Arrivals:
         before = self._held_by(unit.key)
         taken = {n for key, one in self._kept.items() if key != unit.key for n in one.nodes}
         gangs = frozenset(pod.gang for pod in unit.pods if pod.gang)
-        now = self._handle.now
         # What it may use itself is asked without what is kept for it.
-        kept = self._kept[unit.key] = _Kept(gangs, unit.priority, until, now)
+        kept = _Kept(gangs, unit.priority, until, since, frozenset(self._new))
+        self._kept[unit.key] = kept
         usable = [name for name in new if name not in taken]
-        kept.nodes = frozenset(self._usable(unit, usable)) if usable else frozenset()
+        kept.places = self._places(unit, usable) if usable else {}
         return bool(before - kept.nodes)
 
-    def _usable(self, unit: Unit, names: list[str]) -> set[str]:
-        """Return those nodes that the members of a unit can use, no more than they need."""
+    def _places(self, unit: Unit, names: Sequence[str]) -> dict[str, str]:
+        """Return which of those nodes the members of a unit can use, by the pod's key."""
         rows = self._handle.snapshot.nodes.row_of
         kinds: dict[Hashable, list[PodInfo]] = {}
         for pod in unit.pods[: unit.min_placed]:
             kinds.setdefault((pod.facts, tuple(sorted(pod.requests.items()))), []).append(pod)
-        chosen: set[str] = set()
+        places: dict[str, str] = {}
         for pods in kinds.values():
-            slots, left = self._handle.free_slots(pods[0]), len(pods)
+            slots, left = self._handle.free_slots(pods[0]), list(reversed(pods))
             for name in names:
                 room = int(slots[rows[name]]) if name in rows else 0
-                if left > 0 and room > 0:
-                    chosen.add(name)
-                    left -= room
-        return chosen
+                for _ in range(min(room, len(left))):
+                    places[left.pop().key] = name
+        return places
+
+    def promised(self, unit: str) -> dict[str, str]:
+        """Return the nodes that are kept for the pods of a unit, by key, to nominate them.
+
+        Nodes of Karpenter are left out: it takes a nominated node for free, and would buy too few.
+        """
+        table = self._handle.snapshot.nodes
+        one = self._kept.get(unit)
+        return {
+            pod: name
+            for pod, name in (one.places if one is not None else {}).items()
+            if KARPENTER_LABEL not in table.nodes[table.row_of[name]].metadata.labels
+        }
 
     def _held_by(self, unit: str) -> frozenset[str]:
         """Return the nodes that are kept for a unit, those included that it has not looked at."""
         one = self._kept.get(unit)
         if one is None:
             return frozenset()
-        return one.nodes.union(n for n, came in self._new.items() if came > one.looked)
+        unseen = self._new.keys() - one.seen
+        return one.nodes.union(name for name in unseen if self._new[name] >= one.since)
 
     def release(self, unit: str) -> bool:
         """Keep nothing for a unit any more; tell whether anything was."""

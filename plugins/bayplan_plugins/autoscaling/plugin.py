@@ -64,6 +64,8 @@ _MOST_USELESS = 2
 _MOST_DOUBLED = 6
 _ANSWERED, _RETRY = 5.0, 60.0
 """Seconds until a write is answered, and until one that was refused is tried again."""
+_LOOKED = 5.0
+"""Seconds between two looks at nodes that are kept."""
 _OF_NODES = ("DaemonSet", "Node")
 """Owners of pods that belong to their node, and go with it."""
 
@@ -186,7 +188,11 @@ class Autoscaling(Plugin[AutoscalingArgs]):
             again = min(again, self.handle.now + _YOUNG)
         if visible is None:
             self._stand_ins.drop(asking.pods)
-            return NodeRequest("", again)
+            promised = self._arrivals.promised(unit.key)
+            if promised:
+                # What is more important may have taken one of them by then.
+                again = min(again, self.handle.now + _LOOKED)
+            return NodeRequest("", again, promised=promised)
         if unit.gang is not None and self._queue_of(unit):
             # A queue counts the least that a gang needs, so no more of its pods may ask.
             visible = visible[: unit.min_placed]

@@ -91,6 +91,14 @@ class Growing:
             if one.type == "PodScheduled" and one.status == "False" and not is_stand_in(pod)
         }
 
+    def nominated(self) -> dict[str, str]:
+        """Return the nominated node of each pending pod that has one."""
+        return {
+            pod.metadata.name: pod.status.nominated_node_name
+            for pod in self.cluster.api.list(Pod)
+            if pod.status.nominated_node_name and not pod.spec.node_name
+        }
+
     def end(self, *names: str) -> None:
         """Let pods end by themselves."""
         for name in names:

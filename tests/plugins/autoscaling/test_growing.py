@@ -133,6 +133,61 @@ def test_nodes_that_came_for_a_gang_are_kept_for_it_until_all_are_there() -> Non
     assert world.on_nodes()["small"] == "new-4"
 
 
+def test_nodes_that_are_kept_are_nominated_for_the_pods_that_get_them() -> None:
+    """Autoscalers and other schedulers count a nominated node as taken."""
+    world = Growing(group(most=0), giveUpAfter=600)
+    world.add(make_gang("g", 3), *members("g", 3), make_node("old", cpu="2"))
+    world.passes(10)
+    assert world.nominated() == {}
+    world.add(make_node("new-1", gpu=8), make_node("new-2", gpu=8))
+    world.passes(20)
+    assert world.nominated() == {"g-0": "new-1", "g-1": "new-2"}
+    world.add(make_pod("urgent", gpu=8, priority=5))
+    world.passes(20)
+    assert world.on_nodes() == {"urgent": "new-1"}
+    assert world.nominated() == {"g-0": "new-2"}
+    world.passes(600)
+    assert world.nominated() == {}
+
+
+def test_nodes_of_karpenter_are_not_nominated() -> None:
+    """It takes a nominated node for free, and would buy one too few."""
+    world = Growing(group(most=0))
+    world.add(make_gang("g", 2), *members("g", 2), make_node("old", cpu="2"))
+    world.passes(10)
+    world.add(make_node("new", gpu=8, labels={"karpenter.sh/nodepool": "gpus"}))
+    world.passes(20)
+    assert world.nominated() == {}
+
+
+def test_a_nominated_node_is_kept_over_a_restart_until_it_is_known_what_comes() -> None:
+    world = Growing(group(most=0))
+    world.add(make_gang("g", 2), *members("g", 2), make_node("old", cpu="2"))
+    world.passes(10)
+    world.add(make_node("new", gpu=8))
+    world.passes(20)
+    assert world.nominated() == {"g-0": "new"}
+    world.restart()
+    world.add(make_node("newer", gpu=8))
+    world.passes(20)
+    assert world.on_nodes().keys() == {"g-0", "g-1"}
+    assert world.nominated() == {}
+
+
+def test_a_gang_that_loses_a_member_gives_its_nominated_nodes_back() -> None:
+    world = Growing(group(most=0))
+    world.add(make_gang("g", 2), *members("g", 2), make_node("old", cpu="2"))
+    world.passes(10)
+    world.add(make_node("new", gpu=8))
+    world.passes(20)
+    world.cluster.remove("g-1")
+    world.add(make_pod("small", gpu=1))
+    world.passes(20)
+    assert (world.nominated(), world.on_nodes()) == ({}, {"small": "new"})
+    assert world.reasons() == {"g-0": NOT_READY}
+    assert "needs 2 members" in world.cluster.message("g-0")
+
+
 def test_what_is_kept_for_a_gang_is_given_up_after_a_while() -> None:
     world = Growing(group(most=0), giveUpAfter=600)
     world.add(make_gang("g", 3), *members("g", 3), make_node("old", cpu="2"))
