@@ -75,6 +75,17 @@ def gang(name: str, count: int, selector: Mapping[str, str], **annotations: str)
     return [group, *pods]
 
 
+def replica(name: str, gpus: int, selector: Mapping[str, str]) -> Content:
+    """Return a ReplicaSet of one pod."""
+    made = asking(name, schedulerName=SCHEDULER, nodeSelector=dict(selector))
+    made["spec"]["containers"][0]["resources"]["limits"] = {GPU: str(gpus)}
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": made["spec"]}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    meta = {"name": name, "namespace": "default"}
+    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta, "spec": spec}
+
+
 def half(name: str, selector: Mapping[str, str]) -> Content:
     """Return a pod of half a GPU, in KAI's words."""
     made = asking(name, schedulerName=SCHEDULER, nodeSelector=dict(selector))

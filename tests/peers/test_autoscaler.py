@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tests.peers.growth import (
     pod_of_gpus,
     queue,
     reason,
+    replica,
     tell_gpus,
 )
 from tests.peers.real_peers import SCHEDULER, Peers
@@ -45,8 +47,12 @@ GROUPS: Mapping[str, tuple[int, int, Mapping[str, str]]] = {
     "rack-b": (8, 4, {"rack": "b"}),
     "checked": (8, 8, {}),
     "killed": (8, 50, {"rack": "k"}),
+    "two": (8, 2, {}),
+    "emptied": (8, 2, {}),
 }
 """By name: the GPUs of a node, the most nodes, and labels."""
+EVENTS = "/api/v1/namespaces/default/events"
+REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
 _SCANS = 3
 
 
@@ -86,10 +92,14 @@ def autoscaler(running: Peers, tmp_path_factory: pytest.TempPathFactory) -> Iter
     nodes.write_text(yaml.safe_dump(_templates()))
     running.define("kueue.x-k8s.io_*")
     running.define("scheduling.sigs.k8s.io_podgroup*")
-    flags = "--v=4 --scale-down-unneeded-time=10s --scale-down-delay-after-add=5s"
+    # It removes empty nodes only: what empties them is bayplan.
+    down = "--scale-down-unneeded-time=10s --scale-down-delay-after-add=5s"
+    flags = f"--v=4 {down} --scale-down-utilization-threshold=0.00001"
+    repack = {"frees": "Nodes", "movesPerHour": 600, "minRuntime": "10s"}
+    plugins = {"Autoscaling": {"giveUpAfter": 3600}, "GPUFragmentation": {"repack": repack}}
     with (
         running.running("autoscaler", SCAN="1s", NODES=str(nodes), CA_FLAGS=flags),
-        running.scheduler(folder, plugins={"Autoscaling": {"giveUpAfter": 3600}}) as made,
+        running.scheduler(folder, plugins=plugins) as made,
     ):
         yield made
 
@@ -265,6 +275,40 @@ def test_a_preemption_in_progress_buys_nothing(peers: Peers, autoscaler: Schedul
     peers.wait(lambda: on_nodes(peers, "high"), "the second pod has its node")
     wait_for_scans(peers)
     assert bought(peers, "seven") == before
+
+
+def test_nodes_that_came_for_a_gang_are_nominated_until_the_others_are_there(
+    peers: Peers, autoscaler: Scheduler
+) -> None:
+    """The autoscaler counts them as taken, so it neither removes them nor sends others there."""
+    peers.cluster.apply(gang("waits", 3, {GROUP: "two"}))
+
+    def nominated() -> list[str]:
+        pods = peers.cluster.items(PODS)
+        return [one["status"].get("nominatedNodeName", "") for one in pods]
+
+    peers.wait(lambda: sorted(nominated()) == ["", *sorted(bought(peers, "two"))], "two nodes")
+    assert len(bought(peers, "two")) == 2
+    # Longer than an empty node stays.
+    wait_for_scans(peers, 20)
+    assert len(bought(peers, "two")) == 2
+    assert on_nodes(peers, "waits") == {}
+
+
+def test_the_node_that_repacking_emptied_goes(peers: Peers, autoscaler: Scheduler) -> None:
+    for number, (node, gpus) in enumerate(product(range(2), (6, 2)), 1):
+        peers.cluster.apply([replica(f"e{gpus}-{node}", gpus, {GROUP: "emptied"})])
+        peers.wait(lambda n=number: len(on_nodes(peers, "e")) == n, "the pod has a node")
+    assert len(bought(peers, "emptied")) == 2
+    for node in range(2):
+        peers.cluster.client.delete(f"{REPLICA_SETS}/e6-{node}")
+    peers.wait(lambda: len(bought(peers, "emptied")) == 1, "one node has gone")
+    placed = on_nodes(peers, "e")
+    assert list(placed.values()) == bought(peers, "emptied") * 2
+    said = [one["message"] for one in peers.cluster.items(EVENTS) if one["reason"] == "Evicted"]
+    assert [one for one in said if "so that an autoscaler can remove it" in one]
+    for node in range(2):
+        peers.cluster.client.delete(f"{REPLICA_SETS}/e2-{node}")
 
 
 def of_kueue(kind: str, name: str, content: Content, namespace: str = "") -> Content:

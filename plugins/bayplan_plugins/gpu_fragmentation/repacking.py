@@ -4,12 +4,15 @@ The measure is that of :mod:`.stranded`: a move is worth the thousandths of GPUs
 no more. Columns estimate that for every pod, and for all shares of one GPU together; the best are
 then tried: in a trial the pods are taken off their node and placed again by the whole profile, as
 they will be once they are made again. Each move makes less stranded, so no pod goes back and forth.
+
+Where an autoscaler removes empty nodes, whole nodes are emptied instead; see :mod:`.emptying`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -19,11 +22,12 @@ from bayplan.api.gpu_shares import WHOLE
 from bayplan.dialects import may_be_evicted
 from bayplan.inputs.durations import parse_duration
 from bayplan.plugin.hookspecs import FloatColumn, IntColumn
+from bayplan_plugins.gpu_fragmentation.emptying import nodes_to_empty
 from bayplan_plugins.gpu_fragmentation.pod_classes import PodClass
 from bayplan_plugins.gpu_fragmentation.policy import Rated
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
-from bayplan_plugins.shared.moving import placed_again, started_at
+from bayplan_plugins.shared.moving import maker_of, placed_again, started_at
 from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["Move", "RepackArgs", "Repacking", "ToCome"]
@@ -41,11 +45,14 @@ class RepackArgs(Args):
     """How often pods may be moved, and for what.
 
     ``movesPerHour`` is how many pods at most, 0 for none. A pod that has run for less than
-    ``minRuntime`` stays. ``leastGain`` is what each move has to free at least, in GPUs.
+    ``minRuntime`` stays. ``frees`` is what moves are for: GPUs that would stay idle, or whole
+    Nodes, which an autoscaler then removes. ``leastGain`` is what each move has to free at least,
+    in GPUs.
     """
 
     moves_per_hour: float = Field(default=0.0, ge=0.0, le=_HOUR)
     min_runtime: str = "1h"
+    frees: Literal["GPUs", "Nodes"] = "GPUs"
     least_gain: float = Field(default=0.25, gt=0.0)
 
     @field_validator("min_runtime")
@@ -57,11 +64,15 @@ class RepackArgs(Args):
 
 @dataclass(frozen=True)
 class Move:
-    """Pods that are moved together, their new nodes by key, and the GPUs that this frees."""
+    """Pods that are moved together, their new nodes by key, and the GPUs that this frees.
+
+    ``emptied`` is the node that they leave empty, "" where that is not the purpose.
+    """
 
     pods: Sequence[PodInfo]
     nodes: dict[str, str]
     gain: float
+    emptied: str = ""
 
     @property
     def each(self) -> float:
@@ -115,6 +126,7 @@ class Repacking:
         self._most = max(1, int(args.moves_per_hour))
         self._made: list[float] = []
         self._least = args.least_gain
+        self._empties = args.frees == "Nodes"
         self._min_runtime = parse_duration(args.min_runtime)
         self._next = 0.0
         self._young_until: list[float] = []
@@ -145,15 +157,40 @@ class Repacking:
             until = now + pod.spec.termination_grace_period_seconds + _TO_COME
             node, from_node = move.nodes[pod.key], self._handle.snapshot.placed[pod.key][1]
             reported = f"{_ACTION}: moved here from {from_node}; that frees {_gain_of(move)}"
-            self._to_come.append(ToCome(_maker(pod), node, until, reported))
+            self._to_come.append(ToCome(maker_of(pod), node, until, reported))
         self.moved(move)
         victims = [(pod, _reported(pod, move)) for pod in move.pods]
         return Overdue(victims, self._next, moves=move.nodes, action=_ACTION)
 
     def best(self) -> Move | None:
+        """Return the move to make next, None for none."""
+        self._young_until.clear()
+        return self._emptied() if self._empties else self._freeing()
+
+    def _emptied(self) -> Move | None:
+        """Return the first node that can be emptied, of the few that come first."""
+        tried = 0
+        for one in nodes_to_empty(self._handle, self._source, self._class_of, self._is_alone):
+            count = len(one.pods)
+            if one.gpus < self._least * count or len(self._made) + count > self._most:
+                continue
+            if not self._may_move(one.pods):
+                continue
+            if tried >= _TRIED:
+                break
+            tried += 1
+            for rows in one.targets:
+                with self._handle.snapshot.trial():
+                    for pod in one.pods:
+                        self._handle.snapshot.remove_pod(pod.key)
+                    nodes = placed_again(self._handle, one.pods, rows)
+                if len(nodes) == count:
+                    return Move(one.pods, nodes, one.gpus, one.node)
+        return None
+
+    def _freeing(self) -> Move | None:
         """Return the move that frees most for each pod, of the few that look best."""
         found: Move | None = None
-        self._young_until.clear()
         tried = 0
         for estimate, pods in self._candidates():
             if estimate < self._least * WHOLE or tried >= _TRIED:
@@ -179,12 +216,12 @@ class Repacking:
 
     def to_come(self, pod: PodInfo) -> ToCome | None:
         """Return what is known of a pod that was moved and made again; None for any other."""
-        maker = _maker(pod) if self._to_come else ""
+        maker = maker_of(pod) if self._to_come else ""
         return next((one for one in self._to_come if maker and one.maker == maker), None)
 
     def arrived(self, pod: PodInfo, node: str) -> None:
         """Forget the node that was kept in mind for a pod, now that it has one."""
-        maker = _maker(pod) if self._to_come else ""
+        maker = maker_of(pod) if self._to_come else ""
         own = [one for one in self._to_come if maker and one.maker == maker]
         if own:
             there = (one for one in own if one.node == node)
@@ -196,7 +233,7 @@ class Repacking:
         """Tell whether somebody makes these pods again, and nothing keeps any of them."""
         handle = self._handle
         for pod in pods:
-            if not _maker(pod) or not may_be_evicted(pod.pod) or handle.in_eviction_cooldown(pod):
+            if not maker_of(pod) or not may_be_evicted(pod.pod) or handle.in_eviction_cooldown(pod):
                 return False
             old = started_at(pod) + self._min_runtime
             if old > handle.unix_time:
@@ -298,12 +335,6 @@ class Repacking:
         return Move(pods, nodes, float((before[changed] - after).sum()) / WHOLE)
 
 
-def _maker(pod: PodInfo) -> str:
-    """Return the controller that makes a pod again; "" for a pod without one."""
-    owners = (one for one in pod.pod.metadata.owner_references if one.controller)
-    return next((f"{pod.namespace}/{one.kind}/{one.name}/{one.uid}" for one in owners), "")
-
-
 def _on_one_gpu(held: Sequence[_Held]) -> list[list[int]]:
     """Return the groups of a few shares that are alone on a GPU together."""
     gpus: dict[tuple[int, int], list[int]] = {}
@@ -322,4 +353,6 @@ def _reported(pod: PodInfo, move: Move) -> str:
 
 
 def _gain_of(move: Move) -> str:
+    if move.emptied:
+        return f"{move.emptied}, so that an autoscaler can remove it"
     return f"{move.each:.2f} GPUs that would stay idle"

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bayplan import Handle, PodInfo
+from bayplan import Handle, Placement, PodInfo
 from bayplan.dialects.reading import timestamp
+from bayplan.plugin.hookspecs import IntColumn
 
-__all__ = ["placed_again", "started_at"]
+__all__ = ["maker_of", "placed_again", "started_at"]
+
+
+def maker_of(pod: PodInfo) -> str:
+    """Return the controller that makes a pod again; "" for a pod without one."""
+    owners = (one for one in pod.pod.metadata.owner_references if one.controller)
+    return next((f"{pod.namespace}/{one.kind}/{one.name}/{one.uid}" for one in owners), "")
 
 
 def started_at(pod: PodInfo) -> float:
@@ -21,9 +28,12 @@ def started_at(pod: PodInfo) -> float:
     return timestamp(since or pod.pod.metadata.creation_timestamp)
 
 
-def placed_again(handle: Handle, pods: Iterable[PodInfo]) -> dict[str, str]:
+def placed_again(
+    handle: Handle, pods: Iterable[PodInfo], rows: IntColumn | None = None
+) -> dict[str, str]:
     """Place pods again, job by job, within a trial in which they are off their nodes.
 
+    :param rows: the rows of the nodes that they may have; None for all.
     :returns: the new node of each pod, by key, that fits anywhere.
     :raises PluginError: when a plugin of the profile fails.
     """
@@ -33,7 +43,8 @@ def placed_again(handle: Handle, pods: Iterable[PodInfo]) -> dict[str, str]:
         jobs.setdefault(pod.gang or pod.key, []).append(pod)
     for own in jobs.values():
         unit = handle.unit(own)
-        for candidate in handle.offers(unit).candidates:
+        given = [Placement("", rows)] if rows is not None else handle.offers(unit).candidates
+        for candidate in given:
             found = handle.place(unit, candidate)
             if found is not None:
                 nodes |= found
