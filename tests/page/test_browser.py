@@ -710,3 +710,20 @@ def test_a_page_of_a_cluster_shows_the_time_of_clocks(window: Browser) -> None:
         created = window.texts(".timeline .time")
         assert re.fullmatch(moment, created[0])
         window.driver.get("about:blank")
+
+
+def test_what_a_simulated_autoscaler_bought_is_shown_with_its_reason(
+    window: Browser, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    groups, profile = "configs/node-groups/gpus.yaml", "configs/profiles/autoscaling.yaml"
+    given = ["-f", str(EXAMPLES / "growing"), "--config", profile, "--node-groups", groups]
+    done = CliRunner().invoke(cli, ["simulate", *given, "--until", "1m", "--report", str(page)])
+    assert done.exit_code == 0, done.output
+    window.open(page.as_uri())
+    window.go("#/growth")
+    shown = " ".join(window.text("main").split())
+    assert "default/train 4 ProvisioningRequest train-" in shown
+    assert "is provisioned: its nodes are coming." in shown
+    assert "gpu-a 4 of 8 4 0" in shown
+    assert "gpu-a-4 bought for ProvisioningRequest default/train-" in shown

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests.page.reading import data_of, shown, simulated
 from tests.paths import ROOT
 
 from bayplan.api import ApiObject, Node, ObjectMeta, Pod, ResourceClaim, ResourceSlice
 from bayplan.api.dra import Device, DeviceAttribute, ResourcePool, ResourceSliceSpec
+from bayplan.cli import cli
 from bayplan.cli.report import Recording
 from bayplan.cluster.manifests import load_manifests
 from bayplan.cluster.protocol import WatchEvent, WatchType
@@ -17,7 +20,7 @@ from bayplan.page.cluster_view import ClusterView
 from bayplan.page.history import MOST_SAMPLES
 from bayplan.profiles.loading import default_profiles
 from bayplan.simulation import Simulation
-from bayplan.testing import make_node, make_pod
+from bayplan.testing import make_gang, make_node, make_object, make_pod
 
 EXAMPLES = ROOT / "configs" / "examples"
 
@@ -268,3 +271,53 @@ def test_a_pod_that_is_made_again_at_once_is_the_one_that_was_there(
     row = recording.cluster_view.pods["default/p"]
     assert row.created == created
     assert [(stint.since, stint.until) for stint in row.stints] == [(0.0, 30.0), (again, None)]
+
+
+# Growth ----------------------------------------------------------------------------------------
+
+
+def test_what_asks_for_nodes_is_listed_and_what_its_queue_holds_back_is_not() -> None:
+    limits = {"maxCapacity": "{cpu: 4}"}
+    queue = make_object(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": "lab",
+                "namespace": "bayplan-system",
+                "labels": {"bayplan.dev/queue": "lab"},
+            },
+            "data": limits,
+        }
+    )
+    labels = {"bayplan.dev/queue": "lab"}
+    data = shown(
+        [
+            queue,
+            make_node("small", cpu="1"),
+            make_gang("pair", 2),
+            *(make_pod(f"pair-{n}", gang="pair", cpu="3") for n in range(2)),
+            make_pod("within", cpu="3", labels=labels),
+            make_pod("beyond", cpu="5", labels=labels),
+        ]
+    )
+    assert sorted((one["unit"], one["pods"]) for one in data["nodeRequests"]) == [
+        ("default/pair", 2),
+        ("default/within", 1),
+    ]
+
+
+def test_a_simulation_with_node_groups_shows_what_was_bought_for_whom(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    growing, groups = "configs/examples/growing", "configs/node-groups/gpus.yaml"
+    profile = "configs/profiles/autoscaling.yaml"
+    arguments = ["-f", growing, "--config", profile, "--node-groups", groups, "--until", "1m"]
+    result = CliRunner().invoke(cli, ["simulate", *arguments, "--report", str(page)])
+    assert result.exit_code == 0, result.output
+    data = data_of(page.read_text())
+    bought = [one for one in data["autoscaling"]["nodes"] if one["change"] == "bought"]
+    assert {one["group"] for one in bought} == {"gpu-a", "single"}
+    assert any("ProvisioningRequest default/train-" in one["why"] for one in bought)
+    (train,) = [one for one in data["nodeRequests"] if one["unit"] == "default/train"]
+    assert train["pods"] == 4
+    assert "is provisioned: its nodes are coming" in train["text"]

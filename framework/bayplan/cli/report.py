@@ -57,6 +57,8 @@ class Recording:
         if statistics is not None:
             figures = {"queues": statistics.queues_json(), "fairness": statistics.cluster_json()}
             found["statistics"] = figures
+        if simulation.autoscaler is not None:
+            found["autoscaling"] = simulation.autoscaler.as_json()
         return {**found, **(more or {})}
 
     def page(self, simulation: Simulation, more: Mapping[str, Any] | None = None) -> str:

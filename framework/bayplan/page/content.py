@@ -15,6 +15,9 @@ __all__ = ["content", "organisation"]
 FORMAT = 1
 """Grows when the script could not read what was written before."""
 
+_MOST_REQUESTS = 200
+"""So many of the units that ask for nodes are shown."""
+
 
 def content(
     cluster_view: ClusterView,
@@ -51,10 +54,11 @@ def content(
 
 
 def organisation(scheduler: Scheduler) -> dict[str, Any]:
-    """Return the queues and the pools."""
+    """Return the queues and the pools, and what asks for nodes."""
+    requests = [one.as_json() for one in scheduler.asked_nodes(_MOST_REQUESTS)]
     try:
         queues = [one.as_json() for one in scheduler.queues.reports()]
         pools = [one.as_json() for one in pool_reports(scheduler)]
     except BayplanError as exc:
-        return {"queues": [], "pools": [], "problem": str(exc)}
-    return {"queues": queues, "pools": pools}
+        return {"queues": [], "pools": [], "nodeRequests": requests, "problem": str(exc)}
+    return {"queues": queues, "pools": pools, "nodeRequests": requests}

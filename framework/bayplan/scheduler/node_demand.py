@@ -11,18 +11,19 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeGuard
+from itertools import islice
+from typing import Any, TypeGuard
 
 from bayplan.errors import PluginError
 from bayplan.plugin.base import NodeRequest, Unit
-from bayplan.plugin.decision import NODES_LACK, NOT_READY, Decision
+from bayplan.plugin.decision import NODES_LACK, NOT_READY, Decision, Outcome
 from bayplan.scheduler.known_refusals import Refusal
 from bayplan.scheduler.nominator import Nomination
 from bayplan.scheduler.queued_unit import Place, QueuedUnit
 from bayplan.scheduler.state import SchedulerState
 from bayplan.snapshot import PodInfo
 
-__all__ = ["NodeDemand"]
+__all__ = ["AskedNodes", "NodeDemand"]
 
 _MOST_REASONS = 256
 """So many units get a reason between two looks at the queue."""
@@ -47,6 +48,8 @@ class _Refused:
     queued: QueuedUnit
     unit: Unit
     decision: Decision
+    answer: NodeRequest | None = None
+    """What a plugin says that asks for its nodes."""
 
     @property
     def kind(self) -> Hashable:
@@ -69,6 +72,24 @@ class _Refused:
             if claims or pod.facts is not first.facts or pod.pod.metadata.annotations != said:
                 return pods, 1
         return (first,), self.count
+
+
+@dataclass(frozen=True)
+class AskedNodes:
+    """A unit that asks autoscalers for nodes, and for how many pods.
+
+    ``text`` says what asks in the pods' place, "" if they do themselves. ``kept`` are the nodes
+    that came for it so far and are kept.
+    """
+
+    unit: str
+    pods: int
+    text: str
+    kept: Sequence[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {"unit": self.unit, "pods": self.pods, "text": self.text, "kept": list(self.kept)}
 
 
 class NodeDemand:
@@ -164,7 +185,7 @@ class NodeDemand:
         if answer is None:
             self._answered.pop(key, None)
             return None
-        self._answered[key] = one
+        self._answered[key] = replace(one, answer=answer)
         if answer.again is not None:
             self._again[key] = answer.again
         if answer.follows:
@@ -248,6 +269,31 @@ class NodeDemand:
         decision.refused_by = set(known.refused_by) if known is not None else set()
         decision.of_queue = refusal.held
         return decision
+
+    # What is asked for ------------------------------------------------------------------------
+
+    def asked(self, most: int) -> list[AskedNodes]:
+        """Return the units that ask for nodes now, no more than so many."""
+        units = self._state.queue.units.items()
+        found = (self._asked_for(key, queued) for key, queued in units if _is_tried(queued))
+        return list(islice((one for one in found if one is not None), most))
+
+    def _asked_for(self, key: str, queued: QueuedUnit) -> AskedNodes | None:
+        """Return what a unit asks for, None if it does not."""
+        answered = self._answered.get(key)
+        answer = answered.answer if answered is not None else None
+        decision = self._state.decisions.get(key)
+        if decision is None or decision.outcome is not Outcome.UNSCHEDULABLE:
+            return None
+        if not _lacks_nodes(decision, self._state.nominator.get(key)):
+            return None
+        if (queued.queue and key not in self._asking) or (answer is not None and answer.gave_up):
+            return None
+        unit = self._state.unit(queued)
+        one = _Refused(queued, unit, decision)
+        kept = sorted(set(answer.promised.values())) if answer is not None else ()
+        count = one.count if queued.queue else len(unit.pods)
+        return AskedNodes(key, count, answer.text if answer is not None else "", kept)
 
     # As many as queues take ----------------------------------------------------------------
 

@@ -37,7 +37,7 @@ from bayplan.scheduler.event_handlers import EventHandlers
 from bayplan.scheduler.evictor import Evictor
 from bayplan.scheduler.gang_timeouts import GangTimeouts
 from bayplan.scheduler.handle import PluginHandle
-from bayplan.scheduler.node_demand import NodeDemand
+from bayplan.scheduler.node_demand import AskedNodes, NodeDemand
 from bayplan.scheduler.nominator import Nomination
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.permits import PermitWait
@@ -315,6 +315,10 @@ class Scheduler:
             self._overdue_at,
         ]
         return min((at for at in times if at is not None), default=None)
+
+    def asked_nodes(self, most: int) -> list[AskedNodes]:
+        """Return the units that ask autoscalers for nodes, no more than so many."""
+        return self._demand.asked(most)
 
     def _admit(self) -> None:
         """Let plugins admit what waits for a queue, after changes."""

@@ -30,7 +30,7 @@ from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import Event
 from bayplan.dialects.autoscaling import STAND_IN_PODS, consumed_request, is_stand_in
 from bayplan.dialects.gangs import MEMBERS_BY
-from bayplan.naming import counted
+from bayplan.naming import counted, listed
 from bayplan.plugin.decision import NODES_LACK
 from bayplan.profiles.loading import ProfileSet, default_profiles
 from bayplan.scheduler.scheduler import Scheduler
@@ -45,6 +45,7 @@ _GROUP_LABEL = "bayplan.dev/node-group"
 _HOUR = Decimal(3600)
 _FIRST_RETRY, _LONGEST_RETRY = 60.0, 600.0
 _OF_NODES = ("DaemonSet", "Node")
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class Autoscaler:
                 break
             use, count, helped = chosen
             for _ in range(count):
-                self._buy(use, f"for {counted(len(helped), 'pod')}")
+                self._buy(use, f"for {_asked_by(helped)}")
             text = f"pod triggered scale-up: {use.group.name} by {counted(count, 'node')}"
             for pod in helped:
                 self._tell(pod, "TriggeredScaleUp", text)
@@ -416,6 +417,7 @@ class Autoscaler:
             {
                 "name": use.group.name,
                 "nodes": len(use.nodes),
+                "max": use.group.most,
                 "bought": use.bought,
                 "removed": use.removed,
                 "nodeHours": round(float(use.node_hours(now)), 3),
@@ -472,6 +474,12 @@ def _occupies(pod: Pod) -> bool:
     if pod.status.phase in ("Succeeded", "Failed"):
         return False
     return bool(pod.spec.node_name or pod.status.nominated_node_name)
+
+
+def _asked_by(pods: Sequence[Pod]) -> str:
+    """Return the pods that get nodes; of stand-ins those in whose place they are."""
+    asked = (pod.metadata.annotations.get(STAND_IN_PODS, pod.key).split() for pod in pods)
+    return listed(dict.fromkeys(key for keys in asked for key in keys), _MOST_NAMED)
 
 
 def _keeps(pod: Pod) -> bool:
