@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from tests.controlplane.installation import path_of
 from tests.controlplane.live_cluster import PODS, Content
+from tests.controlplane.plane import BASH, wait_until
 from tests.controlplane.story_builders import asking
 from tests.peers.real_peers import SCHEDULER, Peers
 
@@ -111,3 +116,38 @@ def tell_gpus(peers: Peers) -> None:
         if INDEX_ANNOTATION not in said:
             change = {"metadata": {"annotations": {INDEX_ANNOTATION: "0"}}}
             peers.cluster.client.patch(f"{path}/{one['metadata']['name']}", change)
+
+
+class Killed:
+    """A controller whose process is killed, and begun again as it was."""
+
+    def __init__(self, peers: Peers, name: str) -> None:
+        folder = peers.plane.folder / "peers"
+        self._folder, self._pid = folder, folder / "run" / f"{name}.pid"
+        self._log = folder / "run" / f"{name}.log"
+        process = Path("/proc") / self._pid.read_text().strip()
+        self._command = process.joinpath("cmdline").read_bytes().split(b"\0")[:-1]
+        lines = process.joinpath("environ").read_bytes().split(b"\0")
+        self._environment = dict(line.split(b"=", 1) for line in lines if b"=" in line)
+
+    def again(self) -> None:
+        """Kill it and begin it again, as a process that outlives this one's care."""
+        self.end()
+        begin = 'log=$1 pid=$2; shift 2; "$@" >>"$log" 2>&1 & echo $! >"$pid"'
+        arguments = [BASH, "-c", begin, BASH, self._log, self._pid, *self._command]
+        subprocess.run(arguments, env=self._environment, cwd=self._folder, check=True)
+
+    def end(self) -> None:
+        """Kill it, and wait until it is gone."""
+        process = Path("/proc") / self._pid.read_text().strip()
+        with suppress(ProcessLookupError):
+            os.kill(int(process.name), signal.SIGKILL)
+        wait_until(lambda: _has_ended(process), f"{process.name} ends")
+
+
+def _has_ended(process: Path) -> bool:
+    """Tell whether a process is gone, though nobody may have asked how it ended."""
+    try:
+        return process.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from itertools import product
-from pathlib import Path
 
 import pytest
 import yaml
@@ -20,6 +17,7 @@ from tests.peers.growth import (
     GPU,
     NODES,
     STAND_INS,
+    Killed,
     gang,
     half,
     message,
@@ -371,41 +369,10 @@ def test_a_provisioning_check_of_kueue_buys_a_job_its_nodes_before_it_is_admitte
     peers.wait(lambda: peers.cluster.items(REQUESTS) == [], "the request goes with the job")
 
 
-class _Killed:
-    """cluster-autoscaler as a process that is killed, and begun again as it was."""
-
-    def __init__(self, peers: Peers) -> None:
-        folder = peers.plane.folder / "peers"
-        self._folder, self._pid = folder, folder / "run" / "autoscaler.pid"
-        self._log = folder / "run" / "autoscaler.log"
-        process = Path("/proc") / self._pid.read_text().strip()
-        self._command = process.joinpath("cmdline").read_bytes().split(b"\0")[:-1]
-        lines = process.joinpath("environ").read_bytes().split(b"\0")
-        self._environment = dict(line.split(b"=", 1) for line in lines if b"=" in line)
-        self._begun: subprocess.Popen[bytes] | None = None
-
-    def again(self) -> None:
-        self.end()
-        with self._log.open("ab") as log:
-            self._begun = subprocess.Popen(
-                self._command, env=self._environment, cwd=self._folder, stdout=log, stderr=log
-            )
-        self._pid.write_text(str(self._begun.pid))
-
-    def end(self) -> None:
-        if self._begun is None:
-            os.kill(int(self._pid.read_text()), signal.SIGKILL)
-        else:
-            self._begun.kill()
-            self._begun.wait()
-            self._begun = None
-
-
 def test_whoever_is_killed_in_the_middle_nothing_is_bought_twice(
-    peers: Peers, autoscaler: Scheduler, request: pytest.FixtureRequest
+    peers: Peers, autoscaler: Scheduler
 ) -> None:
-    killed = _Killed(peers)
-    request.addfinalizer(killed.end)
+    killed = Killed(peers, "autoscaler")
     racked = gang("twice", 4, {GROUP: "killed"}, **IN_RACK)
     atomic = gang("whole", 3, {GROUP: "killed"}, **{CLASS: ATOMIC})
     topology = {

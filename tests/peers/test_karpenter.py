@@ -13,6 +13,7 @@ from tests.peers.growth import (
     GPU,
     NODES,
     STAND_INS,
+    Killed,
     gang,
     half,
     on_nodes,
@@ -33,8 +34,13 @@ TYPES: Mapping[str, tuple[int, int]] = {
     "gpu-1": (16, 1),
     "gpu-8": (96, 8),
     "gpu-8z": (96, 8),
+    "gpu-8p": (96, 8),
+    "gpu-8k": (96, 8),
 }
 """By name: the cores and the GPUs of an instance."""
+_RULE = {"gatherStrategy": [{"layer": ZONE, "strategy": "MustGather"}]}
+IN_ZONE = {"gang.scheduling.koordinator.sh/network-topology-spec": json.dumps(_RULE)}
+_KILLS = 8
 _QUIET_SECONDS = 12.0
 """Longer than the longest batch of Karpenter, by which it has decided on what is pending."""
 
@@ -127,14 +133,12 @@ def grown(running: Peers, karpenter: Scheduler) -> Iterator[Peers]:
         "metadata": {"name": "zones"},
         "spec": {"levels": [{"nodeLabel": ZONE}, {"nodeLabel": "kubernetes.io/hostname"}]},
     }
-    zone = {"gatherStrategy": [{"layer": ZONE, "strategy": "MustGather"}]}
-    in_zone = {"gang.scheduling.koordinator.sh/network-topology-spec": json.dumps(zone)}
     with queue(running, "eight", 8):
         running.cluster.apply(
             [
                 topology,
                 *gang("fits", 3, {TYPE: "gpu-8"}),
-                *gang("zoned", 3, {TYPE: "gpu-8z"}, **in_zone),
+                *gang("zoned", 3, {TYPE: "gpu-8z"}, **IN_ZONE),
                 half("h0", {TYPE: "gpu-1"}),
                 half("h1", {TYPE: "gpu-1"}),
                 pod_of_gpus("p0", 8, "eight", {TYPE: "gpu-8"}),
@@ -183,3 +187,38 @@ def test_running_gangs_keep_their_nodes_and_empty_ones_go(grown: Peers) -> None:
         grown.cluster.client.delete(f"{PODS}/{name}", gracePeriodSeconds=0)
     grown.wait(lambda: bought(grown, "gpu-1") == [], "the empty node has gone")
     assert on_nodes(grown, "fits") == before
+
+
+# Alone -----------------------------------------------------------------------------------------
+
+
+def test_a_preemption_in_progress_buys_nothing(peers: Peers, karpenter: Scheduler) -> None:
+    low = pod_of_gpus("low", 8, "", {TYPE: "gpu-8p"})
+    low["spec"] |= {"priority": 1, "terminationGracePeriodSeconds": 10}
+    peers.cluster.apply([low])
+    peers.wait(lambda: on_nodes(peers, "low"), "the first pod has a node")
+    # Another node could be bought.
+    high = pod_of_gpus("high", 8, "", {TYPE: "gpu-8p"})
+    high["spec"]["priority"] = 100
+    peers.cluster.apply([high])
+    peers.wait(lambda: on_nodes(peers, "high"), "the second pod has its node")
+    is_quiet(peers)
+    assert len(bought(peers, "gpu-8p")) == 1
+
+
+def test_whoever_is_killed_in_the_middle_nothing_is_bought_twice(
+    peers: Peers, karpenter: Scheduler
+) -> None:
+    """No object describes the network, and no node has the label of a zone before any is there."""
+    killed = Killed(peers, "karpenter")
+    peers.cluster.apply(gang("twice", 4, {TYPE: "gpu-8k"}, **IN_ZONE))
+    for _ in range(_KILLS):
+        karpenter.kill()
+        karpenter.start()
+        killed.again()
+        until = peers.now() + 4.0
+        peers.wait(lambda until=until: peers.now() > until, "some seconds pass")
+    peers.wait(lambda: len(peers.cluster.placements()) == 4, "all have nodes", 240.0)
+    is_quiet(peers)
+    assert len(bought(peers, "gpu-8k")) == 4
+    peers.wait(lambda: peers.cluster.items(STAND_INS) == [], "no stand-in is left")

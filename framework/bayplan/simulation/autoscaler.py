@@ -478,8 +478,7 @@ def _occupies(pod: Pod) -> bool:
 
 def _asked_by(pods: Sequence[Pod]) -> str:
     """Return the pods that get nodes; of stand-ins those in whose place they are."""
-    asked = (pod.metadata.annotations.get(STAND_IN_PODS, pod.key).split() for pod in pods)
-    return listed(dict.fromkeys(key for keys in asked for key in keys), _MOST_NAMED)
+    return listed(sorted(set[str]().union(*map(_stands_for, pods))), _MOST_NAMED)
 
 
 def _keeps(pod: Pod) -> bool:

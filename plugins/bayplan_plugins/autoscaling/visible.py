@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -35,6 +36,7 @@ from bayplan.api.pod import (
 from bayplan.api.quantity import Quantity
 from bayplan.dialects.autoscaling import STAND_IN_LABEL
 from bayplan.snapshot.networks import Networks
+from bayplan.snapshot.nvlink import NVLINK_LAYER
 from bayplan.topology.network.tree import HOSTNAME, TopologyError
 from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.vendors.kai.requests import GpuSizes, known_share
@@ -59,6 +61,7 @@ _SEEN = frozenset(
     )
 )
 """The plugins whose refusals autoscalers come to, too."""
+_LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _PLAIN = ("cpu", "memory", "ephemeral-storage")
 _MOST_EXCLUDED = 512
 """Nodes that a stand-in names; in larger clusters the others are left to chance."""
@@ -209,12 +212,16 @@ class VisiblePods:
         return found
 
     def _label_keys(self, gang: Gang, rules: Iterable[Gather]) -> tuple[str, ...]:
-        """Return the node labels of the layers that rules require, where nodes have such labels."""
+        """Return the node labels of the layers that rules require, if labels name these.
+
+        A layer that is not in any network may be the label of nodes that are still to come.
+        """
         layers = [one.layer for one in rules if one.required]
         try:
             keys = self._networks.labels_of(layers, gang.topology) if layers else {}
         except TopologyError:
-            return ()
+            keys = {layer: layer for layer in layers if _LABEL_KEY.fullmatch(layer)}
+            keys.pop(NVLINK_LAYER, None)
         return tuple(dict.fromkeys(key for key in keys.values() if key != HOSTNAME))
 
     # Nodes that only seem to fit -----------------------------------------------------------------

@@ -188,6 +188,21 @@ def test_a_gang_that_loses_a_member_gives_its_nominated_nodes_back() -> None:
     assert "needs 2 members" in world.cluster.message("g-0")
 
 
+def test_a_gang_in_one_rack_buys_in_one_rack_before_any_node_has_the_label() -> None:
+    """No object describes the network: the layer is a label, which only nodes to come have."""
+    spec = {"gatherStrategy": [{"layer": "rack", "strategy": "MustGather"}]}
+    rule = {"gang.scheduling.koordinator.sh/network-topology-spec": json.dumps(spec)}
+    groups = [group(rack, most=4, rack=rack) for rack in "ab"]
+    world = Growing(*groups, plugins={"NetworkGather": {}})
+    world.add(make_gang("g", 4, annotations=rule), *members("g", 4))
+    world.passes(20)
+    assert set(world.reasons().values()) == {NOT_READY}
+    assert len(world.stand_ins()) == 4
+    world.passes(200)
+    assert (world.bought(), len(world.on_nodes())) == (4, 4)
+    assert len({name[0] for name in world.on_nodes().values()}) == 1
+
+
 def test_what_is_kept_for_a_gang_is_given_up_after_a_while() -> None:
     world = Growing(group(most=0), giveUpAfter=600)
     world.add(make_gang("g", 3), *members("g", 3), make_node("old", cpu="2"))
