@@ -71,7 +71,7 @@ def test_a_satisfied_gang_takes_members_one_by_one() -> None:
     cluster.schedule()
     for index in (0, 1):
         cluster.remove(f"job-{index}")
-    cluster.add(make_pod("other", "2", None), *members("job", 7, 8))
+    cluster.add(make_pod("other", "2", None, priority=1), *members("job", 7, 8))
     # One core is left beside the other pod: one of two comes back.
     assert {"job-7", "job-8"} & set(cluster.schedule()) == {"job-7"}
 
@@ -83,7 +83,7 @@ def test_waiting_and_running_counts_who_is_left() -> None:
     cluster.schedule()
     for index in (0, 1):
         cluster.remove(f"job-{index}")
-    cluster.add(make_pod("other", "2", None), *members("job", 7, 8))
+    cluster.add(make_pod("other", "2", None, priority=1), *members("job", 7, 8))
     assert not {"job-7", "job-8"} & set(cluster.schedule())
 
 
@@ -505,3 +505,13 @@ def test_the_topology_lists_its_domains_as_koordinator_does() -> None:
     cluster.api.delete(Node, "n0")
     cluster.schedule()
     assert [entry[0] for entry in details()] == ["ClusterTopologyLayer/", "rack/a"]
+
+
+def test_a_gang_that_lost_members_goes_before_pods_that_came_earlier() -> None:
+    cluster = Cluster([make_node("n", cpu=3)])
+    cluster.add(make_gang("job", 3), *members("job", 0, 1, 2))
+    cluster.schedule()
+    cluster.remove("job-1")
+    cluster.add(make_pod("earlier", "1", None), *members("job", 7))
+    assert "job-7" in cluster.schedule()
+    assert "earlier" not in cluster.placements()

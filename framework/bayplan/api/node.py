@@ -11,11 +11,12 @@ __all__ = ["ContainerImage", "Node", "NodeCondition", "NodeSpec", "NodeStatus", 
 
 
 class Taint(ApiStruct, frozen=True):
-    """spec.taints[]."""
+    """spec.taints[]; ``time_added`` is known of NoExecute taints."""
 
     key: str
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
     value: str = ""
+    time_added: str | None = None
 
 
 class NodeSpec(ApiStruct, frozen=True):

@@ -6,10 +6,11 @@ from enum import Enum
 
 from bayplan.api.node import Node
 
-__all__ = ["NodeState", "is_out_of_service", "is_silent", "model_of", "state_of"]
+__all__ = ["FAILED_TAINTS", "NodeState", "is_out_of_service", "is_silent", "model_of", "state_of"]
 
 _SILENT = "node.kubernetes.io/unreachable"
-_UNREACHABLE = ("node.kubernetes.io/not-ready", _SILENT)
+FAILED_TAINTS = ("node.kubernetes.io/not-ready", _SILENT)
+"""On nodes whose kubelet is not ready, or says nothing."""
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _MODELS = {
     "nvidia.com": "nvidia.com/gpu.product",
@@ -35,7 +36,7 @@ def state_of(node: Node) -> NodeState:
     """Return a node's state: failed where its kubelet is not ready, maintenance while cordoned."""
     if _ready(node) != "True":
         return NodeState.FAILED
-    if any(taint.key in _UNREACHABLE for taint in node.spec.taints):
+    if any(taint.key in FAILED_TAINTS for taint in node.spec.taints):
         return NodeState.FAILED
     return NodeState.MAINTENANCE if node.spec.unschedulable else NodeState.IN_SERVICE
 

@@ -22,6 +22,8 @@ from bayplan.inputs.yamltext import parse_yaml
 
 __all__ = [
     "GPU",
+    "NVSENTINEL_STATE",
+    "NVSENTINEL_WELL",
     "ONLY_ONE",
     "PLUGIN_CONFIG",
     "GpuLabels",
@@ -37,6 +39,10 @@ __all__ = [
 ]
 
 GPU = "nvidia.com/gpu"
+NVSENTINEL_STATE = "dgxc.nvidia.com/nvsentinel-state"
+"""The label by which NVSentinel says what it does about a node that is sick."""
+NVSENTINEL_WELL = "remediation-succeeded"
+"""Its value once the node is well again."""
 PLUGIN_CONFIG = "nvidia.com/device-plugin.config"
 """The node label that names the key of the plugin's configuration, in a ConfigMap."""
 ONLY_ONE = "bayplan.dev/fail-requests-greater-than-one"

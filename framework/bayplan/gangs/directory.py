@@ -18,7 +18,8 @@ class GangMembers:
 
     ``owners`` counts living members by the kind and key of their controller ("", "" without one).
     ``ended`` holds the phases of members that have ended, by key. ``was_complete`` is set once
-    enough members were bound. ``overdue`` is set when members are missing for longer than
+    enough members were bound. ``restarting`` is set while what is left of it is evicted, until it
+    is complete again. ``overdue`` is set when members are missing for longer than
     ``timeout`` seconds, the time that the gang allows. ``by_objects`` and ``by_pods`` are the
     definitions given by PodGroups (by kind) and by the annotations of pods (by key). ``version``
     counts the changes of members and definition.
@@ -28,6 +29,7 @@ class GangMembers:
     pending: dict[str, PodInfo] = field(default_factory=dict)
     bound: dict[str, tuple[PodInfo, str]] = field(default_factory=dict)
     was_complete: bool = False
+    restarting: bool = False
     overdue: bool = False
     timeout: float | None = None
     by_objects: dict[str, Gang] = field(default_factory=dict)
@@ -44,7 +46,8 @@ class GangMembers:
     @property
     def satisfied(self) -> bool:
         """Whether the gang was complete before, as seen here or as its object says."""
-        return self.was_complete or (self.gang is not None and self.gang.satisfied)
+        stated = self.gang is not None and self.gang.satisfied
+        return not self.restarting and (self.was_complete or stated)
 
     @property
     def running(self) -> int:
@@ -203,7 +206,8 @@ class GangDirectory:
             return set()
         self._on_change(pod.gang)
         members = self[pod.gang]
-        if pod.pod.metadata.deletion_timestamp is not None and _may_begin_again(members):
+        begins_again = members.restarting or _may_begin_again(members)
+        if pod.pod.metadata.deletion_timestamp is not None and begins_again:
             # Whoever takes its place is another member.
             return self.remove(pod)
         members.version += 1
@@ -212,8 +216,19 @@ class GangDirectory:
         members.bound[pod.key] = (pod, node)
         changed = self._defined_by(pod)
         if members.gang is not None and has_minimum(members.gang, len(members.bound)):
-            members.was_complete = True
+            members.was_complete, members.restarting = True, False
         return changed
+
+    def restart(self, key: str) -> None:
+        """Let a gang need its minimum again: what is left of it is evicted."""
+        members = self._gangs.get(key)
+        if members is not None:
+            self._on_change(key)
+            members.version += 1
+            members.was_complete, members.restarting = False, True
+            # Those that end already count for nothing any more, however long that takes.
+            for pod in [pod for pod, _ in members.bound.values() if pod.terminating]:
+                self.remove(pod)
 
     def _defined_by(self, pod: PodInfo) -> set[str]:
         if pod.definition is None or pod.gang is None:

@@ -372,6 +372,11 @@ class Unit:
         return max(pod.priority for pod in self.pods)
 
     @property
+    def is_broken(self) -> bool:
+        """Whether members hold nodes, but too few to run: what they hold is idle for now."""
+        return self.gang is not None and 0 < len(self.bound) < self.gang.min_member
+
+    @property
     def min_placed(self) -> int:
         """How many of the pending pods have to be placed together."""
         if self.gang is None:
@@ -432,7 +437,8 @@ class Overdue:
     says that a time is over that kept units from making room: they are tried again. ``moves`` are
     the nodes where victims, by key, fit once they are created again; ``action`` is what records and
     metrics call the evictions. ``locks`` are those that are taken of the nodes of victims, by key,
-    while these are evicted.
+    while these are evicted. ``restarts`` are the gangs, by key, that need as many members as at
+    their start from now on, though they ran before.
     """
 
     victims: Sequence[tuple[PodInfo, str]] = ()
@@ -441,6 +447,7 @@ class Overdue:
     moves: Mapping[str, str] = field(default_factory=dict)
     action: str = "overdue"
     locks: Mapping[str, BindLock] = field(default_factory=dict)
+    restarts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,9 @@ class Handle(Protocol):
             then all of its members are needed, however many it had before.
         """
 
+    def schedules(self, pod: PodInfo) -> bool:
+        """Tell whether a pod is one of the plugin's own profile, placed or not."""
+
     def pending(self, queue: str) -> Sequence[Unit]:
         """Return the pending units of a queue (``SYSTEM/NAME``), in order."""
 

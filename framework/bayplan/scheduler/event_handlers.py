@@ -259,8 +259,9 @@ class EventHandlers:
             ending = not known.terminating and pod.metadata.deletion_timestamp is not None
             claimed = _claims_made(known.pod) != _claims_made(pod)
             started = known.pod.status.start_time != pod.status.start_time
+            progress = known.pod.metadata.annotations != pod.metadata.annotations
             known.pod = pod
-            if started:
+            if started or progress:
                 # What its eviction costs has changed.
                 state.snapshot.touch([pod.spec.node_name])
             if ending:

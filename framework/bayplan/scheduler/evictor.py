@@ -43,6 +43,8 @@ class Evictor:
         self._nominator = state.nominator
         self._recorder = state.recorder
         self._cooldowns: dict[str, float] = {}
+        self._evicting: dict[str, float] = {}
+        """When pods were evicted, by uid, for which no unit waits and that may not say so yet."""
         self.evicted: deque[Eviction] = deque(maxlen=_REMEMBERED)
         """The latest evictions, oldest first."""
 
@@ -61,6 +63,9 @@ class Evictor:
         for nomination in self._nominator.all():
             if nomination.until <= now:
                 self.give_up(nomination)
+        seen = [uid for uid, at in self._evicting.items() if at + COOLDOWN_SECONDS <= now]
+        for uid in seen:
+            del self._evicting[uid]
         over = [key for key, until in self._cooldowns.items() if until <= now]
         for key in over:
             del self._cooldowns[key]
@@ -122,7 +127,8 @@ class Evictor:
         for victim in preemption.victims:
             nominated_unit = self._nominator.unit_of(victim.key)
             other = self._nominator.get(nominated_unit) if nominated_unit is not None else None
-            if victim.terminating or victim.key in preemption.leaving:
+            ends = victim.terminating or victim.uid in self._evicting
+            if ends or victim.key in preemption.leaving:
                 waited_for.add(victim.key)
             elif other is not None:
                 self.give_up(other, f"its nodes were taken by {unit.key}, of higher priority")
@@ -206,8 +212,11 @@ class Evictor:
         :param together: how many pods of its gang are evicted.
         :param overdue: what it is a part of.
         """
+        if victim.uid in self._evicting:
+            return
         if victim.terminating or self.in_cooldown(victim.key) or self._cancel_placement(victim):
             return
+        self._evicting[victim.uid] = self._state.now
         of = overdue or Overdue()
         lock, node = of.locks.get(victim.key), victim.spec.node_name
         write = Evict(victim.key, victim.pod.metadata.uid, reason, node, lock)
@@ -222,6 +231,8 @@ class Evictor:
         error: ClusterError | None,
     ) -> None:
         now, action = self._state.now, overdue.action
+        if error is not None:
+            self._evicting.pop(victim.uid, None)
         if error is None or isinstance(error, NotFound):
             node = overdue.moves.get(victim.key, "")
             self._note(

@@ -74,6 +74,10 @@ class PluginHandle:
         key = self._state.gangs.unit_of(pods[0]) if gang is None else gang.key
         return self._state.unit_of(key, [_without_node(pod) for pod in pods], gang)
 
+    def schedules(self, pod: PodInfo) -> bool:
+        profile = self._state.profiles.of(pod.pod)
+        return profile is not None and profile.profile.scheduler_name == self._profile_name
+
     def pending(self, queue: str) -> Sequence[Unit]:
         return [self._state.unit(queued) for queued in self._state.queue.pending(queue)]
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from bayplan.api import Node, Pod, ResourceClaim
 from bayplan.cluster.protocol import Bind
 from bayplan.dialects.hami.heartbeats import without_heartbeats
+from bayplan.dialects.progress import without_progress
 from bayplan.plugin.events import ClusterEvent
 
 __all__ = ["claim_freed", "is_as_bound", "node_difference", "same_needs"]
@@ -17,7 +18,11 @@ def same_needs(old: Pod, new: Pod) -> bool:
     if old is new:
         return True
     before, after = old.metadata, new.metadata
-    if before.labels != after.labels or before.annotations != after.annotations:
+    if before.labels != after.labels:
+        return False
+    if before.annotations != after.annotations and (
+        without_progress(before.annotations) != without_progress(after.annotations)
+    ):
         return False
     if before.owner_references != after.owner_references:
         return False
@@ -63,6 +68,6 @@ def node_difference(old: Node | None, new: Node) -> ClusterEvent:
     before, after = old.metadata.annotations, new.metadata.annotations
     if before != after and without_heartbeats(before) != without_heartbeats(after):
         event |= ClusterEvent.NODE_OTHER
-    if old.status.images != new.status.images:
+    if old.status.images != new.status.images or old.status.conditions != new.status.conditions:
         event |= ClusterEvent.NODE_OTHER
     return event

@@ -391,6 +391,9 @@ class Scheduler:
                 if found is not None:
                     times.append(found.again)
                     victims = found.victims if self._shadow_mode is None else ()
+                    if self._shadow_mode is None:
+                        for key in found.restarts:
+                            state.gangs.restart(key)
                     together = Counter(victim.gang for victim, _ in victims)
                     for victim, reason in victims:
                         self.evictor.evict(victim, reason, together[victim.gang], found)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from bayplan.api import Node, ObjectMeta, Quantity, Taint
 from bayplan.api.resources import LARGEST_AMOUNT, amount_of
@@ -262,6 +263,9 @@ class NodeTable:
             self._set_allocatable(row, _offered(node), old is _UNREAD)
         self.unschedulable[row] = node.spec.unschedulable
         taints = node.spec.taints
+        if any(one.time_added for one in taints):
+            # When a node failed tells nothing about who may go there.
+            taints = tuple(replace(one, time_added=None) for one in taints)
         if taints not in self._taint_code:
             self._taint_code[taints] = len(self.taint_sets)
             self.taint_sets.append(taints)

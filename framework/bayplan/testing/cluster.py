@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -73,9 +74,14 @@ class Cluster:
         if given:
             first = _with_plugins(chosen.profiles[0], given)
             chosen = ProfileSet((first, *chosen.profiles[1:]), any_scheduler=chosen.any_scheduler)
-        self.scheduler = Scheduler(self.api, chosen, cached, observer=observer)
-        self._time = VirtualTime(self.api, self.scheduler)
+        self._begin = partial(Scheduler, self.api, chosen, cached, observer=observer)
+        self.restart()
         self.add(*objects)
+
+    def restart(self) -> None:
+        """Begin with a scheduler that knows what the objects say, as after a crash."""
+        self.scheduler = self._begin()
+        self._time = VirtualTime(self.api, self.scheduler)
 
     @property
     def snapshot(self) -> Snapshot:

@@ -113,15 +113,15 @@ def _loaded(
         one.pods.append(pod)
         # A pod without GPUs counts, too, so that every move makes something fuller.
         one.load += 1 + class_of(pod).total
-        one.stays |= pod.terminating or not is_alone(pod) or not _may_ever_move(pod)
+        one.stays |= pod.terminating or not is_alone(pod) or not _may_ever_move(handle, pod)
     return list(found.values())
 
 
-def _may_ever_move(pod: PodInfo) -> bool:
-    """Tell whether somebody makes a pod again, and its owner lets it go."""
+def _may_ever_move(handle: Handle, pod: PodInfo) -> bool:
+    """Tell whether somebody makes a pod again, we schedule it, and its owner lets it go."""
     kept = pod.annotations.get(SAFE_TO_EVICT) == "false"
     kept |= pod.annotations.get(DO_NOT_DISRUPT) == "true"
-    return bool(maker_of(pod)) and may_be_evicted(pod.pod) and not kept
+    return bool(maker_of(pod)) and handle.schedules(pod) and may_be_evicted(pod.pod) and not kept
 
 
 def _racks(handle: Handle, count: int) -> list[str]:

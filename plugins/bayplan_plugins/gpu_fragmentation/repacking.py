@@ -233,7 +233,9 @@ class Repacking:
         """Tell whether somebody makes these pods again, and nothing keeps any of them."""
         handle = self._handle
         for pod in pods:
-            if not maker_of(pod) or not may_be_evicted(pod.pod) or handle.in_eviction_cooldown(pod):
+            if not maker_of(pod) or not handle.schedules(pod) or not may_be_evicted(pod.pod):
+                return False
+            if handle.in_eviction_cooldown(pod):
                 return False
             old = started_at(pod) + self._min_runtime
             if old > handle.unix_time:

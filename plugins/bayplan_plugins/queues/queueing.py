@@ -41,7 +41,10 @@ class PolicyQueueing:
         return None if found is None else found[0].order(unit, added)
 
     def next_queue(self, heads: Mapping[str, Unit], action: str) -> str | None:
-        """Choose the next queue of each system by its policy, and among systems by priority."""
+        """Choose the next queue of each system by its policy, and among systems by priority.
+
+        Of equal priority, a gang that lost members comes first, as in ``PrioritySort``.
+        """
         chosen: list[str] = [""] if "" in heads else []
         for policy in self._policies:
             prefix = f"{policy.system}/"
@@ -51,7 +54,11 @@ class PolicyQueueing:
             queue = _next_of(policy, own, action) if own else None
             if queue is not None:
                 chosen.append(f"{prefix}{queue}")
-        return min(chosen, key=lambda name: -heads[name].priority, default=None)
+
+        def key(name: str) -> tuple[int, bool]:
+            return -heads[name].priority, not heads[name].is_broken
+
+        return min(chosen, key=key, default=None)
 
     def is_strict(self, unit: Unit) -> bool:
         found = self._policies.of(unit.pods[0])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api.gang import Gang
 from bayplan.dialects import may_be_evicted
+from bayplan.dialects.progress import checkpointed_at
 from bayplan.gangs.completeness import has_minimum, rank_order
 from bayplan_plugins.shared.budgets import DisruptionBudgets
 
@@ -28,8 +29,8 @@ class EvictionCost:
 
     In order: disruption budgets violated, highest priority among the victims, sum of their
     priorities, their number, gangs that end, start time (seconds since 1970, negated: later is
-    better) of the earliest victim with the highest priority, and the first position by rank among
-    gangs' victims (negated: last is better).
+    better; a checkpoint counts as a start) of the earliest victim with the highest priority, and
+    the first position by rank among gangs' victims (negated: last is better).
     """
 
     violations: int
@@ -348,6 +349,15 @@ def _seconds(text: str) -> float:
 
 
 def _started(pod: PodInfo) -> float:
-    """Return when a pod started, in seconds since 1970; a pod that has not is the latest."""
+    """Return since when a pod's work would be lost, in seconds since 1970.
+
+    That is when it started, or when it saved its work last; a pod that has not started is the
+    latest.
+    """
     text = pod.pod.status.start_time
-    return _NOT_STARTED if text is None else _seconds(text)
+    if text is None:
+        return _NOT_STARTED
+    saved = checkpointed_at(pod.pod.metadata.annotations)
+    at = _seconds(saved) if saved else _NOT_STARTED
+    started = _seconds(text)
+    return max(started, at) if at != _NOT_STARTED else started

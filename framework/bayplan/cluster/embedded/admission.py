@@ -41,10 +41,12 @@ def with_condition(pod: Pod, condition: PodCondition) -> Pod:
     return replace(pod, status=replace(pod.status, conditions=(*others, condition)))
 
 
-def with_condition_taints(node: Node) -> Node:
+def with_condition_taints(node: Node, now: str) -> Node:
     """Taint cordoned nodes and nodes with bad conditions, as the node lifecycle controller does.
 
     A node without conditions counts as ready.
+
+    :param now: the time in RFC 3339, which NoExecute taints tell.
     """
     wanted: set[tuple[str, Effect]] = set()
     for condition in node.status.conditions:
@@ -55,7 +57,10 @@ def with_condition_taints(node: Node) -> Node:
         wanted.add((_UNSCHEDULABLE, "NoSchedule"))
     taints = [t for t in node.spec.taints if t.key not in _OWN or (t.key, t.effect) in wanted]
     known = {(taint.key, taint.effect) for taint in taints}
-    taints += [Taint(key, effect) for key, effect in sorted(wanted - known)]
+    taints += [
+        Taint(key, effect, time_added=now if effect == "NoExecute" else None)
+        for key, effect in sorted(wanted - known)
+    ]
     if len(taints) == len(node.spec.taints) and wanted <= known:
         return node
     return replace(node, spec=replace(node.spec, taints=tuple(taints)))

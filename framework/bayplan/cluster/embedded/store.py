@@ -428,7 +428,7 @@ class MemoryCluster:
         if isinstance(obj, Pod):
             admitted = self.with_priority(obj)
         elif isinstance(obj, Node):
-            admitted = with_condition_taints(obj)
+            admitted = with_condition_taints(obj, self.timestamp())
         elif isinstance(obj, PersistentVolumeClaim) and obj.spec.storage_class_name is None:
             found = default_class(self.list(StorageClass))
             if found is not None:

@@ -1,0 +1,143 @@
+"""Gangs that run with fewer members than they need, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan import Handle, PodInfo
+from bayplan.api import KaiPodGroup, Pod
+from bayplan.api.gang import Gang
+from bayplan.api.times import rfc3339
+from bayplan.cluster.protocol import PatchFields
+from bayplan.dialects.reading import timestamp
+from bayplan.gangs.completeness import missing_role, rank_order
+
+__all__ = ["BROKEN_SINCE", "BrokenGang", "BrokenGangs"]
+
+BROKEN_SINCE = "bayplan.dev/broken-since"
+"""On the first member that is left of a gang below its minimum: since when, in RFC 3339."""
+
+
+@dataclass(frozen=True)
+class BrokenGang:
+    """A gang with too few members: those that hold nodes, why, and since when (seconds, 1970).
+
+    ``ending`` says that a member is missing that still ends on a node that is lost: its controller
+    cannot make it again before it is gone. ``free_since`` is since when none does.
+    """
+
+    key: str
+    title: str
+    left: Sequence[PodInfo]
+    why: str
+    since: float
+    ending: bool
+    free_since: float
+
+
+class BrokenGangs:
+    """Follows the members of gangs. Groups of KAI are left to its own action for stale gangs."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._changed: dict[str, None] = {}
+        self._broken: dict[str, BrokenGang] = {}
+        self._complete: dict[str, int] = {}
+        """The minimum for which each gang was complete: one that is raised breaks nothing."""
+        self._has_looked = False
+        handle.snapshot.on_living(self._note)
+        for pod in handle.snapshot.living.values():
+            self._note(pod, True)
+
+    def _note(self, pod: PodInfo, added: bool) -> None:
+        if pod.gang is not None:
+            self._changed[pod.gang] = None
+
+    def look(self, lost: Collection[str]) -> Sequence[BrokenGang]:
+        """Return the gangs that are below their minimum.
+
+        :param lost: the nodes on which nothing runs any more.
+        """
+        changed, self._changed = self._changed, {}
+        for key in {**changed, **dict.fromkeys(self._broken)}:
+            found = self._read(key, lost)
+            before = self._broken.pop(key, None)
+            if found is not None:
+                self._broken[key] = found
+            elif before is not None:
+                self._write(before.left, None)
+        self._has_looked = True
+        return list(self._broken.values())
+
+    def _read(self, key: str, lost: Collection[str]) -> BrokenGang | None:
+        """Return a gang if it is broken."""
+        members, known = self._handle.gang(key), self._broken.get(key)
+        gang = members.gang
+        mine = all(self._handle.schedules(pod) for pod, _ in members.bound.values())
+        if gang is None or not members.bound or not mine or members.count_ended("Succeeded"):
+            self._complete.pop(key, None)
+            return None
+        if key in self._handle.snapshot.objects(KaiPodGroup):
+            return None
+        bound = members.bound.values()
+        left = sorted((pod for pod, _ in bound if not pod.terminating), key=rank_order)
+        present = len(left) + len(members.pending)
+        ends = any(pod.terminating and node in lost for pod, node in bound)
+        # A member on its way to a node that it was given is as good as there.
+        placed = self._handle.snapshot.placed
+        coming = [pod for name, pod in members.pending.items() if name in placed]
+        why = _lacks(gang, [pod for pod in left if placed[pod.key][1] not in lost] + coming)
+        if not why:
+            self._complete[key] = gang.min_member
+            return None
+        if not left or not (known is not None or self._was_complete(gang, left)):
+            return None
+        since = known.since if known is not None else self._since(left)
+        if known is None and not any(map(_says, left)):
+            self._write(left[:1], since)
+        ending = ends and present < gang.min_member
+        free_since = since
+        if known is not None:
+            free_since = self._handle.unix_time if known.ending else known.free_since
+        return BrokenGang(key, gang.title, left, why, since, ending, free_since)
+
+    def _was_complete(self, gang: Gang, left: Sequence[PodInfo]) -> bool:
+        """Tell whether a gang had all that it needs, as far as this process can know.
+
+        What ran with too few members when the process began has lost some before.
+        """
+        if not self._has_looked:
+            return any(pod.pod.status.phase == "Running" for pod in left)
+        return any(map(_says, left)) or self._complete.get(gang.key, 0) >= gang.min_member
+
+    def _since(self, left: Sequence[PodInfo]) -> float:
+        """Return since when a gang is broken, as a process before this one wrote it, or now."""
+        stated = [timestamp(pod.annotations[BROKEN_SINCE]) for pod in left if _says(pod)]
+        now = self._handle.unix_time
+        return min((at for at in stated if 0 < at <= now), default=now)
+
+    def _write(self, pods: Sequence[PodInfo], since: float | None) -> None:
+        field = f"/metadata/annotations/{BROKEN_SINCE.replace('/', '~1')}"
+        text = rfc3339(since) if since is not None else None
+        for pod in pods:
+            fields: dict[str, Any] = {field: text}
+            if not pod.annotations:
+                fields = {"/metadata/annotations": {BROKEN_SINCE: text}}
+            if text is not None or _says(pod):
+                self._handle.submit(PatchFields(Pod, pod.key, pod.uid, fields))
+
+
+def _lacks(gang: Gang, here: Sequence[PodInfo]) -> str:
+    """Return what a gang with these members lacks, "" for nothing."""
+    if len(here) < gang.min_member:
+        return f"{len(here)} of the {gang.min_member} members that it needs are left"
+    role = missing_role(gang, here)
+    if role is not None:
+        return f"{role[1]} of the {role[2]} members of role {role[0]} that it needs are left"
+    return ""
+
+
+def _says(pod: PodInfo) -> bool:
+    return BROKEN_SINCE in pod.annotations

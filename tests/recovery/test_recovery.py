@@ -1,0 +1,254 @@
+"""What becomes of jobs when nodes fail: replaced in place, or tried again as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.api import ApiObject, Node, Pod
+from bayplan.api.node import NodeCondition
+from bayplan.cluster.embedded.assembly import start_controllers
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.plugin.base import Eviction
+from bayplan.profiles.loading import default_profiles
+from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
+
+GPU = "nvidia.com/gpu"
+BROKEN_SINCE = "bayplan.dev/broken-since"
+
+
+def job(name: str, count: int, **spec: Any) -> ApiObject:
+    """Return a Job of a gang of the same name, whose pods take a node each."""
+    main = {"name": "main", "image": "x", "resources": {"limits": {GPU: "8"}}}
+    labels = {"pod-group.scheduling.sigs.k8s.io": name}
+    pod = {"containers": [main], "restartPolicy": "Never", "terminationGracePeriodSeconds": 10}
+    template = {"metadata": {"labels": labels}, "spec": {**pod, **spec}}
+    content = {"parallelism": count, "completions": count, "template": template}
+    head = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
+    return make_object(head | {"spec": content})
+
+
+class World:
+    """Nodes with eight GPUs each, jobs, and a scheduler that can be killed."""
+
+    def __init__(self, nodes: int, **args: Any) -> None:
+        named = default_profiles(scheduler_names=("default-scheduler",))
+        self.cluster = Cluster((), named, {"Recovery": args})
+        start_controllers(self.cluster.api)
+        self.add(*(make_node(f"n{number}", gpu=8) for number in range(nodes)))
+        self.evicted: list[Eviction] = []
+
+    @property
+    def api(self) -> MemoryCluster:
+        return self.cluster.api
+
+    def add(self, *objects: ApiObject) -> None:
+        self.cluster.add(*objects)
+
+    def gang(self, name: str, count: int, **spec: Any) -> None:
+        self.add(make_gang(name, count), job(name, count, **spec))
+
+    def passes(self, seconds: float) -> None:
+        self.cluster.advance(seconds)
+
+    def ready(self, name: str, status: str) -> None:
+        """Let a kubelet fall silent (Unknown), or come back (True)."""
+        self.condition(name, "Ready", status)
+
+    def condition(self, name: str, type_: str, status: str) -> None:
+        node = self.api.get(Node, name)
+        assert node is not None
+        others = [one for one in node.status.conditions if one.type != type_]
+        conditions = (*others, NodeCondition(type_, status))
+        self.api.update(replace(node, status=replace(node.status, conditions=conditions)))
+
+    def where(self) -> dict[str, str]:
+        """Return the node of each pod that does not end, by the pod's uid."""
+        return {
+            pod.metadata.uid: pod.spec.node_name
+            for pod in self.api.list(Pod)
+            if pod.metadata.deletion_timestamp is None
+        }
+
+    def on(self, *names: str) -> set[str]:
+        return {uid for uid, node in self.where().items() if node in names}
+
+    def reasons(self) -> list[str]:
+        return [one.reason for one in self.cluster.scheduler.evictor.evicted]
+
+    def kill(self) -> None:
+        """Begin again with what the cluster says."""
+        self.evicted += self.cluster.scheduler.evictor.evicted
+        self.cluster.restart()
+
+
+def test_the_fifth_node_takes_over_and_three_pods_keep_running() -> None:
+    world = World(5)
+    world.gang("train", 4)
+    world.passes(60)
+    (spare,) = {f"n{i}" for i in range(5)} - set(world.where().values())
+    (dead, *others) = sorted(set(world.where().values()))
+    before = world.on(*others)
+    world.ready(dead, "Unknown")
+    world.passes(29)
+    assert world.reasons() == []
+    world.passes(6)
+    assert world.reasons() == [f"recovery: node {dead} is lost, its kubelet is silent"]
+    assert len(world.on(spare)) == 1
+    world.passes(600)
+    assert world.on(*others) == before
+    assert len(world.reasons()) == 1
+
+
+def test_without_a_spare_the_gang_is_tried_again_as_a_whole() -> None:
+    world = World(4)
+    world.gang("train", 4)
+    world.passes(60)
+    world.ready("n0", "Unknown")
+    world.passes(50)
+    assert len(world.on("n1", "n2", "n3")) == 3, "they wait for a node to come"
+    world.passes(60)
+    broken = "recovery: PodGroup default/train is broken, 3 of the 4 members that it needs are left"
+    assert world.reasons()[1:] == [broken] * 3
+    assert set(world.where().values()) == {""}, "nobody holds a GPU for nothing"
+    world.add(make_node("n4", gpu=8))
+    world.passes(30)
+    assert set(world.where().values()) == {"n1", "n2", "n3", "n4"}
+
+
+def test_a_node_that_comes_in_time_saves_the_gang() -> None:
+    world = World(4)
+    world.gang("train", 4)
+    world.passes(60)
+    world.ready("n0", "Unknown")
+    world.passes(60)
+    world.add(make_node("n4", gpu=8))
+    world.passes(300)
+    assert len(world.reasons()) == 1
+    assert set(world.where().values()) == {"n1", "n2", "n3", "n4"}
+
+
+def test_a_grace_period_goes_on_though_the_scheduler_is_killed() -> None:
+    world = World(4)
+    world.gang("train", 4)
+    world.passes(60)
+    world.ready("n0", "Unknown")
+    for _ in range(4):
+        world.passes(25)
+        world.kill()
+    world.passes(25)
+    assert set(world.where().values()) == {""}
+    pods = [one.pod for one in world.evicted + list(world.cluster.scheduler.evictor.evicted)]
+    assert len(pods) == len(set(pods)) == 4, "nobody is evicted twice"
+
+
+def test_what_is_whole_again_says_so_no_more() -> None:
+    world = World(4)
+    world.gang("train", 4)
+    world.passes(60)
+    world.ready("n0", "Unknown")
+    world.passes(40)
+    said = [pod for pod in world.api.list(Pod) if BROKEN_SINCE in pod.metadata.annotations]
+    assert len(said) == 1
+    world.add(make_node("n4", gpu=8))
+    world.passes(10)
+    said = [pod for pod in world.api.list(Pod) if BROKEN_SINCE in pod.metadata.annotations]
+    assert said == []
+
+
+def test_a_gang_of_another_scheduler_is_left_alone() -> None:
+    world = World(3)
+    members = [
+        make_pod(f"m{n}", gang="other", gpu=8, node=f"n{n}", spec={"schedulerName": "someone"})
+        for n in range(3)
+    ]
+    world.add(make_gang("other", 3), *members)
+    world.passes(10)
+    world.ready("n0", "Unknown")
+    world.passes(200)
+    assert world.reasons() == []
+
+
+def test_a_minimum_that_is_raised_breaks_nothing() -> None:
+    world = World(4)
+    world.gang("train", 3)
+    world.passes(60)
+    world.api.delete(type(make_gang("train", 3)), "default/train")
+    world.add(make_gang("train", 4))
+    world.passes(300)
+    assert world.reasons() == []
+    assert len(world.on("n0", "n1", "n2", "n3")) == 3
+
+
+def test_members_that_ended_well_are_not_missed() -> None:
+    world = World(2)
+    world.gang("train", 2)
+    world.passes(60)
+    first = next(pod for pod in world.api.list(Pod) if pod.spec.node_name == "n0")
+    world.api.update(replace(first, status=replace(first.status, phase="Succeeded")))
+    world.passes(300)
+    assert world.reasons() == []
+
+
+# Which nodes are trusted -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_node_with_a_fatal_condition_gets_no_new_pods(count: int) -> None:
+    world = World(1)
+    world.condition("n0", "KernelDeadlock", "True")
+    world.gang("train", count)
+    world.passes(30)
+    assert set(world.where().values()) == {""}
+    pods = [pod.key for pod in world.api.list(Pod)]
+    assert "node(s) are sick (it has the condition KernelDeadlock)" in world.cluster.message(
+        pods[0].partition("/")[2]
+    )
+    world.condition("n0", "KernelDeadlock", "False")
+    world.add(make_node("n1", gpu=8))
+    world.passes(30)
+    assert "" not in world.where().values()
+
+
+def test_nvsentinels_quarantine_keeps_pods_off() -> None:
+    world = World(0)
+    labels = {"dgxc.nvidia.com/nvsentinel-state": "quarantined"}
+    world.add(make_node("n0", gpu=8, labels=labels), make_pod("p", gpu=1))
+    world.passes(10)
+    assert "node(s) are sick (NVSentinel: quarantined)" in world.cluster.message("p")
+    node = world.api.get(Node, "n0")
+    assert node is not None
+    well = {"dgxc.nvidia.com/nvsentinel-state": "remediation-succeeded"}
+    world.api.update(replace(node, metadata=replace(node.metadata, labels=well)))
+    world.passes(10)
+    assert set(world.where().values()) == {"n0"}
+
+
+def test_a_node_that_flaps_is_distrusted_for_longer_each_time() -> None:
+    world = World(1, distrust=300)
+    for number, pause in enumerate((300, 600, 1200)):
+        world.ready("n0", "Unknown")
+        world.passes(60)
+        world.ready("n0", "True")
+        world.passes(1)
+        world.gang(f"gang-{number}", 1)
+        world.passes(pause - 10)
+        assert set(world.where().values()) == {""}
+        waiting = [pod.metadata.name for pod in world.api.list(Pod) if not pod.spec.node_name]
+        assert "node(s) are not trusted yet (it failed " in world.cluster.message(waiting[0])
+        world.passes(15)
+        assert set(world.where().values()) == {"n0"}
+        world.api.delete(type(job("x", 1)), f"default/gang-{number}")
+        world.passes(30)
+
+
+def test_a_node_that_failed_lately_still_takes_single_pods() -> None:
+    world = World(1)
+    world.ready("n0", "Unknown")
+    world.passes(60)
+    world.ready("n0", "True")
+    world.add(make_pod("single", gpu=1))
+    world.passes(10)
+    assert set(world.where().values()) == {"n0"}

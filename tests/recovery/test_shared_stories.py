@@ -1,0 +1,101 @@
+"""The shared stories of nodes and devices that fail, in virtual time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.recovery.stories import RECOVERY, START, Story
+
+from bayplan.api import Pod
+from bayplan.profiles.loading import ProfileSet, load_profiles
+
+pytestmark = pytest.mark.skipif(
+    not RECOVERY.is_dir(), reason="the shared scenarios are not beside the project"
+)
+
+NAMES = ("default-scheduler", "volcano", "kai-scheduler")
+GONE_SECONDS = 30.0
+"""The grace period of pods: those that are evicted are gone after it."""
+
+
+@pytest.fixture
+def profiles(tmp_path: Path) -> ProfileSet:
+    plugins = {"multiPoint": {"enabled": [{"name": "Recovery"}]}}
+    content = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [{"schedulerName": name, "plugins": plugins} for name in NAMES],
+    }
+    path = tmp_path / "profile.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return load_profiles(path)
+
+
+def played(name: str, profiles: ProfileSet, until: float = 0.0) -> Story:
+    story = Story(RECOVERY / name, profiles, until or story_end(name))
+    story.run()
+    return story
+
+
+def story_end(name: str) -> float:
+    found = yaml.safe_load((RECOVERY / name / "expected.json").read_text())
+    return float(found["after_s"])
+
+
+def nodes(story: Story) -> dict[str, str | None]:
+    return {key: node or None for key, node in story.placed().items()}
+
+
+def test_a_spare_of_the_same_rack_takes_over_and_the_neighbours_keep_running(
+    profiles: ProfileSet,
+) -> None:
+    story = played("01-spare-in-rack", profiles)
+    expected = story.expected()
+    assert nodes(story) == expected["placements"]
+    assert story.kept() >= set(expected["kept"])
+
+
+def test_a_pod_of_a_silent_node_blocks_its_name_until_the_node_is_out_of_service(
+    profiles: ProfileSet,
+) -> None:
+    story = Story(RECOVERY / "06-out-of-service", profiles, 660.0)
+    checks = story.expected()["checks"]
+    story.look_at(*(check["at_s"] for check in checks))
+    story.run()
+    for check in checks:
+        seen = story.looks[check["at_s"]]
+        assert seen | check["placements"] == seen
+
+
+def test_a_stale_group_of_kai_goes_by_its_own_grace_period(profiles: ProfileSet) -> None:
+    story = Story(RECOVERY / "07-kai-stale-gang", profiles, 380.0 + GONE_SECONDS)
+    first, last = story.expected()["checks"]
+    story.look_at(first["at_s"])
+    story.run()
+    seen = story.looks[first["at_s"]]
+    assert all(seen[key] for key in first["kept"])
+    assert seen["ml/train-1"] == ""
+    assert story.kept().isdisjoint(last["deleted"])
+    by_recovery = [one for one in story.evictions() if one.action == "recovery"]
+    assert [one.pod for one in by_recovery] == ["ml/train-1"], "only off the node that is lost"
+
+
+def test_the_victim_is_the_one_whose_checkpoint_is_freshest(profiles: ProfileSet) -> None:
+    story = Story(RECOVERY / "09-checkpointed-victim", profiles, 3605.0, START - timedelta(hours=1))
+    story.run()
+    expected = story.expected()
+    assert [one.pod for one in story.evictions()] == expected["evicted"]
+    waiting = story.cluster.get(Pod, "ml/hp-0")
+    assert waiting is not None
+    assert waiting.status.nominated_node_name == expected["nominated"]["ml/hp-0"]
+
+
+def test_the_missing_member_of_a_gang_goes_before_a_younger_pod(profiles: ProfileSet) -> None:
+    story = played("10-gang-before-younger-pod", profiles)
+    expected = story.expected()
+    found = nodes(story)
+    assert found | expected["placements"] == found
+    assert story.kept() >= set(expected["kept"])
