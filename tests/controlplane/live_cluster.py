@@ -210,11 +210,17 @@ class LiveCluster:
         return versions == {meta["name"]: meta["resourceVersion"] for meta in pods}
 
 
+_TRACKED = "batch.kubernetes.io/job-tracking"
+"""The finalizer of the pods of Jobs."""
+
+
 class Kubelet:
     """Does for bound pods what kubelets do, as far as schedulers notice: runs and ends them."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.silent: set[str] = set()
+        """The nodes whose kubelet does nothing."""
         self._ending = False
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -249,9 +255,13 @@ class Kubelet:
         meta = pod["metadata"]
         if event not in ("ADDED", "MODIFIED") or "nodeName" not in pod["spec"]:
             return
+        if pod["spec"]["nodeName"] in self.silent:
+            return
         path = f"{PODS}/{meta['name']}"
         if "deletionTimestamp" in meta:
-            self.end_containers(pod)
+            # The Job controller waits for a phase before it lets its pod go.
+            phase = {"phase": "Failed"} if _TRACKED in meta.get("finalizers", ()) else {}
+            self.end_containers(pod, **phase)
             # Another pod of that name may be there by now.
             same = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
             self._client.delete(path, {**same, "preconditions": {"uid": meta["uid"]}})

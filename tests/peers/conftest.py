@@ -23,7 +23,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
         path = account_kubeconfig(plane, tmp_path_factory.mktemp("account") / "kubeconfig")
         kubelet = Kubelet(plane.client)
         kubelet.start()
-        yield Peers(plane, LiveCluster(plane.client, path), path)
+        yield Peers(plane, LiveCluster(plane.client, path), path, kubelet)
         kubelet.end()
 
 
@@ -31,4 +31,5 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
 def peers(running: Peers) -> Iterator[Peers]:
     """The control plane, empty."""
     yield running
+    running.kubelet.silent.clear()
     running.cluster.clear()

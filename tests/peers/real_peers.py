@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.controlplane.live_cluster import EVENTS, PODS, LiveCluster
+from tests.controlplane.live_cluster import EVENTS, PODS, Kubelet, LiveCluster
 from tests.controlplane.plane import BASH, ControlPlane, wait_until
 from tests.controlplane.process import Scheduler
 from tests.real_programs import PEERS, RAN, missing_peers
@@ -49,6 +49,7 @@ class Peers:
     plane: ControlPlane
     cluster: LiveCluster
     kubeconfig: Path
+    kubelet: Kubelet
 
     @contextmanager
     def running(self, *names: str, **variables: str) -> Iterator[None]:

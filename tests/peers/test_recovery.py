@@ -1,0 +1,198 @@
+"""Nodes fail under gangs whose pods real controllers make: Job, JobSet, Volcano."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from tests.controlplane.live_cluster import EVENTS, PODS, Content
+from tests.controlplane.process import Scheduler
+from tests.controlplane.story_builders import asking, nodes
+from tests.peers.real_peers import SCHEDULER, Peers
+
+NODES = "/api/v1/nodes"
+JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
+VOLCANO_JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
+GRACE = 8
+DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+
+
+@pytest.fixture
+def recovery(request: pytest.FixtureRequest, running: Peers, tmp_path: Path) -> Iterator[Scheduler]:
+    """Controllers, and bayplan as it is installed, with short times."""
+    running.define("scheduling.sigs.k8s.io_podgroup*")
+    args = {"lostAfter": 2, "grace": GRACE, "endingGrace": 60}
+    with (
+        running.running(*getattr(request, "param", ())),
+        running.scheduler(tmp_path, plugins={"Recovery": args}) as made,
+    ):
+        yield made
+
+
+def pod_spec(**spec: object) -> Content:
+    """Return the spec of a pod that takes a node for itself."""
+    found: Content = asking("x", 6, schedulerName=SCHEDULER, restartPolicy="Never", **spec)["spec"]
+    return found
+
+
+def job(count: int) -> list[Content]:
+    """Return a Job of a gang of so many pods."""
+    group = {
+        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {"minMember": count},
+    }
+    labels = {"pod-group.scheduling.sigs.k8s.io": "train"}
+    spec = {
+        "parallelism": count,
+        "completions": count,
+        "backoffLimit": 20,
+        "template": {"metadata": {"labels": labels}, "spec": pod_spec()},
+    }
+    meta = {"name": "train", "namespace": "default"}
+    return [group, {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}]
+
+
+def live(peers: Peers) -> dict[str, str]:
+    """Return the node of each pod that does not end, by its uid; "" for none."""
+    pods = [one for one in peers.cluster.items(PODS) if "deletionTimestamp" not in one["metadata"]]
+    active = [one for one in pods if one["status"].get("phase") in ("Pending", "Running")]
+    return {one["metadata"]["uid"]: one["spec"].get("nodeName", "") for one in active}
+
+
+def fails(peers: Peers, name: str) -> None:
+    """Let a kubelet fall silent, and say so as the node lifecycle controller does."""
+    peers.kubelet.silent.add(name)
+    taint = {"key": "node.kubernetes.io/unreachable"}
+    taints = [{**taint, "effect": effect} for effect in ("NoSchedule", "NoExecute")]
+    client = peers.cluster.client
+    status = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
+    assert client.patch(f"{NODES}/{name}/status", {"status": status}).code == 200
+    assert client.patch(f"{NODES}/{name}", {"spec": {"taints": taints}}).code == 200
+
+
+def why_evicted(peers: Peers) -> list[str]:
+    events = peers.cluster.items(EVENTS)
+    return [one["message"] for one in events if one["reason"] == "Evicted"]
+
+
+def runs_on(peers: Peers, count: int) -> Mapping[str, str]:
+    peers.wait(lambda: len([n for n in live(peers).values() if n]) == count, "all pods have nodes")
+    return live(peers)
+
+
+def test_the_fifth_node_takes_over_and_three_pods_keep_running(
+    peers: Peers, recovery: Scheduler
+) -> None:
+    peers.cluster.apply([*nodes(5), *job(4)])
+    before = runs_on(peers, 4)
+    dead = min(before.values())
+    began = peers.now()
+    fails(peers, dead)
+    (spare,) = {f"n{i}" for i in range(5)} - set(before.values())
+    peers.wait(lambda: spare in live(peers).values(), "the fifth node takes over")
+    assert peers.now() - began < 2 + 10
+    kept = {uid: node for uid, node in before.items() if node != dead}
+    assert kept.items() <= live(peers).items()
+    assert why_evicted(peers) == [f"recovery: node {dead} is lost, its kubelet is silent"]
+
+
+def test_without_a_spare_the_gang_waits_as_a_whole_and_comes_back(
+    peers: Peers, recovery: Scheduler
+) -> None:
+    peers.cluster.apply([*nodes(4), *job(4)])
+    before = runs_on(peers, 4)
+    fails(peers, min(before.values()))
+    peers.wait(lambda: len(live(peers)) == 4 and not any(live(peers).values()), "nobody runs")
+    broken = "recovery: PodGroup default/train is broken, 3 of the 4 members that it needs are left"
+    assert [one for one in why_evicted(peers) if one == broken] == [broken] * 3
+    peers.cluster.apply([nodes(6)[5]])
+    found = runs_on(peers, 4)
+    assert found.keys().isdisjoint(before)
+
+
+@pytest.mark.parametrize("recovery", [("jobset",)], indirect=True)
+def test_a_jobset_restarts_after_a_host_failure_all_pods_or_none(
+    peers: Peers, recovery: Scheduler
+) -> None:
+    rules = [
+        {
+            "name": "hostfailure",
+            "action": "RestartJobSetAndIgnoreMaxRestarts",
+            "onJobFailureReasons": ["PodFailurePolicy"],
+        }
+    ]
+    job_spec = {
+        "backoffLimit": 0,
+        "parallelism": 1,
+        "completions": 1,
+        "podFailurePolicy": {"rules": [{"action": "FailJob", **DISRUPTED}]},
+        "template": {"spec": pod_spec()},
+    }
+    spec = {
+        "failurePolicy": {
+            "maxRestarts": 0,
+            "restartStrategy": "BlockingRecreate",
+            "rules": rules,
+        },
+        "replicatedJobs": [{"name": "w", "replicas": 3, "template": {"spec": job_spec}}],
+    }
+    made = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "js", "namespace": "default"},
+        "spec": spec,
+    }
+    peers.cluster.apply([*nodes(4), made])
+    before = runs_on(peers, 3)
+    dead = min(before.values())
+    fails(peers, dead)
+    # Its pod ends once somebody vouches that nothing runs there any more.
+    peers.kubelet.silent.discard(dead)
+    peers.wait(
+        lambda: peers.cluster.client.get(f"{JOBSETS}/js").json["status"].get("restarts") == 1,
+        "the JobSet restarts",
+    )
+    found = runs_on(peers, 3)
+    assert found.keys().isdisjoint(before)
+    assert dead not in found.values()
+
+
+@pytest.mark.parametrize("recovery", [("volcano",)], indirect=True)
+def test_volcano_restarts_a_job_and_what_does_not_fit_holds_nothing(
+    peers: Peers, recovery: Scheduler
+) -> None:
+    restart = {"event": "PodEvicted", "action": "RestartJob"}
+    task = {"name": "worker", "replicas": 3, "template": {"spec": pod_spec()}}
+    task["template"]["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "6"}
+    made = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {
+            "schedulerName": SCHEDULER,
+            "minAvailable": 3,
+            "policies": [restart],
+            "tasks": [task],
+        },
+    }
+    queue = "/apis/scheduling.volcano.sh/v1beta1/queues/default"
+    client = peers.cluster.client
+    peers.wait(lambda: client.get(queue).json.get("status", {}).get("state") == "Open", "open")
+    peers.cluster.apply([*nodes(3), made])
+    before = runs_on(peers, 3)
+    fails(peers, "n0")
+    peers.kubelet.silent.discard("n0")
+
+    def retried() -> bool:
+        status = peers.cluster.client.get(f"{VOLCANO_JOBS}/train").json["status"]
+        return int(status.get("retryCount", 0)) >= 1
+
+    peers.wait(retried, "the job restarts")
+    peers.wait(lambda: not any(live(peers).values()), "nobody holds a node")
+    assert live(peers).keys().isdisjoint(before)
+    peers.cluster.apply([nodes(5)[4]])
+    found = runs_on(peers, 3)
+    assert set(found.values()) == {"n1", "n2", "n4"}
