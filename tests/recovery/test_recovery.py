@@ -11,6 +11,7 @@ from bayplan.api import ApiObject, Node, Pod
 from bayplan.api.node import NodeCondition
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.errors import InputError
 from bayplan.plugin.base import Eviction
 from bayplan.profiles.loading import default_profiles
 from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
@@ -252,3 +253,67 @@ def test_a_node_that_failed_lately_still_takes_single_pods() -> None:
     world.add(make_pod("single", gpu=1))
     world.passes(10)
     assert set(world.where().values()) == {"n0"}
+
+
+# Spares ----------------------------------------------------------------------------------------
+
+
+def racks(*sizes: int) -> list[ApiObject]:
+    """Return nodes in racks a, b, ..., so many each."""
+    return [
+        make_node(f"{'abc'[rack]}{number}", gpu=8, labels={"rack": "abc"[rack]})
+        for rack, size in enumerate(sizes)
+        for number in range(size)
+    ]
+
+
+def test_the_last_node_of_each_rack_is_kept_for_jobs_that_lose_one() -> None:
+    world = World(0, spares=[{"layer": "rack", "nodes": 1}])
+    world.add(*racks(3, 3))
+    world.gang("first", 4)
+    world.gang("second", 1)
+    world.passes(30)
+    assert sorted(world.where().values()) == ["", "a0", "a1", "b0", "b1"]
+    waiting = next(pod for pod in world.api.list(Pod) if not pod.spec.node_name)
+    message = world.cluster.message(waiting.metadata.name)
+    assert "2 node(s) are spares for jobs that lose a node" in message
+    world.ready("a0", "Unknown")
+    world.passes(40)
+    assert sorted(world.where().values()) in (
+        ["", "a1", "a2", "b0", "b1"],
+        ["", "a1", "b0", "b1", "b2"],
+    )
+
+
+def test_what_is_preemptible_uses_a_spare_until_a_job_needs_it() -> None:
+    world = World(0, spares=[{"nodes": 1}])
+    world.add(*racks(3))
+    world.gang("train", 2, priority=10)
+    world.passes(30)
+    world.add(make_pod("filler", gpu=8, priority=-1))
+    world.passes(30)
+    assert sorted(world.where().values()) == ["a0", "a1", "a2"]
+    assert world.cluster.placements()["filler"] == "a2"
+    world.ready("a0", "Unknown")
+    world.passes(120)
+    assert sorted(world.where().values()) == ["a1", "a2"], "the filler went"
+    assert len(world.reasons()) == 2
+
+
+def test_a_gang_that_restarts_as_a_whole_may_use_the_spare() -> None:
+    world = World(0, spares=[{"layer": "rack", "nodes": "25%"}])
+    world.add(*racks(4))
+    world.gang("train", 3)
+    world.passes(30)
+    assert sorted(world.where().values()) == ["a0", "a1", "a2"]
+    world.ready("a0", "Unknown")
+    for pod in world.api.list(Pod):
+        world.cluster.remove(pod.metadata.name)
+    world.passes(30)
+    assert sorted(world.where().values()) == ["a1", "a2", "a3"]
+
+
+@pytest.mark.parametrize("nodes", ["-1", -1, "x", "101%", "1.5", "9999999999999999999", "%", ""])
+def test_a_number_of_spares_that_is_none_is_refused(nodes: object) -> None:
+    with pytest.raises(InputError, match=r"expected a number of nodes, or a part such as \"10%\""):
+        World(0, spares=[{"nodes": nodes}])

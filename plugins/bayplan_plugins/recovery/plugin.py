@@ -8,7 +8,7 @@ that failed lately no gangs, for longer each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 import numpy as np
 from pydantic import Field
@@ -23,10 +23,12 @@ from bayplan import (
     PodInfo,
     Reads,
     Reject,
+    Unit,
     hookimpl,
 )
 from bayplan_plugins.recovery.broken import BrokenGangs
 from bayplan_plugins.recovery.health import HealthRules, NodeHealth, NodeWatch, Trust
+from bayplan_plugins.recovery.spares import SpareRule, Spares
 
 __all__ = ["Recovery", "RecoveryArgs"]
 
@@ -42,6 +44,7 @@ _FATAL = (
 _OF_NODES = ("DaemonSet", "Node")
 """Owners of pods that belong to their node."""
 _ACTION = "recovery"
+_KEPT = "node(s) are spares for jobs that lose a node"
 _REASONS = {
     Trust.DISTRUSTED: "node(s) are not trusted yet",
     Trust.SICK: "node(s) are sick",
@@ -58,7 +61,8 @@ class RecoveryArgs(Args):
     been below its minimum for ``grace`` is evicted as a whole; while a member still ends on a node
     that is lost, so that it cannot be made again yet, after ``endingGrace``. A node with one of
     ``fatalConditions`` gets no new pods. One that was lost and is back gets no gangs for
-    ``distrust``, and for twice as long each further time, up to a day.
+    ``distrust``, and for twice as long each further time, up to a day. ``spares`` are kept for
+    gangs that lost a node; pods of low priority may use them meanwhile.
     """
 
     lost_after: float = Field(default=30.0, ge=0, le=_LONGEST)
@@ -66,6 +70,7 @@ class RecoveryArgs(Args):
     ending_grace: float = Field(default=600.0, ge=0, le=_LONGEST)
     fatal_conditions: tuple[str, ...] = _FATAL
     distrust: float = Field(default=300.0, ge=0, le=_LONGEST)
+    spares: tuple[SpareRule, ...] = ()
 
 
 class Recovery(Plugin[RecoveryArgs]):
@@ -80,21 +85,31 @@ class Recovery(Plugin[RecoveryArgs]):
         rules = HealthRules(frozenset(args.fatal_conditions), args.distrust)
         self._watch = NodeWatch(handle, rules)
         self._gangs = BrokenGangs(handle)
+        self._spares = Spares(handle, args.spares)
 
     # Where pods may go ---------------------------------------------------------------------------
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Keep pods off nodes that are not well, and gangs off those that failed lately."""
+        if any(one.kind in _OF_NODES for one in pod.pod.metadata.owner_references):
+            return
+        kept = self._spares.kept_from(pod)
+        if kept is not None:
+            yield Reject(nodes.pick(kept), _KEPT)
         unwell = self._watch.look()
-        owners = pod.pod.metadata.owner_references
-        if not unwell or any(one.kind in _OF_NODES for one in owners):
+        if not unwell:
             return
         least = Trust.DISTRUSTED if pod.gang is not None else Trust.SICK
         for reason, names in _by_reason(unwell, least).items():
             mask = np.zeros(len(nodes.table), dtype=bool)
             mask[[nodes.table.row_of[name] for name in names if name in nodes.table.row_of]] = True
             yield Reject(nodes.pick(mask), reason, resolvable=False)
+
+    @hookimpl
+    def equivalence(self, unit: Unit) -> Hashable:
+        """Tell gangs that may use spares from others."""
+        return bool(self.args.spares) and self._spares.may_use(unit.pods[0])
 
     # What becomes of those that run --------------------------------------------------------------
 
