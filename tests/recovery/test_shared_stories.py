@@ -58,6 +58,26 @@ def test_a_spare_of_the_same_rack_takes_over_and_the_neighbours_keep_running(
     assert story.kept() >= set(expected["kept"])
 
 
+def test_a_device_taint_drives_its_pod_out_and_new_claims_elsewhere(profiles: ProfileSet) -> None:
+    story = Story(RECOVERY / "05-device-taint", profiles, story_end("05-device-taint"))
+    ending: list[Pod | None] = []
+    story.cluster.clock.call_at(10, lambda: ending.append(story.cluster.get(Pod, "ml/pod-a")))
+    story.run()
+    expected = story.expected()
+    (gone,) = ending
+    assert gone is not None
+    wanted = expected["pod_condition"]["ml/pod-a"]
+    assert (wanted["type"], wanted["reason"]) in [
+        (c.type, c.reason) for c in gone.status.conditions
+    ]
+    assert story.kept() >= set(expected["kept"])
+    assert story.kept().isdisjoint(expected["deleted"])
+    used = story.claims()
+    assert {key: used[key].partition("/")[0] for key in expected["devices_used"]} == (
+        expected["devices_used"]
+    )
+
+
 def test_a_pod_of_a_silent_node_blocks_its_name_until_the_node_is_out_of_service(
     profiles: ProfileSet,
 ) -> None:

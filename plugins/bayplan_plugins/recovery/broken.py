@@ -71,6 +71,10 @@ class BrokenGangs:
         self._has_looked = True
         return list(self._broken.values())
 
+    def __len__(self) -> int:
+        """Return how many gangs were broken at the last look."""
+        return len(self._broken)
+
     def _read(self, key: str, lost: Collection[str]) -> BrokenGang | None:
         """Return a gang if it is broken."""
         members, known = self._handle.gang(key), self._broken.get(key)

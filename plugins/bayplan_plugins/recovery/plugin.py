@@ -8,7 +8,7 @@ that failed lately no gangs, for longer each time.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 import numpy as np
 from pydantic import Field
@@ -86,6 +86,13 @@ class Recovery(Plugin[RecoveryArgs]):
         self._watch = NodeWatch(handle, rules)
         self._gangs = BrokenGangs(handle)
         self._spares = Spares(handle, args.spares)
+        self._seen: Callable[[Mapping[str, NodeHealth], int, Iterable[str]], None] | None = None
+
+    def declare_metrics(self) -> None:
+        """Create the ``bayplan_recovery_*`` series."""
+        from bayplan_plugins.recovery import metrics
+
+        self._seen = metrics.seen
 
     # Where pods may go ---------------------------------------------------------------------------
 
@@ -127,6 +134,8 @@ class Recovery(Plugin[RecoveryArgs]):
         times = [at - now + self.handle.now for _, _, at in found if at > now]
         trusted, self._watch.is_trusted_again = self._watch.is_trusted_again, False
         again = min([*times, *self._watch.next_times()], default=None)
+        if self._seen is not None:
+            self._seen(unwell, len(self._gangs), self._spares.now().values())
         evicted = tuple(victims.values())
         return Overdue(evicted, again, waited=trusted, action=_ACTION, restarts=restarts)
 

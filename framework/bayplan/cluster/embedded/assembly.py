@@ -26,6 +26,7 @@ from bayplan.api import (
 from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.cluster.embedded.controllers import WorkloadControllers
 from bayplan.cluster.embedded.device_plugins import VirtualDevicePlugins
+from bayplan.cluster.embedded.device_taint_eviction import DeviceTaintEviction
 from bayplan.cluster.embedded.disruption import DisruptionController
 from bayplan.cluster.embedded.fabric import VirtualFabric
 from bayplan.cluster.embedded.gpu_reservations import GpuReservations
@@ -76,6 +77,7 @@ def start_controllers(cluster: MemoryCluster) -> None:
     VirtualFabric(cluster)
     VolumeController(cluster)
     TaintEviction(cluster)
+    DeviceTaintEviction(cluster)
     PodFinalizers(cluster)
     PodGarbageCollector(cluster)
     WorkloadGarbage(cluster)
