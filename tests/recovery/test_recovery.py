@@ -229,6 +229,8 @@ def test_nvsentinels_quarantine_keeps_pods_off() -> None:
 
 def test_a_node_that_flaps_is_distrusted_for_longer_each_time() -> None:
     world = World(1, distrust=300)
+    world.add(make_node("without-gpus"))
+    world.passes(1)
     for number, pause in enumerate((300, 600, 1200)):
         world.ready("n0", "Unknown")
         world.passes(60)
@@ -246,13 +248,151 @@ def test_a_node_that_flaps_is_distrusted_for_longer_each_time() -> None:
 
 
 def test_a_node_that_failed_lately_still_takes_single_pods() -> None:
-    world = World(1)
+    world = World(2)
+    world.passes(1)
     world.ready("n0", "Unknown")
     world.passes(60)
     world.ready("n0", "True")
-    world.add(make_pod("single", gpu=1))
+    world.add(make_pod("single", gpu=8), make_pod("other", gpu=8))
     world.passes(10)
-    assert set(world.where().values()) == {"n0"}
+    assert set(world.where().values()) == {"n0", "n1"}
+
+
+def test_a_node_that_joins_before_it_is_ready_has_not_failed() -> None:
+    world = World(1)
+    condition = NodeCondition("Ready", "False")
+    node = make_node("new", gpu=8)
+    world.add(replace(node, status=replace(node.status, conditions=(condition,))))
+    world.gang("train", 2)
+    world.passes(20)
+    world.ready("new", "True")
+    world.passes(10)
+    assert set(world.where().values()) == {"n0", "new"}
+
+
+def test_when_most_nodes_fail_together_nobody_is_evicted() -> None:
+    """Then it is the network, or the control plane."""
+    world = World(4)
+    world.gang("train", 4)
+    world.passes(60)
+    for number in range(4):
+        world.ready(f"n{number}", "Unknown")
+        world.passes(2)
+    world.passes(200)
+    for number in range(4):
+        world.ready(f"n{number}", "True")
+    world.gang("next", 1)
+    world.passes(30)
+    assert world.reasons() == []
+    assert len(world.on("n0", "n1", "n2", "n3")) == 4
+
+
+# What reviews found ----------------------------------------------------------------------------
+
+
+def test_after_a_kill_the_members_of_a_gang_come_back_all_or_none() -> None:
+    world = World(4)
+    world.gang("train", 4, terminationGracePeriodSeconds=300)
+    world.passes(60)
+    world.ready("n0", "Unknown")
+    world.passes(95)
+    assert len(world.reasons()) == 4
+    world.kill()
+    world.add(make_node("spare", gpu=8))
+    world.passes(60)
+    assert set(world.where().values()) == {""}
+    world.passes(300)
+    assert set(world.where().values()) == {"n1", "n2", "n3", "spare"}
+
+
+def test_a_gang_whose_member_nobody_makes_again_ends_after_a_while() -> None:
+    world = World(4, endingGrace=600)
+    world.add(make_gang("g", 4), *(make_pod(f"m{n}", gang="g", gpu=8) for n in range(4)))
+    world.passes(10)
+    world.ready("n0", "Unknown")
+    world.passes(500)
+    assert len(world.on("n1", "n2", "n3")) == 3
+    world.passes(200)
+    assert world.on("n1", "n2", "n3") == set()
+
+
+@pytest.mark.parametrize("least", [4, 8])
+def test_a_kill_does_not_break_gangs_whose_minimum_was_raised(least: int) -> None:
+    world = World(4)
+    world.gang("train", 3)
+    world.passes(60)
+    world.api.delete(type(make_gang("train", 3)), "default/train")
+    world.add(make_gang("train", least))
+    world.passes(10)
+    world.kill()
+    world.passes(300)
+    assert world.reasons() == []
+
+
+def test_a_gang_waits_for_its_node_as_long_as_that_is_not_lost() -> None:
+    world = World(4, lostAfter=300)
+    world.gang("train", 4)
+    world.passes(60)
+    world.ready("n0", "Unknown")
+    for pod in world.api.list(Pod):
+        meta = replace(pod.metadata, annotations={"note": "changed"})
+        world.api.update(replace(pod, metadata=meta))
+    world.passes(200)
+    world.ready("n0", "True")
+    world.passes(300)
+    assert world.reasons() == []
+
+
+def test_an_annotation_that_was_left_over_takes_no_grace_away() -> None:
+    world = World(4)
+    world.gang("train", 4)
+    world.passes(60)
+    pod = world.api.list(Pod)[0]
+    old = replace(pod.metadata, annotations={BROKEN_SINCE: "2000-01-01T00:00:01Z"})
+    world.api.update(replace(pod, metadata=old))
+    world.kill()
+    world.passes(60)
+    assert not any(BROKEN_SINCE in one.metadata.annotations for one in world.api.list(Pod))
+    world.ready("n0", "Unknown")
+    world.passes(60)
+    assert len(world.on("n1", "n2", "n3")) == 3
+
+
+def test_a_gang_that_lost_a_member_goes_before_one_that_has_waited_longer() -> None:
+    world = World(4)
+    world.gang("train", 4)
+    world.passes(60)
+    world.gang("older", 1)
+    world.passes(10)
+    world.ready("n0", "Unknown")
+    world.passes(40)
+    world.add(make_node("n4", gpu=8))
+    world.passes(10)
+    assert len(world.on("n1", "n2", "n3", "n4")) == 4
+    waiting = [pod.metadata.name for pod in world.api.list(Pod) if not pod.spec.node_name]
+    assert [name.partition("-")[0] for name in waiting] == ["older"]
+
+
+def test_a_disruption_budget_keeps_a_broken_gang_as_a_whole() -> None:
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {
+            "maxUnavailable": 2,
+            "selector": {"matchLabels": {"pod-group.scheduling.sigs.k8s.io": "train"}},
+        },
+    }
+    world = World(4)
+    world.add(make_object(budget))
+    world.gang("train", 4)
+    world.passes(60)
+    world.ready("n0", "Unknown")
+    world.passes(400)
+    assert len(world.on("n1", "n2", "n3")) == 3, "a part of it would be of no use"
+    world.cluster.api.delete(type(make_object(budget)), "default/train")
+    world.passes(100)
+    assert world.on("n1", "n2", "n3") == set()
 
 
 # Spares ----------------------------------------------------------------------------------------

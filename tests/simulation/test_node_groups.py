@@ -286,3 +286,19 @@ def test_policies_are_compared_by_what_their_nodes_cost(tmp_path: Path) -> None:
     # Without the plugin the halves of GPUs ask as if they needed no GPU.
     assert rows["nodes bought"] == ["6", "7"]
     assert float(rows["cost of nodes"][0]) < float(rows["cost of nodes"][1])
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_booked_capacity_that_could_move_does_not_keep_the_autoscaler_looking(
+    tmp_path: Path, most: int
+) -> None:
+    """A gang has booked the nodes on which other pods could go, were it on the new ones."""
+    groups = (ROOT / "configs/node-groups/gpus.yaml").read_text()
+    path = tmp_path / "groups.yaml"
+    path.write_text(groups.replace("  max: 8\n", f"  max: {most}\n", 1))
+    profile = str(ROOT / "configs/profiles/autoscaling.yaml")
+    given = ["-f", str(ROOT / "configs/examples/growing"), "--config", profile]
+    options = ["--node-groups", str(path), "--until", "30m", "-o", "json"]
+    done = CliRunner().invoke(command, [*given, *options])
+    assert done.exit_code == 0, done.output
+    assert len(json.loads(done.stdout)["placements"]) >= 4

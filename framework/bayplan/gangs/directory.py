@@ -21,8 +21,9 @@ class GangMembers:
     enough members were bound. ``restarting`` is set while what is left of it is evicted, until it
     is complete again. ``overdue`` is set when members are missing for longer than
     ``timeout`` seconds, the time that the gang allows. ``by_objects`` and ``by_pods`` are the
-    definitions given by PodGroups (by kind) and by the annotations of pods (by key). ``version``
-    counts the changes of members and definition.
+    definitions given by PodGroups (by kind) and by the annotations of pods (by key). ``ending`` are
+    the keys of those bound members that end. ``version`` counts the changes of members and
+    definition.
     """
 
     gang: Gang | None = None
@@ -36,12 +37,18 @@ class GangMembers:
     by_pods: dict[str, Gang] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
     owners: dict[tuple[str, str], int] = field(default_factory=dict)
+    ending: set[str] = field(default_factory=set)
     version: int = 0
 
     @property
     def present(self) -> int:
         """How many members exist and have not ended."""
         return len(self.pending) + len(self.bound)
+
+    @property
+    def staying(self) -> int:
+        """How many members hold a node and do not end."""
+        return len(self.bound) - len(self.ending)
 
     @property
     def satisfied(self) -> bool:
@@ -197,6 +204,7 @@ class GangDirectory:
         members.version += 1
         _count_owner(members, pod)
         members.bound.pop(pod.key, None)
+        members.ending.discard(pod.key)
         members.pending[pod.key] = pod
         return self._defined_by(pod)
 
@@ -214,8 +222,9 @@ class GangDirectory:
         _count_owner(members, pod)
         members.pending.pop(pod.key, None)
         members.bound[pod.key] = (pod, node)
+        (members.ending.add if pod.terminating else members.ending.discard)(pod.key)
         changed = self._defined_by(pod)
-        if members.gang is not None and has_minimum(members.gang, len(members.bound)):
+        if members.gang is not None and has_minimum(members.gang, members.staying):
             members.was_complete, members.restarting = True, False
         return changed
 
@@ -255,6 +264,7 @@ class GangDirectory:
             members.owners[owner_of(pod)] -= 1
         members.pending.pop(pod.key, None)
         members.bound.pop(pod.key, None)
+        members.ending.discard(pod.key)
         changed: set[str] = set()
         if members.by_pods.pop(pod.key, None) is not None and not _still_agreed(members):
             changed = self._resolve_all(pod.gang)

@@ -374,7 +374,10 @@ class Unit:
     @property
     def is_broken(self) -> bool:
         """Whether members hold nodes, but too few to run: what they hold is idle for now."""
-        return self.gang is not None and 0 < len(self.bound) < self.gang.min_member
+        if self.gang is None or not self.bound:
+            return False
+        staying = sum(not pod.terminating for pod, _ in self.bound)
+        return 0 < staying < self.gang.min_member
 
     @property
     def min_placed(self) -> int:

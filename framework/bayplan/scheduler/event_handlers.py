@@ -335,6 +335,11 @@ class EventHandlers:
             queued, current = state.queue.units[unit], state.nominator.get(unit)
             if queued.place is Place.IN_FLIGHT or (current is not None and not current.stated):
                 continue
+            gates = any(pod.spec.scheduling_gates for pod in queued.pods.values())
+            if queued.place is Place.GATED and current is None and not gates:
+                # A gang may be complete in a moment; until then it keeps no node from others.
+                self._renominated |= dict.fromkeys(k for k in changed if k in queued.pods)
+                continue
             pods = list(queued.pods.values())
             stated = {pod.key: pod.pod.status.nominated_node_name for pod in pods}
             promised = all(state.recorder.nominated_node(k) == node for k, node in stated.items())

@@ -68,7 +68,7 @@ class PluginHandle:
         return self._state.cluster.unix_time
 
     def gang(self, key: str) -> GangMembers:
-        return self._state.gangs[key]
+        return self._state.gangs.all().get(key) or GangMembers()
 
     def unit(self, pods: Sequence[PodInfo], gang: Gang | None = None) -> Unit:
         key = self._state.gangs.unit_of(pods[0]) if gang is None else gang.key

@@ -136,8 +136,12 @@ class Recorder:
             self._gates_changed.discard(unit_key)
             self._gates_recorded[unit_key] = now
             for pod, refusal in unit.gated.values():
-                gates = bool(pod.spec.scheduling_gates)
-                self._pending(pod, "SchedulingGated" if gates else NOT_READY, refusal)
+                if pod.spec.scheduling_gates:
+                    self._pending(pod, "SchedulingGated", refusal)
+                else:
+                    # A process before this one may have nominated a node that is kept for nothing.
+                    stale = bool(pod.pod.status.nominated_node_name)
+                    self._pending(pod, NOT_READY, refusal, stale=stale)
 
     def next_time(self) -> float | None:
         """Return when ``gated`` may write a unit again, in seconds; None when never."""
@@ -200,9 +204,11 @@ class Recorder:
                 event = Event(pod.key, "Normal", reason, message, node, passing=True)
                 self._cluster.submit(event)
 
-    def _pending(self, pod: PodInfo, reason: str, message: str, nominated: str = "") -> None:
+    def _pending(
+        self, pod: PodInfo, reason: str, message: str, nominated: str = "", stale: bool = False
+    ) -> None:
         # A node that was nominated before is cleared; what others wrote is left alone.
-        node = nominated if nominated or self.nominated_node(pod.key) else None
+        node = nominated if nominated or stale or self.nominated_node(pod.key) else None
         if self._condition(pod, reason, message, node) and reason != "SchedulingGated":
             event = Event(pod.key, "Warning", "FailedScheduling", message, passing=True)
             self._cluster.submit(event)

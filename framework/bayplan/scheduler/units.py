@@ -63,7 +63,9 @@ def _of_members(
 ) -> Unit:
     ordered = sorted(pods, key=rank_order)
     own = {pod.key for pod in ordered}
-    others = (pair for key, pair in members.bound.items() if key not in own)
+    # What ends is of no use to a gang that has yet to run.
+    left_out = own if satisfied else own | members.ending
+    others = (pair for key, pair in members.bound.items() if key not in left_out)
     bound = sorted(others, key=lambda item: rank_order(item[0]))
     unit = Unit(key, ordered, gang, bound, satisfied=satisfied)
     if gang is not None and gang.sub_groups:

@@ -210,7 +210,8 @@ class Autoscaler:
                 continue
             names = {node.metadata.name for node in new}
             helped = [pod for pod in pods if placed.get(pod.key) in names]
-            count = len({placed[pod.key] for pod in helped})
+            # Where capacity that is booked moves to the new nodes, one of them makes room for it.
+            count = max(1, len({placed[pod.key] for pod in helped}))
             rank = (use.group.price * count / more, count, use.group.name)
             if best is None or rank < best:
                 best, found = rank, (use, count, helped)

@@ -49,8 +49,8 @@ class _GroupFields(_Fields):
     """A group: its bounds, how long a node takes to be ready, what it costs, and its nodes."""
 
     name: str = Field(min_length=1, max_length=200, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
-    min: int = Field(default=0, ge=0, le=_MOST_NODES)
-    max: int = Field(ge=0, le=_MOST_NODES)
+    min: int = Field(default=0, ge=0, le=_MOST_NODES, strict=True)
+    max: int = Field(ge=0, le=_MOST_NODES, strict=True)
     startup: _Duration = 180.0
     price_per_hour: _Price = Decimal(0)
     template: dict[str, Any]

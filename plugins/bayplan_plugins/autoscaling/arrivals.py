@@ -96,16 +96,26 @@ class Arrivals:
         :return: whether any is not kept any more that was.
         :raises PluginError: when another plugin of the profile fails.
         """
+        if unit.key not in self._kept:
+            self._remember(unit)
         new = self.since(since)
         before = self._held_by(unit.key)
-        taken = {n for key, one in self._kept.items() if key != unit.key for n in one.nodes}
         gangs = frozenset(pod.gang for pod in unit.pods if pod.gang)
         # What it may use itself is asked without what is kept for it.
         kept = _Kept(gangs, unit.priority, until, since, frozenset(self._new))
         self._kept[unit.key] = kept
-        usable = [name for name in new if name not in taken]
-        kept.places = self._places(unit, usable) if usable else {}
+        if new:
+            others = (one for key, one in self._kept.items() if key != unit.key)
+            taken = {name for one in others for name in one.nodes}
+            kept.places = self._places(unit, [name for name in new if name not in taken])
         return bool(before - kept.nodes)
+
+    def _remember(self, unit: Unit) -> None:
+        """Take the nodes that a process before this one nominated for a unit for new ones."""
+        for pod in unit.pods:
+            name = pod.pod.status.nominated_node_name
+            if name in self._uids:
+                self._new.setdefault(name, self._handle.now)
 
     def _places(self, unit: Unit, names: Sequence[str]) -> dict[str, str]:
         """Return which of those nodes the members of a unit can use, by the pod's key."""
@@ -168,6 +178,8 @@ class Arrivals:
         if not self._kept:
             return None
         self.look()
+        if not self._new:
+            return None
         # Those that ask for nodes themselves take part in finding out what is whose.
         asks = any(pod.gang in one.gangs for one in self._kept.values())
         others = [

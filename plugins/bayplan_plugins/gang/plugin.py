@@ -76,7 +76,8 @@ class Gang(Plugin[Args]):
             return f'waiting for PodGroup "{key}", which does not exist'
         if needs_no_minimum(gang, members.satisfied):
             return None
-        counted = gang.min_member - still_needed(gang, len(members.bound), members.satisfied)
+        bound = len(members.bound) if members.satisfied else members.staying
+        counted = gang.min_member - still_needed(gang, bound, members.satisfied)
         need, have = gang.min_member, counted + len(members.pending)
         if have >= need:
             return _missing_role(gang, members)

@@ -193,11 +193,16 @@ def phase_of(members: GangMembers) -> str:
     succeeded, failed = members.count_ended("Succeeded"), members.count_ended("Failed")
     if has_minimum(gang, succeeded):
         return "Finished"
-    if failed and has_minimum(gang, failed + members.running + succeeded):
+    # Who reads that a gang ran takes its members one by one: those that end ran before.
+    running = sum(
+        pod.pod.status.phase == "Running" and not pod.terminating
+        for pod, _ in members.bound.values()
+    )
+    if failed and has_minimum(gang, failed + running + succeeded):
         return "Failed"
-    if has_minimum(gang, members.running + succeeded):
+    if has_minimum(gang, running + succeeded):
         return "Running"
-    if has_minimum(gang, len(members.bound)):
+    if has_minimum(gang, members.staying):
         return "Scheduled"
     if members.bound:
         return "Scheduling"

@@ -53,7 +53,7 @@ class RepackArgs(Args):
     moves_per_hour: float = Field(default=0.0, ge=0.0, le=_HOUR)
     min_runtime: str = "1h"
     frees: Literal["GPUs", "Nodes"] = "GPUs"
-    least_gain: float = Field(default=0.25, gt=0.0)
+    least_gain: float = Field(default=0.25, gt=0.0, allow_inf_nan=False)
 
     @field_validator("min_runtime")
     @classmethod
@@ -130,6 +130,8 @@ class Repacking:
         self._min_runtime = parse_duration(args.min_runtime)
         self._next = 0.0
         self._young_until: list[float] = []
+        self._is_limited = False
+        """Whether pods that could be moved were not, as enough were in the last hour."""
         self._moving: dict[str, str] = {}
         self._to_come: list[ToCome] = []
         self.moved: Callable[[Move], None] = lambda move: None
@@ -148,8 +150,10 @@ class Repacking:
         self._next = now + self._interval
         move = self.best()
         if move is None:
-            # Nothing changes by itself but the age of pods.
+            # Nothing changes by itself but the age of pods, and of moves.
             later = [at - self._handle.unix_time + now for at in self._young_until]
+            if self._is_limited and self._made:
+                later.append(self._made[0] + self._window)
             return Overdue(again=max(min(later), self._next)) if later else None
         self._made += [now] * len(move.pods)
         self._moving = {pod.key: pod.uid for pod in move.pods}
@@ -165,6 +169,7 @@ class Repacking:
     def best(self) -> Move | None:
         """Return the move to make next, None for none."""
         self._young_until.clear()
+        self._is_limited = False
         return self._emptied() if self._empties else self._freeing()
 
     def _emptied(self) -> Move | None:
@@ -172,7 +177,7 @@ class Repacking:
         tried = 0
         for one in nodes_to_empty(self._handle, self._source, self._class_of, self._is_alone):
             count = len(one.pods)
-            if one.gpus < self._least * count or len(self._made) + count > self._most:
+            if one.gpus < self._least * count or self._are_too_many(count):
                 continue
             if not self._may_move(one.pods):
                 continue
@@ -195,7 +200,7 @@ class Repacking:
         for estimate, pods in self._candidates():
             if estimate < self._least * WHOLE or tried >= _TRIED:
                 break
-            if len(self._made) + len(pods) > self._most or not self._may_move(pods):
+            if self._are_too_many(len(pods)) or not self._may_move(pods):
                 continue
             tried += 1
             move = self._tried(pods)
@@ -203,6 +208,13 @@ class Repacking:
                 if found is None or move.each > found.each:
                     found = move
         return found
+
+    def _are_too_many(self, count: int) -> bool:
+        """Tell whether so many pods more are too many for an hour."""
+        if len(self._made) + count <= self._most:
+            return False
+        self._is_limited |= count <= self._most
+        return True
 
     # On their way ----------------------------------------------------------------------------
 

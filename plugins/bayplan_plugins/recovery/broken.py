@@ -46,7 +46,7 @@ class BrokenGangs:
         self._broken: dict[str, BrokenGang] = {}
         self._complete: dict[str, int] = {}
         """The minimum for which each gang was complete: one that is raised breaks nothing."""
-        self._has_looked = False
+        self._lost: frozenset[str] = frozenset()
         handle.snapshot.on_living(self._note)
         for pod in handle.snapshot.living.values():
             self._note(pod, True)
@@ -60,61 +60,64 @@ class BrokenGangs:
 
         :param lost: the nodes on which nothing runs any more.
         """
+        now = frozenset(lost)
+        for name in now ^ self._lost:
+            self._node_changed(name)
+        self._lost = now
         changed, self._changed = self._changed, {}
         for key in {**changed, **dict.fromkeys(self._broken)}:
-            found = self._read(key, lost)
-            before = self._broken.pop(key, None)
+            found = self._read(key)
+            self._broken.pop(key, None)
             if found is not None:
                 self._broken[key] = found
-            elif before is not None:
-                self._write(before.left, None)
-        self._has_looked = True
         return list(self._broken.values())
+
+    def _node_changed(self, name: str) -> None:
+        table = self._handle.snapshot.nodes
+        row = table.row_of.get(name)
+        for pod in table.pods[row].values() if row is not None else ():
+            self._note(pod, True)
 
     def __len__(self) -> int:
         """Return how many gangs were broken at the last look."""
         return len(self._broken)
 
-    def _read(self, key: str, lost: Collection[str]) -> BrokenGang | None:
+    def _read(self, key: str) -> BrokenGang | None:
         """Return a gang if it is broken."""
         members, known = self._handle.gang(key), self._broken.get(key)
-        gang = members.gang
-        mine = all(self._handle.schedules(pod) for pod, _ in members.bound.values())
-        if gang is None or not members.bound or not mine or members.count_ended("Succeeded"):
+        gang, bound = members.gang, members.bound.values()
+        mine = all(self._handle.schedules(pod) for pod, _ in bound)
+        if gang is None or not bound or not mine or members.count_ended("Succeeded"):
             self._complete.pop(key, None)
             return None
         if key in self._handle.snapshot.objects(KaiPodGroup):
             return None
-        bound = members.bound.values()
         left = sorted((pod for pod, _ in bound if not pod.terminating), key=rank_order)
-        present = len(left) + len(members.pending)
-        ends = any(pod.terminating and node in lost for pod, node in bound)
         # A member on its way to a node that it was given is as good as there.
         placed = self._handle.snapshot.placed
         coming = [pod for name, pod in members.pending.items() if name in placed]
-        why = _lacks(gang, [pod for pod in left if placed[pod.key][1] not in lost] + coming)
-        if not why:
+        run = [pod for pod in left if placed[pod.key][1] not in self._lost]
+        why = _lacks(gang, run + coming)
+        if len(bound) + len(coming) >= gang.min_member:
+            # Those that end, or are on a lost node, tell that it was complete.
             self._complete[key] = gang.min_member
+        if not why:
+            self._write([pod for pod in left if _says(pod)], None)
             return None
-        if not left or not (known is not None or self._was_complete(gang, left)):
+        said = any(map(_says, left))
+        was_complete = said or self._complete.get(key, 0) >= gang.min_member
+        if not left or not (known is not None or was_complete):
             return None
         since = known.since if known is not None else self._since(left)
-        if known is None and not any(map(_says, left)):
-            self._write(left[:1], since)
-        ending = ends and present < gang.min_member
+        if known is None and not said:
+            self._write((run or left)[:1], since)
+        ends = any(pod.terminating and node in self._lost for pod, node in bound)
+        ending = ends and len(left) + len(members.pending) < gang.min_member
         free_since = since
         if known is not None:
-            free_since = self._handle.unix_time if known.ending else known.free_since
+            now = self._handle.unix_time
+            free_since = now if known.ending and not ending else known.free_since
         return BrokenGang(key, gang.title, left, why, since, ending, free_since)
-
-    def _was_complete(self, gang: Gang, left: Sequence[PodInfo]) -> bool:
-        """Tell whether a gang had all that it needs, as far as this process can know.
-
-        What ran with too few members when the process began has lost some before.
-        """
-        if not self._has_looked:
-            return any(pod.pod.status.phase == "Running" for pod in left)
-        return any(map(_says, left)) or self._complete.get(gang.key, 0) >= gang.min_member
 
     def _since(self, left: Sequence[PodInfo]) -> float:
         """Return since when a gang is broken, as a process before this one wrote it, or now."""
@@ -129,8 +132,7 @@ class BrokenGangs:
             fields: dict[str, Any] = {field: text}
             if not pod.annotations:
                 fields = {"/metadata/annotations": {BROKEN_SINCE: text}}
-            if text is not None or _says(pod):
-                self._handle.submit(PatchFields(Pod, pod.key, pod.uid, fields))
+            self._handle.submit(PatchFields(Pod, pod.key, pod.uid, fields))
 
 
 def _lacks(gang: Gang, here: Sequence[PodInfo]) -> str:

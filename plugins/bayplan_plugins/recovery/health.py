@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -22,6 +22,9 @@ __all__ = ["HealthRules", "NodeHealth", "NodeWatch", "Trust", "health_of"]
 
 _LONGEST_DISTRUST = 86_400.0
 _MOST_DOUBLED = 20
+_OUTAGE = 0.55
+"""More than this part of all nodes fails together: then it is the network, or the control plane.
+kube-controller-manager's --unhealthy-zone-threshold is the same."""
 
 
 class Trust(IntEnum):
@@ -89,10 +92,10 @@ class NodeWatch:
     def __init__(self, handle: Handle, rules: HealthRules) -> None:
         self._handle = handle
         self._rules = rules
-        self._read: dict[str, tuple[Node, NodeHealth]] = {}
-        """What was read of each node that is not well."""
+        self._nodes: dict[str, Node] = {}
+        self._unwell: dict[str, NodeHealth] = {}
         self._failures: dict[str, int] = {}
-        """How often each node has been lost."""
+        """How often each node has been lost after it was well."""
         self._distrusted: dict[str, float] = {}
         """Until when nodes that are back are distrusted, in seconds since 1970."""
         self._at: object = None
@@ -110,42 +113,51 @@ class NodeWatch:
         for name in over:
             del self._distrusted[name]
             self.is_trusted_again = True
-        found = {name: health for name, (_, health) in self._read.items()}
-        for name, until in self._distrusted.items():
-            times = self._failures[name]
-            often = "once" if times == 1 else f"{times} times"
-            health = NodeHealth(Trust.DISTRUSTED, f"it failed {often}", until, certain=False)
-            found.setdefault(name, health)
-        return found
+        if not self._distrusted:
+            return self._unwell
+        return {name: self._distrust(name) for name in self._distrusted} | self._unwell
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether so many nodes are lost that what tells of them has failed, and not they."""
+        lost = sum(one.trust is Trust.LOST for one in self._unwell.values())
+        return lost > _OUTAGE * len(self._nodes)
+
+    def _distrust(self, name: str) -> NodeHealth:
+        times = self._failures.get(name, 0)
+        often = "once" if times == 1 else f"{times} times"
+        return NodeHealth(Trust.DISTRUSTED, f"it failed {often}", certain=False)
 
     def _follow(self, nodes: Sequence[Node], now: float) -> None:
-        read: dict[str, tuple[Node, NodeHealth]] = {}
-        for node, health in self._unwell(nodes):
-            name = node.metadata.name
-            before = self._read.get(name)
-            if health.trust is Trust.LOST and (before is None or before[1].trust < Trust.LOST):
-                self._failures[name] = self._failures.get(name, 0) + 1
-            same = before is not None and before[1].trust is health.trust
-            since = before[1].since if before is not None and same else _since(node, health, now)
-            read[name] = (node, replace(health, since=since))
-        there = {node.metadata.name for node in nodes}
-        for name, (_, health) in self._read.items():
-            back = name in there and (name not in read or read[name][1].trust < Trust.LOST)
-            if health.trust is Trust.LOST and back and self._rules.distrust:
-                doubled = min(self._failures[name] - 1, _MOST_DOUBLED)
-                pause = min(_LONGEST_DISTRUST, self._rules.distrust * 2**doubled)
-                self._distrusted[name] = now + pause
-        self._read = read
+        """Read the nodes that changed."""
+        before, self._nodes = self._nodes, {node.metadata.name: node for node in nodes}
+        for name in before.keys() - self._nodes.keys():
+            for known in (self._unwell, self._failures, self._distrusted):
+                known.pop(name, None)
+        # What is lost in an outage is not the node's fault, nor is coming back from it.
+        outage = self.is_outage
+        for name, node in self._nodes.items():
+            old = before.get(name)
+            if old is not node:
+                self._read(name, node, old is not None, now, outage)
 
-    def _unwell(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, NodeHealth]]:
-        for node in nodes:
-            known = self._read.get(node.metadata.name)
-            if known is not None and known[0] is node:
-                yield known
-                continue
-            health = health_of(node, self._rules.fatal_conditions)
-            if health.trust is not Trust.WELL:
-                yield node, health
+    def _read(self, name: str, node: Node, was_there: bool, now: float, outage: bool) -> None:
+        health, known = health_of(node, self._rules.fatal_conditions), self._unwell.get(name)
+        was_lost = known is not None and known.trust is Trust.LOST
+        if health.trust is Trust.LOST and not was_lost and was_there and not outage:
+            # One that has just come and is not ready yet has not failed.
+            self._failures[name] = self._failures.get(name, 0) + 1
+        if was_lost and health.trust is not Trust.LOST and not outage and name in self._failures:
+            doubled = min(self._failures[name] - 1, _MOST_DOUBLED)
+            if self._rules.distrust:
+                pause = self._rules.distrust * 2**doubled
+                self._distrusted[name] = now + min(_LONGEST_DISTRUST, pause)
+        if health.trust is Trust.WELL:
+            self._unwell.pop(name, None)
+            return
+        same = known is not None and known.trust is health.trust
+        since = known.since if known is not None and same else _since(node, health, now)
+        self._unwell[name] = replace(health, since=since)
 
     def next_times(self) -> list[float]:
         """Return when nodes are trusted again, in the scheduler's seconds."""

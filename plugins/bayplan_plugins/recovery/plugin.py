@@ -8,7 +8,7 @@ that failed lately no gangs, for longer each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from pydantic import Field
@@ -26,9 +26,10 @@ from bayplan import (
     Unit,
     hookimpl,
 )
-from bayplan_plugins.recovery.broken import BrokenGangs
+from bayplan_plugins.recovery.broken import BrokenGang, BrokenGangs
 from bayplan_plugins.recovery.health import HealthRules, NodeHealth, NodeWatch, Trust
 from bayplan_plugins.recovery.spares import SpareRule, Spares
+from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["Recovery", "RecoveryArgs"]
 
@@ -50,8 +51,11 @@ _REASONS = {
     Trust.SICK: "node(s) are sick",
     Trust.LOST: "node(s) are lost",
 }
-_Due = tuple[PodInfo, str, float]
-"""A pod to evict, why, and when, in seconds since 1970."""
+_RETRY = 60.0
+"""Seconds after which disruption budgets are looked at again."""
+_LostNode = tuple[str, str, float]
+_BrokenFor = tuple[BrokenGang, str, float]
+"""A node, or a gang; why its pods are evicted, and when, in seconds since 1970."""
 
 
 class RecoveryArgs(Args):
@@ -123,36 +127,57 @@ class Recovery(Plugin[RecoveryArgs]):
     @hookimpl
     def overdue(self) -> Overdue | None:
         """Evict the members of gangs that nodes lost, and what is left of gangs for too long."""
-        unwell = self._watch.look()
-        lost = {name: one for name, one in unwell.items() if one.trust is Trust.LOST}
+        unwell, now = self._watch.look(), self.handle.unix_time
+        found = list(self._on_lost_nodes(unwell)) if not self._watch.is_outage else []
+        lost = {name for name, _, at in found if at <= now}
         broken = list(self._broken_for_long(lost))
-        found = [*self._on_lost_nodes(lost), *broken]
-        now = self.handle.unix_time
         # A pod of a broken gang on a lost node goes once, for the first reason.
-        victims = {pod.key: (pod, why) for pod, why, at in reversed(found) if at <= now}
-        restarts = frozenset(pod.gang for pod, _, at in broken if pod.gang and at <= now)
-        times = [at - now + self.handle.now for _, _, at in found if at > now]
+        victims = {pod.key: (pod, why) for pod, why in self._due(found, broken)}
         trusted, self._watch.is_trusted_again = self._watch.is_trusted_again, False
-        again = min([*times, *self._watch.next_times()], default=None)
+        times = [at for _, _, at in (*found, *broken) if at > now]
+        times = [at - now + self.handle.now for at in times] + self._watch.next_times()
         if self._seen is not None:
             self._seen(unwell, len(self._gangs), self._spares.now().values())
-        evicted = tuple(victims.values())
-        return Overdue(evicted, again, waited=trusted, action=_ACTION, restarts=restarts)
+        return Overdue(
+            tuple(victims.values()),
+            min(times, default=None),
+            waited=trusted,
+            action=_ACTION,
+            restarts=frozenset(gang.key for gang, _, at in broken if at <= now),
+        )
 
-    def _on_lost_nodes(self, lost: Mapping[str, NodeHealth]) -> Iterator[_Due]:
-        for name, health in lost.items():
-            why = f"{_ACTION}: node {name} is lost, {health.source}"
-            for pod in self._members_on(name):
-                yield pod, why, health.since + self.args.lost_after
+    def _due(
+        self, lost: Sequence[_LostNode], broken: Sequence[_BrokenFor]
+    ) -> Iterator[tuple[PodInfo, str]]:
+        """Yield the pods that are evicted now, those with the better reason last."""
+        now = self.handle.unix_time
+        for gang, why, at in broken:
+            if at <= now:
+                yield from ((pod, why) for pod in gang.left)
+        for name, why, at in lost:
+            if at <= now:
+                yield from ((pod, why) for pod in self._members_on(name))
 
-    def _broken_for_long(self, lost: Mapping[str, NodeHealth]) -> Iterator[_Due]:
-        for gang in self._gangs.look(lost.keys()):
-            why = f"{_ACTION}: {gang.title} is broken, {gang.why}"
+    def _on_lost_nodes(self, unwell: Mapping[str, NodeHealth]) -> Iterator[_LostNode]:
+        for name, health in unwell.items():
+            if health.trust is Trust.LOST:
+                why = f"{_ACTION}: node {name} is lost, {health.source}"
+                yield name, why, health.since + self.args.lost_after
+
+    def _broken_for_long(self, lost: Collection[str]) -> Iterator[_BrokenFor]:
+        for gang in self._gangs.look(lost):
             at = gang.free_since + self.args.grace
             if gang.ending:
-                at = max(at, gang.since + self.args.ending_grace)
-            for pod in gang.left:
-                yield pod, why, at
+                at = gang.since + max(self.args.grace, self.args.ending_grace)
+            if at <= self.handle.unix_time and self._is_guarded(gang):
+                # A budget may have let some of them go, and the rest of a gang never comes back.
+                at = self.handle.unix_time + _RETRY
+            yield gang, f"{_ACTION}: {gang.title} is broken, {gang.why}", at
+
+    def _is_guarded(self, gang: BrokenGang) -> bool:
+        """Tell whether disruption budgets keep any of a gang's pods."""
+        unit = self.handle.unit(gang.left[:1])
+        return bool(Evictable.by(unit, self.handle).violations(gang.left))
 
     def _members_on(self, node: str) -> list[PodInfo]:
         """Return the members of gangs of several pods on a node that do not end yet."""
@@ -163,7 +188,10 @@ class Recovery(Plugin[RecoveryArgs]):
 
     def _may_go(self, pod: PodInfo) -> bool:
         """Tell whether a pod is a member of a gang that we schedule, and does not end yet."""
-        return pod.gang is not None and not pod.terminating and self.handle.schedules(pod)
+        owners = pod.pod.metadata.owner_references
+        if pod.gang is None or any(one.kind in _OF_NODES for one in owners):
+            return False
+        return not pod.terminating and self.handle.schedules(pod)
 
 
 def _by_reason(unwell: Mapping[str, NodeHealth], least: Trust) -> dict[str, list[str]]:

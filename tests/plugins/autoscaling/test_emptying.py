@@ -120,6 +120,12 @@ def test_a_node_with_more_pods_than_may_move_in_an_hour_is_left() -> None:
     assert moved(world) == []
 
 
+def test_emptying_goes_on_once_more_pods_may_move() -> None:
+    world = Racks({"a1": [1], "a2": [1, 1, 1], "b1": [1, 1, 1, 1]}, movesPerHour=3)
+    world.passes(5 * HOUR)
+    assert moved(world) == ["a1", "a2"]
+
+
 @examples(10)
 @given(
     st.dictionaries(

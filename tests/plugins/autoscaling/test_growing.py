@@ -174,6 +174,31 @@ def test_a_nominated_node_is_kept_over_a_restart_until_it_is_known_what_comes() 
     assert world.nominated() == {}
 
 
+def test_what_is_kept_for_a_gang_is_kept_over_a_restart() -> None:
+    world = Growing(group(most=0))
+    world.add(make_gang("g", 2), *members("g", 2), make_node("old", cpu="2"))
+    world.passes(10)
+    world.add(make_node("new", gpu=8))
+    world.passes(20)
+    world.restart()
+    world.add(make_pod("small", gpu=1))
+    world.passes(40)
+    assert (world.nominated(), world.on_nodes()) == ({"g-0": "new"}, {})
+
+
+def test_a_gang_that_lost_a_member_meanwhile_keeps_no_node_after_a_restart() -> None:
+    world = Growing(group(most=0))
+    world.add(make_gang("g", 2), *members("g", 2), make_node("old", cpu="2"))
+    world.passes(10)
+    world.add(make_node("new", gpu=8))
+    world.passes(20)
+    world.cluster.api.delete(Pod, "default/g-1", grace=0)
+    world.restart()
+    world.add(make_pod("small", gpu=1))
+    world.passes(20)
+    assert (world.nominated(), world.on_nodes()) == ({}, {"small": "new"})
+
+
 def test_a_gang_that_loses_a_member_gives_its_nominated_nodes_back() -> None:
     world = Growing(group(most=0))
     world.add(make_gang("g", 2), *members("g", 2), make_node("old", cpu="2"))
