@@ -26,7 +26,8 @@ def job(name: str, count: int, **spec: Any) -> ApiObject:
     labels = {"pod-group.scheduling.sigs.k8s.io": name}
     pod = {"containers": [main], "restartPolicy": "Never", "terminationGracePeriodSeconds": 10}
     template = {"metadata": {"labels": labels}, "spec": {**pod, **spec}}
-    content = {"parallelism": count, "completions": count, "template": template}
+    content = {"parallelism": count, "completions": count, "backoffLimit": 1000}
+    content["template"] = template
     head = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
     return make_object(head | {"spec": content})
 
