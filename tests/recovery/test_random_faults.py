@@ -26,6 +26,7 @@ class Faults:
         self.world.add(*racks(4, 4, 3))
         for name, size in GANGS.items():
             self.world.gang(name, size)
+        self.added = 0
         self.below: dict[str, float] = {}
         """Since when a gang holds nodes, but too few."""
 
@@ -40,9 +41,9 @@ class Faults:
         elif kind == "gone" and len(names) > 6:
             self.world.api.vanish_node(self.random.choice(names))
         elif kind == "new" and len(names) < 12:
-            number = self.random.randrange(100, 10_000)
+            self.added += 1
             labels = {"rack": self.random.choice("abc")}
-            self.world.add(make_node(f"x{number}", gpu=8, labels=labels))
+            self.world.add(make_node(f"x{self.added}", gpu=8, labels=labels))
         elif kind == "kill":
             self.world.kill()
         elif kind == "pod":
