@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -46,11 +47,14 @@ GROUPS: Mapping[str, tuple[int, int, Mapping[str, str]]] = {
     "checked": (8, 8, {}),
     "killed": (8, 50, {"rack": "k"}),
     "two": (8, 2, {}),
+    "late": (8, 4, {}),
     "emptied": (8, 2, {}),
 }
 """By name: the GPUs of a node, the most nodes, and labels."""
 EVENTS = "/api/v1/namespaces/default/events"
 REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
+STARTING = {"key": "peers/starting", "effect": "NoSchedule"}
+"""Of the nodes of one group that are not ready for pods yet; the autoscaler overlooks it."""
 _SCANS = 3
 
 
@@ -72,6 +76,7 @@ def _templates() -> Content:
                     "labels": {**own, **labels},
                     "annotations": {**bounds, f"{counts}desired-count": "0"},
                 },
+                "spec": {"taints": [STARTING] if name == "late" else []},
                 "status": {
                     "allocatable": amounts,
                     "capacity": amounts,
@@ -92,7 +97,8 @@ def autoscaler(running: Peers, tmp_path_factory: pytest.TempPathFactory) -> Iter
     running.define("scheduling.sigs.k8s.io_podgroup*")
     # It removes empty nodes only: what empties them is bayplan.
     down = "--scale-down-unneeded-time=10s --scale-down-delay-after-add=5s"
-    flags = f"--v=4 {down} --scale-down-utilization-threshold=0.00001"
+    empty = "--scale-down-utilization-threshold=0.00001"
+    flags = f"--v=4 --startup-taint={STARTING['key']} {down} {empty}"
     repack = {"frees": "Nodes", "movesPerHour": 600, "minRuntime": "10s"}
     plugins = {"Autoscaling": {"giveUpAfter": 3600}, "GPUFragmentation": {"repack": repack}}
     with (
@@ -273,6 +279,28 @@ def test_a_preemption_in_progress_buys_nothing(peers: Peers, autoscaler: Schedul
     peers.wait(lambda: on_nodes(peers, "high"), "the second pod has its node")
     wait_for_scans(peers)
     assert bought(peers, "seven") == before
+
+
+@pytest.mark.skipif(
+    "BAYPLAN_SLOW_TESTS" not in os.environ,
+    reason="a booking lasts ten minutes: BAYPLAN_SLOW_TESTS=1 waits for it",
+)
+def test_a_request_whose_booking_expires_is_made_again_and_buys_nothing_twice(
+    peers: Peers, autoscaler: Scheduler
+) -> None:
+    peers.cluster.apply(gang("late", 2, {GROUP: "late"}, **{CLASS: ATOMIC}))
+    peers.wait(lambda: len(bought(peers, "late")) == 2, "two nodes, of no use yet")
+    (first,) = [one["metadata"]["name"] for one in peers.cluster.items(REQUESTS)]
+
+    def again() -> bool:
+        names = {one["metadata"]["name"] for one in peers.cluster.items(REQUESTS)}
+        return bool(names - {first})
+
+    peers.wait(again, "another request", 900.0)
+    for name in bought(peers, "late"):
+        peers.cluster.client.patch(f"{NODES}/{name}", {"spec": {"taints": []}})
+    peers.wait(lambda: len(on_nodes(peers, "late")) == 2, "the gang runs")
+    assert len(bought(peers, "late")) == 2
 
 
 def test_nodes_that_came_for_a_gang_are_nominated_until_the_others_are_there(

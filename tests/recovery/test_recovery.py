@@ -458,3 +458,13 @@ def test_a_gang_that_restarts_as_a_whole_may_use_the_spare() -> None:
 def test_a_number_of_spares_that_is_none_is_refused(nodes: object) -> None:
     with pytest.raises(InputError, match=r"expected a number of nodes, or a part such as \"10%\""):
         World(0, spares=[{"nodes": nodes}])
+
+
+def test_a_layer_that_nobody_knows_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(0, spares=[{"layer": "rak"}])
+    world.add(*racks(2))
+    world.add(make_pod("a", gpu=8), make_pod("b", gpu=8))
+    world.passes(10)
+    assert set(world.where().values()) == {"a0", "a1"}
+    (said,) = [one.getMessage() for one in caplog.records if "spares" in one.getMessage()]
+    assert 'Recovery keeps no spares in layer "rak": ' in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from bayplan.topology.network.tree import TopologyError
 __all__ = ["SpareRule", "Spares"]
 
 _MOST_NODES = 100_000
+_log = logging.getLogger("bayplan.plugins")
 
 
 class SpareRule(Args):
@@ -59,6 +61,7 @@ class Spares:
         self._networks = Networks.of(handle.snapshot)
         self._domains: list[tuple[object, list[tuple[str, list[int]]]]] = [(None, [])] * len(rules)
         self._read: tuple[object, dict[int, str]] = (None, {})
+        self._warned: set[str] = set()
 
     def now(self) -> dict[int, str]:
         """Return the rows of the spares, with the name of the domain that each is for."""
@@ -93,8 +96,11 @@ class Spares:
             return [("the cluster", everywhere)]
         try:
             tree = self._networks.find([rule.layer])
-        except TopologyError:
+        except TopologyError as exc:
             # Nodes with such a label, or an object that describes the layer, may still come.
+            if everywhere and str(exc) not in self._warned:
+                self._warned.add(str(exc))
+                _log.warning('Recovery keeps no spares in layer "%s": %s', rule.layer, exc)
             return []
         domains = tree.layers.get(tree.find_layer(rule.layer) or "", [])
         return [(one.label, one.rows.tolist()) for one in domains]
