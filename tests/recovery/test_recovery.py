@@ -454,9 +454,11 @@ def test_a_gang_that_restarts_as_a_whole_may_use_the_spare() -> None:
     assert sorted(world.where().values()) == ["a1", "a2", "a3"]
 
 
-@pytest.mark.parametrize("nodes", ["-1", -1, "x", "101%", "1.5", "9999999999999999999", "%", ""])
+@pytest.mark.parametrize(
+    "nodes", ["-1", -1, "x", "101%", "1.5", 1.5, True, "9999999999999999999", "%", "", []]
+)
 def test_a_number_of_spares_that_is_none_is_refused(nodes: object) -> None:
-    with pytest.raises(InputError, match=r"expected a number of nodes, or a part such as \"10%\""):
+    with pytest.raises(InputError, match='expected a number of nodes, or a part such as "10%"'):
         World(0, spares=[{"nodes": nodes}])
 
 

@@ -35,15 +35,15 @@ class SpareRule(Args):
     resource: str = Field(default="nvidia.com/gpu", min_length=1)
     preemptible_below: int = 0
 
-    @field_validator("nodes")
+    @field_validator("nodes", mode="before")
     @classmethod
-    def _is_number_or_part(cls, value: int | str) -> int | str:
-        text = str(value)
+    def _is_number_or_part(cls, value: object) -> int | str:
+        text = str(value) if isinstance(value, int | str) else ""
         number = text.removesuffix("%")
         most = 100 if text.endswith("%") else _MOST_NODES
         if not (number.isascii() and number.isdigit() and 0 <= int(number[:9]) <= most):
             raise ValueError(f'expected a number of nodes, or a part such as "10%", got "{text}"')
-        return value if text.endswith("%") else int(number)
+        return text if text.endswith("%") else int(number)
 
     def count(self, nodes: int) -> int:
         """Return how many of so many nodes are spares."""
