@@ -34,6 +34,8 @@ class ClaimController:
         self._cluster = cluster
         self._waiting: dict[str, dict[str, None]] = {}
         self._owned: dict[str, dict[str, None]] = {}
+        self._consumers: dict[str, frozenset[str]] = {}
+        """The UIDs of the consumers of each claim, as it was seen last."""
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
@@ -164,6 +166,24 @@ class ClaimController:
         current = self._cluster.get(ResourceClaim, claim.key)
         if current is not None and _may_go(current):
             self._free(current)
+        self._drop_late(type_, claim)
+
+    def _drop_late(self, type_: WatchType, claim: ResourceClaim) -> None:
+        """Take off consumers that were added after their pod had gone: nobody else would."""
+        if type_ is WatchType.DELETED:
+            self._consumers.pop(claim.key, None)
+            return
+        before = self._consumers.get(claim.key, frozenset())
+        now = self._consumers[claim.key] = frozenset(r.uid for r in claim.status.reserved_for)
+        for reference in claim.status.reserved_for if type_ is WatchType.MODIFIED else ():
+            if reference.resource != "pods" or reference.uid in before:
+                continue
+            pod = self._cluster.get(Pod, f"{claim.metadata.namespace}/{reference.name}")
+            current = self._cluster.get(ResourceClaim, claim.key)
+            if (pod is None or pod.metadata.uid != reference.uid) and current is not None:
+                self._drop(current, reference.uid)
+        if not now:
+            del self._consumers[claim.key]
 
     def _free(self, claim: ResourceClaim) -> None:
         """Deallocate a claim that is being deleted, and let it go."""

@@ -1,4 +1,4 @@
-"""Pods leave devices that are tainted with NoExecute, once their claims do not tolerate that."""
+"""Who uses the devices of claims: late consumers, and pods that taints drive out."""
 
 from __future__ import annotations
 
@@ -115,3 +115,17 @@ def test_a_taint_that_is_removed_in_time_drives_nobody_out(cluster: MemoryCluste
     assert passes(cluster, 10) == ["a", "b"]
     cluster.delete(DeviceTaintRule, "rule")
     assert passes(cluster, 60) == ["a", "b"]
+
+
+def test_a_consumer_that_is_added_after_its_pod_had_gone_is_taken_off(
+    cluster: MemoryCluster,
+) -> None:
+    current = cluster.get(ResourceClaim, "default/a")
+    assert current is not None
+    (mine,) = current.status.reserved_for
+    late = replace(mine, name="b", uid="of another pod of that name")
+    cluster.update(replace(current, status=replace(current.status, reserved_for=(mine, late))))
+    cluster.deliver()
+    found = cluster.get(ResourceClaim, "default/a")
+    assert found is not None
+    assert found.status.reserved_for == (mine,)
