@@ -41,6 +41,8 @@ __all__ = [
     "WatchHandler",
     "WatchType",
     "Write",
+    "annotation_field",
+    "pointer",
 ]
 
 
@@ -147,6 +149,23 @@ class CreateObject(msgspec.Struct, frozen=True):
 
     obj: ApiObject
     fields: Mapping[str, Any] = {}
+
+
+def pointer(*names: str) -> str:
+    """Return the JSON pointer (RFC 6901) that leads through fields of these names."""
+    return "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in names)
+
+
+def annotation_field(
+    annotations: Mapping[str, str], name: str, value: str | None
+) -> dict[str, Any]:
+    """Return the field that sets an annotation; an object without any has no map to add it to.
+
+    :param annotations: those that the object has.
+    """
+    if not annotations:
+        return {pointer("metadata", "annotations"): {name: value}}
+    return {pointer("metadata", "annotations", name): value}
 
 
 class PatchFields(msgspec.Struct, frozen=True):

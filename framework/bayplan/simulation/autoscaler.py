@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from bayplan.api import Node, ObjectMeta, Pod
 from bayplan.api.meta import Condition
 from bayplan.api.objects import decode_part
+from bayplan.api.owners import belongs_to_node
 from bayplan.api.pod import Affinity, PodAffinity, PodTemplate
 from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.api.times import rfc3339
@@ -44,7 +45,6 @@ ATOMIC = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 _GROUP_LABEL = "bayplan.dev/node-group"
 _HOUR = Decimal(3600)
 _FIRST_RETRY, _LONGEST_RETRY = 60.0, 600.0
-_OF_NODES = ("DaemonSet", "Node")
 _MOST_NAMED = 3
 
 
@@ -484,8 +484,7 @@ def _asked_by(pods: Sequence[Pod]) -> str:
 
 def _keeps(pod: Pod) -> bool:
     """Tell whether a pod keeps its node from being removed."""
-    owners = pod.metadata.owner_references
-    return _occupies(pod) and not any(one.kind in _OF_NODES for one in owners)
+    return _occupies(pod) and not belongs_to_node(pod.metadata)
 
 
 def _ready(node: Node) -> Node:

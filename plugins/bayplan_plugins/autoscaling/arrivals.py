@@ -14,9 +14,9 @@ from bayplan import Handle, PodInfo, Unit
 from bayplan.dialects.autoscaling import KARPENTER_LABEL
 from bayplan.plugin.hookspecs import BoolColumn
 
-__all__ = ["Arrivals"]
+__all__ = ["LOOK_SECONDS", "Arrivals"]
 
-_PAUSE = 5.0
+LOOK_SECONDS = 5.0
 """Seconds between two looks at what is kept."""
 
 
@@ -168,7 +168,7 @@ class Arrivals:
 
     def next_time(self) -> float | None:
         """Return when to look whether something is given up, in seconds; None for never."""
-        return self._handle.now + _PAUSE if self._kept else None
+        return self._handle.now + LOOK_SECONDS if self._kept else None
 
     def kept_from(self, pod: PodInfo, names: Mapping[str, int]) -> BoolColumn | None:
         """Return which of all nodes are kept from a pod, as a mask; None for none.

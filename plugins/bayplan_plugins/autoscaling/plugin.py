@@ -34,7 +34,8 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api import Pod
-from bayplan.cluster.protocol import PatchFields
+from bayplan.api.owners import belongs_to_node
+from bayplan.cluster.protocol import PatchFields, pointer
 from bayplan.dialects.autoscaling import (
     CLASS_ANNOTATION,
     DO_NOT_DISRUPT,
@@ -43,7 +44,7 @@ from bayplan.dialects.autoscaling import (
     consumed_request,
 )
 from bayplan.plugin.decision import Decision
-from bayplan_plugins.autoscaling.arrivals import Arrivals
+from bayplan_plugins.autoscaling.arrivals import LOOK_SECONDS, Arrivals
 from bayplan_plugins.autoscaling.requests import GangRequests
 from bayplan_plugins.autoscaling.stand_ins import StandIns
 from bayplan_plugins.autoscaling.visible import VisiblePod, VisiblePods
@@ -64,10 +65,6 @@ _MOST_USELESS = 2
 _MOST_DOUBLED = 6
 _ANSWERED, _RETRY = 5.0, 60.0
 """Seconds until a write is answered, and until one that was refused is tried again."""
-_LOOKED = 5.0
-"""Seconds between two looks at nodes that are kept."""
-_OF_NODES = ("DaemonSet", "Node")
-"""Owners of pods that belong to their node, and go with it."""
 
 
 class AutoscalingArgs(Args):
@@ -191,7 +188,7 @@ class Autoscaling(Plugin[AutoscalingArgs]):
             promised = self._arrivals.promised(unit.key)
             if promised:
                 # What is more important may have taken one of them by then.
-                again = min(again, self.handle.now + _LOOKED)
+                again = min(again, self.handle.now + LOOK_SECONDS)
             return NodeRequest("", again, promised=promised)
         if unit.gang is not None and self._queue_of(unit):
             # A queue counts the least that a gang needs, so no more of its pods may ask.
@@ -284,8 +281,7 @@ class Autoscaling(Plugin[AutoscalingArgs]):
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Keep pods off nodes that an autoscaler removes, and off those that came for a gang."""
-        owners = pod.pod.metadata.owner_references
-        if any(one.kind in _OF_NODES for one in owners):
+        if belongs_to_node(pod.pod.metadata):
             return
         leaving = [
             any(taint.key in LEAVING_TAINTS for taint in taints) for taints in nodes.taint_sets
@@ -313,7 +309,7 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         for pod, _ in list(self.handle.snapshot.placed.values()):
             if _PROTECTED in pod.annotations:
                 fields = {
-                    f"/metadata/annotations/{name.replace('/', '~1')}": None
+                    pointer("metadata", "annotations", name): None
                     for name in names
                     if name in pod.annotations
                 }

@@ -13,7 +13,7 @@ from bayplan.api import ObjectMeta, Pod
 from bayplan.api.pod import PodTemplate
 from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.api.times import seconds_of
-from bayplan.cluster.protocol import PatchFields
+from bayplan.cluster.protocol import PatchFields, pointer
 from bayplan.dialects.autoscaling import STAND_IN_LABEL, consumed_request, consuming
 from bayplan_plugins.autoscaling.visible import VisiblePod, code_of
 from bayplan_plugins.shared.provisioning import (
@@ -160,8 +160,7 @@ class GangRequests:
             self._annotated[pod.uid] = attempt.name
             said = consuming(attempt.name, class_name)
             fields: dict[str, object] = {
-                f"/metadata/annotations/{key.replace('/', '~1')}": text
-                for key, text in said.items()
+                pointer("metadata", "annotations", key): text for key, text in said.items()
             }
             if not pod.annotations:
                 fields = {"/metadata/annotations": said}

@@ -14,6 +14,7 @@ import numpy as np
 
 from bayplan import Handle, PodInfo
 from bayplan.api.gpu_shares import WHOLE
+from bayplan.api.owners import belongs_to_node
 from bayplan.dialects import may_be_evicted
 from bayplan.dialects.autoscaling import DO_NOT_DISRUPT, SAFE_TO_EVICT
 from bayplan.dialects.kai.shares import is_reservation
@@ -24,9 +25,6 @@ from bayplan_plugins.gpu_fragmentation.states import StateSource
 from bayplan_plugins.shared.moving import maker_of
 
 __all__ = ["EmptyingChoice", "nodes_to_empty"]
-
-_OF_NODES = ("DaemonSet", "Node")
-"""Owners of pods that belong to their node, and go with it."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +104,7 @@ def _loaded(
         row = table.row_of.get(node)
         if row is None or not has_gpus[row] or is_reservation(pod.pod):
             continue
-        owners = pod.pod.metadata.owner_references
-        if any(owner.kind in _OF_NODES for owner in owners):
+        if belongs_to_node(pod.pod.metadata):
             continue
         one = found.setdefault(row, _Loaded(row, racks[row]))
         one.pods.append(pod)

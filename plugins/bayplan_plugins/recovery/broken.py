@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bayplan import Handle, PodInfo
 from bayplan.api import KaiPodGroup, Pod
 from bayplan.api.gang import Gang
 from bayplan.api.times import rfc3339
-from bayplan.cluster.protocol import PatchFields
+from bayplan.cluster.protocol import PatchFields, annotation_field
 from bayplan.dialects.reading import timestamp
 from bayplan.gangs.completeness import missing_role, rank_order
 
@@ -126,12 +125,9 @@ class BrokenGangs:
         return min((at for at in stated if 0 < at <= now), default=now)
 
     def _write(self, pods: Sequence[PodInfo], since: float | None) -> None:
-        field = f"/metadata/annotations/{BROKEN_SINCE.replace('/', '~1')}"
         text = rfc3339(since) if since is not None else None
         for pod in pods:
-            fields: dict[str, Any] = {field: text}
-            if not pod.annotations:
-                fields = {"/metadata/annotations": {BROKEN_SINCE: text}}
+            fields = annotation_field(pod.annotations, BROKEN_SINCE, text)
             self._handle.submit(PatchFields(Pod, pod.key, pod.uid, fields))
 
 

@@ -42,15 +42,11 @@ class Trust(IntEnum):
 
 @dataclass(frozen=True)
 class NodeHealth:
-    """How far a node is trusted, by which source, and since when it was seen (seconds since 1970).
-
-    ``certain`` says that the kubelet or an operator vouches for it; a monitor's finding is likely.
-    """
+    """How far a node is trusted, by which source, and since when it was seen (seconds since 1970)."""
 
     trust: Trust = Trust.WELL
     source: str = ""
     since: float = 0.0
-    certain: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,10 +67,10 @@ def health_of(node: Node, fatal_conditions: frozenset[str] = frozenset()) -> Nod
         return NodeHealth(Trust.LOST, "its kubelet says that it is not ready")
     state = node.metadata.labels.get(NVSENTINEL_STATE, "")
     if state and state != NVSENTINEL_WELL:
-        return NodeHealth(Trust.SICK, f"NVSentinel: {state}", certain=False)
+        return NodeHealth(Trust.SICK, f"NVSentinel: {state}")
     for one in node.status.conditions:
         if one.type in fatal_conditions and one.status == "True":
-            return NodeHealth(Trust.SICK, f"it has the condition {one.type}", certain=False)
+            return NodeHealth(Trust.SICK, f"it has the condition {one.type}")
     return NodeHealth()
 
 
@@ -126,7 +122,7 @@ class NodeWatch:
     def _distrust(self, name: str) -> NodeHealth:
         times = self._failures.get(name, 0)
         often = "once" if times == 1 else f"{times} times"
-        return NodeHealth(Trust.DISTRUSTED, f"it failed {often}", certain=False)
+        return NodeHealth(Trust.DISTRUSTED, f"it failed {often}")
 
     def _follow(self, nodes: Sequence[Node], now: float) -> None:
         """Read the nodes that changed."""

@@ -26,6 +26,7 @@ from bayplan import (
     Unit,
     hookimpl,
 )
+from bayplan.api.owners import belongs_to_node
 from bayplan_plugins.recovery.broken import BrokenGang, BrokenGangs
 from bayplan_plugins.recovery.health import HealthRules, NodeHealth, NodeWatch, Trust
 from bayplan_plugins.recovery.spares import SpareRule, Spares
@@ -42,8 +43,6 @@ _FATAL = (
     "XfsShutdown",
 )
 """Conditions of node-problem-detector with which a node is of no use."""
-_OF_NODES = ("DaemonSet", "Node")
-"""Owners of pods that belong to their node."""
 _ACTION = "recovery"
 _KEPT = "node(s) are spares for jobs that lose a node"
 _REASONS = {
@@ -103,7 +102,7 @@ class Recovery(Plugin[RecoveryArgs]):
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Keep pods off nodes that are not well, and gangs off those that failed lately."""
-        if any(one.kind in _OF_NODES for one in pod.pod.metadata.owner_references):
+        if belongs_to_node(pod.pod.metadata):
             return
         kept = self._spares.kept_from(pod)
         if kept is not None:
@@ -188,8 +187,7 @@ class Recovery(Plugin[RecoveryArgs]):
 
     def _may_go(self, pod: PodInfo) -> bool:
         """Tell whether a pod is a member of a gang that we schedule, and does not end yet."""
-        owners = pod.pod.metadata.owner_references
-        if pod.gang is None or any(one.kind in _OF_NODES for one in owners):
+        if pod.gang is None or belongs_to_node(pod.pod.metadata):
             return False
         return not pod.terminating and self.handle.schedules(pod)
 

@@ -9,7 +9,7 @@ from typing import Any
 from bayplan import Handle, PodInfo
 from bayplan.api import Pod
 from bayplan.api.times import rfc3339
-from bayplan.cluster.protocol import Done, Event, PatchFields
+from bayplan.cluster.protocol import Done, Event, PatchFields, annotation_field
 from bayplan.dialects.elastic import (
     ADVICE_ANNOTATION,
     GOING_ANNOTATION,
@@ -23,7 +23,6 @@ from bayplan_plugins.resizer.jobs import ElasticJobs, Replica
 __all__ = ["Writes"]
 
 COMPONENT = "bayplan-resizer"
-_ANNOTATIONS = "/metadata/annotations"
 _REFUSED_SECONDS = 60.0
 _SHOWN_SECONDS = 30.0
 """Seconds after which a size that was written, and that the job does not show, is forgotten."""
@@ -74,7 +73,7 @@ class Writes:
         names = [pod.name for one in gone for pod in one.pods]
         fields: dict[str, Any] = dict(part.fields(size, names))
         now = rfc3339(self._handle.unix_time)
-        fields |= _annotation(meta.annotations, RESIZED_ANNOTATION, now)
+        fields |= annotation_field(meta.annotations, RESIZED_ANNOTATION, now)
         until = self._handle.now + _SHOWN_SECONDS
         self._pending[_place(part)] = _Pending(size, until)
         text = f"{part.size.now} to {counted(size, 'replica')}: {why}"
@@ -105,7 +104,7 @@ class Writes:
         meta = part.obj.metadata
         if text == meta.annotations.get(ADVICE_ANNOTATION, ""):
             return
-        fields = _annotation(meta.annotations, ADVICE_ANNOTATION, text or None)
+        fields = annotation_field(meta.annotations, ADVICE_ANNOTATION, text or None)
         self._handle.submit(PatchFields(type(part.obj), part.key, meta.uid, fields))
         if text:
             self.tell(part, "Normal", "WouldGainByMoving", text)
@@ -117,15 +116,8 @@ class Writes:
         for pod in pods:
             self._jobs.noticed(pod, at)
             annotations = pod.pod.metadata.annotations
-            fields = _annotation(annotations, GOING_ANNOTATION, rfc3339(at))
+            fields = annotation_field(annotations, GOING_ANNOTATION, rfc3339(at))
             self._handle.submit(PatchFields(Pod, pod.key, pod.pod.metadata.uid, fields))
-
-
-def _annotation(annotations: dict[str, str], name: str, value: str | None) -> dict[str, Any]:
-    """Return the field that sets an annotation; an object without any has no map to add it to."""
-    if not annotations:
-        return {_ANNOTATIONS: {name: value}}
-    return {f"{_ANNOTATIONS}/{name.replace('~', '~0').replace('/', '~1')}": value}
 
 
 def _place(part: Replicas) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from bayplan.cluster.kubernetes.transport import (
     Requests,
 )
 from bayplan.cluster.node_lock import lock_for
-from bayplan.cluster.protocol import Bind, BindLock, Evict, PatchPodStatus
+from bayplan.cluster.protocol import Bind, BindLock, Evict, PatchPodStatus, pointer
 from bayplan.dialects.hami.node_lock import read_lock
 from bayplan.errors import Conflict, Invalid, Locked, NotFound, Transient
 
@@ -216,10 +216,10 @@ class PodWrites:
         text = self._locks.pop(write.node, None) if write.lock is not None else None
         if write.lock is None or text is None:
             return
-        pointer = f"/metadata/annotations/{write.lock.annotation.replace('/', '~1')}"
+        path = pointer("metadata", "annotations", write.lock.annotation)
         operations = [
-            {"op": "test", "path": pointer, "value": text},
-            {"op": "remove", "path": pointer},
+            {"op": "test", "path": path, "value": text},
+            {"op": "remove", "path": path},
         ]
         with suppress(Conflict, Invalid, NotFound):
             await self._transport.request(

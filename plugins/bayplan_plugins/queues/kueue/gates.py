@@ -10,7 +10,7 @@ import msgspec
 from bayplan import PodInfo
 from bayplan.api import Pod
 from bayplan.api.kueue import ResourceFlavor
-from bayplan.cluster.protocol import PatchFields
+from bayplan.cluster.protocol import PatchFields, pointer
 from bayplan_plugins.queues.kueue.injection import ELASTIC_GATE, admitted_spec
 from bayplan_plugins.queues.kueue.pod_set_info import PodSetInfo
 from bayplan_plugins.queues.kueue.written import Written
@@ -36,7 +36,7 @@ def annotate(written: Written, key: str, pod: PodInfo, annotations: Mapping[str,
     if not missing:
         return
     fields: dict[str, Any] = {
-        f"/metadata/annotations/{name.replace('/', '~1')}": text for name, text in missing.items()
+        pointer("metadata", "annotations", name): text for name, text in missing.items()
     }
     if not pod.annotations:
         fields = {"/metadata/annotations": missing}

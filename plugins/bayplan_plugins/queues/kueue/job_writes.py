@@ -15,7 +15,7 @@ import msgspec
 from bayplan import Handle
 from bayplan.api.kueue import KueueWorkload, KueueWorkloadStatus
 from bayplan.api.object_key import object_key
-from bayplan.cluster.protocol import CreateObject, Event, PatchFields, PatchStatus
+from bayplan.cluster.protocol import CreateObject, Event, PatchFields, PatchStatus, pointer
 from bayplan.dialects.queued_jobs import QueuedJob
 from bayplan_plugins.queues.kueue.admission import WorkloadEvent
 from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
@@ -164,7 +164,7 @@ class JobWrites:
 def taking_over(workload: KueueWorkload) -> PatchFields:
     """Return the write that makes a Workload bayplan's."""
     name, value = MANAGED_BY
-    fields: dict[str, Any] = {f"/metadata/labels/{name.replace('/', '~1')}": value}
+    fields: dict[str, Any] = {pointer("metadata", "labels", name): value}
     if not workload.metadata.labels:
         fields = {"/metadata/labels": {name: value}}
     return PatchFields(KueueWorkload, workload.key, workload.metadata.uid, fields)
