@@ -42,7 +42,7 @@ class Trust(IntEnum):
 
 @dataclass(frozen=True)
 class NodeHealth:
-    """How far a node is trusted, by which source, and since when it was seen (seconds since 1970)."""
+    """How far a node is trusted, by which source, and since when (seconds since 1970)."""
 
     trust: Trust = Trust.WELL
     source: str = ""
