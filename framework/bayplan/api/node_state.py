@@ -6,7 +6,15 @@ from enum import Enum
 
 from bayplan.api.node import Node
 
-__all__ = ["FAILED_TAINTS", "NodeState", "is_out_of_service", "is_silent", "model_of", "state_of"]
+__all__ = [
+    "DEVICE_VENDORS",
+    "FAILED_TAINTS",
+    "NodeState",
+    "is_out_of_service",
+    "is_silent",
+    "model_of",
+    "state_of",
+]
 
 _SILENT = "node.kubernetes.io/unreachable"
 FAILED_TAINTS = ("node.kubernetes.io/not-ready", _SILENT)
@@ -20,6 +28,8 @@ _MODELS = {
     "hami.io": "nvidia.com/gpu.product",
 }
 """The node label that names the model of a vendor's devices, as its feature discovery sets it."""
+DEVICE_VENDORS = frozenset(_MODELS)
+"""The vendors whose extended resources count accelerators."""
 _OWN = "bayplan.dev/model"
 """The label that names it where no feature discovery runs."""
 

@@ -34,13 +34,16 @@ if TYPE_CHECKING:
     from bayplan.cycle.evaluator import Trace
     from bayplan.live.leases import SchedulerLease
     from bayplan.metering.journal import Journal
+    from bayplan.simulation.faults import Faults
 
 __all__ = [
     "Duration",
     "check_readable",
     "cluster_options",
     "compared_input_options",
+    "faults_options",
     "lease_of",
+    "loaded_faults",
     "optional_input_options",
     "output_option",
     "profiles",
@@ -157,6 +160,62 @@ def output_option(function: F) -> F:
     )(function)
 
 
+class Hours(Duration):
+    """A number of hours, or a duration such as 90d; in seconds."""
+
+    name = "hours"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the time in seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        text = str(value)
+        seconds = super().convert(f"{text}h" if _is_number(text) else text, param, ctx)
+        if seconds < 1:
+            self.fail(f'expected a second or more, got "{text}"', param, ctx)
+        return seconds
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.replace(".", "", 1).isdigit()
+
+
+def faults_options(function: F) -> F:
+    """Add --faults and --mtbf."""
+    faults = click.option(
+        "--faults",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Let parts of the cluster fail by the rules of this file, and show what becomes of "
+        "all GPU hours.",
+    )
+    mtbf = click.option(
+        "--mtbf",
+        type=Hours(),
+        metavar="HOURS",
+        help="Let each node fail so many hours apart in the mean, for 4 hours each time.",
+    )
+    return faults(mtbf(function))
+
+
+def loaded_faults(path: Path | None, mtbf: float | None) -> Faults | None:
+    """Return the faults that --faults and --mtbf ask for, None without either.
+
+    :raises InputError: for both, and for a file that cannot be used.
+    """
+    if path is None and mtbf is None:
+        return None
+    from bayplan.simulation.faults import faults_by_mtbf, load_faults
+
+    if path is None:
+        return faults_by_mtbf(mtbf or 0.0)
+    if mtbf is not None:
+        raise InputError("give either --faults or --mtbf")
+    return load_faults(path)
+
+
 def check_readable(option: str, path: Path | None) -> None:
     """Check that a file which is needed later can be read.
 
@@ -214,6 +273,7 @@ def simulate(
     journal: Journal | None = None,
     begun: Look | None = None,
     node_groups: Path | None = None,
+    faults: Faults | None = None,
 ) -> tuple[Simulation, Manifests]:
     """Load profiles and manifests, and run the simulation.
 
@@ -222,11 +282,13 @@ def simulate(
     :param bars: makes bars that show how far it is.
     :param trace: the key of a pod whose hooks are printed.
     :param arrivals: a file of jobs that arrive over time.
-    :param order: the seed that shuffles which of these jobs arrives when, 0 for as they are.
+    :param order: the seed that shuffles which of these jobs arrives when, 0 for as they are; with
+        ``seed`` it says when faults happen.
     :param settled: called at each instant, when nothing is left to do at it.
     :param journal: where usage is recorded.
     :param begun: called before anything is created.
     :param node_groups: a file of the node groups that an autoscaler adds nodes to.
+    :param faults: which parts of the cluster fail.
     :raises InputError: for input that cannot be used.
     """
     # Plugins may print; keep that out of the answer on standard output.
@@ -238,6 +300,8 @@ def simulate(
             begun(simulation)
         if settled is not None:
             simulation.on_settled(answers(settled))
+        if faults is not None:
+            simulation.play_faults(faults, seed + order)
         # A snapshot shows the work of one moment, whenever it was created.
         saved = any(is_archive(Path(path)) for path in paths)
         start, later = (manifests.objects, []) if saved else split_by_arrival(manifests.objects)

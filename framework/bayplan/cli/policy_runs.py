@@ -11,6 +11,7 @@ from bayplan.simulation.comparison import IdleHistory, Run
 
 if TYPE_CHECKING:
     from bayplan.cli.progress import Bars
+    from bayplan.simulation.faults import Faults
 
 __all__ = ["DEFAULT", "Work", "policy_name", "run_policy"]
 
@@ -21,7 +22,8 @@ DEFAULT = "default profile"
 class Work:
     """What is to be placed: manifests, jobs that arrive, the time to simulate, and the seeds.
 
-    ``seed`` is for generated names; ``order`` shuffles which job arrives when, 0 does not.
+    ``seed`` is for generated names; ``order`` shuffles which job arrives when, 0 does not; both say
+    when faults happen.
     """
 
     paths: tuple[str, ...]
@@ -32,6 +34,8 @@ class Work:
     order: int = 0
     node_groups: Path | None = None
     """A file of the node groups that an autoscaler adds nodes to."""
+    faults: Faults | None = None
+    """Which parts of the cluster fail; ``order`` says when."""
     added: str | None = None
     """A file or folder of manifests beside ``paths``, for a comparison with and without it."""
 
@@ -67,5 +71,6 @@ def run_policy(
         bars=bars,
         begun=begun,
         node_groups=work.node_groups,
+        faults=work.faults,
     )
     return Run(policy_name(config, work.added), simulation, journal, idle)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from bayplan.api.gpus import named_gpus
+from bayplan.cli.goodput import print_goodput
 from bayplan.cli.queue_statistics import print_statistics
 from bayplan.explain.claims import claim_rows
 from bayplan.explain.explanation import domain_lines
@@ -78,6 +79,8 @@ def print_simulation(simulation: Simulation) -> None:
         _print_refused(console, refused)
     if simulation.autoscaler is not None:
         _print_autoscaling(console, simulation.autoscaler, simulation.cluster.now)
+    if simulation.fault_play is not None:
+        print_goodput(console, simulation.fault_play.report())
     seconds = simulation.wall_seconds
     console.print(
         f"\n{len(placements)} of {len(simulation.pods())} pods have a node; {_held_text(held)}"

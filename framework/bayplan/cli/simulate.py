@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bayplan.cli.options import compared_input_options, output_option, simulate
+from bayplan.cli.options import (
+    compared_input_options,
+    faults_options,
+    loaded_faults,
+    output_option,
+    simulate,
+)
 from bayplan.cli.progress import progress_bars
 from bayplan.cli.watching import again_and_again, check_watchable, watch_option
 from bayplan.cluster.archive import is_archive
@@ -75,6 +81,7 @@ _PENDING = 3
     metavar="FILE",
     help="Play an autoscaler that adds and removes nodes of these groups, and show what they cost.",
 )
+@faults_options
 @click.option("--trace", metavar="NS/POD", help="Print each hook that runs for one pod.")
 @watch_option("Simulate again whenever the files change.")
 def command(watch: bool, **given: Any) -> None:
@@ -89,7 +96,8 @@ def command(watch: bool, **given: Any) -> None:
     check_watchable(given["paths"])
     if given["fail_on_pending"]:
         raise InputError("ends with a status: leave out --watch", "--fail-on-pending")
-    single = (given[name] for name in ("plugins_dir", "arrivals", "price_file", "node_groups"))
+    names = ("plugins_dir", "arrivals", "price_file", "node_groups", "faults")
+    single = (given[name] for name in names)
     more = [*given["configs"], *given["compared"], *single]
     files = [*map(Path, given["paths"]), *(path for path in more if path is not None)]
     again_and_again(lambda: _simulate(**given), files)
@@ -108,10 +116,13 @@ def _simulate(
     arrivals: Path | None,
     price_file: Path | None,
     node_groups: Path | None,
+    faults: Path | None,
+    mtbf: float | None,
     trace: str | None,
 ) -> None:
     from bayplan.cli import render
 
+    played = loaded_faults(faults, mtbf)
     policies, added = _policies(configs, compared)
     if len(policies) + len(added) > 1:
         from bayplan.cli.policy_runs import Work
@@ -120,7 +131,9 @@ def _simulate(
             raise InputError("is about one run: give one --config", "--trace")
         if report is not None and str(report) == "-":
             raise InputError("prints a table, too: give a file", "--report -")
-        work = Work(paths, plugins_dir, until, seed, arrivals, node_groups=node_groups)
+        work = Work(
+            paths, plugins_dir, until, seed, arrivals, node_groups=node_groups, faults=played
+        )
         runs = [(config, work) for config in policies]
         runs += [(policies[0], replace(work, added=path)) for path in added]
         _compare(runs, price_file, output, report, fail_on_pending)
@@ -143,6 +156,7 @@ def _simulate(
             journal=None if costs is None else costs.journal,
             begun=recording,
             node_groups=node_groups,
+            faults=played,
         )
     if trace is not None:
         _check_traced(simulation, trace)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bayplan.cli.options import Duration, output_option
+from bayplan.cli.options import Duration, faults_options, loaded_faults, output_option
 from bayplan.cli.progress import progress_bars
 from bayplan.errors import BayplanError, InputError
 
@@ -60,8 +60,8 @@ class SweepRun:
     "seeds",
     type=click.IntRange(min=0),
     multiple=True,
-    help="The seed that shuffles which job of a trace arrives when; 0 leaves them as they are. "
-    "Repeatable.",
+    help="The seed that shuffles which job of a trace arrives when, 0 leaves them as they are; and "
+    "by which faults happen. Repeatable.",
 )
 @click.option(
     "--plugins-dir",
@@ -80,6 +80,7 @@ class SweepRun:
     metavar="FILE",
     help="A price list: show what tenants would pay.",
 )
+@faults_options
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
@@ -100,6 +101,8 @@ def command(
     plugins_dir: Path | None,
     until: float | None,
     prices: Path | None,
+    faults: Path | None,
+    mtbf: float | None,
     processes: int | None,
     dask: str | None,
     output: str,
@@ -115,10 +118,12 @@ def command(
 
     if "-" in paths:
         raise InputError("is read once: give a file", "-f -")
-    if any(seeds) and not arrivals:
-        raise InputError("shuffles the jobs of --arrivals, and there are none", "--seed")
+    played = loaded_faults(faults, mtbf)
+    if any(seeds) and not arrivals and played is None:
+        message = "shuffles the jobs of --arrivals, and changes when faults happen: there are none"
+        raise InputError(message, "--seed")
     runs = [
-        SweepRun(config, Work(paths, plugins_dir, until, 0, trace, seed), prices)
+        SweepRun(config, Work(paths, plugins_dir, until, 0, trace, seed, faults=played), prices)
         for config in configs or (None,)
         for trace in arrivals or (None,)
         for seed in seeds or (0,)

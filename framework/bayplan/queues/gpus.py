@@ -15,6 +15,7 @@ from functools import lru_cache
 from bayplan.api import Node, Pod
 from bayplan.api.gpu_shares import WHOLE
 from bayplan.api.gpus import GPU_RESOURCES
+from bayplan.api.node_state import DEVICE_VENDORS
 from bayplan.dialects import nvidia
 from bayplan.dialects.hami.assignments import Assigned, read_assignments
 from bayplan.dialects.hami.requests import RequestRules, admitted, container_request
@@ -42,6 +43,7 @@ __all__ = [
     "gpus_held",
     "gpus_offered",
     "gpus_used",
+    "is_accelerator",
     "is_gpu_count",
     "part_of_gpu",
 ]
@@ -57,6 +59,14 @@ _MOST_REGISTERS = 1024
 def is_gpu_count(resource: str) -> bool:
     """Tell whether a resource counts GPUs, so that its amounts are in thousandths of one."""
     return resource in GPU_COUNTS
+
+
+def is_accelerator(resource: str) -> bool:
+    """Tell whether a resource counts accelerators: by its vendor, or as the driver of devices."""
+    vendor, _, kind = resource.partition("/")
+    if not kind:
+        return vendor.startswith("gpu.")
+    return is_gpu_count(resource) or (vendor in DEVICE_VENDORS and not asks_of_each_gpu(resource))
 
 
 def asks_of_each_gpu(resource: str) -> bool:

@@ -3,7 +3,7 @@
 A unit is *active* (tried in the order of its queue), *preempting* (it did not fit, and plugins may
 evict pods for it once no active unit is left), *parked* (it is no easier to place than one that was
 refused), in *backoff* (tried when its delay is over), *unschedulable* (until an event that can
-help one of the plugins that refused it, or at most ``FLUSH_AFTER`` seconds), *gated*
+help one of the plugins that refused it, or at most ``flush_after`` seconds), *gated*
 (``pre_enqueue`` refused all of its pods) or *in flight* (in its cycle, at Permit or being bound).
 The delay doubles with each attempt. :mod:`.tenant_order` decides which of the active, preempting
 and parked units is tried.
@@ -35,6 +35,8 @@ class UnitQueue:
     :param unit_of: returns the key of the unit that a pod belongs to.
     :param initial_backoff: the delay after the first attempt.
     :param max_backoff: the longest delay.
+
+    ``flush_after`` is for how many seconds a unit is unschedulable without an event.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class UnitQueue:
         self._unit_key = unit_of
         self._initial_backoff = initial_backoff
         self._max_backoff = max_backoff
+        self.flush_after = FLUSH_AFTER
         self._units: dict[str, QueuedUnit] = {}
         self._unit_of: dict[str, str] = {}
         self._moved = False
@@ -285,7 +288,7 @@ class UnitQueue:
         waits = self._rules.waits_for_victims(unit)
         place = self._waiting if waits else self._unschedulable
         place.setdefault(unit.refused_by, {})[unit.key] = unit
-        heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
+        heapq.heappush(self._timed, (now + self.flush_after, unit.ticket, unit.key))
         self._after_try(unit)
 
     def not_placed(
@@ -321,7 +324,7 @@ class UnitQueue:
             self._move(unit, Place.GATED)
             return
         self._park(unit)
-        heapq.heappush(self._timed, (now + FLUSH_AFTER, unit.ticket, unit.key))
+        heapq.heappush(self._timed, (now + self.flush_after, unit.ticket, unit.key))
         self._after_try(unit)
         if self._order.has_untried(unit):
             # The cluster changed between two of its actions, so that one is worth a try again.

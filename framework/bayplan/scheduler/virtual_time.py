@@ -45,10 +45,14 @@ class VirtualTime:
 
         :param idle: whether to also do what nothing waits for, such as resyncs of controllers.
         """
+        self.advance_while(to, lambda: idle)
+
+    def advance_while(self, to: float, busy: Callable[[], bool]) -> None:
+        """Advance, and do what nothing waits for, such as faults, as long as somebody is busy."""
         self.settle()
         clock = self._cluster.clock
         while True:
-            times = (clock.next_time(idle), self._scheduler.next_time())
+            times = (clock.next_time(busy()), self._scheduler.next_time())
             due = min((at for at in times if at is not None and at <= to), default=None)
             if due is None:
                 return

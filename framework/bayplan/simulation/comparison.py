@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bayplan.billing.earnings import Earnings
     from bayplan.billing.prices import PriceList
     from bayplan.metering.journal import Journal
+    from bayplan.simulation.goodput import GoodputReport
 
 __all__ = ["Comparison", "Difference", "IdleHistory", "JobChange", "Outcome", "Run", "compare"]
 
@@ -99,6 +100,7 @@ class Outcome:
         milli-CPU).
     :param lost: what evicted pods had held, likewise.
     :param notes: what people have to know of the run: which pods no profile schedules.
+    :param goodput: what became of all GPU hours, None where nothing fails.
     :param nodes: what an autoscaler bought and what that cost, as ``Autoscaler.as_json`` has it.
     """
 
@@ -113,6 +115,7 @@ class Outcome:
     lost: Mapping[str, float]
     notes: Sequence[str] = ()
     nodes: Mapping[str, Any] | None = None
+    goodput: GoodputReport | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object; money is a decimal in text, times are seconds."""
@@ -129,6 +132,7 @@ class Outcome:
             "lost": {name: round(one, 3) for name, one in self.lost.items()},
             "notes": list(self.notes),
             **({} if self.nodes is None else {"autoscaling": dict(self.nodes)}),
+            **({} if self.goodput is None else {"goodput": self.goodput.as_json()}),
         }
 
 
@@ -263,6 +267,7 @@ def _outcome(
         dict(sorted(lost.items())),
         tuple(simulation.foreign_pods()),
         simulation.autoscaler.as_json() if simulation.autoscaler is not None else None,
+        simulation.fault_play.report() if simulation.fault_play is not None else None,
     )
 
 

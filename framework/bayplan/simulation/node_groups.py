@@ -7,10 +7,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pydantic
 from msgspec.structs import replace
 from pydantic import BeforeValidator, Field
-from pydantic.alias_generators import to_camel
 
 from bayplan.api import Node
 from bayplan.api.objects import KINDS, DecodeError, decode_object
@@ -18,53 +16,36 @@ from bayplan.billing.pricelist_file import exact
 from bayplan.billing.prices import single_document
 from bayplan.errors import InputError
 from bayplan.inputs.documents import Document
-from bayplan.inputs.durations import parse_duration
 from bayplan.inputs.validated import validated
+from bayplan.simulation.fields import FileFields, Seconds
 from bayplan.topology.network.tree import HOSTNAME
 
 __all__ = ["NodeGroup", "NodeGroups", "load_node_groups"]
 
 _MOST_NODES = 100_000
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, str):
-        return parse_duration(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError('expected a duration such as "3m"')
-    return float(value)
-
-
-_Duration = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=366 * 86_400)]
 _Price = Annotated[Decimal, BeforeValidator(exact), Field(ge=0, le=1_000_000)]
 
 
-class _Fields(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(
-        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
-    )
-
-
-class _GroupFields(_Fields):
+class _GroupFields(FileFields):
     """A group: its bounds, how long a node takes to be ready, what it costs, and its nodes."""
 
     name: str = Field(min_length=1, max_length=200, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
     min: int = Field(default=0, ge=0, le=_MOST_NODES, strict=True)
     max: int = Field(ge=0, le=_MOST_NODES, strict=True)
-    startup: _Duration = 180.0
+    startup: Seconds = 180.0
     price_per_hour: _Price = Decimal(0)
     template: dict[str, Any]
 
 
-class _FileFields(_Fields):
+class _FileFields(FileFields):
     """The file: the groups, and how the autoscaler behaves."""
 
     api_version: Literal["bayplan.dev/v1alpha1"]
     kind: Literal["NodeGroups"]
     node_groups: tuple[_GroupFields, ...] = Field(min_length=1)
-    scan_interval: _Duration = 10.0
-    scale_down_after: _Duration = 600.0
-    booking: _Duration = 600.0
+    scan_interval: Seconds = 10.0
+    scale_down_after: Seconds = 600.0
+    booking: Seconds = 600.0
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from bayplan.metering.journal import Journal
     from bayplan.metering.meter import Meter
     from bayplan.simulation.autoscaler import Autoscaler
+    from bayplan.simulation.fault_play import FaultPlay
+    from bayplan.simulation.faults import Faults
     from bayplan.simulation.node_groups import NodeGroups
 
 __all__ = ["Progress", "Simulation", "TimelineEntry", "resource_use"]
@@ -56,6 +58,8 @@ _RUNTIME_ANNOTATIONS = (
     "scheduling.koordinator.sh/device-allocated",
     "scheduling.koordinator.sh/gpu-minors",
 )
+_LONGEST_WITH_FAULTS = 30 * 86_400.0
+"""Virtual seconds after which a simulation of faults ends by itself, while jobs still run."""
 _DEFAULT_HORIZON = 600.0
 """Virtual seconds after which a simulation ends by itself; long enough for every backoff."""
 
@@ -90,6 +94,8 @@ class Simulation:
 
     autoscaler: Autoscaler | None = None
     """What adds and removes nodes; None where nothing does."""
+    fault_play: FaultPlay | None = None
+    """What lets parts of the cluster fail; None where nothing does."""
 
     def __init__(
         self,
@@ -117,7 +123,7 @@ class Simulation:
         self._last_arrival = 0.0
         self._ended_at = 0.0
         self._meter = self._metered(journal) if journal is not None else None
-        start_controllers(self.cluster)
+        self._kubelet = start_controllers(self.cluster)
 
     def _metered(self, journal: Journal) -> Meter:
         # The database takes longer to import than a small simulation.
@@ -237,6 +243,17 @@ class Simulation:
         autoscaler.begin()
         self.on_settled(lambda _: autoscaler.look())
 
+    def play_faults(self, faults: Faults, seed: int) -> None:
+        """Let parts of the cluster fail from now on; call it before anything is created.
+
+        :param seed: what the times of faults follow from.
+        """
+        from bayplan.simulation.fault_play import FaultPlay
+
+        play = FaultPlay(self.cluster, self.scheduler, self._kubelet, faults, seed)
+        self.fault_play = play
+        self.on_settled(lambda _: play.look())
+
     def would_help(self, groups: NodeGroups, pods: Set[str]) -> list[str]:
         """Return which nodes of groups would help some pods, by their keys, at the end."""
         from bayplan.simulation.autoscaler import Autoscaler
@@ -256,6 +273,10 @@ class Simulation:
         started = time.perf_counter()
         report = partial(self._report, progress, count()) if progress is not None else None
         time_ = VirtualTime(self.cluster, self.scheduler, report, self._look)
+        if self.fault_play is not None:
+            self._run_with_faults(time_, self.fault_play)
+            self.wall_seconds += time.perf_counter() - started
+            return
         time_.advance(self._horizon() if self._until is None else self._until, idle=False)
         while self._until is None and self._last_arrival and self.cluster.clock.next_time(False):
             time_.advance(self._horizon(), idle=False)
@@ -264,6 +285,16 @@ class Simulation:
             self.cluster.clock.advance(self._until)
         self._end_at(self._until or 0.0)
         self.wall_seconds += time.perf_counter() - started
+
+    def _run_with_faults(self, time_: VirtualTime, play: FaultPlay) -> None:
+        """Run until all jobs have ended: nothing is due for one that runs on without end."""
+        self.observe()
+        play.check()
+        until = _LONGEST_WITH_FAULTS if self._until is None else self._until
+        time_.advance_while(until, lambda: play.is_busy or self._somebody_waits())
+        if self._until is not None or play.is_busy or self._somebody_waits():
+            self.cluster.clock.advance(until)
+        self._end_at(self._until or 0.0)
 
     def _somebody_waits(self) -> bool:
         prepared = self.scheduler.backlog()["being prepared"]
@@ -415,6 +446,7 @@ class Simulation:
             ],
             **_queue_figures(self.queue_statistics()),
             **({"autoscaling": self.autoscaler.as_json()} if self.autoscaler is not None else {}),
+            **({"goodput": self.fault_play.report().as_json()} if self.fault_play else {}),
             "stats": {
                 "pods": len(self.pods()),
                 "bound": len(placements),

@@ -88,7 +88,7 @@ class Recovery(Plugin[RecoveryArgs]):
         rules = HealthRules(frozenset(args.fatal_conditions), args.distrust)
         self._watch = NodeWatch(handle, rules)
         self._gangs = BrokenGangs(handle)
-        self._spares = Spares(handle, args.spares)
+        self._spares = Spares(handle, args.spares, self._watch.look)
         self._seen: Callable[[Mapping[str, NodeHealth], int, Iterable[str]], None] | None = None
 
     def declare_metrics(self) -> None:

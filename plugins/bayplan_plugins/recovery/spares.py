@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -12,12 +13,16 @@ from pydantic import Field, field_validator
 from bayplan import Args, Handle, PodInfo
 from bayplan.naming import natural_key
 from bayplan.plugin.hookspecs import BoolColumn
+from bayplan.snapshot.kept_nodes import KeptNodes
 from bayplan.snapshot.networks import Networks
+from bayplan.snapshot.row_changes import Rows
 from bayplan.topology.network.tree import TopologyError
+from bayplan_plugins.shared.stale_nodes import StaleNodes
 
 __all__ = ["SpareRule", "Spares"]
 
 _MOST_NODES = 100_000
+_NO_ROWS: Rows = np.empty(0, dtype=np.intp)
 _log = logging.getLogger("bayplan.plugins")
 
 
@@ -52,44 +57,117 @@ class SpareRule(Args):
         return math.ceil(nodes * int(self.nodes.removesuffix("%")) / 100)
 
 
-class Spares:
-    """Which nodes are spares now: of those that no firm pod uses, the last ones by name."""
+@dataclass
+class _Domain:
+    """A domain of a rule: its rows in the order of their names, how many are spares, and which."""
 
-    def __init__(self, handle: Handle, rules: Sequence[SpareRule]) -> None:
+    name: str
+    rows: Rows
+    count: int
+    spares: Rows
+
+
+class _Kept:
+    """The spares of one rule, kept up to date as pods come and go."""
+
+    def __init__(
+        self, rule: SpareRule, domains: Sequence[tuple[str, list[int]]], nodes: int
+    ) -> None:
+        self.rule = rule
+        self.domains = [
+            _Domain(name, np.array(rows, dtype=np.intp), rule.count(len(rows)), _NO_ROWS)
+            for name, rows in domains
+        ]
+        self._domain_of = np.full(nodes, -1, dtype=np.intp)
+        for number, one in enumerate(self.domains):
+            self._domain_of[one.rows] = number
+        self._taken = np.zeros(nodes, dtype=bool)
+        """Where a node is no spare: a firm pod uses it, or nobody could."""
+        self._stale = set(range(len(self.domains)))
+
+    def read(self, rows: Iterable[int], is_taken: Callable[[int, SpareRule], bool]) -> bool:
+        """Read nodes again; tell whether that may have changed which are spares."""
+        for row in rows:
+            domain = int(self._domain_of[row])
+            taken = domain >= 0 and is_taken(row, self.rule)
+            if taken != self._taken[row]:
+                self._taken[row] = taken
+                self._stale.add(domain)
+        for number in self._stale:
+            one = self.domains[number]
+            free = one.rows[~self._taken[one.rows]]
+            one.spares = free[max(0, len(free) - one.count) :]
+        found, self._stale = bool(self._stale), set()
+        return found
+
+
+class Spares:
+    """Which nodes are spares now: of those that no firm pod uses, the last ones by name.
+
+    :param unwell: returns the nodes that are not well; they are of no use to anybody.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        rules: Sequence[SpareRule],
+        unwell: Callable[[], Mapping[str, object]],
+    ) -> None:
         self._handle = handle
         self._rules = rules
+        self._unwell = unwell
         self._networks = Networks.of(handle.snapshot)
-        self._domains: list[tuple[object, list[tuple[str, list[int]]]]] = [(None, [])] * len(rules)
-        self._read: tuple[object, dict[int, str]] = (None, {})
+        self._stale = StaleNodes(handle.snapshot)
+        self._layout: object = None
+        self._kept: list[_Kept] = []
+        self._unwell_before: frozenset[str] = frozenset()
+        self._now: dict[int, str] = {}
+        self._mask: BoolColumn = np.zeros(0, dtype=bool)
         self._warned: set[str] = set()
+        if rules:
+            KeptNodes.of(handle.snapshot).sources.append(self.idle)
 
-    def now(self) -> dict[int, str]:
+    def now(self) -> Mapping[int, str]:
         """Return the rows of the spares, with the name of the domain that each is for."""
-        table = self._handle.snapshot.nodes
-        at = table.epoch, table.node_version, table.position
-        if self._read[0] != at:
-            found: dict[int, str] = {}
-            for number, rule in enumerate(self._rules):
-                for name, rows in self._domains_of(number, rule):
-                    free = [row for row in rows if not self._is_firm(row, rule)]
-                    kept = rule.count(len(rows))
-                    found |= dict.fromkeys(free[max(0, len(free) - kept) :], name)
-            self._read = at, found
-        return self._read[1]
+        if self._rules:
+            self._look()
+        return self._now
 
-    def _domains_of(self, number: int, rule: SpareRule) -> list[tuple[str, list[int]]]:
+    def _look(self) -> None:
+        table = self._handle.snapshot.nodes
+        unwell = frozenset(self._unwell())
+        layout = table.epoch, table.node_version
+        if layout == self._layout and self._stale.up_to_date and unwell == self._unwell_before:
+            return
+        names = set(self._stale.take().names) | (unwell ^ self._unwell_before)
+        self._unwell_before = unwell
+        rows = [table.row_of[name] for name in names if name in table.row_of]
+        if layout != self._layout:
+            self._layout = layout
+            self._kept = [_Kept(r, self._domains_of(r), len(table)) for r in self._rules]
+            rows = list(range(len(table)))
+        changed = [kept.read(rows, self._is_taken) for kept in self._kept]
+        if any(changed):
+            spares = [one for kept in self._kept for one in kept.domains]
+            self._now = {row: one.name for one in spares for row in one.spares.tolist()}
+            self._mask = np.zeros(len(table), dtype=bool)
+            self._mask[list(self._now)] = True
+
+    def idle(self) -> dict[str, str]:
+        """Return the spares by name, each with the domain that it is for."""
+        names = self._handle.snapshot.nodes.names
+        return {names[row]: domain for row, domain in self.now().items()}
+
+    def _domains_of(self, rule: SpareRule) -> list[tuple[str, list[int]]]:
         """Return the domains of a rule, each with its rows in the order of their names."""
         table = self._handle.snapshot.nodes
-        at = table.epoch, table.node_version, table.label_version
-        if self._domains[number][0] != at:
-            having = np.flatnonzero(table.allocatable(rule.resource) > 0).tolist()
-            own = {row: table.names[row] for row in having}
-            found = []
-            for name, rows in self._layer(rule, having):
-                inside = [row for row in rows if row in own]
-                found.append((name, sorted(inside, key=lambda row: natural_key(own[row]))))
-            self._domains[number] = at, found
-        return self._domains[number][1]
+        having = np.flatnonzero(table.allocatable(rule.resource) > 0).tolist()
+        own = {row: table.names[row] for row in having}
+        found = []
+        for name, rows in self._layer(rule, having):
+            inside = [row for row in rows if row in own]
+            found.append((name, sorted(inside, key=lambda row: natural_key(own[row]))))
+        return found
 
     def _layer(self, rule: SpareRule, everywhere: list[int]) -> list[tuple[str, list[int]]]:
         if not rule.layer:
@@ -105,21 +183,21 @@ class Spares:
         domains = tree.layers.get(tree.find_layer(rule.layer) or "", [])
         return [(one.label, one.rows.tolist()) for one in domains]
 
-    def _is_firm(self, row: int, rule: SpareRule) -> bool:
-        """Tell whether a pod that is not preemptible uses a node's resource."""
-        pods = self._handle.snapshot.nodes.pods[row].values()
+    def _is_taken(self, row: int, rule: SpareRule) -> bool:
+        """Tell whether a node is no spare: a firm pod uses its resource, or nobody could."""
+        table = self._handle.snapshot.nodes
+        if table.nodes[row].spec.unschedulable or table.names[row] in self._unwell_before:
+            return True
         return any(
-            rule.resource in pod.requests and pod.priority >= rule.preemptible_below for pod in pods
+            rule.resource in pod.requests and pod.priority >= rule.preemptible_below
+            for pod in table.pods[row].values()
         )
 
     def kept_from(self, pod: PodInfo) -> BoolColumn | None:
         """Return which nodes are kept from a pod, as a mask of all; None for none."""
-        rows = self.now()
-        if not rows or self.may_use(pod):
+        if not self.now() or self.may_use(pod):
             return None
-        mask = np.zeros(len(self._handle.snapshot.nodes), dtype=bool)
-        mask[list(rows)] = True
-        return mask
+        return self._mask
 
     def may_use(self, pod: PodInfo) -> bool:
         """Tell whether a pod is preemptible for every rule, or of a gang that ran before."""

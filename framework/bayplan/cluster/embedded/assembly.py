@@ -64,10 +64,10 @@ _FIRST: tuple[type, ...] = (
 _PLACES = {type_: place for place, type_ in enumerate(_FIRST)}
 
 
-def start_controllers(cluster: MemoryCluster) -> None:
-    """Start the kubelet and the controllers of a cluster."""
+def start_controllers(cluster: MemoryCluster) -> VirtualKubelet:
+    """Start the kubelet and the controllers of a cluster; return the kubelet."""
     VirtualDevicePlugins(cluster)
-    VirtualKubelet(cluster)
+    kubelet = VirtualKubelet(cluster)
     GpuReservations(cluster)
     RemoteWorkers(cluster)
     WorkloadControllers(cluster)
@@ -81,6 +81,7 @@ def start_controllers(cluster: MemoryCluster) -> None:
     PodFinalizers(cluster)
     PodGarbageCollector(cluster)
     WorkloadGarbage(cluster)
+    return kubelet
 
 
 def place_of(type_: type) -> int:

@@ -45,6 +45,8 @@ class VirtualKubelet:
         self._admission = KubeletAdmission()
         self._failed: set[str] = set()
         self._delayed: dict[str, dict[tuple[str, str], None]] = {}
+        self.ends_pods = True
+        """Whether pods end after their stated durations; else somebody calls :meth:`finish`."""
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
@@ -107,7 +109,7 @@ class VirtualKubelet:
             if pod is None or pod.metadata.uid != uid or gone or pod.metadata.deletion_timestamp:
                 continue
             if pod.status.phase == "Running":
-                self._finish(key, uid)
+                self.finish(key, uid)
             elif self._admit(key):
                 self._start(key)
 
@@ -170,8 +172,9 @@ class VirtualKubelet:
                 self._cluster.report(pod, InputError(text, f"Pod {key}"))
                 return
             uid = pod.metadata.uid
-            idle = self._is_replacement(pod)
-            self._cluster.clock.call_later(seconds, lambda: self._finish(key, uid), idle)
+            if self.ends_pods:
+                idle = self._is_replacement(pod)
+                self._cluster.clock.call_later(seconds, lambda: self.finish(key, uid), idle)
 
     def _is_replacement(self, pod: Pod) -> bool:
         """Tell whether a service made a pod later: it is replaced without end, so nobody waits."""
@@ -216,7 +219,8 @@ class VirtualKubelet:
                 return f'persistentvolumeclaim "{used.name}" was not created for this pod'
         return ""
 
-    def _finish(self, key: str, uid: str) -> None:
+    def finish(self, key: str, uid: str) -> None:
+        """Let a pod succeed; on a node whose kubelet is silent, once it is back."""
         pod = self._cluster.get(Pod, key)
         if pod is None or pod.metadata.uid != uid or pod.metadata.deletion_timestamp is not None:
             return

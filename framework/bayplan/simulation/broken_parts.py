@@ -1,0 +1,204 @@
+"""How parts of a simulated cluster fail, as its objects tell it, and how they are repaired."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from msgspec.structs import replace
+
+from bayplan.api import Node, Pod, ResourceClaim, ResourceSlice
+from bayplan.api.dra import DeviceTaint
+from bayplan.api.gpus import GPU_RESOURCES, named_gpus
+from bayplan.api.node import NodeCondition
+from bayplan.api.quantity import Quantity
+from bayplan.api.resources import amount_of, pod_requests
+from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.queues.gpus import is_accelerator
+from bayplan.snapshot import Snapshot
+
+__all__ = ["BrokenParts", "Repair"]
+
+_TAINT = "bayplan.dev/failed"
+Repair = Callable[[], None]
+
+
+@dataclass
+class BrokenParts:
+    """Breaks and repairs what is on an embedded cluster.
+
+    Each method returns what repairs it, None for what is not there any more.
+
+    :param hit: called with the uid of each pod that a fault ends.
+    """
+
+    cluster: MemoryCluster
+    snapshot: Snapshot
+    hit: Callable[[str], None]
+    _silenced: Counter[str] = field(default_factory=Counter)
+    _cordoned: Counter[str] = field(default_factory=Counter)
+
+    def gpus(self, nodes: Iterable[Node]) -> list[str]:
+        """Return the GPUs of nodes, as ``NODE/INDEX``, or ``NODE/DEVICE`` for those of claims."""
+        devices: dict[str, list[str]] = defaultdict(list)
+        for one in self.cluster.list(ResourceSlice):
+            if is_accelerator(one.spec.driver):
+                devices[one.spec.node_name] += (device.name for device in one.spec.devices)
+        found = []
+        for node in nodes:
+            name, resource = node.metadata.name, _counted(node)
+            counted = range(_offered(node, resource)) if resource is not None else ()
+            found += [f"{name}/{gpu}" for gpu in (*counted, *devices[name])]
+        return found
+
+    # Nodes and their network cards ---------------------------------------------------------------
+
+    def silence(self, name: str) -> Repair | None:
+        """Let a node's kubelet fall silent."""
+        if self.cluster.get(Node, name) is None:
+            return None
+        self._silenced[name] += 1
+        self._set_ready(name)
+        return partial(self._answer, name)
+
+    def _answer(self, name: str) -> None:
+        self._silenced[name] -= 1
+        self._set_ready(name)
+
+    def _set_ready(self, name: str) -> None:
+        node = self.cluster.get(Node, name)
+        if node is None:
+            return
+        silent = self._silenced[name] > 0
+        others = tuple(one for one in node.status.conditions if one.type != "Ready")
+        ready = NodeCondition("Ready", "Unknown" if silent else "True")
+        self.cluster.update(replace(node, status=replace(node.status, conditions=(*others, ready))))
+
+    def cut_off(self, name: str) -> Repair | None:
+        """Let the network card of a node fail: its monitor cordons it, and pods of gangs fail."""
+        node = self.cluster.get(Node, name)
+        if node is None:
+            return None
+        if node.spec.unschedulable and not self._cordoned[name]:
+            # Somebody else has cordoned it, and will uncordon it.
+            return lambda: None
+        self._cordoned[name] += 1
+        self._set_cordoned(name)
+        for pod in self._pods_on(name):
+            info = self.snapshot.living.get(pod.key)
+            if info is not None and info.gang is not None:
+                self._end(pod, "the network card of its node failed")
+        return partial(self._connect, name)
+
+    def _connect(self, name: str) -> None:
+        self._cordoned[name] -= 1
+        self._set_cordoned(name)
+
+    def _set_cordoned(self, name: str) -> None:
+        node = self.cluster.get(Node, name)
+        if node is not None:
+            spec = replace(node.spec, unschedulable=self._cordoned[name] > 0)
+            self.cluster.update(replace(node, spec=spec))
+
+    # GPUs ----------------------------------------------------------------------------------------
+
+    def lose_gpu(self, node: str, gpu: str) -> Repair | None:
+        """Let a GPU fail, by its index or the name of its device."""
+        return self._lose_counted(node, int(gpu)) if gpu.isdigit() else self._taint(node, gpu)
+
+    def _lose_counted(self, name: str, index: int) -> Repair | None:
+        """Let a GPU fail that a device plugin counts: it offers one less, and its pod fails."""
+        node = self.cluster.get(Node, name)
+        resource = _counted(node) if node is not None else None
+        if node is None or resource is None or not _offered(node, resource):
+            return None
+        user = self._user_of(name, resource, index)
+        self._offer(name, resource, -1)
+        if user is not None:
+            self._end(user, "a GPU of its node failed")
+        return partial(self._offer, name, resource, 1)
+
+    def _offer(self, name: str, resource: str, more: int) -> None:
+        node = self.cluster.get(Node, name)
+        if node is None:
+            return
+        offered = node.status.allocatable or node.status.capacity
+        amount = Quantity(str(_offered(node, resource) + more))
+        status = replace(node.status, allocatable={**offered, resource: amount})
+        self.cluster.update(replace(node, status=status))
+
+    def _user_of(self, node: str, resource: str, index: int) -> Pod | None:
+        """Return the pod that uses a GPU; pods that do not say which they use follow each other."""
+        taken = 0
+        for pod in self._pods_on(node):
+            count = pod_requests(pod.spec).effective.get(resource, 0)
+            own = named_gpus(pod.metadata.annotations) or range(taken, taken + count)
+            if count and index in own:
+                return pod
+            taken += count
+        return None
+
+    def _taint(self, node: str, device: str) -> Repair | None:
+        """Let a device fail: its driver taints it, so that those that use it are evicted."""
+        slices = self.cluster.list(ResourceSlice)
+        found = next((one for one in slices if _is_of(one, node) and _has(one, device)), None)
+        if found is None:
+            return None
+        key = found.metadata.name
+        for claim in self.cluster.list(ResourceClaim):
+            allocation = claim.status.allocation
+            used = allocation.devices.results if allocation is not None else ()
+            own = (found.spec.driver, found.spec.pool.name, device)
+            if any((one.driver, one.pool, one.device) == own for one in used):
+                for consumer in claim.status.reserved_for:
+                    self.hit(consumer.uid)
+        self._set_tainted(key, device, True)
+        return partial(self._set_tainted, key, device, False)
+
+    def _set_tainted(self, key: str, name: str, failed: bool) -> None:
+        found = self.cluster.get(ResourceSlice, key)
+        if found is None:
+            return
+        devices = []
+        for device in found.spec.devices:
+            if device.name == name:
+                taints = tuple(one for one in device.taints if one.key != _TAINT)
+                if failed:
+                    taints += (DeviceTaint(_TAINT, "NoExecute", "true"),)
+                device = replace(device, taints=taints)
+            devices.append(device)
+        self.cluster.update(replace(found, spec=replace(found.spec, devices=tuple(devices))))
+
+    def _pods_on(self, node: str) -> list[Pod]:
+        """Return the pods that run on a node."""
+        return [
+            pod
+            for pod in self.cluster.list(Pod)
+            if pod.spec.node_name == node and pod.status.phase == "Running"
+        ]
+
+    def _end(self, pod: Pod, why: str) -> None:
+        self.hit(pod.metadata.uid)
+        status = replace(pod.status, phase="Failed", reason="Error", message=why)
+        self.cluster.update(replace(pod, status=status))
+
+
+def _counted(node: Node) -> str | None:
+    """Return the resource by which a node's device plugin counts GPUs, None without one."""
+    return next((one for one in GPU_RESOURCES if _offered(node, one)), None)
+
+
+def _offered(node: Node, resource: str) -> int:
+    offered = node.status.allocatable or node.status.capacity
+    quantity = offered.get(resource)
+    return amount_of(resource, quantity) if quantity is not None else 0
+
+
+def _is_of(slice_: ResourceSlice, node: str) -> bool:
+    return slice_.spec.node_name == node and is_accelerator(slice_.spec.driver)
+
+
+def _has(slice_: ResourceSlice, device: str) -> bool:
+    return any(one.name == device for one in slice_.spec.devices)
