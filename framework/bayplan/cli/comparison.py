@@ -10,11 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from bayplan.billing.earnings import Earnings
+from bayplan.cli.goodput import HOURS
 from bayplan.cli.render import stdout
 from bayplan.inputs.durations import duration_text
 from bayplan.naming import counted, listed, short_key
 from bayplan.queues.amounts import amount_text
 from bayplan.simulation.comparison import Comparison, Difference, JobChange, Outcome
+from bayplan.simulation.goodput import GoodputReport
 
 __all__ = ["print_comparison"]
 
@@ -33,6 +35,7 @@ def print_comparison(found: Comparison) -> None:
         table.add_column(escape(one.policy), justify="right")
     _add_costs(table, [one.earnings for one in outcomes if one.earnings is not None])
     _add_nodes(table, [one.nodes for one in outcomes if one.nodes is not None])
+    _add_goodput(table, [one.goodput for one in outcomes if one.goodput is not None])
     resources = sorted({name for one in outcomes for name in one.utilisation})
     for name in resources:
         parts = [one.utilisation.get(name, 0.0) for one in outcomes]
@@ -72,6 +75,24 @@ def _add_nodes(table: Table, found: Sequence[Mapping[str, Any]]) -> None:
     table.add_row("nodes bought", *(str(sum(g["bought"] for g in of)) for of in groups))
     table.add_row("node hours", *(f"{sum(g['nodeHours'] for g in of):.2f}" for of in groups))
     table.add_row("cost of nodes", *(one["cost"] for one in found))
+
+
+def _add_goodput(table: Table, found: Sequence[GoodputReport]) -> None:
+    """Add what became of all hours while parts of the cluster failed, and how long jobs stood."""
+    if not found:
+        return
+    table.add_row("goodput", *(f"{one.goodput:.2%}" for one in found))
+    for name in HOURS:
+        if name != "useful" and any(one.part(name) for one in found):
+            table.add_row(f"  {name}", *(f"{one.part(name):.2%}" for one in found))
+    stood = [one.by_faults for one in found]
+    table.add_row("interrupted by faults", *(str(one.count) for one in stood))
+    table.add_row("recovery p50", *(_time(one.median) for one in stood))
+    table.add_row("recovery p95", *(_time(one.p95) for one in stood))
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else duration_text(seconds)
 
 
 def _add_amounts(

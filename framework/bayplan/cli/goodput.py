@@ -36,8 +36,8 @@ def print_goodput(console: Console, found: GoodputReport) -> None:
     table.add_column(justify="right")
     table.add_column(style="dim")
     for name, hours in found.parts().items():
-        part = hours / found.total if found.total else 0.0
-        table.add_row(f"  {name}", f"{hours:,.1f} {found.unit} h", f"{part:.2%}", HOURS[name])
+        part = f"{found.part(name):.2%}"
+        table.add_row(f"  {name}", f"{hours:,.1f} {found.unit} h", part, HOURS[name])
     console.print(table)
     for cause, recoveries in (("faults", found.by_faults), ("evictions", found.by_evictions)):
         if recoveries.count:

@@ -18,6 +18,7 @@ from bayplan.simulation.comparison import Outcome
 
 __all__ = ["SweepResult", "print_sweep"]
 
+_GOODPUT = ("goodput", "lost", "waiting", "spare", "interrupted", "recovery p50", "p95")
 _NUMBERS = ("started", "waiting", "wait p50", "p95", "by seed", "evicted", "pods pending")
 
 
@@ -48,15 +49,18 @@ def print_sweep(console: Console, found: Sequence[SweepResult]) -> None:
     resources = _resources(one.outcome for one in found)
     money = found[0].outcome.earnings
     paid = (f"billed {money.currency}", f"idle {money.currency}") if money is not None else ()
+    parts = _GOODPUT if found[0].outcome.goodput is not None else ()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in (*(("trace",) if traces else ()), "profile"):
         table.add_column(name)
-    for name in (*(f"{name} used" for name in resources), *_NUMBERS, *paid):
+    for name in (*parts, *(f"{name} used" for name in resources), *_NUMBERS, *paid):
         table.add_column(escape(name), justify="right")
     for (trace, policy), outcomes in groups.items():
         names = [escape(trace)] if traces else []
         used = [f"{_mean(one.utilisation.get(name) for one in outcomes):.1%}" for name in resources]
-        table.add_row(*names, escape(policy), *used, *_figures(outcomes), *_money(outcomes))
+        goodput = _goodput(outcomes)
+        figures = _figures(outcomes)
+        table.add_row(*names, escape(policy), *goodput, *used, *figures, *_money(outcomes))
     seeds = len({one.work.order for one in found})
     console.print(f"[bold]{counted(len(found), 'run')}[/bold]  means over {counted(seeds, 'seed')}")
     console.print(table)
@@ -79,6 +83,23 @@ def _figures(outcomes: Sequence[Outcome]) -> list[str]:
         f"{duration_text(min(slow))} to {duration_text(max(slow))}",
         f"{_mean(one.evicted for one in outcomes):.4g}",
         f"{_mean(one.pending for one in outcomes):.4g}",
+    ]
+
+
+def _goodput(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return how much was useful, what else became of the hours, and how long jobs stood."""
+    found = [one.goodput for one in outcomes if one.goodput is not None]
+    if not found:
+        return []
+    cells = [f"{_mean(one.goodput for one in found):.2%}"]
+    for name in ("lost", "waiting", "spare"):
+        cells.append(f"{_mean(one.part(name) for one in found):.2%}")
+    stood = [one.by_faults for one in found]
+    return [
+        *cells,
+        f"{_mean(one.count for one in stood):.4g}",
+        duration_text(_mean(one.median for one in stood)),
+        duration_text(_mean(one.p95 for one in stood)),
     ]
 
 

@@ -41,7 +41,6 @@ from bayplan.dialects.volcano import TASK_ANNOTATION
 __all__ = [
     "ADVICE_ANNOTATION",
     "ELASTIC_KINDS",
-    "GOING_ANNOTATION",
     "MAX_ANNOTATION",
     "MIN_ANNOTATION",
     "RESIZED_ANNOTATION",
@@ -62,8 +61,6 @@ RESIZED_ANNOTATION = "bayplan.dev/resized-at"
 """On a job: when it was resized last."""
 ADVICE_ANNOTATION = "bayplan.dev/would-gain"
 """On a job: what it would gain by moving."""
-GOING_ANNOTATION = "bayplan.dev/going-at"
-"""On a pod: when it is removed because its job shrinks."""
 
 _JOB_UID = "batch.kubernetes.io/controller-uid"
 _JOB_INDEX = "batch.kubernetes.io/job-completion-index"

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-__all__ = ["CHECKPOINTED_AT", "checkpointed_at", "without_progress"]
+__all__ = [
+    "CHECKPOINTED_AT",
+    "CHECKPOINT_SECONDS",
+    "EVICTION_NOTICE",
+    "GOING_AT",
+    "checkpointed_at",
+    "notice_wanted",
+    "without_progress",
+]
 
 CHECKPOINTED_AT = "bayplan.dev/checkpointed-at"
 """On a pod: when its work was saved last, in RFC 3339; whoever writes checkpoints sets it."""
+CHECKPOINT_SECONDS = "bayplan.dev/checkpoint-seconds"
+"""On a pod: how long it takes to save its work, so that it is given that time before it goes."""
+GOING_AT = "bayplan.dev/going-at"
+"""On a pod: when it goes, in RFC 3339: because it is evicted, or because its job shrinks."""
+EVICTION_NOTICE = "bayplan.dev/eviction-notice"
+"""On a pod that is evicted at ``GOING_AT``, or as soon as its work is saved: why."""
 _NAMES = (CHECKPOINTED_AT, "bayplan.io/checkpointed-at")
+_SECONDS = (CHECKPOINT_SECONDS, "bayplan.io/checkpoint-seconds")
+_LONGEST_NOTICE = 3600.0
 
 
 def checkpointed_at(annotations: Mapping[str, str]) -> str:
@@ -21,3 +38,13 @@ def without_progress(annotations: Mapping[str, str]) -> Mapping[str, str]:
     if not any(name in annotations for name in _NAMES):
         return annotations
     return {name: text for name, text in annotations.items() if name not in _NAMES}
+
+
+def notice_wanted(annotations: Mapping[str, str]) -> float:
+    """Return for how many seconds a pod wants to know that it goes: an hour at most, 0 for none."""
+    text = next((annotations[name] for name in _SECONDS if name in annotations), "")
+    try:
+        seconds = float(text)
+    except ValueError:
+        return 0.0
+    return min(seconds, _LONGEST_NOTICE) if math.isfinite(seconds) and seconds > 0 else 0.0

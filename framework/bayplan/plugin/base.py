@@ -441,7 +441,8 @@ class Overdue:
     the nodes where victims, by key, fit once they are created again; ``action`` is what records and
     metrics call the evictions. ``locks`` are those that are taken of the nodes of victims, by key,
     while these are evicted. ``restarts`` are the gangs, by key, that need as many members as at
-    their start from now on, though they ran before.
+    their start from now on, though they ran before. ``at_once`` are the victims, by key, that go
+    without the notice that they ask for: those that could not save their work.
     """
 
     victims: Sequence[tuple[PodInfo, str]] = ()
@@ -451,6 +452,7 @@ class Overdue:
     action: str = "overdue"
     locks: Mapping[str, BindLock] = field(default_factory=dict)
     restarts: frozenset[str] = frozenset()
+    at_once: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,7 @@ class EventHandlers:
             if ending:
                 # Whoever follows the pods on nodes may count those that end differently.
                 state.snapshot.replace_pod(known)
-            if ending or claimed:
+            if ending or claimed or (progress and known.terminating):
                 state.snapshot.set_living(known)
             if known.gang is not None:
                 state.changed_gangs.add(known.gang)

@@ -13,10 +13,12 @@ from dataclasses import replace
 from functools import partial
 
 from bayplan.cluster.protocol import Done, Evict
+from bayplan.dialects.progress import EVICTION_NOTICE
 from bayplan.errors import ClusterError, NotFound, PluginError
 from bayplan.plugin.base import Eviction, Overdue, Preemption, Unit
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.nominator import Nomination
+from bayplan.scheduler.notices import Notices
 from bayplan.scheduler.state import SchedulerState
 from bayplan.snapshot import PodInfo
 
@@ -43,6 +45,7 @@ class Evictor:
         self._nominator = state.nominator
         self._recorder = state.recorder
         self._cooldowns: dict[str, float] = {}
+        self._notices = Notices(state.cluster, state.snapshot)
         self._evicting: dict[str, float] = {}
         """When pods were evicted, by uid, for which no unit waits and that may not say so yet."""
         self.evicted: deque[Eviction] = deque(maxlen=_REMEMBERED)
@@ -55,11 +58,13 @@ class Evictor:
 
     def next_times(self) -> list[float]:
         """Return when ``tick`` has something to do, in seconds."""
-        return [*(one.until for one in self._nominator.all()), *self._cooldowns.values()]
+        nominated = (one.until for one in self._nominator.all())
+        return [*nominated, *self._cooldowns.values(), *self._notices.next_times()]
 
     def tick(self) -> None:
         """End nominations and cooldowns whose time is over."""
         now = self._state.now
+        self._notices.tick()
         for nomination in self._nominator.all():
             if nomination.until <= now:
                 self.give_up(nomination)
@@ -95,11 +100,14 @@ class Evictor:
         nodes = {pod.key: pod.pod.status.nominated_node_name for pod in pods}
         names = set(nodes.values())
         there = [pod for pod, node in self._state.snapshot.placed.values() if node in names]
-        victims = [pod for pod in there if _was_evicted(pod)]
+        noticed = (pod for pod in there if EVICTION_NOTICE in pod.annotations)
+        given = [pod for pod in noticed if not self._ends(pod)]
+        victims = [*given, *(pod for pod in there if _was_evicted(pod))]
         until = self._state.now + self._seconds(unit, victims)
         found = Nomination(unit.key, pods, nodes, until, {pod.key for pod in victims}, stated=True)
         found.action = "preempt" if victims else ""
         self._nominator.add(found)
+        self._evict_all((), given, found)
 
     def give_up(self, nomination: Nomination, why: str = "") -> None:
         """End a nomination that did not lead to a placement, and let other units go first."""
@@ -127,8 +135,7 @@ class Evictor:
         for victim in preemption.victims:
             nominated_unit = self._nominator.unit_of(victim.key)
             other = self._nominator.get(nominated_unit) if nominated_unit is not None else None
-            ends = victim.terminating or victim.uid in self._evicting
-            if ends or victim.key in preemption.leaving:
+            if self._ends(victim) or victim.key in preemption.leaving:
                 waited_for.add(victim.key)
             elif other is not None:
                 self.give_up(other, f"its nodes were taken by {unit.key}, of higher priority")
@@ -151,10 +158,21 @@ class Evictor:
         others = [victim for victim in victims if victim.key not in preemption.guarded]
         self._evict_all(guarded, others, made)
 
+    def _ends(self, pod: PodInfo) -> bool:
+        """Tell whether a pod goes already; one that has notice of a dead process does not."""
+        if pod.uid in self._evicting or self._notices.waits(pod):
+            return True
+        if pod.pod.metadata.deletion_timestamp is not None:
+            return True
+        return pod.terminating and EVICTION_NOTICE not in pod.annotations
+
     def _seconds(self, unit: Unit, victims: Sequence[PodInfo]) -> float:
         """Return for how long nodes stay nominated for a unit that waits for victims."""
-        grace = max((v.spec.termination_grace_period_seconds for v in victims), default=0)
-        return max(_nomination_time(unit), grace + _AFTER_GRACE)
+        stays = max(
+            (v.spec.termination_grace_period_seconds + self._notices.seconds(v) for v in victims),
+            default=0,
+        )
+        return max(_nomination_time(unit), stays + _AFTER_GRACE)
 
     def _followers(
         self, victims: Sequence[PodInfo], pods: Sequence[PodInfo], nodes: Mapping[str, str]
@@ -202,7 +220,13 @@ class Evictor:
 
     def _evict(self, victim: PodInfo, nomination: Nomination, done: Done) -> None:
         message = nomination.reason_for(victim.key)
-        self._state.cluster.submit(Evict(victim.key, victim.pod.metadata.uid, message), done)
+        write = Evict(victim.key, victim.pod.metadata.uid, message)
+        self._notices.give(
+            victim,
+            message,
+            lambda: self._state.cluster.submit(write, done),
+            lambda: self._nominator.get(nomination.unit) is nomination,
+        )
 
     def evict(
         self, victim: PodInfo, reason: str, together: int = 1, overdue: Overdue | None = None
@@ -212,15 +236,20 @@ class Evictor:
         :param together: how many pods of its gang are evicted.
         :param overdue: what it is a part of.
         """
-        if victim.uid in self._evicting:
+        of = overdue or Overdue()
+        at_once = victim.key in of.at_once
+        if at_once and self._notices.cut_short(victim):
             return
-        if victim.terminating or self.in_cooldown(victim.key) or self._cancel_placement(victim):
+        if self._ends(victim) or self.in_cooldown(victim.key) or self._cancel_placement(victim):
             return
         self._evicting[victim.uid] = self._state.now
-        of = overdue or Overdue()
         lock, node = of.locks.get(victim.key), victim.spec.node_name
         write = Evict(victim.key, victim.pod.metadata.uid, reason, node, lock)
-        self._state.cluster.submit(write, partial(self._evicted, victim, reason, together, of))
+        done = partial(self._evicted, victim, reason, together, of)
+        if at_once:
+            self._state.cluster.submit(write, done)
+        else:
+            self._notices.give(victim, reason, lambda: self._state.cluster.submit(write, done))
 
     def _evicted(
         self,

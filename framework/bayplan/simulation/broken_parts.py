@@ -53,7 +53,7 @@ class BrokenParts:
             found += [f"{name}/{gpu}" for gpu in (*counted, *devices[name])]
         return found
 
-    # Nodes and their network cards ---------------------------------------------------------------
+    # Nodes and their NICs ------------------------------------------------------------------------
 
     def silence(self, name: str) -> Repair | None:
         """Let a node's kubelet fall silent."""
@@ -77,7 +77,7 @@ class BrokenParts:
         self.cluster.update(replace(node, status=replace(node.status, conditions=(*others, ready))))
 
     def cut_off(self, name: str) -> Repair | None:
-        """Let the network card of a node fail: its monitor cordons it, and pods of gangs fail."""
+        """Let the NIC of a node fail: its monitor cordons it, and pods of gangs fail."""
         node = self.cluster.get(Node, name)
         if node is None:
             return None
@@ -89,7 +89,7 @@ class BrokenParts:
         for pod in self._pods_on(name):
             info = self.snapshot.living.get(pod.key)
             if info is not None and info.gang is not None:
-                self._end(pod, "the network card of its node failed")
+                self._end(pod, "the NIC of its node failed")
         return partial(self._connect, name)
 
     def _connect(self, name: str) -> None:

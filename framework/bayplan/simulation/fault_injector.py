@@ -55,17 +55,21 @@ class FaultInjector:
                     self._plan(rule, name, chance)
 
     def check(self) -> None:
-        """Check that there is what rules name, once the cluster is there.
+        """Check that there is what rules name, once there are any nodes.
 
         :raises InputError: naming the rule.
         """
-        for number, rule in enumerate(self.faults.rules):
+        for number, rule in enumerate(self.faults.rules if len(self.snapshot.nodes) else ()):
+            if rule.layer:
+                try:
+                    Networks.of(self.snapshot).find([rule.layer])
+                except TopologyError as exc:
+                    raise InputError(f"faults.{number}.layer: {exc}") from None
             known = list(self._parts(rule))
             if rule.name and rule.name not in known:
                 near = did_you_mean(rule.name, known)
-                raise InputError(
-                    f'faults.{number}.name: there is no {rule.what} "{rule.name}"{near}'
-                )
+                message = f'there is no {rule.what} "{rule.name}"{near}'
+                raise InputError(f"faults.{number}.name: {message}")
 
     def _plan(self, rule: FaultRule, name: str, chance: random.Random) -> None:
         fail = partial(self._fail, rule, name, chance)
@@ -87,7 +91,7 @@ class FaultInjector:
             if by_chance:
                 self._plan(rule, name, chance)
 
-        self.cluster.clock.call_later(rule.down_for, end, idle=by_chance)
+        self.cluster.clock.call_later(rule.down_for, end, idle=True)
 
     # What fails ----------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ _Mean = Annotated[
 class FaultRule(FileFields):
     """What fails, when, and for how many seconds.
 
-    ``of`` says what: each node, each GPU, or the network card of each node; ``layer`` instead names
+    ``of`` says what: each node, each GPU, or the NIC of each node; ``layer`` instead names
     a network layer or a node label, each of whose domains fails with all of its nodes, as when a
     leaf switch or the power of a rack fails. They fail by chance, ``mean_time_between`` seconds
     apart in the mean, or once, ``at`` a time. ``name`` is the only one that fails: a node, a domain

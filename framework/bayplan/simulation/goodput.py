@@ -87,6 +87,10 @@ class GoodputReport:
         names = ("useful", "lost", "restarting", "waiting", "spare", "idle", "down")
         return {name: getattr(self, name) for name in names}
 
+    def part(self, name: str) -> float:
+        """Return which part of all hours became of this, 0 to 1."""
+        return self.parts()[name] / self.total if self.total else 0.0
+
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
         return {

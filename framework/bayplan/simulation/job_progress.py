@@ -188,6 +188,9 @@ class JobProgress:
             for uid in running.keys() - job.part.keys():
                 self._plan_end(job, uid)
             job.part = running
+        if not job.part:
+            # Nothing is left that works.
+            job.since = None
         if not job.members and job.stopped is None:
             self._jobs.pop(job.key, None)
         self._count(job)

@@ -287,13 +287,18 @@ class Simulation:
         self.wall_seconds += time.perf_counter() - started
 
     def _run_with_faults(self, time_: VirtualTime, play: FaultPlay) -> None:
-        """Run until all jobs have ended: nothing is due for one that runs on without end."""
+        """Run to the end, or else until all jobs have ended: faults by themselves never do."""
         self.observe()
         play.check()
-        until = _LONGEST_WITH_FAULTS if self._until is None else self._until
-        time_.advance_while(until, lambda: play.is_busy or self._somebody_waits())
-        if self._until is not None or play.is_busy or self._somebody_waits():
-            self.cluster.clock.advance(until)
+        if self._until is not None:
+            time_.advance(self._until)
+            self.cluster.clock.advance(self._until)
+        else:
+            time_.advance_while(
+                _LONGEST_WITH_FAULTS, lambda: play.is_busy or self._somebody_waits()
+            )
+            if play.is_busy or self._somebody_waits():
+                self.cluster.clock.advance(_LONGEST_WITH_FAULTS)
         self._end_at(self._until or 0.0)
 
     def _somebody_waits(self) -> bool:

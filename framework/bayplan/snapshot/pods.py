@@ -12,7 +12,7 @@ import msgspec
 from bayplan.api import Pod, PodSpec, pod_requests
 from bayplan.api.gang import Gang, Membership
 from bayplan.dialects import membership_of
-from bayplan.dialects.elastic import GOING_ANNOTATION
+from bayplan.dialects.progress import GOING_AT
 from bayplan.snapshot.affinity import HeldTerms, held_terms
 
 __all__ = ["HostPort", "PodInfo", "SpecFacts"]
@@ -168,7 +168,7 @@ class PodInfo:
     def terminating(self) -> bool:
         """Whether the pod is being deleted, or has been given a time to go."""
         meta = self.pod.metadata
-        return meta.deletion_timestamp is not None or GOING_ANNOTATION in meta.annotations
+        return meta.deletion_timestamp is not None or GOING_AT in meta.annotations
 
     def __repr__(self) -> str:
         return f"PodInfo({self.key})"

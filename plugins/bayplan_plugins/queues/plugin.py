@@ -192,7 +192,8 @@ class Queues(Plugin[QueuesArgs]):
             return None
         victims = [pair for one in found for pair in one.victims]
         again = min((one.again for one in found if one.again is not None), default=None)
-        return Overdue(victims, again, any(one.waited for one in found))
+        at_once = frozenset[str]().union(*(one.at_once for one in found))
+        return Overdue(victims, again, any(one.waited for one in found), at_once=at_once)
 
     @hookimpl
     def keep_in_place(self, pod: PodInfo) -> str | None:

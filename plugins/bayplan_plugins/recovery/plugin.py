@@ -143,6 +143,7 @@ class Recovery(Plugin[RecoveryArgs]):
             waited=trusted,
             action=_ACTION,
             restarts=frozenset(gang.key for gang, _, at in broken if at <= now),
+            at_once=frozenset(victims),
         )
 
     def _due(

@@ -11,7 +11,6 @@ from bayplan.api.object_key import object_key
 from bayplan.api.times import seconds_of
 from bayplan.dialects.elastic import (
     ELASTIC_KINDS,
-    GOING_ANNOTATION,
     RESIZED_ANNOTATION,
     Mark,
     Replicas,
@@ -20,6 +19,7 @@ from bayplan.dialects.elastic import (
     part_marks,
     targets,
 )
+from bayplan.dialects.progress import EVICTION_NOTICE, GOING_AT
 
 __all__ = ["ElasticJobs", "Replica", "State"]
 
@@ -221,8 +221,10 @@ class ElasticJobs:
             yield Replica(index, pods[first : first + step])
 
     def _reported(self, pod: PodInfo) -> float | None:
-        """Return when a pod goes, in seconds since 1970; None for one that stays."""
-        stamp = pod.pod.metadata.annotations.get(GOING_ANNOTATION)
+        """Return when a pod goes for its job's size, in seconds since 1970; None for others."""
+        if EVICTION_NOTICE in pod.pod.metadata.annotations:
+            return None
+        stamp = pod.pod.metadata.annotations.get(GOING_AT)
         return seconds_of(stamp) if stamp is not None else self._noticed.get(pod.key)
 
     def _going_at(self, replica: Replica) -> float | None:

@@ -12,10 +12,10 @@ from bayplan.api.times import rfc3339
 from bayplan.cluster.protocol import Done, Event, PatchFields, annotation_field
 from bayplan.dialects.elastic import (
     ADVICE_ANNOTATION,
-    GOING_ANNOTATION,
     RESIZED_ANNOTATION,
     Replicas,
 )
+from bayplan.dialects.progress import GOING_AT
 from bayplan.errors import ClusterError
 from bayplan.naming import counted
 from bayplan_plugins.resizer.jobs import ElasticJobs, Replica
@@ -116,7 +116,7 @@ class Writes:
         for pod in pods:
             self._jobs.noticed(pod, at)
             annotations = pod.pod.metadata.annotations
-            fields = annotation_field(annotations, GOING_ANNOTATION, rfc3339(at))
+            fields = annotation_field(annotations, GOING_AT, rfc3339(at))
             self._handle.submit(PatchFields(Pod, pod.key, pod.pod.metadata.uid, fields))
 
 

@@ -303,7 +303,8 @@ class KaiPolicy:
             return None
         times = [next_end, sampled, stale.again if stale is not None else None]
         again = min((at for at in times if at is not None), default=None)
-        return Overdue(stale.victims if stale is not None else (), again, waited)
+        stale = stale or Overdue()
+        return Overdue(stale.victims, again, waited, at_once=stale.at_once)
 
     def statuses(self) -> Iterable[PatchStatus | PatchAnnotations]:
         """Return the status of each Queue, and since when PodGroups are stale."""

@@ -64,7 +64,9 @@ class StaleGangs:
             victims += [(pod, stale_text(pod, whole)) for pod, _ in members.bound.values()]
         if not victims and not times:
             return None
-        return Overdue(victims, min(times, default=None))
+        # What is left of such a gang does not work: it has nothing to save.
+        at_once = frozenset(pod.key for pod, _ in victims)
+        return Overdue(victims, min(times, default=None), at_once=at_once)
 
     def annotations(self) -> Iterator[PatchAnnotations]:
         """Yield since when groups are stale, and that others are so no more."""

@@ -1,0 +1,187 @@
+"""Pods that ask for time to save their work get it before they are evicted, whoever evicts them."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.api import ApiObject, Node, Pod
+from bayplan.api.node import NodeCondition
+from bayplan.api.times import rfc3339, seconds_of
+from bayplan.cluster.embedded.assembly import start_controllers
+from bayplan.dialects.progress import notice_wanted
+from bayplan.profiles.loading import default_profiles
+from bayplan.testing import Cluster, make_gang, make_node, make_pod
+
+ASKS = {"bayplan.dev/checkpoint-seconds": "120"}
+GOING, WHY = "bayplan.dev/going-at", "bayplan.dev/eviction-notice"
+
+
+class World:
+    """One node with eight GPUs, a pod that has them, and a scheduler that can be killed."""
+
+    def __init__(self, annotations: dict[str, str], grace: int = 0) -> None:
+        named = default_profiles(scheduler_names=("default-scheduler",))
+        self.cluster = Cluster((), named)
+        self.api = self.cluster.api
+        start_controllers(self.api)
+        self.add(make_node("n", gpu=8), make_pod("low", gpu=8, annotations=annotations))
+        self.passes(10)
+
+    def add(self, *objects: ApiObject) -> None:
+        self.cluster.add(*objects)
+
+    def passes(self, seconds: float) -> None:
+        self.cluster.advance(seconds)
+
+    def pod(self, name: str) -> Pod | None:
+        return self.api.get(Pod, f"default/{name}")
+
+    def is_going(self, name: str) -> bool:
+        pod = self.pod(name)
+        return pod is None or pod.metadata.deletion_timestamp is not None
+
+    def notice(self, name: str) -> tuple[str | None, str | None]:
+        pod = self.pod(name)
+        found = pod.metadata.annotations if pod is not None else {}
+        return found.get(GOING), found.get(WHY)
+
+    def says(self, name: str, **annotations: str) -> None:
+        pod = self.pod(name)
+        assert pod is not None
+        own = {f"bayplan.dev/{key.replace('_', '-')}": text for key, text in annotations.items()}
+        meta = replace(pod.metadata, annotations={**pod.metadata.annotations, **own})
+        self.api.update(replace(pod, metadata=meta))
+
+
+def test_a_victim_is_told_when_and_why_it_goes_and_goes_then() -> None:
+    world = World(ASKS)
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(5)
+    at, why = world.notice("low")
+    assert seconds_of(at) == pytest.approx(world.api.unix_time + 115, abs=1)
+    assert why is not None
+    assert "high" in why or "preempt" in why.lower()
+    world.passes(100)
+    assert not world.is_going("low")
+    world.passes(60)
+    assert world.is_going("low")
+    high = world.pod("high")
+    assert high is not None
+    assert high.spec.node_name == "n"
+
+
+def test_it_goes_as_soon_as_its_work_is_saved() -> None:
+    world = World(ASKS)
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(20)
+    # One from before the notice says nothing.
+    world.says("low", checkpointed_at=rfc3339(world.api.unix_time - 100))
+    world.passes(10)
+    assert not world.is_going("low")
+    world.says("low", checkpointed_at=rfc3339(world.api.unix_time))
+    world.passes(40)
+    high = world.pod("high")
+    assert high is not None
+    assert high.spec.node_name == "n"
+
+
+def test_without_the_wish_nothing_changes() -> None:
+    world = World({})
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(1)
+    assert world.is_going("low")
+    assert world.notice("low") == (None, None)
+
+
+def test_a_notice_is_taken_back_when_nobody_needs_the_place_any_more() -> None:
+    world = World(ASKS)
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(20)
+    world.api.delete(Pod, "default/high", 0)
+    world.passes(200)
+    assert not world.is_going("low")
+    assert world.notice("low") == (None, None)
+
+
+def test_a_restart_neither_forgets_a_notice_nor_begins_it_again() -> None:
+    world = World(ASKS)
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(60)
+    before = world.notice("low")
+    world.cluster.restart()
+    world.passes(30)
+    assert world.notice("low") == before
+    assert not world.is_going("low")
+    world.passes(60)
+    assert world.is_going("low")
+
+
+def test_a_notice_of_a_dead_process_is_taken_back() -> None:
+    world = World(ASKS)
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(60)
+    world.api.delete(Pod, "default/high", 0)
+    world.cluster.restart()
+    world.passes(300)
+    assert world.notice("low") == (None, None)
+    assert not world.is_going("low")
+
+
+def test_all_of_a_gang_gets_notice() -> None:
+    named = default_profiles(scheduler_names=("default-scheduler",))
+    cluster = Cluster((), named)
+    start_controllers(cluster.api)
+    nodes = [make_node(f"n{number}", gpu=8) for number in range(2)]
+    members = [make_pod(f"g-{n}", gpu=8, gang="g", annotations=ASKS) for n in range(2)]
+    cluster.add(*nodes, make_gang("g", 2), *members)
+    cluster.advance(10)
+    cluster.add(make_pod("high", gpu=8, priority=10))
+    cluster.advance(30)
+    pods = [pod for pod in cluster.api.list(Pod) if pod.metadata.name.startswith("g-")]
+    assert all(GOING in pod.metadata.annotations for pod in pods)
+    assert not any(pod.metadata.deletion_timestamp for pod in pods)
+    cluster.advance(180)
+    high = cluster.api.get(Pod, "default/high")
+    assert high is not None
+    assert high.spec.node_name
+
+
+def test_who_cannot_save_gets_no_time() -> None:
+    """Members on a node that is lost go at once, and so does what is left of their gang."""
+    named = default_profiles(scheduler_names=("default-scheduler",))
+    cluster = Cluster((), named, {"Recovery": {}})
+    start_controllers(cluster.api)
+    nodes = [make_node(f"n{number}", gpu=8) for number in range(2)]
+    members = [make_pod(f"g-{n}", gpu=8, gang="g", annotations=ASKS) for n in range(2)]
+    cluster.add(*nodes, make_gang("g", 2), *members)
+    cluster.advance(10)
+    node = cluster.api.get(Node, "n0")
+    assert node is not None
+    silent = replace(node.status, conditions=(NodeCondition("Ready", "Unknown"),))
+    cluster.api.update(replace(node, status=silent))
+    cluster.advance(31)
+    deleted = [p for p in cluster.api.list(Pod) if p.metadata.deletion_timestamp]
+    assert [pod.spec.node_name for pod in deleted] == ["n0"]
+    # The name of the member there is taken for as long as its kubelet is silent.
+    cluster.advance(600)
+    assert not [p for p in cluster.api.list(Pod) if not p.metadata.deletion_timestamp]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("0.5", 0.5),
+        ("99999999", 3600),
+        ("-1", 0),
+        ("nan", 0),
+        ("inf", 0),
+        ("1m", 0),
+        ("", 0),
+        ("1e400", 0),
+    ],
+)
+def test_the_time_is_a_number_of_seconds_up_to_an_hour(text: str, seconds: float) -> None:
+    assert notice_wanted({"bayplan.dev/checkpoint-seconds": text}) == seconds
+    assert notice_wanted({"bayplan.io/checkpoint-seconds": text}) == seconds
