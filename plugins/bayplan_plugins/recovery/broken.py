@@ -91,7 +91,8 @@ class BrokenGangs:
             return None
         if key in self._handle.snapshot.objects(KaiPodGroup):
             return None
-        left = sorted((pod for pod, _ in bound if not pod.terminating), key=rank_order)
+        # A member that has had notice runs until it goes.
+        left = sorted((pod for pod, _ in bound if not _is_deleted(pod)), key=rank_order)
         # A member on its way to a node that it was given is as good as there.
         placed = self._handle.snapshot.placed
         coming = [pod for name, pod in members.pending.items() if name in placed]
@@ -110,7 +111,7 @@ class BrokenGangs:
         since = known.since if known is not None else self._since(left)
         if known is None and not said:
             self._write((run or left)[:1], since)
-        ends = any(pod.terminating and node in self._lost for pod, node in bound)
+        ends = any(_is_deleted(pod) and node in self._lost for pod, node in bound)
         ending = ends and len(left) + len(members.pending) < gang.min_member
         free_since = since
         if known is not None:
@@ -139,6 +140,10 @@ def _lacks(gang: Gang, here: Sequence[PodInfo]) -> str:
     if role is not None:
         return f"{role[1]} of the {role[2]} members of role {role[0]} that it needs are left"
     return ""
+
+
+def _is_deleted(pod: PodInfo) -> bool:
+    return pod.pod.metadata.deletion_timestamp is not None
 
 
 def _says(pod: PodInfo) -> bool:

@@ -8,12 +8,14 @@ that failed lately no gangs, for longer each time.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from pydantic import Field
 
 from bayplan import (
+    SKIP,
     Args,
     ClusterEvent,
     Handle,
@@ -29,6 +31,7 @@ from bayplan import (
 from bayplan.api.owners import belongs_to_node
 from bayplan_plugins.recovery.broken import BrokenGang, BrokenGangs
 from bayplan_plugins.recovery.health import HealthRules, NodeHealth, NodeWatch, Trust
+from bayplan_plugins.recovery.maintenance import Maintenance
 from bayplan_plugins.recovery.spares import SpareRule, Spares
 from bayplan_plugins.shared.victims import Evictable
 
@@ -44,6 +47,7 @@ _FATAL = (
 )
 """Conditions of node-problem-detector with which a node is of no use."""
 _ACTION = "recovery"
+_LEAVING = "node(s) go into maintenance before it would end"
 _KEPT = "node(s) are spares for jobs that lose a node"
 _REASONS = {
     Trust.DISTRUSTED: "node(s) are not trusted yet",
@@ -80,7 +84,7 @@ class Recovery(Plugin[RecoveryArgs]):
     """Decide what becomes of jobs on nodes that fail."""
 
     Args = RecoveryArgs
-    reads = Reads.CLUSTER
+    reads = Reads.NODE
     requeue_on = ClusterEvent.NODE
 
     def __init__(self, args: RecoveryArgs, handle: Handle) -> None:
@@ -88,8 +92,13 @@ class Recovery(Plugin[RecoveryArgs]):
         rules = HealthRules(frozenset(args.fatal_conditions), args.distrust)
         self._watch = NodeWatch(handle, rules)
         self._gangs = BrokenGangs(handle)
-        self._spares = Spares(handle, args.spares, self._watch.look)
+        self._maintenance = Maintenance(handle)
+        self._spares = Spares(handle, args.spares, self._useless)
         self._seen: Callable[[Mapping[str, NodeHealth], int, Iterable[str]], None] | None = None
+
+    def _useless(self) -> set[str]:
+        """Return the nodes that are no spares: those that are not well, or go soon."""
+        return {*self._watch.look(), *self._maintenance.times()}
 
     def declare_metrics(self) -> None:
         """Create the ``bayplan_recovery_*`` series."""
@@ -100,18 +109,40 @@ class Recovery(Plugin[RecoveryArgs]):
     # Where pods may go ---------------------------------------------------------------------------
 
     @hookimpl
-    def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Keep pods off nodes that are not well, and gangs off those that failed lately."""
+    def sign(self, pod: PodInfo) -> Hashable:
+        """Sign by all that keeps the pod from nodes; most of the time that is nothing."""
+        return self._closed(pod)
+
+    @hookimpl
+    def pre_filter(self, pod: PodInfo) -> object:
+        """Skip pods that nothing keeps from any node."""
+        return SKIP if self._closed(pod) is None else None
+
+    def _closed(self, pod: PodInfo) -> Hashable:
+        """Return what tells which nodes are closed to a pod; None if none are."""
         if belongs_to_node(pod.pod.metadata):
-            return
+            return None
+        spares = 0 if self._spares.may_use(pod) else self._spares.version
+        unwell = tuple(self._unwell_for(pod).items())
+        leaving = tuple(self._maintenance.closed_to(pod))
+        return (spares, unwell, leaving) if spares or unwell or leaving else None
+
+    def _unwell_for(self, pod: PodInfo) -> dict[str, NodeHealth]:
+        """Return the nodes that are trusted too little for a pod."""
+        least = Trust.DISTRUSTED if pod.gang is not None else Trust.SICK
+        return {name: one for name, one in self._watch.look().items() if one.trust >= least}
+
+    @hookimpl
+    def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Keep pods off spares, off nodes that are not well, and off those that go too soon."""
         kept = self._spares.kept_from(pod)
         if kept is not None:
             yield Reject(nodes.pick(kept), _KEPT)
-        unwell = self._watch.look()
-        if not unwell:
-            return
-        least = Trust.DISTRUSTED if pod.gang is not None else Trust.SICK
-        for reason, names in _by_reason(unwell, least).items():
+        reasons = _by_reason(self._unwell_for(pod))
+        leaving = self._maintenance.closed_to(pod)
+        if leaving:
+            reasons[_LEAVING] = leaving
+        for reason, names in reasons.items():
             mask = np.zeros(len(nodes.table), dtype=bool)
             mask[[nodes.table.row_of[name] for name in names if name in nodes.table.row_of]] = True
             yield Reject(nodes.pick(mask), reason, resolvable=False)
@@ -137,6 +168,11 @@ class Recovery(Plugin[RecoveryArgs]):
         times = [at - now + self.handle.now for at in times] + self._watch.next_times()
         if self._seen is not None:
             self._seen(unwell, len(self._gangs), self._spares.now().values())
+        if not victims:
+            moved = self._maintenance.overdue()
+            if moved is not None and moved.victims:
+                return dataclasses.replace(moved, waited=trusted)
+            times += [moved.again] if moved is not None and moved.again is not None else []
         return Overdue(
             tuple(victims.values()),
             min(times, default=None),
@@ -193,11 +229,10 @@ class Recovery(Plugin[RecoveryArgs]):
         return not pod.terminating and self.handle.schedules(pod)
 
 
-def _by_reason(unwell: Mapping[str, NodeHealth], least: Trust) -> dict[str, list[str]]:
-    """Return the nodes that are trusted too little, by why they are."""
+def _by_reason(unwell: Mapping[str, NodeHealth]) -> dict[str, list[str]]:
+    """Return nodes by why they are not trusted."""
     found: dict[str, list[str]] = {}
     for name, health in unwell.items():
-        if health.trust >= least:
-            reason = _REASONS[health.trust]
-            found.setdefault(f"{reason} ({health.source})", []).append(name)
+        reason = _REASONS[health.trust]
+        found.setdefault(f"{reason} ({health.source})", []).append(name)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,14 +104,14 @@ class _Kept:
 class Spares:
     """Which nodes are spares now: of those that no firm pod uses, the last ones by name.
 
-    :param unwell: returns the nodes that are not well; they are of no use to anybody.
+    :param unwell: returns the nodes that are of no use to anybody.
     """
 
     def __init__(
         self,
         handle: Handle,
         rules: Sequence[SpareRule],
-        unwell: Callable[[], Mapping[str, object]],
+        unwell: Callable[[], Collection[str]],
     ) -> None:
         self._handle = handle
         self._rules = rules
@@ -122,6 +122,7 @@ class Spares:
         self._kept: list[_Kept] = []
         self._unwell_before: frozenset[str] = frozenset()
         self._now: dict[int, str] = {}
+        self._version = 0
         self._mask: BoolColumn = np.zeros(0, dtype=bool)
         self._warned: set[str] = set()
         if rules:
@@ -152,6 +153,12 @@ class Spares:
             self._now = {row: one.name for one in spares for row in one.spares.tolist()}
             self._mask = np.zeros(len(table), dtype=bool)
             self._mask[list(self._now)] = True
+            self._version += 1
+
+    @property
+    def version(self) -> int:
+        """A number of which nodes are spares now, 0 if none are."""
+        return self._version if self.now() else 0
 
     def idle(self) -> dict[str, str]:
         """Return the spares by name, each with the domain that it is for."""
