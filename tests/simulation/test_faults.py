@@ -179,6 +179,20 @@ def test_an_eviction_is_not_taken_for_a_fault(tmp_path: Path) -> None:
     assert found.lost == pytest.approx(0.5 * 8)
 
 
+def test_who_has_notice_of_an_eviction_loses_nothing(tmp_path: Path) -> None:
+    low = make_pod("low", gpu=8, annotations={"bayplan.dev/checkpoint-seconds": "600"})
+    simulation = Simulation(default_profiles(), until=3 * HOUR)
+    simulation.play_faults(faults_of(tmp_path), 0)
+    simulation.create([*nodes(1), low])
+    simulation.arrive([(HOUR * 1.5, make_pod("urgent", gpu=8, priority=10))])
+    simulation.run()
+    found = report_of(simulation)
+    assert found.lost == 0
+    assert found.by_evictions.count == 1
+    # It worked until ten minutes after it was chosen.
+    assert found.useful == pytest.approx(3 * 8, rel=0.01)
+
+
 def test_a_reserve_beats_no_reserve(tmp_path: Path) -> None:
     """A firm job would take the place that the gang needs when it loses a node."""
     rule = {"of": "node", "name": "n0", "at": "1h", "downFor": "12h"}

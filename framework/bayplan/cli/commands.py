@@ -29,6 +29,7 @@ _COMMANDS = {
         "pool_controller",
         "Run pools alongside another scheduler: resize jobs, record usage.",
     ),
+    "drain": ("drain", "Announce maintenance, and say what becomes of the jobs there."),
     "snapshot": ("snapshot", "Save a cluster, as a scheduler sees it, to a file."),
     "topology": ("topology", "Show a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
     "profile": ("profile", "Check profile files, and describe their format to editors."),

@@ -46,7 +46,9 @@ __all__ = [
     "loaded_faults",
     "optional_input_options",
     "output_option",
+    "placed",
     "profiles",
+    "settled",
     "simulate",
     "simulate_objects",
     "unscheduled",
@@ -370,6 +372,30 @@ def simulate_objects(
         simulation.create(objects, restore=True)
         simulation.run()
         _check_admitted(simulation, record)
+    return simulation
+
+
+def placed(paths: tuple[str, ...], loaded: ProfileSet, seed: int) -> Simulation:
+    """Return the objects of manifests, with all pods placed that can be at once.
+
+    :raises InputError: for input that cannot be used.
+    """
+    with _plugins_print_to_stderr():
+        simulation = Simulation(loaded, seed)
+        simulation.create(load_manifests(paths).objects)
+        simulation.outlast(0.0)
+    return simulation
+
+
+def settled(objects: Iterable[ApiObject], loaded: ProfileSet) -> Simulation:
+    """Return the objects of a cluster from now on, with all pods placed that can be at once.
+
+    :raises InputError: for input that cannot be used.
+    """
+    with _plugins_print_to_stderr():
+        simulation = Simulation(loaded, start=datetime.now(UTC))
+        simulation.create(objects, restore=True)
+        simulation.outlast(0.0)
     return simulation
 
 

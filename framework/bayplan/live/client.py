@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import shutil
 import sys
@@ -16,7 +17,7 @@ from bayplan.api import ApiObject, Kind
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.resources import of_snapshots
-from bayplan.cluster.kubernetes.transport import Transport
+from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
 from bayplan.live.leases import OTHERS, SchedulerLease, find_leases
 from bayplan.live.parts import parts_of
@@ -27,6 +28,7 @@ __all__ = [
     "ClusterView",
     "Question",
     "Reply",
+    "annotate_nodes",
     "ask_scheduler",
     "read_cluster",
     "running_schedulers",
@@ -98,6 +100,22 @@ async def read_cluster(kubeconfig: Path | None, context: str, profiles: ProfileS
         return ClusterView(transport.url, objects, [*cache.problems(), *unreadable])
     finally:
         await cache.stop()
+        await transport.close()
+
+
+async def annotate_nodes(
+    kubeconfig: Path | None, context: str, nodes: Sequence[str], annotations: Mapping[str, str]
+) -> None:
+    """Set annotations of nodes.
+
+    :raises BayplanError: when the cluster cannot be reached, or a node cannot be changed.
+    """
+    transport = Transport(Credentials(kubeconfig, context))
+    body = json.dumps({"metadata": {"annotations": dict(annotations)}}).encode()
+    try:
+        for name in nodes:
+            await transport.request("PATCH", f"/api/v1/nodes/{name}", body, MERGE_PATCH)
+    finally:
         await transport.close()
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from bayplan.api import Pod
 from bayplan.api.object_key import controller_key
 from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.dialects.progress import EVICTION_NOTICE
 from bayplan.gangs.completeness import has_minimum, missing_role
 from bayplan.inputs.durations import stated_duration
 from bayplan.scheduler.scheduler import Scheduler
@@ -78,6 +79,8 @@ class Job:
     run: int = 0
     succeeded: int = 0
     stopped: Interruption | None = None
+    noticed: set[str] = field(default_factory=set)
+    """The pods, by uid, that had notice of their eviction, so that they saved their work."""
 
     def progress(self, now: float) -> float:
         """Return how many seconds of work are done."""
@@ -143,6 +146,8 @@ class JobProgress:
         self._job_of[uid] = job
         runs = is_up and pod.status.phase == "Running" and not pod.metadata.deletion_timestamp
         duration = stated_duration(pod.metadata.annotations, None)
+        if EVICTION_NOTICE in pod.metadata.annotations:
+            job.noticed.add(uid)
         job.members[uid] = _Member(info, weight if is_up else 0, duration, runs)
         return job
 
@@ -235,6 +240,8 @@ class JobProgress:
         worked = job.progress(self._cluster.now) - job.done
         every = self._faults.checkpoint_every
         kept = worked // every * every if every else 0.0
+        if job.noticed.issuperset(gone):
+            kept = worked
         self.lost += (worked - kept) * sum(job.part.values())
         job.done += kept
         job.since, job.part = None, {}

@@ -1,0 +1,173 @@
+"""What becomes of the jobs of nodes whose maintenance is announced, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from bayplan.api import Node, Pod
+from bayplan.api.owners import belongs_to_node
+from bayplan.api.times import rfc3339
+from bayplan.dialects.maintenance import MAINTENANCE_AT
+from bayplan.errors import InputError, did_you_mean
+from bayplan.naming import counted, natural_key
+from bayplan.simulation.job_histories import job_of
+from bayplan.simulation.simulation import Simulation
+from bayplan.snapshot import Snapshot
+from bayplan.snapshot.networks import Networks
+
+__all__ = ["DrainReport", "JobFate", "drained", "nodes_named"]
+
+_ENDED = ("Succeeded", "Failed")
+Outcome = Literal["ends", "moves", "stays", "waits"]
+
+
+@dataclass(frozen=True)
+class JobFate:
+    """What becomes of a job's pods on nodes that go into maintenance.
+
+    :param pods: how many it has there now.
+    :param outcome: they ``end`` in time, ``move``, ``stay`` there, or have gone and ``wait``.
+    :param nodes: the nodes that the job has when the maintenance begins.
+    :param why: why they stay or wait, "" otherwise.
+    """
+
+    job: str
+    pods: int
+    outcome: Outcome
+    nodes: Sequence[str]
+    why: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            "job": self.job,
+            "pods": self.pods,
+            "outcome": self.outcome,
+            "nodes": list(self.nodes),
+            "why": self.why or None,
+        }
+
+
+@dataclass(frozen=True)
+class DrainReport:
+    """Nodes that go into maintenance, when (RFC 3339), and what becomes of the jobs there."""
+
+    nodes: Sequence[str]
+    begins: str
+    jobs: Sequence[JobFate]
+
+    def count(self, outcome: Outcome) -> int:
+        """Return how many jobs fare so."""
+        return sum(one.outcome == outcome for one in self.jobs)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        jobs = [one.as_json() for one in self.jobs]
+        return {"nodes": list(self.nodes), "begins": self.begins, "jobs": jobs}
+
+
+def nodes_named(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
+    """Return the nodes of names, each of which is that of a node or of a network domain.
+
+    :raises InputError: for a name of neither, or of several domains.
+    """
+    table = snapshot.nodes
+    domains: dict[str, list[list[str]]] = {}
+    for tree in Networks.of(snapshot).trees().values():
+        for layer in tree.layers.values():
+            for one in layer:
+                own = [table.names[row] for row in one.rows.tolist()]
+                for name in {one.label, "/".join(one.path), one.name}:
+                    domains.setdefault(name, []).append(own)
+    found: dict[str, None] = {}
+    for name in names:
+        if name in table.row_of:
+            found[name] = None
+            continue
+        of = {frozenset(own): own for own in domains.get(name, [])}
+        if not of:
+            near = did_you_mean(name, [*table.names, *domains])
+            raise InputError(f'there is no node and no network domain "{name}"{near}')
+        if len(of) > 1:
+            raise InputError(f'{counted(len(of), "network domain")} have the name "{name}"')
+        found |= dict.fromkeys(next(iter(of.values())))
+    return sorted(found, key=natural_key)
+
+
+def drained(simulation: Simulation, nodes: Collection[str], seconds: float) -> DrainReport:
+    """Announce the maintenance of nodes now, let the time pass until then, and say what became.
+
+    :param simulation: one in which all pods that can be are placed.
+    """
+    cluster = simulation.cluster
+    before = {pod.metadata.uid: pod for pod in cluster.list(Pod) if _is_there(pod, nodes)}
+    jobs: dict[str, list[Pod]] = {}
+    for pod in before.values():
+        jobs.setdefault(_job_of(simulation, pod), []).append(pod)
+    begins = rfc3339(cluster.unix_time + seconds)
+    for name in nodes:
+        node = cluster.get(Node, name)
+        if node is not None:
+            annotations = {**node.metadata.annotations, MAINTENANCE_AT: begins}
+            meta = replace(node.metadata, annotations=annotations)
+            cluster.update(replace(node, metadata=meta))
+    moved = _moved(simulation)
+    simulation.outlast(cluster.now + seconds)
+    gone = _moved(simulation)[len(moved) :]
+    fates = [_fate(simulation, job, pods, set(gone)) for job, pods in jobs.items()]
+    fates.sort(key=lambda one: natural_key(one.job))
+    return DrainReport(sorted(nodes, key=natural_key), begins, fates)
+
+
+def _is_there(pod: Pod, nodes: Collection[str]) -> bool:
+    ended = pod.status.phase in _ENDED or pod.metadata.deletion_timestamp is not None
+    return pod.spec.node_name in nodes and not ended and not belongs_to_node(pod.metadata)
+
+
+def _job_of(simulation: Simulation, pod: Pod) -> str:
+    info = simulation.scheduler.snapshot.living.get(pod.key)
+    return job_of(info) if info is not None else pod.key
+
+
+def _moved(simulation: Simulation) -> list[str]:
+    return [one.pod for one in simulation.scheduler.evictor.evicted]
+
+
+def _fate(simulation: Simulation, job: str, pods: Sequence[Pod], gone: set[str]) -> JobFate:
+    """Return what became of a job's pods that were on nodes in maintenance."""
+    cluster = simulation.cluster
+    left, evicted = [], False
+    for pod in pods:
+        now = cluster.get(Pod, pod.key)
+        same = now is not None and now.metadata.uid == pod.metadata.uid
+        evicted |= pod.key in gone
+        if now is not None and same and now.status.phase not in _ENDED:
+            left.append(now)
+    living = simulation.scheduler.snapshot.living.values()
+    own = [info.pod for info in living if job_of(info) == job]
+    nodes = sorted({pod.spec.node_name for pod in own if pod.spec.node_name}, key=natural_key)
+    if left:
+        return JobFate(job, len(pods), "stays", nodes, _why_it_stays(left[0]))
+    if not evicted:
+        return JobFate(job, len(pods), "ends", nodes)
+    pending = next((pod for pod in own if not pod.spec.node_name), None)
+    if pending is not None:
+        message, _ = simulation.pending().get(pending.key, ("", None))
+        return JobFate(job, len(pods), "waits", nodes, message)
+    return JobFate(job, len(pods), "moves", nodes)
+
+
+def _why_it_stays(pod: Pod) -> str:
+    if not any(one.controller for one in pod.metadata.owner_references):
+        return "no controller would make its pods again"
+    return "no room elsewhere, or something keeps it in place"
+
+
+def outcomes(report: DrainReport) -> Mapping[Outcome, int]:
+    """Return how many jobs fare how."""
+    kinds: tuple[Outcome, ...] = ("ends", "moves", "waits", "stays")
+    return {kind: count for kind in kinds if (count := report.count(kind))}
