@@ -1,13 +1,16 @@
-"""Nodes fail under gangs whose pods real controllers make: Job, JobSet, Volcano."""
+"""Nodes fail, or go into maintenance, under gangs of real controllers: Job, JobSet, Volcano."""
 
 from __future__ import annotations
 
+import subprocess
+import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from tests.controlplane.live_cluster import EVENTS, PODS, Content
-from tests.controlplane.process import Scheduler
+from tests.controlplane.process import BAYPLAN, Scheduler
 from tests.controlplane.story_builders import asking, nodes
 from tests.peers.real_peers import SCHEDULER, Peers
 
@@ -194,3 +197,65 @@ def test_a_job_of_volcano_that_does_not_fit_any_more_holds_nothing(
     peers.cluster.apply([nodes(5)[4]])
     found = runs_on(peers, 3)
     assert set(found.values()) == {"n1", "n2", "n4"}
+
+
+ASKS = {"bayplan.dev/checkpoint-seconds": "120"}
+NOTICE, SAVED = "bayplan.dev/eviction-notice", "bayplan.dev/checkpointed-at"
+
+
+def pod_of(peers: Peers, name: str) -> Content:
+    found: Content = peers.cluster.client.get(f"{PODS}/{name}").json
+    return found
+
+
+def test_a_pod_has_notice_across_a_kill_and_goes_once_its_work_is_saved(
+    peers: Peers, recovery: Scheduler
+) -> None:
+    low = asking("low", 6, schedulerName=SCHEDULER)
+    low["metadata"]["annotations"] = ASKS
+    peers.cluster.apply([*nodes(1), low])
+    runs_on(peers, 1)
+    peers.wait(lambda: pod_of(peers, "low")["status"].get("phase") == "Running", "it runs")
+    high = asking("urgent", 6, schedulerName=SCHEDULER, priorityClassName="system-node-critical")
+    peers.cluster.apply([high])
+    peers.wait(lambda: NOTICE in pod_of(peers, "low")["metadata"]["annotations"], "it has notice")
+    going = pod_of(peers, "low")["metadata"]["annotations"]["bayplan.dev/going-at"]
+    recovery.kill()
+    recovery.start()
+    time.sleep(3)
+    kept = pod_of(peers, "low")["metadata"]
+    assert "deletionTimestamp" not in kept
+    assert kept["annotations"]["bayplan.dev/going-at"] == going
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    patch = {"metadata": {"annotations": {SAVED: stamp}}}
+    assert peers.cluster.client.patch(f"{PODS}/low", patch).code == 200
+    peers.wait(
+        lambda: pod_of(peers, "urgent")["spec"].get("nodeName") == "n0", "its successor runs", 60
+    )
+
+
+def test_drain_announces_maintenance_and_the_gang_moves(
+    peers: Peers, recovery: Scheduler, tmp_path: Path
+) -> None:
+    peers.cluster.apply([*nodes(5), *job(4)])
+    before = runs_on(peers, 4)
+    leaving = min(before.values())
+    (other,) = {f"n{number}" for number in range(5)} - set(before.values())
+    arguments = ["drain", leaving, "--by", "1h", "--config", str(tmp_path / "profile.yaml")]
+    arguments += ["--kubeconfig", str(peers.plane.kubeconfig)]
+    tried = subprocess.run(
+        [BAYPLAN, *arguments, "--dry-run"], capture_output=True, text=True, check=False
+    )
+    assert tried.returncode == 0, tried.stderr
+    assert f"moves to {', '.join(sorted({*before.values(), other} - {leaving}))}" in tried.stdout
+    node = peers.cluster.client.get(f"{NODES}/{leaving}").json
+    assert "bayplan.dev/maintenance-at" not in node["metadata"].get("annotations", {})
+    made = subprocess.run([BAYPLAN, *arguments], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    assert "Announced" in made.stdout
+    peers.wait(lambda: other in live(peers).values(), "the member moves")
+    print("DBG", before, leaving, other, live(peers), [(e["reason"],e["message"],e["involvedObject"]["name"]) for e in peers.cluster.items(EVENTS)])
+    kept = {uid: node for uid, node in before.items() if node != leaving}
+    assert kept.items() <= live(peers).items()
+    (why,) = why_evicted(peers)
+    assert why.startswith(f"maintenance: that of node {leaving} begins at ")

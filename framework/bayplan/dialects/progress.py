@@ -10,6 +10,7 @@ __all__ = [
     "CHECKPOINT_SECONDS",
     "EVICTION_NOTICE",
     "GOING_AT",
+    "LONGEST_NOTICE",
     "checkpointed_at",
     "notice_wanted",
     "without_progress",
@@ -25,7 +26,7 @@ EVICTION_NOTICE = "bayplan.dev/eviction-notice"
 """On a pod that is evicted at ``GOING_AT``, or as soon as its work is saved: why."""
 _NAMES = (CHECKPOINTED_AT, "bayplan.io/checkpointed-at")
 _SECONDS = (CHECKPOINT_SECONDS, "bayplan.io/checkpoint-seconds")
-_LONGEST_NOTICE = 3600.0
+LONGEST_NOTICE = 3600.0
 
 
 def checkpointed_at(annotations: Mapping[str, str]) -> str:
@@ -47,4 +48,4 @@ def notice_wanted(annotations: Mapping[str, str]) -> float:
         seconds = float(text)
     except ValueError:
         return 0.0
-    return min(seconds, _LONGEST_NOTICE) if math.isfinite(seconds) and seconds > 0 else 0.0
+    return min(seconds, LONGEST_NOTICE) if math.isfinite(seconds) and seconds > 0 else 0.0

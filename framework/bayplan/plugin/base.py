@@ -442,7 +442,8 @@ class Overdue:
     metrics call the evictions. ``locks`` are those that are taken of the nodes of victims, by key,
     while these are evicted. ``restarts`` are the gangs, by key, that need as many members as at
     their start from now on, though they ran before. ``at_once`` are the victims, by key, that go
-    without the notice that they ask for: those that could not save their work.
+    without the notice that they ask for: those that could not save their work. ``is_wanted`` tells,
+    once the others have had theirs, whether they still have to go.
     """
 
     victims: Sequence[tuple[PodInfo, str]] = ()
@@ -453,6 +454,7 @@ class Overdue:
     locks: Mapping[str, BindLock] = field(default_factory=dict)
     restarts: frozenset[str] = frozenset()
     at_once: frozenset[str] = frozenset()
+    is_wanted: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True)

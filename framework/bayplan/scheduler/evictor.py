@@ -8,7 +8,7 @@ chooses it as a victim.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,6 +29,8 @@ NOMINATION_SECONDS = 600.0
 COOLDOWN_SECONDS = 60.0
 """Seconds for which a pod is not chosen again after its eviction was refused."""
 _AFTER_GRACE = 60.0
+_NOTICES = 10
+"""So many times its notice a pod is left alone whose eviction was refused."""
 _REMEMBERED = 100_000
 
 
@@ -107,7 +109,7 @@ class Evictor:
         found = Nomination(unit.key, pods, nodes, until, {pod.key for pod in victims}, stated=True)
         found.action = "preempt" if victims else ""
         self._nominator.add(found)
-        self._evict_all((), given, found)
+        self._evict_with_notice(given, (), found)
 
     def give_up(self, nomination: Nomination, why: str = "") -> None:
         """End a nomination that did not lead to a placement, and let other units go first."""
@@ -135,7 +137,8 @@ class Evictor:
         for victim in preemption.victims:
             nominated_unit = self._nominator.unit_of(victim.key)
             other = self._nominator.get(nominated_unit) if nominated_unit is not None else None
-            if self._ends(victim) or victim.key in preemption.leaving:
+            ends = self._ends(victim) and not self._notices.waits(victim)
+            if ends or victim.key in preemption.leaving:
                 waited_for.add(victim.key)
             elif other is not None:
                 self.give_up(other, f"its nodes were taken by {unit.key}, of higher priority")
@@ -154,9 +157,7 @@ class Evictor:
         keys = [victim.key for victim in victims]
         for pod in pods:
             self._recorder.nominated(pod, nodes[pod.key], keys, len(waited_for))
-        guarded = [victim for victim in victims if victim.key in preemption.guarded]
-        others = [victim for victim in victims if victim.key not in preemption.guarded]
-        self._evict_all(guarded, others, made)
+        self._evict_with_notice(victims, preemption.guarded, made)
 
     def _ends(self, pod: PodInfo) -> bool:
         """Tell whether a pod goes already; one that has notice of a dead process does not."""
@@ -202,6 +203,26 @@ class Evictor:
         gone = (before - left).intersection(self._state.pods)
         return gone.difference(one.key for one in victims)
 
+    def _evict_with_notice(
+        self, victims: Sequence[PodInfo], guarded: Container[str], nomination: Nomination
+    ) -> None:
+        """Evict the victims of a nomination together, once they have had their notices.
+
+        :param guarded: those with a budget, by key; they go first.
+        """
+
+        def evict(there: Sequence[PodInfo]) -> None:
+            first = [victim for victim in there if victim.key in guarded]
+            others = [victim for victim in there if victim.key not in guarded]
+            self._evict_all(first, others, nomination)
+
+        self._notices.give(
+            victims,
+            lambda victim: nomination.reason_for(victim.key),
+            evict,
+            lambda: self._nominator.get(nomination.unit) is nomination,
+        )
+
     def _evict_all(
         self, guarded: Sequence[PodInfo], others: Sequence[PodInfo], nomination: Nomination
     ) -> None:
@@ -220,36 +241,65 @@ class Evictor:
 
     def _evict(self, victim: PodInfo, nomination: Nomination, done: Done) -> None:
         message = nomination.reason_for(victim.key)
-        write = Evict(victim.key, victim.pod.metadata.uid, message)
-        self._notices.give(
-            victim,
-            message,
-            lambda: self._state.cluster.submit(write, done),
-            lambda: self._nominator.get(nomination.unit) is nomination,
-        )
+        self._state.cluster.submit(Evict(victim.key, victim.pod.metadata.uid, message), done)
 
-    def evict(
-        self, victim: PodInfo, reason: str, together: int = 1, overdue: Overdue | None = None
+    def evict(self, overdue: Overdue) -> None:
+        """Evict pods for which no unit waits, and report to each why."""
+        together = Counter(victim.gang for victim, _ in overdue.victims)
+        groups: dict[str, list[PodInfo]] = {}
+        reasons = {victim.key: reason for victim, reason in overdue.victims}
+        later = {pod.gang for pod, _ in overdue.victims if pod.key not in overdue.at_once}
+        for key in overdue.restarts - later:
+            self._state.gangs.restart(key)
+        for victim, _ in overdue.victims:
+            at_once = victim.key in overdue.at_once
+            if at_once:
+                self._notices.cut_short(victim)
+            if victim.uid in self._evicting or self._notices.waits(victim):
+                continue
+            ends = victim.pod.metadata.deletion_timestamp if at_once else self._ends(victim)
+            if ends or self.in_cooldown(victim.key) or self._cancel_placement(victim):
+                continue
+            if at_once:
+                self._evict_overdue((victim,), reasons, together, overdue)
+            else:
+                groups.setdefault(victim.gang or victim.key, []).append(victim)
+        for group in groups.values():
+            self._notices.give(
+                group,
+                lambda victim: reasons[victim.key],
+                lambda there: self._evict_group(there, reasons, together, overdue),
+                overdue.is_wanted,
+            )
+
+    def _evict_group(
+        self,
+        victims: Sequence[PodInfo],
+        reasons: Mapping[str, str],
+        together: Mapping[str | None, int],
+        overdue: Overdue,
     ) -> None:
-        """Evict a pod for which no unit waits, and tell it why.
+        """Evict pods of one gang that have had their notices."""
+        for key in overdue.restarts.intersection(victim.gang or "" for victim in victims):
+            self._state.gangs.restart(key)
+        self._evict_overdue(victims, reasons, together, overdue)
 
-        :param together: how many pods of its gang are evicted.
-        :param overdue: what it is a part of.
-        """
-        of = overdue or Overdue()
-        at_once = victim.key in of.at_once
-        if at_once and self._notices.cut_short(victim):
-            return
-        if self._ends(victim) or self.in_cooldown(victim.key) or self._cancel_placement(victim):
-            return
-        self._evicting[victim.uid] = self._state.now
-        lock, node = of.locks.get(victim.key), victim.spec.node_name
-        write = Evict(victim.key, victim.pod.metadata.uid, reason, node, lock)
-        done = partial(self._evicted, victim, reason, together, of)
-        if at_once:
-            self._state.cluster.submit(write, done)
-        else:
-            self._notices.give(victim, reason, lambda: self._state.cluster.submit(write, done))
+    def _evict_overdue(
+        self,
+        victims: Sequence[PodInfo],
+        reasons: Mapping[str, str],
+        together: Mapping[str | None, int],
+        overdue: Overdue,
+    ) -> None:
+        for victim in victims:
+            self._evicting[victim.uid] = self._state.now
+            reason, lock = reasons[victim.key], overdue.locks.get(victim.key)
+            uid, node = victim.pod.metadata.uid, victim.spec.node_name
+            count = together[victim.gang]
+            self._state.cluster.submit(
+                Evict(victim.key, uid, reason, node, lock),
+                partial(self._evicted, victim, reason, count, overdue),
+            )
 
     def _evicted(
         self,
@@ -295,8 +345,10 @@ class Evictor:
             self._record_refusal(unit, refusal)
 
     def _cool_down(self, victim: PodInfo) -> None:
-        """Choose a pod no more for a while."""
-        self._cooldowns[victim.key] = self._state.now + COOLDOWN_SECONDS
+        """Choose a pod no more for a while; the longer, the more its notice has cost it."""
+        self._notices.take_back(victim)
+        seconds = COOLDOWN_SECONDS + _NOTICES * self._notices.seconds(victim)
+        self._cooldowns[victim.key] = self._state.now + seconds
         self._touch(victim.key)
 
     def _touch(self, pod_key: str) -> None:

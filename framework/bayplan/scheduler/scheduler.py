@@ -8,7 +8,6 @@ asyncio loop on a live cluster) calls them.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 
 from bayplan.api import Pod
@@ -390,13 +389,8 @@ class Scheduler:
                     continue
                 if found is not None:
                     times.append(found.again)
-                    victims = found.victims if self._shadow_mode is None else ()
                     if self._shadow_mode is None:
-                        for key in found.restarts:
-                            state.gangs.restart(key)
-                    together = Counter(victim.gang for victim, _ in victims)
-                    for victim, reason in victims:
-                        self.evictor.evict(victim, reason, together[victim.gang], found)
+                        self.evictor.evict(found)
                     waited |= found.waited
         self._overdue_at = min((at for at in times if at is not None), default=None)
         if waited:

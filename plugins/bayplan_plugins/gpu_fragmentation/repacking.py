@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -164,7 +165,17 @@ class Repacking:
             self._to_come.append(ToCome(maker_of(pod), node, until, reported))
         self.moved(move)
         victims = [(pod, _reported(pod, move)) for pod in move.pods]
-        return Overdue(victims, self._next, moves=move.nodes, action=_ACTION)
+        still = partial(self._still_fit, move.pods)
+        return Overdue(victims, self._next, moves=move.nodes, action=_ACTION, is_wanted=still)
+
+    def _still_fit(self, pods: Sequence[PodInfo]) -> bool:
+        """Tell whether pods still fit elsewhere, once they have had notice."""
+        snapshot = self._handle.snapshot
+        own = [snapshot.placed[pod.key][0] for pod in pods if pod.key in snapshot.placed]
+        with snapshot.trial():
+            for pod in own:
+                snapshot.remove_pod(pod.key)
+            return len(placed_again(self._handle, own)) == len(own)
 
     def best(self) -> Move | None:
         """Return the move to make next, None for none."""

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from bayplan import Handle, PodInfo
 from bayplan.dialects.kai.shares import GPU, GpuShareRequest
+from bayplan.dialects.progress import GOING_AT
 from bayplan.dialects.reading import timestamp
 from bayplan.dialects.tensor_fusion import side_of
 from bayplan.plugin.hookspecs import IntColumn
@@ -25,6 +26,8 @@ _STUCK_AFTER = 60.0
 def is_stuck(handle: Handle, pod: PodInfo) -> bool:
     """Tell whether a terminating pod should have ended long ago."""
     meta = pod.pod.metadata
+    if meta.deletion_timestamp is None:
+        return handle.unix_time > timestamp(meta.annotations.get(GOING_AT)) + _STUCK_AFTER
     grace = meta.deletion_grace_period_seconds or 0
     return handle.unix_time > timestamp(meta.deletion_timestamp) + grace + _STUCK_AFTER
 

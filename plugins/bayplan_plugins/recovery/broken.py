@@ -13,7 +13,7 @@ from bayplan.cluster.protocol import PatchFields, annotation_field
 from bayplan.dialects.reading import timestamp
 from bayplan.gangs.completeness import missing_role, rank_order
 
-__all__ = ["BROKEN_SINCE", "BrokenGang", "BrokenGangs"]
+__all__ = ["BROKEN_SINCE", "BrokenGang", "BrokenGangs", "is_deleted"]
 
 BROKEN_SINCE = "bayplan.dev/broken-since"
 """On the first member that is left of a gang below its minimum: since when, in RFC 3339."""
@@ -92,7 +92,7 @@ class BrokenGangs:
         if key in self._handle.snapshot.objects(KaiPodGroup):
             return None
         # A member that has had notice runs until it goes.
-        left = sorted((pod for pod, _ in bound if not _is_deleted(pod)), key=rank_order)
+        left = sorted((pod for pod, _ in bound if not is_deleted(pod)), key=rank_order)
         # A member on its way to a node that it was given is as good as there.
         placed = self._handle.snapshot.placed
         coming = [pod for name, pod in members.pending.items() if name in placed]
@@ -111,7 +111,7 @@ class BrokenGangs:
         since = known.since if known is not None else self._since(left)
         if known is None and not said:
             self._write((run or left)[:1], since)
-        ends = any(_is_deleted(pod) and node in self._lost for pod, node in bound)
+        ends = any(is_deleted(pod) and node in self._lost for pod, node in bound)
         ending = ends and len(left) + len(members.pending) < gang.min_member
         free_since = since
         if known is not None:
@@ -142,7 +142,8 @@ def _lacks(gang: Gang, here: Sequence[PodInfo]) -> str:
     return ""
 
 
-def _is_deleted(pod: PodInfo) -> bool:
+def is_deleted(pod: PodInfo) -> bool:
+    """Tell whether a pod ends now; one that has only had notice still works."""
     return pod.pod.metadata.deletion_timestamp is not None
 
 

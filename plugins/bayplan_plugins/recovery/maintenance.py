@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,10 @@ from bayplan.api.owners import belongs_to_node
 from bayplan.api.times import rfc3339
 from bayplan.dialects import may_be_evicted
 from bayplan.dialects.maintenance import maintenance_at
+from bayplan.dialects.progress import notice_wanted
+from bayplan.gangs.completeness import has_minimum
 from bayplan.inputs.durations import stated_duration
+from bayplan_plugins.recovery.broken import is_deleted
 from bayplan_plugins.shared.moving import maker_of, placed_again, started_at
 from bayplan_plugins.shared.victims import Evictable
 
@@ -19,6 +23,8 @@ __all__ = ["Maintenance"]
 _ACTION = "maintenance"
 _AGAIN = 60.0
 """Seconds after which jobs for which there was no room are tried again."""
+_UNTIL_MADE = 30.0
+"""Seconds for which a pod without a gang is waited for once it has left."""
 _ON_ITS_WAY = 600.0
 """Seconds for which a job that moves is waited for before the next one does."""
 
@@ -44,7 +50,8 @@ class Maintenance:
         self._times: dict[str, float] = {}
         self._moving: dict[str, str] = {}
         """The pods that move now, by key, with their uids."""
-        self._maker = ""
+        self._gang = ""
+        self._left_at = math.inf
         self._until = 0.0
         self._next = 0.0
 
@@ -84,7 +91,9 @@ class Maintenance:
             self._next = now + _AGAIN
             return Overdue(again=self._next)
         self._moving = {pod.key: pod.uid for pod in move.pods}
-        self._until = now + _ON_ITS_WAY
+        self._gang, self._left_at = move.pods[0].gang or "", math.inf
+        notice = max(notice_wanted(pod.annotations) for pod in move.pods)
+        self._until = now + notice + _ON_ITS_WAY
         self._next = now + 1.0
         placed = self._handle.snapshot.placed
         victims = [(pod, self._why(placed[pod.key][1])) for pod in move.pods]
@@ -98,11 +107,17 @@ class Maintenance:
         return f"{_ACTION}: that of node {node} begins at {rfc3339(begins)}"
 
     def _is_under_way(self) -> bool:
-        """Tell whether what was moved last still leaves, or has no node again yet."""
-        if self._handle.now >= self._until:
+        """Tell whether what was moved last still leaves, or may have no node again yet."""
+        now, placed = self._handle.now, self._handle.snapshot.placed
+        if now >= self._until:
             return False
-        placed = self._handle.snapshot.placed
-        return any(k in placed and placed[k][0].uid == uid for k, uid in self._moving.items())
+        if any(k in placed and placed[k][0].uid == uid for k, uid in self._moving.items()):
+            return True
+        self._left_at = min(self._left_at, now)
+        members = self._handle.gang(self._gang) if self._gang else None
+        if members is not None and members.gang is not None:
+            return not has_minimum(members.gang, members.staying)
+        return now < self._left_at + _UNTIL_MADE
 
     def _moves(self) -> Iterator[_Move]:
         """Yield what could move now: of each job its members there, or else all of it."""
@@ -138,19 +153,23 @@ class Maintenance:
         for pods, whole in ((here, False), (members, True)):
             if whole and len(members) == len(here):
                 return
-            with self._handle.snapshot.trial():
-                for one in pods:
-                    self._handle.snapshot.remove_pod(one.key)
-                nodes = placed_again(self._handle, pods)
+            nodes = self._tried(pods)
             if len(nodes) == len(pods):
                 yield _Move(pods, (pod.gang or "") if whole else "", nodes)
                 return
+
+    def _tried(self, pods: Sequence[PodInfo]) -> Mapping[str, str]:
+        """Return where pods would be if they left their nodes now; not all of them may fit."""
+        with self._handle.snapshot.trial():
+            for one in pods:
+                self._handle.snapshot.remove_pod(one.key)
+            return placed_again(self._handle, pods)
 
     def _may_move(self, pods: Sequence[PodInfo]) -> bool:
         """Tell whether somebody makes these pods again, and nothing keeps any of them."""
         handle = self._handle
         for pod in pods:
-            if pod.terminating or not maker_of(pod) or not handle.schedules(pod):
+            if is_deleted(pod) or not maker_of(pod) or not handle.schedules(pod):
                 return False
             if not may_be_evicted(pod.pod) or handle.in_eviction_cooldown(pod):
                 return False

@@ -29,7 +29,7 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api.owners import belongs_to_node
-from bayplan_plugins.recovery.broken import BrokenGang, BrokenGangs
+from bayplan_plugins.recovery.broken import BrokenGang, BrokenGangs, is_deleted
 from bayplan_plugins.recovery.health import HealthRules, NodeHealth, NodeWatch, Trust
 from bayplan_plugins.recovery.maintenance import Maintenance
 from bayplan_plugins.recovery.spares import SpareRule, Spares
@@ -85,7 +85,8 @@ class Recovery(Plugin[RecoveryArgs]):
 
     Args = RecoveryArgs
     reads = Reads.NODE
-    requeue_on = ClusterEvent.NODE
+    # Which nodes are spares follows from the pods on all of them.
+    requeue_on = ClusterEvent.NODE | ClusterEvent.POD_REMOVED
 
     def __init__(self, args: RecoveryArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -226,7 +227,7 @@ class Recovery(Plugin[RecoveryArgs]):
         """Tell whether a pod is a member of a gang that we schedule, and does not end yet."""
         if pod.gang is None or belongs_to_node(pod.pod.metadata):
             return False
-        return not pod.terminating and self.handle.schedules(pod)
+        return not is_deleted(pod) and self.handle.schedules(pod)
 
 
 def _by_reason(unwell: Mapping[str, NodeHealth]) -> dict[str, list[str]]:
