@@ -14,10 +14,12 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.examples import examples
 from tests.paths import ROOT
 
 from bayplan.api import ApiObject, Node, Pod
+from bayplan.api.node import NodeCondition
 from bayplan.api.node_state import NodeState, state_of
 from bayplan.cli import main
 from bayplan.cluster.manifests import load_manifests
@@ -213,6 +215,53 @@ def test_a_reserve_beats_no_reserve(tmp_path: Path) -> None:
     assert figures[1].spare == pytest.approx(8 + 8 * 30 / HOUR)
 
 
+def test_each_pod_of_a_gang_does_its_own_work(tmp_path: Path) -> None:
+    """Three pods, one after another at eight GPUs, though one is enough for their gang."""
+    group, made = job("g", 3, "6h", gpus=4)
+    assert hasattr(group, "spec")
+    small = replace(group, spec=replace(group.spec, min_member=1))
+    done = run(faults_of(tmp_path), *nodes(1), small, made)
+    assert done.ended_at == pytest.approx(12 * HOUR)
+    assert report_of(done).useful == pytest.approx(3 * 6 * 4)
+
+
+def test_what_joined_late_loses_no_more_than_it_did(tmp_path: Path) -> None:
+    rule = {"of": "node", "name": "n0", "at": "10h", "downFor": "24h"}
+    group, made = job("g", 4, "20h")
+    assert hasattr(group, "spec")
+    small = replace(group, spec=replace(group.spec, min_member=1))
+    simulation = Simulation(default_profiles(), until=10 * HOUR + 1)
+    simulation.play_faults(faults_of(tmp_path, rule, checkpointEvery=0), 0)
+    simulation.create([*nodes(1), small, made])
+    simulation.arrive([(9.5 * HOUR, make_node(f"m{number}", gpu=8)) for number in range(3)])
+    simulation.run()
+    found = report_of(simulation)
+    assert found.lost == pytest.approx(10 * 8 + 3 * 0.5 * 8)
+    assert found.useful == pytest.approx(0, abs=0.01)
+
+
+def test_gpus_that_come_later_are_not_mixed_with_cores(tmp_path: Path) -> None:
+    simulation = Simulation(default_profiles(), until=20 * HOUR)
+    simulation.play_faults(faults_of(tmp_path), 0)
+    simulation.create([make_node("c", cpu="100"), make_pod("p", cpu="50")])
+    simulation.arrive([(10 * HOUR, make_node("g", gpu=8))])
+    simulation.run()
+    found = report_of(simulation)
+    assert found.total == pytest.approx(80)
+    assert found.idle == pytest.approx(80)
+
+
+def test_a_pod_that_survived_a_fault_may_be_evicted_later(tmp_path: Path) -> None:
+    rule = {"of": "node", "name": "n0", "at": "1h", "downFor": "1m"}
+    simulation = Simulation(default_profiles(), until=8 * HOUR)
+    simulation.play_faults(faults_of(tmp_path, rule), 0)
+    simulation.create([*nodes(1), make_pod("low", gpu=8)])
+    simulation.arrive([(6 * HOUR, make_pod("urgent", gpu=8, priority=10))])
+    simulation.run()
+    found = report_of(simulation)
+    assert (found.by_faults.count, found.by_evictions.count) == (1, 1)
+
+
 # What fails --------------------------------------------------------------------------------------
 
 
@@ -283,6 +332,37 @@ def test_a_layer_fails_with_all_nodes_of_a_domain(tmp_path: Path) -> None:
     assert down(5 * HOUR) == set()
 
 
+def test_the_same_gpu_fails_once_however_many_faults_it_has(tmp_path: Path) -> None:
+    rules = [{"of": "gpu", "name": "n0/0", "at": f"{at}h", "downFor": "10h"} for at in (1, 2)]
+
+    def offered(until: float) -> str:
+        done = run(faults_of(tmp_path, *rules), *nodes(1), make_pod("p"), until=until)
+        (node,) = done.cluster.list(Node)
+        return str(node.status.allocatable[GPU].text)
+
+    assert [offered(hours * HOUR) for hours in (3, 11.5, 13)] == ["7", "7", "8"]
+
+
+def test_a_fault_repairs_nothing_else(tmp_path: Path) -> None:
+    """A node that was not ready before is not ready after, one that was cordoned stays so."""
+    rules = [
+        {"of": "node", "name": "a", "at": "1h", "downFor": "1h"},
+        {"of": "nic", "name": "b", "at": "1h", "downFor": "1h"},
+    ]
+    bad = make_node("a", gpu=8)
+    status = replace(bad.status, conditions=(NodeCondition("Ready", "False"),))
+    cordoned = make_node("b", gpu=8)
+    kept = replace(cordoned, spec=replace(cordoned.spec, unschedulable=True))
+    done = run(faults_of(tmp_path, *rules), replace(bad, status=status), kept, until=3 * HOUR)
+    states = {node.metadata.name: state_of(node) for node in done.cluster.list(Node)}
+    assert states == {"a": NodeState.FAILED, "b": NodeState.MAINTENANCE}
+
+
+def test_a_rule_by_which_nothing_fails_is_reported(tmp_path: Path) -> None:
+    done = run(faults_of(tmp_path, {"of": "gpu", "meanTimeBetween": "1h"}), make_node("n"))
+    assert done.problems() == ["faults.0: there was no gpu that could fail"]
+
+
 def test_faults_do_not_depend_on_what_is_scheduled(tmp_path: Path) -> None:
     faults = faults_of(tmp_path, {"of": "node", "meanTimeBetween": "50h", "downFor": "5h"})
     busy = run(faults, *nodes(4), *job("train", 3, "200h"), until=200 * HOUR)
@@ -320,7 +400,7 @@ def test_hours_add_up_and_jobs_do_all_of_their_work(data: st.DataObject) -> None
     mean = data.draw(st.integers(20, 200))
     kinds = data.draw(st.sets(st.sampled_from(("node", "gpu", "nic")), min_size=1))
     rules = [
-        {"of": kind, "meanTimeBetween": f"{mean}h", "downFor": f"{data.draw(st.integers(0, 8))}h"}
+        {"of": kind, "meanTimeBetween": f"{mean}h", "downFor": f"{data.draw(st.integers(1, 8))}h"}
         for kind in sorted(kinds)
     ]
     content = {
@@ -375,6 +455,7 @@ def all_succeeded(done: Simulation, name: str, pods: int) -> bool:
         ({"of": "disk", "meanTimeBetween": "1h"}, "faults.0.of"),
         ({"of": "node", "meanTimeBetween": "1h", "downFor": -1}, "faults.0.downFor"),
         ({"of": "node", "meanTimeBetween": "1h", "down": "1h"}, "faults.0.down"),
+        ({"of": "node", "meanTimeBetween": "1h", "downFor": 0}, "faults.0.downFor"),
     ],
 )
 def test_a_bad_rule_is_named(tmp_path: Path, rule: Content, message: str) -> None:

@@ -89,6 +89,7 @@ def _add_goodput(table: Table, found: Sequence[GoodputReport]) -> None:
     table.add_row("interrupted by faults", *(str(one.count) for one in stood))
     table.add_row("recovery p50", *(_time(one.median) for one in stood))
     table.add_row("recovery p95", *(_time(one.p95) for one in stood))
+    table.add_row("not recovered", *(str(one.waiting) for one in stood))
 
 
 def _time(seconds: float | None) -> str:

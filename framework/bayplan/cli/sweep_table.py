@@ -18,7 +18,10 @@ from bayplan.simulation.comparison import Outcome
 
 __all__ = ["SweepResult", "print_sweep"]
 
-_GOODPUT = ("goodput", "lost", "waiting", "spare", "interrupted", "recovery p50", "p95")
+_GOODPUT = (
+    *("goodput", "lost", "waiting", "spare"),
+    *("interrupted", "recovery p50", "p95", "not recovered"),
+)
 _NUMBERS = ("started", "waiting", "wait p50", "p95", "by seed", "evicted", "pods pending")
 
 
@@ -98,9 +101,16 @@ def _goodput(outcomes: Sequence[Outcome]) -> list[str]:
     return [
         *cells,
         f"{_mean(one.count for one in stood):.4g}",
-        duration_text(_mean(one.median for one in stood)),
-        duration_text(_mean(one.p95 for one in stood)),
+        _duration(one.median for one in stood),
+        _duration(one.p95 for one in stood),
+        f"{_mean(one.waiting for one in stood):.4g}",
     ]
+
+
+def _duration(found: Iterable[float | None]) -> str:
+    """Return the mean of the runs in which there was such a time, "-" if there was none."""
+    known = [one for one in found if one is not None]
+    return duration_text(fmean(known)) if known else "-"
 
 
 def _money(outcomes: Sequence[Outcome]) -> list[str]:

@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, ResourceClaim, ResourceSlice
 from bayplan.api.dra import DeviceTaint
+from bayplan.api.gpu_shares import WHOLE
 from bayplan.api.gpus import GPU_RESOURCES, named_gpus
 from bayplan.api.node import NodeCondition
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import amount_of, pod_requests
 from bayplan.cluster.embedded.store import MemoryCluster
-from bayplan.queues.gpus import is_accelerator
+from bayplan.queues.gpus import gpus_offered, is_accelerator
 from bayplan.snapshot import Snapshot
 
 __all__ = ["BrokenParts", "Repair"]
@@ -39,13 +40,25 @@ class BrokenParts:
     hit: Callable[[str], None]
     _silenced: Counter[str] = field(default_factory=Counter)
     _cordoned: Counter[str] = field(default_factory=Counter)
+    _tainted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _before: dict[str, NodeCondition] = field(default_factory=dict)
+    """What nodes said of themselves before they fell silent."""
+    _lost: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    """The GPUs that have failed on each node, by index, and by how many faults."""
+    _whole: dict[str, int] = field(default_factory=dict)
+    """How many GPUs nodes offered before."""
 
     def gpus(self, nodes: Iterable[Node]) -> list[str]:
-        """Return the GPUs of nodes, as ``NODE/INDEX``, or ``NODE/DEVICE`` for those of claims."""
+        """Return the GPUs of nodes, as ``NODE/INDEX``, or ``NODE/DEVICE`` for those of claims.
+
+        Shared and partitioned GPUs are left out.
+        """
         devices: dict[str, list[str]] = defaultdict(list)
         for one in self.cluster.list(ResourceSlice):
             if is_accelerator(one.spec.driver):
-                devices[one.spec.node_name] += (device.name for device in one.spec.devices)
+                # A part of a device does not fail alone.
+                whole = (device.name for device in one.spec.devices if not device.consumes_counters)
+                devices[one.spec.node_name] += whole
         found = []
         for node in nodes:
             name, resource = node.metadata.name, _counted(node)
@@ -57,8 +70,12 @@ class BrokenParts:
 
     def silence(self, name: str) -> Repair | None:
         """Let a node's kubelet fall silent."""
-        if self.cluster.get(Node, name) is None:
+        node = self.cluster.get(Node, name)
+        if node is None:
             return None
+        if not self._silenced[name]:
+            before = next((one for one in node.status.conditions if one.type == "Ready"), None)
+            self._before[name] = before or NodeCondition("Ready", "True")
         self._silenced[name] += 1
         self._set_ready(name)
         return partial(self._answer, name)
@@ -71,9 +88,9 @@ class BrokenParts:
         node = self.cluster.get(Node, name)
         if node is None:
             return
-        silent = self._silenced[name] > 0
+        silent = NodeCondition("Ready", "Unknown")
+        ready = silent if self._silenced[name] > 0 else self._before[name]
         others = tuple(one for one in node.status.conditions if one.type != "Ready")
-        ready = NodeCondition("Ready", "Unknown" if silent else "True")
         self.cluster.update(replace(node, status=replace(node.status, conditions=(*others, ready))))
 
     def cut_off(self, name: str) -> Repair | None:
@@ -81,16 +98,16 @@ class BrokenParts:
         node = self.cluster.get(Node, name)
         if node is None:
             return None
-        if node.spec.unschedulable and not self._cordoned[name]:
-            # Somebody else has cordoned it, and will uncordon it.
-            return lambda: None
-        self._cordoned[name] += 1
-        self._set_cordoned(name)
+        # Whoever has cordoned it before uncordons it.
+        own = not node.spec.unschedulable or self._cordoned[name] > 0
+        if own:
+            self._cordoned[name] += 1
+            self._set_cordoned(name)
         for pod in self._pods_on(name):
             info = self.snapshot.living.get(pod.key)
             if info is not None and info.gang is not None:
                 self._end(pod, "the NIC of its node failed")
-        return partial(self._connect, name)
+        return partial(self._connect, name) if own else _nothing
 
     def _connect(self, name: str) -> None:
         self._cordoned[name] -= 1
@@ -112,20 +129,33 @@ class BrokenParts:
         """Let a GPU fail that a device plugin counts: it offers one less, and its pod fails."""
         node = self.cluster.get(Node, name)
         resource = _counted(node) if node is not None else None
-        if node is None or resource is None or not _offered(node, resource):
+        if node is None or resource is None:
             return None
-        user = self._user_of(name, resource, index)
-        self._offer(name, resource, -1)
-        if user is not None:
-            self._end(user, "a GPU of its node failed")
-        return partial(self._offer, name, resource, 1)
+        lost = self._lost[name]
+        if not lost:
+            self._whole[name] = _offered(node, resource)
+        lost[index] += 1
+        if lost[index] == 1:
+            user = self._user_of(name, resource, index)
+            if user is not None:
+                self._end(user, "a GPU of its node failed")
+            self._offer(name, resource)
+        return partial(self._find, name, resource, index)
 
-    def _offer(self, name: str, resource: str, more: int) -> None:
+    def _find(self, name: str, resource: str, index: int) -> None:
+        lost = self._lost[name]
+        lost[index] -= 1
+        if not lost[index]:
+            del lost[index]
+        self._offer(name, resource)
+
+    def _offer(self, name: str, resource: str) -> None:
+        """Let a node offer as many GPUs as have not failed."""
         node = self.cluster.get(Node, name)
         if node is None:
             return
         offered = node.status.allocatable or node.status.capacity
-        amount = Quantity(str(_offered(node, resource) + more))
+        amount = Quantity(str(max(0, self._whole[name] - len(self._lost[name]))))
         status = replace(node.status, allocatable={**offered, resource: amount})
         self.cluster.update(replace(node, status=status))
 
@@ -154,10 +184,16 @@ class BrokenParts:
             if any((one.driver, one.pool, one.device) == own for one in used):
                 for consumer in claim.status.reserved_for:
                     self.hit(consumer.uid)
-        self._set_tainted(key, device, True)
-        return partial(self._set_tainted, key, device, False)
+        self._tainted[key, device] += 1
+        self._set_tainted(key, device)
+        return partial(self._untaint, key, device)
 
-    def _set_tainted(self, key: str, name: str, failed: bool) -> None:
+    def _untaint(self, key: str, device: str) -> None:
+        self._tainted[key, device] -= 1
+        self._set_tainted(key, device)
+
+    def _set_tainted(self, key: str, name: str) -> None:
+        failed = self._tainted[key, name] > 0
         found = self.cluster.get(ResourceSlice, key)
         if found is None:
             return
@@ -186,8 +222,12 @@ class BrokenParts:
 
 
 def _counted(node: Node) -> str | None:
-    """Return the resource by which a node's device plugin counts GPUs, None without one."""
-    return next((one for one in GPU_RESOURCES if _offered(node, one)), None)
+    """Return the resource by which a node's device plugin counts whole GPUs, None without one."""
+    found = next((one for one in GPU_RESOURCES if _offered(node, one)), None)
+    count = _offered(node, found) if found is not None else 0
+    return (
+        found if found is not None and gpus_offered(node, found, count) == WHOLE * count else None
+    )
 
 
 def _offered(node: Node, resource: str) -> int:
@@ -202,3 +242,7 @@ def _is_of(slice_: ResourceSlice, node: str) -> bool:
 
 def _has(slice_: ResourceSlice, device: str) -> bool:
     return any(one.name == device for one in slice_.spec.devices)
+
+
+def _nothing() -> None:
+    """Repair nothing: somebody else does."""

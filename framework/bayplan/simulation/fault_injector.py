@@ -49,17 +49,28 @@ class FaultInjector:
         self._seen = at
         for number, rule in enumerate(self.faults.rules):
             for name in self._parts(rule):
-                if (number, name) not in self._planned and rule.name in ("", name):
+                known = (number, name) in self._planned
+                is_over = rule.at is not None and rule.at < self.cluster.now
+                if not known and not is_over and rule.name in ("", name):
                     self._planned.add((number, name))
                     chance = random.Random(f"{self.seed}/{number}/{name}")  # noqa: S311 - no secret
                     self._plan(rule, name, chance)
 
+    def idle_rules(self) -> list[str]:
+        """Return, in words, the rules by which nothing could fail up to now."""
+        planned = {number for number, _ in self._planned}
+        return [
+            f"faults.{number}: there was no {rule.name or rule.what} that could fail"
+            for number, rule in enumerate(self.faults.rules)
+            if number not in planned
+        ]
+
     def check(self) -> None:
-        """Check that there is what rules name, once there are any nodes.
+        """Check that there is what rules name, once the cluster is there.
 
         :raises InputError: naming the rule.
         """
-        for number, rule in enumerate(self.faults.rules if len(self.snapshot.nodes) else ()):
+        for number, rule in enumerate(self.faults.rules):
             if rule.layer:
                 try:
                     Networks.of(self.snapshot).find([rule.layer])

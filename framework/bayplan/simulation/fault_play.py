@@ -48,6 +48,10 @@ class FaultPlay:
         """
         self._injector.check()
 
+    def idle_rules(self) -> list[str]:
+        """Return, in words, the rules by which nothing could fail up to now."""
+        return self._injector.idle_rules()
+
     def look(self) -> None:
         """Take in an instant, when nothing is left to do at it."""
         self._goodput.look()

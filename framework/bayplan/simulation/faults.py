@@ -41,7 +41,7 @@ class FaultRule(FileFields):
     name: str = ""
     mean_time_between: _Mean | None = None
     at: Seconds | None = None
-    down_for: Seconds = _DOWN_FOR
+    down_for: Seconds = Field(default=_DOWN_FOR, ge=1)
 
     @model_validator(mode="after")
     def _says_what_and_when(self) -> Self:

@@ -173,10 +173,16 @@ class Goodput:
         if not self._of_gpus and self._offers_gpus(changed_nodes):
             # Until now, cores counted.
             self._of_gpus = True
+            self._sums.clear()
+            self._nodes.clear()
+            self._pods.clear()
+            self.progress.lost = 0.0
             changed_nodes, changed_pods = {*self._view.nodes}, {*self._view.pods}
         jobs: dict[Job, None] = {}
         moved = {name for name in changed_nodes if self._node_changed(name)}
-        for uid in sorted({*changed_pods}.union(*(self._pods_on[name] for name in moved))):
+        changed = changed_pods.union(*(self._pods_on[name] for name in moved))
+        # Those that end first, so that others can take up their work.
+        for uid in sorted(changed, key=lambda uid: (self._stays(uid), uid)):
             job = self._pod_changed(uid)
             if job is not None:
                 jobs[job] = None
@@ -248,6 +254,10 @@ class Goodput:
         if use is not None:
             use.held += weight
         return self.progress.put(pod, weight, use is not None and use.is_up)
+
+    def _stays(self, uid: str) -> bool:
+        pod = self._view.pods.get(uid)
+        return pod is not None and pod.metadata.deletion_timestamp is None
 
     def _weight(self, pod: Pod) -> int:
         """Return how many GPUs a pod holds, in thousandths."""

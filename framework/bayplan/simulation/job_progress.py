@@ -9,7 +9,7 @@ its work is done. Its other pods need not be made again for that: their containe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 
@@ -53,27 +53,33 @@ class Interruption:
 class _Member:
     """A pod that holds a node: how many GPUs, for how long it works, and whether it runs.
 
-    ``weight`` is 0 on a node that has failed.
+    ``weight`` is 0 on a node that has failed. ``base`` is how far its job was when its own work
+    began, in seconds.
     """
 
     pod: PodInfo
     weight: int
     duration: float | None
     runs: bool
+    base: float
 
 
 @dataclass(eq=False)
 class Job:
     """A gang, or a pod of its own.
 
-    ``part`` has the pods that take part in the work, by uid, with their GPUs. ``done`` are the
-    seconds of work that checkpoints of earlier runs keep. It works ``since`` a time, which is later
-    than now while it restarts; None where it does not. ``run`` counts its starts and stops.
+    ``part`` has the pods that take part in the work, by uid, with their GPUs, and ``weights`` how
+    many GPUs these had from which time on in this run. ``done`` are the seconds of work that
+    checkpoints of earlier runs keep. It works ``since`` a time, which is later than now while it
+    restarts; None where it does not. ``run`` counts its starts and stops. ``bases`` are those of
+    pods that were lost, for the next ones.
     """
 
     key: str
     members: dict[str, _Member] = field(default_factory=dict)
     part: dict[str, int] = field(default_factory=dict)
+    weights: list[tuple[float, int]] = field(default_factory=list)
+    bases: list[float] = field(default_factory=list)
     done: float = 0.0
     since: float | None = None
     run: int = 0
@@ -85,6 +91,12 @@ class Job:
     def progress(self, now: float) -> float:
         """Return how many seconds of work are done."""
         return self.done + (max(0.0, now - self.since) if self.since is not None else 0.0)
+
+    def worth(self, begin: float, now: float) -> float:
+        """Return the work from a time of this run on, in GPUs (thousandths) times seconds."""
+        ends = [*(at for at, _ in self.weights[1:]), now]
+        spans = zip(self.weights, ends, strict=False)
+        return sum(weight * max(0.0, end - max(at, begin)) for (at, weight), end in spans)
 
     def state(self, now: float) -> JobState:
         """Return what it does now."""
@@ -115,6 +127,8 @@ class JobProgress:
         self._orphans: dict[str, list[Job]] = {}
         """The work of pods that are gone, for the next pods of their controller."""
         self._hit: set[str] = set()
+        self._left: set[str] = set()
+        """The pods, by uid, whose work is there for the next ones already."""
         self.interruptions: list[Interruption] = []
         self.holding = dict.fromkeys(JobState, 0)
         """How many GPUs (thousandths) jobs hold that do each of these now."""
@@ -148,7 +162,13 @@ class JobProgress:
         duration = stated_duration(pod.metadata.annotations, None)
         if EVICTION_NOTICE in pod.metadata.annotations:
             job.noticed.add(uid)
-        job.members[uid] = _Member(info, weight if is_up else 0, duration, runs)
+        known = job.members.get(uid)
+        base = known.base if known is not None else self._base_for(job)
+        if pod.metadata.deletion_timestamp and uid not in self._left:
+            # The next pod may come before this one has ended.
+            self._left.add(uid)
+            job.bases.append(base)
+        job.members[uid] = _Member(info, weight if is_up else 0, duration, runs, base)
         return job
 
     def take_out(self, uid: str) -> Job | None:
@@ -161,15 +181,24 @@ class JobProgress:
         if ended is not None and ended.metadata.uid == uid and ended.status.phase == "Succeeded":
             job.succeeded += 1
             job.part.pop(uid, None)
-        elif _is_interchangeable(member.pod):
+        elif uid not in self._left:
+            job.bases.append(member.base)
+        self._left.discard(uid)
+        if job.succeeded or not member.pod.pod.metadata.owner_references:
+            return job
+        if _is_interchangeable(member.pod):
             owner = controller_key(member.pod.pod.metadata)
             self._orphans.setdefault(owner, []).append(job)
         return job
 
+    def _base_for(self, job: Job) -> float:
+        """Return where a new pod's work begins: where that of one that was lost did, or here."""
+        return job.bases.pop(0) if job.bases else job.progress(self._cluster.now)
+
     def _joined(self, pod: PodInfo) -> Job:
         """Return the job of a pod that holds a node for the first time."""
         owner = controller_key(pod.pod.metadata)
-        key = pod.gang or pod.key
+        key = pod.gang or (pod.key if owner else pod.uid)
         if _is_interchangeable(pod) and self._orphans.get(owner):
             job = self._orphans[owner].pop(0)
             self._jobs.pop(job.key, None)
@@ -192,6 +221,8 @@ class JobProgress:
         if job.since is not None:
             for uid in running.keys() - job.part.keys():
                 self._plan_end(job, uid)
+            if running != job.part or not job.weights:
+                job.weights.append((self._cluster.now, sum(running.values())))
             job.part = running
         if not job.part:
             # Nothing is left that works.
@@ -223,6 +254,8 @@ class JobProgress:
 
     def _start(self, job: Job) -> None:
         job.run += 1
+        job.weights = []
+        self._hit.difference_update(job.members)
         again = job.stopped is not None
         job.since = self._cluster.now + (self._faults.restart if again else 0.0)
         if again:
@@ -238,16 +271,21 @@ class JobProgress:
     def _stop(self, job: Job, gone: Collection[str]) -> None:
         """Let a job fall back to its last checkpoint."""
         worked = job.progress(self._cluster.now) - job.done
-        every = self._faults.checkpoint_every
-        kept = worked // every * every if every else 0.0
-        if job.noticed.issuperset(gone):
+        every, by_fault = self._faults.checkpoint_every, not self._hit.isdisjoint(gone)
+        kept = (worked + _CLOSE) // every * every if every else 0.0
+        if job.noticed.issuperset(gone) and not by_fault:
             kept = worked
-        self.lost += (worked - kept) * sum(job.part.values())
+        if job.since is not None:
+            self.lost += job.worth(job.since + kept, self._cluster.now)
+        is_counted = any(job.part.values())
         job.done += kept
+        # Whoever joined since the checkpoint has done nothing yet.
+        job.bases = [min(base, job.done) for base in job.bases]
+        for uid, member in job.members.items():
+            job.members[uid] = replace(member, base=min(member.base, job.done))
         job.since, job.part = None, {}
         job.run += 1
-        if job.stopped is None:
-            by_fault = not self._hit.isdisjoint(gone)
+        if job.stopped is None and is_counted:
             job.stopped = Interruption(self._cluster.now, by_fault)
             self.interruptions.append(job.stopped)
 
@@ -255,14 +293,14 @@ class JobProgress:
         """Plan when a pod ends that takes part from now on."""
         duration = job.members[uid].duration
         if duration is not None and job.since is not None:
-            due = job.since + max(0.0, duration - job.done)
+            due = job.since + max(0.0, job.members[uid].base + duration - job.done)
             self._cluster.clock.call_at(due, partial(self._end, job, job.run, uid))
 
     def _end(self, job: Job, run: int, uid: str) -> None:
         member = job.members.get(uid)
         if job.run != run or member is None or member.duration is None:
             return
-        if job.progress(self._cluster.now) >= member.duration - _CLOSE:
+        if job.progress(self._cluster.now) - member.base >= member.duration - _CLOSE:
             self._finish(member.pod.key, uid)
 
 

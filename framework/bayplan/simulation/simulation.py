@@ -121,6 +121,7 @@ class Simulation:
         )
         self._queues.follow(self.scheduler)
         self._last_arrival = 0.0
+        self._more_nodes = False
         self._ended_at = 0.0
         self._meter = self._metered(journal) if journal is not None else None
         self._kubelet = start_controllers(self.cluster)
@@ -159,6 +160,7 @@ class Simulation:
     def change_nodes(self, changes: Iterable[NodeChange]) -> None:
         """Change nodes at their times, as a kubelet and ``kubectl`` would."""
         for change in changes:
+            self._more_nodes = True
             self.cluster.clock.call_at(change.at, partial(self._change_node, change))
             self._last_arrival = max(self._last_arrival, change.at)
 
@@ -214,7 +216,8 @@ class Simulation:
             for (kind, key), text in self.cluster.reports.items()
             if kind == "Pod" and self._is_there(key)
         ]
-        return about_nodes + about_pods
+        about_faults = self.fault_play.idle_rules() if self.fault_play is not None else []
+        return about_nodes + about_pods + about_faults
 
     def foreign_pods(self) -> list[str]:
         """Return, for each scheduler without a profile here, how many pods wait for it."""
@@ -289,7 +292,8 @@ class Simulation:
     def _run_with_faults(self, time_: VirtualTime, play: FaultPlay) -> None:
         """Run to the end, or else until all jobs have ended: faults by themselves never do."""
         self.observe()
-        play.check()
+        if not self._more_nodes and self.autoscaler is None:
+            play.check()
         if self._until is not None:
             time_.advance(self._until)
             self.cluster.clock.advance(self._until)

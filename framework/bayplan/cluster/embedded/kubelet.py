@@ -109,7 +109,8 @@ class VirtualKubelet:
             if pod is None or pod.metadata.uid != uid or gone or pod.metadata.deletion_timestamp:
                 continue
             if pod.status.phase == "Running":
-                self.finish(key, uid)
+                if self.ends_pods:
+                    self.finish(key, uid)
             elif self._admit(key):
                 self._start(key)
 
