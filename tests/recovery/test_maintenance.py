@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from tests.paths import ROOT
 from tests.recovery.test_recovery import World, job
 
-from bayplan.api import Node, Pod
+from bayplan.api import ApiObject, Node, Pod
 from bayplan.api.times import rfc3339
 from bayplan.cli import main
 from bayplan.testing import make_gang, make_network, make_node, make_pod
 
 AT = "bayplan.dev/maintenance-at"
+NOTICE = "bayplan.dev/eviction-notice"
 
 
 def announce(world: World, *names: str, seconds: float | None) -> None:
@@ -184,6 +185,105 @@ def test_nodes_that_go_are_no_spares() -> None:
     world.passes(5)
     # n1 is the spare now.
     assert sorted(node_of(world, f"p{number}") for number in range(2)) == ["", "n0"]
+
+
+# While a job has its notice -----------------------------------------------------------------------
+
+
+def asking(name: str, count: int, seconds: int) -> list[ApiObject]:
+    """Return a gang whose pods want so many seconds to save their work."""
+    made = job(name, count)
+    assert hasattr(made, "spec")
+    template = made.spec.template
+    annotations = {"bayplan.dev/checkpoint-seconds": str(seconds)}
+    meta = replace(template.metadata, annotations=annotations)
+    spec = replace(made.spec, template=replace(template, metadata=meta))
+    return [make_gang(name, count), replace(made, spec=spec)]
+
+
+def notices(world: World) -> set[str]:
+    pods = world.api.list(Pod)
+    return {pod.spec.node_name for pod in pods if NOTICE in pod.metadata.annotations}
+
+
+def test_a_job_stays_when_the_maintenance_is_taken_back() -> None:
+    world = World(2)
+    world.add(*asking("g", 1, 300))
+    world.passes(5)
+    (where,) = on(world, "g")
+    announce(world, where, seconds=3600)
+    world.passes(60)
+    assert notices(world) == {where}
+    announce(world, where, seconds=None)
+    world.passes(400)
+    assert on(world, "g") == {where}
+    assert notices(world) == set()
+
+
+def test_a_job_stays_when_its_place_is_taken_meanwhile() -> None:
+    world = World(2)
+    world.add(*asking("g", 1, 300))
+    world.passes(5)
+    (where,) = on(world, "g")
+    announce(world, where, seconds=36000)
+    world.passes(60)
+    world.add(make_pod("other", gpu=8))
+    world.passes(400)
+    assert on(world, "g") == {where}
+    assert notices(world) == set()
+
+
+def test_two_jobs_do_not_move_to_the_same_place() -> None:
+    world = World(3)
+    world.add(*asking("a", 1, 1000), *asking("b", 1, 1000))
+    world.passes(5)
+    announce(world, *(on(world, "a") | on(world, "b")), seconds=36000)
+    world.passes(4000)
+    assert len(on(world, "a") | on(world, "b")) == 2
+    assert "" not in on(world, "a") | on(world, "b")
+
+
+def test_a_node_that_is_lost_meanwhile_takes_one_member_along() -> None:
+    world = World(4)
+    world.add(*asking("g", 3, 1800))
+    world.passes(5)
+    before = {pod.metadata.name for pod in world.api.list(Pod)}
+    where = min(on(world, "g"))
+    announce(world, where, seconds=36000)
+    world.passes(30)
+    world.ready(where, "Unknown")
+    world.passes(150)
+    there = [pod for pod in world.api.list(Pod) if not pod.metadata.deletion_timestamp]
+    assert len(before & {pod.metadata.name for pod in there}) == 2
+    assert len(on(world, "g")) == 3
+
+
+def test_a_restart_keeps_the_notice() -> None:
+    world = World(2)
+    world.add(*asking("g", 1, 300))
+    world.passes(5)
+    (where,) = on(world, "g")
+    announce(world, where, seconds=36000)
+    world.passes(200)
+    world.cluster.restart()
+    world.passes(60)
+    assert on(world, "g") == {where}
+    world.passes(90)
+    assert on(world, "g") == {"n0", "n1"} - {where}
+
+
+def test_a_pod_is_tried_again_when_another_node_becomes_the_spare() -> None:
+    world = World(3, spares=[{"nodes": 1}])
+    world.add(make_pod("x", gpu=8, node="n2"))
+    world.passes(5)
+    wanted = make_pod("p", gpu=8)
+    selector = {"kubernetes.io/hostname": "n1"}
+    world.add(replace(wanted, spec=replace(wanted.spec, node_selector=selector)))
+    world.passes(5)
+    assert node_of(world, "p") == ""
+    world.api.delete(Pod, "default/x", 0)
+    world.passes(30)
+    assert node_of(world, "p") == "n1"
 
 
 # The command -------------------------------------------------------------------------------------

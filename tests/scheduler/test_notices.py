@@ -11,7 +11,7 @@ from bayplan.api.times import rfc3339, seconds_of
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.dialects.progress import notice_wanted
 from bayplan.profiles.loading import default_profiles
-from bayplan.testing import Cluster, make_gang, make_node, make_pod
+from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
 
 ASKS = {"bayplan.dev/checkpoint-seconds": "120"}
 GOING, WHY = "bayplan.dev/going-at", "bayplan.dev/eviction-notice"
@@ -185,3 +185,123 @@ def test_who_cannot_save_gets_no_time() -> None:
 def test_the_time_is_a_number_of_seconds_up_to_an_hour(text: str, seconds: float) -> None:
     assert notice_wanted({"bayplan.dev/checkpoint-seconds": text}) == seconds
     assert notice_wanted({"bayplan.io/checkpoint-seconds": text}) == seconds
+
+
+# Whoever needs it, and until when ----------------------------------------------------------------
+
+
+def test_a_more_important_pod_takes_over_what_was_noticed_for_another() -> None:
+    world = World(ASKS)
+    world.add(make_pod("first", gpu=8, priority=10))
+    world.passes(10)
+    at, _ = world.notice("low")
+    world.add(make_pod("second", gpu=8, priority=20))
+    world.passes(10)
+    assert world.notice("low")[0] == at
+    world.passes(180)
+    second = world.pod("second")
+    assert second is not None
+    assert second.spec.node_name == "n"
+
+
+def test_two_that_share_a_victim_need_its_notice_until_the_last_is_gone() -> None:
+    world = World(ASKS)
+    world.add(*(make_pod(name, gpu=4, priority=10) for name in ("a", "b")))
+    world.passes(10)
+    world.api.delete(Pod, "default/a", 0)
+    world.passes(180)
+    b = world.pod("b")
+    assert b is not None
+    assert b.spec.node_name == "n"
+
+
+def test_a_notice_is_taken_back_as_soon_as_there_is_room_elsewhere() -> None:
+    world = World({"bayplan.dev/checkpoint-seconds": "3600"})
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(10)
+    assert world.notice("low") != (None, None)
+    world.add(make_node("m", gpu=8))
+    world.passes(60)
+    high = world.pod("high")
+    assert high is not None
+    assert high.spec.node_name == "m"
+    assert world.notice("low") == (None, None)
+
+
+def budget(name: str, least: int, labels: dict[str, str]) -> ApiObject:
+    spec = {"minAvailable": least, "selector": {"matchLabels": labels}}
+    head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}}
+    return make_object({**head, "spec": spec})
+
+
+def test_a_notice_is_taken_back_when_a_budget_refuses_the_eviction() -> None:
+    world = World({})
+    labels = {"app": "x"}
+    world.api.delete(Pod, "default/low", 0)
+    low = make_pod("low", gpu=8, labels=labels, annotations=ASKS)
+    world.add(budget("b", 1, labels), low)
+    world.passes(10)
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(10)
+    notices = 0
+    for _ in range(240):
+        before = world.notice("low")[0]
+        world.passes(10)
+        after = world.notice("low")[0]
+        notices += after is not None and after != before
+    assert not world.is_going("low")
+    # In forty minutes, and not one after the other.
+    assert notices <= 2
+    world.api.delete(Pod, "default/high", 0)
+    world.passes(200)
+    assert world.notice("low") == (None, None)
+
+
+def test_victims_with_a_budget_have_their_notice_at_the_same_time() -> None:
+    world = World({})
+    world.api.delete(Pod, "default/low", 0)
+    asks = {"bayplan.dev/checkpoint-seconds": "400"}
+    labels = {"app": "x"}
+    pods = [make_pod(f"l{n}", gpu=4, labels=labels, annotations=asks) for n in range(2)]
+    world.add(budget("b", 0, labels), *pods)
+    world.passes(10)
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(10)
+    assert world.notice("l0")[0] == world.notice("l1")[0] is not None
+    world.passes(450)
+    high = world.pod("high")
+    assert high is not None
+    assert high.spec.node_name == "n"
+
+
+def test_members_of_a_gang_go_together_with_the_last_that_saves() -> None:
+    world = World({})
+    world.api.delete(Pod, "default/low", 0)
+    world.add(
+        make_gang("g", 2),
+        make_pod("g-0", gpu=4, gang="g", annotations=ASKS),
+        make_pod("g-1", gpu=2, gang="g"),
+        make_pod("g-2", gpu=2, gang="g", annotations=ASKS),
+    )
+    world.passes(10)
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(30)
+    world.says("g-0", checkpointed_at=rfc3339(world.api.unix_time))
+    world.passes(10)
+    assert not any(world.is_going(f"g-{number}") for number in range(3))
+    world.says("g-2", checkpointed_at=rfc3339(world.api.unix_time))
+    world.passes(3)
+    assert all(world.is_going(f"g-{number}") for number in range(3))
+
+
+def test_a_checkpoint_of_the_future_is_none() -> None:
+    world = World({**ASKS, "bayplan.dev/checkpointed-at": "2099-01-01T00:00:00Z"})
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(60)
+    assert not world.is_going("low")
+
+
+def test_a_notice_that_bayplan_never_gave_is_taken_back() -> None:
+    world = World({GOING: "9999-01-01T00:00:00Z", WHY: "because"})
+    world.passes(3800)
+    assert world.notice("low") == (None, None)

@@ -251,6 +251,15 @@ def test_gpus_that_come_later_are_not_mixed_with_cores(tmp_path: Path) -> None:
     assert found.idle == pytest.approx(80)
 
 
+@pytest.mark.parametrize("name", ["partitionable-gpus", "gpu-fractions", "virtual-gpus", "growing"])
+def test_hours_of_shared_gpus_add_up(tmp_path: Path, name: str) -> None:
+    objects = load_manifests((str(ROOT / "configs" / "examples" / name),)).objects
+    rule = {"of": "node", "meanTimeBetween": "5h", "downFor": "1h"}
+    found = report_of(run(faults_of(tmp_path, rule), *objects, until=60 * HOUR))
+    assert sum(found.parts().values()) == pytest.approx(found.total)
+    assert all(hours > -1e-6 for hours in found.parts().values()), found
+
+
 def test_a_pod_that_survived_a_fault_may_be_evicted_later(tmp_path: Path) -> None:
     rule = {"of": "node", "name": "n0", "at": "1h", "downFor": "1m"}
     simulation = Simulation(default_profiles(), until=8 * HOUR)

@@ -128,7 +128,7 @@ def command(
         return
     from bayplan.cli import render
 
-    _print(render.stdout(), report, seconds)
+    _print(render.stdout(), report, "" if paths else f"at {report.begins}, ")
     if not paths and not dry_run:
         click.echo(
             f"Announced. kubectl annotate node {nodes[0]} ... {_annotation()}- takes it back"
@@ -161,14 +161,17 @@ def _announce(nodes: Sequence[str], begins: str, kubeconfig: Path | None, contex
     asyncio.run(annotate_nodes(kubeconfig, context, nodes, {_annotation(): begins}))
 
 
-def _print(console: Console, report: DrainReport, seconds: float) -> None:
-    """Print the nodes, and a row for each job there."""
+def _print(console: Console, report: DrainReport, at: str) -> None:
+    """Print the nodes, and a row for each job there.
+
+    :param at: when it begins; the virtual time of manifests is of no interest.
+    """
     from bayplan.simulation.drain import outcomes
 
     names = listed(report.nodes, _MANY_NODES)
     console.print(
         f"[bold]Maintenance[/bold]  of {counted(len(report.nodes), 'node')} ({escape(names)}) "
-        f"at {report.begins}, in {duration_text(seconds)}"
+        f"{at}in {duration_text(report.seconds)}"
     )
     if not report.jobs:
         console.print("No jobs run there.")

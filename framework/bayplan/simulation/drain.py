@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from bayplan.api import Node, Pod
 from bayplan.api.owners import belongs_to_node
 from bayplan.api.times import rfc3339
 from bayplan.dialects.maintenance import MAINTENANCE_AT
+from bayplan.dialects.progress import EVICTION_NOTICE, GOING_AT
 from bayplan.errors import InputError, did_you_mean
 from bayplan.naming import counted, natural_key
 from bayplan.simulation.job_histories import job_of
@@ -54,10 +55,14 @@ class JobFate:
 
 @dataclass(frozen=True)
 class DrainReport:
-    """Nodes that go into maintenance, when (RFC 3339), and what becomes of the jobs there."""
+    """Nodes that go into maintenance, when, and what becomes of the jobs there.
+
+    :param begins: the time in RFC 3339, ``seconds`` from now.
+    """
 
     nodes: Sequence[str]
     begins: str
+    seconds: float
     jobs: Sequence[JobFate]
 
     def count(self, outcome: Outcome) -> int:
@@ -67,7 +72,12 @@ class DrainReport:
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
         jobs = [one.as_json() for one in self.jobs]
-        return {"nodes": list(self.nodes), "begins": self.begins, "jobs": jobs}
+        return {
+            "nodes": list(self.nodes),
+            "begins": self.begins,
+            "seconds": round(self.seconds, 3),
+            "jobs": jobs,
+        }
 
 
 def nodes_named(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
@@ -115,16 +125,16 @@ def drained(simulation: Simulation, nodes: Collection[str], seconds: float) -> D
             annotations = {**node.metadata.annotations, MAINTENANCE_AT: begins}
             meta = replace(node.metadata, annotations=annotations)
             cluster.update(replace(node, metadata=meta))
-    moved = _moved(simulation)
+    begun = simulation.scheduler.now
     simulation.outlast(cluster.now + seconds)
-    gone = _moved(simulation)[len(moved) :]
-    fates = [_fate(simulation, job, pods, set(gone)) for job, pods in jobs.items()]
+    evicted = {one.pod for one in simulation.scheduler.evictor.evicted if one.at >= begun}
+    fates = [one for job, pods in jobs.items() for one in _fates(simulation, job, pods, evicted)]
     fates.sort(key=lambda one: natural_key(one.job))
-    return DrainReport(sorted(nodes, key=natural_key), begins, fates)
+    return DrainReport(sorted(nodes, key=natural_key), begins, seconds, fates)
 
 
 def _is_there(pod: Pod, nodes: Collection[str]) -> bool:
-    ended = pod.status.phase in _ENDED or pod.metadata.deletion_timestamp is not None
+    ended = pod.status.phase in _ENDED or _is_deleted(pod)
     return pod.spec.node_name in nodes and not ended and not belongs_to_node(pod.metadata)
 
 
@@ -133,35 +143,40 @@ def _job_of(simulation: Simulation, pod: Pod) -> str:
     return job_of(info) if info is not None else pod.key
 
 
-def _moved(simulation: Simulation) -> list[str]:
-    return [one.pod for one in simulation.scheduler.evictor.evicted]
-
-
-def _fate(simulation: Simulation, job: str, pods: Sequence[Pod], gone: set[str]) -> JobFate:
-    """Return what became of a job's pods that were on nodes in maintenance."""
-    cluster = simulation.cluster
-    left, evicted = [], False
-    for pod in pods:
-        now = cluster.get(Pod, pod.key)
-        same = now is not None and now.metadata.uid == pod.metadata.uid
-        evicted |= pod.key in gone
-        if now is not None and same and now.status.phase not in _ENDED:
-            left.append(now)
+def _fates(
+    simulation: Simulation, job: str, pods: Sequence[Pod], evicted: Collection[str]
+) -> Iterator[JobFate]:
+    """Yield what became of a job's pods that were on nodes in maintenance, by outcome."""
+    by_outcome: dict[Outcome, list[Pod]] = {}
     living = simulation.scheduler.snapshot.living.values()
     own = [info.pod for info in living if job_of(info) == job]
-    nodes = sorted({pod.spec.node_name for pod in own if pod.spec.node_name}, key=natural_key)
-    if left:
-        return JobFate(job, len(pods), "stays", nodes, _why_it_stays(left[0]))
-    if not evicted:
-        return JobFate(job, len(pods), "ends", nodes)
-    pending = next((pod for pod in own if not pod.spec.node_name), None)
-    if pending is not None:
-        message, _ = simulation.pending().get(pending.key, ("", None))
-        return JobFate(job, len(pods), "waits", nodes, message)
-    return JobFate(job, len(pods), "moves", nodes)
+    pending = [pod for pod in own if not pod.spec.node_name]
+    for pod in pods:
+        now = simulation.cluster.get(Pod, pod.key)
+        same = now is not None and now.metadata.uid == pod.metadata.uid
+        if now is not None and same and now.status.phase not in _ENDED and not _is_deleted(now):
+            by_outcome.setdefault("stays", []).append(now)
+        elif pod.key not in evicted:
+            by_outcome.setdefault("ends", []).append(pod)
+        else:
+            by_outcome.setdefault("waits" if pending else "moves", []).append(pod)
+    there = {pod.spec.node_name for pod in own if pod.spec.node_name and not _is_deleted(pod)}
+    for outcome, those in by_outcome.items():
+        nodes, why = there, ""
+        if outcome == "stays":
+            nodes, why = {pod.spec.node_name for pod in those}, _why_it_stays(those[0])
+        elif outcome == "waits":
+            why, _ = simulation.pending().get(pending[0].key, ("", None))
+        yield JobFate(job, len(those), outcome, sorted(nodes, key=natural_key), why)
+
+
+def _is_deleted(pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is not None
 
 
 def _why_it_stays(pod: Pod) -> str:
+    if EVICTION_NOTICE in pod.metadata.annotations:
+        return f"it has until {pod.metadata.annotations.get(GOING_AT, '')} to save its work"
     if not any(one.controller for one in pod.metadata.owner_references):
         return "no controller would make its pods again"
     return "no room elsewhere, or something keeps it in place"

@@ -121,8 +121,9 @@ class _NodeUse:
         """What it has in all, what of that nobody can use, and what pods hold where they run."""
         if not self.is_up:
             return self.whole, self.whole, 0
-        unheld = max(0, self.whole - self.held)
-        return self.whole, unheld if self.cordoned else min(self.failed, unheld), self.held
+        # As on bills: parts of devices may count for more than the devices that they are of.
+        unheld, whole = max(0, self.whole - self.held), max(self.whole, self.held)
+        return whole, unheld if self.cordoned else min(self.failed, unheld), self.held
 
     @property
     def free(self) -> int:

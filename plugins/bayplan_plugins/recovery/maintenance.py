@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from bayplan import Handle, Overdue, PodInfo
 from bayplan.api.owners import belongs_to_node
@@ -98,7 +99,22 @@ class Maintenance:
         placed = self._handle.snapshot.placed
         victims = [(pod, self._why(placed[pod.key][1])) for pod in move.pods]
         restarts = frozenset([move.gang] if move.gang else ())
-        return Overdue(victims, self._next, moves=move.nodes, action=_ACTION, restarts=restarts)
+        return Overdue(
+            victims,
+            self._next,
+            moves=move.nodes,
+            action=_ACTION,
+            restarts=restarts,
+            is_wanted=partial(self._is_wanted, move),
+        )
+
+    def _is_wanted(self, move: _Move) -> bool:
+        """Tell whether a job still has to move, and still can."""
+        placed = self._handle.snapshot.placed
+        own = [placed[pod.key][0] for pod in move.pods if pod.key in placed]
+        if not any(placed[pod.key][1] in self.times() for pod in own):
+            return False
+        return len(self._tried(own)) == len(own)
 
     def _why(self, node: str) -> str:
         begins = self._times.get(node)
