@@ -727,3 +727,20 @@ def test_what_a_simulated_autoscaler_bought_is_shown_with_its_reason(
     assert "is provisioned: its nodes are coming." in shown
     assert "gpu-a 4 of 8 4 0" in shown
     assert "gpu-a-4 bought for ProvisioningRequest default/train-" in shown
+
+
+def test_what_became_of_jobs_when_nodes_failed_is_shown_with_its_reasons(
+    window: Browser, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    given = ["-f", str(EXAMPLES / "recovery"), "--config", "configs/profiles/recovery.yaml"]
+    given += ["--mtbf", "100000", "--until", "2h", "--report", str(page)]
+    done = CliRunner().invoke(cli, ["simulate", *given])
+    assert done.exit_code == 0, done.output
+    window.open(page.as_uri())
+    window.go("#/recovery")
+    shown = " ".join(window.text("main").split())
+    assert "Goodput " in shown
+    assert "b5 rack/b" in shown
+    assert "recovery: node a1 is lost, its kubelet is silent" in shown
+    assert "faults 2 330" in shown or "faults 1 330" in shown

@@ -59,6 +59,8 @@ class Recording:
             found["statistics"] = figures
         if simulation.autoscaler is not None:
             found["autoscaling"] = simulation.autoscaler.as_json()
+        if simulation.fault_play is not None:
+            found["goodput"] = simulation.fault_play.report().as_json()
         return {**found, **(more or {})}
 
     def page(self, simulation: Simulation, more: Mapping[str, Any] | None = None) -> str:

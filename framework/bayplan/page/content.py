@@ -9,12 +9,14 @@ from bayplan.errors import BayplanError
 from bayplan.explain.pools import pool_reports
 from bayplan.page.cluster_view import ClusterView
 from bayplan.scheduler.scheduler import Scheduler
+from bayplan.snapshot.kept_nodes import KeptNodes
 
 __all__ = ["content", "organisation"]
 
 FORMAT = 1
 """Grows when the script could not read what was written before."""
 
+_MOST_SPARES = 1000
 _MOST_REQUESTS = 200
 """So many of the units that ask for nodes are shown."""
 
@@ -54,11 +56,16 @@ def content(
 
 
 def organisation(scheduler: Scheduler) -> dict[str, Any]:
-    """Return the queues and the pools, and what asks for nodes."""
+    """Return the queues and the pools, what asks for nodes, and which nodes are spares."""
     requests = [one.as_json() for one in scheduler.asked_nodes(_MOST_REQUESTS)]
+    kept = sorted(KeptNodes.of(scheduler.snapshot).now().items())[:_MOST_SPARES]
+    nodes = {
+        "nodeRequests": requests,
+        "spares": [{"node": name, "domain": domain} for name, domain in kept],
+    }
     try:
         queues = [one.as_json() for one in scheduler.queues.reports()]
         pools = [one.as_json() for one in pool_reports(scheduler)]
     except BayplanError as exc:
-        return {"queues": [], "pools": [], "nodeRequests": requests, "problem": str(exc)}
-    return {"queues": queues, "pools": pools, "nodeRequests": requests}
+        return {"queues": [], "pools": [], **nodes, "problem": str(exc)}
+    return {"queues": queues, "pools": pools, **nodes}

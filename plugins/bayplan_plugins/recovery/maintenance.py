@@ -164,7 +164,7 @@ class Maintenance:
             members = [one for one, _ in self._handle.gang(pod.gang).bound.values()]
         placed = self._handle.snapshot.placed
         here = [one for one in members if placed[one.key][1] in self._times]
-        if not self._may_move(members):
+        if not here or not self._may_move(members):
             return
         for pods, whole in ((here, False), (members, True)):
             if whole and len(members) == len(here):

@@ -42,7 +42,7 @@ export class Model {
     if (patch.events) this.events = this.events.concat(patch.events).slice(-40000);
     if (patch.waits) this.waits = this.waits.concat(patch.waits).slice(-5000);
     if (patch.samples) this.samples.push(...patch.samples.map(sample));
-    for (const name of ["queues", "pools", "nodeRequests", "now", "unixTime", "version"]) {
+    for (const name of ["queues", "pools", "nodeRequests", "spares", "now", "unixTime", "version"]) {
       if (patch[name] !== undefined) this.data[name] = patch[name];
     }
     for (const unit of Object.keys(patch.units || {})) this.details.delete(unit);
