@@ -155,13 +155,14 @@ from bayplan.cluster.protocol import (
     Write,
 )
 from bayplan.dialects.autoscaling import STAND_IN_LABEL, STAND_IN_NAMESPACE
-from bayplan.dialects.elastic import GOING_ANNOTATION, RESIZED_ANNOTATION, elastic_parts
+from bayplan.dialects.elastic import RESIZED_ANNOTATION, elastic_parts
 from bayplan.dialects.kai.shares import (
     GpuShareRequest,
     config_maps,
     reservation_fields,
     reservation_pod,
 )
+from bayplan.dialects.progress import EVICTION_NOTICE, GOING_AT
 from bayplan.dialects.queued_jobs import queued_job, queued_kinds
 from bayplan.errors import ClusterError, Conflict
 from bayplan.live.elastic_jobs import ElasticJobs
@@ -951,6 +952,20 @@ def test_the_priority_of_an_elastic_job_is_that_of_a_class(wire: Wire, real: Liv
     assert wire.get(Job, "default/b").spec.template.spec.priority_class_name == ""
 
 
+@needs("patch pods/status")
+def test_a_pod_has_notice_of_its_eviction_through_its_status(wire: Wire, real: LiveCluster) -> None:
+    uid = made_pod(wire, real).metadata.uid
+    notice = {GOING_AT: "2026-01-01T00:00:00Z", EVICTION_NOTICE: "preempted"}
+    fields = {"/metadata/annotations": notice}
+    wire.carry_out(PatchFields(Pod, "default/p", uid, fields, "status"))
+    assert wire.get(Pod, "default/p").metadata.annotations == notice
+    gone = dict.fromkeys(
+        (f"/metadata/annotations/{one.replace('/', '~1')}" for one in notice), None
+    )
+    wire.carry_out(PatchFields(Pod, "default/p", uid, gone, "status"))
+    assert wire.get(Pod, "default/p").metadata.annotations == {}
+
+
 @needs("patch pods")
 def test_a_pod_is_told_when_it_goes(wire: Wire, real: LiveCluster) -> None:
     uid = made_pod(wire, real).metadata.uid
@@ -961,7 +976,7 @@ def test_a_pod_is_told_when_it_goes(wire: Wire, real: LiveCluster) -> None:
     ):
         wire.carry_out(PatchFields(Pod, "default/p", uid, fields))
     found = wire.get(Pod, "default/p").metadata.annotations
-    assert found == {"example.com/a": "b", GOING_ANNOTATION: at}
+    assert found == {"example.com/a": "b", GOING_AT: at}
 
 
 @needs("patch pods")

@@ -212,4 +212,5 @@ class Notices:
     def _write(self, pod: PodInfo, why: str | None, at: str | None) -> None:
         own = pod.pod.metadata.annotations
         fields = annotation_field(own, GOING_AT, at) | annotation_field(own, EVICTION_NOTICE, why)
-        self._cluster.submit(PatchFields(Pod, pod.key, pod.uid, fields))
+        # Through the status, which bayplan may write anyway; a pod's annotations go that way, too.
+        self._cluster.submit(PatchFields(Pod, pod.key, pod.uid, fields, "status"))

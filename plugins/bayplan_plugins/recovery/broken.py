@@ -129,7 +129,8 @@ class BrokenGangs:
         text = rfc3339(since) if since is not None else None
         for pod in pods:
             fields = annotation_field(pod.annotations, BROKEN_SINCE, text)
-            self._handle.submit(PatchFields(Pod, pod.key, pod.uid, fields))
+            # Through the status, which bayplan may write anyway, as notices of evictions.
+            self._handle.submit(PatchFields(Pod, pod.key, pod.uid, fields, "status"))
 
 
 def _lacks(gang: Gang, here: Sequence[PodInfo]) -> str:
