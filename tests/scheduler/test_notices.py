@@ -305,3 +305,33 @@ def test_a_notice_that_bayplan_never_gave_is_taken_back() -> None:
     world = World({GOING: "9999-01-01T00:00:00Z", WHY: "because"})
     world.passes(3800)
     assert world.notice("low") == (None, None)
+
+
+def test_the_rest_of_a_gang_goes_when_the_one_that_saves_is_lost() -> None:
+    """Two nodes: who asks for time is on the one that is lost, who does not is on the other."""
+    world = World({})
+    world.api.delete(Pod, "default/low", 0)
+    world.add(make_node("m", gpu=8), make_gang("g", 2))
+    world.add(
+        make_pod("g-0", gpu=8, gang="g", annotations={"bayplan.dev/checkpoint-seconds": "3000"}),
+        make_pod("g-1", gpu=8, gang="g"),
+    )
+    world.passes(10)
+    world.add(make_pod("high", gpu=8, priority=10))
+    world.passes(10)
+    saving = world.pod("g-0")
+    assert saving is not None
+    world.api.delete(Pod, "default/g-0", 0)
+    world.passes(120)
+    high = world.pod("high")
+    assert high is not None
+    assert high.spec.node_name
+
+
+def test_what_two_wait_for_is_evicted_once() -> None:
+    world = World(ASKS)
+    world.add(*(make_pod(name, gpu=4, priority=10) for name in ("a", "b")))
+    world.passes(300)
+    evicted = [one.pod for one in world.cluster.scheduler.evictor.evicted]
+    assert evicted == ["default/low"]
+    assert all(world.pod(name).spec.node_name == "n" for name in "ab")  # type: ignore[union-attr]

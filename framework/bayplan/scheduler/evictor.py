@@ -269,7 +269,7 @@ class Evictor:
                 group,
                 lambda victim: reasons[victim.key],
                 lambda there: self._evict_group(there, reasons, together, overdue),
-                overdue.is_wanted,
+                may_go=overdue.is_wanted,
             )
 
     def _evict_group(

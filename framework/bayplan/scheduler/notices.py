@@ -38,12 +38,14 @@ class _Request:
     """Pods to evict together once the last of them may go.
 
     :param evict: evicts those that are still there.
-    :param is_wanted: tells whether they still have to go.
+    :param is_wanted: tells whether anybody still needs that.
+    :param may_go: tells it at the end, once.
     """
 
     pods: dict[str, PodInfo]
     evict: Callable[[Sequence[PodInfo]], None]
     is_wanted: Callable[[], bool]
+    may_go: Callable[[], bool]
 
 
 @dataclass(eq=False)
@@ -53,6 +55,8 @@ class _Notice:
     pod: PodInfo
     given_at: float
     due: float
+    is_gone: bool = False
+    """Whether the pod ends, or has."""
     requests: list[_Request] = field(default_factory=list)
 
 
@@ -73,16 +77,18 @@ class Notices:
         pods: Sequence[PodInfo],
         why: Callable[[PodInfo], str],
         evict: Callable[[Sequence[PodInfo]], None],
-        is_wanted: Callable[[], bool],
+        is_wanted: Callable[[], bool] = lambda: True,
+        may_go: Callable[[], bool] = lambda: True,
     ) -> None:
         """Evict pods together once they have had their notices; at once if none gets any.
 
         Pods get none that want none, or could not save anything.
 
         :param evict: evicts those that are still there then.
-        :param is_wanted: tells until then whether they still have to go.
+        :param is_wanted: tells until then whether anybody still needs that; it is asked often.
+        :param may_go: tells it then, once; it may take longer.
         """
-        request = _Request({pod.uid: pod for pod in pods}, evict, is_wanted)
+        request = _Request({pod.uid: pod for pod in pods}, evict, is_wanted, may_go)
         noticed = [pod for pod in pods if self._notice(pod, why(pod), request)]
         if noticed:
             self._requests.append(request)
@@ -105,7 +111,7 @@ class Notices:
             self._write(pod, why, rfc3339(due))
         self._strays.pop(pod.uid, None)
         # Times in annotations have no fractions.
-        made = _Notice(pod, math.floor(due - seconds), due, [request])
+        made = _Notice(pod, math.floor(due - seconds), due, requests=[request])
         self._waiting[pod.uid] = made
         self._let_go_if_saved(made)
         return True
@@ -135,7 +141,7 @@ class Notices:
 
     def tick(self) -> None:
         """Evict those whose time has come, and take notices back that nobody asks for."""
-        if not self._waiting and not self._strays:
+        if not self._requests and not self._waiting and not self._strays:
             return
         now = self._cluster.unix_time
         for request in list(self._requests):
@@ -160,23 +166,25 @@ class Notices:
         if wanted and any(one.due > now for one in noticed):
             return
         self._requests.remove(request)
-        if wanted:
+        if wanted and request.may_go():
             for uid in request.pods:
                 self._waiting.pop(uid, None)
+                for other in self._requests:
+                    other.pods.pop(uid, None)
             request.evict(list(request.pods.values()))
 
     def next_times(self) -> list[float]:
         """Return when ``tick`` has something to do, in the cluster's seconds."""
-        if not self._waiting and not self._strays:
+        if not self._requests and not self._strays:
             return []
-        now, offset = self._cluster.unix_time, self._cluster.now - self._cluster.unix_time
-        # One that may go waits for others, whose times are later.
-        times = [one.due for one in self._waiting.values() if one.due > now]
-        ready = all(one.due <= now for one in self._waiting.values()) and self._waiting
-        return [
-            at + offset
-            for at in (*times, *([now] if ready else ()), *(at for _, at in self._strays.values()))
-        ]
+        offset = self._cluster.now - self._cluster.unix_time
+        waiting = self._waiting
+        # A request is due with the last of its pods, at once if none of them waits.
+        times = []
+        for request in self._requests:
+            own = (waiting[uid] for uid in request.pods if uid in waiting)
+            times.append(max((one.due for one in own if not one.is_gone), default=0.0))
+        return [at + offset for at in (*times, *(at for _, at in self._strays.values()))]
 
     def _can_save(self, pod: PodInfo) -> bool:
         """Tell whether a pod has anything to save, and a node that lets it."""
@@ -193,6 +201,9 @@ class Notices:
     def _living_changed(self, pod: PodInfo, added: bool) -> None:
         self._strays.pop(pod.uid, None)
         notice = self._waiting.get(pod.uid)
+        if notice is not None:
+            # A new version is reported as the end of the old one, and its own beginning.
+            notice.is_gone = not added or pod.pod.metadata.deletion_timestamp is not None
         if not added:
             return
         if notice is not None:
