@@ -24,7 +24,7 @@ GRACE, LOST_AFTER, ENDING_GRACE, POD_GRACE = 60.0, 30.0, 300.0, 10.0
 _STEP = 10.0
 _SLACK = 2 * _STEP + POD_GRACE
 STORIES = int(os.environ.get("BAYPLAN_FAULT_STORIES", "25"))
-"""So many; there were no findings in 1,000."""
+"""How many stories are played."""
 _KINDS = (
     *("silent", "silent", "back", "back", "gone", "new", "kill", "pod"),
     *("gpu", "gpu", "nic", "switch", "repair", "repair", "repair", "maintenance"),

@@ -167,6 +167,16 @@ def test_the_next_pod_of_a_deployment_takes_up_the_work_of_the_last(tmp_path: Pa
     assert found.useful + found.lost == pytest.approx(12 * 8)
 
 
+def test_a_pod_takes_up_the_work_of_one_that_still_ends_on_a_silent_node(tmp_path: Path) -> None:
+    rule = {"of": "node", "name": "n0", "at": "5h", "downFor": "40h"}
+    (made,) = job("train", 1, "9h", gang=False, completionMode="NonIndexed")
+    done = run(faults_of(tmp_path, rule), *nodes(2), made)
+    # Its controller makes another one after five minutes, and that loads the checkpoint.
+    assert done.ended_at == pytest.approx(5 * HOUR + 300 + 300 + 4 * HOUR)
+    assert report_of(done).useful == pytest.approx(9 * 8)
+    assert report_of(done).by_faults.waiting == 0
+
+
 def test_an_eviction_is_not_taken_for_a_fault(tmp_path: Path) -> None:
     low = job("low", 1, "6h", gang=False)
     simulation = Simulation(default_profiles(), until=8 * HOUR)

@@ -164,11 +164,11 @@ class JobProgress:
             job.noticed.add(uid)
         known = job.members.get(uid)
         base = known.base if known is not None else self._base_for(job)
+        job.members[uid] = _Member(info, weight if is_up else 0, duration, runs, base)
         if pod.metadata.deletion_timestamp and uid not in self._left:
             # The next pod may come before this one has ended.
             self._left.add(uid)
-            job.bases.append(base)
-        job.members[uid] = _Member(info, weight if is_up else 0, duration, runs, base)
+            self._leave(job, job.members[uid])
         return job
 
     def take_out(self, uid: str) -> Job | None:
@@ -182,14 +182,16 @@ class JobProgress:
             job.succeeded += 1
             job.part.pop(uid, None)
         elif uid not in self._left:
-            job.bases.append(member.base)
+            self._leave(job, member)
         self._left.discard(uid)
-        if job.succeeded or not member.pod.pod.metadata.owner_references:
-            return job
+        return job
+
+    def _leave(self, job: Job, member: _Member) -> None:
+        """Leave a pod's work to the next ones."""
+        job.bases.append(member.base)
         if _is_interchangeable(member.pod):
             owner = controller_key(member.pod.pod.metadata)
             self._orphans.setdefault(owner, []).append(job)
-        return job
 
     def _base_for(self, job: Job) -> float:
         """Return where a new pod's work begins: where that of one that was lost did, or here."""
