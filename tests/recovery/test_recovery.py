@@ -470,3 +470,22 @@ def test_a_layer_that_nobody_knows_is_said_once(caplog: pytest.LogCaptureFixture
     assert set(world.where().values()) == {"a0", "a1"}
     (said,) = [one.getMessage() for one in caplog.records if "spares" in one.getMessage()]
     assert 'Recovery keeps no spares in layer "rak": ' in said
+
+
+def test_a_gang_whose_member_fails_by_itself_holds_nothing_for_long() -> None:
+    """Nothing happened to the gang between its start and the crash, and no node takes the next."""
+    world = World(3, grace=60)
+    world.gang("train", 3)
+    world.passes(300)
+    node = world.api.get(Node, "n0")
+    assert node is not None
+    world.api.update(replace(node, spec=replace(node.spec, unschedulable=True)))
+    (crashed,) = (pod for pod in world.api.list(Pod) if pod.spec.node_name == "n0")
+    failed = replace(crashed.status, phase="Failed")
+    world.api.update(replace(crashed, status=failed))
+    world.passes(30)
+    failing = crashed.metadata.uid
+    left = [node for uid, node in world.where().items() if uid != failing and node]
+    assert len(left) == 2
+    world.passes(60)
+    assert not any(node for uid, node in world.where().items() if uid != failing)

@@ -47,12 +47,19 @@ class BrokenGangs:
         """The minimum for which each gang was complete: one that is raised breaks nothing."""
         self._lost: frozenset[str] = frozenset()
         handle.snapshot.on_living(self._note)
+        handle.snapshot.on_pod(self._placed)
         for pod in handle.snapshot.living.values():
             self._note(pod, True)
 
     def _note(self, pod: PodInfo, added: bool) -> None:
         if pod.gang is not None:
             self._changed[pod.gang] = None
+
+    def _placed(self, pod: PodInfo, node: str, placed: bool) -> None:
+        # A gang is complete once its members have nodes, which no new version of them tells; those
+        # that a trial leaves there are placed in it.
+        if placed:
+            self._note(pod, True)
 
     def look(self, lost: Collection[str]) -> Sequence[BrokenGang]:
         """Return the gangs that are below their minimum.
