@@ -58,6 +58,8 @@ OVER_TIME = (
 """Examples whose jobs arrive over time, and whose queues need a profile of theirs."""
 NODES_FAIL = ("node-failure", "recovery")
 """A change to a node is no object of its own."""
+LARGE = ("spares",)
+"""Weeks of 528 nodes, for virtual time."""
 WITH_UIDS = "evict-for-gpus"
 """Its claims are in use by pods whose UIDs it says; an API server makes them."""
 
@@ -76,7 +78,7 @@ def test_what_is_deployed_is_accepted_without_unknown_fields(path: Path, real: L
     sorted(
         p.name
         for p in EXAMPLES.iterdir()
-        if p.name not in (*NO_CLUSTER, *OVER_TIME, *BY_AGENTS, WITH_UIDS, *NODES_FAIL)
+        if p.name not in (*NO_CLUSTER, *OVER_TIME, *BY_AGENTS, WITH_UIDS, *NODES_FAIL, *LARGE)
     ),
 )
 async def test_an_example_ends_on_the_real_control_plane_as_it_does_in_memory(
