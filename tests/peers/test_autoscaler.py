@@ -97,7 +97,8 @@ def autoscaler(running: Peers, tmp_path_factory: pytest.TempPathFactory) -> Iter
     running.define("scheduling.sigs.k8s.io_podgroup*")
     # It removes empty nodes only: what empties them is bayplan.
     down = "--scale-down-unneeded-time=10s --scale-down-delay-after-add=5s"
-    empty = "--scale-down-utilization-threshold=0.00001"
+    thresholds = ("utilization", "gpu-utilization")
+    empty = " ".join(f"--scale-down-{one}-threshold=0.00001" for one in thresholds)
     flags = f"--v=4 --startup-taint={STARTING['key']} {down} {empty}"
     repack = {"frees": "Nodes", "movesPerHour": 600, "minRuntime": "10s"}
     plugins = {"Autoscaling": {"giveUpAfter": 3600}, "GPUFragmentation": {"repack": repack}}

@@ -96,7 +96,8 @@ def test_the_fifth_node_takes_over_and_three_pods_keep_running(
     fails(peers, dead)
     (spare,) = {f"n{i}" for i in range(5)} - set(before.values())
     peers.wait(lambda: spare in live(peers).values(), "the fifth node takes over")
-    assert peers.now() - began < 2 + 10
+    # Two seconds until it counts as lost; the rest is for a busy machine.
+    assert peers.now() - began < 2 + 20
     kept = {uid: node for uid, node in before.items() if node != dead}
     assert kept.items() <= live(peers).items()
     assert why_evicted(peers) == [f"recovery: node {dead} is lost, its kubelet is silent"]
@@ -217,7 +218,7 @@ def test_a_pod_has_notice_across_a_kill_and_goes_once_its_work_is_saved(
     peers.cluster.apply([*nodes(1), low])
     runs_on(peers, 1)
     peers.wait(lambda: pod_of(peers, "low")["status"].get("phase") == "Running", "it runs")
-    high = asking("urgent", 6, schedulerName=SCHEDULER, priorityClassName="system-node-critical")
+    high = asking("urgent", 6, schedulerName=SCHEDULER, priority=1000)
     peers.cluster.apply([high])
     peers.wait(lambda: NOTICE in pod_of(peers, "low")["metadata"]["annotations"], "it has notice")
     going = pod_of(peers, "low")["metadata"]["annotations"]["bayplan.dev/going-at"]
