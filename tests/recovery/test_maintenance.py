@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.paths import ROOT
+from tests.console import bayplan
 from tests.recovery.test_recovery import World, job
 
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.api.times import rfc3339
-from bayplan.cli import main
 from bayplan.testing import make_gang, make_network, make_node, make_pod
 
 AT = "bayplan.dev/maintenance-at"
@@ -46,6 +42,22 @@ def on(world: World, prefix: str) -> set[str]:
         for pod in world.api.list(Pod)
         if pod.metadata.name.startswith(f"{prefix}-") and not pod.metadata.deletion_timestamp
     }
+
+
+def saying(name: str, count: int, **annotations: str) -> list[ApiObject]:
+    """Return a gang whose pods say something of their work."""
+    made = job(name, count)
+    assert hasattr(made, "spec")
+    template = made.spec.template
+    said = {f"bayplan.dev/{key.replace('_', '-')}": text for key, text in annotations.items()}
+    meta = replace(template.metadata, annotations=said)
+    spec = replace(made.spec, template=replace(template, metadata=meta))
+    return [make_gang(name, count), replace(made, spec=spec)]
+
+
+def asking(name: str, count: int, seconds: int) -> list[ApiObject]:
+    """Return a gang whose pods want so many seconds to save their work."""
+    return saying(name, count, checkpoint_seconds=str(seconds))
 
 
 def lasting(name: str, seconds: int, **more: Any) -> Pod:
@@ -134,13 +146,7 @@ def test_without_room_a_job_stays_until_there_is_some() -> None:
 
 def test_a_job_that_ends_in_time_is_left_alone() -> None:
     world = World(2)
-    world.add(make_gang("g", 1))
-    short = job("g", 1)
-    assert hasattr(short, "spec")
-    template = short.spec.template
-    meta = replace(template.metadata, annotations={"bayplan.dev/duration": "1000s"})
-    spec = replace(short.spec, template=replace(template, metadata=meta))
-    world.add(replace(short, spec=spec))
+    world.add(*saying("g", 1, duration="1000s"))
     world.passes(5)
     (where,) = on(world, "g")
     announce(world, where, seconds=1500)
@@ -150,13 +156,7 @@ def test_a_job_that_ends_in_time_is_left_alone() -> None:
 
 def test_its_work_is_saved_before_a_job_moves() -> None:
     world = World(2)
-    asks = {"bayplan.dev/checkpoint-seconds": "300"}
-    world.add(make_gang("g", 1))
-    made = job("g", 1)
-    assert hasattr(made, "spec")
-    template = made.spec.template
-    meta = replace(template.metadata, annotations=asks)
-    world.add(replace(made, spec=replace(made.spec, template=replace(template, metadata=meta))))
+    world.add(*asking("g", 1, 300))
     world.passes(5)
     (where,) = on(world, "g")
     announce(world, where, seconds=3600)
@@ -188,17 +188,6 @@ def test_nodes_that_go_are_no_spares() -> None:
 
 
 # While a job has its notice -----------------------------------------------------------------------
-
-
-def asking(name: str, count: int, seconds: int) -> list[ApiObject]:
-    """Return a gang whose pods want so many seconds to save their work."""
-    made = job(name, count)
-    assert hasattr(made, "spec")
-    template = made.spec.template
-    annotations = {"bayplan.dev/checkpoint-seconds": str(seconds)}
-    meta = replace(template.metadata, annotations=annotations)
-    spec = replace(made.spec, template=replace(template, metadata=meta))
-    return [make_gang(name, count), replace(made, spec=spec)]
 
 
 def notices(world: World) -> set[str]:
@@ -291,28 +280,14 @@ def test_a_pod_is_tried_again_when_another_node_becomes_the_spare() -> None:
 EXAMPLE = ("-f", "configs/examples/recovery", "--config", "configs/profiles/recovery.yaml")
 
 
-def bayplan(*arguments: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["bayplan", *arguments])
-        patch.chdir(ROOT)
-        try:
-            main()
-        except SystemExit as exc:
-            return int(exc.code or 0), out.getvalue(), err.getvalue()
-    return 0, out.getvalue(), err.getvalue()
-
-
 def test_the_command_says_what_becomes_of_jobs() -> None:
-    status, out, err = bayplan("drain", "a1", "--by", "2h", *EXAMPLE)
-    assert status == 0, err
-    assert "moves to a2, a3, a4, a5" in out
-    _, out, _ = bayplan("drain", "rack/a", "--by", "8h", *EXAMPLE, "-o", "json")
-    found = json.loads(out)
+    moved = bayplan("drain", "a1", "--by", "2h", *EXAMPLE)
+    assert moved.status == 0, moved.stderr
+    assert "moves to a2, a3, a4, a5" in moved.stdout
+    found = json.loads(bayplan("drain", "rack/a", "--by", "8h", *EXAMPLE, "-o", "json").stdout)
     assert found["nodes"] == ["a1", "a2", "a3", "a4", "a5"]
     assert [one["outcome"] for one in found["jobs"]] == ["ends"]
-    _, out, _ = bayplan("drain", "a", "--by", "2h", *EXAMPLE)
-    assert "1 job: 1 stays" in out
+    assert "1 job: 1 stays" in bayplan("drain", "a", "--by", "2h", *EXAMPLE).stdout
 
 
 @pytest.mark.parametrize(
@@ -329,7 +304,7 @@ def test_the_command_says_what_becomes_of_jobs() -> None:
     ],
 )
 def test_bad_input_is_named(arguments: tuple[str, ...], message: str) -> None:
-    status, _, err = bayplan("drain", *arguments)
-    assert status == 2
-    assert message in err
-    assert "Traceback" not in err
+    answer = bayplan("drain", *arguments)
+    assert answer.status == 2
+    assert message in answer.stderr
+    assert "Traceback" not in answer.stderr

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +11,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.console import bayplan
 from tests.examples import examples
 from tests.paths import ROOT
 
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.api.node import NodeCondition
 from bayplan.api.node_state import NodeState, state_of
-from bayplan.cli import main
 from bayplan.cluster.manifests import load_manifests
 from bayplan.errors import InputError
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
@@ -96,26 +92,6 @@ def report_of(simulation: Simulation) -> GoodputReport:
 
 def nodes(count: int, **labels: str) -> list[ApiObject]:
     return [make_node(f"n{number}", gpu=8, labels=labels) for number in range(count)]
-
-
-@dataclass(frozen=True)
-class Answer:
-    exit_code: int
-    stdout: str
-    stderr: str
-
-
-def bayplan(*arguments: str) -> Answer:
-    """Run the command as the console script does."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["bayplan", *arguments])
-        patch.chdir(ROOT)
-        try:
-            main()
-        except SystemExit as exc:
-            return Answer(int(exc.code or 0), out.getvalue(), err.getvalue())
-    return Answer(0, out.getvalue(), err.getvalue())
 
 
 # What jobs lose ----------------------------------------------------------------------------------
@@ -501,7 +477,7 @@ def test_what_the_cluster_does_not_have_is_named(
     )
     path = str(file_of(tmp_path, rule))
     result = bayplan("simulate", "-f", str(manifest), "--faults", path)
-    assert result.exit_code == 2
+    assert result.status == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
 
@@ -511,7 +487,7 @@ EXAMPLE = ("-f", "configs/examples/two-node-training", "--until", "100h")
 
 def test_the_command_shows_goodput_and_json_has_it() -> None:
     shown = bayplan("simulate", *EXAMPLE, "--mtbf", "20")
-    assert shown.exit_code == 0, shown.stderr
+    assert shown.status == 0, shown.stderr
     assert "Goodput" in shown.stdout
     assert "node faults" in shown.stdout
     found = json.loads(bayplan("simulate", *EXAMPLE, "--mtbf", "20", "-o", "json").stdout)
@@ -525,18 +501,18 @@ def test_policies_are_compared_under_the_same_faults(tmp_path: Path) -> None:
     recovery(tmp_path, 1)
     options = ("--mtbf", "20", "--compare", str(tmp_path / "profile.yaml"))
     result = bayplan("simulate", *EXAMPLE, *options)
-    assert result.exit_code == 0, result.stderr
+    assert result.status == 0, result.stderr
     assert "goodput" in result.stdout
     options = ("--mtbf", "20", "--seed", "1", "--seed", "2", "--processes", "1")
     swept = bayplan("sweep", *EXAMPLE, *options)
-    assert swept.exit_code == 0, swept.stderr
+    assert swept.status == 0, swept.stderr
     assert "recovery p50" in swept.stdout
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "soon", "1e9", "99999999"])
 def test_a_bad_mean_time_is_refused(text: str) -> None:
     result = bayplan("simulate", *EXAMPLE, "--mtbf", text)
-    assert result.exit_code == 2
+    assert result.status == 2
     assert "--mtbf" in result.stderr
     assert "Traceback" not in result.stderr
 
@@ -544,5 +520,5 @@ def test_a_bad_mean_time_is_refused(text: str) -> None:
 def test_a_file_and_a_mean_time_are_not_given_together(tmp_path: Path) -> None:
     path = file_of(tmp_path, {"of": "node", "meanTimeBetween": "1h"})
     result = bayplan("simulate", *EXAMPLE, "--mtbf", "20", "--faults", str(path))
-    assert result.exit_code == 2
+    assert result.status == 2
     assert "either --faults or --mtbf" in result.stderr

@@ -17,11 +17,13 @@ from rich.table import Table
 
 from bayplan.cli.options import (
     Duration,
+    check_source,
     cluster_options,
     optional_input_options,
     output_option,
     placed,
     profiles,
+    settled,
 )
 from bayplan.errors import InputError
 from bayplan.inputs.durations import duration_text
@@ -109,8 +111,7 @@ def command(
 
     if until is not None:
         raise InputError("the time is that of --by", "--until")
-    if paths and (kubeconfig is not None or context):
-        raise InputError("-f and --kubeconfig exclude each other")
+    check_source(paths, kubeconfig, context)
     loaded = profiles(config, plugins_dir)
     if not any("Recovery" in profile.plugins for profile in loaded.profiles):
         message = "no profile enables the plugin Recovery, which moves jobs: see docs/recovery.md"
@@ -142,12 +143,8 @@ def _annotation() -> str:
 
 
 def _of_cluster(loaded: ProfileSet, kubeconfig: Path | None, context: str) -> Simulation:
-    from bayplan.cli.options import settled
-    from bayplan.cluster.kubernetes.credentials import find_kubeconfig
     from bayplan.live.client import read_cluster
 
-    if kubeconfig is None and not context and find_kubeconfig() is None:
-        raise InputError("give manifests with -f, or a cluster with --kubeconfig")
     view = asyncio.run(read_cluster(kubeconfig, context, loaded))
     for note in view.left_out:
         click.echo(f"note: left out: {note}", err=True)

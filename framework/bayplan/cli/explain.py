@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bayplan.cli.options import (
+    check_source,
     cluster_options,
     lease_of,
     optional_input_options,
@@ -104,10 +105,9 @@ def _explain(
         load_workload_kinds(config)
     wanted = target_of(target, namespace)
     prices = _prices(price_file)
-    if paths and (kubeconfig is not None or context):
-        raise InputError("-f and --kubeconfig exclude each other")
     if node_groups is not None and not paths:
         raise InputError("is for manifests: give some with -f", "--node-groups")
+    check_source(paths, kubeconfig, context)
     if paths:
         record = frozenset((wanted.key,))
         with progress_bars() as bars:
@@ -119,10 +119,6 @@ def _explain(
         said = _helping_nodes(simulation, node_groups) if node_groups is not None else None
         _print(simulation, wanted, output, prices=prices, said=said)
         return
-    from bayplan.cluster.kubernetes.credentials import find_kubeconfig
-
-    if kubeconfig is None and not context and find_kubeconfig() is None:
-        raise InputError("give manifests with -f, or a cluster with --kubeconfig")
     reply = _ask(wanted, config, kubeconfig, context, output)
     # What a scheduler answers has no prices.
     if reply.text is not None and prices is None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Duration",
     "check_readable",
+    "check_source",
     "cluster_options",
     "compared_input_options",
     "faults_options",
@@ -218,6 +219,21 @@ def loaded_faults(path: Path | None, mtbf: float | None) -> Faults | None:
     return load_faults(path)
 
 
+def check_source(paths: Sequence[str], kubeconfig: Path | None, context: str) -> None:
+    """Check that there is one source to look at.
+
+    :raises InputError: for manifests and a cluster, and for neither.
+    """
+    if paths and (kubeconfig is not None or context):
+        raise InputError("-f and --kubeconfig exclude each other")
+    if paths:
+        return
+    from bayplan.cluster.kubernetes.credentials import find_kubeconfig
+
+    if kubeconfig is None and not context and find_kubeconfig() is None:
+        raise InputError("give manifests with -f, or a cluster with --kubeconfig")
+
+
 def check_readable(option: str, path: Path | None) -> None:
     """Check that a file which is needed later can be read.
 
@@ -392,9 +408,8 @@ def settled(objects: Iterable[ApiObject], loaded: ProfileSet) -> Simulation:
 
     :raises InputError: for input that cannot be used.
     """
+    simulation = unscheduled(objects, loaded)
     with _plugins_print_to_stderr():
-        simulation = Simulation(loaded, start=datetime.now(UTC))
-        simulation.create(objects, restore=True)
         simulation.outlast(0.0)
     return simulation
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bayplan.cli.options import (
+    check_source,
     cluster_options,
     optional_input_options,
     output_option,
     simulate,
 )
-from bayplan.cli.views import ViewRequest, check_source, read_unscheduled
+from bayplan.cli.views import ViewRequest, read_unscheduled
 from bayplan.cli.watching import EVERY, changes
 from bayplan.errors import BayplanError
 
@@ -54,7 +55,7 @@ def command(once: bool, **given: Any) -> None:
     if once or request.output == "json" or not sys.stdout.isatty():
         request.answer(TopView())
         return
-    check_source(request)
+    check_source(request.paths, request.kubeconfig, request.context)
     _Screen(request).run()
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from bayplan.cli.options import (
+    check_source,
     cluster_options,
     optional_input_options,
     profiles,
     simulate,
 )
-from bayplan.errors import InputError
 
 if TYPE_CHECKING:
     from bayplan.page.feed import Feed
@@ -49,15 +49,10 @@ def command(
     cluster and writes nothing: what it says of waiting jobs is what its own profile would decide.
     A scheduler that runs serves the same page itself.
     """
-    if paths and (kubeconfig is not None or context):
-        raise InputError("-f and --kubeconfig exclude each other")
+    check_source(paths, kubeconfig, context)
     if paths:
         _simulated(paths, config, plugins_dir, until, seed, port)
         return
-    from bayplan.cluster.kubernetes.credentials import find_kubeconfig
-
-    if kubeconfig is None and not context and find_kubeconfig() is None:
-        raise InputError("give manifests with -f, or a cluster with --kubeconfig")
     from bayplan.live.app import Options, run
     from bayplan.live.web import Address
     from bayplan.logs import set_up_logging

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from bayplan.cli.options import (
+    check_source,
     cluster_options,
     lease_of,
     optional_input_options,
@@ -24,7 +25,7 @@ from bayplan.cli.options import (
 )
 from bayplan.cli.progress import progress_bars
 from bayplan.cli.watching import EVERY
-from bayplan.errors import BayplanError, InputError, NotFound
+from bayplan.errors import BayplanError, NotFound
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from bayplan.scheduler.scheduler import Scheduler
     from bayplan.simulation import Simulation
 
-__all__ = ["View", "ViewRequest", "check_source", "read_unscheduled", "view_options"]
+__all__ = ["View", "ViewRequest", "read_unscheduled", "view_options"]
 
 _EVERY = 2.0
 """Seconds between two looks at a live cluster."""
@@ -96,7 +97,7 @@ class ViewRequest:
 
         :raises InputError: for input that cannot be used, and where there is nothing of the kind.
         """
-        check_source(self)
+        check_source(self.paths, self.kubeconfig, self.context)
         if self.paths:
             self._simulated(view)
             return
@@ -177,21 +178,6 @@ class ViewRequest:
         for note in left_out:
             click.echo(f"note: left out: {note}", err=True)
         self.print(simulation, view)
-
-
-def check_source(request: ViewRequest) -> None:
-    """Check that there is one source to look at.
-
-    :raises InputError: for manifests and a cluster, and for neither.
-    """
-    if request.paths and (request.kubeconfig is not None or request.context):
-        raise InputError("-f and --kubeconfig exclude each other")
-    if request.paths:
-        return
-    from bayplan.cluster.kubernetes.credentials import find_kubeconfig
-
-    if request.kubeconfig is None and not request.context and find_kubeconfig() is None:
-        raise InputError("give manifests with -f, or a cluster with --kubeconfig")
 
 
 def read_unscheduled(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from bayplan.cluster.protocol import Done, Evict
@@ -32,6 +32,15 @@ _AFTER_GRACE = 60.0
 _NOTICES = 10
 """So many times its notice a pod is left alone whose eviction was refused."""
 _REMEMBERED = 100_000
+
+
+@dataclass(frozen=True)
+class _Reported:
+    """What is overdue; what is reported to each victim, by key; how many go of each gang."""
+
+    overdue: Overdue
+    reasons: Mapping[str, str]
+    together: Mapping[str | None, int]
 
 
 class Evictor:
@@ -245,12 +254,15 @@ class Evictor:
 
     def evict(self, overdue: Overdue) -> None:
         """Evict pods for which no unit waits, and report to each why."""
-        together = Counter(victim.gang for victim, _ in overdue.victims)
-        groups: dict[str, list[PodInfo]] = {}
-        reasons = {victim.key: reason for victim, reason in overdue.victims}
+        found = _Reported(
+            overdue,
+            {victim.key: reason for victim, reason in overdue.victims},
+            Counter(victim.gang for victim, _ in overdue.victims),
+        )
         later = {pod.gang for pod, _ in overdue.victims if pod.key not in overdue.at_once}
         for key in overdue.restarts - later:
             self._state.gangs.restart(key)
+        groups: dict[str, list[PodInfo]] = {}
         for victim, _ in overdue.victims:
             at_once = victim.key in overdue.at_once
             if at_once:
@@ -261,59 +273,39 @@ class Evictor:
             if ends or self.in_cooldown(victim.key) or self._cancel_placement(victim):
                 continue
             if at_once:
-                self._evict_overdue((victim,), reasons, together, overdue)
+                self._evict_overdue(victim, found)
             else:
                 groups.setdefault(victim.gang or victim.key, []).append(victim)
         for group in groups.values():
             self._notices.give(
                 group,
-                lambda victim: reasons[victim.key],
-                lambda there: self._evict_group(there, reasons, together, overdue),
+                lambda victim: found.reasons[victim.key],
+                lambda there: self._evict_group(there, found),
                 may_go=overdue.is_wanted,
             )
 
-    def _evict_group(
-        self,
-        victims: Sequence[PodInfo],
-        reasons: Mapping[str, str],
-        together: Mapping[str | None, int],
-        overdue: Overdue,
-    ) -> None:
+    def _evict_group(self, victims: Sequence[PodInfo], found: _Reported) -> None:
         """Evict pods of one gang that have had their notices."""
-        for key in overdue.restarts.intersection(victim.gang or "" for victim in victims):
+        gangs = {victim.gang for victim in victims if victim.gang is not None}
+        for key in found.overdue.restarts & gangs:
             self._state.gangs.restart(key)
-        self._evict_overdue(victims, reasons, together, overdue)
-
-    def _evict_overdue(
-        self,
-        victims: Sequence[PodInfo],
-        reasons: Mapping[str, str],
-        together: Mapping[str | None, int],
-        overdue: Overdue,
-    ) -> None:
         for victim in victims:
-            self._evicting[victim.uid] = self._state.now
-            reason, lock = reasons[victim.key], overdue.locks.get(victim.key)
-            uid, node = victim.pod.metadata.uid, victim.spec.node_name
-            count = together[victim.gang]
-            self._state.cluster.submit(
-                Evict(victim.key, uid, reason, node, lock),
-                partial(self._evicted, victim, reason, count, overdue),
-            )
+            self._evict_overdue(victim, found)
 
-    def _evicted(
-        self,
-        victim: PodInfo,
-        reason: str,
-        together: int,
-        overdue: Overdue,
-        error: ClusterError | None,
-    ) -> None:
-        now, action = self._state.now, overdue.action
+    def _evict_overdue(self, victim: PodInfo, found: _Reported) -> None:
+        self._evicting[victim.uid] = self._state.now
+        reason, lock = found.reasons[victim.key], found.overdue.locks.get(victim.key)
+        write = Evict(victim.key, victim.pod.metadata.uid, reason, victim.spec.node_name, lock)
+        self._state.cluster.submit(write, partial(self._evicted, victim, found))
+
+    def _evicted(self, victim: PodInfo, found: _Reported, error: ClusterError | None) -> None:
+        """Handle the cluster's answer to the eviction of a pod for which no unit waits."""
+        now, action = self._state.now, found.overdue.action
+        reason, together = found.reasons[victim.key], found.together[victim.gang]
         if error is not None:
             self._evicting.pop(victim.uid, None)
         if error is None or isinstance(error, NotFound):
-            node = overdue.moves.get(victim.key, "")
+            node = found.overdue.moves.get(victim.key, "")
             self._note(
                 victim, Eviction(victim.key, now, "", reason, node, action, reason, together)
             )
