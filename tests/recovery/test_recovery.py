@@ -489,3 +489,23 @@ def test_a_gang_whose_member_fails_by_itself_holds_nothing_for_long() -> None:
     assert len(left) == 2
     world.passes(60)
     assert not any(node for uid, node in world.where().items() if uid != failing)
+
+
+def test_another_member_says_that_the_gang_is_broken_when_the_first_is_gone() -> None:
+    """Otherwise a restart would take what is left of the gang for one that never ran."""
+    world = World(4, grace=600)
+    world.gang("train", 4)
+    world.passes(60)
+    for _ in range(2):
+        said = [one for one in world.api.list(Pod) if BROKEN_SINCE in one.metadata.annotations]
+        gone = said[0].spec.node_name if said else "n3"
+        world.api.vanish_node(gone)
+        world.passes(60)
+    (said_now,) = (
+        one
+        for one in world.api.list(Pod)
+        if BROKEN_SINCE in one.metadata.annotations and not one.metadata.deletion_timestamp
+    )
+    world.kill()
+    world.passes(700)
+    assert not any(world.where().values()), said_now

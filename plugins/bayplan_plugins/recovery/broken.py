@@ -43,6 +43,8 @@ class BrokenGangs:
         self._handle = handle
         self._changed: dict[str, None] = {}
         self._broken: dict[str, BrokenGang] = {}
+        self._says_for: dict[str, str] = {}
+        """The member, by uid, on which it was written that its gang is broken."""
         self._complete: dict[str, int] = {}
         """The minimum for which each gang was complete: one that is raised breaks nothing."""
         self._lost: frozenset[str] = frozenset()
@@ -95,6 +97,7 @@ class BrokenGangs:
         mine = all(self._handle.schedules(pod) for pod, _ in bound)
         if gang is None or not bound or not mine or members.count_ended("Succeeded"):
             self._complete.pop(key, None)
+            self._says_for.pop(key, None)
             return None
         if key in self._handle.snapshot.objects(KaiPodGroup):
             return None
@@ -109,6 +112,7 @@ class BrokenGangs:
             # Those that end, or are on a lost node, tell that it was complete.
             self._complete[key] = gang.min_member
         if not why:
+            self._says_for.pop(key, None)
             self._write([pod for pod in left if _says(pod)], None)
             return None
         said = any(map(_says, left))
@@ -116,8 +120,11 @@ class BrokenGangs:
         if not left or not (known is not None or was_complete):
             return None
         since = known.since if known is not None else self._since(left)
-        if known is None and not said:
-            self._write((run or left)[:1], since)
+        if not said and self._says_for.get(key) not in {pod.uid for pod in left}:
+            # The one that said so may have gone, and a restart would know nothing.
+            (first, *_) = run or left
+            self._says_for[key] = first.uid
+            self._write([first], since)
         ends = any(is_deleted(pod) and node in self._lost for pod, node in bound)
         ending = ends and len(left) + len(members.pending) < gang.min_member
         free_since = since
