@@ -167,7 +167,8 @@ def grown(running: Peers, autoscaler: Scheduler) -> Iterator[Peers]:
     }
     in_racks = gang("racked", 4, {}, **IN_RACK)
     for one in in_racks[1:]:
-        terms = [{"matchExpressions": [{"key": "rack", "operator": "Exists"}]}]
+        racks = {"key": "rack", "operator": "In", "values": ["a", "b"]}
+        terms = [{"matchExpressions": [racks]}]
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         one["spec"]["affinity"] = {"nodeAffinity": required}
         del one["spec"]["nodeSelector"]
