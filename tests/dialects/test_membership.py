@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from bayplan.api.meta import OwnerReference
 from bayplan.dialects.gangs import MEMBERS_BY, membership_of
 from bayplan.testing.builders import make_pod
 
@@ -54,3 +55,15 @@ def test_a_pod_with_one_of_these_names_is_in_a_gang_or_has_a_rank(name: str) -> 
     annotated = membership_of(make_pod("a", annotations=stated, labels=job, owner="Job/j"))
     assert (bare.gang, bare.rank) == (None, None)
     assert labelled != bare or annotated != bare
+
+
+def test_the_pods_of_a_job_that_asks_for_a_topology_belong_to_it_by_their_owner() -> None:
+    wants = {"kueue.x-k8s.io/podset-required-topology": "rack"}
+    label = {"batch.kubernetes.io/job-name": "another"}
+    owner = OwnerReference("Job", "j", api_version="batch/v1", controller=True)
+    for labels in ({}, label):
+        pod = make_pod("a", labels=labels, annotations=wants)
+        owned = replace(pod.metadata, owner_references=(owner,))
+        assert membership_of(replace(pod, metadata=owned)).gang == "default/j"
+    without_owner = make_pod("a", labels=label, annotations=wants)
+    assert membership_of(without_owner).gang == "default/another"

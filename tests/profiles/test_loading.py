@@ -264,6 +264,13 @@ def test_koordinators_config_map_loads(tmp_path: Path) -> None:
             'two profiles are named "a"',
         ),
         (
+            "profiles:\n- schedulerName: a\n- schedulerName: b\n"
+            "  pluginConfig: [{name: Queues, args: {kueue: null}}]\n",
+            5,
+            'Queues: the argument "kueue" is about the whole cluster: it has to be as in the '
+            'profile "a"',
+        ),
+        (
             "profiles:\n- plugins: {queueSort: {disabled: [{name: '*'}]}}\n",
             4,
             "exactly one queueSort plugin, this one has 0",

@@ -42,8 +42,17 @@ class Story:
     """A cluster with jobs that run, and what happens to it."""
 
     def __init__(
-        self, folder: Path, profiles: ProfileSet, until: float, start: datetime = START
+        self,
+        folder: Path,
+        profiles: ProfileSet,
+        until: float,
+        start: datetime = START,
+        own_replacements: bool = False,
     ) -> None:
+        """Load what there is.
+
+        :param own_replacements: the embedded controllers make pods again, not the story.
+        """
         self.folder = folder
         self.simulation = Simulation(profiles, until=until, start=start)
         self.cluster = self.simulation.cluster
@@ -52,6 +61,7 @@ class Story:
         self.before = {pod.key: pod.metadata.uid for pod in self.cluster.list(Pod)}
         for event in yaml.safe_load((folder / "event.yaml").read_text()):
             self.cluster.clock.call_at(event["at"], lambda one=event: self._happens(one))
+        self._own_replacements = own_replacements
         self.looks: dict[float, dict[str, str]] = {}
 
     def _happens(self, event: Content) -> None:
@@ -66,6 +76,8 @@ class Story:
         elif event["do"] == "patch":
             assert current is not None
             self.cluster.update(decode_object(kind, merged(_plain(current), content)))
+        elif self._own_replacements and content["kind"] == "Pod":
+            return
         elif current is None:
             self.simulation.create([decode_object(kind, content)], restore=True)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import pytest
 import yaml
 from tests.recovery.stories import RECOVERY, START, Story
 
-from bayplan.api import Pod
+from bayplan.api import Job, KueueWorkload, ObjectMeta, Pod
+from bayplan.api.lease import Lease
+from bayplan.dialects.kueue import MANAGER_LEASE
 from bayplan.profiles.loading import ProfileSet, load_profiles
+from bayplan_plugins.queues.kueue.topology_assignment import domains_of
 
 pytestmark = pytest.mark.skipif(
     not RECOVERY.is_dir(), reason="the shared scenarios are not beside the project"
@@ -119,3 +123,70 @@ def test_the_missing_member_of_a_gang_goes_before_a_younger_pod(profiles: Profil
     found = nodes(story)
     assert found | expected["placements"] == found
     assert story.kept() >= set(expected["kept"])
+
+
+# Kueue's jobs, adopted from its manager ----------------------------------------------------------
+
+
+@pytest.fixture
+def adopted(profiles: ProfileSet) -> Callable[[str], Story]:
+    """Play a story on a cluster that Kueue's manager has left."""
+
+    def play(name: str) -> Story:
+        story = Story(RECOVERY / name, profiles, story_end(name), own_replacements=True)
+        given_back = Lease(ObjectMeta(name=MANAGER_LEASE, namespace="kueue-system"))
+        story.cluster.create(given_back)
+        story.run()
+        return story
+
+    return play
+
+
+def topology_of(story: Story) -> dict[str, int]:
+    """Return how many pods the Workload says are on each node."""
+    (workload,) = story.cluster.list(KueueWorkload)
+    assert workload.status.admission is not None
+    (assigned,) = workload.status.admission.pod_set_assignments
+    return {
+        node: count for (node,), count in (domains_of(assigned.topology_assignment) or {}).items()
+    }
+
+
+def states(story: Story) -> dict[str, tuple[str, str]]:
+    (workload,) = story.cluster.list(KueueWorkload)
+    return {one.type: (one.status, one.reason) for one in workload.status.conditions}
+
+
+def test_a_job_of_kueue_gets_another_node_of_its_rack_and_its_workload_says_so(
+    adopted: Callable[[str], Story],
+) -> None:
+    story = adopted("03-kueue-hot-swap")
+    expected = story.expected()
+    assert story.kept() == set(expected["kept"])
+    assert sorted(story.placed().values()) == sorted(expected["placements"].values())
+    assert topology_of(story) == expected["workload"]["topology"]
+    told = states(story)
+    assert "Evicted" not in told
+    assert told["Admitted"][0] == told["QuotaReserved"][0] == "True"
+    (workload,) = story.cluster.list(KueueWorkload)
+    assert workload.status.unhealthy_nodes == ()
+
+
+def test_a_job_of_kueue_without_a_node_in_its_rack_waits_in_its_queue_again(
+    adopted: Callable[[str], Story],
+) -> None:
+    story = adopted("04-kueue-second-failure")
+    expected = story.expected()
+    assert story.kept() == set()
+    assert sorted(story.placed().values()) == expected["workload"]["readmitted_to"]
+    assert sorted(topology_of(story)) == expected["workload"]["readmitted_to"]
+    told = states(story)
+    assert told["Requeued"] == ("True", "NodeFailures")
+    assert told["Evicted"][0] == "False"
+    assert told["Admitted"][0] == "True"
+    (workload,) = story.cluster.list(KueueWorkload)
+    assert workload.status.scheduling_stats is not None
+    counted = [(one.reason, one.count) for one in workload.status.scheduling_stats.evictions]
+    assert counted == [("NodeFailures", 1)]
+    (job,) = story.cluster.list(Job)
+    assert "Suspended" in {one.type for one in job.status.conditions}, "it was, in between"

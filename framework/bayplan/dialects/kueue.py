@@ -71,9 +71,17 @@ def membership_of(pod: Pod) -> Membership | None:
             problem = f'annotation {_TOTAL_ANNOTATION}: expected 1 or more, got "{total[:40]}"'
             return Membership(key, rank, problem=problem)
         return Membership(key, rank, definition=_gang(key, int(total), annotations))
-    if asks_for_topology(annotations) and labels.get(_JOB_LABEL):
-        return Membership(f"{namespace}/{labels[_JOB_LABEL]}")
+    if asks_for_topology(annotations) and (job := _job_of(pod)):
+        return Membership(f"{namespace}/{job}")
     return None
+
+
+def _job_of(pod: Pod) -> str:
+    """Return the name of the Job that controls a pod, or else that its label names."""
+    owner = next((one for one in pod.metadata.owner_references if one.controller), None)
+    if owner is not None and owner.kind == "Job" and owner.api_version == "batch/v1":
+        return owner.name
+    return pod.metadata.labels.get(_JOB_LABEL, "")
 
 
 def asks_for_topology(annotations: Mapping[str, str]) -> bool:

@@ -229,6 +229,10 @@ class Plugin(Generic[ArgsT]):
     """Whether its ``pre_bind`` may ask for a lock of bayplan's own, which is taken only while pods
     that it concerns name other schedulers, or if nobody is elected."""
 
+    cluster_args: ClassVar[tuple[str, ...]] = ()
+    """Arguments, by the names of their fields, that are about the whole cluster: all profiles with
+    the plugin have to give them the same value."""
+
     def __init__(self, args: ArgsT, handle: Handle) -> None:
         self.args = args
         self.handle = handle

@@ -205,6 +205,7 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
                 "all profiles share one queue, so they need the same queueSort plugin",
                 document.where(at),
             )
+        _check_cluster_args(profiles, document.where(at))
     if config.pod_max_backoff_seconds < config.pod_initial_backoff_seconds:
         raise InputError(
             "podMaxBackoffSeconds is less than podInitialBackoffSeconds",
@@ -217,6 +218,25 @@ def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:
         leader_election=config.leader_election,
         client_connection=config.client_connection,
     )
+
+
+def _check_cluster_args(profiles: Sequence[Profile], at: str) -> None:
+    """Check that the last of several profiles agrees on what is about the whole cluster.
+
+    :raises InputError: naming the plugin and the argument on which it does not.
+    """
+    *others, last = profiles
+    for name, cls in last.plugins.items():
+        for argument in cls.cluster_args:
+            mine = getattr(last.args[name], argument)
+            for one in others:
+                if name in one.args and getattr(one.args[name], argument) != mine:
+                    given = to_camel(argument)
+                    raise InputError(
+                        f'{name}: the argument "{given}" is about the whole cluster: it has to be '
+                        f'as in the profile "{one.scheduler_name}"',
+                        at,
+                    )
 
 
 def load_workload_kinds(path: Path) -> None:

@@ -19,15 +19,20 @@ from bayplan import (
     Unit,
     hookimpl,
 )
-from bayplan.plugin.base import Skip
+from bayplan.plugin.base import Eviction, Skip
 from bayplan.plugin.queueing import Queueing
 from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.policies import Policies, QueuesArgs
-from bayplan_plugins.queues.policy import BoundByNodes, EvictionPlan, ProtectsNewJobs
+from bayplan_plugins.queues.policy import (
+    BoundByNodes,
+    EvictionPlan,
+    ProtectsNewJobs,
+    RequeuesJobs,
+)
 from bayplan_plugins.queues.queueing import PolicyQueueing
 from bayplan_plugins.queues.victim_search import VictimSearch
 from bayplan_plugins.shared.node_selection import matches_labels
-from bayplan_plugins.shared.victims import Evictable
+from bayplan_plugins.shared.victims import RECOVERY, Evictable
 
 __all__ = ["Queues"]
 
@@ -39,6 +44,7 @@ class Queues(Plugin[QueuesArgs]):
     """Order jobs by queue, keep queues within their limits, and make room by their rules."""
 
     Args = QueuesArgs
+    cluster_args = ("kueue",)
     reads = Reads.CLUSTER
     requeue_on = ClusterEvent.ANY
 
@@ -64,7 +70,7 @@ class Queues(Plugin[QueuesArgs]):
     def admit(self) -> None:
         """Admit what waits for a queue, by the policies of its system."""
         self.policies.look()
-        for policy in self.policies:
+        for policy in self.policies.own:
             with alone(f"admission to {policy.system}'s queues"):
                 if policy.active:
                     policy.admit()
@@ -185,15 +191,25 @@ class Queues(Plugin[QueuesArgs]):
         changed = self.policies.look()
         found: list[Overdue] = [Overdue(waited=True)] if changed else []
         for policy in self.policies.shown():
-            with alone(f"eviction from {policy.system}'s queues"):
-                overdue = policy.overdue()
-                found += [overdue] if overdue is not None else []
+            if policy in self.policies.own:
+                with alone(f"eviction from {policy.system}'s queues"):
+                    overdue = policy.overdue()
+                    found += [overdue] if overdue is not None else []
         if not found:
             return None
         victims = [pair for one in found for pair in one.victims]
         again = min((one.again for one in found if one.again is not None), default=None)
         at_once = frozenset[str]().union(*(one.at_once for one in found))
         return Overdue(victims, again, any(one.waited for one in found), at_once=at_once)
+
+    @hookimpl
+    def post_evict(self, pod: PodInfo, eviction: Eviction) -> None:
+        """Let a job that lost its nodes for good wait in its queue again."""
+        if eviction.action != RECOVERY:
+            return
+        found = self.policies.of(pod)
+        if found is not None and isinstance(found[0], RequeuesJobs):
+            found[0].requeue(pod, eviction.together, eviction.message)
 
     @hookimpl
     def keep_in_place(self, pod: PodInfo) -> str | None:

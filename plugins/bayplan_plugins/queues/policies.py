@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from bayplan import Args, Handle, PodInfo
 from bayplan.dialects.koordinator.elastic_quota import KoordinatorQueueArgs
@@ -46,11 +46,13 @@ class Policies:
     def __init__(self, args: QueuesArgs, handle: Handle) -> None:
         self._handle = handle
         self._all: Sequence[Policy] = _make_policies(args, handle)
+        self.own = [one for one in self._all if not _is_of_another(one, handle)]
+        """Those that act for this profile's plugin; admission to a cluster's queues is one."""
         self.actions = tuple(dict.fromkeys(name for one in self._all for name in one.actions))
         self._assigning = [one for one in self._all if isinstance(one, AssignsNodes)]
         self._keeping = [one for one in self._all if isinstance(one, KeepsOffNodes)]
         self._leaving = [one for one in self._all if isinstance(one, MayLeaveAdmission)]
-        self._seen = -1
+        self._seen: Hashable = None
         self._active: Sequence[Policy] = ()
         self.keeping_off_nodes: Sequence[KeepsOffNodes] = ()
         """Those with queues that keep pods off some nodes."""
@@ -63,7 +65,7 @@ class Policies:
     @property
     def active(self) -> Sequence[Policy]:
         """The policies of the systems that have any queue; found again when objects change."""
-        version = self._handle.snapshot.objects_version
+        version = self._handle.snapshot.objects_version, *(one.turns for one in self._leaving)
         if version != self._seen:
             self._seen = version
             self._active = [policy for policy in self._all if policy.active]
@@ -82,10 +84,9 @@ class Policies:
         """Look who decides on queues of systems with own controllers; tell whether that changed."""
         changed = False
         for policy in self._leaving:
-            with alone("a look at who admits"):
-                changed |= policy.look()
-        if changed:
-            self._seen = -1
+            if policy in self.own:
+                with alone("a look at who admits"):
+                    changed |= policy.look()
         return changed
 
     def claims(self, pod: PodInfo) -> list[tuple[Policy, str]]:
@@ -105,6 +106,18 @@ class Policies:
         return claims[0] if len(claims) == 1 else None
 
 
+def _kueue(args: QueuesArgs, handle: Handle) -> KueuePolicy:
+    """Return the one admission to Kueue's queues, which all profiles share."""
+    found = handle.snapshot.shared(KueuePolicy, lambda _: KueuePolicy(args.kueue, handle))
+    found.join(handle)
+    return found
+
+
+def _is_of_another(policy: Policy, handle: Handle) -> bool:
+    """Tell whether the plugin of another profile lets a policy act."""
+    return isinstance(policy, KueuePolicy) and policy.handle is not handle
+
+
 def _make_policies(args: QueuesArgs, handle: Handle) -> list[Policy]:
     """Return the policies of all systems."""
     policies: list[Policy] = [
@@ -113,7 +126,7 @@ def _make_policies(args: QueuesArgs, handle: Handle) -> list[Policy]:
         KoordinatorPolicy(args.koordinator, handle),
         config_map_queues(args.configmap, handle),
         PoolPolicy(args.pools, handle),
-        KueuePolicy(args.kueue, handle),
+        _kueue(args, handle),
     ]
     if args.namespaces is not None:
         policies.append(namespace_queues(args.namespaces, handle))

@@ -27,6 +27,7 @@ __all__ = [
     "Policy",
     "ProtectsNewJobs",
     "QuotaRefusal",
+    "RequeuesJobs",
     "ReservesQuota",
     "Step",
     "TellsReasons",
@@ -226,7 +227,12 @@ class ReservesQuota(Protocol):
 
 @runtime_checkable
 class MayLeaveAdmission(Protocol):
-    """A policy of a system with controllers of its own, to which it may leave admission."""
+    """A policy of a system with controllers of its own, to which it may leave admission.
+
+    ``turns`` counts how often it has changed who decides.
+    """
+
+    turns: int
 
     @property
     def has_queues(self) -> bool:
@@ -238,6 +244,17 @@ class MayLeaveAdmission(Protocol):
 
     def look(self) -> bool:
         """Look who decides now; tell whether that has changed."""
+
+
+@runtime_checkable
+class RequeuesJobs(Protocol):
+    """A policy that takes back the quota of jobs that lost their nodes."""
+
+    def requeue(self, pod: PodInfo, together: int, why: str) -> None:
+        """Let the job of an evicted pod wait in its queue again, if none of its pods is left.
+
+        :param together: how many pods of it are evicted at once.
+        """
 
 
 @runtime_checkable

@@ -87,7 +87,8 @@ class PolicyQueueing:
 
     def statuses(self) -> list[PatchStatus | PatchAnnotations]:
         found: list[PatchStatus | PatchAnnotations] = []
-        for policy in self._policies.active:
+        active = self._policies.active
+        for policy in (one for one in self._policies.own if one in active):
             with alone(f"statuses of {policy.system}'s queues"):
                 found += policy.statuses()
         return found

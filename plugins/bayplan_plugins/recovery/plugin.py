@@ -33,7 +33,7 @@ from bayplan_plugins.recovery.broken import BrokenGang, BrokenGangs, is_deleted
 from bayplan_plugins.recovery.health import HealthRules, NodeHealth, NodeWatch, Trust
 from bayplan_plugins.recovery.maintenance import Maintenance
 from bayplan_plugins.recovery.spares import SpareRule, Spares
-from bayplan_plugins.shared.victims import Evictable
+from bayplan_plugins.shared.victims import RECOVERY, Evictable
 
 __all__ = ["Recovery", "RecoveryArgs"]
 
@@ -46,7 +46,6 @@ _FATAL = (
     "XfsShutdown",
 )
 """Conditions of node-problem-detector with which a node is of no use."""
-_ACTION = "recovery"
 _LEAVING = "node(s) go into maintenance before it would end"
 _KEPT = "node(s) are spares for jobs that lose a node"
 _REASONS = {
@@ -178,7 +177,7 @@ class Recovery(Plugin[RecoveryArgs]):
             tuple(victims.values()),
             min(times, default=None),
             waited=trusted,
-            action=_ACTION,
+            action=RECOVERY,
             restarts=frozenset(gang.key for gang, _, at in broken if at <= now),
             at_once=frozenset(victims),
         )
@@ -198,7 +197,7 @@ class Recovery(Plugin[RecoveryArgs]):
     def _on_lost_nodes(self, unwell: Mapping[str, NodeHealth]) -> Iterator[_LostNode]:
         for name, health in unwell.items():
             if health.trust is Trust.LOST:
-                why = f"{_ACTION}: node {name} is lost, {health.source}"
+                why = f"{RECOVERY}: node {name} is lost, {health.source}"
                 yield name, why, health.since + self.args.lost_after
 
     def _broken_for_long(self, lost: Collection[str]) -> Iterator[_BrokenFor]:
@@ -209,7 +208,7 @@ class Recovery(Plugin[RecoveryArgs]):
             if at <= self.handle.unix_time and self._is_guarded(gang):
                 # A budget may have let some of them go, and the rest of a gang never comes back.
                 at = self.handle.unix_time + _RETRY
-            yield gang, f"{_ACTION}: {gang.title} is broken, {gang.why}", at
+            yield gang, f"{RECOVERY}: {gang.title} is broken, {gang.why}", at
 
     def _is_guarded(self, gang: BrokenGang) -> bool:
         """Tell whether disruption budgets keep any of a gang's pods."""

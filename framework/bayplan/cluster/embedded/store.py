@@ -82,6 +82,8 @@ class MemoryCluster:
         self._random = random.Random(seed)  # noqa: S311 - names, not secrets
         self._objects: dict[type, dict[str, ApiObject]] = {}
         self._version = 0
+        self._given_uids: set[str] = set()
+        """Of objects that came with one, as those of a cluster that is restored."""
         self._watchers: list[WatchHandler] = []
         self._undelivered: deque[tuple[WatchHandler, WatchEvent]] = deque()
         self._broken = False
@@ -173,6 +175,8 @@ class MemoryCluster:
         meta = obj.metadata
         taken = self._objects.setdefault(type(obj), {})
         uid = meta.uid or self._new_uid(obj)
+        if meta.uid:
+            self._given_uids.add(uid)
         meta = replace(meta, uid=uid, creation_timestamp=created or self.timestamp())
         if not meta.name:
             meta = replace(meta, name=self._free_name(meta.generate_name, meta.namespace, taken))
@@ -314,7 +318,11 @@ class MemoryCluster:
         return text
 
     def _new_uid(self, obj: ApiObject) -> str:
-        return f"{self.kind_of(obj).name.lower()}-{self._version + 1:08x}"
+        prefix, number = self.kind_of(obj).name.lower(), self._version + 1
+        while (uid := f"{prefix}-{number:08x}") in self._given_uids:
+            # Far from the numbers that versions reach.
+            number += 0x1000_0000
+        return uid
 
     def _next_version(self, obj: Obj) -> Obj:
         self._version += 1

@@ -18,7 +18,7 @@ from bayplan_plugins.queues.kueue.store import Store
 from bayplan_plugins.queues.kueue.tried_sizes import TriedSizes, kind_of
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 
-__all__ = ["DryRun"]
+__all__ = ["DryRun", "Handles"]
 
 _NO_NODES = "its pods would not get nodes"
 
@@ -31,11 +31,39 @@ class _Together:
     gang: Gang | None = None
 
 
+class Handles:
+    """The handles of the profiles that share one admission.
+
+    :param first: that of the profile that lets it act, which also tries pods of no profile.
+    """
+
+    def __init__(self, first: Handle) -> None:
+        self.first = first
+        self._all = [first]
+
+    def add(self, handle: Handle) -> None:
+        """Add the handle of another profile."""
+        if handle not in self._all:
+            self._all.append(handle)
+
+    def of(self, pod: PodInfo) -> Handle:
+        """Return the handle of the profile that schedules a pod."""
+        if len(self._all) == 1:
+            return self.first
+        return next((one for one in self._all if one.schedules(pod)), self.first)
+
+    def may_give_up(self) -> Iterator[PodInfo]:
+        """Yield the pods that elastic jobs would give up."""
+        for one in self._all:
+            yield from one.may_give_up()
+
+
 class DryRun:
     """The trials of some cycles, in which what is admitted stays placed until all are over."""
 
-    def __init__(self, handle: Handle, pods: PodWorkloads, store: Callable[[], Store]) -> None:
-        self._handle = handle
+    def __init__(self, handles: Handles, pods: PodWorkloads, store: Callable[[], Store]) -> None:
+        self._handles = handles
+        self._handle = handles.first
         self._pods = pods
         self._store = store
         self._tried: dict[str, Assignment] = {}
@@ -135,7 +163,7 @@ class DryRun:
         pods, flavors = self._pods.without_node(key), list(assignment.flavors().values())
         if len(flavors) != 1 or not pods or self._pods.is_of_job(key):
             return None, 0
-        return kind_of(self._handle, pods, flavors[0]), len(pods)
+        return kind_of(self._handles.of(pods[0]), pods, flavors[0]), len(pods)
 
     def _let_go(self) -> None:
         """Take what fitted last off its nodes."""
@@ -205,12 +233,13 @@ class DryRun:
         return [known[name] for name in names if name in known]
 
     def _place_unit(self, together: _Together) -> str | None:
-        unit = self._handle.unit(together.pods, together.gang)
+        handle = self._handles.of(together.pods[0])
+        unit = handle.unit(together.pods, together.gang)
         if unit.gang is not None and unit.gang.problem is not None:
             return f"{_NO_NODES}: {unit.gang.problem}"
-        offered = self._handle.offers(unit)
+        offered = handle.offers(unit)
         for candidate in offered.candidates:
-            if self._handle.place(unit, candidate) is not None:
+            if handle.place(unit, candidate) is not None:
                 return None
         return _no_domain(offered.refused) or _NO_NODES
 

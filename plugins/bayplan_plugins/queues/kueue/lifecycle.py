@@ -199,7 +199,11 @@ def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
         for check in workload.status.admission_checks
     )
     status = msgspec.structs.replace(
-        workload.status, conditions=conditions, admission=None, admission_checks=checks
+        workload.status,
+        conditions=conditions,
+        admission=None,
+        admission_checks=checks,
+        unhealthy_nodes=(),
     )
     return msgspec.structs.replace(workload, status=status)
 

@@ -6,6 +6,7 @@ restart what runs is counted by the nodes that it has. Those of jobs are objects
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from bayplan.api.kueue import (
 )
 from bayplan.api.pod import PodTemplate
 from bayplan.api.resources import effective_requests
+from bayplan.api.times import seconds_of
 from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part
 from bayplan_plugins.queues.kueue.admission import Admission
@@ -89,6 +91,10 @@ class PodWorkloads:
         """Return the living pods of a workload, and of the other slices of its job."""
         return list(self._members.get(self._jobs.home_of(key), {}).values())
 
+    def staying(self, key: str) -> list[PodInfo]:
+        """Return the pods of a workload that do not end: what ends is replaced at once."""
+        return [pod for pod in self.members(key) if not pod.pod.metadata.deletion_timestamp]
+
     def would_grow(self, pod: PodInfo) -> bool:
         """Tell whether an elastic job has no such pod, but would if it grew."""
         home = self._jobs.home_of_pod(pod)
@@ -100,11 +106,11 @@ class PodWorkloads:
     def within(self, key: str, counts: Mapping[str, int]) -> list[PodInfo]:
         """Return as many pods of a workload as it was admitted with, in rank order.
 
-        Those with nodes come first, then those that were let go to get one.
+        Those with nodes come first, then those that were let go to get one; none that ends.
 
         :param counts: the number of pods of each pod set.
         """
-        members, left = list(self.members(key)), Counter(counts)
+        members, left = self.staying(key), Counter(counts)
         if len(members) <= left.total():
             return members
         placed = self._handle.snapshot.placed
@@ -173,6 +179,20 @@ class PodWorkloads:
         """Return the pods of a workload that have a node in the snapshot."""
         placed = self._handle.snapshot.placed
         return [pod for pod in self.members(key) if pod.key in placed]
+
+    def holding(self, key: str, now: float) -> list[PodInfo]:
+        """Return the pods of a workload that have a node, and may still be there.
+
+        One that should have ended by now is on a node that is silent; nothing else comes there.
+
+        :param now: seconds since 1970.
+        """
+        return [pod for pod in self.with_node(key) if now < _last_until(pod)]
+
+    def end_of_holding(self, key: str) -> float | None:
+        """Return when the last pod of an evicted workload ends, in seconds since 1970."""
+        until = max(map(_last_until, self.with_node(key)), default=math.inf)
+        return until if until < math.inf else None
 
     def missing(self, pod: PodInfo) -> str | None:
         """Return what a pod's group still lacks to be a workload; None for nothing."""
@@ -383,6 +403,12 @@ def _drop(admission: Admission, key: str, now: float) -> None:
     known = admission.store.workloads.get(key)
     if known is not None:
         admission.delete(known, now)
+
+
+def _last_until(pod: PodInfo) -> float:
+    """Return when a pod has ended at the latest, in seconds since 1970; infinity: it stays."""
+    at = pod.pod.metadata.deletion_timestamp
+    return seconds_of(at) if at else math.inf
 
 
 def _found_running(

@@ -29,8 +29,14 @@ from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.admission_order import AdmissionLine
 from bayplan_plugins.queues.kueue.amounts import column
 from bayplan_plugins.queues.kueue.args import KueueArgs
-from bayplan_plugins.queues.kueue.conditions import condition, has_quota, is_true, since
-from bayplan_plugins.queues.kueue.dry_run import DryRun
+from bayplan_plugins.queues.kueue.conditions import (
+    condition,
+    evicted,
+    has_quota,
+    is_true,
+    since,
+)
+from bayplan_plugins.queues.kueue.dry_run import DryRun, Handles
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
 from bayplan_plugins.queues.kueue.gates import annotate, is_gated, open_gate
 from bayplan_plugins.queues.kueue.injection import updates_of
@@ -43,6 +49,7 @@ from bayplan_plugins.queues.kueue.provisioning_checks import ProvisioningChecks
 from bayplan_plugins.queues.kueue.quotas import queues_of
 from bayplan_plugins.queues.kueue.status import KueueStatuses
 from bayplan_plugins.queues.kueue.store import KueueObject
+from bayplan_plugins.queues.kueue.topology_assignment import TopologyAssignments
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 from bayplan_plugins.queues.kueue.written import Written
 from bayplan_plugins.queues.policy import EvictionCandidates, EvictionPlan, QuotaRefusal
@@ -73,15 +80,18 @@ class KueuePolicy:
 
     def __init__(self, args: KueueArgs | None, handle: Handle) -> None:
         self._handle = handle
+        self._handles = Handles(handle)
+        self.turns = 0
         self._never = args is None
         self._jobs = JobWorkloads(handle)
         self._manager = KueueManager(handle, self._jobs)
         self._pods = PodWorkloads(handle, self._jobs)
         self._written = Written(handle, self._pods.changed)
         self._writes = JobWrites(handle, self._jobs, self._written)
-        self._dry_run = DryRun(handle, self._pods, lambda: self._admission.store)
+        self._dry_run = DryRun(self._handles, self._pods, lambda: self._admission.store)
         self._checks = ProvisioningChecks(handle, self._jobs, self._pods)
         self._statuses = KueueStatuses()
+        self._topologies = TopologyAssignments(handle, self._pods)
         self._admission = Admission(
             (args or KueueArgs()).settings(),
             self._fits,
@@ -109,6 +119,15 @@ class KueuePolicy:
         )
         kinds = (ClusterQueue, Cohort, LocalQueue)
         self.ledger = Ledger(handle.snapshot, _define, kinds, (), rules)
+
+    @property
+    def handle(self) -> Handle:
+        """The handle of the profile that lets it act."""
+        return self._handle
+
+    def join(self, handle: Handle) -> None:
+        """Try the pods of another profile by the plugins of that one."""
+        self._handles.add(handle)
 
     def _follow(self, snapshot: Snapshot) -> None:
         snapshot.on_object(ClusterQueue, self._object_changed)
@@ -138,6 +157,9 @@ class KueuePolicy:
             self._written.forget(old.key)
 
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if placed:
+            # In a trial, too: those that it leaves on their nodes are placed in it.
+            self._topologies.moved(pod)
         if not self._handle.snapshot.in_trial:
             if not placed:
                 self._any_fits = (self._any_fits[0], True)
@@ -170,6 +192,7 @@ class KueuePolicy:
         reported = self._manager.look(self._line.any_would_fit)
         if reported is None:
             return False
+        self.turns += 1
         self._begin_again()
         reason = "LeftToKueue" if self.left_to else "TakenOverFromKueue"
         for name in self._handle.snapshot.objects(ClusterQueue):
@@ -233,7 +256,7 @@ class KueuePolicy:
         admission = found.status.admission
         sets = admission.pod_set_assignments if admission is not None else ()
         most = sum(one.count or 0 for one in sets)
-        members = self._pods.members(found.key)
+        members = self._pods.staying(found.key)
         if len(members) <= most:
             return None
         within = self._pods.within(found.key, {one.name: one.count or 0 for one in sets})
@@ -277,6 +300,7 @@ class KueuePolicy:
             if not self._release(now):
                 break
             changed += self._pods.refresh(self._admission, now)
+        self._topologies.follow(store, now)
         awaited = self._admission.await_checks(now)
         followed = self._checks.follow(store, now) or awaited
         if followed:
@@ -344,7 +368,9 @@ class KueuePolicy:
 
     def _time_of_next_change(self, now: float) -> float | None:
         """Return when to look again though nothing happens, in seconds since 1970."""
-        found = self._admission.next_change()
+        ends = (self._pods.end_of_holding(one.key) for one in self._holders() if one.evicted)
+        times = [self._admission.next_change(), *(at for at in ends if at is None or at > now)]
+        found = min((at for at in times if at is not None), default=None)
         if self._admission.settings.pods_ready is not None and any(
             not is_true(one.workload, "PodsReady") for one in self._holders()
         ):
@@ -381,7 +407,7 @@ class KueuePolicy:
 
     def _has_stopped(self, one: WorkloadInfo) -> bool:
         """Tell whether an evicted workload has no pods on nodes, and a job is suspended again."""
-        if self._pods.with_node(one.key):
+        if self._pods.holding(one.key, self._handle.unix_time):
             return False
         return self._writes.has_stopped(one.key, one.workload)
 
@@ -415,7 +441,7 @@ class KueuePolicy:
         """Tell whether elastic jobs will give up what a workload would otherwise preempt for."""
         if self._offered is None:
             placed = self._handle.snapshot.placed
-            self._offered = [pod for pod in self._handle.may_give_up() if pod.key in placed]
+            self._offered = [pod for pod in self._handles.may_give_up() if pod.key in placed]
         return bool(self._offered) and self._line.needs_no_victims(one, self._offered)
 
     def _without_nodes(self) -> Iterator[str]:
@@ -559,6 +585,18 @@ class KueuePolicy:
     def plan(self, unit: Unit, action: str) -> EvictionCandidates | EvictionPlan | str | None:
         """Make no room for single units."""
         return None
+
+    def requeue(self, pod: PodInfo, together: int, why: str) -> None:
+        """Evict a workload whose nodes failed, once none of its pods is left."""
+        key = self._pods.key_of(pod)
+        found = self._admission.store.workloads.get(key)
+        if found is None or not has_quota(found) or is_true(found, "Finished"):
+            return
+        left = [one for one in self._pods.with_node(key) if not one.terminating]
+        if len(left) <= together and not is_true(found, "Evicted"):
+            now = self._handle.unix_time
+            self._admission.set(evicted(found, "NodeFailures", why, now), now)
+            self._pods.changed(key)
 
     def overdue(self) -> Overdue | None:
         """Evict the pods of workloads that were preempted, or whose queue was stopped."""

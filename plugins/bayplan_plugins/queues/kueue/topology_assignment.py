@@ -1,0 +1,163 @@
+"""The domains of a workload's pods, as its ``status.admission`` states them.
+
+Names as in kubernetes-sigs/kueue (apis/kueue/v1beta2, TopologyAssignment): levels are node labels,
+from coarse to fine, or only the host name where that is the finest; slices hold domains, level by
+level, each value either one for all or a root for each domain between a prefix and a suffix.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from bayplan import Handle, PodInfo
+from bayplan.api.kueue import AssignedPodSet, KueueWorkload, ResourceFlavor
+from bayplan.api.network import Topology
+from bayplan.topology.network.tree import HOSTNAME
+from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
+from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
+from bayplan_plugins.queues.kueue.store import Store
+
+__all__ = ["Domains", "TopologyAssignments", "assignment_of", "domains_of"]
+
+Domains = Mapping[tuple[str, ...], int]
+"""The number of pods in each domain, by the values of its levels."""
+
+
+def domains_of(assignment: Mapping[str, Any] | None) -> Domains | None:
+    """Return the domains of an assignment; None for none, and for one that cannot be read."""
+    if assignment is None:
+        return None
+    try:
+        if "domains" in assignment:  # v1beta1
+            found = [(tuple(one["values"]), int(one["count"])) for one in assignment["domains"]]
+        else:
+            found = [pair for part in assignment["slices"] for pair in _of_slice(part)]
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError):
+        return None
+    counts: Counter[tuple[str, ...]] = Counter()
+    for values, count in found:
+        counts[values] += count
+    return counts
+
+
+def _of_slice(part: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], int]]:
+    for index in range(part["domainCount"]):
+        values = tuple(_value(level, index) for level in part["valuesPerLevel"])
+        yield values, int(_either(part["podCounts"], index))
+
+
+def _value(level: Mapping[str, Any], index: int) -> str:
+    if "universal" in level:
+        return str(level["universal"])
+    own = level["individual"]
+    return f"{own.get('prefix', '')}{own['roots'][index]}{own.get('suffix', '')}"
+
+
+def _either(counts: Mapping[str, Any], index: int) -> Any:
+    return counts["universal"] if "universal" in counts else counts["individual"][index]
+
+
+def assignment_of(levels: Sequence[str], domains: Domains) -> dict[str, Any]:
+    """Return domains as an assignment of one slice, in the order of their values."""
+    ordered = sorted(domains.items())
+    counts = [count for _, count in ordered]
+    same = len(set(counts)) == 1
+    return {
+        "levels": list(levels),
+        "slices": [
+            {
+                "domainCount": len(ordered),
+                "valuesPerLevel": [
+                    {"individual": {"roots": [values[index] for values, _ in ordered]}}
+                    for index in range(len(levels))
+                ],
+                "podCounts": {"universal": counts[0]} if same else {"individual": counts},
+            }
+        ],
+    }
+
+
+class TopologyAssignments:
+    """Keeps the assignments of workloads in step with where their pods are.
+
+    Pods are placed by the scheduler; that they are where a workload says counts once a manager of
+    Kueue takes it back. One whose pods are not all on nodes keeps what it says.
+    """
+
+    def __init__(self, handle: Handle, pods: PodWorkloads) -> None:
+        self._handle = handle
+        self._pods = pods
+        self._moved: dict[str, None] = {}
+
+    def moved(self, pod: PodInfo) -> None:
+        """Note that a pod has got a node."""
+        if self._handle.snapshot.objects(Topology):
+            self._moved[self._pods.key_of(pod)] = None
+
+    def follow(self, store: Store, now: float) -> None:
+        """Write into the workloads of pods that have moved where these are.
+
+        :param now: seconds since 1970.
+        """
+        moved, self._moved = self._moved, {}
+        for key in filter(self._pods.is_of_job, moved):
+            workload = store.workloads.get(key)
+            if workload is not None and has_quota(workload) and not is_true(workload, "Evicted"):
+                new = self._with_domains(workload, store.flavors)
+                if new is not workload:
+                    store.set(new, now)
+
+    def _with_domains(
+        self, workload: KueueWorkload, flavors: Mapping[str, ResourceFlavor]
+    ) -> KueueWorkload:
+        admission = workload.status.admission
+        assert admission is not None, "it has quota"
+        before = admission.pod_set_assignments
+        sets = tuple(self._assigned(workload.key, one, flavors) for one in before)
+        if sets == before:
+            return workload
+        admission = msgspec.structs.replace(admission, pod_set_assignments=sets)
+        status = msgspec.structs.replace(workload.status, admission=admission, unhealthy_nodes=())
+        return msgspec.structs.replace(workload, status=status)
+
+    def _assigned(
+        self, key: str, assigned: AssignedPodSet, flavors: Mapping[str, ResourceFlavor]
+    ) -> AssignedPodSet:
+        levels = self._levels(assigned, flavors)
+        placed = self._handle.snapshot.placed
+        there = [
+            placed[pod.key][1]
+            for pod in self._pods.staying(key)
+            if pod.key in placed and self._pods.pod_set_of(pod) == assigned.name
+        ]
+        if not levels or len(there) != assigned.count:
+            return assigned
+        domains = Counter(self._values(node, levels) for node in there)
+        if None in domains or domains == domains_of(assigned.topology_assignment):
+            return assigned
+        made = assignment_of(levels, {values: n for values, n in domains.items() if values})
+        return msgspec.structs.replace(assigned, topology_assignment=made)
+
+    def _levels(
+        self, assigned: AssignedPodSet, flavors: Mapping[str, ResourceFlavor]
+    ) -> tuple[str, ...]:
+        """Return the levels of the topology of a pod set's flavor, as an assignment has them."""
+        known = self._handle.snapshot.objects(Topology)
+        for name in dict.fromkeys(assigned.flavors.values()):
+            flavor = flavors.get(name)
+            topology = known.get(flavor.spec.topology_name) if flavor is not None else None
+            if topology is not None:
+                levels = tuple(one.node_label for one in topology.spec.levels)
+                return levels[-1:] if levels[-1:] == (HOSTNAME,) else levels
+        return ()
+
+    def _values(self, node: str, levels: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the domain of a node; None if it lacks a label."""
+        found = self._handle.snapshot.node(node)
+        labels = found.metadata.labels if found is not None else {}
+        values = tuple(labels.get(one, "") for one in levels)
+        return values if all(values) else None

@@ -1,0 +1,162 @@
+"""Where a workload's pods are, as its Workload states it: read, written, and kept up to date."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
+from tests.plugins.queues.kueue.queued_job_builders import GPU, job, started, workload_of
+
+from bayplan.api import ApiObject, Pod, Topology
+from bayplan.api.objects import decode_part
+from bayplan.testing import Cluster, make_node
+from bayplan_plugins.queues.kueue.topology_assignment import assignment_of, domains_of
+
+HOST = "kubernetes.io/hostname"
+
+
+def individual(*roots: str, **affixes: str) -> dict[str, Any]:
+    return {"individual": {"roots": list(roots), **affixes}}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "domains"),
+    [
+        (
+            {
+                "levels": ["block", "rack"],
+                "slices": [
+                    {
+                        "domainCount": 2,
+                        "valuesPerLevel": [{"universal": "b"}, individual("1", "2", prefix="r")],
+                        "podCounts": {"individual": [3, 1]},
+                    }
+                ],
+            },
+            {("b", "r1"): 3, ("b", "r2"): 1},
+        ),
+        (
+            {
+                "levels": [HOST],
+                "slices": [
+                    {
+                        "domainCount": 2,
+                        "valuesPerLevel": [individual("1", "2", prefix="n", suffix=".x")],
+                        "podCounts": {"universal": 4},
+                    },
+                    {
+                        "domainCount": 1,
+                        "valuesPerLevel": [{"universal": "other"}],
+                        "podCounts": {"universal": 1},
+                    },
+                ],
+            },
+            {("n1.x",): 4, ("n2.x",): 4, ("other",): 1},
+        ),
+        (
+            {"levels": [HOST], "domains": [{"values": ["a"], "count": 2}]},
+            {("a",): 2},
+        ),
+        ({"levels": [HOST], "slices": [{"domainCount": 2}]}, None),
+        ({"levels": [HOST], "slices": "none"}, None),
+        (
+            {
+                "levels": [HOST],
+                "slices": [
+                    {
+                        "domainCount": 2,
+                        "valuesPerLevel": [individual("a")],
+                        "podCounts": {"universal": 1},
+                    }
+                ],
+            },
+            None,
+        ),
+        (None, None),
+    ],
+    ids=["universal", "slices", "v1beta1", "partial", "no list", "too short", "none"],
+)
+def test_every_legal_form_is_read_and_no_other(
+    assignment: dict[str, Any] | None, domains: dict[tuple[str, ...], int] | None
+) -> None:
+    assert domains_of(assignment) == domains
+
+
+_VALUES = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=8)
+
+
+@given(
+    st.integers(1, 3).flatmap(
+        lambda levels: st.dictionaries(
+            st.tuples(*[_VALUES] * levels), st.integers(1, 9), min_size=1, max_size=6
+        )
+    )
+)
+def test_what_is_written_is_read_back(domains: dict[tuple[str, ...], int]) -> None:
+    levels = [f"level-{index}" for index in range(len(next(iter(domains))))]
+    assert domains_of(assignment_of(levels, domains)) == domains
+
+
+def topology(*levels: str) -> Topology:
+    spec = {"levels": [{"nodeLabel": one} for one in levels]}
+    return decode_part(Topology, {"metadata": {"name": "t"}, "spec": spec})
+
+
+def world(*levels: str) -> list[ApiObject]:
+    """Two racks of two nodes with a GPU each, and a queue whose flavor has a topology."""
+    nodes = [
+        make_node(name, gpu=1, labels={"rack": name[0], HOST: name, "pool": "gpu"})
+        for name in ("a1", "a2", "b1", "b2")
+    ]
+    chosen = flavor("f", topologyName="t", nodeLabels={"pool": "gpu"})
+    return [*nodes, topology(*levels), chosen, cluster_queue("cq", {"f": {GPU: 8}})]
+
+
+def gathered(name: str, count: int) -> ApiObject:
+    """Return a suspended Job that wants one rack."""
+    made = job(name, count)
+    template = made.spec.template
+    wants = {"kueue.x-k8s.io/podset-required-topology": "rack"}
+    template = replace(template, metadata=replace(template.metadata, annotations=wants))
+    return replace(made, spec=replace(made.spec, template=template))
+
+
+def stated(cluster: Cluster, name: str) -> tuple[list[str], dict[tuple[str, ...], int]]:
+    """Return levels and domains that the Workload of a job has."""
+    admission = workload_of(cluster, name).status.admission
+    assert admission is not None
+    (assigned,) = admission.pod_set_assignments
+    found = assigned.topology_assignment
+    assert found is not None
+    return found["levels"], dict(domains_of(found) or {})
+
+
+def test_a_workload_says_on_which_nodes_its_pods_are() -> None:
+    cluster = started(*world("rack", HOST), local_queue("lq", "cq"), gathered("j", 2))
+    cluster.advance(10.0)
+    levels, domains = stated(cluster, "j")
+    assert levels == [HOST]
+    nodes = [pod.spec.node_name for pod in cluster.api.list(Pod)]
+    assert domains == {(node,): 1 for node in nodes}
+    assert len({node[0] for node in nodes}) == 1
+
+
+def test_without_host_names_it_says_in_which_domains() -> None:
+    cluster = started(*world("rack"), local_queue("lq", "cq"), gathered("j", 2))
+    cluster.advance(10.0)
+    levels, domains = stated(cluster, "j")
+    assert levels == ["rack"]
+    assert list(domains.values()) == [2]
+
+
+def test_it_says_nothing_where_the_flavor_has_no_topology() -> None:
+    objects = [one for one in world("rack", HOST) if not isinstance(one, Topology)]
+    cluster = started(*objects, local_queue("lq", "cq"), job("j", 2))
+    cluster.advance(10.0)
+    admission = workload_of(cluster, "j").status.admission
+    assert admission is not None
+    assert admission.pod_set_assignments[0].topology_assignment is None
