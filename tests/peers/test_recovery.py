@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,9 +12,9 @@ import pytest
 from tests.controlplane.live_cluster import EVENTS, PODS, Content
 from tests.controlplane.process import BAYPLAN, Scheduler
 from tests.controlplane.story_builders import asking, nodes
+from tests.peers.failing_nodes import NODES, fails, live, runs_on
 from tests.peers.real_peers import SCHEDULER, Peers
 
-NODES = "/api/v1/nodes"
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 GRACE = 15
 """Longer than a Job waits before it replaces a pod that failed."""
@@ -58,32 +58,9 @@ def job(count: int) -> list[Content]:
     return [group, {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}]
 
 
-def live(peers: Peers) -> dict[str, str]:
-    """Return the node of each pod that does not end, by its uid; "" for none."""
-    pods = [one for one in peers.cluster.items(PODS) if "deletionTimestamp" not in one["metadata"]]
-    active = [one for one in pods if one["status"].get("phase") in ("Pending", "Running")]
-    return {one["metadata"]["uid"]: one["spec"].get("nodeName", "") for one in active}
-
-
-def fails(peers: Peers, name: str) -> None:
-    """Let a kubelet fall silent, and say so as the node lifecycle controller does."""
-    peers.kubelet.silent.add(name)
-    taint = {"key": "node.kubernetes.io/unreachable"}
-    taints = [{**taint, "effect": effect} for effect in ("NoSchedule", "NoExecute")]
-    client = peers.cluster.client
-    status = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
-    assert client.patch(f"{NODES}/{name}/status", {"status": status}).code == 200
-    assert client.patch(f"{NODES}/{name}", {"spec": {"taints": taints}}).code == 200
-
-
 def why_evicted(peers: Peers) -> list[str]:
     events = peers.cluster.items(EVENTS)
     return [one["message"] for one in events if one["reason"] == "Evicted"]
-
-
-def runs_on(peers: Peers, count: int) -> Mapping[str, str]:
-    peers.wait(lambda: len([n for n in live(peers).values() if n]) == count, "all pods have nodes")
-    return live(peers)
 
 
 def test_the_fifth_node_takes_over_and_three_pods_keep_running(

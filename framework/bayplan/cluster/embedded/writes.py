@@ -51,7 +51,7 @@ from bayplan.cluster.protocol import (
     ReserveClaim,
     SelectNode,
 )
-from bayplan.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from bayplan.errors import AlreadyExists, ClusterError, Conflict, Invalid, NotFound
 
 __all__ = ["ObjectWrite", "bind", "carry_out"]
 
@@ -92,6 +92,8 @@ def _write_object(store: ObjectStore, write: MetaWrite) -> None:
         exists = store.get(type(write.config_map), write.config_map.key) is not None
         (store.update if exists else store.create)(write.config_map)
     elif isinstance(write, CreateObject):
+        if write.obj.metadata.resource_version:
+            raise Invalid("resourceVersion should not be set on objects to be created")
         with suppress(AlreadyExists):
             store.create(write.obj)
     elif isinstance(write, DeleteObject):

@@ -15,7 +15,7 @@ from bayplan_plugins.queues.kueue.injection import ELASTIC_GATE, admitted_spec
 from bayplan_plugins.queues.kueue.pod_set_info import PodSetInfo
 from bayplan_plugins.queues.kueue.written import Written
 
-__all__ = ["annotate", "as_admitted", "is_gated", "open_gate"]
+__all__ = ["annotate", "as_admitted", "is_gated", "open_gate", "waits_for_topology"]
 
 _GATE = "kueue.x-k8s.io/admission"
 _TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
@@ -26,6 +26,12 @@ _OWN = (_GATE, ELASTIC_GATE, _TOPOLOGY_GATE)
 def is_gated(pod: PodInfo) -> bool:
     """Tell whether a pod has one of the gates. Only then its node selector may still change."""
     return any(one.name in _OWN for one in pod.spec.scheduling_gates)
+
+
+def waits_for_topology(pod: PodInfo) -> bool:
+    """Tell whether a pod waits for nothing but the nodes that Kueue's manager chooses."""
+    gates = {one.name for one in pod.spec.scheduling_gates}
+    return _TOPOLOGY_GATE in gates and _GATE not in gates
 
 
 def annotate(written: Written, key: str, pod: PodInfo, annotations: Mapping[str, str]) -> None:

@@ -55,8 +55,8 @@ class JobWrites:
             if seen is None and not is_current and is_true(workload, "Finished"):
                 continue
             if seen is None:
-                unsaid = msgspec.structs.replace(workload, status=KueueWorkloadStatus())
-                self._written.once(key, "create", job.obj.metadata.uid, CreateObject(unsaid))
+                made = CreateObject(_as_new(workload))
+                self._written.once(key, "create", job.obj.metadata.uid, made)
                 continue
             self._record(key)
             self._write_workload(key, workload, seen)
@@ -159,6 +159,14 @@ class JobWrites:
         where = object_key(job.obj)
         write = PatchFields(type(job.obj), where, meta.uid, fields, subresource)
         self._written.once(key, f"job {subresource}", (meta.resource_version, fields), write)
+
+
+def _as_new(workload: KueueWorkload) -> KueueWorkload:
+    """Return a Workload to be created, which may be one that somebody has deleted."""
+    metadata = msgspec.structs.replace(
+        workload.metadata, resource_version="", deletion_timestamp=None, finalizers=()
+    )
+    return msgspec.structs.replace(workload, metadata=metadata, status=KueueWorkloadStatus())
 
 
 def taking_over(workload: KueueWorkload) -> PatchFields:

@@ -2,8 +2,8 @@
 
 Where the Lease is seen it decides: a manager is at work while it renews it. Without one (leader
 election is off, or nobody may read it) a manager is at work until a job waits for long, while it
-does nothing at all, for what it does at once: a job gets a Workload, and that of one that has ended
-is finished.
+does nothing at all, for what it does at once: a job gets a Workload, that of one that has ended is
+finished, and a pod of an admitted one gets its nodes by topology.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from bayplan import Handle
+from bayplan import Handle, PodInfo
 from bayplan.api import ApiObject, ClusterQueue, KueueWorkload
 from bayplan.api.lease import Lease
 from bayplan.dialects.kueue import MANAGER_LEASE
 from bayplan.dialects.queued_jobs import QueuedJob, queued_kinds
 from bayplan_plugins.queues.kueue.conditions import is_true
+from bayplan_plugins.queues.kueue.gates import waits_for_topology
 from bayplan_plugins.queues.kueue.job_slices import home_of, is_own
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 
@@ -52,6 +53,8 @@ class KueueManager:
         """The kinds of jobs that it has made Workloads for."""
         self._undone: dict[str, float] = {}
         """Since when each job waits for what a manager does at once, by home."""
+        self._gated: dict[str, tuple[PodInfo, float]] = {}
+        """Pods that wait for the nodes that it chooses, and since when."""
         self._did = -_PATIENCE
         """When it did something last."""
         self._lease: Lease | None = None
@@ -66,6 +69,7 @@ class KueueManager:
         snapshot.on_object(KueueWorkload, self._workload_changed)
         snapshot.on_object(ClusterQueue, self._queue_changed)
         snapshot.on_object(Lease, self._lease_changed)
+        snapshot.on_living(self._pod_changed)
         for type_ in queued_kinds():
             snapshot.on_object(type_, self._job_changed)
 
@@ -101,6 +105,12 @@ class KueueManager:
         for one in (old, new):
             if one is not None:
                 self._review(home_of(one))
+
+    def _pod_changed(self, pod: PodInfo, added: bool) -> None:
+        if added and waits_for_topology(pod):
+            self._gated.setdefault(pod.key, (pod, self._handle.now))
+        else:
+            self._gated.pop(pod.key, None)
 
     def _review(self, home: str) -> None:
         """Note whether a job waits for what a manager does at once."""
@@ -163,7 +173,18 @@ class KueueManager:
         ]
         if self._fits_since is not None:
             waits.append(self._fits_since)
+        waits += [since for pod, since in self._gated.values() if self._would_be_let_go(pod)]
         return max(min(waits), self._did) + _PATIENCE if waits else None
+
+    def _would_be_let_go(self, pod: PodInfo) -> bool:
+        """Tell whether a manager would have chosen a node for a pod by now."""
+        home = self._jobs.home_of_pod(pod)
+        key = self._jobs.current(home) if home is not None else ""
+        workload = self._handle.snapshot.objects(KueueWorkload).get(key)
+        if workload is None or is_true(workload, "Evicted") or workload.status.unhealthy_nodes:
+            # It looks for what replaces a node, and may find nothing.
+            return False
+        return is_true(workload, "Admitted")
 
     def next_time(self) -> float | None:
         """Return when it may turn out to be gone, in seconds; None where nothing tells."""
