@@ -11,6 +11,7 @@ from tests.console import bayplan
 from tests.recovery.test_recovery import World, job
 
 from bayplan.api import ApiObject, Node, Pod
+from bayplan.api.node import Taint
 from bayplan.api.times import rfc3339
 from bayplan.testing import make_gang, make_network, make_node, make_pod
 
@@ -308,3 +309,21 @@ def test_bad_input_is_named(arguments: tuple[str, ...], message: str) -> None:
     assert answer.status == 2
     assert message in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["cloud.google.com/impending-node-termination", "aws-node-termination-handler/spot-itn"],
+)
+def test_a_cloud_that_takes_a_node_away_moves_its_jobs(key: str) -> None:
+    world = World(5)
+    world.gang("train", 4)
+    world.passes(10)
+    going = min(on(world, "train"))
+    node = world.api.get(Node, going)
+    assert node is not None
+    taint = Taint(key, effect="NoSchedule")
+    world.api.update(replace(node, spec=replace(node.spec, taints=(taint,))))
+    world.passes(120)
+    assert going not in on(world, "train")
+    assert len(on(world, "train")) == 4

@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.api.node import NodeCondition
+from bayplan.api.objects import decode_part
+from bayplan.api.pod import ContainerStatus
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import InputError
@@ -509,3 +511,52 @@ def test_another_member_says_that_the_gang_is_broken_when_the_first_is_gone() ->
     world.kill()
     world.passes(700)
     assert not any(world.where().values()), said_now
+
+
+def says_of_its_gpu(world: World, uid: str, health: str) -> None:
+    """Let the kubelet say how a GPU of a pod is."""
+    (pod,) = (one for one in world.api.list(Pod) if one.metadata.uid == uid)
+    gpu = {"resourceID": "GPU-1", "health": health}
+    resources = [{"name": GPU, "resources": [gpu]}]
+    stated = decode_part(ContainerStatus, {"name": "main", "allocatedResourcesStatus": resources})
+    world.api.update(replace(pod, status=replace(pod.status, container_statuses=(stated,))))
+
+
+def test_a_member_whose_gpu_has_failed_gets_another_one() -> None:
+    world = World(5)
+    world.gang("train", 4)
+    world.passes(10)
+    before = world.where()
+    victim = min(before)
+    says_of_its_gpu(world, victim, "Unhealthy")
+    world.passes(20)
+    assert world.where() == before, "it may be well again"
+    world.passes(60)
+    after = world.where()
+    assert victim not in after
+    assert len([node for node in after.values() if node]) == 4
+    assert {uid: node for uid, node in before.items() if uid != victim}.items() <= after.items()
+    assert world.reasons() == [f"recovery: its devices have failed: {GPU} GPU-1"]
+
+
+@pytest.mark.parametrize("health", ["Healthy", "Unknown", "nonsense"])
+def test_a_device_of_which_nothing_bad_is_known_changes_nothing(health: str) -> None:
+    world = World(5)
+    world.gang("train", 4)
+    world.passes(10)
+    before = world.where()
+    says_of_its_gpu(world, min(before), health)
+    world.passes(120)
+    assert world.where() == before
+
+
+def test_a_device_that_is_well_again_in_time_costs_nothing() -> None:
+    world = World(5)
+    world.gang("train", 4)
+    world.passes(10)
+    before = world.where()
+    says_of_its_gpu(world, min(before), "Unhealthy")
+    world.passes(20)
+    says_of_its_gpu(world, min(before), "Healthy")
+    world.passes(120)
+    assert world.where() == before

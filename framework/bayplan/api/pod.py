@@ -13,11 +13,13 @@ from bayplan.api.volume_claim import PersistentVolumeClaimTemplate
 __all__ = [
     "DEFAULT_SCHEDULER",
     "Affinity",
+    "AllocatedResourceStatus",
     "Container",
     "ContainerPort",
     "ContainerState",
     "ContainerStateTerminated",
     "ContainerStatus",
+    "DeviceHealth",
     "ExtendedResourceClaimStatus",
     "ExtendedResourceMapping",
     "NodeAffinity",
@@ -40,6 +42,7 @@ __all__ = [
     "Toleration",
     "TopologySpreadConstraint",
     "WeightedPodAffinityTerm",
+    "failed_devices",
 ]
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -302,11 +305,26 @@ class ContainerState(ApiStruct, frozen=True):
     terminated: ContainerStateTerminated | None = None
 
 
+class DeviceHealth(ApiStruct, frozen=True):
+    """allocatedResourcesStatus[].resources[]: what the kubelet says of one device."""
+
+    resource_id: str = msgspec.field(default="", name="resourceID")
+    health: str = ""
+
+
+class AllocatedResourceStatus(ApiStruct, frozen=True):
+    """containerStatuses[].allocatedResourcesStatus[]: a resource, and its devices."""
+
+    name: str = ""
+    resources: tuple[DeviceHealth, ...] = ()
+
+
 class ContainerStatus(ApiStruct, frozen=True):
     """status.containerStatuses[]."""
 
     name: str = ""
     state: ContainerState = ContainerState()
+    allocated_resources_status: tuple[AllocatedResourceStatus, ...] = ()
 
 
 class PodStatus(ApiStruct, frozen=True):
@@ -341,3 +359,17 @@ class PodTemplate(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = explicit(PodSpec())
+
+
+def failed_devices(pod: Pod) -> tuple[str, ...]:
+    """Return the devices of a pod that its kubelet finds unhealthy, such as nvidia.com/gpu GPU-1.
+
+    A kubelet that does not know says nothing against them.
+    """
+    return tuple(
+        f"{resource.name} {device.resource_id}"
+        for status in pod.status.container_statuses
+        for resource in status.allocated_resources_status
+        for device in resource.resources
+        if device.health == "Unhealthy"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 __all__ = [
     "CHECKPOINTED_AT",
@@ -11,7 +11,9 @@ __all__ = [
     "EVICTION_NOTICE",
     "GOING_AT",
     "LONGEST_NOTICE",
+    "MIN_RUNTIME",
     "checkpointed_at",
+    "min_runtime",
     "notice_wanted",
     "without_progress",
 ]
@@ -24,9 +26,13 @@ GOING_AT = "bayplan.dev/going-at"
 """On a pod: when it goes, in RFC 3339: because it is evicted, or because its job shrinks."""
 EVICTION_NOTICE = "bayplan.dev/eviction-notice"
 """On a pod that is evicted at ``GOING_AT``, or as soon as its work is saved: why."""
+MIN_RUNTIME = "bayplan.dev/min-runtime"
+"""On a pod: for how many seconds from its start nobody's work is worth its eviction."""
 _NAMES = (CHECKPOINTED_AT, "bayplan.io/checkpointed-at")
 _SECONDS = (CHECKPOINT_SECONDS, "bayplan.io/checkpoint-seconds")
+_MIN_RUNTIMES = (MIN_RUNTIME, "bayplan.io/min-runtime")
 LONGEST_NOTICE = 3600.0
+_LONGEST_PROTECTION = 3600.0
 
 
 def checkpointed_at(annotations: Mapping[str, str]) -> str:
@@ -43,9 +49,21 @@ def without_progress(annotations: Mapping[str, str]) -> Mapping[str, str]:
 
 def notice_wanted(annotations: Mapping[str, str]) -> float:
     """Return for how many seconds a pod wants to know that it goes: an hour at most, 0 for none."""
-    text = next((annotations[name] for name in _SECONDS if name in annotations), "")
+    return _seconds(annotations, _SECONDS, LONGEST_NOTICE)
+
+
+def min_runtime(annotations: Mapping[str, str]) -> float:
+    """Return for how many seconds a pod has to run first: an hour at most, 0 for none.
+
+    More than that would be a priority of its own.
+    """
+    return _seconds(annotations, _MIN_RUNTIMES, _LONGEST_PROTECTION)
+
+
+def _seconds(annotations: Mapping[str, str], names: Sequence[str], most: float) -> float:
+    text = next((annotations[name] for name in names if name in annotations), "")
     try:
         seconds = float(text)
     except ValueError:
         return 0.0
-    return min(seconds, LONGEST_NOTICE) if math.isfinite(seconds) and seconds > 0 else 0.0
+    return min(seconds, most) if math.isfinite(seconds) and seconds > 0 else 0.0

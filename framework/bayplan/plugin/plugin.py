@@ -83,7 +83,11 @@ class Handle(Protocol):
         """Tell whether a pod in the snapshot stands for a nominated node and does not run there."""
 
     def in_eviction_cooldown(self, pod: PodInfo) -> bool:
-        """Tell whether the eviction of a pod was refused less than a minute ago."""
+        """Tell whether a pod is no victim for now.
+
+        Its eviction was refused less than a minute ago, or it has not run yet for the minimum that
+        it states.
+        """
 
     def free_slots(self, pod: PodInfo) -> npt.NDArray[np.int64]:
         """Return an upper bound of how many such pods each node takes now, one number a row.

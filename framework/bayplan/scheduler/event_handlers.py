@@ -23,6 +23,7 @@ from bayplan.api.gang import Gang, Membership
 from bayplan.api.lease import Lease
 from bayplan.api.object_key import object_key
 from bayplan.api.objects import is_known
+from bayplan.api.pod import failed_devices
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.autoscaling import is_stand_in
 from bayplan.errors import PluginError
@@ -246,6 +247,8 @@ class EventHandlers:
         info = self._info(pod)
         state.snapshot.set_living(info)
         state.snapshot.add_pod(info, pod.spec.node_name)
+        if pod.status.start_time is not None:
+            self._evictor.started(info)
         self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))
         self._recheck_gates(state.gangs.unit_of(info), info)
         state.broadcast(ClusterEvent.POD_PLACED, info)
@@ -258,17 +261,22 @@ class EventHandlers:
         ):
             ending = not known.terminating and pod.metadata.deletion_timestamp is not None
             claimed = _claims_made(known.pod) != _claims_made(pod)
+            failed = failed_devices(known.pod) != failed_devices(pod)
             started = known.pod.status.start_time != pod.status.start_time
             progress = known.pod.metadata.annotations != pod.metadata.annotations
             known.pod = pod
+            if started:
+                self._evictor.started(known)
             if started or progress:
                 # What its eviction costs has changed.
                 state.snapshot.touch([pod.spec.node_name])
             if ending:
                 # Whoever follows the pods on nodes may count those that end differently.
                 state.snapshot.replace_pod(known)
-            if ending or claimed or (progress and known.terminating):
+            if ending or claimed or failed or (progress and known.terminating):
                 state.snapshot.set_living(known)
+            if failed:
+                state.events += 1
             if known.gang is not None:
                 state.changed_gangs.add(known.gang)
             return

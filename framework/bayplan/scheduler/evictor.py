@@ -12,8 +12,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from bayplan.api.times import seconds_of
 from bayplan.cluster.protocol import Done, Evict
-from bayplan.dialects.progress import EVICTION_NOTICE
+from bayplan.dialects.progress import EVICTION_NOTICE, min_runtime
 from bayplan.errors import ClusterError, NotFound, PluginError
 from bayplan.plugin.base import Eviction, Overdue, Preemption, Unit
 from bayplan.plugin.events import ClusterEvent
@@ -56,6 +57,8 @@ class Evictor:
         self._nominator = state.nominator
         self._recorder = state.recorder
         self._cooldowns: dict[str, float] = {}
+        self._young: dict[str, float] = {}
+        """Until when pods, by key, have not run for their minimum."""
         self._notices = Notices(state.cluster, state.snapshot)
         self._evicting: dict[str, float] = {}
         """When pods were evicted, by uid, for which no unit waits and that may not say so yet."""
@@ -67,10 +70,23 @@ class Evictor:
         until = self._cooldowns.get(pod_key)
         return until is not None and until > self._state.now
 
+    def is_young(self, pod_key: str) -> bool:
+        """Tell whether a pod has not run for the minimum that it states."""
+        until = self._young.get(pod_key)
+        return until is not None and until > self._state.now
+
+    def started(self, pod: PodInfo) -> None:
+        """Note that a pod has started: no plugin chooses it as a victim for its minimum."""
+        seconds = min_runtime(pod.annotations)
+        if seconds:
+            ran = self._state.cluster.unix_time - seconds_of(pod.pod.status.start_time)
+            self._young[pod.key] = self._state.now + seconds - max(0.0, ran)
+
     def next_times(self) -> list[float]:
         """Return when ``tick`` has something to do, in seconds."""
         nominated = (one.until for one in self._nominator.all())
-        return [*nominated, *self._cooldowns.values(), *self._notices.next_times()]
+        waits = (*self._cooldowns.values(), *self._young.values())
+        return [*nominated, *waits, *self._notices.next_times()]
 
     def tick(self) -> None:
         """End nominations and cooldowns whose time is over."""
@@ -82,10 +98,13 @@ class Evictor:
         seen = [uid for uid, at in self._evicting.items() if at + COOLDOWN_SECONDS <= now]
         for uid in seen:
             del self._evicting[uid]
-        over = [key for key, until in self._cooldowns.items() if until <= now]
-        for key in over:
-            del self._cooldowns[key]
-            self._touch(key)
+        over = []
+        for waits in (self._cooldowns, self._young):
+            ended = [key for key, until in waits.items() if until <= now]
+            for key in ended:
+                del waits[key]
+                self._touch(key)
+            over += ended
         if over:
             # A unit that was refused because it found no victims may preempt now.
             self._state.broadcast(ClusterEvent.POD_REMOVED)

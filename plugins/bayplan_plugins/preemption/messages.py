@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bayplan import Placement, Preemption, PreemptionTrial
+from collections.abc import Sequence
+
+from bayplan import Placement, PodInfo, Preemption, PreemptionTrial
 from bayplan_plugins.preemption.search import VictimSet
 from bayplan_plugins.shared.victims import Evictable
 
@@ -10,8 +12,8 @@ __all__ = [
     "NO_VICTIMS",
     "UNHELPFUL",
     "UNHELPFUL_FOR_GANGS",
+    "kept_for_now",
     "preemption_of",
-    "refused_evictions",
     "trial_of",
 ]
 
@@ -23,17 +25,28 @@ UNHELPFUL_FOR_GANGS = (
 _MOST_NAMED = 5
 
 
-def refused_evictions(evictable: Evictable) -> str:
-    """Return which evictions the cluster refused, and by which budgets; "" for none."""
-    pods = list(evictable.in_cooldown.values())
-    if not pods:
-        return ""
+def kept_for_now(evictable: Evictable) -> str:
+    """Return whom nobody may evict for now, and why: budgets, or a minimum; "" for none."""
+    young: list[PodInfo] = []
+    refused: list[PodInfo] = []
+    for pod in evictable.in_cooldown.values():
+        (young if evictable.is_young(pod) else refused).append(pod)
+    text = ""
+    if refused:
+        found = (name for pod in refused for name in evictable.budgets.covering(pod))
+        budgets = ", ".join(dict.fromkeys(found))
+        why = f" by PodDisruptionBudget {budgets}" if budgets else ""
+        text = f" The eviction of {_names(refused)} was refused{why}."
+    if young:
+        count = "has" if len(young) == 1 else "have"
+        text += f" {_names(young)} {count} not run for the minimum yet."
+    return text
+
+
+def _names(pods: Sequence[PodInfo]) -> str:
     names = ", ".join(pod.key for pod in pods[:_MOST_NAMED])
-    if len(pods) > _MOST_NAMED:
-        names += f" and {len(pods) - _MOST_NAMED} more"
-    budgets = dict.fromkeys(name for pod in pods for name in evictable.budgets.covering(pod))
-    why = f" by PodDisruptionBudget {', '.join(budgets)}" if budgets else ""
-    return f" The eviction of {names} was refused{why}."
+    more = len(pods) - _MOST_NAMED
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def trial_of(placement: Placement, solution: VictimSet | None) -> PreemptionTrial:
@@ -48,13 +61,10 @@ def trial_of(placement: Placement, solution: VictimSet | None) -> PreemptionTria
 def preemption_of(solution: VictimSet, evictable: Evictable) -> Preemption:
     """Return the answer of PostFilter: the victims, the unit's nodes, and why."""
     victims = solution.victims
-    names = ", ".join(pod.key for pod in victims[:_MOST_NAMED])
-    if len(victims) > _MOST_NAMED:
-        names += f" and {len(victims) - _MOST_NAMED} more"
     where = solution.placement.name or "the cluster"
     real = [pod for pod in victims if not evictable.is_free(pod)]
     verb = "evicting" if real else "waiting for the end of"
-    text = f"preemption: {verb} {len(victims)} pod{'s'[: len(victims) != 1]} ({names}) "
+    text = f"preemption: {verb} {len(victims)} pod{'s'[: len(victims) != 1]} ({_names(victims)}) "
     return Preemption(
         victims,
         solution.nodes,

@@ -32,8 +32,8 @@ from bayplan_plugins.preemption.gang_search import GangSearch
 from bayplan_plugins.preemption.known import KnownEvictions
 from bayplan_plugins.preemption.messages import (
     UNHELPFUL_FOR_GANGS,
+    kept_for_now,
     preemption_of,
-    refused_evictions,
 )
 from bayplan_plugins.preemption.search import VictimSet
 from bayplan_plugins.shared.victims import Evictable
@@ -77,7 +77,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         else:
             found = self._for_gang(unit, decision, evictable)
         if isinstance(found, str):
-            return f"preemption: {found}{refused_evictions(evictable)}"
+            return f"preemption: {found}{kept_for_now(evictable)}"
         return preemption_of(found, evictable)
 
     # One pod -----------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
 
     @hookimpl
     def remedies(self, pod: PodInfo) -> Iterator[Remedy]:
-        """Name the disruption budgets that keep pods from being evicted."""
+        """Name the budgets, and the minimum runtimes, that keep pods from being evicted."""
         placed = self.handle.snapshot.placed.values()
         rows = {
             self.handle.snapshot.nodes.row_of[node]
@@ -131,6 +131,10 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         for row in sorted(rows):
             evictable.on_row(row)
         for other in evictable.in_cooldown.values():
+            seconds = evictable.runs_until(other) - self.handle.unix_time
+            if seconds > 0:
+                text = f"would fit once {short_key(other.key)} has run for its minimum"
+                yield Remedy(f"{text}, in {seconds:.0f} s", None, 1.0)
             budgets = ", ".join(evictable.budgets.covering(other))
             if budgets:
                 text = f"would fit if PodDisruptionBudget {budgets} let {short_key(other.key)} go"

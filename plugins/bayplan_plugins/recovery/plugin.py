@@ -30,6 +30,7 @@ from bayplan import (
 )
 from bayplan.api.owners import belongs_to_node
 from bayplan_plugins.recovery.broken import BrokenGang, BrokenGangs, is_deleted
+from bayplan_plugins.recovery.devices import FailedDevices
 from bayplan_plugins.recovery.health import HealthRules, NodeHealth, NodeWatch, Trust
 from bayplan_plugins.recovery.maintenance import Maintenance
 from bayplan_plugins.recovery.spares import SpareRule, Spares
@@ -57,13 +58,15 @@ _RETRY = 60.0
 """Seconds after which disruption budgets are looked at again."""
 _LostNode = tuple[str, str, float]
 _BrokenFor = tuple[BrokenGang, str, float]
-"""A node, or a gang; why its pods are evicted, and when, in seconds since 1970."""
+_Due = tuple[PodInfo, str, float]
+"""A node, a gang, or a pod; why it is evicted, or its pods, and when, in seconds since 1970."""
 
 
 class RecoveryArgs(Args):
     """Arguments of Recovery; times are in seconds.
 
-    A member of a gang is evicted from a node that has been lost for ``lostAfter``. A gang that has
+    A member of a gang is evicted from a node that has been lost for ``lostAfter``, or if one of its
+    devices has failed for so long, as the kubelet says. A gang that has
     been below its minimum for ``grace`` is evicted as a whole; while a member still ends on a node
     that is lost, so that it cannot be made again yet, after ``endingGrace``. A node with one of
     ``fatalConditions`` gets no new pods. One that was lost and is back gets no gangs for
@@ -91,6 +94,7 @@ class Recovery(Plugin[RecoveryArgs]):
         super().__init__(args, handle)
         rules = HealthRules(frozenset(args.fatal_conditions), args.distrust)
         self._watch = NodeWatch(handle, rules)
+        self._devices = FailedDevices(handle)
         self._gangs = BrokenGangs(handle)
         self._maintenance = Maintenance(handle)
         self._spares = Spares(handle, args.spares, self._useless)
@@ -162,9 +166,10 @@ class Recovery(Plugin[RecoveryArgs]):
         lost = {name for name, _, at in found if at <= now}
         broken = list(self._broken_for_long(lost))
         # A pod of a broken gang on a lost node goes once, for the first reason.
-        victims = {pod.key: (pod, why) for pod, why in self._due(found, broken)}
+        failed = list(self._with_failed_devices())
+        victims = {pod.key: (pod, why) for pod, why in self._due(found, failed, broken)}
         trusted, self._watch.is_trusted_again = self._watch.is_trusted_again, False
-        times = [at for _, _, at in (*found, *broken) if at > now]
+        times = [at for _, _, at in (*found, *failed, *broken) if at > now]
         times = [at - now + self.handle.now for at in times] + self._watch.next_times()
         if self._seen is not None:
             self._seen(unwell, len(self._gangs), self._spares.now().values())
@@ -183,13 +188,14 @@ class Recovery(Plugin[RecoveryArgs]):
         )
 
     def _due(
-        self, lost: Sequence[_LostNode], broken: Sequence[_BrokenFor]
+        self, lost: Sequence[_LostNode], failed: Sequence[_Due], broken: Sequence[_BrokenFor]
     ) -> Iterator[tuple[PodInfo, str]]:
         """Yield the pods that are evicted now, those with the better reason last."""
         now = self.handle.unix_time
         for gang, why, at in broken:
             if at <= now:
                 yield from ((pod, why) for pod in gang.left)
+        yield from ((pod, why) for pod, why, at in failed if at <= now)
         for name, why, at in lost:
             if at <= now:
                 yield from ((pod, why) for pod in self._members_on(name))
@@ -199,6 +205,12 @@ class Recovery(Plugin[RecoveryArgs]):
             if health.trust is Trust.LOST:
                 why = f"{RECOVERY}: node {name} is lost, {health.source}"
                 yield name, why, health.since + self.args.lost_after
+
+    def _with_failed_devices(self) -> Iterator[_Due]:
+        for pod, devices, since in self._devices.look():
+            if self._may_go(pod):
+                why = f"{RECOVERY}: its devices have failed: {devices}"
+                yield pod, why, since + self.args.lost_after
 
     def _broken_for_long(self, lost: Collection[str]) -> Iterator[_BrokenFor]:
         for gang in self._gangs.look(lost):

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api.gang import Gang
+from bayplan.api.times import seconds_of
 from bayplan.dialects import may_be_evicted
-from bayplan.dialects.progress import checkpointed_at
+from bayplan.dialects.progress import checkpointed_at, min_runtime
 from bayplan.gangs.completeness import has_minimum, rank_order
 from bayplan_plugins.shared.budgets import DisruptionBudgets
 
@@ -197,6 +198,14 @@ class Evictable:
     def is_free(self, pod: PodInfo) -> bool:
         """Tell whether a pod costs nothing: it is terminating, or only nominated."""
         return pod.terminating or self._handle.is_nominated(pod)
+
+    def is_young(self, pod: PodInfo) -> bool:
+        """Tell whether a pod has not run yet for the minimum that it states."""
+        return self._handle.unix_time < self.runs_until(pod)
+
+    def runs_until(self, pod: PodInfo) -> float:
+        """Return when a pod has run for the minimum that it states, in seconds since 1970."""
+        return seconds_of(pod.pod.status.start_time) + min_runtime(pod.annotations)
 
     def _may_go(self, pod: PodInfo) -> bool:
         if pod.priority >= self.priority or pod.key in self._own:

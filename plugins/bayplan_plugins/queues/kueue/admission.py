@@ -225,7 +225,7 @@ class Admission:
 
         :param gone: the keys of workloads that have quota; their pods are gone already.
         """
-        snapshot = self.store.snapshot()
+        snapshot = self.store.snapshot(now)
         held = {one.key: one for by in self.store.reserving.values() for one in by.values()}
         with snapshot.without([held[key] for key in gone if key in held]):
             return self._fitting(info, snapshot, now) is not None
@@ -242,7 +242,7 @@ class Admission:
         pairs = list(smaller)
         own = [pair for pair in pairs if pair[0].queue == info.queue]
         for some in (own, pairs):
-            snapshot = self.store.snapshot()
+            snapshot = self.store.snapshot(now)
             for old, new in some:
                 snapshot.remove(old)
                 snapshot.add_usage(new.queue, new.usage)
@@ -265,7 +265,7 @@ class Admission:
     def cycle(self, now: float) -> CycleResult:
         """Try the head of each ClusterQueue; empty when none waits."""
         store, result = self.store, CycleResult()
-        snapshot = store.snapshot()
+        snapshot = store.snapshot(now)
         entries: list[Entry] = []
         refused: list[Entry] = []
         for entry in self._heads(snapshot):

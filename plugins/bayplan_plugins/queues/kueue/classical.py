@@ -208,7 +208,7 @@ class ClassicalCandidates:
 
     def _in_queue(self, queue: str, common: int, entitled: bool) -> list[_Candidate]:
         found = []
-        for candidate in self._snapshot.workloads_of(queue):
+        for candidate in self._snapshot.candidates_of(queue):
             claim = self._claim(candidate, entitled)
             if claim is not None:
                 found.append(_Candidate(candidate, claim, common))

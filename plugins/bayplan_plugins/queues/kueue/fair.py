@@ -275,7 +275,7 @@ def _in_queue(
     mine = preemptor.workload
     return [
         one
-        for one in snapshot.workloads_of(queue)
+        for one in snapshot.candidates_of(queue)
         if not needing.isdisjoint(one.usage) and may_preempt(mine, one.workload, policy, settings)
     ]
 

@@ -100,6 +100,8 @@ class KueuePolicy:
         )
         self._line = AdmissionLine(handle, self._admission, self._pods, self._jobs, self._dry_run)
         self._any_fits: tuple[int, bool] = (-1, False)
+        self._safe_until: float | None = None
+        """When the next workload may be preempted that is too new now, in seconds since 1970."""
         self._redefined = True
         self._ticked_at = 0.0
         self._next_change: float | None = None
@@ -369,7 +371,10 @@ class KueuePolicy:
     def _time_of_next_change(self, now: float) -> float | None:
         """Return when to look again though nothing happens, in seconds since 1970."""
         ends = (self._pods.end_of_holding(one.key) for one in self._holders() if one.evicted)
-        times = [self._admission.next_change(), *(at for at in ends if at is None or at > now)]
+        safe = (one.safe_until for one in self._holders())
+        self._safe_until = min((at for at in safe if at > now), default=None)
+        times = [self._admission.next_change(), self._safe_until]
+        times += [at for at in ends if at is None or at > now]
         found = min((at for at in times if at is not None), default=None)
         if self._admission.settings.pods_ready is not None and any(
             not is_true(one.workload, "PodsReady") for one in self._holders()
@@ -387,9 +392,10 @@ class KueuePolicy:
         return sum(_is_ready(pod) for pod in self._pods.members(one.key)) >= wanted
 
     def _flush(self, now: float) -> None:
-        """Try all again that wait, if nodes have changed or any pod has left one."""
+        """Try all again that wait, if nodes changed, any pod left one, or a workload ran enough."""
         version = self._handle.snapshot.nodes.node_version
-        if self._any_fits != (version, False):
+        due = self._safe_until is not None and self._safe_until <= now
+        if due or self._any_fits != (version, False):
             self._any_fits = (version, False)
             for queue in self._admission.store.cluster_queues:
                 self._admission.store.flush(queue, now)

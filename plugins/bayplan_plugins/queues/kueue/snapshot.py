@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -106,7 +107,10 @@ def anywhere(
 
 
 class Snapshot:
-    """Queues, quotas and workloads with quota. Simulations take back what they change."""
+    """Queues, quotas and workloads with quota. Simulations take back what they change.
+
+    :param now: seconds since 1970; by default nobody is new.
+    """
 
     def __init__(
         self,
@@ -114,11 +118,13 @@ class Snapshot:
         queues: Mapping[str, QueueView],
         flavors: Mapping[str, ResourceFlavor],
         workloads: Mapping[str, Mapping[str, WorkloadInfo]],
+        now: float = math.inf,
     ) -> None:
         self.forest = forest
         self.queues = queues
         self.flavors = flavors
         self._workloads = workloads
+        self._now = now
         self._gone: set[str] = set()
 
     def workloads_of(self, queue: str) -> Iterator[WorkloadInfo]:
@@ -126,6 +132,10 @@ class Snapshot:
         for workload in self._workloads.get(queue, {}).values():
             if workload.key not in self._gone:
                 yield workload
+
+    def candidates_of(self, queue: str) -> Iterator[WorkloadInfo]:
+        """Yield the workloads of a queue that may be preempted now: those that ran long enough."""
+        return (one for one in self.workloads_of(queue) if one.safe_until <= self._now)
 
     def workload(self, queue: str, key: str) -> WorkloadInfo | None:
         """Return a workload that has quota of a queue."""

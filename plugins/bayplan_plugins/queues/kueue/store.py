@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from bayplan.api.kueue import (
@@ -353,8 +354,11 @@ class Store:
                     self._forest.add(self._forest.row_of[name], info.usage)
         return self._forest
 
-    def snapshot(self) -> Snapshot:
-        """Return quotas, usage and workloads for one cycle."""
+    def snapshot(self, now: float = math.inf) -> Snapshot:
+        """Return quotas, usage and workloads for one cycle.
+
+        :param now: seconds since 1970; by default nobody is too new to be preempted.
+        """
         self._settle()
         forest = self.forest()
         for name, queue in self.cluster_queues.items():
@@ -367,7 +371,7 @@ class Store:
                 self._views[name] = QueueView(queue, forest.row_of[name], generation, group_of)
         if self.ledger is not None:
             self._weigh()
-        return Snapshot(forest.copy(), dict(self._views), self.flavors, self.reserving)
+        return Snapshot(forest.copy(), dict(self._views), self.flavors, self.reserving, now)
 
     def _weigh(self) -> None:
         """Note the usage over time that orders the victims in queues that go by it."""

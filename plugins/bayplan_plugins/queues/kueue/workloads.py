@@ -12,6 +12,7 @@ from bayplan.api.kueue import KueueWorkload, PodSetRequest
 from bayplan.api.quantity import MAX_QUANTITY
 from bayplan.api.resources import effective_requests
 from bayplan.api.times import seconds_of
+from bayplan.dialects.progress import min_runtime
 from bayplan_plugins.queues.kueue.amounts import amount_in, column, quantity_of
 from bayplan_plugins.queues.kueue.conditions import condition, is_true, since
 from bayplan_plugins.queues.kueue.settings import RequeueOrder, Settings
@@ -73,8 +74,8 @@ class WorkloadInfo:
     :param usage_share: the usage over time of its LocalQueue, where that orders victims.
     :param equivalence: equal for workloads that fit the same; None if unknown.
 
-    ``evicted`` says that it has to go, ``reserved_at`` since when it has quota, in seconds since
-    1970.
+    ``evicted`` says that it has to go, ``reserved_at`` since when it has quota, ``safe_until`` when
+    it has run for its minimum; times in seconds since 1970.
     """
 
     workload: KueueWorkload
@@ -90,11 +91,13 @@ class WorkloadInfo:
     uid: str = field(init=False)
     evicted: bool = field(init=False)
     reserved_at: float | None = field(init=False)
+    safe_until: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.key, self.uid = self.workload.key, self.workload.metadata.uid
         self.evicted = is_true(self.workload, "Evicted")
         self.reserved_at = since(self.workload, "QuotaReserved")
+        self.safe_until = 0.0 if self.evicted else _runs_until(self.workload)
 
     @classmethod
     def of(cls, workload: KueueWorkload, queue: str) -> WorkloadInfo:
@@ -167,6 +170,14 @@ def beyond_limits(workload: KueueWorkload) -> str:
                 shown = ", ".join(f'"{resource}"' for resource in larger)
                 reported.append(f"{path}: Invalid value: [{shown}]: {_BEYOND}")
     return f"[{', '.join(reported)}]" if len(reported) > 1 else "".join(reported)
+
+
+def _runs_until(workload: KueueWorkload) -> float:
+    """Return until when a workload has not run for the minimum that its templates state."""
+    stated = (min_runtime(one.template.metadata.annotations) for one in workload.spec.pod_sets)
+    seconds = max(stated, default=0.0)
+    admitted = since(workload, "Admitted") if seconds else None
+    return admitted + seconds if admitted is not None else 0.0
 
 
 def _asked(workload: KueueWorkload) -> tuple[PodSetRequests, ...]:
