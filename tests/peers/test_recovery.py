@@ -1,4 +1,4 @@
-"""Nodes fail, or go into maintenance, under gangs of real controllers: Job, JobSet, Volcano."""
+"""Nodes fail, or go into maintenance, under gangs of real controllers."""
 
 from __future__ import annotations
 
@@ -176,6 +176,69 @@ def test_a_job_of_volcano_that_does_not_fit_any_more_holds_nothing(
     peers.cluster.apply([nodes(5)[4]])
     found = runs_on(peers, 3)
     assert set(found.values()) == {"n1", "n2", "n4"}
+
+
+@pytest.mark.parametrize("recovery", [("lws",)], indirect=True)
+def test_a_group_of_a_leader_worker_set_is_made_again_as_a_whole(
+    peers: Peers, recovery: Scheduler
+) -> None:
+    template = {"spec": {**pod_spec(), "restartPolicy": "Always"}}
+    spec = {"replicas": 1, "leaderWorkerTemplate": {"size": 3, "workerTemplate": template}}
+    made = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": "serve", "namespace": "default"},
+        "spec": spec,
+    }
+    peers.cluster.apply([*nodes(4), made])
+    before = runs_on(peers, 3)
+    (dead,) = {
+        pod["spec"]["nodeName"]
+        for pod in peers.cluster.items(PODS)
+        if pod["metadata"]["name"] == "serve-0-1"
+    }
+    fails(peers, dead)
+    # The names of its pods are taken until somebody vouches that nothing runs there any more.
+    peers.kubelet.silent.discard(dead)
+
+    def is_whole() -> bool:
+        found = live(peers)
+        return found.keys().isdisjoint(before) and len([n for n in found.values() if n]) == 3
+
+    peers.wait(is_whole, "all three have come again, on other nodes")
+    assert dead not in live(peers).values()
+
+
+@pytest.mark.parametrize("recovery", [("kuberay",)], indirect=True)
+def test_a_ray_cluster_gets_another_worker_and_the_others_keep_running(
+    peers: Peers, recovery: Scheduler
+) -> None:
+    template = {"spec": {**pod_spec(), "restartPolicy": "Always"}}
+    group = {"rayStartParams": {}, "template": template}
+    workers = {"groupName": "w", "replicas": 2, "minReplicas": 2, "maxReplicas": 2, **group}
+    made = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": "ray", "namespace": "default"},
+        "spec": {"headGroupSpec": group, "workerGroupSpecs": [workers]},
+    }
+    peers.cluster.apply([*nodes(4), made])
+    before = runs_on(peers, 3)
+    (dead, *_) = sorted(
+        pod["spec"]["nodeName"]
+        for pod in peers.cluster.items(PODS)
+        if pod["metadata"]["labels"].get("ray.io/node-type") == "worker"
+    )
+    (spare,) = {f"n{number}" for number in range(4)} - set(before.values())
+    fails(peers, dead)
+    kept = {uid: node for uid, node in before.items() if node != dead}
+    peers.wait(lambda: live(peers) == kept, "the worker ends")
+    # KubeRay counts it until it is gone; the others wait longer for that than for a node.
+    time.sleep(GRACE + 5)
+    assert live(peers) == kept
+    peers.kubelet.silent.discard(dead)
+    peers.wait(lambda: spare in live(peers).values(), "the fourth node takes over")
+    assert kept.items() <= live(peers).items()
 
 
 ASKS = {"bayplan.dev/checkpoint-seconds": "120"}

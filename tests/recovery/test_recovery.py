@@ -560,3 +560,38 @@ def test_a_device_that_is_well_again_in_time_costs_nothing() -> None:
     says_of_its_gpu(world, min(before), "Healthy")
     world.passes(120)
     assert world.where() == before
+
+
+def ray_cluster(workers: int) -> ApiObject:
+    """Return a cluster of Ray whose head and workers take a node each."""
+    main = {"name": "main", "image": "x", "resources": {"limits": {GPU: "8"}}}
+    template = {"spec": {"containers": [main], "terminationGracePeriodSeconds": 10}}
+    group = {"rayStartParams": {}, "template": template}
+    sized = {"replicas": workers, "minReplicas": workers, "maxReplicas": workers}
+    spec = {"headGroupSpec": group, "workerGroupSpecs": [{"groupName": "w", **sized, **group}]}
+    head = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "ray"}}
+    return make_object(head | {"spec": spec})
+
+
+@pytest.mark.parametrize("vouched", [True, False])
+def test_a_worker_of_ray_that_cannot_end_is_waited_for_longer(vouched: bool) -> None:
+    """KubeRay makes no other one before it is gone."""
+    world = World(4, lostAfter=2, grace=30, endingGrace=300)
+    world.add(ray_cluster(2))
+    world.passes(10)
+    before = world.where()
+    dead = max(before.values())
+    kept = {uid: node for uid, node in before.items() if node != dead}
+    world.ready(dead, "Unknown")
+    world.passes(200)
+    assert world.where() == kept
+    if vouched:
+        (gone,) = (pod for pod in world.api.list(Pod) if pod.metadata.deletion_timestamp)
+        world.api.delete(Pod, gone.key, 0)
+        world.passes(30)
+        assert kept.items() <= world.where().items()
+        assert len(world.where()) == 3
+        assert all(world.where().values())
+    else:
+        world.passes(200)
+        assert kept.keys().isdisjoint(world.where())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from bayplan import Handle, PodInfo
@@ -48,6 +48,8 @@ class BrokenGangs:
         self._complete: dict[str, int] = {}
         """The minimum for which each gang was complete: one that is raised breaks nothing."""
         self._lost: frozenset[str] = frozenset()
+        self._ending: frozenset[str | None] = frozenset()
+        """The gangs with a member that ends on a lost node, which they may not count any more."""
         handle.snapshot.on_living(self._note)
         handle.snapshot.on_pod(self._placed)
         for pod in handle.snapshot.living.values():
@@ -72,6 +74,8 @@ class BrokenGangs:
         for name in now ^ self._lost:
             self._node_changed(name)
         self._lost = now
+        there = (pod for name in now for pod in self._on(name))
+        self._ending = frozenset(pod.gang for pod in there if is_deleted(pod))
         changed, self._changed = self._changed, {}
         for key in {**changed, **dict.fromkeys(self._broken)}:
             found = self._read(key)
@@ -81,10 +85,13 @@ class BrokenGangs:
         return list(self._broken.values())
 
     def _node_changed(self, name: str) -> None:
-        table = self._handle.snapshot.nodes
-        row = table.row_of.get(name)
-        for pod in table.pods[row].values() if row is not None else ():
+        for pod in self._on(name):
             self._note(pod, True)
+
+    def _on(self, node: str) -> Iterable[PodInfo]:
+        table = self._handle.snapshot.nodes
+        row = table.row_of.get(node)
+        return table.pods[row].values() if row is not None else ()
 
     def __len__(self) -> int:
         """Return how many gangs were broken at the last look."""
@@ -125,8 +132,7 @@ class BrokenGangs:
             (first, *_) = run or left
             self._says_for[key] = first.uid
             self._write([first], since)
-        ends = any(is_deleted(pod) and node in self._lost for pod, node in bound)
-        ending = ends and len(left) + len(members.pending) < gang.min_member
+        ending = key in self._ending and len(left) + len(members.pending) < gang.min_member
         free_since = since
         if known is not None:
             now = self._handle.unix_time

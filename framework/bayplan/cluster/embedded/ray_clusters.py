@@ -57,14 +57,17 @@ class RayClusterController:
             self._cluster.update(replace(owner, status=status))
 
     def _of(self, owner: RayCluster, group: str) -> list[Pod]:
-        """Return the pods of a group that stay; failed ones are deleted."""
+        """Return the pods of a group until they are gone; failed ones are deleted.
+
+        KubeRay counts those that end, too: on a node that is silent nobody takes their place.
+        """
         found = []
         for pod in self._children.pods(owner):
             if pod.metadata.labels.get(_GROUP) != group:
                 continue
             if pod.status.phase == "Failed":
                 self._children.delete(pod)
-            elif pod.metadata.deletion_timestamp is None:
+            else:
                 found.append(pod)
         return found
 

@@ -308,9 +308,12 @@ class MemoryCluster:
             if f"{namespace}/{name}" not in taken:
                 return name
 
-    def timestamp(self) -> str:
-        """Return the virtual time as Kubernetes writes times."""
-        seconds = int(self.now)
+    def timestamp(self, later: float = 0.0) -> str:
+        """Return the virtual time as Kubernetes writes times.
+
+        :param later: seconds from now.
+        """
+        seconds = int(self.now + later)
         if self._stamp[0] == seconds:
             return self._stamp[1]
         text = f"{self.start + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}"
@@ -346,9 +349,10 @@ class MemoryCluster:
     def _terminate(self, pod: Pod, seconds: float) -> None:
         if pod.metadata.deletion_timestamp is not None:
             return
+        # As in Kubernetes, the time when it is to be gone.
         meta = replace(
             pod.metadata,
-            deletion_timestamp=self.timestamp(),
+            deletion_timestamp=self.timestamp(seconds),
             deletion_grace_period_seconds=int(seconds),
         )
         pod = self._store(replace(pod, metadata=meta), WatchType.MODIFIED)
