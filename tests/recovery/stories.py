@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
+from msgspec.structs import replace
 from tests.paths import SHARED
 
 from bayplan.api import KINDS, ApiObject, Pod, ResourceClaim
@@ -38,6 +40,22 @@ def _plain(obj: ApiObject) -> Content:
     return found
 
 
+def _with_named_uids(objects: Sequence[ApiObject]) -> list[ApiObject]:
+    """Give objects without a uid the one by which what they own names them."""
+    named = {
+        (owner.kind, one.metadata.namespace, owner.name): owner.uid
+        for one in objects
+        for owner in one.metadata.owner_references
+    }
+    found = []
+    for one in objects:
+        key = type(one).__name__, one.metadata.namespace, one.metadata.name
+        if not one.metadata.uid and key in named:
+            one = replace(one, metadata=replace(one.metadata, uid=named[key]))
+        found.append(one)
+    return found
+
+
 class Story:
     """A cluster with jobs that run, and what happens to it."""
 
@@ -57,7 +75,7 @@ class Story:
         self.simulation = Simulation(profiles, until=until, start=start)
         self.cluster = self.simulation.cluster
         loaded = load_manifests((str(folder / "manifests"),))
-        self.simulation.create(loaded.objects, restore=True)
+        self.simulation.create(_with_named_uids(loaded.objects), restore=True)
         self.before = {pod.key: pod.metadata.uid for pod in self.cluster.list(Pod)}
         for event in yaml.safe_load((folder / "event.yaml").read_text()):
             self.cluster.clock.call_at(event["at"], lambda one=event: self._happens(one))

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from tests.recovery.stories import RECOVERY, START, Story
 
-from bayplan.api import Job, KueueWorkload, ObjectMeta, Pod
+from bayplan.api import Job, JobSet, KueueWorkload, ObjectMeta, Pod, VolcanoJob, VolcanoPodGroup
 from bayplan.api.lease import Lease
 from bayplan.dialects.kueue import MANAGER_LEASE
 from bayplan.profiles.loading import ProfileSet, load_profiles
@@ -123,6 +124,44 @@ def test_the_missing_member_of_a_gang_goes_before_a_younger_pod(profiles: Profil
     found = nodes(story)
     assert found | expected["placements"] == found
     assert story.kept() >= set(expected["kept"])
+
+
+# What the jobs' own controllers decide ---------------------------------------------------------
+
+
+def test_a_volcano_job_that_restarts_as_a_whole_holds_nothing(profiles: ProfileSet) -> None:
+    name = "02-no-spare-restart-job"
+    story = Story(RECOVERY / name, profiles, story_end(name))
+    (job,) = story.cluster.list(VolcanoJob)
+    (group,) = story.cluster.list(VolcanoPodGroup)
+    # Volcano's controller makes the next group of what the job says, which says nothing here.
+    spec = replace(job.spec, network_topology=group.spec.network_topology)
+    story.cluster.update(replace(job, spec=spec))
+    story.run()
+    expected = story.expected()
+    assert story.kept().isdisjoint(expected["deleted"])
+    found = nodes(story)
+    assert found | expected["placements"] == found
+    (job,) = story.cluster.list(VolcanoJob)
+    assert job.status.state.phase == expected["job_phase"]
+    assert job.status.retry_count == expected["retry_count"]
+
+
+def test_a_jobset_restarts_by_its_rule_for_host_failures(profiles: ProfileSet) -> None:
+    folder, until = RECOVERY / "08-jobset-host-failure", story_end("08-jobset-host-failure")
+    story = Story(folder, profiles, until)
+    story.run()
+    expected = story.expected()
+    (owner,) = story.cluster.list(JobSet)
+    for field, value in expected["jobset"].items():
+        if field == "condition":
+            restarting = {one.type: one for one in owner.status.conditions}[value["type"]]
+            assert restarting.reason in ("JobsReady", f"FailurePolicy_{value['reason_contains']}")
+        else:
+            name = {"restartsCountTowardsMax": "restarts_count_towards_max"}.get(field, field)
+            assert getattr(owner.status, name.replace("terminalState", "terminal_state")) == value
+    assert story.kept().isdisjoint(expected["deleted"])
+    assert sorted(story.placed().values()) == expected["placements_set"]["nodes"]
 
 
 # Kueue's jobs, adopted from its manager ----------------------------------------------------------

@@ -10,6 +10,7 @@ from bayplan.api.workloads import JobSpec
 __all__ = [
     "DependsOn",
     "FailurePolicy",
+    "FailurePolicyRule",
     "JobSet",
     "JobSetSpec",
     "JobSetStatus",
@@ -66,10 +67,22 @@ class SuccessPolicy(ApiStruct, frozen=True):
     target_replicated_jobs: tuple[str, ...] = ()
 
 
+class FailurePolicyRule(ApiStruct, frozen=True):
+    """spec.failurePolicy.rules[]: what becomes of the set when a Job failed so."""
+
+    name: str = ""
+    action: str = "RestartJobSet"
+    on_job_failure_reasons: tuple[str, ...] = ()
+    on_job_failure_message_patterns: tuple[str, ...] = ()
+    target_replicated_jobs: tuple[str, ...] = ()
+
+
 class FailurePolicy(ApiStruct, frozen=True):
-    """spec.failurePolicy: how often all Jobs are made again after one failed."""
+    """spec.failurePolicy: how often all Jobs are made again after one failed, and when not."""
 
     max_restarts: int = 0
+    restart_strategy: str = explicit("Recreate")
+    rules: tuple[FailurePolicyRule, ...] = ()
 
 
 class StartupPolicy(ApiStruct, frozen=True):

@@ -38,6 +38,26 @@ CountOrPercent = int | str
 """A number of pods, or a percentage such as ``25%``."""
 
 
+class PodConditionPattern(ApiStruct, frozen=True):
+    """podFailurePolicy.rules[].onPodConditions[]."""
+
+    type: str
+    status: str = explicit("True")
+
+
+class PodFailureRule(ApiStruct, frozen=True):
+    """podFailurePolicy.rules[]: what becomes of a job one of whose pods failed so."""
+
+    action: Literal["FailJob", "FailIndex", "Ignore", "Count"]
+    on_pod_conditions: tuple[PodConditionPattern, ...] = ()
+
+
+class PodFailurePolicy(ApiStruct, frozen=True):
+    """spec.podFailurePolicy of a job; the first rule that matches counts."""
+
+    rules: tuple[PodFailureRule, ...] = ()
+
+
 class JobSpec(ApiStruct, frozen=True):
     """spec of a job."""
 
@@ -47,6 +67,7 @@ class JobSpec(ApiStruct, frozen=True):
     backoff_limit: int = explicit(6)
     suspend: bool = False
     template: PodTemplate = explicit(PodTemplate())
+    pod_failure_policy: PodFailurePolicy | None = None
 
 
 class JobCondition(ApiStruct, frozen=True):
@@ -301,6 +322,14 @@ class PartitionPolicy(ApiStruct, frozen=True):
     network_topology: NetworkTopologySpec | None = None
 
 
+class VolcanoPolicy(ApiStruct, frozen=True):
+    """policies[] of a Volcano job or task: what becomes of it when something happens to a pod."""
+
+    action: str = ""
+    event: str = ""
+    events: tuple[str, ...] = ()
+
+
 class VolcanoTask(ApiStruct, frozen=True):
     """tasks[] of a Volcano job; ``min_available`` None means all replicas."""
 
@@ -309,6 +338,7 @@ class VolcanoTask(ApiStruct, frozen=True):
     min_available: int | None = None
     template: PodTemplate = explicit(PodTemplate())
     partition_policy: PartitionPolicy | None = None
+    policies: tuple[VolcanoPolicy, ...] = ()
 
 
 class VolcanoJobSpec(ApiStruct, frozen=True):
@@ -321,6 +351,7 @@ class VolcanoJobSpec(ApiStruct, frozen=True):
     priority_class_name: str = ""
     network_topology: NetworkTopologySpec | None = None
     max_retry: int = explicit(3)
+    policies: tuple[VolcanoPolicy, ...] = ()
 
 
 class VolcanoJobState(ApiStruct, frozen=True):

@@ -150,7 +150,10 @@ def test_a_job_set_fails_with_its_first_job_or_starts_all_again() -> None:
     assert [job.metadata.labels[key] for job in again.cluster.list(Job)] == ["1", "1"]
     assert [pod.status.phase for pod in again.pods()] == ["Running", "Running"]
     end(again, again.pods()[0], "Failed")
-    assert conditions(get(again, JobSet)) == {"Failed": ("True", "ReachedMaxRestarts")}
+    assert conditions(get(again, JobSet)) == {
+        "RestartingJobSet": ("False", "JobsReady"),
+        "Failed": ("True", "ReachedMaxRestarts"),
+    }
 
 
 def test_a_group_waits_for_what_it_depends_on() -> None:

@@ -16,6 +16,7 @@ from bayplan.api import (
     Node,
     ObjectMeta,
     OwnerReference,
+    Pod,
     PyTorchJob,
     RayCluster,
     RayJob,
@@ -36,7 +37,7 @@ from bayplan.cluster.embedded.daemonsets import DaemonSetController
 from bayplan.cluster.embedded.deployments import DeploymentController
 from bayplan.cluster.embedded.elastic_jobs import ElasticJobController
 from bayplan.cluster.embedded.jobs import JobController
-from bayplan.cluster.embedded.jobsets import JobSetController
+from bayplan.cluster.embedded.jobsets import JobSetController, set_of
 from bayplan.cluster.embedded.made_objects import MadeObjectsController
 from bayplan.cluster.embedded.operated_pods import OperatedPodsController, operated
 from bayplan.cluster.embedded.pytorch_jobs import PyTorchJobController
@@ -110,6 +111,8 @@ class WorkloadControllers:
             return
         if isinstance(obj, PodGang):
             return
+        if isinstance(obj, Pod) and gone:
+            self._request_job_set(obj)
         if isinstance(obj, Child):
             owner = self._children.changed(obj, gone)
             if owner is not None:
@@ -120,6 +123,12 @@ class WorkloadControllers:
                 self._delete_children(obj)
             else:
                 self._request(type(obj), self._cluster.key_of(obj), obj.metadata.uid)
+
+    def _request_job_set(self, pod: Pod) -> None:
+        """Reconcile the job set that may wait for a pod of its last attempt to go."""
+        place = set_of(pod)
+        if place is not None:
+            self._request(JobSet, *place)
 
     def _node_changed(self, node: Node, gone: bool) -> None:
         """Reconcile all DaemonSets when a node's labels or taints changed."""

@@ -23,10 +23,12 @@ class FinishedPods:
 
     :param done: the indexes of an indexed job that succeeded, else the uids of its pods that did.
     :param failed: the number of pods that failed.
+    :param by_policy: why the job's podFailurePolicy lets it fail, "" if it does not.
     """
 
     done: frozenset[int | str]
     failed: int
+    by_policy: str = ""
 
 
 def is_finished(status: JobStatus) -> bool:
@@ -59,6 +61,9 @@ def status_of(job: Job, pods: list[Pod], finished: FinishedPods, now: str) -> Jo
         completed_indexes=_ranges(finished.done) if indexed else "",
         failed_indexes=old.failed_indexes,
     )
+    if finished.by_policy:
+        why = ("PodFailurePolicy", finished.by_policy)
+        return _ended(status, "FailureTarget", "Failed", why, now)
     if finished.failed > spec.backoff_limit:
         return _ended(status, "FailureTarget", "Failed", _FAILED, now)
     if _is_done(job, len(finished.done), len(active)):

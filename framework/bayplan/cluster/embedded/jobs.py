@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from bayplan.api import Job, Pod
 from bayplan.api.workloads import JobStatus
 from bayplan.cluster.embedded.children import Children, PodOverrides, alive, template_of
+from bayplan.cluster.embedded.job_failures import PodFailurePolicies, is_ignored
 from bayplan.cluster.embedded.job_status import FinishedPods, is_finished, status_of
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.dialects.reading import is_index
@@ -32,6 +33,7 @@ class JobController:
         self._children = children
         self._done: dict[str, set[int | str]] = {}
         self._failed: dict[str, set[str]] = {}
+        self._policies = PodFailurePolicies(cluster)
 
     def reconcile(self, owner: Job) -> None:
         """Create missing pods of a Job, delete surplus ones, and write its status."""
@@ -40,7 +42,8 @@ class JobController:
         pods = self._children.pods(owner)
         finished = self._finished(owner, pods)
         active = [pod for pod in pods if alive(pod)]
-        if owner.spec.suspend or finished.failed > owner.spec.backoff_limit:
+        failed = finished.failed > owner.spec.backoff_limit or finished.by_policy
+        if owner.spec.suspend or failed:
             for pod in active:
                 self._children.delete(pod)
         else:
@@ -55,6 +58,7 @@ class JobController:
         """Forget what is known of a Job that is gone."""
         for known in (self._done, self._failed):
             known.pop(owner.metadata.uid, None)
+        self._policies.forget(owner)
 
     def _finished(self, owner: Job, pods: list[Pod]) -> FinishedPods:
         """Count the pods that ended, with those that are gone."""
@@ -66,9 +70,9 @@ class JobController:
         for pod in pods:
             if pod.status.phase == "Succeeded" and _counts(owner, pod):
                 done.add(_completion_index(pod) if _indexed(owner) else pod.metadata.uid)
-            elif pod.status.phase == "Failed":
+            elif pod.status.phase == "Failed" and not is_ignored(owner, pod):
                 failed.add(pod.metadata.uid)
-        return FinishedPods(frozenset(done), len(failed))
+        return FinishedPods(frozenset(done), len(failed), self._policies.failure(owner))
 
     def _scale(self, owner: Job, active: list[Pod], done: frozenset[int | str]) -> None:
         """Create or delete pods so that as many are active as the Job wants now."""

@@ -11,34 +11,30 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from bayplan.api import Job, JobSet, ObjectMeta
+from bayplan.api import Job, JobSet, ObjectMeta, Pod
 from bayplan.api.jobset import JobSetStatus, ReplicatedJob, ReplicatedJobStatus
 from bayplan.api.meta import Condition
 from bayplan.api.objects import decode_part
 from bayplan.api.pod import PodTemplate
 from bayplan.api.workloads import JobSpec
 from bayplan.cluster.embedded.children import Children, part_of, reference_of
+from bayplan.cluster.embedded.jobset_failures import outcome_of
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import AlreadyExists, InputError
 
-__all__ = ["JobSetController"]
+__all__ = ["JobSetController", "set_of"]
 
 T = TypeVar("T")
 _PREFIX = "jobset.sigs.k8s.io/"
 _GROUP = f"{_PREFIX}replicatedjob-name"
 _ATTEMPT = f"{_PREFIX}restart-attempt"
+_SET, _UID = f"{_PREFIX}jobset-name", f"{_PREFIX}jobset-uid"
 _CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
 _TERMINAL = ("Completed", "Failed")
 _DONE = Condition("Completed", "True", "AllJobsCompleted", "jobset completed successfully")
-_FAILED = Condition("Failed", "True", "FailedJobs", "jobset failed due to one or more job failures")
-_GAVE_UP = Condition(
-    "Failed",
-    "True",
-    "ReachedMaxRestarts",
-    "jobset failed due to reaching max number of restarts",
-)
 _SUSPENDED = Condition("Suspended", "True", "SuspendedJobs", "jobset is suspended")
 _RESUMED = Condition("Suspended", "False", "ResumeJobs", "jobset is resumed")
+_READY_AGAIN = Condition("RestartingJobSet", "False", "JobsReady", "all jobs are ready")
 _STARTING = Condition(
     "StartupPolicyInProgress",
     "True",
@@ -96,7 +92,16 @@ class JobSetController:
     def _step(self, owner: JobSet, jobs: _Jobs, status: JobSetStatus) -> JobSetStatus:
         """Do what a job set that has not ended needs next; return its status."""
         if jobs.failed:
-            return self._failed(owner, status)
+            outcome = outcome_of(owner, jobs.failed)
+            if outcome.fails:
+                return replace(self._with(status, outcome.condition), terminal_state="Failed")
+            return replace(
+                self._with(status, outcome.condition),
+                restarts=status.restarts + 1,
+                restarts_count_towards_max=status.restarts_count_towards_max + outcome.counts,
+            )
+        if self._waits_for_previous(owner, jobs):
+            return status
         if _has_succeeded(owner, jobs):
             return replace(self._with(status, _DONE), terminal_state="Completed")
         in_order = _starts_in_order(owner)
@@ -114,19 +119,25 @@ class JobSetController:
             return self._with(status, _SUSPENDED)
         if in_order:
             status = self._with(status, _STARTED)
+        states = zip(owner.spec.replicated_jobs, status.replicated_jobs_status, strict=True)
+        if all(state.ready + state.succeeded >= group.replicas for group, state in states):
+            status = self._with(status, _READY_AGAIN)
         return self._with(status, _RESUMED)
 
-    def _failed(self, owner: JobSet, status: JobSetStatus) -> JobSetStatus:
-        """Return the status of a job set one of whose Jobs failed: it restarts or fails."""
+    def _waits_for_previous(self, owner: JobSet, jobs: _Jobs) -> bool:
+        """Tell whether a set waits until nothing of its last attempt is left."""
         policy = owner.spec.failure_policy
-        if policy is None or not policy.max_restarts:
-            return replace(self._with(status, _FAILED), terminal_state="Failed")
-        if status.restarts_count_towards_max >= policy.max_restarts:
-            return replace(self._with(status, _GAVE_UP), terminal_state="Failed")
-        return replace(
-            status,
-            restarts=status.restarts + 1,
-            restarts_count_towards_max=status.restarts_count_towards_max + 1,
+        if policy is None or policy.restart_strategy != "BlockingRecreate":
+            return False
+        wanted = sum(group.replicas for group in owner.spec.replicated_jobs)
+        if not owner.status.restarts or (len(jobs.names) == wanted and not jobs.previous):
+            return False
+        attempt = str(owner.status.restarts)
+        return bool(jobs.previous) or any(
+            pod.metadata.labels.get(_SET) == owner.metadata.name
+            and pod.metadata.namespace == owner.metadata.namespace
+            and pod.metadata.labels.get(_ATTEMPT, attempt) != attempt
+            for pod in self._cluster.list(Pod)
         )
 
     def _start(self, owner: JobSet, group: ReplicatedJob, jobs: _Jobs) -> None:
@@ -191,6 +202,14 @@ class JobSetController:
             if other in known:
                 known[other] = replace(known[other], status="False")
         return replace(status, conditions=tuple(known.values()))
+
+
+def set_of(pod: Pod) -> tuple[str, str] | None:
+    """Return key and uid of the job set that a pod's labels name; None for none."""
+    labels = pod.metadata.labels
+    if _SET not in labels or _UID not in labels:
+        return None
+    return f"{pod.metadata.namespace}/{labels[_SET]}", labels[_UID]
 
 
 def _same_size(job: JobSpec, wanted: JobSpec) -> bool:

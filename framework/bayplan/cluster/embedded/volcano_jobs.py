@@ -1,7 +1,8 @@
 """The Volcano job controller of the embedded cluster: a PodGroup, pods and a status for every Job.
 
 Names, labels and annotations are those of volcano-sh/volcano's controller, as far as a scheduler
-and its users see them. A pod that is deleted is recreated under its own name.
+and its users see them. A pod that is deleted is recreated under its own name, unless a policy of
+the job says otherwise; policies about exit codes and times do nothing here.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ class VolcanoJobs:
         self._cluster = cluster
         self._pods: dict[str, dict[str, None]] = {}
         self._dirty: dict[str, None] = {}
+        self._deleted: set[str] = set()
+        """The uids of pods that this controller deletes itself: nobody evicts them."""
+        self._failed: set[str] = set()
+        """The uids of pods that are known to have failed."""
         cluster.watch(self.handle)
 
     def handle(self, event: WatchEvent) -> None:
@@ -51,6 +56,7 @@ class VolcanoJobs:
             name = obj.metadata.labels.get(_JOB)
             if name:
                 job = f"{obj.metadata.namespace}/{name}"
+                self._apply_policies(job, obj, event.type)
                 pods = self._pods.setdefault(job, {})
                 if event.type is WatchType.DELETED:
                     pods.pop(obj.key, None)
@@ -68,12 +74,31 @@ class VolcanoJobs:
         job = self._cluster.get(VolcanoJob, f"{command.metadata.namespace}/{name}")
         if job is None:
             return
-        now = self._cluster.timestamp()
-        status = commanded(job.status, command.action, now)
+        self._act(job, command.action)
+
+    def _act(self, job: VolcanoJob, action: str) -> None:
+        """Do something to a job; one whose phase forbids it stays as it is."""
+        status = commanded(job.status, action, self._cluster.timestamp())
         if status is None:
             return
-        self._delete(job, keep_ended=command.action != "RestartJob")
+        self._delete(job, keep_ended=action != "RestartJob")
         self._cluster.update(replace(job, status=status))
+
+    def _apply_policies(self, key: str, pod: Pod, change: WatchType) -> None:
+        """Do what a job's policies say when one of its pods was evicted or has failed."""
+        uid, event = pod.metadata.uid, ""
+        if change is WatchType.DELETED:
+            event = "" if uid in self._deleted else "PodEvicted"
+            self._deleted.discard(uid)
+            self._failed.discard(uid)
+        elif pod.status.phase == "Failed" and uid not in self._failed:
+            self._failed.add(uid)
+            event = "PodFailed"
+        job = self._cluster.get(VolcanoJob, key) if event else None
+        if job is not None and any(
+            one.uid == job.metadata.uid for one in pod.metadata.owner_references
+        ):
+            self._act(job, _action(job, pod, event))
 
     def _request(self, key: str) -> None:
         if not self._dirty:
@@ -97,6 +122,7 @@ class VolcanoJobs:
         """
         for pod in self._own(job):
             if not keep_ended or pod.status.phase not in ("Succeeded", "Failed"):
+                self._deleted.add(pod.metadata.uid)
                 self._cluster.delete(Pod, pod.key)
         group = f"{job.metadata.namespace}/{_group_name(job)}"
         if self._cluster.get(VolcanoPodGroup, group) is not None:
@@ -159,6 +185,7 @@ class VolcanoJobs:
             index = pod.metadata.annotations.get(_INDEX, "")
             surplus = count is not None and is_index(index) and int(index) >= count
             if surplus and pod.metadata.deletion_timestamp is None:
+                self._deleted.add(pod.metadata.uid)
                 self._cluster.delete(Pod, pod.key)
 
     def _create(self, job: VolcanoJob, task: VolcanoTask, position: int, pod: Pod) -> None:
@@ -170,6 +197,16 @@ class VolcanoJobs:
         template = content["spec"]["tasks"][position].get("template", {})
         held = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": template.get("spec", {})}
         self._cluster.create_from(pod, held, Pod(spec=task.template.spec))
+
+
+def _action(job: VolcanoJob, pod: Pod, event: str) -> str:
+    """Return what the first policy for an event says, of the pod's task or of the job."""
+    name = pod.metadata.annotations.get(TASK_ANNOTATION, "")
+    tasks = [one for place, one in enumerate(job.spec.tasks) if _task_name(one, place) == name]
+    for policy in (*(one for task in tasks for one in task.policies), *job.spec.policies):
+        if {event, "*"} & {policy.event, *policy.events}:
+            return policy.action
+    return ""
 
 
 def _group_name(job: VolcanoJob) -> str:
