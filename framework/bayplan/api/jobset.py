@@ -71,7 +71,7 @@ class FailurePolicyRule(ApiStruct, frozen=True):
     """spec.failurePolicy.rules[]: what becomes of the set when a Job failed so."""
 
     name: str = ""
-    action: str = "RestartJobSet"
+    action: str = explicit("RestartJobSet")
     on_job_failure_reasons: tuple[str, ...] = ()
     on_job_failure_message_patterns: tuple[str, ...] = ()
     target_replicated_jobs: tuple[str, ...] = ()
