@@ -94,11 +94,17 @@ from bayplan.api.kueue import (
     QuotaAdmission,
     ReclaimablePods,
     RequeueState,
+    ResourceFlavor,
     ResourceUsage,
     SchedulingStats,
 )
 from bayplan.api.meta import Condition
-from bayplan.api.network import ClusterNetworkTopologyStatus, TopologyDetail, TopologyInfo
+from bayplan.api.network import (
+    ClusterNetworkTopologyStatus,
+    Topology,
+    TopologyDetail,
+    TopologyInfo,
+)
 from bayplan.api.objects import KINDS, only_written
 from bayplan.api.pod import (
     Container,
@@ -176,6 +182,7 @@ from bayplan_dra.driver.kubernetes_api import KubernetesApi
 from bayplan_dra.driver.publish.devices import DRIVER, inventory_of
 from bayplan_dra.driver.publish.publisher import Publisher
 from bayplan_plugins.autoscaling.stand_ins import STAND_IN_FIELDS
+from bayplan_plugins.queues.kueue.finalizers import IN_USE
 from bayplan_plugins.queues.kueue.injection import started_fields
 from bayplan_plugins.queues.kueue.pod_set_info import PodSetInfo
 
@@ -750,6 +757,33 @@ def test_a_slice_with_quota_is_lowered(wire: Wire, real: LiveCluster) -> None:
     fields = {"/spec/podSets": lowered}
     wire.carry_out(PatchFields(KueueWorkload, found.key, found.metadata.uid, fields))
     assert wire.get(KueueWorkload, found.key).spec.pod_sets[0].count == 1
+
+
+@needs(
+    "create workloads.kueue.x-k8s.io",
+    "patch workloads.kueue.x-k8s.io",
+    "patch clusterqueues.kueue.x-k8s.io",
+    "patch resourceflavors.kueue.x-k8s.io",
+    "patch topologies.kueue.x-k8s.io",
+    "patch admissionchecks.kueue.x-k8s.io",
+)
+def test_finalizers_that_kueues_manager_left(wire: Wire, real: LiveCluster) -> None:
+    check = {"controllerName": "kueue.x-k8s.io/provisioning-request"}
+    specs: dict[type[ApiObject], dict[str, Any]] = {
+        ClusterQueue: {"namespaceSelector": {}},
+        ResourceFlavor: {},
+        Topology: {"levels": [{"nodeLabel": "rack"}]},
+        AdmissionCheck: check,
+    }
+    for type_, spec in specs.items():
+        content = {**head_of(type_, "x"), "spec": spec}
+        content["metadata"] = {"name": "x", "finalizers": [IN_USE, "example.com/other"]}
+        real.apply([content])
+        found = wire.get(type_, "x")
+        fields = {"/metadata/finalizers": ["example.com/other"]}
+        wire.carry_out(PatchFields(type_, "x", found.metadata.uid, fields))
+        assert wire.get(type_, "x").metadata.finalizers == ("example.com/other",)
+        wire.carry_out(PatchFields(type_, "x", found.metadata.uid, {"/metadata/finalizers": []}))
 
 
 def change_suspended(wire: Wire, uid: str, fields: Mapping[str, Any]) -> bool:

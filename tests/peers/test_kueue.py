@@ -9,8 +9,8 @@ import pytest
 from tests.controlplane.live_cluster import PODS, Content
 from tests.controlplane.process import BAYPLAN
 from tests.controlplane.queue_builders import KUEUE, cluster_queue, suspended_job
-from tests.controlplane.story_builders import nodes
-from tests.peers.real_peers import Peers
+from tests.controlplane.story_builders import asking, nodes
+from tests.peers.real_peers import SCHEDULER, Peers
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 WORKLOADS = f"/apis/{KUEUE}/namespaces/default/workloads"
@@ -94,3 +94,33 @@ def test_jobs_that_kueue_had_queued_and_admitted_go_on_after_it(
         kueue.wait(lambda: placed(kueue, "second") == 3, "the second follows the first")
         after = {pod["metadata"]["uid"] for pod in kueue.cluster.items(PODS)}
         assert before <= after
+
+
+def test_what_kueues_manager_kept_can_go_once_it_is_gone(kueue: Peers, tmp_path: Path) -> None:
+    """Its finalizers would keep jobs' Workloads, pods and queues, and their namespace, for ever."""
+    client = kueue.cluster.client
+    single = asking("single", schedulerName=SCHEDULER, restartPolicy="Never")
+    single["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    with kueue.scheduler(tmp_path, expected=MANAGER):
+        with kueue.running("kueue", KUEUE_FRAMEWORKS=FRAMEWORKS):
+            kueue.cluster.apply([*nodes(2), *cluster_queue("q"), *job("first", 2), single])
+            kueue.wait(lambda: placed(kueue, "first") == 2, "Kueue admits the job")
+            kueue.wait(lambda: "nodeName" in pod_of(kueue, "single")["spec"], "and the pod")
+            assert "kueue.x-k8s.io/managed" in pod_of(kueue, "single")["metadata"]["finalizers"]
+        finish(kueue, "first")
+        kueue.cluster.apply(job("second", 2))
+        kueue.wait(lambda: placed(kueue, "second") == 2, "bayplan admits the next job")
+        for path in (f"{JOBS}/first", f"{JOBS}/second"):
+            assert client.delete(path, propagationPolicy="Background").code == 200
+        assert client.delete(f"{PODS}/single").code == 200
+        kueue.wait(lambda: kueue.cluster.items(WORKLOADS) == [], "no Workload is left")
+        kueue.wait(lambda: "single" not in client.names(PODS), "nor the pod")
+        for kind in ("clusterqueues", "resourceflavors"):
+            path = f"/apis/{KUEUE}/{kind}"
+            client.delete(f"{path}/q")
+            kueue.wait(lambda path=path: client.names(path) == [], f"no {kind} are left")
+
+
+def pod_of(peers: Peers, name: str) -> Content:
+    found: Content = peers.cluster.client.get(f"{PODS}/{name}").json
+    return found

@@ -263,6 +263,7 @@ class EventHandlers:
             claimed = _claims_made(known.pod) != _claims_made(pod)
             failed = failed_devices(known.pod) != failed_devices(pod)
             started = known.pod.status.start_time != pod.status.start_time
+            over = _is_over(pod) and not _is_over(known.pod)
             progress = known.pod.metadata.annotations != pod.metadata.annotations
             known.pod = pod
             if started:
@@ -273,9 +274,9 @@ class EventHandlers:
             if ending:
                 # Whoever follows the pods on nodes may count those that end differently.
                 state.snapshot.replace_pod(known)
-            if ending or claimed or failed or (progress and known.terminating):
+            if ending or claimed or failed or over or (progress and known.terminating):
                 state.snapshot.set_living(known)
-            if failed:
+            if failed or over:
                 state.events += 1
             if known.gang is not None:
                 state.changed_gangs.add(known.gang)
@@ -550,6 +551,11 @@ class EventHandlers:
             for unit in sorted(units):
                 state.queue.recheck(unit, state.now)
                 state.recorder.gate_changed(unit)
+
+
+def _is_over(pod: Pod) -> bool:
+    """Tell whether nothing but finalizers keeps a pod."""
+    return pod.metadata.deletion_grace_period_seconds == 0
 
 
 def _claims_made(pod: Pod) -> tuple[object, object]:

@@ -18,6 +18,7 @@ from bayplan.api.lease import Lease
 from bayplan.dialects.kueue import MANAGER_LEASE
 from bayplan.dialects.queued_jobs import QueuedJob, queued_kinds
 from bayplan_plugins.queues.kueue.conditions import is_true
+from bayplan_plugins.queues.kueue.finalizers import IN_USE
 from bayplan_plugins.queues.kueue.gates import waits_for_topology
 from bayplan_plugins.queues.kueue.job_slices import home_of, is_own
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
@@ -29,8 +30,6 @@ _PATIENCE = 30.0
 """Seconds for which a manager may do nothing; a leader that fails is replaced within 15."""
 _PAUSE = 1.0
 """Seconds between two trials of what waits."""
-_IN_USE = "kueue.x-k8s.io/resource-in-use"
-"""The finalizer that Kueue's manager, and nobody else, gives ClusterQueues."""
 _RELIES = "bayplan leaves the ClusterQueues to it"
 
 
@@ -93,7 +92,7 @@ class KueueManager:
     def _queue_changed(self, old: ClusterQueue | None, new: ClusterQueue | None) -> None:
         name = (new or old).metadata.name  # type: ignore[union-attr]
         self._in_use.pop(name, None)
-        if new is not None and _IN_USE in new.metadata.finalizers:
+        if new is not None and IN_USE in new.metadata.finalizers:
             self._in_use[name] = None
 
     def _lease_changed(self, old: Lease | None, new: Lease | None) -> None:

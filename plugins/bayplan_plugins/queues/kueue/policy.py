@@ -37,6 +37,7 @@ from bayplan_plugins.queues.kueue.conditions import (
     since,
 )
 from bayplan_plugins.queues.kueue.dry_run import DryRun, Handles
+from bayplan_plugins.queues.kueue.finalizers import Finalizers
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
 from bayplan_plugins.queues.kueue.gates import annotate, is_gated, open_gate
 from bayplan_plugins.queues.kueue.injection import updates_of
@@ -92,6 +93,7 @@ class KueuePolicy:
         self._checks = ProvisioningChecks(handle, self._jobs, self._pods)
         self._statuses = KueueStatuses()
         self._topologies = TopologyAssignments(handle, self._pods)
+        self._finalizers = Finalizers(handle)
         self._admission = Admission(
             (args or KueueArgs()).settings(),
             self._fits,
@@ -189,7 +191,12 @@ class KueuePolicy:
 
     def look(self) -> bool:
         """Look whether Kueue's manager is at work; tell whether that has changed."""
-        if self._never or not self.has_queues:
+        if self._never:
+            return False
+        if not self.left_to:
+            # Flavors go after the last queue.
+            self._finalizers.release(self._admission.store)
+        if not self.has_queues:
             return False
         reported = self._manager.look(self._line.any_would_fit)
         if reported is None:

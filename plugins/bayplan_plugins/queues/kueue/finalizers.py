@@ -1,0 +1,110 @@
+"""Finalizers that Kueue's manager left: they go when it would have removed them.
+
+bayplan sets none itself. Without their manager they would keep objects, and their namespaces, for
+ever.
+"""
+
+from __future__ import annotations
+
+from bayplan import Handle, PodInfo
+from bayplan.api import ApiObject, Pod, Topology
+from bayplan.api.kueue import AdmissionCheck, ClusterQueue, KueueWorkload, ResourceFlavor
+from bayplan.api.object_key import object_key
+from bayplan.cluster.protocol import PatchFields
+from bayplan.errors import ClusterError
+from bayplan_plugins.queues.kueue.store import Store
+
+__all__ = ["IN_USE", "Finalizers"]
+
+IN_USE = "kueue.x-k8s.io/resource-in-use"
+"""The finalizer that Kueue's manager, and nobody else, gives its objects."""
+_MANAGED = "kueue.x-k8s.io/managed"
+"""Of pods that Kueue's manager has queued."""
+_KINDS: tuple[type[ApiObject], ...] = (
+    AdmissionCheck,
+    ClusterQueue,
+    KueueWorkload,
+    ResourceFlavor,
+    Topology,
+)
+
+
+class Finalizers:
+    """Follows what waits for a finalizer: objects that are deleted, and pods that have ended."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._deleted: dict[tuple[type[ApiObject], str], ApiObject] = {}
+        self._ended: dict[str, PodInfo] = {}
+        self._sent: dict[str, str] = {}
+        """By the uids of objects: the version for which the write is under way."""
+        for type_ in _KINDS:
+            handle.snapshot.on_object(type_, self._object_changed)
+        handle.snapshot.on_living(self._lives)
+
+    def _object_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
+        one = new if new is not None else old
+        assert one is not None, "a change is of something"
+        place, meta = (type(one), object_key(one)), one.metadata
+        if new is not None and meta.deletion_timestamp is not None and IN_USE in meta.finalizers:
+            self._deleted[place] = new
+        else:
+            self._deleted.pop(place, None)
+
+    def _lives(self, pod: PodInfo, added: bool) -> None:
+        if _MANAGED not in pod.pod.metadata.finalizers:
+            return
+        if pod.pod.metadata.deletion_grace_period_seconds == 0 or (
+            not added and pod.key not in self._handle.snapshot.living
+        ):
+            # It ended, it was deleted and never had a node, or nothing but finalizers keeps it.
+            self._ended[pod.uid] = pod
+        else:
+            self._ended.pop(pod.uid, None)
+
+    def release(self, store: Store) -> None:
+        """Remove the finalizers of what nothing needs any more.
+
+        :param store: says what still has quota, and what names what.
+        """
+        for (type_, key), obj in list(self._deleted.items()):
+            if not _is_used(obj, store):
+                left = [one for one in obj.metadata.finalizers if one != IN_USE]
+                self._remove(type_, key, obj, left)
+        for uid, pod in list(self._ended.items()):
+            left = [one for one in pod.pod.metadata.finalizers if one != _MANAGED]
+            self._remove(Pod, pod.key, pod.pod, left)
+            del self._ended[uid]
+
+    def _remove(self, type_: type[ApiObject], key: str, obj: ApiObject, left: list[str]) -> None:
+        uid, version = obj.metadata.uid, obj.metadata.resource_version
+        if self._sent.get(uid) == version:
+            return
+        self._sent[uid] = version
+
+        def answered(error: ClusterError | None) -> None:
+            self._sent.pop(uid, None)
+
+        fields = {"/metadata/finalizers": left}
+        self._handle.submit(PatchFields(type_, key, uid, fields), answered)
+
+
+def _is_used(obj: ApiObject, store: Store) -> bool:
+    """Tell whether something still needs an object, as Kueue's manager does.
+
+    A Workload that is deleted while its job runs is made again.
+    """
+    name = obj.metadata.name
+    if isinstance(obj, ClusterQueue):
+        return bool(store.reserving.get(name))
+    if isinstance(obj, Topology):
+        return any(one.spec.topology_name == name for one in store.flavors.values())
+    for queue in store.cluster_queues.values():
+        groups, checks = queue.spec.resource_groups, queue.spec.admission_checks_strategy
+        if isinstance(obj, ResourceFlavor):
+            if any(one.name == name for group in groups for one in group.flavors):
+                return True
+        elif isinstance(obj, AdmissionCheck):
+            if any(rule.name == name for rule in checks.admission_checks):
+                return True
+    return False
