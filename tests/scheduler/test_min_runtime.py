@@ -114,3 +114,43 @@ def test_a_job_in_kueues_queue_is_preempted_only_once_it_has_run_for_its_minimum
     assert running(cluster) == {"low"}
     cluster.advance(200.0)
     assert running(cluster) == {"high"}
+
+
+def test_a_pod_in_kueues_queue_is_preempted_only_once_it_has_run_for_its_minimum() -> None:
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    quotas = {GPU: 8, "cpu": 64, "memory": 2**40}
+    queue = cluster_queue("cq", {"f": quotas}, preemption=preemption)
+    objects = [make_node("n", gpu=16), flavor("f"), queue, local_queue("lq", "cq")]
+    label = {"kueue.x-k8s.io/queue-name": "lq"}
+    cluster = world(*objects, low(labels=label), plugins={"Queues": {}})
+    cluster.advance(100.0)
+    cluster.restart()
+    cluster.add(make_pod("high", gpu=8, priority=10, labels=label))
+    cluster.advance(300.0)
+    assert is_there(cluster, "low")
+    cluster.advance(250.0)
+    assert not is_there(cluster, "low")
+    assert node_of(cluster, "high") == "n"
+
+
+def test_a_pod_does_not_inherit_the_minimum_of_the_one_before_it() -> None:
+    cluster = world(make_node("n", gpu=8), low())
+    cluster.api.delete(Pod, "default/low", 0)
+    cluster.add(make_pod("low", gpu=8))
+    cluster.advance(20.0)
+    cluster.add(make_pod("high", gpu=8, priority=10))
+    cluster.advance(60.0)
+    assert node_of(cluster, "high") == "n"
+
+
+def test_a_minimum_that_is_stated_later_counts_from_the_start() -> None:
+    cluster = world(make_node("n", gpu=8), make_pod("low", gpu=8))
+    pod = cluster.api.get(Pod, "default/low")
+    assert pod is not None
+    cluster.api.update(replace(pod, metadata=replace(pod.metadata, annotations=ASKS)))
+    cluster.advance(10.0)
+    cluster.add(make_pod("high", gpu=8, priority=10))
+    cluster.advance(500.0)
+    assert is_there(cluster, "low")
+    cluster.advance(120.0)
+    assert not is_there(cluster, "low")

@@ -269,6 +269,7 @@ QUEUEING_ANSWERS: dict[str, Answer] = {
         lambda v: v is None or isinstance(v, UnschedulableReason),
         "None or an UnschedulableReason",
     ),
+    "requeue": (lambda v: isinstance(v, bool), "True or False"),
     "is_admitted": (lambda v: isinstance(v, bool), "True or False"),
     "admitted_without": (_text, "None or a text"),
 }

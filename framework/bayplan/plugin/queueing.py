@@ -100,6 +100,15 @@ class Queueing(Protocol):
         The words are those of the queue's system, for the status of the unit's pod group.
         """
 
+    def requeue(self, pods: Sequence[PodInfo], why: str) -> bool:
+        """Take a job that can run no more back into its queue; tell whether this was done.
+
+        Whoever answers True ends the job's pods itself, and begins with what a restart finds.
+
+        :param pods: members of the job's gang, with nodes or without.
+        """
+        return False
+
     def is_admitted(self, gang: str) -> bool:
         """Tell whether a gang, by key, was admitted though its object may not say so yet."""
         return False

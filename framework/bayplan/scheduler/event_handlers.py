@@ -247,8 +247,7 @@ class EventHandlers:
         info = self._info(pod)
         state.snapshot.set_living(info)
         state.snapshot.add_pod(info, pod.spec.node_name)
-        if pod.status.start_time is not None:
-            self._evictor.started(info)
+        self._evictor.started(info)
         self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))
         self._recheck_gates(state.gangs.unit_of(info), info)
         state.broadcast(ClusterEvent.POD_PLACED, info)
@@ -282,6 +281,7 @@ class EventHandlers:
                 state.changed_gangs.add(known.gang)
             return
         info = self._info(pod)
+        self._evictor.started(info)
         state.snapshot.set_living(info)
         state.snapshot.replace_pod(info)
         self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))

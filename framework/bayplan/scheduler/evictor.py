@@ -7,6 +7,7 @@ chooses it as a victim.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +59,10 @@ class Evictor:
         self._recorder = state.recorder
         self._cooldowns: dict[str, float] = {}
         self._young: dict[str, float] = {}
-        """Until when pods, by key, have not run for their minimum."""
+        """Until when pods, by uid, have not run for their minimum."""
+        self._ages: list[tuple[float, str, str]] = []
+        """The same as a heap, with the keys of the pods; some may be gone, or ask for less."""
+        state.snapshot.on_living(self._living_changed)
         self._notices = Notices(state.cluster, state.snapshot)
         self._evicting: dict[str, float] = {}
         """When pods were evicted, by uid, for which no unit waits and that may not say so yet."""
@@ -70,23 +74,44 @@ class Evictor:
         until = self._cooldowns.get(pod_key)
         return until is not None and until > self._state.now
 
-    def is_young(self, pod_key: str) -> bool:
+    def is_young(self, pod: PodInfo) -> bool:
         """Tell whether a pod has not run for the minimum that it states."""
-        until = self._young.get(pod_key)
+        until = self._young.get(pod.uid)
         return until is not None and until > self._state.now
 
     def started(self, pod: PodInfo) -> None:
-        """Note that a pod has started: no plugin chooses it as a victim for its minimum."""
-        seconds = min_runtime(pod.annotations)
-        if seconds:
-            ran = self._state.cluster.unix_time - seconds_of(pod.pod.status.start_time)
-            self._young[pod.key] = self._state.now + seconds - max(0.0, ran)
+        """Note that a pod has started, or changed: it is no victim for its minimum."""
+        started, seconds = pod.pod.status.start_time, min_runtime(pod.annotations)
+        if not started or not seconds:
+            self._young.pop(pod.uid, None)
+            return
+        ran = max(0.0, self._state.cluster.unix_time - seconds_of(started))
+        until = self._state.now + seconds - ran
+        if seconds > ran and self._young.get(pod.uid) != until:
+            self._young[pod.uid] = until
+            heapq.heappush(self._ages, (until, pod.uid, pod.key))
+
+    def _living_changed(self, pod: PodInfo, added: bool) -> None:
+        if pod.uid in self._young and not added:
+            living = self._state.snapshot.living.get(pod.key)
+            if living is None or living.uid != pod.uid:
+                del self._young[pod.uid]
+
+    def _grown_up(self) -> list[str]:
+        """Return the keys of the pods on nodes that have run for their minimum by now."""
+        found = []
+        while self._ages and self._ages[0][0] <= self._state.now:
+            until, uid, key = heapq.heappop(self._ages)
+            if self._young.get(uid) == until:
+                del self._young[uid]
+                found.append(key)
+        return [key for key in found if key in self._state.snapshot.placed]
 
     def next_times(self) -> list[float]:
         """Return when ``tick`` has something to do, in seconds."""
         nominated = (one.until for one in self._nominator.all())
-        waits = (*self._cooldowns.values(), *self._young.values())
-        return [*nominated, *waits, *self._notices.next_times()]
+        ages = [self._ages[0][0]] if self._ages else []
+        return [*nominated, *self._cooldowns.values(), *ages, *self._notices.next_times()]
 
     def tick(self) -> None:
         """End nominations and cooldowns whose time is over."""
@@ -98,13 +123,12 @@ class Evictor:
         seen = [uid for uid, at in self._evicting.items() if at + COOLDOWN_SECONDS <= now]
         for uid in seen:
             del self._evicting[uid]
-        over = []
-        for waits in (self._cooldowns, self._young):
-            ended = [key for key, until in waits.items() if until <= now]
-            for key in ended:
-                del waits[key]
-                self._touch(key)
-            over += ended
+        over = [key for key, until in self._cooldowns.items() if until <= now]
+        for key in over:
+            del self._cooldowns[key]
+        over += self._grown_up()
+        for key in over:
+            self._touch(key)
         if over:
             # A unit that was refused because it found no victims may preempt now.
             self._state.broadcast(ClusterEvent.POD_REMOVED)

@@ -91,7 +91,7 @@ class PluginHandle:
         return pod.key in self._state.nominator
 
     def in_eviction_cooldown(self, pod: PodInfo) -> bool:
-        return self._evictor.in_cooldown(pod.key) or self._evictor.is_young(pod.key)
+        return self._evictor.in_cooldown(pod.key) or self._evictor.is_young(pod)
 
     def offers(self, unit: Unit, supposed: Supposed | None = None) -> Placements:
         return self._profile.cycle.offers(unit, supposed is None, supposed)

@@ -19,20 +19,15 @@ from bayplan import (
     Unit,
     hookimpl,
 )
-from bayplan.plugin.base import Eviction, Skip
+from bayplan.plugin.base import Skip
 from bayplan.plugin.queueing import Queueing
 from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.policies import Policies, QueuesArgs
-from bayplan_plugins.queues.policy import (
-    BoundByNodes,
-    EvictionPlan,
-    ProtectsNewJobs,
-    RequeuesJobs,
-)
+from bayplan_plugins.queues.policy import BoundByNodes, EvictionPlan, ProtectsNewJobs
 from bayplan_plugins.queues.queueing import PolicyQueueing
 from bayplan_plugins.queues.victim_search import VictimSearch
 from bayplan_plugins.shared.node_selection import matches_labels
-from bayplan_plugins.shared.victims import RECOVERY, Evictable
+from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["Queues"]
 
@@ -201,15 +196,6 @@ class Queues(Plugin[QueuesArgs]):
         again = min((one.again for one in found if one.again is not None), default=None)
         at_once = frozenset[str]().union(*(one.at_once for one in found))
         return Overdue(victims, again, any(one.waited for one in found), at_once=at_once)
-
-    @hookimpl
-    def post_evict(self, pod: PodInfo, eviction: Eviction) -> None:
-        """Let a job that lost its nodes for good wait in its queue again."""
-        if eviction.action != RECOVERY:
-            return
-        found = self.policies.of(pod)
-        if found is not None and isinstance(found[0], RequeuesJobs):
-            found[0].requeue(pod, eviction.together, eviction.message)
 
     @hookimpl
     def keep_in_place(self, pod: PodInfo) -> str | None:

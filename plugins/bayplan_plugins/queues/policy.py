@@ -250,10 +250,10 @@ class MayLeaveAdmission(Protocol):
 class RequeuesJobs(Protocol):
     """A policy that takes back the quota of jobs that lost their nodes."""
 
-    def requeue(self, pod: PodInfo, together: int, why: str) -> None:
-        """Let the job of an evicted pod wait in its queue again, if none of its pods is left.
+    def requeue(self, pod: PodInfo, why: str) -> bool:
+        """Let the job of a pod wait in its queue again; tell whether it does or will.
 
-        :param together: how many pods of it are evicted at once.
+        Its pods end by that.
         """
 
 

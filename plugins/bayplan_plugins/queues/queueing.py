@@ -17,6 +17,7 @@ from bayplan_plugins.queues.policy import (
     AdmitsJobs,
     LendsToElasticJobs,
     Policy,
+    RequeuesJobs,
     TellsReasons,
 )
 from bayplan_plugins.queues.position import left_to, position_of, reports
@@ -75,6 +76,14 @@ class PolicyQueueing:
     def actions(self, unit: Unit) -> Sequence[str] | None:
         found = self._policies.of(unit.pods[0])
         return None if found is None else found[0].actions
+
+    def requeue(self, pods: Sequence[PodInfo], why: str) -> bool:
+        found = self._policies.of(pods[0])
+        return (
+            found is not None
+            and isinstance(found[0], RequeuesJobs)
+            and found[0].requeue(pods[0], why)
+        )
 
     def reports(self) -> list[QueueReport]:
         found: list[QueueReport] = []

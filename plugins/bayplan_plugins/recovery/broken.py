@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bayplan import Handle, PodInfo
 from bayplan.api import KaiPodGroup, Pod
@@ -15,6 +15,8 @@ from bayplan.gangs.completeness import missing_role, rank_order
 
 __all__ = ["BROKEN_SINCE", "BrokenGang", "BrokenGangs", "is_deleted"]
 
+_UNTIL_MADE = 120.0
+"""Seconds in which a gang without any members gets others."""
 BROKEN_SINCE = "bayplan.dev/broken-since"
 """On the first member that is left of a gang below its minimum: since when, in RFC 3339."""
 
@@ -23,13 +25,15 @@ BROKEN_SINCE = "bayplan.dev/broken-since"
 class BrokenGang:
     """A gang with too few members: those that hold nodes, why, and since when (seconds, 1970).
 
-    ``ending`` says that a member is missing that still ends on a node that is lost: its controller
-    cannot make it again before it is gone. ``free_since`` is since when none does.
+    ``members`` are these, or those that wait for nodes if none is left. ``ending`` says that a
+    member is missing that still ends on a node that is lost: its controller cannot make it again
+    before it is gone. ``free_since`` is since when none does.
     """
 
     key: str
     title: str
     left: Sequence[PodInfo]
+    members: Sequence[PodInfo]
     why: str
     since: float
     ending: bool
@@ -47,6 +51,8 @@ class BrokenGangs:
         """The member, by uid, on which it was written that its gang is broken."""
         self._complete: dict[str, int] = {}
         """The minimum for which each gang was complete: one that is raised breaks nothing."""
+        self._left: dict[str, frozenset[str]] = {}
+        """The members, by uid, of gangs that their queues have taken back, until they are gone."""
         self._lost: frozenset[str] = frozenset()
         self._ending: frozenset[str | None] = frozenset()
         """The gangs with a member that ends on a lost node, which they may not count any more."""
@@ -97,12 +103,33 @@ class BrokenGangs:
         """Return how many gangs were broken at the last look."""
         return len(self._broken)
 
+    def leave(self, key: str) -> None:
+        """Leave a gang to its queue, which ends its members: it begins with others."""
+        members = self._handle.gang(key)
+        bound = (pod for pod, _ in members.bound.values())
+        self._left[key] = frozenset(pod.uid for pod in (*bound, *members.pending.values()))
+        for known in (self._broken, self._complete, self._says_for):
+            known.pop(key, None)
+
     def _read(self, key: str) -> BrokenGang | None:
         """Return a gang if it is broken."""
         members, known = self._handle.gang(key), self._broken.get(key)
         gang, bound = members.gang, members.bound.values()
-        mine = all(self._handle.schedules(pod) for pod, _ in bound)
-        if gang is None or not bound or not mine or members.count_ended("Succeeded"):
+        waiting = list(members.pending.values())
+        if key in self._left:
+            there = {pod.uid for pod in (*(pod for pod, _ in bound), *waiting)}
+            if not there.isdisjoint(self._left[key]):
+                return None
+            del self._left[key]
+        # Of one that lost all nodes, those that wait for others say so.
+        is_known = known is not None or any(map(_says, waiting))
+        if known is not None and gang is not None and not bound and not waiting:
+            # Its controller makes others soon, or it is gone.
+            soon = self._handle.unix_time < known.since + _UNTIL_MADE
+            return replace(known, left=(), members=()) if soon else None
+        mine = all(map(self._handle.schedules, (*(pod for pod, _ in bound), *waiting)))
+        has_any = bool(bound) or (bool(waiting) and is_known)
+        if gang is None or not has_any or not mine or members.count_ended("Succeeded"):
             self._complete.pop(key, None)
             self._says_for.pop(key, None)
             return None
@@ -120,24 +147,25 @@ class BrokenGangs:
             self._complete[key] = gang.min_member
         if not why:
             self._says_for.pop(key, None)
-            self._write([pod for pod in left if _says(pod)], None)
+            self._write([pod for pod in (*left, *waiting) if _says(pod)], None)
             return None
-        said = any(map(_says, left))
+        said = any(map(_says, (*left, *waiting)))
         was_complete = said or self._complete.get(key, 0) >= gang.min_member
-        if not left or not (known is not None or was_complete):
+        if not (known is not None or was_complete):
             return None
-        since = known.since if known is not None else self._since(left)
-        if not said and self._says_for.get(key) not in {pod.uid for pod in left}:
+        here = run or left or sorted(waiting, key=rank_order)
+        since = known.since if known is not None else self._since((*left, *waiting))
+        if here and not said and self._says_for.get(key) not in {pod.uid for pod in here}:
             # The one that said so may have gone, and a restart would know nothing.
-            (first, *_) = run or left
-            self._says_for[key] = first.uid
-            self._write([first], since)
+            self._says_for[key] = here[0].uid
+            self._write(here[:1], since)
         ending = key in self._ending and len(left) + len(members.pending) < gang.min_member
         free_since = since
         if known is not None:
             now = self._handle.unix_time
             free_since = now if known.ending and not ending else known.free_since
-        return BrokenGang(key, gang.title, left, why, since, ending, free_since)
+        members_now = left or waiting
+        return BrokenGang(key, gang.title, left, members_now, why, since, ending, free_since)
 
     def _since(self, left: Sequence[PodInfo]) -> float:
         """Return since when a gang is broken, as a process before this one wrote it, or now."""

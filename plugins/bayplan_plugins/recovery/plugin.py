@@ -34,11 +34,12 @@ from bayplan_plugins.recovery.devices import FailedDevices
 from bayplan_plugins.recovery.health import HealthRules, NodeHealth, NodeWatch, Trust
 from bayplan_plugins.recovery.maintenance import Maintenance
 from bayplan_plugins.recovery.spares import SpareRule, Spares
-from bayplan_plugins.shared.victims import RECOVERY, Evictable
+from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["Recovery", "RecoveryArgs"]
 
 _LONGEST = 86_400.0
+_ACTION = "recovery"
 _FATAL = (
     "ContainerRuntimeUnhealthy",
     "CperHardwareErrorFatal",
@@ -167,13 +168,16 @@ class Recovery(Plugin[RecoveryArgs]):
         broken = list(self._broken_for_long(lost))
         # A pod of a broken gang on a lost node goes once, for the first reason.
         failed = list(self._with_failed_devices())
+        broken, requeued = self._without_requeued(broken)
         victims = {pod.key: (pod, why) for pod, why in self._due(found, failed, broken)}
         trusted, self._watch.is_trusted_again = self._watch.is_trusted_again, False
+        # Queues look at what they got back.
+        trusted |= bool(requeued)
         times = [at for _, _, at in (*found, *failed, *broken) if at > now]
         times = [at - now + self.handle.now for at in times] + self._watch.next_times()
         if self._seen is not None:
             self._seen(unwell, len(self._gangs), self._spares.now().values())
-        if not victims:
+        if not victims and not requeued:
             moved = self._maintenance.overdue()
             if moved is not None and moved.victims:
                 return dataclasses.replace(moved, waited=trusted)
@@ -182,10 +186,29 @@ class Recovery(Plugin[RecoveryArgs]):
             tuple(victims.values()),
             min(times, default=None),
             waited=trusted,
-            action=RECOVERY,
-            restarts=frozenset(gang.key for gang, _, at in broken if at <= now),
+            action=_ACTION,
+            restarts=requeued.union(gang.key for gang, _, at in broken if gang.left and at <= now),
             at_once=frozenset(victims),
         )
+
+    def _without_requeued(
+        self, broken: Sequence[_BrokenFor]
+    ) -> tuple[list[_BrokenFor], frozenset[str]]:
+        """Leave what is due of jobs to their queues, where these take them back.
+
+        :return: the others, and the keys of those that were taken back.
+        """
+        queueing, now = self.handle.queueing, self.handle.unix_time
+        left: list[_BrokenFor] = []
+        taken: set[str] = set()
+        for gang, why, at in broken:
+            due = at <= now and bool(gang.members)
+            if due and queueing is not None and queueing.requeue(gang.members, why):
+                self._gangs.leave(gang.key)
+                taken.add(gang.key)
+            else:
+                left.append((gang, why, at))
+        return left, frozenset(taken)
 
     def _due(
         self, lost: Sequence[_LostNode], failed: Sequence[_Due], broken: Sequence[_BrokenFor]
@@ -203,13 +226,13 @@ class Recovery(Plugin[RecoveryArgs]):
     def _on_lost_nodes(self, unwell: Mapping[str, NodeHealth]) -> Iterator[_LostNode]:
         for name, health in unwell.items():
             if health.trust is Trust.LOST:
-                why = f"{RECOVERY}: node {name} is lost, {health.source}"
+                why = f"{_ACTION}: node {name} is lost, {health.source}"
                 yield name, why, health.since + self.args.lost_after
 
     def _with_failed_devices(self) -> Iterator[_Due]:
         for pod, devices, since in self._devices.look():
             if self._may_go(pod):
-                why = f"{RECOVERY}: its devices have failed: {devices}"
+                why = f"{_ACTION}: its devices have failed: {devices}"
                 yield pod, why, since + self.args.lost_after
 
     def _broken_for_long(self, lost: Collection[str]) -> Iterator[_BrokenFor]:
@@ -220,10 +243,12 @@ class Recovery(Plugin[RecoveryArgs]):
             if at <= self.handle.unix_time and self._is_guarded(gang):
                 # A budget may have let some of them go, and the rest of a gang never comes back.
                 at = self.handle.unix_time + _RETRY
-            yield gang, f"{RECOVERY}: {gang.title} is broken, {gang.why}", at
+            yield gang, f"{_ACTION}: {gang.title} is broken, {gang.why}", at
 
     def _is_guarded(self, gang: BrokenGang) -> bool:
         """Tell whether disruption budgets keep any of a gang's pods."""
+        if not gang.left:
+            return False
         unit = self.handle.unit(gang.left[:1])
         return bool(Evictable.by(unit, self.handle).violations(gang.left))
 

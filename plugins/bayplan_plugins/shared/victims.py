@@ -17,10 +17,7 @@ from bayplan.dialects.progress import checkpointed_at, min_runtime
 from bayplan.gangs.completeness import has_minimum, rank_order
 from bayplan_plugins.shared.budgets import DisruptionBudgets
 
-__all__ = ["RECOVERY", "Evictable", "EvictionCost", "LeastCost"]
-
-RECOVERY = "recovery"
-"""What evictions are called of pods whose nodes failed, and of what is left of their gangs."""
+__all__ = ["Evictable", "EvictionCost", "LeastCost"]
 
 _OFFSET = 2**31
 """Added to each priority, as kube-scheduler does, so that every victim adds to the sum."""

@@ -108,7 +108,8 @@ class JobSetController:
         for group, state in zip(
             owner.spec.replicated_jobs, status.replicated_jobs_status, strict=True
         ):
-            if not _may_start(owner, group, status):
+            runs = any(job.metadata.labels.get(_GROUP) == group.name for job in jobs.active)
+            if not _may_start(owner, group, status) and not (owner.spec.suspend and runs):
                 continue
             started = state.ready + state.succeeded + state.failed >= group.replicas
             if owner.spec.suspend or not (in_order and started):

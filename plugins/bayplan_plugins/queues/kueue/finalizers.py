@@ -11,7 +11,7 @@ from bayplan.api import ApiObject, Pod, Topology
 from bayplan.api.kueue import AdmissionCheck, ClusterQueue, KueueWorkload, ResourceFlavor
 from bayplan.api.object_key import object_key
 from bayplan.cluster.protocol import PatchFields
-from bayplan.errors import ClusterError
+from bayplan.errors import ClusterError, Conflict, NotFound
 from bayplan_plugins.queues.kueue.store import Store
 
 __all__ = ["IN_USE", "Finalizers"]
@@ -20,6 +20,11 @@ IN_USE = "kueue.x-k8s.io/resource-in-use"
 """The finalizer that Kueue's manager, and nobody else, gives its objects."""
 _MANAGED = "kueue.x-k8s.io/managed"
 """Of pods that Kueue's manager has queued."""
+_FINALIZERS = "/metadata/finalizers"
+_PATIENCE = 120.0
+"""Seconds in which a manager sees to a pod that has ended, or turns out to be gone."""
+_AGAIN = 60.0
+"""Seconds after which a write that was refused is repeated."""
 _KINDS: tuple[type[ApiObject], ...] = (
     AdmissionCheck,
     ClusterQueue,
@@ -35,9 +40,10 @@ class Finalizers:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._deleted: dict[tuple[type[ApiObject], str], ApiObject] = {}
-        self._ended: dict[str, PodInfo] = {}
-        self._sent: dict[str, str] = {}
-        """By the uids of objects: the version for which the write is under way."""
+        self._ended: dict[str, tuple[PodInfo, float]] = {}
+        """By uid, pods with a finalizer that have ended, and when."""
+        self._not_before: dict[str, float] = {}
+        """By the uids of objects, when a write that is under way or was refused is repeated."""
         for type_ in _KINDS:
             handle.snapshot.on_object(type_, self._object_changed)
         handle.snapshot.on_living(self._lives)
@@ -50,6 +56,7 @@ class Finalizers:
             self._deleted[place] = new
         else:
             self._deleted.pop(place, None)
+            self._not_before.pop(meta.uid, None)
 
     def _lives(self, pod: PodInfo, added: bool) -> None:
         if _MANAGED not in pod.pod.metadata.finalizers:
@@ -58,9 +65,16 @@ class Finalizers:
             not added and pod.key not in self._handle.snapshot.living
         ):
             # It ended, it was deleted and never had a node, or nothing but finalizers keeps it.
-            self._ended[pod.uid] = pod
+            self._ended[pod.uid] = pod, self._handle.now
         else:
             self._ended.pop(pod.uid, None)
+
+    def leave(self) -> None:
+        """Forget what a manager that is at work has had the time to see to itself."""
+        since = self._handle.now - _PATIENCE
+        old = [uid for uid, (_, at) in self._ended.items() if at < since]
+        for uid in old:
+            del self._ended[uid]
 
     def release(self, store: Store) -> None:
         """Remove the finalizers of what nothing needs any more.
@@ -69,24 +83,23 @@ class Finalizers:
         """
         for (type_, key), obj in list(self._deleted.items()):
             if not _is_used(obj, store):
-                left = [one for one in obj.metadata.finalizers if one != IN_USE]
-                self._remove(type_, key, obj, left)
-        for uid, pod in list(self._ended.items()):
-            left = [one for one in pod.pod.metadata.finalizers if one != _MANAGED]
-            self._remove(Pod, pod.key, pod.pod, left)
-            del self._ended[uid]
+                self._remove(type_, key, obj, IN_USE)
+        for pod, _ in list(self._ended.values()):
+            self._remove(Pod, pod.key, pod.pod, _MANAGED)
 
-    def _remove(self, type_: type[ApiObject], key: str, obj: ApiObject, left: list[str]) -> None:
-        uid, version = obj.metadata.uid, obj.metadata.resource_version
-        if self._sent.get(uid) == version:
+    def _remove(self, type_: type[ApiObject], key: str, obj: ApiObject, finalizer: str) -> None:
+        meta = obj.metadata
+        if self._handle.now < self._not_before.get(meta.uid, 0.0):
             return
-        self._sent[uid] = version
+        self._not_before[meta.uid] = self._handle.now + _AGAIN
 
         def answered(error: ClusterError | None) -> None:
-            self._sent.pop(uid, None)
+            if error is None or isinstance(error, NotFound | Conflict):
+                self._ended.pop(meta.uid, None)
+                self._not_before.pop(meta.uid, None)
 
-        fields = {"/metadata/finalizers": left}
-        self._handle.submit(PatchFields(type_, key, uid, fields), answered)
+        left = [one for one in meta.finalizers if one != finalizer]
+        self._handle.submit(PatchFields(type_, key, meta.uid, {_FINALIZERS: left}), answered)
 
 
 def _is_used(obj: ApiObject, store: Store) -> bool:

@@ -106,9 +106,12 @@ class KueueManager:
                 self._review(home_of(one))
 
     def _pod_changed(self, pod: PodInfo, added: bool) -> None:
+        known = self._gated.get(pod.key)
         if added and waits_for_topology(pod):
-            self._gated.setdefault(pod.key, (pod, self._handle.now))
-        else:
+            since = known[1] if known is not None and known[0].uid == pod.uid else None
+            self._gated[pod.key] = pod, self._handle.now if since is None else since
+        elif added or pod.key not in self._handle.snapshot.living:
+            # An old version goes before the new one comes.
             self._gated.pop(pod.key, None)
 
     def _review(self, home: str) -> None:
@@ -182,6 +185,11 @@ class KueueManager:
         workload = self._handle.snapshot.objects(KueueWorkload).get(key)
         if workload is None or is_true(workload, "Evicted") or workload.status.unhealthy_nodes:
             # It looks for what replaces a node, and may find nothing.
+            return False
+        job, admission = self._jobs.jobs.get(home or ""), workload.status.admission
+        given = {one.name: one.count for one in admission.pod_set_assignments} if admission else {}
+        if job is None or any((given.get(name) or 0) < n for name, n in job.counts.items()):
+            # Pods beyond what was admitted wait for a reason.
             return False
         return is_true(workload, "Admitted")
 

@@ -27,6 +27,7 @@ from bayplan.api.pod import PodTemplate
 from bayplan.api.resources import effective_requests
 from bayplan.api.times import seconds_of
 from bayplan.cluster.protocol import PatchStatus
+from bayplan.dialects.progress import MIN_RUNTIME, min_runtime
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part
 from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.amounts import quantity_of
@@ -155,7 +156,7 @@ class PodWorkloads:
         if job is None or job.state.end is not None:
             return []
         present: dict[str, Counter[str]] = {name: Counter() for name in counts}
-        for pod in self.members(key):
+        for pod in self.staying(key):
             name = self._jobs.pod_set_of(pod, home)
             if name in present:
                 present[name][pod.labels.get(JOB_LABEL, "")] += 1
@@ -361,7 +362,7 @@ class PodWorkloads:
         running = self.with_node(key)
         found = _found_running(self._handle, admission.store, workload, running)
         if found is not None:
-            workload = reserved(workload, found, (), now)
+            workload = reserved(workload, found, (), _running_since(running, now))
         if workload != known:
             admission.set(workload, now)
 
@@ -375,7 +376,8 @@ class PodWorkloads:
         set_of: dict[str, str] = {}
         for index, pods in enumerate(alike.values()):
             name = f"main-{index}" if index else "main"
-            template = PodTemplate(spec=msgspec.structs.replace(pods[0].spec, node_name=""))
+            meta = ObjectMeta(annotations=_longest_minimum(pods))
+            template = PodTemplate(meta, msgspec.structs.replace(pods[0].spec, node_name=""))
             pod_sets.append(PodSet(name, template, len(pods)))
             set_of |= {pod.key: name for pod in pods}
         first = members[0]
@@ -396,6 +398,18 @@ class PodWorkloads:
         name = members[0].labels.get(PRIORITY_LABEL, "")
         chosen = self._handle.snapshot.objects(WorkloadPriorityClass).get(name)
         return chosen.value if chosen is not None else max(pod.priority for pod in members)
+
+
+def _longest_minimum(pods: Sequence[PodInfo]) -> dict[str, str]:
+    """Return the annotation of the longest minimum runtime that any of some pods states."""
+    most = max(min_runtime(pod.annotations) for pod in pods)
+    return {MIN_RUNTIME: f"{most:g}"} if most else {}
+
+
+def _running_since(running: Sequence[PodInfo], now: float) -> float:
+    """Return when the first of some pods started, in seconds since 1970; now if none has."""
+    stated = (pod.pod.status.start_time for pod in running)
+    return min((seconds_of(at) for at in stated if at), default=now)
 
 
 def _drop(admission: Admission, key: str, now: float) -> None:

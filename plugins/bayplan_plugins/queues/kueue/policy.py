@@ -105,6 +105,8 @@ class KueuePolicy:
         self._safe_until: float | None = None
         """When the next workload may be preempted that is too new now, in seconds since 1970."""
         self._redefined = True
+        self._in_charge = False
+        """Whether this policy admitted when it last looked."""
         self._ticked_at = 0.0
         self._next_change: float | None = None
         self._admitted = 0
@@ -161,7 +163,7 @@ class KueuePolicy:
             self._written.forget(old.key)
 
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
-        if placed:
+        if placed and self._in_charge:
             # In a trial, too: those that it leaves on their nodes are placed in it.
             self._topologies.moved(pod)
         if not self._handle.snapshot.in_trial:
@@ -196,6 +198,12 @@ class KueuePolicy:
         if not self.left_to:
             # Flavors go after the last queue.
             self._finalizers.release(self._admission.store)
+        else:
+            self._finalizers.leave()
+        if not self._in_charge and self.active:
+            for pod, _ in self._handle.snapshot.placed.values():
+                self._topologies.moved(pod)
+        self._in_charge = self.active
         if not self.has_queues:
             return False
         reported = self._manager.look(self._line.any_would_fit)
@@ -599,17 +607,17 @@ class KueuePolicy:
         """Make no room for single units."""
         return None
 
-    def requeue(self, pod: PodInfo, together: int, why: str) -> None:
-        """Evict a workload whose nodes failed, once none of its pods is left."""
+    def requeue(self, pod: PodInfo, why: str) -> bool:
+        """Evict a workload whose nodes failed: all of it, as it was admitted."""
         key = self._pods.key_of(pod)
         found = self._admission.store.workloads.get(key)
         if found is None or not has_quota(found) or is_true(found, "Finished"):
-            return
-        left = [one for one in self._pods.with_node(key) if not one.terminating]
-        if len(left) <= together and not is_true(found, "Evicted"):
+            return False
+        if not is_true(found, "Evicted"):
             now = self._handle.unix_time
             self._admission.set(evicted(found, "NodeFailures", why, now), now)
             self._pods.changed(key)
+        return True
 
     def overdue(self) -> Overdue | None:
         """Evict the pods of workloads that were preempted, or whose queue was stopped."""

@@ -95,8 +95,9 @@ class TopologyAssignments:
 
     def moved(self, pod: PodInfo) -> None:
         """Note that a pod has got a node."""
-        if self._handle.snapshot.objects(Topology):
-            self._moved[self._pods.key_of(pod)] = None
+        key = self._pods.key_of(pod)
+        if self._pods.is_of_job(key) and self._handle.snapshot.objects(Topology):
+            self._moved[key] = None
 
     def follow(self, store: Store, now: float) -> None:
         """Write into the workloads of pods that have moved where these are.
@@ -104,7 +105,7 @@ class TopologyAssignments:
         :param now: seconds since 1970.
         """
         moved, self._moved = self._moved, {}
-        for key in filter(self._pods.is_of_job, moved):
+        for key in moved:
             workload = store.workloads.get(key)
             if workload is not None and has_quota(workload) and not is_true(workload, "Evicted"):
                 new = self._with_domains(workload, store.flavors)
