@@ -595,3 +595,51 @@ def test_a_worker_of_ray_that_cannot_end_is_waited_for_longer(vouched: bool) -> 
     else:
         world.passes(200)
         assert kept.keys().isdisjoint(world.where())
+
+
+def volcano_job() -> ApiObject:
+    """Return a Volcano job of two pods that restarts as a whole when one is evicted."""
+    main = {"name": "main", "image": "x", "resources": {"limits": {GPU: "8"}}}
+    pod = {"containers": [main], "restartPolicy": "Never", "terminationGracePeriodSeconds": 10}
+    spec = {
+        "schedulerName": "default-scheduler",
+        "minAvailable": 2,
+        "policies": [{"event": "PodEvicted", "action": "RestartJob"}],
+        "tasks": [{"name": "w", "replicas": 2, "template": {"spec": pod}}],
+    }
+    head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "v"}}
+    return make_object(head | {"spec": spec})
+
+
+def in_one_rack(count: int) -> list[ApiObject]:
+    return [make_node(f"n{i}", gpu=8, labels={"rack": "r"}) for i in range(count)]
+
+
+def test_a_job_that_its_controller_restarts_may_use_the_spare() -> None:
+    world = World(0, spares=[{"layer": "rack", "nodes": 1}])
+    world.add(*in_one_rack(3), volcano_job())
+    world.passes(10)
+    before = world.where()
+    assert sorted(before.values()) == ["n0", "n1"]
+    world.ready("n0", "Unknown")
+    world.passes(40)
+    (gone,) = (pod for pod in world.api.list(Pod) if pod.metadata.deletion_timestamp)
+    world.api.delete(Pod, gone.key, 0)
+    world.passes(60)
+    assert sorted(world.where().values()) == ["n1", "n2"]
+    assert world.where().keys().isdisjoint(before)
+
+
+def test_what_waits_for_a_node_gets_it_once_that_is_trusted_again() -> None:
+    world = World(0, distrust=300)
+    world.add(*in_one_rack(2))
+    world.passes(5)
+    world.ready("n0", "Unknown")
+    world.passes(60)
+    world.ready("n0", "True")
+    world.passes(5)
+    world.gang("train", 2)
+    world.passes(100)
+    assert set(world.where().values()) == {""}
+    world.passes(250)
+    assert sorted(world.where().values()) == ["n0", "n1"]

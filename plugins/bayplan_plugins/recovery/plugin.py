@@ -88,8 +88,9 @@ class Recovery(Plugin[RecoveryArgs]):
 
     Args = RecoveryArgs
     reads = Reads.NODE
-    # Which nodes are spares follows from the pods on all of them.
-    requeue_on = ClusterEvent.NODE | ClusterEvent.POD_REMOVED
+    # Which nodes are spares follows from the pods on all of them; that a node is trusted again is
+    # known by no event of its own.
+    requeue_on = ClusterEvent.NODE | ClusterEvent.POD_REMOVED | ClusterEvent.OBJECT_CHANGED
 
     def __init__(self, args: RecoveryArgs, handle: Handle) -> None:
         super().__init__(args, handle)

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from bayplan import Args, Handle, PodInfo
+from bayplan.api.owners import is_restarted
 from bayplan.naming import natural_key
 from bayplan.plugin.hookspecs import BoolColumn
 from bayplan.snapshot.kept_nodes import KeptNodes
@@ -211,5 +212,7 @@ class Spares:
         if pod.gang is not None:
             members = self._handle.gang(pod.gang)
             if members.bound or members.satisfied or members.restarting:
+                return True
+            if is_restarted(pod.pod.metadata):
                 return True
         return all(pod.priority < rule.preemptible_below for rule in self._rules)

@@ -26,6 +26,7 @@ __all__ = ["VolcanoJobs"]
 _INDEX = "volcano.sh/task-index"
 _PARTITION = "volcano.sh/partition-id"
 _JOB = "volcano.sh/job-name"
+_VERSION = "volcano.sh/job-version"
 
 
 class VolcanoJobs:
@@ -271,6 +272,7 @@ def _pod_of(job: VolcanoJob, task: VolcanoTask, position: int, index: int) -> Po
     if task.partition_policy is not None:
         labels[_PARTITION] = str(index // task.partition_policy.partition_size)
     annotations = {**template.metadata.annotations, **marks, GROUP_ANNOTATION: _group_name(job)}
+    annotations[_VERSION] = str(job.status.retry_count)
     spec = template.spec
     if spec.scheduler_name == "default-scheduler":
         spec = replace(spec, scheduler_name=job.spec.scheduler_name)
