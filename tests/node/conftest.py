@@ -15,6 +15,8 @@ apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 profiles:
 - schedulerName: bayplan
+  plugins: {multiPoint: {enabled: [{name: Recovery}]}}
+  pluginConfig: [{name: Recovery, args: {lostAfter: 2, grace: 20, endingGrace: 20, distrust: 0}}]
 - schedulerName: default-scheduler
 """
 
