@@ -139,6 +139,16 @@ def test_the_first_rule_that_matches_decides(rule: dict[str, Any], is_failed: bo
     assert status(made).restarts == (0 if is_failed else 1)
 
 
+@pytest.mark.parametrize("action", ["RestartJob", "nonsense"])
+def test_an_action_that_is_not_known_here_restarts_no_more_often_than_allowed(action: str) -> None:
+    rules = [{"name": "r", "action": action}]
+    made = played("jobset.x-k8s.io/v1alpha2", "JobSet", job_set(maxRestarts=1, rules=rules))
+    fails(made, pods(made)[0])
+    assert status(made).restarts == 1
+    fails(made, pods(made)[0])
+    assert status(made).terminal_state == "Failed"
+
+
 def test_a_blocking_restart_waits_until_all_old_pods_are_gone() -> None:
     content = job_set(maxRestarts=1, restartStrategy="BlockingRecreate")
     pod = content["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]

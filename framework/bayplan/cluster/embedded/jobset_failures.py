@@ -42,7 +42,8 @@ def outcome_of(owner: JobSet, failed: Sequence[Job]) -> Outcome:
         return _failure(
             f"{_FAIL}FailurePolicyAction", f"applying {_FAIL} failure policy action", job
         )
-    counts = action == _RESTART
+    # What restarts a single Job is an alpha feature, and restarts the set here.
+    counts = not action.endswith("IgnoreMaxRestarts")
     if counts and owner.status.restarts_count_towards_max >= policy.max_restarts:
         text = "jobset failed due to reaching max number of restarts"
         return _failure("ReachedMaxRestarts", text, job)

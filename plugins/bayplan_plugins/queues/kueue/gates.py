@@ -30,6 +30,8 @@ def is_gated(pod: PodInfo) -> bool:
 
 def waits_for_topology(pod: PodInfo) -> bool:
     """Tell whether a pod waits for nothing but the nodes that Kueue's manager chooses."""
+    if not pod.spec.scheduling_gates:
+        return False
     gates = {one.name for one in pod.spec.scheduling_gates}
     return _TOPOLOGY_GATE in gates and _GATE not in gates
 
