@@ -48,6 +48,7 @@ from bayplan.api.kueue import (
     LocalQueueSpec,
     LocalQueueStatus,
 )
+from bayplan.api.lease import Lease
 from bayplan.api.podgroup import ConditionedStatus
 from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.api.workloads import StoredPodTemplate
@@ -57,6 +58,7 @@ from bayplan.cluster.kubernetes.resources import watched
 from bayplan.cluster.manifests import load_manifests
 from bayplan.cluster.protocol import Event, PatchStatus
 from bayplan.dialects.autoscaling import is_stand_in
+from bayplan.dialects.kueue import MANAGER_LEASE
 from bayplan.dialects.queued_jobs import queued_job, queued_kinds
 from bayplan.errors import ClusterError
 from bayplan.live.app import DRAIN_SECONDS, RELEASE_SECONDS, LiveApp
@@ -64,6 +66,7 @@ from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.web import Address, parse_address
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.testing import make_gang, make_node, make_object, make_pod
+from bayplan_plugins.queues.kueue.finalizers import IN_USE
 
 CASES = ROOT / "tests" / "scenarios" / "cases"
 EXAMPLES = ROOT / "configs" / "examples"
@@ -573,6 +576,27 @@ async def kueue_is_told_of_its_queues(audit: Audit) -> None:
         assert answers == [None, None, None]
 
 
+async def what_kueue_kept_is_released(audit: Audit) -> None:
+    """Its manager has given back its Lease, and its objects are deleted."""
+    kueue = "kueue.x-k8s.io/v1beta2"
+    specs: dict[str, dict[str, Any]] = {
+        "ClusterQueue": {"namespaceSelector": {}},
+        "ResourceFlavor": {},
+        "Topology": {"levels": [{"nodeLabel": "rack"}]},
+        "AdmissionCheck": {"controllerName": "example.com/own"},
+    }
+    meta = {"name": "x", "finalizers": [IN_USE]}
+    kept = [
+        make_object({"apiVersion": kueue, "kind": kind, "metadata": meta, "spec": spec})
+        for kind, spec in specs.items()
+    ]
+    given_back = Lease(ObjectMeta(name=MANAGER_LEASE, namespace="kueue-system"))
+    async with scheduling(audit, [make_node("n"), given_back, *kept]) as (made, _):
+        for one in kept:
+            made.cluster.delete(type(one), "x")
+        await made.until(lambda: not any(made.cluster.list(type(one)) for one in kept))
+
+
 async def suspended_jobs_get_quota(audit: Audit) -> None:
     """One runs and is suspended again for another, and a gated pod takes its place."""
     label = {"kueue.x-k8s.io/queue-name": "lq"}
@@ -762,6 +786,7 @@ async def do_everything(found: Audit) -> None:
         queues_say_what_they_have,
         queues_come_from_config_maps,
         kueue_is_told_of_its_queues,
+        what_kueue_kept_is_released,
         suspended_jobs_get_quota,
         elastic_jobs_are_resized,
         nccl_is_told_in_config_maps,

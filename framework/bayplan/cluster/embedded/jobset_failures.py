@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import re2
-
 from bayplan.api import Job, JobSet
 from bayplan.api.jobset import FailurePolicyRule
 from bayplan.api.meta import Condition
@@ -84,6 +82,9 @@ def _matches(rule: FailurePolicyRule, job: Job) -> bool:
 
 def _found(pattern: str, text: str) -> bool:
     """Tell whether a pattern (RE2, as Go's) is in a text; one that cannot be read is not."""
+    # Only sets with such rules need the library, which takes time to load.
+    import re2
+
     try:
         return re2.search(pattern, text) is not None
     except re2.error:
