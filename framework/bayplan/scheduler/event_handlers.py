@@ -258,27 +258,7 @@ class EventHandlers:
         if same_needs(known.pod, pod) or (
             assumed is not None and is_as_bound(known.pod, pod, assumed.write)
         ):
-            ending = not known.terminating and pod.metadata.deletion_timestamp is not None
-            claimed = _claims_made(known.pod) != _claims_made(pod)
-            failed = failed_devices(known.pod) != failed_devices(pod)
-            started = known.pod.status.start_time != pod.status.start_time
-            over = _is_over(pod) and not _is_over(known.pod)
-            progress = known.pod.metadata.annotations != pod.metadata.annotations
-            known.pod = pod
-            if started:
-                self._evictor.started(known)
-            if started or progress:
-                # What its eviction costs has changed.
-                state.snapshot.touch([pod.spec.node_name])
-            if ending:
-                # Whoever follows the pods on nodes may count those that end differently.
-                state.snapshot.replace_pod(known)
-            if ending or claimed or failed or over or (progress and known.terminating):
-                state.snapshot.set_living(known)
-            if failed or over:
-                state.events += 1
-            if known.gang is not None:
-                state.changed_gangs.add(known.gang)
+            self._needs_stay(known, pod)
             return
         info = self._info(pod)
         self._evictor.started(info)
@@ -287,6 +267,31 @@ class EventHandlers:
         self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))
         state.broadcast(_CHANGED_THERE, info)
         state.preparations.recheck()
+
+    def _needs_stay(self, known: PodInfo, pod: Pod) -> None:
+        """Update a pod on its node that needs what it did: tell only who follows what changed."""
+        state = self._state
+        ending = not known.terminating and pod.metadata.deletion_timestamp is not None
+        claimed = _claims_made(known.pod) != _claims_made(pod)
+        failed = failed_devices(known.pod) != failed_devices(pod)
+        started = known.pod.status.start_time != pod.status.start_time
+        over = _is_over(pod) and not _is_over(known.pod)
+        progress = known.pod.metadata.annotations != pod.metadata.annotations
+        known.pod = pod
+        if started:
+            self._evictor.started(known)
+        if started or progress:
+            # What its eviction costs has changed.
+            state.snapshot.touch([pod.spec.node_name])
+        if ending:
+            # Whoever follows the pods on nodes may count those that end differently.
+            state.snapshot.replace_pod(known)
+        if ending or claimed or failed or over or (progress and known.terminating):
+            state.snapshot.set_living(known)
+        if failed or over:
+            state.events += 1
+        if known.gang is not None:
+            state.changed_gangs.add(known.gang)
 
     def pod_pending(self, pod: Pod) -> None:
         """A pod without a node is new, or changed."""

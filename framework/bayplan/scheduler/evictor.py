@@ -92,10 +92,8 @@ class Evictor:
             heapq.heappush(self._ages, (until, pod.uid, pod.key))
 
     def _living_changed(self, pod: PodInfo, added: bool) -> None:
-        if pod.uid in self._young and not added:
-            living = self._state.snapshot.living.get(pod.key)
-            if living is None or living.uid != pod.uid:
-                del self._young[pod.uid]
+        if not added and pod.uid in self._young and not self._state.snapshot.is_living(pod):
+            del self._young[pod.uid]
 
     def _grown_up(self) -> list[str]:
         """Return the keys of the pods on nodes that have run for their minimum by now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TypeVar
 
 from bayplan.api import ApiObject, Namespace, Node, ObjectMeta
@@ -278,6 +278,11 @@ class Snapshot:
         """The pods that have not ended, by key: those to schedule, and all on nodes."""
         return self._living
 
+    def is_living(self, pod: PodInfo) -> bool:
+        """Tell whether any version of a pod lives: to listeners, the old one ends first."""
+        living = self._living.get(pod.key)
+        return living is not None and living.uid == pod.uid
+
     def set_living(self, pod: PodInfo) -> None:
         """Record a pod, or its new version, as living."""
         old = self._living.get(pod.key)
@@ -301,6 +306,11 @@ class Snapshot:
     def placed(self) -> Mapping[str, tuple[PodInfo, str]]:
         """All pods that take part of a node, by key, with the node's name."""
         return self._placed
+
+    def pods_on(self, node: str) -> Collection[PodInfo]:
+        """Return the pods that take part of a node: none for one that is not known."""
+        row = self.nodes.row_of.get(node)
+        return self.nodes.pods[row].values() if row is not None else ()
 
     def add_pod(self, pod: PodInfo, node_name: str) -> None:
         """Place a pod on a node, which need not be known yet. A pod is on one node at most."""

@@ -80,7 +80,7 @@ class BrokenGangs:
         for name in now ^ self._lost:
             self._node_changed(name)
         self._lost = now
-        there = (pod for name in now for pod in self._on(name))
+        there = (pod for name in now for pod in self._handle.snapshot.pods_on(name))
         self._ending = frozenset(pod.gang for pod in there if is_deleted(pod))
         changed, self._changed = self._changed, {}
         for key in {**changed, **dict.fromkeys(self._broken)}:
@@ -91,13 +91,8 @@ class BrokenGangs:
         return list(self._broken.values())
 
     def _node_changed(self, name: str) -> None:
-        for pod in self._on(name):
+        for pod in self._handle.snapshot.pods_on(name):
             self._note(pod, True)
-
-    def _on(self, node: str) -> Iterable[PodInfo]:
-        table = self._handle.snapshot.nodes
-        row = table.row_of.get(node)
-        return table.pods[row].values() if row is not None else ()
 
     def __len__(self) -> int:
         """Return how many gangs were broken at the last look."""
@@ -114,58 +109,73 @@ class BrokenGangs:
     def _read(self, key: str) -> BrokenGang | None:
         """Return a gang if it is broken."""
         members, known = self._handle.gang(key), self._broken.get(key)
-        gang, bound = members.gang, members.bound.values()
+        bound = [pod for pod, _ in members.bound.values()]
         waiting = list(members.pending.values())
-        if key in self._left:
-            there = {pod.uid for pod in (*(pod for pod, _ in bound), *waiting)}
-            if not there.isdisjoint(self._left[key]):
-                return None
-            del self._left[key]
-        # Of one that lost all nodes, those that wait for others say so.
-        is_known = known is not None or any(map(_says, waiting))
-        if known is not None and gang is not None and not bound and not waiting:
+        if self._is_left(key, (*bound, *waiting)):
+            return None
+        if known is not None and members.gang is not None and not bound and not waiting:
             # Its controller makes others soon, or it is gone.
             soon = self._handle.unix_time < known.since + _UNTIL_MADE
             return replace(known, left=(), members=()) if soon else None
-        mine = all(map(self._handle.schedules, (*(pod for pod, _ in bound), *waiting)))
-        has_any = bool(bound) or (bool(waiting) and is_known)
-        if gang is None or not has_any or not mine or members.count_ended("Succeeded"):
+        # Of one that lost all nodes, those that wait for others say so.
+        counts = bool(bound) or known is not None or any(map(_says, waiting))
+        mine = all(map(self._handle.schedules, (*bound, *waiting)))
+        has_any = bool(bound or waiting) and counts
+        if members.gang is None or not has_any or not mine or members.count_ended("Succeeded"):
             self._complete.pop(key, None)
             self._says_for.pop(key, None)
             return None
         if key in self._handle.snapshot.objects(KaiPodGroup):
             return None
+        return self._count(key, members.gang, bound, waiting)
+
+    def _is_left(self, key: str, there: Iterable[PodInfo]) -> bool:
+        """Tell whether a gang still has members from when it was left to its queue."""
+        if key not in self._left:
+            return False
+        if not self._left[key].isdisjoint(pod.uid for pod in there):
+            return True
+        del self._left[key]
+        return False
+
+    def _count(
+        self, key: str, gang: Gang, bound: Sequence[PodInfo], waiting: Sequence[PodInfo]
+    ) -> BrokenGang | None:
+        """Count the members of a gang of ours, and return it if it was complete and is no more."""
         # A member that has had notice runs until it goes.
-        left = sorted((pod for pod, _ in bound if not is_deleted(pod)), key=rank_order)
+        left = sorted((pod for pod in bound if not is_deleted(pod)), key=rank_order)
         # A member on its way to a node that it was given is as good as there.
         placed = self._handle.snapshot.placed
-        coming = [pod for name, pod in members.pending.items() if name in placed]
+        coming = [pod for pod in waiting if pod.key in placed]
         run = [pod for pod in left if placed[pod.key][1] not in self._lost]
-        why = _lacks(gang, run + coming)
         if len(bound) + len(coming) >= gang.min_member:
             # Those that end, or are on a lost node, tell that it was complete.
             self._complete[key] = gang.min_member
+        why = _lacks(gang, run + coming)
         if not why:
             self._says_for.pop(key, None)
             self._write([pod for pod in (*left, *waiting) if _says(pod)], None)
             return None
-        said = any(map(_says, (*left, *waiting)))
+        known, said = self._broken.get(key), any(map(_says, (*left, *waiting)))
         was_complete = said or self._complete.get(key, 0) >= gang.min_member
-        if not (known is not None or was_complete):
+        if known is None and not was_complete:
             return None
-        here = run or left or sorted(waiting, key=rank_order)
         since = known.since if known is not None else self._since((*left, *waiting))
-        if here and not said and self._says_for.get(key) not in {pod.uid for pod in here}:
-            # The one that said so may have gone, and a restart would know nothing.
-            self._says_for[key] = here[0].uid
-            self._write(here[:1], since)
-        ending = key in self._ending and len(left) + len(members.pending) < gang.min_member
+        if not said:
+            self._say(key, run or left or sorted(waiting, key=rank_order), since)
+        ending = key in self._ending and len(left) + len(waiting) < gang.min_member
         free_since = since
         if known is not None:
-            now = self._handle.unix_time
-            free_since = now if known.ending and not ending else known.free_since
-        members_now = left or waiting
-        return BrokenGang(key, gang.title, left, members_now, why, since, ending, free_since)
+            was_ending = known.ending and not ending
+            free_since = self._handle.unix_time if was_ending else known.free_since
+        return BrokenGang(key, gang.title, left, left or waiting, why, since, ending, free_since)
+
+    def _say(self, key: str, here: Sequence[PodInfo], since: float) -> None:
+        """Write that a gang is broken on the first of these members, once."""
+        # The one that said so may have gone, and a restart would know nothing.
+        if here and self._says_for.get(key) not in {pod.uid for pod in here}:
+            self._says_for[key] = here[0].uid
+            self._write(here[:1], since)
 
     def _since(self, left: Sequence[PodInfo]) -> float:
         """Return since when a gang is broken, as a process before this one wrote it, or now."""

@@ -26,8 +26,7 @@ class FailedDevices:
         if added and failed_devices(pod.pod):
             if uid != pod.uid:
                 self._since[pod.key] = pod.uid, self._handle.unix_time
-        elif added or pod.key not in self._handle.snapshot.living:
-            # An old version goes before the new one comes.
+        elif added or not self._handle.snapshot.is_living(pod):
             self._since.pop(pod.key, None)
 
     def look(self) -> Iterator[tuple[PodInfo, str, float]]:

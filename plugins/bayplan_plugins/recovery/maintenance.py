@@ -140,9 +140,7 @@ class Maintenance:
         snapshot, now = self._handle.snapshot, self._handle.unix_time
         seen: set[str] = set()
         for name in sorted(self._times, key=lambda name: (self._times[name], name)):
-            row = snapshot.nodes.row_of.get(name)
-            here = snapshot.nodes.pods[row].values() if row is not None else ()
-            for pod in sorted(here, key=lambda pod: pod.key):
+            for pod in sorted(snapshot.pods_on(name), key=lambda pod: pod.key):
                 key = pod.gang or pod.key
                 if key in seen or belongs_to_node(pod.pod.metadata) or self._ends_in_time(pod, now):
                     continue

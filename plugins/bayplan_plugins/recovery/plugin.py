@@ -255,10 +255,7 @@ class Recovery(Plugin[RecoveryArgs]):
 
     def _members_on(self, node: str) -> list[PodInfo]:
         """Return the members of gangs of several pods on a node that do not end yet."""
-        table = self.handle.snapshot.nodes
-        row = table.row_of.get(node)
-        pods = table.pods[row].values() if row is not None else ()
-        return [pod for pod in pods if self._may_go(pod)]
+        return [pod for pod in self.handle.snapshot.pods_on(node) if self._may_go(pod)]
 
     def _may_go(self, pod: PodInfo) -> bool:
         """Tell whether a pod is a member of a gang that we schedule, and does not end yet."""

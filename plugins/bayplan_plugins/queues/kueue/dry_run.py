@@ -6,19 +6,20 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from bayplan import DomainTrial, Handle, PodInfo
+from bayplan import DomainTrial, PodInfo
 from bayplan.api.gang import Gang
 from bayplan.api.kueue import AssignedPodSet, ResourceFlavor
 from bayplan.snapshot import Trial
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
 from bayplan_plugins.queues.kueue.gates import as_admitted, is_gated
+from bayplan_plugins.queues.kueue.handles import Handles
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome
 from bayplan_plugins.queues.kueue.store import Store
 from bayplan_plugins.queues.kueue.tried_sizes import TriedSizes, kind_of
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 
-__all__ = ["DryRun", "Handles"]
+__all__ = ["DryRun"]
 
 _NO_NODES = "its pods would not get nodes"
 
@@ -29,33 +30,6 @@ class _Together:
 
     pods: list[PodInfo] = field(default_factory=list)
     gang: Gang | None = None
-
-
-class Handles:
-    """The handles of the profiles that share one admission.
-
-    :param first: that of the profile that lets it act, which also tries pods of no profile.
-    """
-
-    def __init__(self, first: Handle) -> None:
-        self.first = first
-        self._all = [first]
-
-    def add(self, handle: Handle) -> None:
-        """Add the handle of another profile."""
-        if handle not in self._all:
-            self._all.append(handle)
-
-    def of(self, pod: PodInfo) -> Handle:
-        """Return the handle of the profile that schedules a pod."""
-        if len(self._all) == 1:
-            return self.first
-        return next((one for one in self._all if one.schedules(pod)), self.first)
-
-    def may_give_up(self) -> Iterator[PodInfo]:
-        """Yield the pods that elastic jobs would give up."""
-        for one in self._all:
-            yield from one.may_give_up()
 
 
 class DryRun:

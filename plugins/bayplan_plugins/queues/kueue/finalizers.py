@@ -62,7 +62,7 @@ class Finalizers:
         if _MANAGED not in pod.pod.metadata.finalizers:
             return
         if pod.pod.metadata.deletion_grace_period_seconds == 0 or (
-            not added and pod.key not in self._handle.snapshot.living
+            not added and not self._handle.snapshot.is_living(pod)
         ):
             # It ended, it was deleted and never had a node, or nothing but finalizers keeps it.
             self._ended[pod.uid] = pod, self._handle.now
@@ -103,11 +103,11 @@ class Finalizers:
 
 
 def _is_used(obj: ApiObject, store: Store) -> bool:
-    """Tell whether something still needs an object, as Kueue's manager does.
-
-    A Workload that is deleted while its job runs is made again.
-    """
+    """Tell whether something still needs an object, as Kueue's manager does."""
     name = obj.metadata.name
+    if isinstance(obj, KueueWorkload):
+        # One that is deleted while its job runs is made again.
+        return False
     if isinstance(obj, ClusterQueue):
         return bool(store.reserving.get(name))
     if isinstance(obj, Topology):

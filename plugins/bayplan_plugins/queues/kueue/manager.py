@@ -110,8 +110,7 @@ class KueueManager:
         if added and waits_for_topology(pod):
             since = known[1] if known is not None and known[0].uid == pod.uid else None
             self._gated[pod.key] = pod, self._handle.now if since is None else since
-        elif added or pod.key not in self._handle.snapshot.living:
-            # An old version goes before the new one comes.
+        elif added or not self._handle.snapshot.is_living(pod):
             self._gated.pop(pod.key, None)
 
     def _review(self, home: str) -> None:

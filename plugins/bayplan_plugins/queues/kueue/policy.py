@@ -36,10 +36,11 @@ from bayplan_plugins.queues.kueue.conditions import (
     is_true,
     since,
 )
-from bayplan_plugins.queues.kueue.dry_run import DryRun, Handles
+from bayplan_plugins.queues.kueue.dry_run import DryRun
 from bayplan_plugins.queues.kueue.finalizers import Finalizers
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
 from bayplan_plugins.queues.kueue.gates import annotate, is_gated, open_gate
+from bayplan_plugins.queues.kueue.handles import Handles
 from bayplan_plugins.queues.kueue.injection import updates_of
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.job_writes import JobWrites, taking_over
