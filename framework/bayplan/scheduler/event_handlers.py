@@ -273,8 +273,11 @@ class EventHandlers:
         state = self._state
         ending = not known.terminating and pod.metadata.deletion_timestamp is not None
         claimed = _claims_made(known.pod) != _claims_made(pod)
-        failed = failed_devices(known.pod) != failed_devices(pod)
-        started = known.pod.status.start_time != pod.status.start_time
+        before, now = known.pod.status, pod.status
+        failed = before.container_statuses != now.container_statuses and failed_devices(
+            known.pod
+        ) != failed_devices(pod)
+        started = before.start_time != now.start_time
         over = _is_over(pod) and not _is_over(known.pod)
         progress = known.pod.metadata.annotations != pod.metadata.annotations
         known.pod = pod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from bayplan import Args, Handle, PodInfo
 from bayplan.dialects.koordinator.elastic_quota import KoordinatorQueueArgs
@@ -52,20 +52,26 @@ class Policies:
         self._assigning = [one for one in self._all if isinstance(one, AssignsNodes)]
         self._keeping = [one for one in self._all if isinstance(one, KeepsOffNodes)]
         self._leaving = [one for one in self._all if isinstance(one, MayLeaveAdmission)]
-        self._seen: Hashable = None
+        self._seen = -1
         self._active: Sequence[Policy] = ()
         self.keeping_off_nodes: Sequence[KeepsOffNodes] = ()
         """Those with queues that keep pods off some nodes."""
         self.assigning_nodes: Sequence[AssignsNodes] = ()
         """Those with queues that assign jobs to a part of the nodes."""
+        for one in self._leaving:
+            one.on_turn(self._forget)
 
     def __iter__(self) -> Iterator[Policy]:
         return iter(self._all)
 
+    def _forget(self) -> None:
+        """Find the active ones again: somebody else decides now."""
+        self._seen = -1
+
     @property
     def active(self) -> Sequence[Policy]:
         """The policies of the systems that have any queue; found again when objects change."""
-        version = self._handle.snapshot.objects_version, *(one.turns for one in self._leaving)
+        version = self._handle.snapshot.objects_version
         if version != self._seen:
             self._seen = version
             self._active = [policy for policy in self._all if policy.active]

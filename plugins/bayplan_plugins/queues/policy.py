@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -227,12 +227,7 @@ class ReservesQuota(Protocol):
 
 @runtime_checkable
 class MayLeaveAdmission(Protocol):
-    """A policy of a system with controllers of its own, to which it may leave admission.
-
-    ``turns`` counts how often it has changed who decides.
-    """
-
-    turns: int
+    """A policy of a system with controllers of its own, to which it may leave admission."""
 
     @property
     def has_queues(self) -> bool:
@@ -244,6 +239,9 @@ class MayLeaveAdmission(Protocol):
 
     def look(self) -> bool:
         """Look who decides now; tell whether that has changed."""
+
+    def on_turn(self, listener: Callable[[], None]) -> None:
+        """Tell a listener whenever a look has changed who decides."""
 
 
 @runtime_checkable

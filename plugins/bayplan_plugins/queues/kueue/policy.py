@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class KueuePolicy:
     def __init__(self, args: KueueArgs | None, handle: Handle) -> None:
         self._handle = handle
         self._handles = Handles(handle)
-        self.turns = 0
+        self._on_turn: list[Callable[[], None]] = []
         self._never = args is None
         self._jobs = JobWorkloads(handle)
         self._manager = KueueManager(handle, self._jobs)
@@ -210,12 +210,16 @@ class KueuePolicy:
         reported = self._manager.look(self._line.any_would_fit)
         if reported is None:
             return False
-        self.turns += 1
+        for listener in self._on_turn:
+            listener()
         self._begin_again()
         reason = "LeftToKueue" if self.left_to else "TakenOverFromKueue"
         for name in self._handle.snapshot.objects(ClusterQueue):
             self._handle.submit(Event(name, "Normal", reason, reported, about="ClusterQueue"))
         return True
+
+    def on_turn(self, listener: Callable[[], None]) -> None:
+        self._on_turn.append(listener)
 
     def _begin_again(self) -> None:
         """Forget what is known of Workloads: they are taken from Kueue's manager, or left to it."""
