@@ -219,6 +219,7 @@ class KueuePolicy:
         return True
 
     def on_turn(self, listener: Callable[[], None]) -> None:
+        """Tell a listener whenever a look has changed who decides."""
         self._on_turn.append(listener)
 
     def _begin_again(self) -> None:
