@@ -133,6 +133,17 @@ def test_a_gang_moves_whole_where_its_domain_has_no_room() -> None:
     assert on(world, "g") == {f"{other}0", f"{other}1"}
 
 
+def test_a_member_of_its_owners_gang_moves_to_a_spare() -> None:
+    world = World(3, spares=[{"nodes": 1}])
+    _, job = saying("g", 2, min_member="2")
+    world.add(job)
+    world.passes(5)
+    assert on(world, "g") == {"n0", "n1"}
+    announce(world, "n0", seconds=3600)
+    world.passes(60)
+    assert on(world, "g") == {"n1", "n2"}
+
+
 def test_without_room_a_job_stays_until_there_is_some() -> None:
     world = World(2)
     world.gang("g", 2)

@@ -403,12 +403,10 @@ class _About:
         snapshot = self.scheduler.snapshot
         with snapshot.trial():
             held = snapshot.placed.get(self.pod.key)
+            free = replace(self.pod, spec=replace(self.pod.spec, node_name=""))
+            info = held[0].changed(free) if held is not None else PodInfo(free)
             if held is not None:
                 snapshot.remove_pod(self.pod.key)
-            info = PodInfo(
-                replace(self.pod, spec=replace(self.pod.spec, node_name="")),
-                held[0].inherited if held is not None else {},
-            )
             try:
                 found = profile.evaluator.evaluate(info)
             except PluginError as exc:

@@ -167,4 +167,4 @@ def _without_node(pod: PodInfo) -> PodInfo:
     if not pod.spec.node_name:
         return pod
     spec = msgspec.structs.replace(pod.spec, node_name="")
-    return PodInfo(msgspec.structs.replace(pod.pod, spec=spec), pod.inherited)
+    return pod.changed(msgspec.structs.replace(pod.pod, spec=spec))

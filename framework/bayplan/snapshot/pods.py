@@ -148,6 +148,11 @@ class PodInfo:
         self.definition = member.definition
         self.problem = member.problem
 
+    def changed(self, pod: Pod) -> PodInfo:
+        """Return what another version of the pod would be: also a member of its owner's gang."""
+        member = Membership(self.gang, self.rank, self.role, self.definition, self.problem)
+        return PodInfo(pod, self.inherited, lambda _: member)
+
     @property
     def annotations(self) -> Mapping[str, str]:
         """The pod's annotations; its own override those that it inherits."""

@@ -278,7 +278,7 @@ def _without(unit: Unit, names: Sequence[str]) -> Unit:
         if side_of(pod.pod) == "client":
             others = {key: text for key, text in meta.annotations.items() if key not in names}
             weaker = structs.replace(pod.pod, metadata=structs.replace(meta, annotations=others))
-            pod = PodInfo(weaker, pod.inherited)
+            pod = pod.changed(weaker)
         pods.append(pod)
     return replace(unit, pods=pods, parts=[_without(part, names) for part in unit.parts])
 

@@ -150,5 +150,5 @@ def _next_replica(job: Growing) -> list[PodInfo]:
             owner_references=meta.owner_references,
         )
         spec = msgspec.structs.replace(pod.spec, node_name="")
-        found.append(PodInfo(Pod(made, spec), pod.inherited))
+        found.append(pod.changed(Pod(made, spec)))
     return found

@@ -25,9 +25,10 @@ class Movers:
         placed = self._handle.snapshot.placed
         self._nodes = {key: pair for key, pair in self._nodes.items() if key in placed}
         for key, node in moves.items():
-            pod = placed[key][0].pod
-            meta = msgspec.structs.replace(pod.metadata, name=f"{pod.metadata.name}-moved")
-            self._nodes[key] = (PodInfo(msgspec.structs.replace(pod, metadata=meta)), node)
+            info = placed[key][0]
+            meta = msgspec.structs.replace(info.pod.metadata, name=f"{info.name}-moved")
+            moved = info.changed(msgspec.structs.replace(info.pod, metadata=meta))
+            self._nodes[key] = moved, node
 
     def leaving(self) -> list[tuple[PodInfo, str]]:
         """Return the pods that are terminating and not stuck, with their nodes."""

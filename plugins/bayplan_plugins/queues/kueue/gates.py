@@ -55,7 +55,7 @@ def annotate(written: Written, key: str, pod: PodInfo, annotations: Mapping[str,
 def as_admitted(pod: PodInfo, flavors: Iterable[ResourceFlavor]) -> PodInfo:
     """Return a pod with the gate as it is once its flavors are assigned."""
     spec = admitted_spec(pod.spec, flavors)
-    return PodInfo(msgspec.structs.replace(pod.pod, spec=spec), pod.inherited)
+    return pod.changed(msgspec.structs.replace(pod.pod, spec=spec))
 
 
 def open_gate(
