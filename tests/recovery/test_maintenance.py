@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.console import bayplan
 from tests.recovery.test_recovery import World, job
 
-from bayplan.api import ApiObject, Node, Pod
+from bayplan.api import ApiObject, Job, Node, ObjectMeta, Pod
 from bayplan.api.node import Taint
 from bayplan.api.times import rfc3339
 from bayplan.testing import make_gang, make_network, make_node, make_pod
@@ -135,8 +135,11 @@ def test_a_gang_moves_whole_where_its_domain_has_no_room() -> None:
 
 def test_a_member_of_its_owners_gang_moves_to_a_spare() -> None:
     world = World(3, spares=[{"nodes": 1}])
-    _, job = saying("g", 2, min_member="2")
-    world.add(job)
+    made = job("g", 2)
+    assert isinstance(made, Job)
+    meta = ObjectMeta(annotations={"bayplan.dev/min-member": "2"})
+    template = replace(made.spec.template, metadata=meta)
+    world.add(replace(made, spec=replace(made.spec, template=template)))
     world.passes(5)
     assert on(world, "g") == {"n0", "n1"}
     announce(world, "n0", seconds=3600)
