@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.examples import examples
 from tests.properties.plain_preemption import PlainSearch
 from tests.properties.test_gangs import NETWORK, gang_object, rules
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api import ApiObject, Node, Pod
+from bayplan.api.times import rfc3339
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 from bayplan_plugins.preemption import bounds as bounds_module
@@ -82,19 +84,22 @@ def fill(draw: random.Random, cluster: Cluster, nodes: list[Node]) -> None:
                 fields["gang"] = draw.choice(names)
             labels = {"app": draw.choice("xyz")}
             priority = draw.choice([0, 0, 0, 1, 2, 50])
-            cluster.add(
-                make_pod(
-                    name,
-                    str(here),
-                    None,
-                    labels,
-                    node=node.metadata.name,
-                    priority=priority,
-                    gpu=gpus,
-                    **fields,
-                )
-            )
+            there = {"node": node.metadata.name, "priority": priority, "gpu": gpus}
+            pod = make_pod(name, str(here), None, labels, **there, **fields)
+            cluster.add(started(pod, cluster.api.unix_time))
             index += 1
+
+
+def started(pod: Pod, now: float) -> Pod:
+    """Return a pod that started some hours ago, or never; some have saved their work since."""
+    # Of its own, so that the worlds stay what they are.
+    draw = random.Random(pod.metadata.name)
+    began, said = now - 3600 * draw.randint(0, 3), {}
+    if draw.random() < 0.3:
+        said["bayplan.dev/checkpointed-at"] = rfc3339(draw.choice([began + 1800, now, now + 999]))
+    status = replace(pod.status, start_time=rfc3339(began) if draw.random() < 0.8 else None)
+    annotations = {**pod.metadata.annotations, **said}
+    return replace(pod, metadata=replace(pod.metadata, annotations=annotations), status=status)
 
 
 def budgets(draw: random.Random) -> list[ApiObject]:
@@ -182,6 +187,27 @@ def test_gangs_have_no_more_victims_than_with_the_plain_search() -> None:
     assert sum(mine.total for mine, _ in found) <= sum(plain.total for _, plain in found)
 
 
+@given(SEEDS)
+@examples(60)
+def test_what_is_known_stays_a_lower_bound_while_work_goes_on(seed: int) -> None:
+    draw = random.Random(seed)
+    cluster, nodes = world(draw)
+    fill(draw, cluster, nodes)
+    cluster.add(*asking(draw, gang=False))
+    cluster.schedule()
+    handle = cluster.scheduler.handle_for("DefaultPreemption", "default-scheduler")
+    unit = cluster.scheduler.pending_unit("default/job-0")
+    if unit is None:
+        return
+    known = KnownEvictions(handle)
+    for _ in range(3):
+        kept, anew = known.columns(10), KnownEvictions(handle).columns(10)
+        assert (kept.lost <= anew.lost).all()
+        assert (kept.own <= anew.own).all()
+        assert cheapest(handle, unit, known) == PlainSearch(handle, unit).run()
+        cluster.advance(draw.choice([200, 400, 4000]))
+
+
 def in_order(known: KnownEvictions, handle: Handle, pod: PodInfo, wanted: int) -> list[Key]:
     """Return the keys of all steps for such pods, in the order of the search."""
     bounds = known.bounds(10, needs_of(pod), alike=True, protect=False)
@@ -230,7 +256,18 @@ def test_columns_that_follow_the_cluster_are_those_read_anew(seed: int) -> None:
     anew = fresh.columns(10)
     assert kept.count().tolist() == anew.count().tolist()
     assert kept.count(protect=True).tolist() == anew.count(protect=True).tolist()
-    for name in ("highest", "total", "pods", "gangs", "started", "rank", "added", "first"):
+    for name in (
+        "highest",
+        "total",
+        "pods",
+        "gangs",
+        "started",
+        "rank",
+        "added",
+        "first",
+        "lost",
+        "own",
+    ):
         assert getattr(kept, name).tolist() == getattr(anew, name).tolist(), name
     assert kept.violations().tolist() == anew.violations().tolist()
     for amounts, others in ((kept.freed, anew.freed), (kept.largest, anew.largest)):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from bayplan.api.pod import Pod
+
 __all__ = [
+    "CHECKPOINTED",
     "CHECKPOINTED_AT",
     "CHECKPOINT_SECONDS",
     "EVICTION_NOTICE",
@@ -20,6 +23,8 @@ __all__ = [
 
 CHECKPOINTED_AT = "bayplan.dev/checkpointed-at"
 """On a pod: when its work was saved last, in RFC 3339; whoever writes checkpoints sets it."""
+CHECKPOINTED = "bayplan.dev/Checkpointed"
+"""The same as a condition of the pod: its last transition is when its work was saved last."""
 CHECKPOINT_SECONDS = "bayplan.dev/checkpoint-seconds"
 """On a pod: how long it takes to save its work, so that it is given that time before it goes."""
 GOING_AT = "bayplan.dev/going-at"
@@ -35,9 +40,19 @@ LONGEST_NOTICE = 3600.0
 _LONGEST_PROTECTION = 3600.0
 
 
-def checkpointed_at(annotations: Mapping[str, str]) -> str:
-    """Return when a pod's work was saved last, "" if nobody says so."""
-    return next((annotations[name] for name in _NAMES if name in annotations), "")
+def checkpointed_at(pod: Pod) -> str:
+    """Return when a pod's work was saved last, as its annotation or else its condition has it.
+
+    It is "" if nobody says so.
+    """
+    annotations = pod.metadata.annotations
+    for name in _NAMES:
+        if name in annotations:
+            return annotations[name]
+    for one in pod.status.conditions:
+        if one.type == CHECKPOINTED and one.status == "True":
+            return one.last_transition_time or ""
+    return ""
 
 
 def without_progress(annotations: Mapping[str, str]) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from bayplan.api import ResourceClaim
 from bayplan.snapshot import PodInfo, Snapshot
 
-__all__ = ["ClaimUsers", "named_claims"]
+__all__ = ["ClaimUsers", "claims_of", "named_claims"]
 
 
 def named_claims(pod: PodInfo) -> list[str]:
@@ -17,6 +17,18 @@ def named_claims(pod: PodInfo) -> list[str]:
         return []
     names = (one.resource_claim_name for one in pod.spec.resource_claims)
     return [f"{pod.namespace}/{name}" for name in dict.fromkeys(names) if name is not None]
+
+
+def claims_of(pod: PodInfo) -> Sequence[str]:
+    """Return the keys of a pod's claims: those that it names, and those that were made for it."""
+    status = pod.pod.status
+    if not pod.spec.resource_claims and status.extended_resource_claim_status is None:
+        return ()
+    made = [one.resource_claim_name for one in status.resource_claim_statuses]
+    if status.extended_resource_claim_status is not None:
+        made.append(status.extended_resource_claim_status.resource_claim_name)
+    own = (f"{pod.namespace}/{name}" for name in made if name is not None)
+    return list(dict.fromkeys((*named_claims(pod), *own)))
 
 
 class ClaimUsers:

@@ -26,6 +26,7 @@ from bayplan.api.objects import is_known
 from bayplan.api.pod import failed_devices
 from bayplan.cluster.protocol import WatchEvent, WatchType
 from bayplan.dialects.autoscaling import is_stand_in
+from bayplan.dialects.progress import checkpointed_at
 from bayplan.errors import PluginError
 from bayplan.gangs.definitions import GangDefinitions
 from bayplan.gangs.owned import asked_of
@@ -279,7 +280,10 @@ class EventHandlers:
         ) != failed_devices(pod)
         started = before.start_time != now.start_time
         over = _is_over(pod) and not _is_over(known.pod)
-        progress = known.pod.metadata.annotations != pod.metadata.annotations
+        progress = known.pod.metadata.annotations != pod.metadata.annotations or (
+            before.conditions != now.conditions
+            and checkpointed_at(known.pod) != checkpointed_at(pod)
+        )
         known.pod = pod
         if started:
             self._evictor.started(known)

@@ -215,7 +215,7 @@ class Notices:
             self._strays[pod.uid] = pod, latest + _STRAY_AFTER
 
     def _let_go_if_saved(self, notice: _Notice) -> None:
-        saved = seconds_of(checkpointed_at(notice.pod.pod.metadata.annotations))
+        saved = seconds_of(checkpointed_at(notice.pod.pod))
         now = self._cluster.unix_time
         if notice.given_at <= saved <= now + _SKEW:
             notice.due = min(notice.due, now)

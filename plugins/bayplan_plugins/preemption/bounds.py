@@ -158,8 +158,8 @@ class StepBounds:
             (6, size), dtype=np.int64
         )
         self._for_slots = 1
-        """For how many slots the two columns below are."""
-        self._total, self._pods = np.zeros((2, size))
+        """For how many slots the three columns below are."""
+        self._lost, self._total, self._pods = np.zeros((3, size))
 
     def refresh(self, slots: IntColumn, within: BoolColumn) -> None:
         """Bring the bounds up to date.
@@ -268,6 +268,7 @@ class StepBounds:
         return [
             columns.violations(),
             columns.highest,
+            self._lost,
             self._total,
             self._pods,
             columns.gangs,
@@ -292,5 +293,6 @@ class StepBounds:
         columns, least = self.columns, self.least[rows]
         most = np.minimum(self._most_slots[rows], self._for_slots)
         added = columns.added[rows]
+        self._lost[rows] = np.maximum(columns.lost[rows], least * columns.own[rows]) / most
         self._total[rows] = np.maximum(columns.total[rows], least * added) / most
         self._pods[rows] = np.maximum(columns.pods[rows], least * (added > 0)) / most

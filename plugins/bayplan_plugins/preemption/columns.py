@@ -22,9 +22,9 @@ __all__ = ["PODS", "EvictionColumns", "needs_of"]
 PODS = "pods"
 _COUNTS = (
     *("victims", "unprotected"),
-    *("highest", "total", "pods", "gangs", "rank", "added", "first"),
+    *("highest", "lost", "total", "pods", "gangs", "rank", "added", "own", "first"),
 )
-_COST = ("highest", "total", "pods", "gangs", "started", "rank")
+_COST = ("highest", "lost", "total", "pods", "gangs", "started", "rank")
 
 
 class _Row(NamedTuple):
@@ -34,13 +34,15 @@ class _Row(NamedTuple):
     unprotected: int
     cheapest: tuple[float, ...]
     added: int
+    own: int
+    gpus: tuple[int, int]
     first: int
     budgets: int
     freed: Mapping[str, int]
     largest: Mapping[str, int]
 
 
-_EMPTY = _Row(0, 0, (0,) * len(_COST), 0, 0, -1, {}, {})
+_EMPTY = _Row(0, 0, (0,) * len(_COST), 0, 0, (0, 0), 0, -1, {}, {})
 
 
 class EvictionColumns:
@@ -52,6 +54,7 @@ class EvictionColumns:
     """How many of them may go although gangs are kept at their minimum."""
     highest: IntColumn
     """Fields of the least EvictionCost of any of these pods, with all that go with it."""
+    lost: IntColumn
     total: IntColumn
     pods: IntColumn
     gangs: IntColumn
@@ -59,6 +62,8 @@ class EvictionColumns:
     rank: IntColumn
     added: IntColumn
     """What each of these pods adds to ``total`` at least."""
+    own: IntColumn
+    """What each of these pods adds to ``lost`` at least."""
     first: IntColumn
     """The first row of the gang that ends with one of these pods, else the row itself."""
     freed: dict[str, IntColumn]
@@ -77,6 +82,8 @@ class EvictionColumns:
         self._epoch = -1
         self._position = 0
         self._objects_version = -1
+        self._as_of = 0.0
+        """Up to when the work of pods counts, in seconds since 1970."""
         self._reset()
 
     def _reset(self) -> None:
@@ -85,6 +92,8 @@ class EvictionColumns:
         for name in _COUNTS:
             setattr(self, name, np.zeros(size, dtype=np.int64))
         self.started = np.zeros(size)
+        self._gpus = np.zeros((2, size), dtype=np.int64)
+        """By how much ``lost`` and ``own`` grow with each second, at least."""
         self._budget_codes = np.full(size, -1, dtype=np.int64)
         self._budget_sets: dict[tuple[str, ...], int] = {}
         self.freed, self.largest = {}, {}
@@ -144,10 +153,19 @@ class EvictionColumns:
             if stale.origin is not None:
                 gangs = self._move(stale.origin)
         evictable = Evictable(self._handle, self._priority)
+        self._count_until(evictable.as_of)
         rows |= self._rows_of_gangs(gangs | self._changed_gangs(rows), evictable)
         if rows:
             self._fill(sorted(rows), evictable)
         self.changes.trim(len(table))
+
+    def _count_until(self, as_of: float) -> None:
+        """Count the work that was done since the last time; nothing costs less by that."""
+        seconds, self._as_of = int(as_of - self._as_of), as_of
+        if seconds and self._gpus.any():
+            self.lost += seconds * self._gpus[0]
+            self.own += seconds * self._gpus[1]
+            self.changes.restart()
 
     def _move(self, origin: Rows) -> set[str]:
         """Follow the rows to their new numbers; return the gangs with pods on rows that are gone.
@@ -158,6 +176,7 @@ class EvictionColumns:
         for name in _COUNTS:
             setattr(self, name, moved(getattr(self, name), origin))
         self.started = moved(self.started, origin)
+        self._gpus = np.stack([moved(one, origin) for one in self._gpus])
         self._budget_codes = moved(self._budget_codes, origin, -1)
         self.freed = {name: moved(column, origin) for name, column in self.freed.items()}
         self.largest = {name: moved(column, origin) for name, column in self.largest.items()}
@@ -219,11 +238,13 @@ class EvictionColumns:
             self.changes.mark(row)
         at = np.array(rows, dtype=np.intp)
         found = [self._row(row, evictable) for row in rows]
-        victims, alone, cheapest, added, first, budgets, freed, largest = zip(*found, strict=True)
+        victims, alone, cheapest, *others = zip(*found, strict=True)
+        added, own, gpus, first, budgets, freed, largest = others
         for name, values in zip(_COST, zip(*cheapest, strict=True), strict=True):
             getattr(self, name)[at] = values
         self.victims[at], self.unprotected[at] = victims, alone
-        self.added[at], self.first[at] = added, first
+        self.added[at], self.own[at], self.first[at] = added, own, first
+        self._gpus[:, at] = np.array(gpus).T
         self._budget_codes[at] = budgets
         self._set_amounts(self.freed, at, freed)
         self._set_amounts(self.largest, at, largest)
@@ -252,17 +273,19 @@ class EvictionColumns:
             return _EMPTY
         costs = [evictable.least_cost(pod) for pod in victims]
         cheapest: tuple[float, ...]
-        cheapest, added, ends, alone = costs[0]
+        cheapest, added, own, gpus, ends, alone = costs[0]
         unprotected = int(alone)
         first = row if ends is None else min(row, self._first_row.get(ends, row))
-        for cost, added_too, ends, alone in costs[1:]:
+        for cost, added_too, own_too, gpus_too, ends, alone in costs[1:]:
             cheapest = tuple(map(min, cheapest, cost))
-            added = min(added, added_too)
+            added, own = min(added, added_too), min(own, own_too)
+            gpus = min(gpus[0], gpus_too[0]), min(gpus[1], gpus_too[1])
             unprotected += alone
             first = first if ends is None else min(first, self._first_row.get(ends, row))
         freed, largest = self._amounts(victims)
         code = self._budget_code(victims) if self._budgets and added else -1
-        return _Row(len(victims), unprotected, cheapest, added, first, code, freed, largest)
+        count = len(victims)
+        return _Row(count, unprotected, cheapest, added, own, gpus, first, code, freed, largest)
 
     def _amounts(self, victims: Sequence[PodInfo]) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Return what pods hold together, and the most that one of them does, by resource."""

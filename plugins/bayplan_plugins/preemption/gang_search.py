@@ -24,7 +24,7 @@ from bayplan_plugins.shared.victims import Evictable, EvictionCost
 
 __all__ = ["GangSearch"]
 
-_UNKNOWN = EvictionCost(0, 0, 0, 0, 0, 0.0)
+_UNKNOWN = EvictionCost(0, 0, 0, 0, 0, 0, 0.0)
 _MOST_TRIED = 24
 """Domains that are tried for a gang."""
 _ALL_TRIED = 8

@@ -109,7 +109,7 @@ class EvictionSteps:
         """A lower bound of what any step costs, for a single pod."""
         first = next(self._bounds.in_order(1), None)
         if first is None:
-            return EvictionCost(-1, 0, 0, 0, 0, 0.0)
+            return EvictionCost(-1, 0, 0, 0, 0, 0, 0.0)
         return EvictionCost(*first[0][0])  # type: ignore[arg-type]
 
     # In order ----------------------------------------------------------------------------
@@ -160,17 +160,20 @@ class EvictionSteps:
         columns, bounds = self._columns, self._bounds
         own = _among(bounds.usable, rows)
         if not len(own):
-            return EvictionCost(0, 0, 0, 0, 0, 0.0)
+            return EvictionCost(0, 0, 0, 0, 0, 0, 0.0)
         more = bounds.more[own]
         most = max(1, int(more.max()))
         order = np.argsort(columns.highest[own], kind="stable")
         nodes = int(np.searchsorted(np.cumsum(more[order]), slots)) + 1
         highest = int(columns.highest[own][order[min(nodes, len(own)) - 1]])
+        steps = -(-slots // most)
         added = columns.added[own] * bounds.least[own]
-        total = np.sort(added)[: -(-slots // most)].sum()
+        total = np.sort(added)[:steps].sum()
+        lost = np.sort(columns.own[own] * bounds.least[own])[:steps].sum()
         return EvictionCost(
             0,
             highest,
+            max(int(lost), int(columns.lost[own].min())),
             max(int(total), int(columns.total[own].min())),
             max(int((added > 0).all()), int(columns.pods[own].min())),
             int(columns.gangs[own].min()),
@@ -274,8 +277,8 @@ def _without(rows: Rows, others: Rows, size: int) -> Rows:
 
 def _order(cost: EvictionCost, slots: int) -> _Order:
     """Return what steps are sorted by."""
-    total, pods = cost.total / slots, cost.pods / slots
-    return (cost.violations, cost.highest, total, pods, cost.gangs, cost.started, cost.rank)
+    lost, total, pods = cost.lost / slots, cost.total / slots, cost.pods / slots
+    return (cost.violations, cost.highest, lost, total, pods, cost.gangs, cost.started, cost.rank)
 
 
 def until_enough(victims: Sequence[PodInfo], need: Mapping[str, int]) -> list[PodInfo] | None:

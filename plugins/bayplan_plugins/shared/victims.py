@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from functools import cached_property, lru_cache
+from dataclasses import astuple, dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api.gang import Gang
 from bayplan.api.times import seconds_of
 from bayplan.dialects import may_be_evicted
-from bayplan.dialects.progress import checkpointed_at, min_runtime
+from bayplan.dialects.progress import min_runtime
 from bayplan.gangs.completeness import has_minimum, rank_order
 from bayplan_plugins.shared.budgets import DisruptionBudgets
+from bayplan_plugins.shared.lost_work import (
+    NOT_STARTED,
+    LostWork,
+    as_of,
+    gpu_hours,
+    saved_at,
+    started_at,
+)
 
 __all__ = ["Evictable", "EvictionCost", "LeastCost"]
 
 _OFFSET = 2**31
 """Added to each priority, as kube-scheduler does, so that every victim adds to the sum."""
-_NOT_STARTED = math.inf
 
 
 @dataclass(frozen=True, order=True)
 class EvictionCost:
     """What an eviction costs; less is better, and the first field that differs decides.
 
-    In order: disruption budgets violated, highest priority among the victims, sum of their
-    priorities, their number, gangs that end, start time (seconds since 1970, negated: later is
-    better; a checkpoint counts as a start) of the earliest victim with the highest priority, and
-    the first position by rank among gangs' victims (negated: last is better).
+    In order: disruption budgets violated, highest priority among the victims, work of GPUs that is
+    lost (thousandths of a GPU times seconds), sum of their priorities, their number, gangs that
+    end, start time (seconds since 1970, negated: later is better; a checkpoint counts as a start)
+    of the earliest victim with the highest priority, and the first position by rank among gangs'
+    victims (negated: last is better).
     """
 
     violations: int
     highest: int
+    lost: int
     total: int
     pods: int
     gangs: int
@@ -51,26 +58,36 @@ class EvictionCost:
             parts = ["nobody"]
         if self.violations:
             parts.append(f"{self.violations} against a disruption budget")
+        if self.lost:
+            parts.append(f"{gpu_hours(self.lost)} of work lost")
         if self.gangs:
             parts.append(f"{self.gangs} gang{'s'[: self.gangs > 1]} ended")
         return ", ".join(parts)
+
+
+_Fields = tuple[int, int, int, int, int, float, int]
 
 
 class LeastCost(NamedTuple):
     """What one pod's eviction costs: the fields of the EvictionCost but for budgets.
 
     :param added: what the pod itself adds to the sum of priorities.
+    :param own: the work that the pod itself loses.
+    :param gpus: the GPUs of all that go, in thousandths, and those of the pod itself: so much more
+        is lost with each second.
     :param ends: the gang that ends with it, by key.
     :param alone: whether it may go although gangs are kept at their minimum.
     """
 
-    fields: tuple[int, int, int, int, float, int]
+    fields: _Fields
     added: int
+    own: int
+    gpus: tuple[int, int]
     ends: str | None
     alone: bool
 
 
-_FREE = LeastCost((-_OFFSET, 0, 0, 0, -_NOT_STARTED, 0), 0, None, True)
+_FREE = LeastCost((-_OFFSET, 0, 0, 0, 0, -NOT_STARTED, 0), 0, 0, (0, 0), None, True)
 
 
 class GangMembersToEvict:
@@ -92,6 +109,11 @@ class GangMembersToEvict:
     def ends_with_any(self) -> bool:
         """Whether the gang ends when any member goes."""
         return self.gang.whole or not has_minimum(self.gang, len(self.members) - 1)
+
+    @cached_property
+    def saved(self) -> float:
+        """When any member saved the gang's work last, in seconds since 1970; 0 for never."""
+        return max(map(saved_at, self.members), default=0.0)
 
     @cached_property
     def surplus(self) -> frozenset[str]:
@@ -142,7 +164,10 @@ class Evictable:
         """Pods that could be evicted if they were not in cooldown, by key."""
         self._gangs: dict[str, GangMembersToEvict | None] = {}
         self._ending: dict[str, EvictionCost] = {}
-        self._least_costs: dict[str, tuple[int, int, int, int, float, int]] = {}
+        self._least_costs: dict[str, tuple[_Fields, int]] = {}
+        self._work = LostWork.of(handle.snapshot)
+        self.as_of = as_of(handle.unix_time)
+        """Up to when the work of pods counts, in seconds since 1970."""
         self.budgets = DisruptionBudgets.of(handle.snapshot)
 
     @classmethod
@@ -165,16 +190,17 @@ class Evictable:
         real, *rest = self._importance(pod)
         return (real, (guarded, *rest))
 
-    def _importance(self, pod: PodInfo) -> tuple[bool, int, float, int]:
+    def _importance(self, pod: PodInfo) -> tuple[bool, int, int, float, int]:
         """Return a key that sorts by importance, the most important last (MoreImportantPod).
 
-        Of pods that started at the same time the first that the scheduler saw is the most
-        important. kube-scheduler takes a pod without start time for one that starts when it is
-        asked; sorting turns such pods around, so that the last is the most important.
+        Of equal priority, the pod is more important that has done more with GPUs. Of pods that
+        started at the same time the first that the scheduler saw is the most important.
+        kube-scheduler takes a pod without start time for one that starts when it is asked; sorting
+        turns such pods around, so that the last is the most important.
         """
-        since = _started(pod)
-        order = pod.serial if since == _NOT_STARTED else -pod.serial
-        return (not self.is_free(pod), pod.priority, -since, order)
+        since = self._since(pod)
+        order = pod.serial if since == NOT_STARTED else -pod.serial
+        return (not self.is_free(pod), pod.priority, self._lost(pod), -since, order)
 
     def to_reprieve(self, pods: Iterable[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
         """Return the pods whose eviction would violate a budget, and the others, to be reprieved.
@@ -285,10 +311,12 @@ class Evictable:
         :param place: the first place by rank among those of gangs.
         """
         highest = max((pod.priority for pod in real), default=-_OFFSET)
-        earliest = min((_started(p) for p in real if p.priority == highest), default=_NOT_STARTED)
+        since = [self._since(pod) for pod in real if pod.priority == highest]
+        earliest = min(since, default=NOT_STARTED)
         return EvictionCost(
             self.budgets.violations(real),
             highest,
+            sum(map(self._lost, real)),
             sum([pod.priority for pod in real]) + _OFFSET * len(real),
             len(real),
             self.ended_gangs(real),
@@ -321,18 +349,45 @@ class Evictable:
         """Return what a pod's eviction costs with all that go with it, budgets left out."""
         if self.is_free(pod):
             return _FREE
+        added, own = pod.priority + _OFFSET, self._lost(pod)
         gang = self._members(pod.gang) if pod.gang is not None else None
         if gang is not None and gang.ends_with_any:
             key = gang.gang.key
             if key not in self._least_costs:
-                cost = self._cost_of_gang(key)
-                fields = (cost.highest, cost.total, cost.pods, cost.gangs, cost.started, cost.rank)
-                self._least_costs[key] = fields
-            return LeastCost(self._least_costs[key], pod.priority + _OFFSET, key, False)
+                # Budgets are not among them.
+                _, *fields = astuple(self._cost_of_gang(key))
+                self._least_costs[key] = tuple(fields), sum(map(self._growing, gang.members))
+            of_all, growing = self._least_costs[key]
+            return LeastCost(of_all, added, own, (growing, self._growing(pod)), key, False)
         alone = gang is None or pod.key in gang.surplus
         place = gang.position[pod.key] if gang is not None else 0
-        own = (pod.priority, pod.priority + _OFFSET, 1, 0, -_started(pod), -place)
-        return LeastCost(own, pod.priority + _OFFSET, None, alone)
+        growing = self._growing(pod)
+        fields_of = (pod.priority, own, added, 1, 0, -self._since(pod), -place)
+        return LeastCost(fields_of, added, own, (growing, growing), None, alone)
+
+    def _growing(self, pod: PodInfo) -> int:
+        """Return of how many GPUs ever more work is lost, in thousandths."""
+        gpus = self._work.gpus(pod)
+        return gpus if gpus and not self.is_free(pod) and self._since(pod) < self.as_of else 0
+
+    def _lost(self, pod: PodInfo) -> int:
+        """Return the work that a pod did since it began, or was saved; nothing if it is free.
+
+        In thousandths of a GPU times seconds.
+        """
+        gpus = self._growing(pod)
+        return gpus * int(self.as_of - self._since(pod)) if gpus else 0
+
+    def _since(self, pod: PodInfo) -> float:
+        """Return since when a pod's work would be lost, in seconds since 1970.
+
+        That is when it started, or when it or another member of its gang saved its work last.
+        """
+        started = started_at(pod)
+        if started == NOT_STARTED:
+            return started
+        gang = self._gang(pod)
+        return max(started, gang.saved if gang is not None else saved_at(pod))
 
     def gang_state(self, key: str) -> object:
         """Return what changes when the eviction of a gang's members costs something else."""
@@ -341,32 +396,9 @@ class Evictable:
             return None
         if gang.ends_with_any:
             return self._cost_of_gang(key)
-        return gang.may_end, gang.surplus, tuple(gang.position)
+        return gang.may_end, gang.saved, gang.surplus, tuple(gang.position)
 
     def _position(self, pod: PodInfo) -> int:
         """Return a pod's place among its gang's members, by rank."""
         gang = self._gang(pod)
         return gang.position.get(pod.key, 0) if gang is not None else 0
-
-
-@lru_cache(maxsize=4096)
-def _seconds(text: str) -> float:
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return _NOT_STARTED
-
-
-def _started(pod: PodInfo) -> float:
-    """Return since when a pod's work would be lost, in seconds since 1970.
-
-    That is when it started, or when it saved its work last; a pod that has not started is the
-    latest.
-    """
-    text = pod.pod.status.start_time
-    if text is None:
-        return _NOT_STARTED
-    saved = checkpointed_at(pod.pod.metadata.annotations)
-    at = _seconds(saved) if saved else _NOT_STARTED
-    started = _seconds(text)
-    return max(started, at) if at != _NOT_STARTED else started

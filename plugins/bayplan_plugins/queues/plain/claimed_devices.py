@@ -24,7 +24,6 @@ from bayplan.api.node_state import NodeState, state_of
 from bayplan.api.pools import reserved_part
 from bayplan.api.queue import Amounts
 from bayplan.queues.amounts import total_of
-from bayplan.queues.claim_users import named_claims
 from bayplan.queues.device_selection import DeviceSelector, selector_of
 from bayplan.queues.devices import WHOLE, is_device
 from bayplan.queues.pools import PoolAccount, PoolDevices, usable
@@ -34,7 +33,7 @@ from bayplan_plugins.device_ledger.device_classes import DeviceClasses
 from bayplan_plugins.queues.plain.device_requests import DeviceRequests, Most, Wanted, wanted_of
 from bayplan_plugins.queues.volcano.devices import CLASS_PREFIX
 
-__all__ = ["ClaimedDevices", "claims_of"]
+__all__ = ["ClaimedDevices"]
 
 _MANY = 4096
 """Requests of all pools that are looked at again when devices change."""
@@ -54,18 +53,6 @@ class _PoolNodes:
     kept: float
     named: frozenset[str]
     offered: frozenset[str]
-
-
-def claims_of(pod: PodInfo) -> Sequence[str]:
-    """Return the keys of a pod's claims: those that it names, and those that were made for it."""
-    status = pod.pod.status
-    if not pod.spec.resource_claims and status.extended_resource_claim_status is None:
-        return ()
-    made = [one.resource_claim_name for one in status.resource_claim_statuses]
-    if status.extended_resource_claim_status is not None:
-        made.append(status.extended_resource_claim_status.resource_claim_name)
-    own = (f"{pod.namespace}/{name}" for name in made if name is not None)
-    return list(dict.fromkeys((*named_claims(pod), *own)))
 
 
 class ClaimedDevices:

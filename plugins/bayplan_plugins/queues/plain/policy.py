@@ -23,11 +23,12 @@ from bayplan.api import ApiObject
 from bayplan.api.queue import Order, Queue, QueueState
 from bayplan.cluster.protocol import PatchStatus
 from bayplan.queues.amounts import amount_text
+from bayplan.queues.claim_users import claims_of
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.kai.division import Division
-from bayplan_plugins.queues.plain.claimed_devices import ClaimedDevices, claims_of
+from bayplan_plugins.queues.plain.claimed_devices import ClaimedDevices
 from bayplan_plugins.queues.policy import EvictionCandidates, Moves, QuotaRefusal, Step
 from bayplan_plugins.queues.victims import RunningJob, running_jobs
 

@@ -1,0 +1,127 @@
+"""Of equal priority, preemption takes what loses the least: GPU hours since the last checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.plugins.test_preemption import evicted, urgent
+
+from bayplan.api import ApiObject, Pod
+from bayplan.api.pod import PodCondition
+from bayplan.api.times import rfc3339
+from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
+
+HOUR = 3600
+SAVED = "bayplan.dev/checkpointed-at"
+START = Cluster().api.unix_time
+
+
+def running(name: str, node: str, hours: float, gpu: int = 0, **fields: str) -> Pod:
+    """Return a pod that has run for so many hours."""
+    pod = make_pod(name, node=node, priority=1, gpu=gpu, **fields)
+    return replace(pod, status=replace(pod.status, start_time=rfc3339(START - hours * HOUR)))
+
+
+def saved(pod: Pod, hours: float) -> Pod:
+    """Let a pod say that its work was saved so many hours ago."""
+    said = {SAVED: rfc3339(START - hours * HOUR)}
+    return replace(pod, metadata=replace(pod.metadata, annotations=said))
+
+
+def nodes(*gpus: int) -> list[ApiObject]:
+    return [make_node(f"n{index}", gpu=count) for index, count in enumerate(gpus)]
+
+
+def test_few_gpus_for_long_go_before_many_for_a_shorter_time() -> None:
+    # 5 GPU hours against 16.
+    cluster = Cluster([*nodes(8, 8), running("one", "n0", 5, 1), running("many", "n1", 2, 8)])
+    cluster.add(make_pod("filler", node="n0", priority=200, gpu=7))
+    cluster.add(urgent(gpu=1))
+    cluster.schedule()
+    assert evicted(cluster) == ["one"]
+
+
+def test_a_gang_that_has_saved_its_work_goes_before_a_smaller_one_that_has_not() -> None:
+    cluster = Cluster(nodes(8, 8, 8, 8, 8))
+    cluster.add(make_gang("big", 3), make_gang("small", 2))
+    cluster.add(*(running(f"big-{i}", f"n{i}", 10, 8, gang="big") for i in range(1, 3)))
+    # One member says it for all of them.
+    cluster.add(saved(running("big-0", "n0", 10, 8, gang="big"), 0.1))
+    cluster.add(*(running(f"small-{i}", f"n{3 + i}", 10, 8, gang="small") for i in range(2)))
+    cluster.add(make_gang("next", 2))
+    cluster.add(*(urgent(f"next-{i}", gpu=8, gang="next") for i in range(2)))
+    cluster.schedule()
+    assert sorted(evicted(cluster)) == ["big-0", "big-1", "big-2"]
+
+
+def test_a_condition_says_the_same_as_the_annotation() -> None:
+    old, new = running("old", "n0", 9, 8), running("new", "n1", 5, 8)
+    at = rfc3339(START - HOUR)
+    told = PodCondition("bayplan.dev/Checkpointed", "True", last_transition_time=at)
+    cluster = Cluster([*nodes(8, 8), old, new])
+    cluster.schedule()
+    cluster.api.update(replace(old, status=replace(old.status, conditions=(told,))))
+    cluster.add(urgent(gpu=8))
+    cluster.schedule()
+    assert evicted(cluster) == ["old"]
+
+
+def test_gpus_of_claims_count_as_much_as_requested_ones() -> None:
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "held", "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "gpu"}}]}},
+        "status": {
+            "allocation": {
+                "devices": {
+                    "results": [
+                        {
+                            "request": "g",
+                            "driver": "gpu.example.com",
+                            "pool": "p",
+                            "device": f"g{i}",
+                        }
+                        for i in range(4)
+                    ]
+                }
+            }
+        },
+    }
+    claiming = running("claiming", "n0", 3)
+    named = {"name": "g", "resourceClaimName": "held"}
+    spec = make_pod("p", spec={"resourceClaims": [named]}).spec
+    claiming = replace(claiming, spec=replace(claiming.spec, resource_claims=spec.resource_claims))
+    # 12 GPU hours against 6.
+    cluster = Cluster([make_node("n0", cpu=1), make_node("n1", cpu=1, gpu=2), make_object(claim)])
+    cluster.add(claiming, running("asking", "n1", 3, 2))
+    cluster.add(urgent(cpu="1"))
+    cluster.schedule()
+    assert evicted(cluster) == ["asking"]
+
+
+@pytest.mark.parametrize("hours_ago", [0.0, -5.0])
+def test_what_was_saved_just_now_or_by_a_clock_that_is_ahead_loses_nothing(
+    hours_ago: float,
+) -> None:
+    just_saved = saved(running("saved", "n0", 9, 8), hours_ago)
+    cluster = Cluster([*nodes(8, 1), just_saved, running("small", "n1", 1, 1)])
+    cluster.add(urgent(gpu=1))
+    cluster.schedule()
+    assert evicted(cluster) == ["saved"]
+
+
+def test_pods_without_gpus_go_as_in_kubernetes() -> None:
+    cluster = Cluster([make_node("n0", cpu=1), make_node("n1", cpu=1)])
+    cluster.add(running("old", "n0", 9), running("new", "n1", 1))
+    cluster.add(urgent(cpu="1"))
+    cluster.schedule()
+    assert evicted(cluster) == ["new"]
+
+
+def test_the_cost_is_told_in_gpu_hours() -> None:
+    cluster = Cluster([*nodes(8), running("only", "n0", 2, 8)])
+    cluster.add(urgent(gpu=8))
+    cluster.schedule()
+    (trial,) = cluster.decision("urgent").preemption
+    assert "16.7 GPU hours of work lost" in trial.cost
