@@ -124,4 +124,4 @@ def test_the_cost_is_told_in_gpu_hours() -> None:
     cluster.add(urgent(gpu=8))
     cluster.schedule()
     (trial,) = cluster.decision("urgent").preemption
-    assert "16.7 GPU hours of work lost" in trial.cost
+    assert "up to 16.7 GPU hours of work lost" in trial.cost

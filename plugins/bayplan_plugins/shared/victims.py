@@ -59,7 +59,7 @@ class EvictionCost:
         if self.violations:
             parts.append(f"{self.violations} against a disruption budget")
         if self.lost:
-            parts.append(f"{gpu_hours(self.lost)} of work lost")
+            parts.append(f"up to {gpu_hours(self.lost)} of work lost")
         if self.gangs:
             parts.append(f"{self.gangs} gang{'s'[: self.gangs > 1]} ended")
         return ", ".join(parts)
