@@ -34,7 +34,14 @@ class Stage:
     def __init__(self) -> None:
         self.at = 0.0
         self.journal = Journal()
-        self.meter = Meter(self.journal, lambda: START + self.at, lambda pod: "q")
+        self.spares: set[str] = set()
+        self.meter = self.started()
+
+    def started(self) -> Meter:
+        """Return a meter that goes on from the journal, as after a kill."""
+        return Meter(
+            self.journal, lambda: START + self.at, lambda pod: "q", lambda: set(self.spares)
+        )
 
     def see(self, *objects: ApiObject, kind: WatchType = WatchType.MODIFIED) -> None:
         for obj in objects:
@@ -187,6 +194,40 @@ def test_a_pool_names_tenants_and_keeps_some_free(stage: Stage) -> None:
         ("n1", RESERVED, 2000),
         ("n2", IN_SERVICE, 6000),
         ("n2", RESERVED, 2000),
+    ]
+
+
+def test_what_is_free_of_a_spare_is_reserved(stage: Stage) -> None:
+    node = gpu_node("n1")
+    stage.see(
+        node, gpu_node("n2"), make_object(POOL | {"spec": {"nodeSelector": {"pool": "main"}}})
+    )
+    stage.at, stage.spares = 1, {"n1", "unknown"}
+    stage.see()
+    stage.at = 2
+    # Preemptible work may use it meanwhile, and pays for that.
+    stage.see(gpu_pod("low", 3, "n1"))
+    stage.at, stage.spares = 3, set()
+    stage.see()
+    assert stage.offered("nvidia.com/gpu") == [
+        (IN_SERVICE, 8000, 0, 1),
+        (IN_SERVICE, 8000, 0, None),
+        (RESERVED, 8000, 1, 2),
+        (IN_SERVICE, 3000, 2, 3),
+        (RESERVED, 5000, 2, 3),
+        (IN_SERVICE, 8000, 3, None),
+    ]
+
+
+def test_a_spare_that_was_used_up_while_nobody_looked_is_reserved_no_more(stage: Stage) -> None:
+    stage.spares = {"n1"}
+    stage.see(gpu_node("n1"))
+    stage.meter.flush()
+    stage.at, stage.spares = 5, set()
+    stage.meter = stage.started()
+    stage.see(gpu_node("n1"))
+    assert [one[:2] for one in stage.offered("nvidia.com/gpu") if one[3] is None] == [
+        (IN_SERVICE, 8000)
     ]
 
 

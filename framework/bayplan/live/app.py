@@ -9,7 +9,7 @@ import signal
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +49,7 @@ from bayplan.page.site import Site
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.settings import ClientConnection
 from bayplan.scheduler.scheduler import Scheduler
+from bayplan.snapshot.kept_nodes import KeptNodes
 
 __all__ = ["DRAIN_SECONDS", "RELEASE_SECONDS", "LiveApp", "Options", "run"]
 
@@ -179,7 +180,12 @@ class LiveApp:
         journal = self._options.journal
         if journal is None or self._options.dry_run:
             return None
-        return UsageWriter(journal, self.leads, lambda: self.cluster.unix_time, self._queue_name)
+        return UsageWriter(
+            journal, self.leads, lambda: self.cluster.unix_time, self._queue_name, self._spares
+        )
+
+    def _spares(self) -> Iterable[str]:
+        return KeptNodes.of(self.live.scheduler.snapshot).now() if self.live is not None else ()
 
     def _queue_name(self, pod: Pod) -> str:
         return self.live.scheduler.queues.name_of(pod) if self.live is not None else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from bayplan.api import Pod
 from bayplan.cluster.protocol import WatchEvent
@@ -37,6 +37,7 @@ class UsageWriter:
     :param leads: tells whether this process leads.
     :param unix_time: returns the time in seconds since 1970.
     :param queue_of: returns a pod's queue, "" for none.
+    :param spares: returns the nodes, by name, that are kept for jobs which lose one.
     """
 
     def __init__(
@@ -45,11 +46,12 @@ class UsageWriter:
         leads: Callable[[], bool],
         unix_time: Callable[[], float],
         queue_of: Callable[[Pod], str],
+        spares: Callable[[], Iterable[str]],
     ) -> None:
         self._journal = journal
         self._leads = leads
         self._unix_time = unix_time
-        self._meter = Meter(journal, unix_time, queue_of)
+        self._meter = Meter(journal, unix_time, queue_of, spares)
         self._unwritten: Batch | None = None
         self._wake = asyncio.Event()
         self._failing = False

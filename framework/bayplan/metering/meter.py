@@ -8,7 +8,7 @@ whenever a watch breaks: what is gone then is charged until it was last known to
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -51,6 +51,7 @@ class Meter:
 
     :param unix_time: returns the time in seconds since 1970.
     :param queue_of: returns a pod's queue, "" for none.
+    :param spares: returns the nodes, by name, that are kept for jobs which lose one.
     """
 
     def __init__(
@@ -58,10 +59,14 @@ class Meter:
         journal: Journal,
         unix_time: Callable[[], float],
         queue_of: Callable[[Pod], str] = lambda pod: "",
+        spares: Callable[[], Iterable[str]] = lambda: (),
     ) -> None:
         self.clock = MeterClock(unix_time)
         self._journal = journal
         self._queue_of = queue_of
+        self._spares = spares
+        self._spare: set[str] = set()
+        """The nodes that are recorded as spares."""
         self._objects = ObjectView()
         self._pending = Pending(journal)
         self._open: dict[str, dict[Key, Entry]] = defaultdict(dict)
@@ -117,7 +122,18 @@ class Meter:
             objects.changed_nodes |= {*self._ledgers, *objects.nodes}
         if objects.changed_pods or objects.changed_nodes:
             self._apply(now, gone)
+        self._follow_spares(now)
         self._alive = now
+
+    def _follow_spares(self, now: int) -> None:
+        """Record which nodes have become spares, and which are none any more."""
+        spare = self._ledgers.keys() & set(self._spares())
+        for name in sorted(spare ^ self._spare):
+            ledger = self._ledgers[name]
+            ledger.spare = name in spare
+            for key in ledger.known_keys():
+                ledger.record(key, now)
+        self._spare = spare
 
     def _set_back(self, now: int) -> None:
         """Follow the clock back: what was dated after now began when the clock said so."""
@@ -168,6 +184,8 @@ class Meter:
                 self._hold(entry, self._key_of(entry.record))
             else:
                 self._ledger(entry.record.node).load(entry, self._key_of(entry.record))
+                # What it reserves is found again: it may have changed while nobody looked.
+                self._reserving.add(entry.record.pool)
         for pod in self._objects.pods.values():
             first = min(first, self.clock.refined(scheduled_at(pod), now))
         for (node, *key), until in self._journal.ended_after(first).items():

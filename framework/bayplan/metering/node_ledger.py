@@ -22,8 +22,8 @@ class NodeLedger:
     """The capacity of one node. Times are in ms since 1970.
 
     ``used`` is what its pods hold. ``reserved`` is what its pool keeps free on it, as far as it
-    is. Before ``floor``, by key, nothing is written anymore: records that ended, and capacity that
-    changed, bound what begins later.
+    is; of a node that is ``spare``, all that is free is reserved. Before ``floor``, by key, nothing
+    is written anymore: records that ended, and capacity that changed, bound what begins later.
     """
 
     def __init__(self, node: str, pending: Pending) -> None:
@@ -33,6 +33,7 @@ class NodeLedger:
         self.offer = Offer()
         self.used: dict[Key, int] = defaultdict(int)
         self.reserved: dict[Key, int] = {}
+        self.spare = False
         self.floor: dict[Key, int] = {}
         self._entries: dict[tuple[Key, CapacityState], Entry] = {}
 
@@ -76,7 +77,8 @@ class NodeLedger:
         free = total - used
         failed = min(free, self.offer.failed.get(key, 0))
         maintenance = min(free - failed, self.offer.maintenance.get(key, 0))
-        reserved = min(free - failed - maintenance, self.reserved.get(key, 0))
+        left = free - failed - maintenance
+        reserved = left if self.spare else min(left, self.reserved.get(key, 0))
         return {
             CapacityState.IN_SERVICE: total - failed - maintenance - reserved,
             CapacityState.RESERVED: reserved,

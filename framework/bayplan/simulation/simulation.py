@@ -39,6 +39,7 @@ from bayplan.simulation.job_histories import JobHistory
 from bayplan.simulation.queue_history import QueueHistory
 from bayplan.simulation.queue_statistics import Statistics, Waits
 from bayplan.snapshot import NodeRow, NodeTable, problem_lines
+from bayplan.snapshot.kept_nodes import KeptNodes
 
 if TYPE_CHECKING:
     from bayplan.metering.journal import Journal
@@ -135,6 +136,7 @@ class Simulation:
             journal,
             lambda: start + self.ended_at,
             self.scheduler.queues.name_of,
+            KeptNodes.of(self.scheduler.snapshot).now,
         )
         self.cluster.watch(meter.handle)
         return meter
