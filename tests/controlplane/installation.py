@@ -32,6 +32,7 @@ _RIGHTS = (
     "resizer.yaml",
     "gpu-sharing.yaml",
     "autoscaling.yaml",
+    "failure-recovery.yaml",
     "device-configs.yaml",
 )
 _OTHERS = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-operator"}}

@@ -200,6 +200,7 @@ ROLES = (
     "pools.yaml",
     "gpu-sharing.yaml",
     "autoscaling.yaml",
+    "failure-recovery.yaml",
 )
 NOT_SENT = {
     ("patch", "scheduling.sigs.k8s.io", "podgroups"): "the CRD of configs/crds has a /status",
@@ -396,6 +397,22 @@ def test_an_eviction_and_its_reason(wire: Wire, real: LiveCluster, message: str)
     assert replace(condition, last_transition_time=None) == PodCondition(
         "DisruptionTarget", "True", "PreemptionByScheduler", message
     )
+
+
+@needs("create pods/eviction", "delete pods", "patch pods/status")
+def test_a_pod_that_cannot_end_is_deleted_by_force_and_has_failed(
+    wire: Wire, real: LiveCluster
+) -> None:
+    content = pod("p", schedulerName="nobody", nodeName="n")
+    content["metadata"]["finalizers"] = ["example.com/kept"]
+    uid = made_pod(wire, real, content).metadata.uid
+    wire.carry_out(Evict("default/p", uid, ""), DeleteObject(Pod, "default/p", uid, by_force=True))
+    found = wire.get(Pod, "default/p")
+    assert found.metadata.deletion_grace_period_seconds == 0
+    failed = {"/status/phase": "Failed", "/status/reason": "ForcefullyDeleted"}
+    wire.carry_out(PatchFields(Pod, "default/p", uid, failed, "status"))
+    found = wire.get(Pod, "default/p")
+    assert (found.status.phase, found.status.reason) == ("Failed", "ForcefullyDeleted")
 
 
 @needs("patch pods/status")

@@ -185,14 +185,16 @@ class PatchFields(msgspec.Struct, frozen=True):
 
 
 class DeleteObject(msgspec.Struct, frozen=True):
-    """Delete an object that bayplan made; one that is gone already counts as done.
+    """Delete an object; one that is gone already counts as done.
 
-    Conflict: it was recreated (``uid``, "" for any).
+    ``by_force``: without the grace period that a pod has. Conflict: it was recreated (``uid``, ""
+    for any).
     """
 
     type: type[ApiObject]
     key: str
     uid: str = ""
+    by_force: bool = False
 
 
 class ReserveClaim(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ __all__ = [
     "NAME",
     "PREFERRED_TOPOLOGY",
     "REQUIRED_TOPOLOGY",
+    "SAFE_TO_DELETE",
     "SET_GROUP",
     "SLICE_SIZE",
     "SLICE_TOPOLOGY",
@@ -46,6 +47,8 @@ _INDEX_LABEL = f"{_DOMAIN}pod-group-pod-index"
 REQUIRED_TOPOLOGY = f"{_DOMAIN}podset-required-topology"
 PREFERRED_TOPOLOGY = f"{_DOMAIN}podset-preferred-topology"
 UNCONSTRAINED_TOPOLOGY = f"{_DOMAIN}podset-unconstrained-topology"
+SAFE_TO_DELETE = f"{_DOMAIN}safe-to-forcefully-delete"
+"""On a pod, "true": nothing is lost or done twice if it is deleted while its node is silent."""
 SLICE_TOPOLOGY = f"{_DOMAIN}podset-slice-required-topology"
 SLICE_SIZE = f"{_DOMAIN}podset-slice-size"
 SET_GROUP = f"{_DOMAIN}podset-group-name"

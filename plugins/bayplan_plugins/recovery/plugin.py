@@ -34,6 +34,7 @@ from bayplan_plugins.recovery.devices import FailedDevices
 from bayplan_plugins.recovery.health import HealthRules, NodeHealth, NodeWatch, Trust
 from bayplan_plugins.recovery.maintenance import Maintenance
 from bayplan_plugins.recovery.spares import SpareRule, Spares
+from bayplan_plugins.recovery.stuck import StuckPods
 from bayplan_plugins.shared.victims import Evictable
 
 __all__ = ["Recovery", "RecoveryArgs"]
@@ -98,6 +99,7 @@ class Recovery(Plugin[RecoveryArgs]):
         self._watch = NodeWatch(handle, rules)
         self._devices = FailedDevices(handle)
         self._gangs = BrokenGangs(handle)
+        self._stuck = StuckPods(handle)
         self._maintenance = Maintenance(handle)
         self._spares = Spares(handle, args.spares, self._useless)
         self._seen: Callable[[Mapping[str, NodeHealth], int, Iterable[str]], None] | None = None
@@ -166,6 +168,7 @@ class Recovery(Plugin[RecoveryArgs]):
         unwell, now = self._watch.look(), self.handle.unix_time
         found = list(self._on_lost_nodes(unwell)) if not self._watch.is_outage else []
         lost = {name for name, _, at in found if at <= now}
+        stuck = self._stuck.let_go([name for name, _, _ in found])
         broken = list(self._broken_for_long(lost))
         # A pod of a broken gang on a lost node goes once, for the first reason.
         failed = list(self._with_failed_devices())
@@ -175,6 +178,7 @@ class Recovery(Plugin[RecoveryArgs]):
         # Queues look at what they got back.
         trusted |= bool(requeued)
         times = [at for _, _, at in (*found, *failed, *broken) if at > now]
+        times += [stuck] if stuck is not None else []
         times = [at - now + self.handle.now for at in times] + self._watch.next_times()
         if self._seen is not None:
             self._seen(unwell, len(self._gangs), self._spares.now().values())

@@ -99,7 +99,7 @@ def _write_object(store: ObjectStore, write: MetaWrite) -> None:
     elif isinstance(write, DeleteObject):
         obj = store.get(write.type, write.key)
         if obj is not None and write.uid in ("", obj.metadata.uid):
-            store.delete(write.type, write.key)
+            store.delete(write.type, write.key, 0 if write.by_force else None)
     else:
         obj = store.get(write.type, write.key)
         if obj is None:

@@ -101,6 +101,8 @@ class StatusWrites:
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if write.uid:
             options["preconditions"] = {"uid": write.uid}
+        if write.by_force:
+            options["gracePeriodSeconds"] = 0
         with suppress(NotFound):
             await self._transport.request("DELETE", path, msgspec.json.encode(options))
 
