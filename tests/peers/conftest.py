@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.controlplane.installation import account_kubeconfig, install_own
 from tests.controlplane.live_cluster import Kubelet, LiveCluster
 from tests.controlplane.plane import control_plane
+from tests.controlplane.process import Scheduler
 from tests.live.deployed import CRDS
+from tests.peers.failing_nodes import GRACE
 from tests.peers.real_peers import Peers
 from tests.real_programs import missing
 
@@ -33,3 +36,16 @@ def peers(running: Peers) -> Iterator[Peers]:
     yield running
     running.kubelet.silent.clear()
     running.cluster.clear()
+
+
+@pytest.fixture
+def recovery(request: pytest.FixtureRequest, running: Peers, tmp_path: Path) -> Iterator[Scheduler]:
+    """Controllers, and bayplan as it is installed, with short times."""
+    for pattern in ("scheduling.sigs.k8s.io_podgroup*", "scheduling.run.ai_*"):
+        running.define(pattern)
+    args = {"lostAfter": 2, "grace": GRACE, "endingGrace": 60}
+    with (
+        running.running(*getattr(request, "param", ())),
+        running.scheduler(tmp_path, plugins={"Recovery": args}) as made,
+    ):
+        yield made

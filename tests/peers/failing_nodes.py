@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.controlplane.live_cluster import PODS
+from tests.controlplane.live_cluster import EVENTS, PODS
 from tests.peers.real_peers import Peers
 
 NODES = "/api/v1/nodes"
+GRACE = 15
+"""Longer than a Job waits before it replaces a pod that failed."""
 
 
 def live(peers: Peers) -> dict[str, str]:
@@ -31,3 +33,8 @@ def fails(peers: Peers, name: str) -> None:
 def runs_on(peers: Peers, count: int) -> Mapping[str, str]:
     peers.wait(lambda: len([n for n in live(peers).values() if n]) == count, "all pods have nodes")
     return live(peers)
+
+
+def why_evicted(peers: Peers) -> list[str]:
+    events = peers.cluster.items(EVENTS)
+    return [one["message"] for one in events if one["reason"] == "Evicted"]

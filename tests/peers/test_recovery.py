@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.controlplane.live_cluster import EVENTS, PODS, Content
+from tests.controlplane.live_cluster import PODS, Content
 from tests.controlplane.process import BAYPLAN, Scheduler
 from tests.controlplane.story_builders import asking, nodes
-from tests.peers.failing_nodes import NODES, fails, live, runs_on
+from tests.peers.failing_nodes import GRACE, NODES, fails, live, runs_on, why_evicted
 from tests.peers.real_peers import SCHEDULER, Peers
 
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
-GRACE = 15
-"""Longer than a Job waits before it replaces a pod that failed."""
 DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-
-
-@pytest.fixture
-def recovery(request: pytest.FixtureRequest, running: Peers, tmp_path: Path) -> Iterator[Scheduler]:
-    """Controllers, and bayplan as it is installed, with short times."""
-    running.define("scheduling.sigs.k8s.io_podgroup*")
-    args = {"lostAfter": 2, "grace": GRACE, "endingGrace": 60}
-    with (
-        running.running(*getattr(request, "param", ())),
-        running.scheduler(tmp_path, plugins={"Recovery": args}) as made,
-    ):
-        yield made
 
 
 def pod_spec(**spec: object) -> Content:
@@ -56,11 +41,6 @@ def job(count: int) -> list[Content]:
     }
     meta = {"name": "train", "namespace": "default"}
     return [group, {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}]
-
-
-def why_evicted(peers: Peers) -> list[str]:
-    events = peers.cluster.items(EVENTS)
-    return [one["message"] for one in events if one["reason"] == "Evicted"]
 
 
 def test_the_fifth_node_takes_over_and_three_pods_keep_running(
