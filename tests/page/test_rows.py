@@ -76,6 +76,13 @@ def test_the_network_and_the_jobs_of_an_example_are_there() -> None:
     assert page["samples"][-1][7] == 1, "one eviction"
 
 
+def test_the_time_line_says_what_an_eviction_cost() -> None:
+    low, high = gpu_pod("low", 4, priority=1), gpu_pod("high", 4, priority=9)
+    page = shown([gpu_node("n"), low], [(7200.0, high)], until=7300.0)
+    ((_, _, about, _, why),) = [one for one in page["events"] if one[1] == "Evicted"]
+    assert (about, why) == ("default/low", "for default/high; 8.0 GPU hours of work lost")
+
+
 def test_the_replicas_of_one_owner_are_one_job() -> None:
     page = shown(
         [

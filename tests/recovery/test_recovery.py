@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client import REGISTRY
 
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.api.node import NodeCondition
@@ -16,6 +17,7 @@ from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.errors import InputError
 from bayplan.plugin.base import Eviction
 from bayplan.profiles.loading import default_profiles
+from bayplan.queues.lost_work import gpu_hours
 from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
 
 GPU = "nvidia.com/gpu"
@@ -643,3 +645,21 @@ def test_what_waits_for_a_node_gets_it_once_that_is_trusted_again() -> None:
     assert set(world.where().values()) == {""}
     world.passes(250)
     assert sorted(world.where().values()) == ["n0", "n1"]
+
+
+def test_what_a_member_had_not_saved_is_counted_and_told() -> None:
+    def counted() -> float:
+        name = "bayplan_recovery_lost_gpu_hours_total"
+        return REGISTRY.get_sample_value(name, {"reason": "recovery"}) or 0.0
+
+    world = World(5)
+    world.cluster.profile.runtime.plugins["Recovery"].declare_metrics()
+    world.gang("train", 4)
+    world.passes(60)
+    before = counted()
+    world.ready(min(set(world.where().values())), "Unknown")
+    world.passes(3600)
+    (eviction,) = world.cluster.scheduler.evictor.evicted
+    # It ran for about 90 seconds on eight GPUs.
+    assert gpu_hours(eviction.lost) == pytest.approx(8 * 90 / 3600, abs=0.03)
+    assert counted() - before == pytest.approx(gpu_hours(eviction.lost))

@@ -29,6 +29,7 @@ from bayplan.plugin.base import Unit
 from bayplan.plugin.decision import Decision
 from bayplan.queues.amounts import base_resource
 from bayplan.queues.held_jobs import HeldJob, HeldJobs
+from bayplan.queues.lost_work import gpu_hours
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 from bayplan.snapshot.nvlink import NvlinkDomains
@@ -450,6 +451,8 @@ class ClusterView:
                 self.history.add(decision.at, decision.outcome.value, job, "", message)
         for eviction in self._new_evictions():
             for_whom = f"for {eviction.unit}" if eviction.unit else eviction.reason
+            if eviction.lost:
+                for_whom += f"; {gpu_hours(eviction.lost):,.1f} GPU hours of work lost"
             row = self.pods.get(eviction.pod)
             node = row.stints[-1].node if row is not None and row.stints else ""
             self.history.add(eviction.at, "Evicted", eviction.pod, node, for_whom)

@@ -147,7 +147,8 @@ class Eviction:
 
     ``moves_to`` is the node where it fits once it is created again, "" for none. ``action`` is that
     of the preemption, such as "preempt", or as :class:`Overdue` has it. ``message`` is what the pod
-    gets, ``together`` how many pods of its gang are evicted at once.
+    gets, ``together`` how many pods of its gang are evicted at once, ``lost`` the work of its GPUs
+    since its start, or since its gang's last checkpoint: thousandths of a GPU times seconds.
     """
 
     pod: str
@@ -158,6 +159,7 @@ class Eviction:
     action: str = ""
     message: str = ""
     together: int = 1
+    lost: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ chooses it as a victim.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from bayplan.dialects.progress import EVICTION_NOTICE, min_runtime
 from bayplan.errors import ClusterError, NotFound, PluginError
 from bayplan.plugin.base import Eviction, Overdue, Preemption, Unit
 from bayplan.plugin.events import ClusterEvent
+from bayplan.queues.lost_work import LostWork, saved_at, started_at
 from bayplan.scheduler.nominator import Nomination
 from bayplan.scheduler.notices import Notices
 from bayplan.scheduler.state import SchedulerState
@@ -66,6 +68,9 @@ class Evictor:
         self._notices = Notices(state.cluster, state.snapshot)
         self._evicting: dict[str, float] = {}
         """When pods were evicted, by uid, for which no unit waits and that may not say so yet."""
+        self._work = LostWork.of(state.snapshot)
+        self._saved: tuple[float, dict[str, float]] = (0.0, {})
+        """When gangs, by key, saved their work last, as asked at a time."""
         self.evicted: deque[Eviction] = deque(maxlen=_REMEMBERED)
         """The latest evictions, oldest first."""
 
@@ -392,6 +397,7 @@ class Evictor:
 
     def _note(self, victim: PodInfo, eviction: Eviction) -> None:
         """Remember an eviction, and let observers and plugins know of it."""
+        eviction = replace(eviction, lost=self._lost(victim))
         self.evicted.append(eviction)
         self._state.observer.evicted(victim, eviction.action)
         profiles = self._state.profiles
@@ -401,6 +407,28 @@ class Evictor:
                 call(victim, eviction)
             except PluginError as exc:
                 self._recorder.log_failure(exc)
+
+    def _lost(self, victim: PodInfo) -> int:
+        """Return the work that a pod has not saved, in thousandths of a GPU times seconds."""
+        gpus = self._work.gpus(victim)
+        if not gpus:
+            return 0
+        since = max(started_at(victim), self._saved_at(victim))
+        return gpus * max(0, int(self._state.cluster.unix_time - since)) if since < math.inf else 0
+
+    def _saved_at(self, victim: PodInfo) -> float:
+        """Return when a pod's gang saved its work last; asked for all members at one time."""
+        if victim.gang is None:
+            return saved_at(victim)
+        now, known = self._saved
+        if now != self._state.now:
+            known = {}
+            self._saved = self._state.now, known
+        if victim.gang not in known:
+            members = self._state.gangs.all().get(victim.gang)
+            bound = members.bound.values() if members is not None else ()
+            known[victim.gang] = max((saved_at(pod) for pod, _ in bound), default=0.0)
+        return max(known[victim.gang], saved_at(victim))
 
     def _record_refusal(self, unit: str, refusal: str) -> None:
         """Write into the decision that its preemption was refused."""

@@ -19,9 +19,9 @@ from bayplan_plugins.recovery.broken import is_deleted
 from bayplan_plugins.shared.moving import maker_of, placed_again, started_at
 from bayplan_plugins.shared.victims import Evictable
 
-__all__ = ["Maintenance"]
+__all__ = ["MAINTENANCE", "Maintenance"]
 
-_ACTION = "maintenance"
+MAINTENANCE = "maintenance"
 _AGAIN = 60.0
 """Seconds after which jobs for which there was no room are tried again."""
 _UNTIL_MADE = 30.0
@@ -103,7 +103,7 @@ class Maintenance:
             victims,
             self._next,
             moves=move.nodes,
-            action=_ACTION,
+            action=MAINTENANCE,
             restarts=restarts,
             is_wanted=partial(self._is_wanted, move),
         )
@@ -119,8 +119,10 @@ class Maintenance:
     def _why(self, node: str) -> str:
         begins = self._times.get(node)
         if begins is None:
-            return f"{_ACTION}: its job moves as a whole, away from nodes whose maintenance begins"
-        return f"{_ACTION}: that of node {node} begins at {rfc3339(begins)}"
+            return (
+                f"{MAINTENANCE}: its job moves as a whole, away from nodes whose maintenance begins"
+            )
+        return f"{MAINTENANCE}: that of node {node} begins at {rfc3339(begins)}"
 
     def _is_under_way(self) -> bool:
         """Tell whether what was moved last still leaves, or may have no node again yet."""

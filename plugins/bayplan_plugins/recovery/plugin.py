@@ -18,6 +18,7 @@ from bayplan import (
     SKIP,
     Args,
     ClusterEvent,
+    Eviction,
     Handle,
     NodeView,
     Overdue,
@@ -29,10 +30,11 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api.owners import belongs_to_node
+from bayplan.queues.lost_work import gpu_hours
 from bayplan_plugins.recovery.broken import BrokenGang, BrokenGangs, is_deleted
 from bayplan_plugins.recovery.devices import FailedDevices
 from bayplan_plugins.recovery.health import HealthRules, NodeHealth, NodeWatch, Trust
-from bayplan_plugins.recovery.maintenance import Maintenance
+from bayplan_plugins.recovery.maintenance import MAINTENANCE, Maintenance
 from bayplan_plugins.recovery.spares import SpareRule, Spares
 from bayplan_plugins.recovery.stuck import StuckPods
 from bayplan_plugins.shared.victims import Evictable
@@ -103,6 +105,7 @@ class Recovery(Plugin[RecoveryArgs]):
         self._maintenance = Maintenance(handle)
         self._spares = Spares(handle, args.spares, self._useless)
         self._seen: Callable[[Mapping[str, NodeHealth], int, Iterable[str]], None] | None = None
+        self._count_lost: Callable[[str, float], None] | None = None
 
     def _useless(self) -> set[str]:
         """Return the nodes that are no spares: those that are not well, or go soon."""
@@ -112,7 +115,7 @@ class Recovery(Plugin[RecoveryArgs]):
         """Create the ``bayplan_recovery_*`` series."""
         from bayplan_plugins.recovery import metrics
 
-        self._seen = metrics.seen
+        self._seen, self._count_lost = metrics.seen, metrics.lost
 
     # Where pods may go ---------------------------------------------------------------------------
 
@@ -195,6 +198,12 @@ class Recovery(Plugin[RecoveryArgs]):
             restarts=requeued.union(gang.key for gang, _, at in broken if gang.left and at <= now),
             at_once=frozenset(victims),
         )
+
+    @hookimpl
+    def post_evict(self, pod: PodInfo, eviction: Eviction) -> None:
+        """Count what was lost with nodes that fail, or go."""
+        if self._count_lost is not None and eviction.action in (_ACTION, MAINTENANCE):
+            self._count_lost(eviction.action, gpu_hours(eviction.lost))
 
     def _without_requeued(
         self, broken: Sequence[_BrokenFor]

@@ -13,8 +13,7 @@ from bayplan.api.times import seconds_of
 from bayplan.dialects import may_be_evicted
 from bayplan.dialects.progress import min_runtime
 from bayplan.gangs.completeness import has_minimum, rank_order
-from bayplan_plugins.shared.budgets import DisruptionBudgets
-from bayplan_plugins.shared.lost_work import (
+from bayplan.queues.lost_work import (
     NOT_STARTED,
     LostWork,
     as_of,
@@ -22,6 +21,7 @@ from bayplan_plugins.shared.lost_work import (
     saved_at,
     started_at,
 )
+from bayplan_plugins.shared.budgets import DisruptionBudgets
 
 __all__ = ["Evictable", "EvictionCost", "LeastCost"]
 
@@ -59,7 +59,7 @@ class EvictionCost:
         if self.violations:
             parts.append(f"{self.violations} against a disruption budget")
         if self.lost:
-            parts.append(f"up to {gpu_hours(self.lost)} of work lost")
+            parts.append(f"up to {gpu_hours(self.lost):,.1f} GPU hours of work lost")
         if self.gangs:
             parts.append(f"{self.gangs} gang{'s'[: self.gangs > 1]} ended")
         return ", ".join(parts)

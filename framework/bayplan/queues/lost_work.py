@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from bayplan import PodInfo
 from bayplan.api import ResourceClaim
 from bayplan.api.gpu_shares import WHOLE
 from bayplan.api.times import seconds_of
@@ -13,7 +12,7 @@ from bayplan.dialects.kai.shares import GROUP_LABEL
 from bayplan.dialects.progress import checkpointed_at
 from bayplan.queues.claim_users import claims_of
 from bayplan.queues.gpus import gpus_held, is_accelerator
-from bayplan.snapshot import Snapshot
+from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = ["NOT_STARTED", "LostWork", "as_of", "gpu_hours", "saved_at", "started_at"]
 
@@ -29,12 +28,12 @@ def as_of(unix_time: float) -> float:
     return (unix_time // _STEP + 1.0) * _STEP
 
 
-def gpu_hours(lost: int) -> str:
-    """Return work in words, as in "3.5 GPU hours".
+def gpu_hours(lost: int) -> float:
+    """Return work in hours of a GPU.
 
     :param lost: thousandths of a GPU times seconds.
     """
-    return f"{lost / _HOUR:,.1f} GPU hours"
+    return lost / _HOUR
 
 
 @lru_cache(maxsize=4096)
