@@ -479,6 +479,7 @@ def test_what_the_cluster_does_not_have_is_named(
     result = bayplan("simulate", "-f", str(manifest), "--faults", path)
     assert result.status == 2
     assert message in result.stderr
+    assert f"{path}:" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -126,7 +126,7 @@ def command(
         SweepRun(config, Work(paths, plugins_dir, until, 0, trace, seed, faults=played), prices)
         for config in configs or (None,)
         for trace in arrivals or (None,)
-        for seed in seeds or (0,)
+        for seed in dict.fromkeys(seeds or (0,))
     ]
     with progress_bars() as bars:
         progress = bars("runs") if bars is not None else None

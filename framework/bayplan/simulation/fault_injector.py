@@ -71,16 +71,17 @@ class FaultInjector:
         :raises InputError: naming the rule.
         """
         for number, rule in enumerate(self.faults.rules):
+            place = self.faults.place(number)
             if rule.layer:
                 try:
                     Networks.of(self.snapshot).find([rule.layer])
                 except TopologyError as exc:
-                    raise InputError(f"faults.{number}.layer: {exc}") from None
+                    raise InputError(f"faults.{number}.layer: {exc}", place) from None
             known = list(self._parts(rule))
             if rule.name and rule.name not in known:
                 near = did_you_mean(rule.name, known)
                 message = f'there is no {rule.what} "{rule.name}"{near}'
-                raise InputError(f"faults.{number}.name: {message}")
+                raise InputError(f"faults.{number}.name: {message}", place)
 
     def _plan(self, rule: FaultRule, name: str, chance: random.Random) -> None:
         fail = partial(self._fail, rule, name, chance)

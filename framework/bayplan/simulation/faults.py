@@ -75,11 +75,17 @@ class Faults:
 
     :param checkpoint_every: from one checkpoint of a job to the next; 0 is never.
     :param restart: until a job that is whole again makes progress.
+    :param places: where each rule is, as in ``faults.yaml:4:3``; none for rules of no file.
     """
 
     rules: tuple[FaultRule, ...]
     checkpoint_every: float = _CHECKPOINTS
     restart: float = _RESTART
+    places: tuple[str, ...] = ()
+
+    def place(self, number: int) -> str:
+        """Return where a rule is, "" for one of no file."""
+        return self.places[number] if self.places else ""
 
 
 def load_faults(path: Path) -> Faults:
@@ -89,7 +95,8 @@ def load_faults(path: Path) -> Faults:
     """
     document = single_document(path, "Faults")
     fields = validated(_FileOfFaults, document.content, document)
-    return Faults(fields.faults, fields.checkpoint_every, fields.restart)
+    places = tuple(document.where(("faults", number)) for number in range(len(fields.faults)))
+    return Faults(fields.faults, fields.checkpoint_every, fields.restart, places)
 
 
 def faults_by_mtbf(seconds: float) -> Faults:
