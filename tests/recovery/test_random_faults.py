@@ -11,14 +11,15 @@ from collections import Counter
 
 import pytest
 from msgspec.structs import replace
-from tests.recovery.test_recovery import World, racks
+from tests.recovery.test_recovery import World, job, racks
 
-from bayplan.api import Node, Pod
+from bayplan.api import ApiObject, Job, Node, Pod
 from bayplan.api.times import rfc3339
+from bayplan.dialects.kueue import SAFE_TO_DELETE
 from bayplan.dialects.maintenance import MAINTENANCE_AT
 from bayplan.plugin.base import Eviction
 from bayplan.simulation.broken_parts import BrokenParts, Repair
-from bayplan.testing import make_node
+from bayplan.testing import make_gang, make_node
 
 GRACE, LOST_AFTER, ENDING_GRACE, POD_GRACE = 60.0, 30.0, 300.0, 10.0
 _STEP = 10.0
@@ -45,12 +46,21 @@ class Faults:
         self.world = World(0, grace=GRACE, lostAfter=LOST_AFTER, endingGrace=ENDING_GRACE)
         self.world.add(*racks(4, 4, 3))
         for name, size in GANGS.items():
-            self.world.gang(name, size)
+            self.world.add(make_gang(name, size), self._job(name, size, seed % 3 == 0))
         self.added = 0
         self._parts: BrokenParts | None = None
         self.repairs: list[Repair] = []
         self.below: dict[str, float] = {}
         """Since when a gang holds nodes, but too few."""
+
+    @staticmethod
+    def _job(name: str, size: int, safe: bool) -> ApiObject:
+        """Return a Job; ``safe``: its pods may be deleted by force where a kubelet is silent."""
+        made = job(name, size)
+        assert isinstance(made, Job)
+        template = made.spec.template
+        meta = replace(template.metadata, annotations={SAFE_TO_DELETE: str(safe).lower()})
+        return replace(made, spec=replace(made.spec, template=replace(template, metadata=meta)))
 
     def happens(self) -> None:
         """Let one thing go wrong, or be mended."""
