@@ -34,14 +34,12 @@ class Stage:
     def __init__(self) -> None:
         self.at = 0.0
         self.journal = Journal()
-        self.spares: set[str] = set()
+        self.spares: set[str] | None = set()
         self.meter = self.started()
 
     def started(self) -> Meter:
         """Return a meter that goes on from the journal, as after a kill."""
-        return Meter(
-            self.journal, lambda: START + self.at, lambda pod: "q", lambda: set(self.spares)
-        )
+        return Meter(self.journal, lambda: START + self.at, lambda pod: "q", lambda: self.spares)
 
     def see(self, *objects: ApiObject, kind: WatchType = WatchType.MODIFIED) -> None:
         for obj in objects:
@@ -229,6 +227,44 @@ def test_a_spare_that_was_used_up_while_nobody_looked_is_reserved_no_more(stage:
     assert [one[:2] for one in stage.offered("nvidia.com/gpu") if one[3] is None] == [
         (IN_SERVICE, 8000)
     ]
+
+
+def test_a_spare_stays_one_until_it_is_known_after_a_restart(stage: Stage) -> None:
+    stage.spares = {"n1"}
+    stage.see(gpu_node("n1"))
+    stage.meter.flush()
+    stage.at, stage.spares = 5, None
+    stage.meter = stage.started()
+    stage.see(gpu_node("n1"))
+    stage.at, stage.spares = 6, {"n1"}
+    stage.see()
+    found = stage.offered("nvidia.com/gpu")
+    assert [one for one in found if one[1:] != (8000, 0, 0)] == [(RESERVED, 8000, 0, None)]
+
+
+def test_a_pool_keeps_its_growth_free_beside_its_spares(stage: Stage) -> None:
+    def kept() -> list[tuple[str, int]]:
+        stage.meter.flush()
+        found = stage.journal.capacity((START + stage.at) * 1000, END)
+        return sorted(
+            (one.node, one.amount)
+            for one in found
+            if one.resource == "nvidia.com/gpu" and one.state is RESERVED and one.until is None
+        )
+
+    stage.spares = {"n10"}
+    stage.see(gpu_node("n2"), gpu_node("n10"), make_object(POOL))
+    stage.at = 1
+    assert kept() == [("n10", 8000), ("n2", 4000)]
+    stage.at = 2
+    stage.meter = stage.started()
+    stage.see(gpu_node("n2"), gpu_node("n10"), make_object(POOL))
+    stage.at = 3
+    assert kept() == [("n10", 8000), ("n2", 4000)]
+    stage.at, stage.spares = 4, {"n2"}
+    stage.see()
+    stage.at = 5
+    assert kept() == [("n10", 4000), ("n2", 8000)]
 
 
 def slices_of(taints: list[dict[str, str]] | None = None) -> list[ApiObject]:

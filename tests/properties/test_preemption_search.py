@@ -20,6 +20,7 @@ from bayplan import Handle, PodInfo, Unit
 from bayplan.api import ApiObject, Node, Pod
 from bayplan.api.times import rfc3339
 from bayplan.profiles.loading import ProfileSet, load_profiles
+from bayplan.queues.lost_work import LostWork
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 from bayplan_plugins.preemption import bounds as bounds_module
 from bayplan_plugins.preemption import steps
@@ -154,6 +155,7 @@ def both(seed: int, gang: bool) -> tuple[EvictionCost | None, EvictionCost | Non
     cluster.add(*asking(draw, gang))
     cluster.schedule()
     handle = cluster.scheduler.handle_for("DefaultPreemption", "default-scheduler")
+    LostWork.of(handle.snapshot).advance(handle.unix_time)
     unit = cluster.scheduler.pending_unit("default/job" if gang else "default/job-0")
     if unit is None or len(unit.pods) < unit.min_placed:
         return None, None
@@ -187,6 +189,22 @@ def test_gangs_have_no_more_victims_than_with_the_plain_search() -> None:
     assert sum(mine.total for mine, _ in found) <= sum(plain.total for _, plain in found)
 
 
+def changes_progress(draw: random.Random, cluster: Cluster) -> None:
+    """Let some pods start, or save their work; lose a node under some."""
+    for one in cluster.api.list(Pod):
+        if not one.spec.node_name or draw.random() < 0.8:
+            continue
+        now = rfc3339(cluster.api.unix_time)
+        said = {**one.metadata.annotations, "bayplan.dev/checkpointed-at": now}
+        meta, status = one.metadata, one.status
+        if status.start_time:
+            meta = replace(meta, annotations=said)
+        cluster.api.update(replace(one, metadata=meta, status=replace(status, start_time=now)))
+    if draw.random() < 0.2 and len(cluster.api.list(Node)) > 1:
+        cluster.api.delete(Node, draw.choice(cluster.api.list(Node)).metadata.name)
+    cluster.schedule()
+
+
 @given(SEEDS)
 @examples(60)
 def test_what_is_known_stays_a_lower_bound_while_work_goes_on(seed: int) -> None:
@@ -196,6 +214,7 @@ def test_what_is_known_stays_a_lower_bound_while_work_goes_on(seed: int) -> None
     cluster.add(*asking(draw, gang=False))
     cluster.schedule()
     handle = cluster.scheduler.handle_for("DefaultPreemption", "default-scheduler")
+    LostWork.of(handle.snapshot).advance(handle.unix_time)
     unit = cluster.scheduler.pending_unit("default/job-0")
     if unit is None:
         return
@@ -206,6 +225,9 @@ def test_what_is_known_stays_a_lower_bound_while_work_goes_on(seed: int) -> None
         assert (kept.own <= anew.own).all()
         assert cheapest(handle, unit, known) == PlainSearch(handle, unit).run()
         cluster.advance(draw.choice([200, 400, 4000]))
+        changes_progress(draw, cluster)
+        # Work is counted up to a time that never goes back.
+        LostWork.of(handle.snapshot).advance(handle.unix_time - draw.choice([0, 0, 1000]))
 
 
 def in_order(known: KnownEvictions, handle: Handle, pod: PodInfo, wanted: int) -> list[Key]:
@@ -222,6 +244,7 @@ def test_columns_that_follow_the_cluster_are_those_read_anew(seed: int) -> None:
     cluster, nodes = world(draw)
     fill(draw, cluster, nodes)
     handle = cluster.scheduler.handle_for("DefaultPreemption", "default-scheduler")
+    LostWork.of(handle.snapshot).advance(handle.unix_time)
     known, asking = KnownEvictions(handle), PodInfo(make_pod("asks", "2", None, priority=10))
     kept = known.columns(10)
     for step in range(6):

@@ -45,6 +45,15 @@ def test_a_pod_that_may_go_goes_a_minute_after_its_grace_period() -> None:
     )
 
 
+def test_a_node_has_to_count_as_lost_before_its_pods_are_deleted_by_force() -> None:
+    world = World(2, lostAfter=200)
+    ending(world, "safe", **SAFE)
+    world.passes(190)
+    assert world.api.get(Pod, "default/safe") is not None
+    world.passes(20)
+    assert world.api.get(Pod, "default/safe") is None
+
+
 def test_a_pod_of_an_author_who_does_not_say_so_stays() -> None:
     world = World(2)
     ending(world, "unsafe", **dict.fromkeys(SAFE, "yes"))

@@ -184,8 +184,11 @@ class LiveApp:
             journal, self.leads, lambda: self.cluster.unix_time, self._queue_name, self._spares
         )
 
-    def _spares(self) -> Iterable[str]:
-        return KeptNodes.of(self.live.scheduler.snapshot).now() if self.live is not None else ()
+    def _spares(self) -> Iterable[str] | None:
+        """Return the spares; None before all nodes were read."""
+        if self.live is None or not self.live.scheduler.has_read:
+            return None
+        return KeptNodes.of(self.live.scheduler.snapshot).now()
 
     def _queue_name(self, pod: Pod) -> str:
         return self.live.scheduler.queues.name_of(pod) if self.live is not None else ""

@@ -37,7 +37,8 @@ class UsageWriter:
     :param leads: tells whether this process leads.
     :param unix_time: returns the time in seconds since 1970.
     :param queue_of: returns a pod's queue, "" for none.
-    :param spares: returns the nodes, by name, that are kept for jobs which lose one.
+    :param spares: returns the nodes, by name, that are kept for jobs which lose one; None as long
+        as that is not known.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class UsageWriter:
         leads: Callable[[], bool],
         unix_time: Callable[[], float],
         queue_of: Callable[[Pod], str],
-        spares: Callable[[], Iterable[str]],
+        spares: Callable[[], Iterable[str] | None],
     ) -> None:
         self._journal = journal
         self._leads = leads

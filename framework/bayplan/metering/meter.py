@@ -51,7 +51,8 @@ class Meter:
 
     :param unix_time: returns the time in seconds since 1970.
     :param queue_of: returns a pod's queue, "" for none.
-    :param spares: returns the nodes, by name, that are kept for jobs which lose one.
+    :param spares: returns the nodes, by name, that are kept for jobs which lose one; None as long
+        as that is not known, as at a start: what the journal says of reserves stays until then.
     """
 
     def __init__(
@@ -59,14 +60,16 @@ class Meter:
         journal: Journal,
         unix_time: Callable[[], float],
         queue_of: Callable[[Pod], str] = lambda pod: "",
-        spares: Callable[[], Iterable[str]] = lambda: (),
+        spares: Callable[[], Iterable[str] | None] = lambda: (),
     ) -> None:
         self.clock = MeterClock(unix_time)
         self._journal = journal
         self._queue_of = queue_of
         self._spares = spares
-        self._spare: set[str] = set()
-        """The nodes that are recorded as spares."""
+        self._spare: set[str] | None = None
+        """The nodes that are recorded as spares; None before they were known."""
+        self._unreserved: set[str] = set()
+        """Nodes that changed before that, whose pools may keep other things free."""
         self._objects = ObjectView()
         self._pending = Pending(journal)
         self._open: dict[str, dict[Key, Entry]] = defaultdict(dict)
@@ -127,13 +130,21 @@ class Meter:
 
     def _follow_spares(self, now: int) -> None:
         """Record which nodes have become spares, and which are none any more."""
-        spare = self._ledgers.keys() & set(self._spares())
-        for name in sorted(spare ^ self._spare):
-            ledger = self._ledgers[name]
-            ledger.spare = name in spare
-            for key in ledger.known_keys():
-                ledger.record(key, now)
-        self._spare = spare
+        found = self._spares()
+        if found is None:
+            return
+        spare = self._ledgers.keys() & set(found)
+        changed = spare ^ (self._spare or set())
+        first, self._spare = self._spare is None, spare
+        for name in changed:
+            self._ledgers[name].spare = name in spare
+            self._ledgers[name].reserved.clear()
+        if changed or first:
+            self._reserve({*changed, *self._unreserved}, now)
+            self._unreserved.clear()
+        for name in sorted(changed):
+            for key in self._ledgers[name].known_keys():
+                self._ledgers[name].record(key, now)
 
     def _set_back(self, now: int) -> None:
         """Follow the clock back: what was dated after now began when the clock said so."""
@@ -337,7 +348,10 @@ class Meter:
             ledger.record(key, at)
 
     def _reserve(self, nodes: set[str], now: int) -> None:
-        """Keep free what the pools of changed nodes reserve."""
+        """Keep free what the pools of changed nodes reserve, beside their spares."""
+        if self._spare is None:
+            self._unreserved |= nodes
+            return
         pools = {self._ledgers[name].pool for name in nodes if name in self._ledgers}
         for pool in pools | self._moved:
             known = self._objects.pools.get(pool)

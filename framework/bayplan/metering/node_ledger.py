@@ -65,11 +65,14 @@ class NodeLedger:
                 self._entries[known] = self._pending.begin_again(entry, now)
 
     def free(self, key: Key) -> tuple[int, int]:
-        """Return (in service in all, free of it), including what is reserved."""
+        """Return (in service in all, free of it for growth), including what is reserved.
+
+        What is free of a spare is not free for growth.
+        """
         parts = self._parts(key)
         reserved = parts[CapacityState.RESERVED]
         whole = parts[CapacityState.IN_SERVICE] + reserved
-        return whole, whole - self.used.get(key, 0)
+        return whole, 0 if self.spare else whole - self.used.get(key, 0)
 
     def _parts(self, key: Key) -> dict[CapacityState, int]:
         used = min(self.used.get(key, 0), MOST_HELD)

@@ -288,8 +288,8 @@ class EventHandlers:
         if started:
             self._evictor.started(known)
         if started or progress:
-            # What its eviction costs has changed.
-            state.snapshot.touch([pod.spec.node_name])
+            # What its eviction costs has changed, and perhaps that of its gang.
+            state.snapshot.touch([self._known_node(known)])
         if ending:
             # Whoever follows the pods on nodes may count those that end differently.
             state.snapshot.replace_pod(known)
@@ -299,6 +299,13 @@ class EventHandlers:
             state.events += 1
         if known.gang is not None:
             state.changed_gangs.add(known.gang)
+
+    def _known_node(self, pod: PodInfo) -> str:
+        """Return a pod's node; if that is gone, the node of another member of its gang."""
+        node, known = pod.spec.node_name, self._state.snapshot.nodes.row_of
+        members = self._state.gangs.all().get(pod.gang or "") if node not in known else None
+        others = members.bound.values() if members is not None else ()
+        return next((other for _, other in others if other in known), node)
 
     def pod_pending(self, pod: Pod) -> None:
         """A pod without a node is new, or changed."""

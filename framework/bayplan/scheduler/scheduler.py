@@ -292,6 +292,11 @@ class Scheduler:
         self._reading = more or self._state.snapshot.has_unread_nodes
         return True
 
+    @property
+    def has_read(self) -> bool:
+        """Whether all nodes that are known have been read."""
+        return not self._reading and not self._state.snapshot.has_unread_nodes
+
     def tick(self) -> None:
         """End the waits whose time is over."""
         self._binding.settle_permits()

@@ -27,6 +27,7 @@ from bayplan import (
 )
 from bayplan.naming import short_key
 from bayplan.plugin.decision import Decision
+from bayplan.queues.lost_work import LostWork
 from bayplan_plugins.preemption.dry_run import DryRun, no_victims
 from bayplan_plugins.preemption.gang_search import GangSearch
 from bayplan_plugins.preemption.known import KnownEvictions
@@ -71,6 +72,8 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
             return None
         if any(pod.spec.preemption_policy == "Never" for pod in unit.pods):
             return "preemption: not eligible due to preemptionPolicy=Never."
+        # Once for all that is asked for this unit.
+        LostWork.of(self.handle.snapshot).advance(self.handle.unix_time)
         evictable = Evictable.by(unit, self.handle)
         if unit.gang is None:
             found = self._for_pod(unit, decision, evictable)

@@ -171,7 +171,7 @@ class Recovery(Plugin[RecoveryArgs]):
         unwell, now = self._watch.look(), self.handle.unix_time
         found = list(self._on_lost_nodes(unwell)) if not self._watch.is_outage else []
         lost = {name for name, _, at in found if at <= now}
-        stuck = self._stuck.let_go([name for name, _, _ in found])
+        stuck = self._stuck.let_go({name: at for name, _, at in found})
         broken = list(self._broken_for_long(lost))
         # A pod of a broken gang on a lost node goes once, for the first reason.
         failed = list(self._with_failed_devices())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from bayplan import Handle, PodInfo
 from bayplan.api import Pod
@@ -37,10 +37,11 @@ class StuckPods:
         """Until when each pod, by uid, waits for what was written."""
         self._warned = False
 
-    def let_go(self, lost: Collection[str]) -> float | None:
+    def let_go(self, lost: Mapping[str, float]) -> float | None:
         """Delete what is due; return when to look again, in seconds since 1970.
 
-        :param lost: the nodes on which nothing runs any more, or nobody knows.
+        :param lost: the nodes on which nothing runs any more, or nobody knows, each with the time
+            from which on it counts as lost.
         """
         now = self._handle.unix_time
         self._tried = {uid: until for uid, until in self._tried.items() if until > now}
@@ -48,7 +49,7 @@ class StuckPods:
         for name in sorted(lost):
             for pod in self._stuck_on(name):
                 at = seconds_of(pod.pod.metadata.deletion_timestamp) + _PATIENCE
-                at = max(at, self._tried.get(pod.uid, 0.0))
+                at = max(at, lost[name], self._tried.get(pod.uid, 0.0))
                 if at <= now:
                     at = self._tried[pod.uid] = now + _AGAIN
                     self._delete(pod, name)

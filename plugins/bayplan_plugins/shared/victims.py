@@ -16,7 +16,6 @@ from bayplan.gangs.completeness import has_minimum, rank_order
 from bayplan.queues.lost_work import (
     NOT_STARTED,
     LostWork,
-    as_of,
     gpu_hours,
     saved_at,
     started_at,
@@ -166,7 +165,7 @@ class Evictable:
         self._ending: dict[str, EvictionCost] = {}
         self._least_costs: dict[str, tuple[_Fields, int]] = {}
         self._work = LostWork.of(handle.snapshot)
-        self.as_of = as_of(handle.unix_time)
+        self.as_of = self._work.as_of
         """Up to when the work of pods counts, in seconds since 1970."""
         self.budgets = DisruptionBudgets.of(handle.snapshot)
 
@@ -395,7 +394,7 @@ class Evictable:
         if gang is None or (gang.ends_with_any and not gang.may_end):
             return None
         if gang.ends_with_any:
-            return self._cost_of_gang(key)
+            return self._cost_of_gang(key), gang.saved, self.as_of
         return gang.may_end, gang.saved, gang.surplus, tuple(gang.position)
 
     def _position(self, pod: PodInfo) -> int:
