@@ -111,6 +111,20 @@ def test_a_job_of_a_queue_that_is_missing_is_held_and_one_that_its_user_suspende
     assert why in bayplan("explain", "job/lost", "-f", path).stdout
 
 
+def test_a_job_whose_local_queue_leads_nowhere_says_so(tmp_path: Path) -> None:
+    nowhere = {
+        "apiVersion": "kueue.x-k8s.io/v1beta1",
+        "kind": "LocalQueue",
+        "metadata": {"name": "nowhere", "namespace": "default"},
+        "spec": {"clusterQueue": "typo"},
+    }
+    path = world(tmp_path, nowhere, job("lost", queue="nowhere"))
+    (held,) = json.loads(bayplan("simulate", "-f", path, "-o", "json").stdout)["held"]
+    assert held["message"] == (
+        'its LocalQueue "nowhere" names a ClusterQueue that is not there: "typo"'
+    )
+
+
 def test_the_page_shows_a_job_without_quota_and_later_how_long_it_waited(two_jobs: Path) -> None:
     objects = load_manifests((str(two_jobs),)).objects
     page = shown(objects, until=3600.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bayplan.api import ApiObject, KueueWorkload, LocalQueue, ObjectMeta, kind_of
+from bayplan.api import ApiObject, ClusterQueue, KueueWorkload, LocalQueue, ObjectMeta, kind_of
 from bayplan.api.object_key import object_key
 from bayplan.api.operated import ClusterTrainingRuntime, TrainingRuntime, TrainJob
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part, queued_job, queued_kinds
@@ -72,6 +72,7 @@ class HeldJobs:
             self._changed = changed
             snapshot.on_object(KueueWorkload, self._see_workload)
             snapshot.on_object(LocalQueue, self._see_queue)
+            snapshot.on_object(ClusterQueue, self._see_cluster_queue)
             for type_ in queued_kinds():
                 snapshot.on_object(type_, self._see_job)
             for runtime in (TrainingRuntime, ClusterTrainingRuntime):
@@ -116,6 +117,10 @@ class HeldJobs:
                 self._workloads.pop(key, None)
             self._changed(key)
 
+    def _see_cluster_queue(self, old: ClusterQueue | None, new: ClusterQueue | None) -> None:
+        if old is None or new is None:
+            self._see_queue(None, None)
+
     def _see_queue(self, old: LocalQueue | None, new: LocalQueue | None) -> None:
         for key in self._jobs:
             self._changed(key)
@@ -131,6 +136,9 @@ class HeldJobs:
             why = job.problem
         elif queue is None:
             why = f'there is no LocalQueue "{name}" in namespace "{meta.namespace}"'
+        elif queue.spec.cluster_queue not in self._snapshot.objects(ClusterQueue):
+            missing = queue.spec.cluster_queue
+            why = f'its LocalQueue "{name}" names a ClusterQueue that is not there: "{missing}"'
         in_queue = "" if queue is None else f"kueue/{queue.spec.cluster_queue}"
         return HeldJob(job.kind, job.key, job.pods, in_queue, since, why)
 
