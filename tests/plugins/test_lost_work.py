@@ -8,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 from tests.plugins.test_preemption import evicted, urgent
 
-from bayplan.api import ApiObject, Pod
+from bayplan.api import ApiObject, Pod, ResourceClaim
 from bayplan.api.pod import PodCondition
 from bayplan.api.times import rfc3339
 from bayplan.queues.lost_work import LostWork
 from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
+from bayplan_plugins.preemption.known import KnownEvictions
 
 HOUR = 3600
 SAVED = "bayplan.dev/checkpointed-at"
@@ -141,6 +142,24 @@ def test_devices_for_administrators_cost_nothing_and_users_share_a_claim() -> No
         claim("sharing", 4, users=4),
     )
     assert found == {"watcher": 0.0, "sharing-0": pytest.approx(3.0, abs=0.15)}
+
+
+def test_a_claim_that_shrinks_costs_less_at_once() -> None:
+    four = claiming(running("four", "n0", 3), "four")
+    cluster = Cluster([*one_each(four), claim("four", 4)])
+    cluster.add(make_pod("low", cpu="1", priority=-1))
+    cluster.schedule()
+    handle = cluster.scheduler.handle_for("DefaultPreemption", "default-scheduler")
+    known = KnownEvictions(handle)
+    before = known.columns(10).lost.tolist()
+    current = cluster.api.get(ResourceClaim, "default/four")
+    fewer = claim("four", 1)
+    assert current is not None
+    assert isinstance(fewer, ResourceClaim)
+    cluster.api.update(replace(current, status=fewer.status))
+    cluster.schedule()
+    assert [4 * one for one in known.columns(10).lost.tolist()] == before
+    assert before[0] > 0
 
 
 @pytest.mark.parametrize("resource", OTHERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 
 from bayplan.api import Node, ResourceClaim
@@ -84,17 +85,17 @@ class LostWork:
         return snapshot.shared(cls, cls)
 
     def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        key = (new or old).key  # type: ignore[union-attr]
+        claim = new if new is not None else old
+        assert claim is not None, "one of them is there"
+        before = self._claimed.pop(claim.key, 0)
         parts = _part_of_each_user(new) if new is not None else 0
-        if parts == self._claimed.get(key, 0):
-            return
-        self._claimed[key] = parts
-        if not parts:
-            del self._claimed[key]
-        users = {one.name for claim in (old, new) if claim for one in claim.status.reserved_for}
-        placed = self._snapshot.placed
-        pods = (f"{(new or old).metadata.namespace}/{name}" for name in users)  # type: ignore[union-attr]
-        self._snapshot.touch([placed[pod][1] for pod in pods if pod in placed])
+        if parts:
+            self._claimed[claim.key] = parts
+        if parts < before:
+            # What is known of its pods' nodes is too much.
+            users = {name for one in (old, new) if one is not None for name in _users(one)}
+            placed = self._snapshot.placed
+            self._snapshot.touch([placed[pod][1] for pod in users if pod in placed])
 
     def advance(self, unix_time: float) -> None:
         """Count work up to the end of these five minutes from now on."""
@@ -142,6 +143,12 @@ def _replicas(node: Node | None) -> int:
     except ValueError:
         return 1
     return max(1, labels.replicas.get(_SHARED, 1)) if labels is not None else 1
+
+
+def _users(claim: ResourceClaim) -> Iterator[str]:
+    """Return the keys of the pods that a claim is reserved for."""
+    namespace = claim.metadata.namespace
+    return (f"{namespace}/{one.name}" for one in claim.status.reserved_for)
 
 
 def _part_of_each_user(claim: ResourceClaim) -> int:
