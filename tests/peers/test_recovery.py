@@ -269,7 +269,7 @@ def test_drain_announces_maintenance_and_the_gang_moves(
         [BAYPLAN, *arguments, "--dry-run"], capture_output=True, text=True, check=False
     )
     assert tried.returncode == 0, tried.stderr
-    assert f"moves to {', '.join(sorted({*before.values(), other} - {leaving}))}" in tried.stdout
+    assert f"moves to {other}" in tried.stdout
     node = peers.cluster.client.get(f"{NODES}/{leaving}").json
     assert "bayplan.dev/maintenance-at" not in node["metadata"].get("annotations", {})
     made = subprocess.run([BAYPLAN, *arguments], capture_output=True, text=True, check=False)

@@ -15,7 +15,7 @@ from tests.console import bayplan
 from tests.examples import examples
 from tests.paths import ROOT
 
-from bayplan.api import ApiObject, Node, Pod
+from bayplan.api import ApiObject, Job, Node, Pod
 from bayplan.api.node import NodeCondition
 from bayplan.api.node_state import NodeState, state_of
 from bayplan.cluster.manifests import load_manifests
@@ -434,6 +434,27 @@ def all_succeeded(done: Simulation, name: str, pods: int) -> bool:
 
 
 # Files and commands ------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "faults.yaml"
+    path.write_text("- a\n")
+    with pytest.raises(InputError, match=r"faults\.yaml:1:1: expected a mapping"):
+        load_faults(path)
+
+
+def test_a_pod_that_still_ends_does_not_work(tmp_path: Path) -> None:
+    group, made = job("a", 2, duration="10h")
+    assert isinstance(made, Job)
+    template = made.spec.template
+    template = replace(template, spec=replace(template.spec, termination_grace_period_seconds=3600))
+    made = replace(made, spec=replace(made.spec, template=template))
+    faults = faults_of(tmp_path, {"of": "node", "name": "n0", "at": "30m", "downFor": "30m"})
+    done = run(faults, *nodes(3), group, made, profiles=recovery(tmp_path), until=2 * HOUR)
+    found = report_of(done)
+    # Its successor works meanwhile; what still ends on the node that is back only holds GPUs.
+    assert found.useful + found.lost + found.restarting <= 2 * 8 * 2
+    assert found.waiting == pytest.approx(8 * 1.0, abs=0.3)
 
 
 @pytest.mark.parametrize(

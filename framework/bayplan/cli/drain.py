@@ -60,7 +60,11 @@ class _Time(Duration):
         """Return the seconds from now."""
         text = str(value)
         if "T" not in text:
-            seconds = super().convert(value, param, ctx)
+            try:
+                seconds = super().convert(value, param, ctx)
+            except click.BadParameter:
+                example = '"2h", or a date and time such as "2026-01-31T18:00:00Z"'
+                self.fail(f'expected a duration such as {example}, got "{text}"')
         else:
             try:
                 at = datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -53,7 +53,8 @@ def checked(
     loc = tuple(step for step in error["loc"] if step != "[key]")
     path = ".".join(str(step) for step in (*at, *loc))
     owner = f'plugin "{plugin}": ' if plugin else ""
-    raise InputError(f"{owner}{path}: {_text(model, content, error)}", where(loc))
+    place = f"{path}: " if path else ""
+    raise InputError(f"{owner}{place}{_text(model, content, error)}", where(loc))
 
 
 def _text(model: type[Any], content: Any, error: ErrorDetails) -> str:

@@ -115,6 +115,7 @@ def drained(simulation: Simulation, nodes: Collection[str], seconds: float) -> D
     """
     cluster = simulation.cluster
     before = {pod.metadata.uid: pod for pod in cluster.list(Pod) if _is_there(pod, nodes)}
+    known = {pod.metadata.uid for pod in cluster.list(Pod)}
     jobs: dict[str, list[Pod]] = {}
     for pod in before.values():
         jobs.setdefault(_job_of(simulation, pod), []).append(pod)
@@ -128,7 +129,9 @@ def drained(simulation: Simulation, nodes: Collection[str], seconds: float) -> D
     begun = simulation.scheduler.now
     simulation.outlast(cluster.now + seconds)
     evicted = {one.pod for one in simulation.scheduler.evictor.evicted if one.at >= begun}
-    fates = [one for job, pods in jobs.items() for one in _fates(simulation, job, pods, evicted)]
+    fates: list[JobFate] = []
+    for job, pods in jobs.items():
+        fates += _fates(simulation, job, pods, evicted, known)
     fates.sort(key=lambda one: natural_key(one.job))
     return DrainReport(sorted(nodes, key=natural_key), begins, seconds, fates)
 
@@ -144,9 +147,16 @@ def _job_of(simulation: Simulation, pod: Pod) -> str:
 
 
 def _fates(
-    simulation: Simulation, job: str, pods: Sequence[Pod], evicted: Collection[str]
+    simulation: Simulation,
+    job: str,
+    pods: Sequence[Pod],
+    evicted: Collection[str],
+    known: Collection[str],
 ) -> Iterator[JobFate]:
-    """Yield what became of a job's pods that were on nodes in maintenance, by outcome."""
+    """Yield what became of a job's pods that were on nodes in maintenance, by outcome.
+
+    :param known: the pods, by uid, that were there before; those that moved are new.
+    """
     by_outcome: dict[Outcome, list[Pod]] = {}
     living = simulation.scheduler.snapshot.living.values()
     own = [info.pod for info in living if job_of(info) == job]
@@ -160,7 +170,11 @@ def _fates(
             by_outcome.setdefault("ends", []).append(pod)
         else:
             by_outcome.setdefault("waits" if pending else "moves", []).append(pod)
-    there = {pod.spec.node_name for pod in own if pod.spec.node_name and not _is_deleted(pod)}
+    there = {
+        pod.spec.node_name
+        for pod in own
+        if pod.spec.node_name and not _is_deleted(pod) and pod.metadata.uid not in known
+    }
     for outcome, those in by_outcome.items():
         nodes, why = there, ""
         if outcome == "stays":

@@ -132,7 +132,7 @@ class JobProgress:
         self.interruptions: list[Interruption] = []
         self.holding = dict.fromkeys(JobState, 0)
         """How many GPUs (thousandths) jobs hold that do each of these now."""
-        self._counted: dict[Job, tuple[JobState, int]] = {}
+        self._counted: dict[Job, dict[JobState, int]] = {}
         self.lost = 0.0
         """The work that was lost, in GPUs (thousandths) times seconds."""
 
@@ -235,12 +235,18 @@ class JobProgress:
 
     def _count(self, job: Job) -> None:
         """Count again what a job holds."""
-        state, before = self._counted.pop(job, (JobState.WAITS, 0))
-        self.holding[state] -= before
-        weight = sum(member.weight for member in job.members.values())
-        if job.members:
-            state = job.state(self._cluster.now)
-            self._counted[job] = state, weight
+        for state, before in self._counted.pop(job, {}).items():
+            self.holding[state] -= before
+        if not job.members:
+            return
+        held = sum(member.weight for member in job.members.values())
+        # What ends, or has not started, does not work, whatever the others do.
+        active = sum(member.weight for member in job.members.values() if member.runs)
+        counted = dict.fromkeys(JobState, 0)
+        counted[job.state(self._cluster.now)] += active
+        counted[JobState.WAITS] += held - active
+        self._counted[job] = counted
+        for state, weight in counted.items():
             self.holding[state] += weight
 
     def _is_whole(self, job: Job, running: Collection[str]) -> bool:

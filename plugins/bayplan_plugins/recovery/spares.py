@@ -44,7 +44,7 @@ class SpareRule(Args):
     @field_validator("nodes", mode="before")
     @classmethod
     def _is_number_or_part(cls, value: object) -> int | str:
-        text = str(value) if isinstance(value, int | str) else ""
+        text = str(value)
         number = text.removesuffix("%")
         most = 100 if text.endswith("%") else _MOST_NODES
         if not (number.isascii() and number.isdigit() and 0 <= int(number[:9]) <= most):
