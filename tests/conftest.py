@@ -31,7 +31,7 @@ settings.load_profile("bayplan")
 
 _LIVE = Path(__file__).parent / "live"
 _REAL = re.compile(r"controlplane/|[-\[]real[-\]]")
-_OWN = {"tests/node/": "the node", "tests/peers/": "the peers"}
+_OWN = {"tests/node/": "the node", "tests/peers/": "the peers", "tests/chart/": "the chart"}
 """Tests with a control plane of their own."""
 
 

@@ -21,6 +21,8 @@ PEERS = SHARED / "peers" / "peers"
 """Starts controllers of other projects."""
 PROGRAMS = Path(os.environ.get("KUBE_BIN") or Path.home() / ".cache" / "kubernetes-bin")
 """Has the programs."""
+HELM = PROGRAMS / "helm"
+"""Installs charts."""
 CONTROL_PLANE, SCHEDULER, KUBELET = "control plane", "kube-scheduler", "kubelet"
 _PEERS = (
     *("jobset", "lws", "kueue", "trainer", "volcano", "kuberay", "mpi"),
@@ -36,6 +38,11 @@ def missing(*programs: str) -> str:
     return _missing(CLUSTER, programs)
 
 
+def missing_helm() -> str:
+    """Return why no chart can be rendered here; "" if one can."""
+    return "" if HELM.exists() else f"there is no {HELM}"
+
+
 def missing_peers(*names: str) -> str:
     """Return why peers cannot be started here; "" if they can."""
     return missing() or _missing(PEERS, names)
@@ -45,6 +52,7 @@ def report(ran: Iterable[str]) -> str:
     """Return a line that names the real programs of a run, and those that are not here."""
     absent = [CONTROL_PLANE] * bool(missing())
     absent += [name for name in (SCHEDULER, KUBELET) if missing(name) and not missing()]
+    absent += [HELM.name] * bool(missing_helm())
     absent += [name for name in _PEERS if _missing(PEERS, (name,))]
     line = f"real programs of this run: {', '.join(sorted(ran)) or 'none'}"
     return f"{line}; not on this machine: {', '.join(absent)}" if absent else line

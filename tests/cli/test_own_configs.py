@@ -18,7 +18,9 @@ from bayplan.cli.simulate import command
 from bayplan.cluster.manifests import load_manifests
 
 CONFIGS = ROOT / "configs"
-MANIFESTS = sorted(CONFIGS.rglob("*.yaml"))
+TEMPLATES = CONFIGS / "chart"
+"""Manifests only once Helm has rendered them (tests/chart)."""
+MANIFESTS = sorted(path for path in CONFIGS.rglob("*.yaml") if TEMPLATES not in path.parents)
 SCHEDULER = CONFIGS / "deploy" / "scheduler.yaml"
 
 

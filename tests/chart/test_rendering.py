@@ -1,0 +1,215 @@
+"""The chart makes what configs/deploy makes, and says what is wrong with values."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+from tests.chart.helm import CHART, Helm, Values
+from tests.live.deployed import CRDS, DEPLOY, OF_SCHEDULER, Content, documents, manifests
+from tests.paths import ROOT
+
+ALL = {
+    "driver": {"enabled": True},
+    "pools": {"enabled": True},
+    "monitoring": {"enabled": True},
+    "roles": {
+        "kueueJobs": True,
+        "resizer": True,
+        "autoscaling": True,
+        "failureRecovery": True,
+        "gpuSharing": True,
+        "ncclConfigMaps": True,
+        "deviceConfigs": [
+            {"namespace": "kube-system", "name": "hami-scheduler-device"},
+            {"namespace": "gpu-operator", "name": "device-plugin-config"},
+        ],
+    },
+}
+"""Values with all that is off by default."""
+ADDED = (
+    *("app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"),
+    *("helm.sh/chart", "helm.sh/resource-policy", "bayplan.dev/config-checksum"),
+)
+"""Labels and annotations that only the chart has."""
+NEWEST = ("--kube-version", "1.36.0")
+
+
+def plain(content: Content) -> Content:
+    """Return an object without what only charts have, and texts in YAML as values."""
+    found = deepcopy(content)
+    template = found.get("spec", {}).get("template", {})
+    for metadata in (found["metadata"], template.get("metadata", {})):
+        for field in ("labels", "annotations"):
+            kept = {k: v for k, v in metadata.pop(field, {}).items() if k not in ADDED}
+            metadata |= {field: kept} if kept else {}
+    pod = template.get("spec", {})
+    for container in [*pod.get("containers", ()), *pod.get("initContainers", ())]:
+        container.pop("imagePullPolicy", None)
+    if "config.yaml" in found.get("data", {}):
+        found["data"]["config.yaml"] = yaml.safe_load(found["data"]["config.yaml"])
+    return found
+
+
+def by_name(contents: Iterable[Content]) -> dict[tuple[str, str, str], Any]:
+    """Return objects by kind, namespace and name; none twice."""
+    found: dict[tuple[str, str, str], Any] = {}
+    for content in contents:
+        metadata = content["metadata"]
+        key = (content["kind"], metadata.get("namespace", ""), metadata["name"])
+        assert key not in found, key
+        found[key] = plain(content)
+    return found
+
+
+def without_namespace(contents: Iterable[Content]) -> list[Content]:
+    """Leave out the namespace of the release, which helm makes."""
+    return [
+        one
+        for one in contents
+        if (one["kind"], one["metadata"]["name"]) != ("Namespace", "bayplan-system")
+    ]
+
+
+def test_by_default_the_chart_makes_the_scheduler_of_configs_deploy_and_the_kinds(
+    helm: Helm,
+) -> None:
+    expected = [*without_namespace(OF_SCHEDULER), *documents(*manifests(CRDS))]
+    assert by_name(helm.render()) == by_name(expected)
+
+
+def test_with_all_values_the_chart_makes_all_of_configs_deploy(helm: Helm) -> None:
+    monitoring = [
+        DEPLOY / "monitoring" / f"{n}.yaml" for n in ("prometheus-rule", "service-monitor")
+    ]
+    expected = documents(*manifests(DEPLOY), *manifests(CRDS), *monitoring)
+    made = by_name(helm.render(ALL, *NEWEST))
+    dashboards = made.pop(("ConfigMap", "bayplan-system", "bayplan-dashboard"))
+    assert made == by_name(without_namespace(expected))
+    files = {path.name: path.read_text() for path in (DEPLOY / "monitoring").glob("*.json")}
+    assert {n: text.strip() for n, text in dashboards["data"].items()} == {
+        n: text.strip() for n, text in files.items()
+    }
+
+
+def test_a_journal_on_a_volume_is_that_of_configs_usage_journal(helm: Helm) -> None:
+    if (kubectl := shutil.which("kubectl")) is None:
+        pytest.skip("there is no kubectl")
+    command = [kubectl, "kustomize", str(ROOT / "configs" / "usage-journal")]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    values = {
+        "scheduler": {"usageJournal": {"enabled": True}},
+        "crds": {"own": False, "others": False},
+    }
+    expected = without_namespace(yaml.safe_load_all(text))
+    assert by_name(helm.render(values)) == by_name(expected)
+
+
+def test_a_journal_in_postgresql_takes_its_address_from_a_secret(helm: Helm) -> None:
+    journal = {"enabled": True, "postgresSecretName": "usage"}
+    made = by_name(helm.render({"scheduler": {"usageJournal": journal}}))
+    deployment = made["Deployment", "bayplan-system", "bayplan-scheduler"]
+    assert deployment["spec"]["replicas"] == 2
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert "--usage-journal=$(USAGE_JOURNAL)" in container["args"]
+    source = {"secretKeyRef": {"name": "usage", "key": "url"}}
+    assert {"name": "USAGE_JOURNAL", "valueFrom": source} in container["env"]
+    assert not any(kind == "PersistentVolumeClaim" for kind, _, _ in made)
+
+
+def test_another_namespace_is_written_everywhere(helm: Helm) -> None:
+    other = replace(helm, namespace="batch")
+    found = other.run("template", "bayplan", str(CHART), *NEWEST, values=ALL)
+    assert "bayplan-system" not in found
+    assert "system:serviceaccount:batch:bayplan-dra-driver" in found
+
+
+def test_no_kind_and_no_journal_is_deleted_with_the_release(helm: Helm) -> None:
+    values = {"scheduler": {"usageJournal": {"enabled": True}}, "roles": {"gpuSharing": True}}
+    kept = {
+        (one["kind"], one["metadata"]["name"])
+        for one in helm.render(values)
+        if one["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
+    }
+    kinds = {
+        ("CustomResourceDefinition", one["metadata"]["name"]) for one in documents(*manifests(CRDS))
+    }
+    others = {("PersistentVolumeClaim", "bayplan-usage"), ("Namespace", "kai-resource-reservation")}
+    assert kept == kinds | others
+
+
+def test_another_profile_rolls_the_replicas(helm: Helm) -> None:
+    def checksum(values: Values) -> str:
+        (one,) = (one for one in helm.render(values) if one["kind"] == "Deployment")
+        found: str = one["spec"]["template"]["metadata"]["annotations"][
+            "bayplan.dev/config-checksum"
+        ]
+        return found
+
+    other = {"scheduler": {"profiles": [{"schedulerName": "other"}]}}
+    assert checksum({}) == checksum({"image": {"tag": "0.2.0"}}) != checksum(other)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"scheduler": {"replica": 2}}, "'replica' not allowed"),
+        ({"scheduler": {"replicas": "two"}}, "/scheduler/replicas"),
+        ({"scheduler": {"replicas": 0}}, "/scheduler/replicas"),
+        ({"scheduler": {"profiles": []}}, "/scheduler/profiles"),
+        ({"scheduler": {"resources": {"limits": {"memory": "2 GB"}}}}, "/limits/memory"),
+        ({"roles": {"kueueJobs": "yes"}}, "/roles/kueueJobs"),
+        ({"roles": {"deviceConfigs": [{"name": "x"}]}}, "missing property 'namespace'"),
+        ({"image": {"tag": "a b"}}, "/image/tag"),
+        (
+            {"scheduler": {"enabled": False}},
+            "nothing to install: enable scheduler, driver or pools",
+        ),
+        (
+            {"scheduler": {"replicas": 2, "usageJournal": {"enabled": True}}},
+            "scheduler.replicas is 2, and scheduler.usageJournal is a file, which has one writer",
+        ),
+        (
+            {"scheduler": {"profiles": [{"schedulerName": "a"}, {"schedulerName": "a"}]}},
+            "two profiles for schedulerName a",
+        ),
+        ({"scheduler": {"config": {"profiles": []}}}, "they belong in scheduler.profiles"),
+        (
+            {"scheduler": {"config": {"leaderElection": {"resourceName": "x"}}}},
+            "the role allows the one that the chart names",
+        ),
+    ],
+    ids=str,
+)
+def test_wrong_values_are_refused_with_their_place(helm: Helm, values: Values, said: str) -> None:
+    done = helm.attempt("template", "bayplan", str(CHART), values=values)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_driver_is_refused_on_an_old_cluster(helm: Helm) -> None:
+    values = {"driver": {"enabled": True}}
+    old = ("--kube-version", "1.33.1")
+    done = helm.attempt("template", "bayplan", str(CHART), *old, values=values)
+    assert "driver.enabled needs Kubernetes 1.34 or newer" in done.stderr
+
+
+@pytest.mark.parametrize("values", [{}, ALL], ids=["default", "all"])
+def test_the_chart_has_nothing_to_be_warned_of(helm: Helm, values: Values) -> None:
+    found = helm.run("lint", "--strict", str(CHART), *NEWEST, values=values)
+    assert "1 chart(s) linted, 0 chart(s) failed" in found
+    assert "[WARNING]" not in found
+
+
+def test_a_package_holds_what_the_chart_links_to(helm: Helm) -> None:
+    helm.run("package", str(CHART), "--destination", str(helm.folder))
+    (package,) = helm.folder.glob("bayplan-*.tgz")
+    text = helm.run("template", "bayplan", str(package), values={})
+    assert by_name(filter(None, yaml.load_all(text, yaml.CSafeLoader))) == by_name(helm.render())
