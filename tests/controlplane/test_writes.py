@@ -845,6 +845,7 @@ def test_a_job_that_runs_is_suspended_and_gets_its_template_back(
 
 
 @needs(
+    "patch appwrappers.workload.codeflare.dev",
     "patch jaxjobs.kubeflow.org",
     "patch jobsets.jobset.x-k8s.io",
     "patch mpijobs.kubeflow.org",
@@ -853,6 +854,7 @@ def test_a_job_that_runs_is_suspended_and_gets_its_template_back(
     "patch rayclusters.ray.io",
     "patch rayjobs.ray.io",
     "patch rayservices.ray.io",
+    "patch sparkapplications.sparkoperator.k8s.io",
     "patch tfjobs.kubeflow.org",
     "patch trainjobs.trainer.kubeflow.org",
     "patch xgboostjobs.kubeflow.org",

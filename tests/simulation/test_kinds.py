@@ -14,7 +14,7 @@ from bayplan.simulation.simulation import Simulation
 
 FOLDER = ROOT / "configs" / "examples" / "kinds"
 EXAMPLES = sorted(path for path in FOLDER.iterdir() if path.stem != "nodes")
-PARTS = {"leaderworkerset": 2}
+PARTS = {"leaderworkerset": 2, "sparkapplication": 1}
 """Examples that are several gangs: how many pods of each are placed if only one fits."""
 
 

@@ -41,6 +41,7 @@ from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, 
 from bayplan.api.node import Node
 from bayplan.api.numa import NodeResourceTopology
 from bayplan.api.operated import (
+    AppWrapper,
     ClusterTrainingRuntime,
     JAXJob,
     LeaderWorkerSet,
@@ -49,6 +50,7 @@ from bayplan.api.operated import (
     PaddleJob,
     PodGang,
     RayService,
+    SparkApplication,
     TFJob,
     TrainingRuntime,
     TrainJob,
@@ -259,6 +261,8 @@ _KINDS = (
     Kind("kubeflow.org", "JAXJob", ("v1",), JAXJob),
     Kind("kubeflow.org", "MPIJob", ("v2beta1", "v1"), MPIJob),
     Kind("leaderworkerset.x-k8s.io", "LeaderWorkerSet", ("v1",), LeaderWorkerSet),
+    Kind("sparkoperator.k8s.io", "SparkApplication", ("v1beta2",), SparkApplication),
+    Kind("workload.codeflare.dev", "AppWrapper", ("v1beta2",), AppWrapper),
     Kind("ray.io", "RayJob", ("v1",), RayJob),
     Kind("ray.io", "RayCluster", ("v1",), RayCluster),
     Kind("policy", "PodDisruptionBudget", ("v1",), PodDisruptionBudget),

@@ -10,6 +10,7 @@ from typing import Any
 from bayplan.api.meta import ApiStruct, ObjectMeta
 
 __all__ = [
+    "AppWrapper",
     "ClusterTrainingRuntime",
     "JAXJob",
     "LeaderWorkerSet",
@@ -18,6 +19,7 @@ __all__ = [
     "PaddleJob",
     "PodGang",
     "RayService",
+    "SparkApplication",
     "TFJob",
     "TrainJob",
     "TrainingRuntime",
@@ -75,3 +77,11 @@ class PodGang(OperatedObject, frozen=True):
 
 class LeaderWorkerSet(OperatedObject, frozen=True):
     """leaderworkerset.x-k8s.io/v1 LeaderWorkerSet."""
+
+
+class SparkApplication(OperatedObject, frozen=True):
+    """sparkoperator.k8s.io/v1beta2 SparkApplication: a driver, which makes its executors."""
+
+
+class AppWrapper(OperatedObject, frozen=True):
+    """workload.codeflare.dev/v1beta2 AppWrapper: objects that run together."""

@@ -191,12 +191,13 @@ def _place(obj: ApiObject, one: TemplateOf) -> str:
     """Return where a template's annotations are, as Kubernetes writes it."""
     if isinstance(obj, TrainJob):
         return f"job[{one.name}].annotations"
+    pointer = one.places.get("metadata.annotations", f"{one.pointer}/metadata/annotations")
     text, named = "", False
-    for step in one.pointer.split("/")[1:]:
+    for step in pointer.split("/")[1:]:
         in_brackets = step.isdecimal() or named
         text += f"[{step}]" if in_brackets else f".{step}"
         named = step.endswith("ReplicaSpecs")
-    return f"{text[1:]}.metadata.annotations"
+    return text[1:]
 
 
 def _annotations(one: TemplateOf) -> Annotations:

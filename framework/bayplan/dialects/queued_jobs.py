@@ -16,7 +16,7 @@ from bayplan.api import KINDS, ApiObject, Job, JobSet, RayCluster, RayJob
 from bayplan.api.kueue import PodSetTopologyRequest
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import decode_part, kind_of
-from bayplan.api.operated import ClusterTrainingRuntime, TrainingRuntime, TrainJob
+from bayplan.api.operated import AppWrapper, ClusterTrainingRuntime, TrainingRuntime, TrainJob
 from bayplan.api.pod import PodTemplate
 from bayplan.api.workloads import JobSpec
 from bayplan.dialects.kueue import topology_request_of
@@ -82,6 +82,7 @@ class JobPods:
     :param least: the number of pods that it can run with.
     :param whole: the number of pods that come together; more of them come in multiples of it.
     :param kept: labels of the template that a controller added, and that it has to keep.
+    :param places: where fields of the template are set, if not in it, as JSON pointers.
     :param topology: where its pods ask to be, for the Workload.
     """
 
@@ -97,6 +98,7 @@ class JobPods:
     kept: Mapping[str, str] = field(default_factory=dict)
     absent: bool = False
     topology: PodSetTopologyRequest | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ class QueuedJob:
     :param started: the fields of the status to remove so that the templates may change.
     :param priority: the name of the priority class of its pods; "" without one.
     :param problem: why it cannot be queued.
-    :param content: the job as JSON, where its templates are not its own: a TrainJob's.
+    :param content: the job as JSON, where its templates are not its own: a TrainJob's, an
+        AppWrapper's.
     """
 
     obj: ApiObject
@@ -270,7 +273,7 @@ def read_job(
         ("/" + row.started.replace(".", "/"),) if started else (),
         _priority_of(row, content, pods),
         problem,
-        content if isinstance(obj, TrainJob) else {},
+        content if isinstance(obj, TrainJob | AppWrapper) else {},
     )
 
 
@@ -285,6 +288,9 @@ def _job_pods(row: WorkloadKind, one: TemplateOf, obj: ApiObject, units: int) ->
         typed = decode_part(PodTemplate, dict(template)) if kept else typed
         least = _least_of(obj)
         pointers = _sizes_of(obj) if least is not None else ()
+    elif one.places:
+        # Kueue puts back the number of executors with the templates.
+        pointers = one.counts
     return JobPods(
         one.name,
         template,
@@ -298,6 +304,7 @@ def _job_pods(row: WorkloadKind, one: TemplateOf, obj: ApiObject, units: int) ->
         kept,
         one.absent,
         topology_request_of(typed.metadata.annotations, one.made.index, _parts_of(one)),
+        one.places,
     )
 
 

@@ -20,7 +20,7 @@ from bayplan.api import (
     StatefulSet,
     kind_of,
 )
-from bayplan.api.gang import Gang, MatchPolicy, Membership, SubGroup
+from bayplan.api.gang import Gang, Gather, MatchPolicy, Membership, SubGroup
 from bayplan.api.object_key import object_key
 from bayplan.api.selectors import Requirement, Selector
 from bayplan.dialects.kai import QUEUE_LABEL
@@ -32,6 +32,7 @@ from bayplan.kinds import (
     SINGLE_PODS,
     Role,
     WorkloadKind,
+    domain_of,
     minimum_of,
     role_of,
     roles_of,
@@ -103,13 +104,15 @@ def source_of(obj: ApiObject) -> str:
 class _Owner:
     """An owner as it was read; its gangs by key, each with one of their pods; places in them.
 
-    Pods of one part and one role have the same place.
+    Pods of one part and one role have the same place. ``domain`` is the label of nodes of which
+    its pods have one value.
     """
 
     obj: ApiObject
     roles: tuple[Role, ...] = ()
     minimum: int | None = None
     problem: str | None = None
+    domain: str = ""
     members: dict[str, str] = field(default_factory=dict)
     gangs: dict[str, Gang] = field(default_factory=dict)
     places: dict[tuple[str | None, str, _Asked], OwnedMember] = field(default_factory=dict)
@@ -173,7 +176,7 @@ class OwnedGangs:
     def member(self, pod: Pod, without_missing: bool = False) -> OwnedMember:
         """Return a pod's place in the gang of what owns it.
 
-        The highest owner with a row in the table counts.
+        The highest owner counts that has a row in the table and a role for the pod.
 
         :param without_missing: whether those count that are there, where others are not.
         """
@@ -183,17 +186,21 @@ class OwnedGangs:
         above = self._what_is_above(pod, controller)
         if above.chain.missing is not None and not without_missing:
             return OwnedMember(_NOBODY.membership, missing=above.chain.missing)
-        row, read, asked = above.row, above.owner, above.asked
+        asked = above.asked
         if asked_of(pod) != _UNASKED:
             asked = _Asked.of((pod, *above.chain.owners))
-        if row is None or read is None:
+        if not above.owners:
             return _of_unknown(pod, above.chain, asked)
-        if asked.off or (row.asked and not (asked.on or asked.minimum is not None)):
+        if asked.off:
             return _NOBODY
-        made = _placed(pod, read, row, asked)
-        if made.gang is not None and made.gang.key not in read.members:
-            read.members[made.gang.key] = pod.key
-        return made
+        for row, read in above.owners:
+            if row.asked and not (asked.on or asked.minimum is not None):
+                continue
+            made = _placed(pod, read, row, asked)
+            if made.gang is not None:
+                read.members.setdefault(made.gang.key, pod.key)
+                return made
+        return _NOBODY
 
     def _what_is_above(self, pod: Pod, controller: OwnerReference) -> _Above:
         """Return what the pods of one controller have in common, until any object changes."""
@@ -206,9 +213,8 @@ class OwnedGangs:
             return known
         chain = self.chain(pod)
         rows = ((one, _row(one)) for one in reversed(chain.owners))
-        owner, row = next(((one, row) for one, row in rows if row is not None), (None, None))
-        read = self._read(owner, row) if owner is not None and row is not None else None
-        found = _Above(chain, row, read, _Asked.of(chain.owners))
+        owners = tuple((row, self._read(one, row)) for one, row in rows if row is not None)
+        found = _Above(chain, owners, _Asked.of(chain.owners))
         # Pods change without another version of objects.
         missing = chain.missing.kind if chain.missing is not None else ""
         if missing != "Pod" and not any(isinstance(one, Pod) for one in chain.owners):
@@ -236,11 +242,10 @@ class OwnedGangs:
 
 @dataclass(frozen=True)
 class _Above:
-    """What owns some pods: the chain, and the highest owner with a row, with what it asks for."""
+    """What owns some pods: the chain, those in it with rows, the highest first, what they ask."""
 
     chain: OwnerChain
-    row: WorkloadKind | None
-    owner: _Owner | None
+    owners: tuple[tuple[WorkloadKind, _Owner], ...]
     asked: _Asked
 
 
@@ -284,9 +289,10 @@ _UNASKED = (None, None)
 
 def _placed(pod: Pod, owner: _Owner, row: WorkloadKind, asked: _Asked) -> OwnedMember:
     labels = pod.metadata.labels
-    unit = labels.get(row.unit) if row.unit else None
+    units = [labels.get(key, "") for key in row.unit.split(",")] if row.unit else []
+    unit = ":".join(units) if row.unit else None
     role = role_of(owner.roles, labels)
-    if (row.unit and unit is None) or (role is None and owner.problem is None):
+    if not all(units) or (role is None and owner.problem is None):
         # A pod beside those of its templates, such as one that submits the job.
         return _NOBODY
     place = unit, role.name if role is not None else "", asked
@@ -355,7 +361,7 @@ def _place(
     gang, of_each = _gang(name, roles, least)
     gang = replace(gang, problem=problem, queue=queue)
     try:
-        gang = _gathered(gang, owner, roles, of_each)
+        gang = _gathered(gang, owner, row, roles, of_each)
     except ValueError as exc:
         gang = replace(gang, problem=gang.problem or str(exc))
     return OwnedMember(Membership(name, role=role.name), gang, source_of(owner.obj))
@@ -366,15 +372,24 @@ def _is_jobs_own(role: Role) -> bool:
     return role.made.part is not None and asks_for_topology(_annotations(role))
 
 
-def _gathered(gang: Gang, owner: _Owner, roles: tuple[Role, ...], least: Sequence[int]) -> Gang:
+def _gathered(
+    gang: Gang,
+    owner: _Owner,
+    row: WorkloadKind,
+    roles: tuple[Role, ...],
+    least: Sequence[int],
+) -> Gang:
     """Return a gang in the domains that its owner and the templates of its roles ask for.
 
     :raises ValueError: for annotations that contradict each other.
     """
     whole = placement_of(owner.obj.metadata.annotations)
+    if owner.domain and not whole.gather:
+        whole = replace(whole, gather=(Gather(owner.domain, required=True),))
+    in_parts = any(role.made.whole for role in roles)
     of_role = [placement_of(_annotations(role)) for role in roles]
     shared = {one.together for one in of_role if one.gather}
-    if len(roles) == 1 or (
+    if (len(roles) == 1 and not in_parts) or (
         len(shared) == 1 and "" not in shared and all(one.gather for one in of_role)
     ):
         # Its only pods, or pod sets that share a domain: the first one says which.
@@ -384,8 +399,9 @@ def _gathered(gang: Gang, owner: _Owner, roles: tuple[Role, ...], least: Sequenc
     if len(topologies) > 1:
         raise ValueError(f"names several topologies: {', '.join(sorted(topologies))}")
     chosen = next((one for one in (whole, *of_role) if one.gather or one.slices), None)
-    if chosen is None:
+    if chosen is None and not in_parts:
         return gang
+    chosen = chosen or Placement()
     gang = replace(
         gang,
         gather=whole.gather,
@@ -394,7 +410,7 @@ def _gathered(gang: Gang, owner: _Owner, roles: tuple[Role, ...], least: Sequenc
         domain_order=chosen.domain_order,
         topology=next(iter(topologies), ""),
     )
-    if not any(one.gather or one.slices for one in of_role):
+    if not in_parts and not any(one.gather or one.slices for one in of_role):
         return gang
     return replace(gang, sub_groups=tuple(_sub_groups(roles, least, of_role)), roles=())
 
@@ -421,12 +437,14 @@ def _sub_groups(
             yield SubGroup(name, selector, size=size, min_groups=int(size > 0), gather=gather)
     for index, (role, one) in enumerate(zip(roles, asked, strict=True)):
         parent = shared.get(index, "")
+        part = role.part if role.made.whole else None
         yield SubGroup(
             role.name,
             _selector(role, roles[:index]),
-            size=least[index],
+            label_keys=(part.label,) if part is not None else (),
+            size=part.size if part is not None else least[index],
             # A role of which no pod is needed does not keep the others from starting.
-            min_groups=int(least[index] > 0),
+            min_groups=-(-least[index] // part.size) if part is not None else int(least[index] > 0),
             gather=() if parent else one.gather,
             slices=one.slices,
             parent=parent,
@@ -499,6 +517,7 @@ def _row(obj: ApiObject) -> WorkloadKind | None:
 def _read(owner: ApiObject, row: WorkloadKind) -> _Owner:
     content = msgspec.to_builtins(owner, enc_hook=lambda quantity: quantity.text)
     try:
-        return _Owner(owner, roles_of(row, content), minimum_of(row, content))
+        roles, domain = roles_of(row, content), domain_of(row, content)
+        return _Owner(owner, roles, minimum_of(row, content), domain=domain)
     except ValueError as exc:
         return _Owner(owner, problem=str(exc))

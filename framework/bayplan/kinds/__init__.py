@@ -1,11 +1,12 @@
 """The kinds of workloads: what each of them means to a scheduler."""
 
-from bayplan.kinds.kind import Added, Ends, PodTemplates, When, WorkloadKind
+from bayplan.kinds.kind import Added, Copied, Counted, Ends, PodTemplates, When, WorkloadKind
 from bayplan.kinds.reading import (
     PodPlan,
     Progress,
     Role,
     TemplateOf,
+    domain_of,
     minimum_of,
     pods_of,
     policy_of,
@@ -21,6 +22,8 @@ __all__ = [
     "KINDS_OF_WORKLOADS",
     "SINGLE_PODS",
     "Added",
+    "Copied",
+    "Counted",
     "Ends",
     "PodPlan",
     "PodTemplates",
@@ -29,6 +32,7 @@ __all__ = [
     "TemplateOf",
     "When",
     "WorkloadKind",
+    "domain_of",
     "minimum_of",
     "pods_of",
     "policy_of",

@@ -1,7 +1,9 @@
 """What a kind of workload means to a scheduler, as data.
 
 A *path* leads through an object's JSON, with dots: ``spec.template``. A step into a list of
-conditions names one: ``status.conditions[Running]`` is 1 if it is true.
+conditions names one: ``status.conditions[Running]`` is 1 if it is true. Where entries of a list
+have templates, a path leads from the entry, unless it begins with ``spec.``, ``status.`` or
+``metadata.``; one that begins with ``./`` leads from the entry in any case.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Added", "Ends", "PodTemplates", "When", "WorkloadKind"]
+__all__ = ["Added", "Copied", "Counted", "Ends", "PodTemplates", "When", "WorkloadKind"]
 
 
 @dataclass(frozen=True)
@@ -19,11 +21,21 @@ class When:
 
     :param path: where the value is; with ``annotation``, the name of an annotation.
     :param value: what it has to be; empty for anything that is there and is not empty.
+    :param negated: whether that must not be so.
     """
 
     path: str
     value: str = ""
     annotation: bool = False
+    negated: bool = False
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How many entries of a map have one of some values."""
+
+    path: str
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,25 @@ class Added:
 
 
 @dataclass(frozen=True)
+class Copied:
+    """What an operator copies from a field of the object into the pods that it makes.
+
+    A map is merged into what the template has, a list follows it, and anything else replaces it.
+
+    :param to: the path in the template; one that begins with ``container.`` leads from the main
+        container. One that ends with ``.*`` gets an entry of the source's ``name`` and
+        ``quantity``.
+    :param source: the path in the object; of several with commas, the first that is there, and
+        for what is written to it the last if none is.
+    :param java: whether it is an amount of memory in Java's words, such as "2g".
+    """
+
+    to: str
+    source: str
+    java: bool = False
+
+
+@dataclass(frozen=True)
 class Ends:
     """How an object says that it has ended, and that it ended well.
 
@@ -50,7 +81,8 @@ class Ends:
     :param state: the path of a state; without it, ``status.conditions`` tell.
     :param success: what tells a success in the state's place.
     :param reason: the path of the reason of an end that a state tells.
-    :param message: the path of its message.
+    :param message: the path of its message; :param texts: the messages, where it has none.
+    :param unless: a condition under which no failure is the end yet.
     :param by: the roles of which the first that there is decides, once all of its pods have
         succeeded; without any, all pods do.
     """
@@ -61,6 +93,8 @@ class Ends:
     success: When | None = None
     reason: str = ""
     message: str = ""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    unless: When | None = None
     by: tuple[str, ...] = ()
 
 
@@ -68,8 +102,7 @@ class Ends:
 class PodTemplates:
     """A pod template of a kind, or one of each entry of a list or map.
 
-    Pods of one role are alike. With ``each``, paths lead from the entry, except those that begin
-    with ``spec.``.
+    Pods of one role are alike.
 
     :param template: the path of the template; several with commas: the first that is there. A role
         without a template has no pods.
@@ -79,7 +112,7 @@ class PodTemplates:
     :param count: paths of the factors of the number of pods; one that is absent is 1. A factor may
         be several paths with commas: the smallest that is there.
     :param bounds: the paths of the least and the most that the first factor may be.
-    :param less: how many of these pods another role counts.
+    :param less: how many of the last factor another role counts.
     :param least: factors of the number without which the job does not run; where the first is
         absent or 0, all are needed.
     :param left: the paths of how often the role's pods have to succeed, and how often they did: not
@@ -91,7 +124,8 @@ class PodTemplates:
     :param only: the conditions that have to hold, all of them, for them to exist.
     :param default: the template of pods whose object may leave it out.
     :param image: the path of the containers of which the first has the default's image.
-    :param added: what the operator adds to the template.
+    :param added: what the operator adds to the template; :param copied: what it copies into it.
+    :param container: the name of the main container, by default the first.
     :param later: the conditions under each of which the pods are created only once others run, so
         that nothing may wait for them.
     :param serial: the conditions under each of which a pod is created only once the one before it
@@ -103,11 +137,12 @@ class PodTemplates:
     :param first: the index of the first of them.
     :param index: the label of pods that has their index.
     :param part: the label of pods that tells equal parts of the role, and the path of their number.
+    :param whole: whether each of these parts is placed as a whole: beyond what is needed, in parts.
     :param status: the path of a list or map in which an entry of the role's name says how far the
         pods are; without it, paths of ``ready`` and ``succeeded`` lead from the object.
     :param ready: the paths of the numbers of those that are ready or have succeeded, each of which
         counts for as many pods as the factors of the number after the first; or conditions under
-        each of which one more is.
+        each of which one more is; or entries of a map that say so.
     :param succeeded: the path of the number of those that have succeeded.
     """
 
@@ -127,6 +162,8 @@ class PodTemplates:
     default: Mapping[str, Any] | None = None
     image: str = ""
     added: tuple[Added, ...] = ()
+    copied: tuple[Copied, ...] = ()
+    container: str = ""
     later: tuple[When, ...] = ()
     serial: tuple[When, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -134,8 +171,9 @@ class PodTemplates:
     first: int = 0
     index: str = ""
     part: tuple[str, str] | None = None
+    whole: bool = False
     status: str = ""
-    ready: tuple[str | When, ...] = ()
+    ready: tuple[str | When | Counted, ...] = ()
     succeeded: str = ""
 
 
@@ -145,9 +183,12 @@ class WorkloadKind:
 
     :param pods: its pod templates, in the order in which roles are looked for.
     :param minimum: paths of the number of pods that it needs to run, of all roles.
-    :param unit: the label of pods whose value tells its indivisible parts, each a gang; without
-        it, the object is one.
+    :param wraps: the path of a list in which each entry has an object as its ``template``; its pods
+        are those of these objects.
+    :param unit: the labels of pods, with commas, whose values tell its indivisible parts, each a
+        gang; without them, the object is one.
     :param units: the path of the number of these parts.
+    :param domain: the path of a label of nodes of which all pods of a gang have one value.
     :param asked: whether it is a gang only where an annotation asks for one.
     :param below: whether only the objects that it makes are gangs, each by its own row.
     :param suspend: the path of the value that says, if true, that it has no pods for now.
@@ -168,8 +209,10 @@ class WorkloadKind:
     name: str
     pods: tuple[PodTemplates, ...]
     minimum: tuple[str, ...] = ()
+    wraps: str = ""
     unit: str = ""
     units: str = ""
+    domain: str = ""
     asked: bool = False
     below: bool = False
     suspend: str = ""

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bayplan.api import Quantity
-from bayplan.api.objects import decode_part
-from bayplan.api.pod import PodTemplate
-from bayplan.kinds.kind import Ends, PodTemplates, When, WorkloadKind
+from bayplan.kinds.kind import Counted, Ends, PodTemplates, When, WorkloadKind
+from bayplan.kinds.made_templates import default_of, with_added, with_copies
+from bayplan.kinds.paths import (
+    Content,
+    Steps,
+    at,
+    condition_of,
+    holds,
+    look,
+    pointer_of,
+    pointer_to,
+)
+from bayplan.kinds.table import KINDS_OF_WORKLOADS
 
 __all__ = [
     "PodPlan",
     "Progress",
     "Role",
     "TemplateOf",
+    "domain_of",
     "minimum_of",
     "pods_of",
     "policy_of",
@@ -29,9 +38,6 @@ __all__ = [
 ]
 
 _MOST_PODS = 1_000_000
-_OF_OBJECT = ("spec.", "status.", "metadata.")
-Content = Mapping[str, Any]
-Steps = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class TemplateOf:
     :param each: how many of them come with one unit of the first factor.
     :param labels: what tells its pods from those of other roles.
     :param entry: what the template's paths lead from.
+    :param places: where fields of the template such as ``spec.nodeSelector`` are copied from, as
+        JSON pointers.
     """
 
     name: str
@@ -59,6 +67,7 @@ class TemplateOf:
     labels: Mapping[str, str]
     entry: Content
     made: PodTemplates
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ class Role:
     :param later: whether they are created only once others run.
     :param serial: whether each is created only once the one before it is ready.
     :param labels: what tells them from pods of other roles.
+    :param part: its equal parts.
     """
 
     name: str
@@ -80,15 +90,28 @@ class Role:
     labels: Mapping[str, str]
     template: Content
     made: PodTemplates
+    part: Part | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Equal parts of a role: the label of pods that tells them, and how many pods one has."""
+
+    label: str
+    size: int
 
 
 @dataclass(frozen=True)
 class PodPlan:
-    """A pod that an operator makes for an object: its name, its labels and its template."""
+    """A pod that an operator makes for an object: its name, its labels and its template.
+
+    :param after: the names of the pods that have to run before.
+    """
 
     name: str
     labels: Mapping[str, str]
     template: Content
+    after: tuple[str, ...] = ()
 
 
 def roles_of(kind: WorkloadKind, content: Content) -> tuple[Role, ...]:
@@ -97,6 +120,8 @@ def roles_of(kind: WorkloadKind, content: Content) -> tuple[Role, ...]:
     :param content: the object as JSON.
     :raises ValueError: for what is no number of pods; the message names the path.
     """
+    if kind.wraps:
+        return _roles_of_parts(kind, content)
     found = (role for pods in kind.pods for role in _roles(pods, content))
     return tuple(role for role in found if role.count)
 
@@ -114,11 +139,20 @@ def minimum_of(kind: WorkloadKind, content: Content) -> int | None:
 
     :raises ValueError: for what is no number of pods; the message names the path.
     """
+    if kind.wraps:
+        parts = list(_parts(kind, content))
+        return minimum_of(parts[0][0], parts[0][1]) if len(parts) == 1 else None
     for path in kind.minimum:
-        value = _at(content, path)
+        value = at(content, path)
         if value is not None:
             return _number(value, path)
     return None
+
+
+def domain_of(kind: WorkloadKind, content: Content) -> str:
+    """Return the label of nodes of which all pods of a gang have one value; "" for none."""
+    value = at(content, kind.domain) if kind.domain else None
+    return value if isinstance(value, str) else ""
 
 
 def role_of(roles: tuple[Role, ...], labels: Mapping[str, str]) -> Role | None:
@@ -134,80 +168,106 @@ def templates_of(kind: WorkloadKind, content: Content) -> Iterator[TemplateOf]:
 
     :raises ValueError: for what is no number of pods; the message names the path.
     """
+    if kind.wraps:
+        yield from _templates_of_parts(kind, content)
     for pods in kind.pods:
         yield from _templates(pods, content)
 
 
 def _templates(pods: PodTemplates, content: Content) -> Iterator[TemplateOf]:
     for own, entry, steps in _entries(pods, content):
-        found = ((path, _look(entry, content, path)) for path in pods.template.split(","))
+        found = ((path, look(entry, content, path)) for path in pods.template.split(","))
         given = next((one for one in found if isinstance(one[1], Mapping)), None)
-        path, template = given or (pods.template.split(",")[0], _default(pods, content))
-        if template is None or _look(entry, content, pods.absent) is True:
+        path, template = given or (pods.template.split(",")[0], default_of(pods, content))
+        if template is None or look(entry, content, pods.absent) is True:
             continue
-        if not all(_holds(when, entry, content) for when in pods.only):
+        if not all(holds(when, entry, content) for when in pods.only):
             continue
         numbers = _numbers(pods.count, entry, content, _text(steps), pods.bounds)
         role = pods.role or own.lower()
-        values = {"role": role, "name": own, "object": _at(content, "metadata.name") or ""}
+        values = {"role": role, "name": own, "object": at(content, "metadata.name") or ""}
+        count = math.prod((*numbers[:-1], max(0, numbers[-1] - pods.less))) if numbers else 1
         yield TemplateOf(
             role,
             own,
-            _pointer(path, steps),
+            pointer_of(path, steps),
             given is None,
-            tuple(_pointer(factor.split(",")[0], steps) for factor in pods.count),
-            max(0, min(math.prod(numbers), _MOST_PODS) - pods.less),
+            tuple(pointer_of(factor.split(",")[0], steps) for factor in pods.count),
+            min(count, _MOST_PODS),
             math.prod(numbers[1:]),
-            _with_added(pods, template, entry, content),
+            with_copies(pods, with_added(pods, template, entry, content), entry, content),
             _filled(pods.labels, values),
             entry,
             pods,
+            dict(_places(pods, entry, content, steps)),
         )
 
 
-def _default(pods: PodTemplates, content: Content) -> Content | None:
-    """Return the template of pods whose object leaves it out, None where it has to be there."""
-    if pods.default is None:
-        return None
-    containers = _at(content, pods.image) if pods.image else None
-    heads = containers if isinstance(containers, (list, tuple)) else ()
-    image = next((one.get("image") for one in heads if isinstance(one, Mapping)), None)
-    spec = pods.default["spec"]
-    first, *rest = spec["containers"]
-    own = {**first, "image": image} if image else first
-    return {**pods.default, "spec": {**spec, "containers": [own, *rest]}}
+def _places(
+    pods: PodTemplates, entry: Content, content: Content, steps: Steps
+) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a template that are copied, and the pointers of what they are of."""
+    for one in pods.copied:
+        paths = one.source.split(",")
+        there = (path for path in paths if look(entry, content, path) is not None)
+        yield one.to, pointer_of(next(there, paths[-1]), steps)
 
 
-def _with_added(pods: PodTemplates, template: Content, entry: Content, content: Content) -> Content:
-    """Return a template with what the kind's operator adds to it.
+# Objects in objects ------------------------------------------------------------------------------
 
-    :raises DecodeError: for what is no pod template.
+_POD = WorkloadKind("", "Pod", (PodTemplates("template", "main"),))
+_DEPLOYMENT = WorkloadKind(
+    "apps", "Deployment", (PodTemplates("spec.template", "main", count=("spec.replicas",)),)
+)
+_SINGLE = {("", "Pod"): _POD, ("apps", "Deployment"): _DEPLOYMENT}
+"""Kinds whose pods are counted by queues, and are no gang."""
+
+
+def _parts(kind: WorkloadKind, content: Content) -> Iterator[tuple[WorkloadKind, Content, Steps]]:
+    """Yield the objects in an object that have pods, each with its row and its place."""
+    entries = at(content, kind.wraps)
+    for index, entry in enumerate(entries if isinstance(entries, (list, tuple)) else ()):
+        part = entry.get("template") if isinstance(entry, Mapping) else None
+        if not isinstance(part, Mapping):
+            continue
+        key = str(part.get("apiVersion", "")).rpartition("/")[0], str(part.get("kind"))
+        row = KINDS_OF_WORKLOADS.get(key) or _SINGLE.get(key)
+        if row is not None:
+            yield row, part, (*kind.wraps.split("."), index)
+
+
+def _templates_of_parts(kind: WorkloadKind, content: Content) -> Iterator[TemplateOf]:
+    """Yield the pod templates of the objects in an object, named by their number."""
+    name, number = at(content, "metadata.name") or "", 0
+    for row, part, steps in _parts(kind, content):
+        if row is _POD:
+            meta = {
+                key: value
+                for key, value in (part.get("metadata") or {}).items()
+                if key in ("labels", "annotations")
+            }
+            part = {"template": {"metadata": meta, "spec": part.get("spec") or {}}}
+        for one in templates_of(row, part):
+            place = pointer_to((*steps, "template"))
+            counts = tuple(place + pointer for pointer in one.counts)
+            yield replace(one, name=f"{name}-{number}", pointer=place + one.pointer, counts=counts)
+            number += 1
+
+
+def _roles_of_parts(kind: WorkloadKind, content: Content) -> tuple[Role, ...]:
+    """Return the roles of the only object in an object, or one role of all of its pods.
+
+    There are none where the pods of one are not known.
     """
-    added = [one for one in pods.added if _holds(one.when, entry, content)]
-    if added:
-        decode_part(PodTemplate, dict(template))
-    for one in added:
-        spec = template.get("spec") or {}
-        containers = list(spec.get("containers") or ())
-        if one.container and all(c.get("name") != one.container["name"] for c in containers):
-            stated = _look(entry, content, one.resources)
-            own = {"resources": stated} if isinstance(stated, Mapping) else {}
-            containers.append({**one.container, **own})
-        if one.least and containers:
-            containers[0] = _at_least(containers[0], one.least)
-        template = {**template, "spec": {**spec, "containers": containers}}
-    return template
-
-
-def _at_least(container: Content, least: Mapping[str, str]) -> Content:
-    """Return a container that requests no less of some resources."""
-    resources = container.get("resources") or {}
-    requests = dict(resources.get("requests") or {})
-    for name, text in least.items():
-        own = requests.get(name, (resources.get("limits") or {}).get(name))
-        if own is None or Quantity(str(own)).number < Quantity(text).number:
-            requests[name] = text
-    return {**container, "resources": {**resources, "requests": requests}}
+    parts = [(row, part) for row, part, _ in _parts(kind, content) if row not in _SINGLE.values()]
+    found = [roles_of(row, part) for row, part in parts]
+    if len(found) == 1 or not all(row.pods for row, _ in parts):
+        return found[0] if len(found) == 1 else ()
+    roles = [role for of_part in found for role in of_part if not (role.later or role.serial)]
+    count, least = sum(one.count for one in roles), sum(one.least for one in roles)
+    if not roles:
+        return ()
+    return (replace(roles[0], name="pods", count=count, least=least, labels={}, template={}),)
 
 
 def _roles(pods: PodTemplates, content: Content) -> Iterator[Role]:
@@ -216,30 +276,39 @@ def _roles(pods: PodTemplates, content: Content) -> Iterator[Role]:
         if pods.left is not None:
             count = min(count, left_of(pods, content, count))
         least = 0
-        if pods.least and _look(entry, content, pods.least[0]) is not None:
+        if pods.least and look(entry, content, pods.least[0]) is not None:
             least = math.prod(_numbers(pods.least, entry, content, ""))
         yield Role(
             one.name,
             count,
             min(least or count, count),
-            any(_holds(when, entry, content) for when in pods.later),
-            any(_holds(when, entry, content) for when in pods.serial),
+            any(holds(when, entry, content) for when in pods.later),
+            any(holds(when, entry, content) for when in pods.serial),
             one.labels,
             one.template,
             pods,
+            _part_of(pods, entry, content, one.count),
         )
+
+
+def _part_of(pods: PodTemplates, entry: Content, content: Content, count: int) -> Part | None:
+    if pods.part is None:
+        return None
+    label, path = pods.part
+    (number,) = _numbers((path,), entry, content, "")
+    return Part(label, max(1, count // max(1, number)))
 
 
 def left_of(pods: PodTemplates, content: Content, count: int) -> int:
     """Return how many pods of a role still have to succeed; ``count`` where nothing says it."""
     if pods.left is None:
         return count
-    total, done = (_at(content, path) for path in pods.left)
+    total, done = (at(content, path) for path in pods.left)
     if not isinstance(total, int):
         return count
     ended = done if isinstance(done, int) else 0
-    if pods.indexed is not None and _holds(pods.indexed, content, content):
-        texts = [text for path in pods.done if isinstance(text := _at(content, path), str)]
+    if pods.indexed is not None and holds(pods.indexed, content, content):
+        texts = [text for path in pods.done if isinstance(text := at(content, path), str)]
         ended = _indexes(texts, total)
     return max(0, total - ended)
 
@@ -259,11 +328,13 @@ def pods_of(kind: WorkloadKind, content: Content) -> Iterator[PodPlan]:
 
     :raises ValueError: for what is no number of pods; the message names the path.
     """
-    if kind.suspend and _at(content, kind.suspend) is True:
+    if kind.suspend and at(content, kind.suspend) is True:
         return
-    roles = roles_of(kind, content)
+    roles = sorted(roles_of(kind, content), key=lambda role: role.later)
     for unit in range(units_of(kind, content)):
+        first: list[str] = []
         for role in roles:
+            after = tuple(first) if role.later else ()
             for index in range(role.made.first, role.made.first + role.count):
                 values = {
                     "object": content["metadata"]["name"],
@@ -273,7 +344,9 @@ def pods_of(kind: WorkloadKind, content: Content) -> Iterator[PodPlan]:
                 }
                 marks = _filled({**kind.labels, "": role.made.pod}, values)
                 name = marks.pop("")
-                yield PodPlan(name, {**marks, **role.labels}, role.template)
+                yield PodPlan(name, {**marks, **role.labels}, role.template, after)
+                if not role.later:
+                    first.append(name)
 
 
 def _filled(texts: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
@@ -291,28 +364,21 @@ def _entries(pods: PodTemplates, content: Content) -> Iterator[tuple[str, Conten
     if not pods.each:
         yield pods.role, content, ()
         return
-    found, at = _at(content, pods.each), tuple(pods.each.split("."))
+    found, place = at(content, pods.each), tuple(pods.each.split("."))
     if isinstance(found, Mapping):
         for name, entry in found.items():
             if isinstance(entry, Mapping):
-                yield name, entry, (*at, name)
+                yield name, entry, (*place, name)
     elif isinstance(found, (list, tuple)):
         for index, entry in enumerate(found):
             if isinstance(entry, Mapping):
-                yield str(entry.get(pods.name, index)), entry, (*at, index)
+                yield str(entry.get(pods.name, index)), entry, (*place, index)
 
 
 def _text(steps: Steps) -> str:
     """Return a place as the beginning of a path, for messages."""
     text = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in steps)
     return f"{text[1:]}." if text else ""
-
-
-def _pointer(path: str, steps: Steps) -> str:
-    """Return the JSON pointer of a path, which leads from an entry unless it names the object's."""
-    start = () if path.startswith(_OF_OBJECT) else steps
-    tokens = (str(one).replace("~", "~0").replace("/", "~1") for one in (*start, *path.split(".")))
-    return "".join(f"/{token}" for token in tokens)
 
 
 def _numbers(
@@ -328,12 +394,12 @@ def _numbers(
     """
     numbers: list[int] = []
     for factor in factors:
-        values = [(path, _look(entry, content, path)) for path in factor.split(",")]
+        values = [(path, look(entry, content, path)) for path in factor.split(",")]
         there = [_number(value, where + path) for path, value in values if value is not None]
         if values[0][1] is None and (bounds is None or numbers):
             there.append(1)
         if bounds is not None and not numbers:
-            least, most = (_look(entry, content, path) for path in bounds)
+            least, most = (look(entry, content, path) for path in bounds)
             given = min(there) if there else 0 if least is not None else 1
             found = max(given, _number(least or 0, where + bounds[0]))
             # An API may state "any number" by the largest one.
@@ -348,54 +414,6 @@ def _number(value: Any, path: str) -> int:
         expected = f"expected a number of pods, 0 to {_MOST_PODS}"
         raise ValueError(f"{path}: {expected}, got {str(value)[:40]}")
     return value
-
-
-def _holds(when: When, entry: Content, content: Content) -> bool:
-    if when.annotation:
-        value = (_at(content, "metadata.annotations") or {}).get(when.path)
-    else:
-        value = _look(entry, content, when.path)
-    if isinstance(value, bool) and when.value:
-        value = str(value).lower()
-    return value == when.value if when.value else bool(value)
-
-
-def _look(entry: Content, content: Content, path: str) -> Any:
-    """Return what a path leads to, from the object or from one of its entries; None if nothing."""
-    if not path:
-        return None
-    return _at(content if path.startswith(_OF_OBJECT) else entry, path)
-
-
-def _at(content: Any, path: str) -> Any:
-    for name, condition in _steps(path):
-        # JSON has no other mappings, and the test of an abstract one takes five times as long.
-        if not isinstance(content, dict):
-            return 0 if condition else None
-        content = content.get(name)
-        if condition:
-            content = int(_condition(content, condition) is not None)
-    return content
-
-
-@lru_cache(maxsize=4096)
-def _steps(path: str) -> tuple[tuple[str, str], ...]:
-    """Return the keys of a path, each with the condition of a list that it names."""
-    parts = (step.partition("[") for step in path.split("."))
-    return tuple((name, condition.rstrip("]")) for name, _, condition in parts)
-
-
-def _condition(conditions: Any, *types: str) -> Content | None:
-    """Return the first condition of one of some types that is true."""
-    found = conditions if isinstance(conditions, (list, tuple)) else ()
-    return next(
-        (
-            one
-            for one in found
-            if isinstance(one, Mapping) and one.get("type") in types and one.get("status") == "True"
-        ),
-        None,
-    )
 
 
 # Status --------------------------------------------------------------------------------------
@@ -425,36 +443,40 @@ def progress_of(
     :param templates: those of the object.
     """
     end, succeeded = _end_of(kind.ends, content) if kind.ends is not None else (None, False)
-    ready, spare = sum(_count(_at(content, path)) for path in kind.ready), {}
+    ready, spare = sum(_count(at(content, path)) for path in kind.ready), {}
     for one in templates:
         status = _status_of(one, content)
         for path in one.made.ready:
             if isinstance(path, When):
-                ready += _holds(path, content, content)
+                ready += holds(path, content, content)
+            elif isinstance(path, Counted):
+                states = at(content, path.path)
+                found = states.values() if isinstance(states, Mapping) else ()
+                ready += sum(1 for state in found if state in path.values)
             else:
-                ready += _count(_at(status, path)) * one.each
+                ready += _count(at(status, path)) * one.each
         if one.made.left is not None:
             # One pod alone is the whole job: it gives nothing back before its end.
             unneeded = one.count - left_of(one.made, content, one.count) if one.count > 1 else 0
         else:
-            unneeded = _count(_at(status, one.made.succeeded)) * one.each
+            unneeded = _count(at(status, one.made.succeeded)) * one.each
         if unneeded > 0:
             spare[one.name] = min(unneeded, one.count)
-    if kind.running and _at(content, kind.running):
+    if kind.running and at(content, kind.running):
         ready = max(ready, sum(one.count for one in templates))
     return Progress(end, succeeded, ready, spare)
 
 
 def policy_of(kind: WorkloadKind, content: Content) -> str:
     """Return what becomes of an object's pods at its end: "All", "Running" or "None"."""
-    value = _at(content, kind.clean) if kind.clean else None
+    value = at(content, kind.clean) if kind.clean else None
     return value if value in ("All", "Running") else "None"
 
 
 def _status_of(template: TemplateOf, content: Content) -> Any:
     if not template.made.status:
         return content
-    found = _at(content, template.made.status)
+    found = at(content, template.made.status)
     if not template.made.each:
         return found
     if isinstance(found, Mapping):
@@ -474,17 +496,19 @@ def _count(value: Any) -> int:
 def _end_of(ends: Ends, content: Content) -> tuple[tuple[str, str] | None, bool]:
     """Return reason and message of an object's end, None before, and whether it ended well."""
     if not ends.state:
-        conditions = _at(content, "status.conditions")
-        found = _condition(conditions, *ends.good, *ends.bad)
+        conditions = at(content, "status.conditions")
+        found = condition_of(conditions, *ends.good, *ends.bad)
         if found is None:
             return None, False
         reason = found.get("reason") or f"Job{found.get('type')}"
         return (reason, found.get("message") or ""), found.get("type") in ends.good
-    state = _at(content, ends.state)
+    state = at(content, ends.state)
     if state not in (*ends.good, *ends.bad):
         return None, False
-    reason, message = (_at(content, path) if path else "" for path in (ends.reason, ends.message))
+    reason, message = (at(content, path) if path else "" for path in (ends.reason, ends.message))
     good = state in ends.good
     if ends.success is not None:
-        good = _holds(ends.success, content, content)
-    return (reason or state, message or ""), good
+        good = holds(ends.success, content, content)
+    if not good and ends.unless is not None and holds(ends.unless, content, content):
+        return None, False
+    return (reason or state, message or ends.texts.get(state, "")), good

@@ -13,7 +13,7 @@ import msgspec
 
 from bayplan.api.objects import Kind, add_kind, remove_kind
 from bayplan.api.operated import OperatedObject
-from bayplan.kinds.kind import Added, Ends, PodTemplates, When, WorkloadKind
+from bayplan.kinds.kind import Added, Copied, Counted, Ends, PodTemplates, When, WorkloadKind
 
 __all__ = ["KINDS_OF_WORKLOADS", "SINGLE_PODS", "register", "rows_of_users", "title_of"]
 
@@ -130,6 +130,51 @@ _RAY_SUBMITTER = PodTemplates(
     ),
 )
 _ELASTIC = ("spec.elasticPolicy.minReplicas",)
+_SPARK = "sparkoperator.k8s.io"
+
+
+def _spark_pods(
+    role: str,
+    container: str,
+    count: tuple[str, ...],
+    ready: tuple[When | Counted, ...],
+    later: tuple[When, ...] = (),
+    pod: str = "{object}-driver",
+) -> PodTemplates:
+    """Return the pods of a role of a Spark application, whose template may be left out."""
+    spec = f"spec.{role}"
+    resources = "container.resources"
+    return PodTemplates(
+        f"{spec}.template",
+        role,
+        count=count,
+        default={"spec": {"containers": [{"name": container}]}},
+        container=container,
+        copied=(
+            Copied("metadata.labels", f"{spec}.labels"),
+            Copied("metadata.annotations", f"{spec}.annotations"),
+            Copied("spec.nodeSelector", f"spec.nodeSelector,{spec}.nodeSelector"),
+            Copied("spec.tolerations", f"{spec}.tolerations"),
+            Copied("spec.affinity", f"{spec}.affinity"),
+            Copied("spec.priorityClassName", f"{spec}.priorityClassName"),
+            Copied("spec.schedulerName", f"{spec}.schedulerName"),
+            Copied("spec.volumes", "spec.volumes"),
+            Copied("spec.initContainers", f"{spec}.initContainers"),
+            Copied("spec.containers", f"{spec}.sidecars"),
+            Copied("container.image", f"{spec}.image,spec.image"),
+            Copied(f"{resources}.requests.cpu", f"{spec}.coreRequest,{spec}.cores"),
+            Copied(f"{resources}.requests.memory", f"{spec}.memory", java=True),
+            Copied(f"{resources}.limits.cpu", f"{spec}.coreLimit"),
+            Copied(f"{resources}.limits.memory", f"{spec}.memoryLimit", java=True),
+            Copied(f"{resources}.limits.*", f"{spec}.gpu"),
+        ),
+        later=later,
+        labels={"spark-role": role},
+        pod=pod,
+        ready=ready,
+    )
+
+
 _TABLE = (
     WorkloadKind(
         "batch",
@@ -275,6 +320,55 @@ _TABLE = (
             "training.kubeflow.org/replica-index": "{index}",
         },
     ),
+    # The driver makes the executors, so nothing waits for both of them.
+    WorkloadKind(
+        _SPARK,
+        "SparkApplication",
+        (
+            _spark_pods(
+                "driver",
+                "spark-kubernetes-driver",
+                (),
+                (When("status.applicationState.state", "RUNNING"),),
+            ),
+            _spark_pods(
+                "executor",
+                "spark-kubernetes-executor",
+                ("spec.executor.instances",),
+                (Counted("status.executorState", ("RUNNING", "COMPLETED")),),
+                (When("spec.executor"),),
+                "{object}-exec-{index}",
+            ),
+        ),
+        asked=True,
+        suspend=_SUSPEND,
+        ends=Ends(
+            ("COMPLETED",),
+            ("FAILED", "SUBMISSION_FAILED"),
+            "status.applicationState.state",
+            message="status.applicationState.errorMessage",
+            by=("driver",),
+        ),
+        labels={f"{_SPARK}/app-name": "{object}"},
+    ),
+    WorkloadKind(
+        "workload.codeflare.dev",
+        "AppWrapper",
+        (),
+        wraps="spec.components",
+        suspend=_SUSPEND,
+        ends=Ends(
+            ("Succeeded",),
+            ("Failed",),
+            "status.phase",
+            texts={
+                "Succeeded": "AppWrapper finished successfully",
+                "Failed": "AppWrapper failed",
+            },
+            unless=When("status.conditions[ResourcesDeployed]"),
+        ),
+        running="status.conditions[PodsReady]",
+    ),
     # Its pods are those of the JobSet that its runtime makes.
     WorkloadKind(
         "trainer.kubeflow.org",
@@ -330,7 +424,6 @@ SINGLE_PODS = frozenset(
         ("kubevirt.io", "VirtualMachineInstance"),
         ("machinelearning.seldon.io", "SeldonDeployment"),
         ("serving.knative.dev", "Revision"),
-        ("sparkoperator.k8s.io", "SparkApplication"),
         ("tekton.dev", "PipelineRun"),
         ("tekton.dev", "TaskRun"),
         ("workspace.devfile.io", "DevWorkspace"),

@@ -55,7 +55,7 @@ __all__ = [
 Owner = Job | ReplicaSet | StatefulSet | Deployment | DaemonSet
 Operated = JobSet | PyTorchJob | RayJob | RayCluster | ElasticJob | OperatedObject
 """Owners whose controllers are not Kubernetes' own."""
-Child = Pod | ReplicaSet | ControllerRevision | Job | JobSet | RayCluster
+Child = Pod | ControllerRevision | Owner | Operated
 Content = dict[str, Any]
 
 

@@ -39,6 +39,7 @@ from bayplan.cluster.embedded.elastic_jobs import ElasticJobController
 from bayplan.cluster.embedded.jobs import JobController
 from bayplan.cluster.embedded.jobsets import JobSetController, set_of
 from bayplan.cluster.embedded.made_objects import MadeObjectsController
+from bayplan.cluster.embedded.object_sets import ObjectSetsController
 from bayplan.cluster.embedded.operated_pods import OperatedPodsController, operated
 from bayplan.cluster.embedded.pytorch_jobs import PyTorchJobController
 from bayplan.cluster.embedded.ray_clusters import RayClusterController
@@ -92,6 +93,7 @@ class WorkloadControllers:
         self._ray_clusters = RayClusterController(cluster, self._children)
         self._operated_pods = OperatedPodsController(cluster, self._children)
         self._made_objects = MadeObjectsController(cluster, self._children)
+        self._object_sets = ObjectSetsController(cluster, self._children)
         self._elastic_jobs = ElasticJobController(cluster, self._children)
         self._crash_loops = CrashLoops(cluster)
         self._dirty: dict[str, tuple[type[Owner | Operated], str]] = {}
@@ -182,6 +184,8 @@ class WorkloadControllers:
             self._elastic_jobs.reconcile(owner)
         elif isinstance(owner, TrainJob | RayService):
             self._made_objects.reconcile(owner)
+        elif isinstance(owner, ObjectSetsController.types):
+            self._object_sets.reconcile(owner)
         elif isinstance(owner, OperatedObject):
             self._operated_pods.reconcile(owner)
         else:

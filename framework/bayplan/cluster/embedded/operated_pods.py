@@ -67,13 +67,15 @@ class OperatedPodsController:
                 self._children.delete(pod)
 
     def _bring_in_line(self, owner: OperatedObject, plans: Mapping[str, PodPlan]) -> None:
-        taken = set()
+        taken, running = set(), set()
         for pod in self._children.pods(owner):
+            if pod.status.phase in ("Running", "Succeeded"):
+                running.add(pod.metadata.name)
             if pod.metadata.name not in plans or _is_to_be_replaced(pod):
                 self._children.delete(pod)
             taken.add(pod.metadata.name)
         for name, plan in plans.items():
-            if name not in taken:
+            if name not in taken and running.issuperset(plan.after):
                 self._make(owner, plan)
 
     def _make(self, owner: OperatedObject, plan: PodPlan) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bayplan.api import Pod
-from bayplan.kinds import Ends, Role, WorkloadKind, role_of
+from bayplan.kinds import Counted, Ends, Role, When, WorkloadKind, role_of
 
 __all__ = ["status_of"]
 
@@ -25,13 +25,17 @@ def status_of(
     :param status: the status before; :param now: the time of new conditions.
     """
     made: dict[str, Any] = copy.deepcopy(dict(status))
-    if row.ends is None or row.ends.state or row.unit:
+    if row.ends is None or row.unit:
         return made
     phases: dict[str, Counter[str]] = {role.name: Counter() for role in roles}
-    for pod in pods:
+    of_pods = list(pods)
+    for pod in of_pods:
         role = role_of(roles, pod.metadata.labels)
         if role is not None:
             phases[role.name][pod.status.phase] += 1
+    if row.ends.state:
+        _put_state(row.ends, roles, phases, of_pods, made)
+        return made
     for role in roles:
         _count(role, phases[role.name], made)
     end = _end(row.ends, roles, phases)
@@ -46,6 +50,40 @@ def status_of(
     if end:
         _condition(made, end, True, row.name, now)
     return made
+
+
+def _put_state(
+    ends: Ends,
+    roles: tuple[Role, ...],
+    phases: Mapping[str, Counter[str]],
+    pods: Iterable[Pod],
+    status: dict[str, Any],
+) -> None:
+    """Write the state of an object that has one, and of its pods where it tells it."""
+    state = _end(ends, roles, phases)
+    for role in roles:
+        for one in role.made.ready:
+            if isinstance(one, When) and one.path == ends.state and not state:
+                state = one.value if phases[role.name]["Running"] >= role.count else ""
+            elif isinstance(one, Counted):
+                # The values are those of pods that run, and of those that have succeeded.
+                words = dict(zip(("Running", "Succeeded"), one.values, strict=False))
+                own = [pod for pod in pods if role_of(roles, pod.metadata.labels) == role]
+                states = {pod.metadata.name: words.get(pod.status.phase, "PENDING") for pod in own}
+                _put(status, one.path, states)
+    if state:
+        _put(status, ends.state, state)
+
+
+def _put(status: dict[str, Any], path: str, value: Any) -> None:
+    """Set a value at a path that begins with ``status.``."""
+    *above, last = path.split(".")[1:]
+    at = status
+    for step in above:
+        if not isinstance(at.get(step), dict):
+            at[step] = {}
+        at = at[step]
+    at[last] = value
 
 
 def _end(ends: Ends, roles: tuple[Role, ...], phases: Mapping[str, Counter[str]]) -> str:
@@ -66,14 +104,7 @@ def _count(role: Role, phases: Counter[str], status: dict[str, Any]) -> None:
     numbers = [(path, phases["Running"]) for path in made.ready[:1] if isinstance(path, str)]
     numbers += [(made.succeeded, phases["Succeeded"])] if made.succeeded else []
     for path, number in numbers:
-        whole = path if path.startswith("status.") else f"{made.status}.{path}"
-        *above, last = whole.split(".")[1:]
-        at = status
-        for step in above:
-            if not isinstance(at.get(step), dict):
-                at[step] = {}
-            at = at[step]
-        at[last] = number
+        _put(status, path if path.startswith("status.") else f"{made.status}.{path}", number)
 
 
 def _condition(status: dict[str, Any], name: str, holds: bool, kind: str, now: str) -> None:

@@ -10,10 +10,11 @@ import msgspec
 
 from bayplan.api.kueue import AssignedPodSet, KueueWorkload, ResourceFlavor
 from bayplan.api.objects import decode_part
-from bayplan.api.operated import TrainJob
+from bayplan.api.operated import AppWrapper, TrainJob
 from bayplan.api.pod import PodSpec, PodTemplate, Toleration
 from bayplan.dialects.queued_jobs import JobPods, QueuedJob
 from bayplan.dialects.train_jobs import patched_by, without_patches
+from bayplan.dialects.wrapped_jobs import infos_by_component, without_infos
 from bayplan_plugins.queues.kueue.pod_set_info import (
     CHANGED,
     PodSetInfo,
@@ -97,10 +98,15 @@ def started_fields(
         of_jobs = zip(job.pods, infos, strict=True)
         parts = {pods.name: {"spec": {}, **info.put({})} for pods, info in of_jobs}
         return {_PATCHES: patched_by(job.content, MANAGER, parts), **job.resume}
+    if isinstance(job.obj, AppWrapper):
+        # Its operator adds these to the templates, and they replace what it was started with.
+        pairs = zip(job.pods, infos, strict=True)
+        added = {pods.pointer: info.plain() for pods, info in pairs}
+        return {**infos_by_component(list(added), list(added.values())), **job.resume}
     merged = [one.merged(info) for one, info in zip(map(_unlabelled, own), infos, strict=True)]
     fields = _fields_of(job, merged)
     for pods, count in zip(job.pods, counts, strict=True):
-        if count is not None and count < pods.count:
+        if pods.least is not None and count is not None and count < pods.count:
             fields |= dict.fromkeys(pods.count_pointers, count)
     return {**fields, **job.resume}
 
@@ -160,6 +166,8 @@ def put_back_fields(
     if isinstance(job.obj, TrainJob):
         patches = without_patches(job.content, MANAGER)
         return {_PATCHES: patches} if patches is not None else {}
+    if isinstance(job.obj, AppWrapper):
+        return without_infos(job.content)
     fields = _fields_of(job, infos)
     for pods, count in zip(job.pods, counts, strict=True):
         if count != pods.count:
@@ -176,6 +184,8 @@ def _template_fields(pods: JobPods, wanted: PodSetInfo) -> dict[str, Any]:
     """Return the fields of a template that differ from what is wanted."""
     now = PodSetInfo.of(pods.content).with_labels(pods.kept).put(pods.content)
     then = wanted.with_labels(pods.kept).put(pods.content)
+    if pods.places:
+        return _placed_fields(pods, now, then)
     if pods.absent:
         return {pods.pointer: then} if then != now else {}
     fields: dict[str, Any] = {}
@@ -188,4 +198,26 @@ def _template_fields(pods: JobPods, wanted: PodSetInfo) -> dict[str, Any]:
         for name in names:
             if (own.get(name) or None) != (changed.get(name) or None):
                 fields[f"{pods.pointer}/{part}/{name}"] = changed.get(name) or None
+    return fields
+
+
+def _placed_fields(pods: JobPods, now: Template, then: Template) -> dict[str, Any]:
+    """Return the fields that differ, where the template has them from other fields."""
+    fields: dict[str, Any] = {}
+    own: dict[str, dict[str, Any]] = {}
+    for part, names in CHANGED.items():
+        for name in names:
+            value = (then.get(part) or {}).get(name) or None
+            if ((now.get(part) or {}).get(name) or None) == value:
+                continue
+            place = pods.places.get(f"{part}.{name}")
+            if place is not None:
+                fields[place] = value
+            elif pods.absent:
+                own.setdefault(part, {})[name] = value
+            else:
+                fields[f"{pods.pointer}/{part}/{name}"] = value
+    if own:
+        container = {"name": pods.template.spec.containers[0].name}
+        fields[pods.pointer] = {**own, "spec": {"containers": [container], **own.get("spec", {})}}
     return fields

@@ -70,6 +70,17 @@ class PodSetInfo:
         """Return this with some labels that others set."""
         return replace(self, labels={**self.labels, **labels}) if labels else self
 
+    def plain(self) -> dict[str, Any]:
+        """Return this as JSON, without what holds nothing."""
+        found = {
+            "labels": dict(self.labels),
+            "annotations": dict(self.annotations),
+            "nodeSelector": dict(self.node_selector),
+            "tolerations": list(self.tolerations),
+            "schedulingGates": list(self.gates),
+        }
+        return _without(found, found)
+
     def put(self, template: Template) -> Template:
         """Return a template with exactly this; itself if it is so already."""
         if PodSetInfo.of(template) == self:

@@ -164,7 +164,38 @@ def runtime() -> dict[str, Any]:
     }
 
 
+def _spark_application(name: str) -> dict[str, Any]:
+    """Return an application with a driver and two executors, each of which asks for a GPU."""
+    one = {"gpu": {"name": GPU, "quantity": 1}}
+    spec = {
+        "type": "Python",
+        "mode": "cluster",
+        "image": "i",
+        "mainApplicationFile": "local:///app.py",
+        "sparkVersion": "3.5.3",
+        "restartPolicy": {"type": "Never"},
+        "driver": one,
+        "executor": {**one, "instances": 2},
+        "suspend": True,
+    }
+    return {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "spec": spec}
+
+
+def _app_wrapper(name: str) -> dict[str, Any]:
+    """Return an AppWrapper of a Job with a pod and one with two."""
+    components = []
+    for index, pods in enumerate((1, 2)):
+        job = {"parallelism": pods, "completions": pods, "template": _template(1)}
+        meta = {"name": f"{name}-{index}"}
+        one = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": job}
+        components.append({"template": one})
+    spec = {"components": components, "suspend": True}
+    return {"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper", "spec": spec}
+
+
 KINDS = {
+    "AppWrapper": _app_wrapper,
+    "SparkApplication": _spark_application,
     "Job": _job,
     "JAXJob": _kubeflow("JAXJob", "jaxReplicaSpecs", Worker=3),
     "MPIJob": _kubeflow("MPIJob", "mpiReplicaSpecs", "v2beta1", Launcher=1, Worker=2),

@@ -97,12 +97,14 @@ def test_a_workload_has_a_pod_set_for_each_template(kind: str) -> None:
     assert (
         sets
         == {
+            "AppWrapper": {"a-0": 1, "a-1": 2},
             "Job": {"main": 3},
             "JobSet": {"driver": 1, "workers": 3},
             "JAXJob": {"worker": 3},
             "MPIJob": {"launcher": 1, "worker": 2},
             "PaddleJob": {"master": 1, "worker": 2},
             "PyTorchJob": {"master": 1, "worker": 2},
+            "SparkApplication": {"driver": 1, "executor": 2},
             "TFJob": {"chief": 1, "ps": 1, "worker": 1},
             "XGBoostJob": {"master": 1, "worker": 2},
             "RayCluster": ray,
