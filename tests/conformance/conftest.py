@@ -3,7 +3,8 @@
 ``pytest tests/conformance --allocator-vectors FILE --cel-vectors FILE --world-vectors FILE`` runs
 any files of the format, and so do ``--queue-vectors FILE`` with those of queues,
 ``--fraction-vectors FILE`` with those of shares of GPUs, and ``--kind-vectors FILE`` with those of
-kinds of workloads (each repeatable).
+kinds of workloads, and ``--koordinator-vectors FILE`` with those of Koordinator's CPU sets, loads
+and reservations (each repeatable).
 Without the options, the files beside the project are run, if there are any. The project's own
 cases always run.
 """
@@ -31,6 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="cases of what kinds of workloads mean; may be given several times",
     )
     parser.addoption(
+        "--koordinator-vectors",
+        action="append",
+        help="cases of Koordinator's CPU sets, loads and reservations; may be given several times",
+    )
+    parser.addoption(
         "--fraction-vectors",
         action="append",
         help="cases of shares of GPUs of HAMi, Koordinator and KAI; may be given several times",
@@ -45,6 +51,7 @@ _SYSTEMS = {
     "test_kind_vectors.py": "kinds of workloads",
     "test_koordinator_device_vectors.py": "Koordinator, devices",
     "test_koordinator_quota_vectors.py": "Koordinator, quotas",
+    "test_koordinator_vectors.py": "Koordinator, others",
     "test_kueue_vectors.py": "Kueue",
     "test_volcano_vectors.py": "Volcano",
 }
@@ -53,7 +60,7 @@ _OUTCOMES = ("passed", "failed", "xfailed", "skipped")
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
     """Print how many cases pass, system by system, and for what reasons the others do not."""
-    options = ("--queue-vectors", "--fraction-vectors", "--kind-vectors")
+    options = ("--queue-vectors", "--fraction-vectors", "--kind-vectors", "--koordinator-vectors")
     given = any(config.getoption(one) for one in options)
     named = given or any("conformance" in one for one in config.args)
     counts: dict[str, Counter[str]] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance import koordinator_quota, test_hami_share_vectors
+from tests.conformance import koordinator_cases, koordinator_quota, test_hami_share_vectors
 from tests.conformance.koordinator_device_cases import is_own as is_of_koordinators_devices
 
 Case = Mapping[str, Any]
@@ -32,9 +32,14 @@ def _is_of_shares(case: Case) -> bool:
     return hamis or is_of_koordinators_devices(own) or _is_kais(case)
 
 
+def _is_of_koordinators_rest(case: Case) -> bool:
+    return case.get("kind") in koordinator_cases.RUNNERS
+
+
 READERS: Mapping[str, Callable[[Case], bool]] = {
     "--queue-vectors": _is_of_queues,
     "--fraction-vectors": _is_of_shares,
+    "--koordinator-vectors": _is_of_koordinators_rest,
 }
 
 

@@ -11,6 +11,7 @@ from tests.paths import ROOT
 from bayplan import Args, Plugin, hookimpl
 from bayplan.errors import InputError
 from bayplan.profiles.loading import Profile, default_profiles, load_profiles
+from bayplan_plugins.node_numa import NodeNUMAArgs
 
 
 class LastComeFirst(Plugin[Args]):
@@ -62,7 +63,34 @@ def test_the_default_weights_are_those_of_kube_scheduler() -> None:
         "RemoteGPUs": 5,
         "GPUSharing": 1,
         "GPUTopology": 2,
+        # Pods with CPUs of their own.
+        "NodeNUMA": 1,
     }
+
+
+def test_koordinators_names_of_plugins_mean_bayplans(tmp_path: Path) -> None:
+    path = tmp_path / "profile.yaml"
+    path.write_text(
+        HEAD
+        + """profiles:
+- plugins:
+    permit: {enabled: [{name: Coscheduling}]}
+    score: {disabled: [{name: NodeNUMAResource}]}
+  pluginConfig:
+  - name: NodeNUMAResource
+    args:
+      kind: NodeNUMAResourceArgs
+      defaultCPUBindPolicy: SpreadByPCPUs
+      scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}
+"""
+    )
+    (profile,) = load_profiles(path).profiles
+    assert "NodeNUMA" in dict(profile.points["filter"])
+    assert "NodeNUMA" not in dict(profile.points["score"])
+    args = profile.args["NodeNUMA"]
+    assert isinstance(args, NodeNUMAArgs)
+    assert args.default_cpu_bind_policy == "SpreadByPCPUs"
+    assert args.scoring_strategy.type == "MostAllocated"
 
 
 def test_without_a_file_the_profile_is_the_one_that_people_start_with() -> None:
@@ -281,9 +309,9 @@ def test_koordinators_config_map_loads(tmp_path: Path) -> None:
             'plugin "PrioritySort" does not implement filter',
         ),
         (
-            "profiles:\n- plugins: {permit: {enabled: [{name: Coscheduling}]}}\n",
+            "profiles:\n- plugins: {permit: {enabled: [{name: Gang}, {name: Coscheduling}]}}\n",
             4,
-            'there is no plugin "Coscheduling"; bayplan calls it "Gang"',
+            '"Coscheduling" is enabled twice at permit',
         ),
         ("extenders:\n- urlPrefix: http://x\n", 4, "extenders are not supported"),
         (

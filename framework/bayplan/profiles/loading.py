@@ -18,7 +18,7 @@ import pydantic
 from pydantic.alias_generators import to_camel
 
 from bayplan.api.pod import DEFAULT_SCHEDULER
-from bayplan.dialects.koordinator.gangs import CoschedulingArgs
+from bayplan.dialects.koordinator.gangs import PLUGIN_NAMES, CoschedulingArgs
 from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.documents import Document, Text, parse_documents, read_text
 from bayplan.inputs.validated import validated
@@ -405,7 +405,8 @@ def _plugin_config(raw: ProfileEntry, document: Document, at: tuple[str | int, .
             ]
             if theirs.enable_preemption is not None:
                 jobs_may_preempt = theirs.enable_preemption
-            name, args = "Gang", {}
+            args = {}
+        name = PLUGIN_NAMES.get(name, name)
         config.notes += [
             f"{name}: {key} has no effect" for key in _WITHOUT_EFFECT.get(name, ()) if key in args
         ]
@@ -469,12 +470,25 @@ def _plugin_sets(
     for point, plugin_set in raw.plugins.items():
         seen: set[str] = set()
         for index, entry in enumerate(plugin_set.enabled):
-            if entry.name in seen:
+            own = PLUGIN_NAMES.get(entry.name, entry.name)
+            if own in seen:
                 where = (*at, "plugins", point, "enabled", index, "name")
                 text = f'"{entry.name}" is enabled twice at {point}'
                 raise InputError(text, document.where(where))
-            seen.add(entry.name)
-    return dict(raw.plugins)
+            seen.add(own)
+    return {point: _renamed(plugin_set) for point, plugin_set in raw.plugins.items()}
+
+
+def _renamed(plugin_set: PluginSet) -> PluginSet:
+    """Return the same plugins by bayplan's names, where another system's profile names them."""
+    enabled, disabled = (
+        [
+            entry.model_copy(update={"name": PLUGIN_NAMES.get(entry.name, entry.name)})
+            for entry in entries
+        ]
+        for entries in (plugin_set.enabled, plugin_set.disabled)
+    )
+    return plugin_set.model_copy(update={"enabled": enabled, "disabled": disabled})
 
 
 def _find(

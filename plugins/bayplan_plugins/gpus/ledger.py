@@ -558,6 +558,17 @@ class GpuLedger:
         known = self._fill(node)
         return known.held.get(pod.uid, ()) if known is not None else ()
 
+    def numa_nodes(self, pod: PodInfo, node: str) -> frozenset[int]:
+        """Return the NUMA nodes of the GPUs and NICs that a pod holds on its node, where known."""
+        known = self._fill(node)
+        if known is None:
+            return frozenset()
+        numbers = {gpu.index: gpu.numa for gpu in known.gpus}
+        if known.whole is not None:
+            numbers |= dict(enumerate(known.whole.machine.numa_of))
+        found = (numbers.get(share.gpu) for share in known.held.get(pod.uid, ()))
+        return frozenset(number for number in found if number is not None)
+
     def is_reserved(self, pod: PodInfo, node: str) -> bool:
         """Tell whether a pod's shares are certain, not guessed."""
         known = self._known(node)

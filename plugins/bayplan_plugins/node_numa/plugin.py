@@ -1,10 +1,13 @@
-"""NodeNUMA: keep pods off nodes whose kubelet would refuse them, as it cannot align them."""
+"""NodeNUMA: keep pods off nodes that cannot align them, and choose CPUs of their own for them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
+from typing import Literal
 
 import numpy as np
+import pydantic
 
 from bayplan import (
     NOTES,
@@ -17,12 +20,19 @@ from bayplan import (
     NodeView,
     Plugin,
     PodInfo,
+    Preparation,
     Reads,
     Refusal,
     Reject,
     Remedy,
+    StateKey,
     hookimpl,
 )
+from bayplan.api.cpu_lists import cpu_list
+from bayplan.plugin.hookspecs import FloatColumn
+from bayplan_plugins.cpu_sets.requests import CpuNeed
+from bayplan_plugins.gpus.ledger import GpuLedger
+from bayplan_plugins.node_numa.cpu_binding import ChosenCpus, CpuBinding
 from bayplan_plugins.numa.aligned_requests import aligned_requests_of
 from bayplan_plugins.numa.alignment import AlignedNode, NumaPlacement
 from bayplan_plugins.numa.hints import Policy
@@ -31,16 +41,45 @@ from bayplan_plugins.numa.ledger import UNALIGNED, NumaLedger
 __all__ = ["NodeNUMA", "NodeNUMAArgs"]
 
 
+_CHOSEN: StateKey[ChosenCpus] = StateKey("node-numa.cpus")
+
+
+class ResourceWeight(Args):
+    """A resource and its weight in a score; only CPUs are scored."""
+
+    name: str
+    weight: int = 1
+
+
+class Strategy(Args):
+    """Whether emptier or fuller ones come first."""
+
+    type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
+    resources: tuple[ResourceWeight, ...] = ()
+
+
 class NodeNUMAArgs(Args):
-    """NodeNUMA takes no arguments: policies and scopes are those of the nodes' kubelets."""
+    """Arguments of NodeNUMA: those of Koordinator's NodeNUMAResource.
+
+    Kubelets' policies and scopes are those of the nodes. ``default_cpu_bind_policy`` is that of
+    pods with CPUs of their own that ask for none. ``scoring_strategy`` says which nodes such pods
+    prefer, by free CPUs, ``numa_scoring_strategy`` which NUMA nodes of a node come first.
+    """
+
+    default_cpu_bind_policy: Literal["FullPCPUs", "SpreadByPCPUs"] = pydantic.Field(
+        default="FullPCPUs", alias="defaultCPUBindPolicy"
+    )
+    scoring_strategy: Strategy = Strategy()
+    numa_scoring_strategy: Strategy = Strategy()
 
 
 class NodeNUMA(Plugin[NodeNUMAArgs]):
-    """Predict what the kubelet's Topology Manager, and its memory manager, will do with a pod.
+    """Predict what the kubelet's Topology Manager will do with a pod, and give pods CPUs.
 
-    They align CPUs and memory of guaranteed pods, and every device of a resource that the NUMA
-    nodes report. Devices of resource claims give the kubelet no hints; constraints in the claims
-    align them.
+    The Topology Manager, and the memory manager, align CPUs and memory of guaranteed pods, and
+    every device of a resource that the NUMA nodes report. Devices of resource claims give the
+    kubelet no hints; constraints in the claims align them. Where Koordinator's agent publishes the
+    CPUs of nodes, pods of its classes LSE and LSR get CPUs of their own.
     """
 
     Args = NodeNUMAArgs
@@ -50,20 +89,29 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
     def __init__(self, args: NodeNUMAArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._ledger = handle.snapshot.shared(NumaLedger, NumaLedger)
+        self._cpus = CpuBinding(
+            self._ledger,
+            handle.snapshot.shared(GpuLedger, GpuLedger),
+            args.default_cpu_bind_policy,
+            args.numa_scoring_strategy.type,
+        )
 
     @hookimpl
     def concerns(self, pod: PodInfo) -> bool:
-        """Concern pods that have something to align."""
-        return bool(aligned_requests_of(pod).pod)
+        """Concern pods that have something to align, or request CPU."""
+        return bool(aligned_requests_of(pod).pod) or "cpu" in pod.facts.requests
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by whether a kubelet aligns anything of what the spec asks for."""
-        return self._is_aligned(pod)
+        """Sign by whether a kubelet aligns anything, and by what the pod asks of its CPUs."""
+        own = self._cpus.ledger.requests.of(pod) if self._cpus.is_involved(pod) else None
+        return self._is_aligned(pod), own
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
-        """Skip pods without anything to align, and all while no kubelet aligns anything."""
+        """Skip pods without anything to align or to choose; refuse annotations it cannot read."""
+        if self._cpus.is_involved(pod):
+            return self._cpus.problem(pod) or None
         return None if self._is_aligned(pod) else SKIP
 
     def _is_aligned(self, pod: PodInfo) -> bool:
@@ -71,7 +119,26 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
-        """Refuse nodes whose kubelet would refuse the pod."""
+        """Refuse nodes whose kubelet would refuse the pod, then those without CPUs for it."""
+        yield from self._unaligned(pod, nodes)
+        if self._cpus.is_involved(pod):
+            yield from self._without_cpus(pod, nodes)
+
+    def _without_cpus(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        everywhere = self._cpus.is_everywhere(pod)
+        demanding = self._cpus.ledger.demanding
+        places: dict[tuple[str, bool], list[int]] = defaultdict(list)
+        for place, node in enumerate(nodes):
+            if everywhere or node.name in demanding:
+                refusal = self._cpus.refusal(pod, node)
+                if refusal is not None:
+                    places[refusal.reasons[0], refusal.resolvable].append(place)
+        for (reason, resolvable), found in places.items():
+            mask = np.zeros(len(nodes), dtype=np.bool_)
+            mask[found] = True
+            yield Reject(mask, reason, resolvable)
+
+    def _unaligned(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         codes = nodes.pick(self._ledger.codes())
         aligned = codes[codes != UNALIGNED]
         if not len(aligned):
@@ -83,8 +150,11 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
 
     @hookimpl
     def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
-        """Return why one node's kubelet would refuse the pod."""
-        return self._refusal_of(pod, int(self._ledger.codes()[node.row]))
+        """Return why one node's kubelet would refuse the pod, or why it has no CPUs for it."""
+        refusal = self._refusal_of(pod, int(self._ledger.codes()[node.row]))
+        if refusal is None and self._cpus.is_involved(pod):
+            return self._cpus.refusal(pod, node)
+        return refusal
 
     def _refusal_of(self, pod: PodInfo, code: int) -> Refusal | None:
         if code == UNALIGNED or self._ledger.placement(code, pod) is not None:
@@ -94,8 +164,45 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
         return Refusal((_reason(numa.policy, numa.scope),), resolvable=fits_empty)
 
     @hookimpl
+    def pre_score(self, pod: PodInfo) -> object:
+        """Skip pods that get no CPUs of their own."""
+        return None if self._cpus.is_everywhere(pod) else SKIP
+
+    @hookimpl
+    def score(self, pod: PodInfo, nodes: NodeView) -> FloatColumn:
+        """Rate nodes by how much of their CPUs would be free, or in use."""
+        return np.array([self._points(pod, node.name) for node in nodes], dtype=np.float64)
+
+    @hookimpl
+    def score_node(self, pod: PodInfo, node: NodeRow) -> float:
+        """Rate one node."""
+        return self._points(pod, node.name)
+
+    def _points(self, pod: PodInfo, name: str) -> float:
+        need = self._cpus.need(pod, name)
+        free = self._cpus.ledger.free(name, pod.uid)
+        if not isinstance(need, CpuNeed) or free is None:
+            return 0.0
+        every = len(free.node.topology.cpus)
+        left = max(0, len(free.free) - need.count)
+        least = self.args.scoring_strategy.type == "LeastAllocated"
+        return float((left if least else every - left) * 100 // every)
+
+    @hookimpl
     def reserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
-        """Record what the kubelet would give the pod."""
+        """Record what the kubelet would give the pod, and give it CPUs of its own."""
+        chosen = self._cpus.choose(pod, node.name) if self._cpus.is_involved(pod) else None
+        if isinstance(chosen, str):
+            return chosen
+        problem = self._align(pod, node, state)
+        if problem is None and chosen is not None:
+            self._cpus.hold(pod, node.name, chosen)
+            state[_CHOSEN] = chosen
+            own = f"CPUs {cpu_list(chosen.cpus)} of its own ({chosen.need.bind})"
+            state[NOTES] = (*(state.get(NOTES) or ()), own)
+        return problem
+
+    def _align(self, pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
         if not aligned_requests_of(pod).pod:
             return None
         numa = self._ledger.node(node.name)
@@ -113,11 +220,31 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
     def unreserve(self, pod: PodInfo, node: NodeRow) -> None:
         """Release what was recorded."""
         self._ledger.release(pod, node.name)
+        self._cpus.ledger.release(pod, node.name)
+
+    @hookimpl
+    def pre_bind(self, pod: PodInfo, node: NodeRow, state: CycleState) -> Preparation | None:
+        """Place the pod again if somebody else was given its CPUs."""
+        if state.get(_CHOSEN) is None:
+            return None
+        shared = self._cpus.ledger.shares(pod, node.name)
+        if not shared:
+            return None
+        lost = f"the CPUs {cpu_list(shared)} of {node.name}, chosen for it, are not its own"
+        return Preparation(ready=lambda: lost)
+
+    @hookimpl
+    def bind(self, pod: PodInfo, state: CycleState) -> dict[str, str] | None:
+        """Write the pod's CPUs into its annotations, where the node's agent reads them."""
+        chosen = state.get(_CHOSEN)
+        return self._cpus.written(pod, chosen) if chosen is not None else None
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
         """Say what is free on each NUMA node of the nodes that refuse the pod."""
         for node in nodes:
+            if self._cpus.is_involved(pod):
+                yield from self._cpus.remedy(pod, node)
             numa = self._ledger.node(node.name)
             if numa is None or self._ledger.place(pod, node.name) is not None:
                 continue

@@ -11,14 +11,18 @@ from dataclasses import replace
 
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
+from bayplan.api.cpu_lists import cpus_in
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.dialects.kai.queues import numa_placement_of
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts
 from bayplan.topology.machine.model import Machine
+from bayplan_plugins.cpu_sets.ledger import CpuLedger, FreeCpus
+from bayplan_plugins.cpu_sets.nodes import NodeCpus
+from bayplan_plugins.cpu_sets.requests import CpuNeed, need_on
 from bayplan_plugins.gpus.ledger import GpuLedger
-from bayplan_plugins.numa.aligned_requests import aligned_requests_of
+from bayplan_plugins.numa.aligned_requests import AlignedRequests, aligned_requests_of
 from bayplan_plugins.numa.alignment import (
     AlignedNode,
     FreeAmounts,
@@ -51,10 +55,12 @@ class NumaLedger:
         self._sources: dict[str, tuple[Node, NodeResourceTopology | None]] = {}
         self._remembered: dict[tuple[str, str], Mapping[str, Amounts]] = {}
         self._codes = NodeCodes(snapshot, self._code)
-        self._states: list[tuple[AlignedNode, FreeAmounts]] = []
+        self._states: list[tuple[AlignedNode, FreeAmounts, FreeCpus | None]] = []
         self._code_of: dict[tuple[object, ...], int] = {}
-        self._placements: dict[tuple[int, SpecFacts], NumaPlacement | None] = {}
+        self._placements: dict[tuple[int, SpecFacts, CpuNeed | None], NumaPlacement | None] = {}
+        self.cpus = snapshot.shared(CpuLedger, CpuLedger)
         self._gpus.on_change(self._codes.touch)
+        self.cpus.on_change(self._codes.touch)
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
 
@@ -80,11 +86,13 @@ class NumaLedger:
         if node is None:
             return UNALIGNED
         free = self.free(name, node)
-        key = (*node.shape, tuple(free.amounts.items()), free.grouped)
+        cpus = self.cpus.free(name)
+        of_cpus = cpus.key if cpus is not None else None
+        key = (*node.shape, tuple(free.amounts.items()), free.grouped, of_cpus)
         code = self._code_of.get(key)
         if code is None:
             code = self._code_of[key] = len(self._states)
-            self._states.append((node, free))
+            self._states.append((node, free, cpus))
         return code
 
     def aligns(self) -> bool:
@@ -94,13 +102,19 @@ class NumaLedger:
 
     def placement(self, code: int, pod: PodInfo) -> NumaPlacement | None:
         """Return what a pod would get on nodes of a code; None if the kubelet would refuse it."""
-        key = (code, pod.facts)
+        node, free, cpus = self._states[code]
+        need = self._need(pod, cpus.node if cpus is not None else None)
+        key = (code, pod.facts, need)
         if key not in self._placements:
             if len(self._placements) >= _MOST_KEPT:
                 self._placements.clear()
-            node, free = self._states[code]
-            self._placements[key] = place_pod(node, aligned_requests_of(pod), free)
+            self._placements[key] = _place(pod, node, free, need, cpus)
         return self._placements[key]
+
+    def _need(self, pod: PodInfo, cpus: NodeCpus | None) -> CpuNeed | None:
+        """Return the CPUs of its own that a pod gets on a node; None for none."""
+        need = need_on(self.cpus.requests.of(pod), cpus, "FullPCPUs")
+        return need if isinstance(need, CpuNeed) else None
 
     @property
     def kinds(self) -> int:
@@ -237,7 +251,7 @@ class NumaLedger:
             return None
         capacity = {GPU_RESOURCES[0]: tuple(machine.numa_of.count(node) for node in ids)}
         if cpus:
-            capacity["cpu"] = tuple(1000 * _count(cpus.get(node, "")) for node in ids)
+            capacity["cpu"] = tuple(1000 * len(cpus_in(cpus.get(node, ""))) for node in ids)
         return AlignedNode(policy, scope, tuple(ids), capacity, capacity, capacity, measured=False)
 
     # What is free ----------------------------------------------------------------------------
@@ -275,7 +289,9 @@ class NumaLedger:
         node = self.node(name)
         if node is None:
             return NumaPlacement({}, None)
-        return place_pod(node, aligned_requests_of(pod), self.free(name, node, pod.uid))
+        cpus = self.cpus.free(name, pod.uid)
+        need = self._need(pod, cpus.node if cpus is not None else None)
+        return _place(pod, node, self.free(name, node, pod.uid), need, cpus)
 
     def place_empty(self, pod: PodInfo, node: AlignedNode) -> NumaPlacement | None:
         """Return what the kubelet would give a pod if the node were empty."""
@@ -307,21 +323,36 @@ class NumaLedger:
         return allowed_numa_nodes(self.kind(code), self.placement(code, pod))
 
 
+def _place(
+    pod: PodInfo,
+    node: AlignedNode,
+    free: FreeAmounts,
+    need: CpuNeed | None,
+    cpus: FreeCpus | None,
+) -> NumaPlacement | None:
+    """Return what a pod would get; CPUs of its own are among those that nobody has."""
+    requests = aligned_requests_of(pod)
+    if need is None or cpus is None:
+        return place_pod(node, requests, free)
+    countable = tuple(1000 * cpus.on_numa(number, need) for number in node.ids)
+    listed = free.amounts.get("cpu", countable)
+    left = tuple(min(a // 1000 * 1000, b) for a, b in zip(listed, countable, strict=True))
+    everything = tuple(
+        1000 * len(cpus.node.topology.on_numa(cpus.node.topology.cpus, (number,)))
+        for number in node.ids
+    )
+    own = replace(node, scope="pod", capacity={"cpu": everything, **node.capacity})
+    amounts = FreeAmounts({**free.amounts, "cpu": left}, free.grouped)
+    wanted = AlignedRequests({**requests.pod, "cpu": 1000 * need.count}, requests.containers)
+    return place_pod(own, wanted, amounts)
+
+
 def _by_numa_node(machine: Machine, gpus: Iterable[int], ids: Sequence[int]) -> Amounts | None:
     """Return how many GPUs are on each NUMA node; None where the machine does not tell."""
     if all(number is None for number in machine.numa_of):
         return None
     found = [machine.numa_of[gpu] for gpu in gpus]
     return tuple(found.count(number) for number in ids)
-
-
-def _count(cpus: str) -> int:
-    """Return how many CPUs a list such as 0-15,32-47 names."""
-    total = 0
-    for part in cpus.split(",") if cpus else ():
-        first, _, last = part.partition("-")
-        total += int(last or first) - int(first) + 1
-    return total
 
 
 def _seen(pod: PodInfo, node: AlignedNode) -> dict[str, Amounts]:

@@ -57,7 +57,7 @@ MEMBERS_BY = frozenset((*_POD_GROUP_LABELS, _NAME_ANNOTATION, _INDEX_ANNOTATION)
 """The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 SELECTOR_ANNOTATION = "scheduling.koordinator.sh/network-topology-selector"
 """The annotation of pods to place near each other; they share its value, in any namespace."""
-PLUGIN_NAMES = {"Coscheduling": "Gang"}
+PLUGIN_NAMES = {"Coscheduling": "Gang", "NodeNUMAResource": "NodeNUMA"}
 """Koordinator's plugins that have another name in bayplan."""
 _STRATEGIES = {"MustGather": True, "PreferGather": False}
 _MATCH_POLICIES: dict[str, MatchPolicy] = {

@@ -5,21 +5,18 @@ Names as in koordinator-sh/koordinator v1.8 (apis/extension/device_share.go).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
 from bayplan.api.meta import ApiStruct, LabelSelector
-from bayplan.api.objects import DecodeError, decode_part
 from bayplan.api.quantity import Quantity
 from bayplan.api.selectors import Selector, compile_selector
+from bayplan.dialects.koordinator.annotations import mapping_in, part_of
 from bayplan.dialects.koordinator.requests import DEVICE_TYPES
 from bayplan.dialects.reading import is_index
-from bayplan.inputs.jsontext import parse_json
-from bayplan.inputs.limits import ANNOTATION
 
 __all__ = [
     "HINT_ANNOTATIONS",
@@ -47,10 +44,7 @@ HINT_ANNOTATIONS = (_HINT, _JOINT, _GROUP_SPEC)
 SCOPES: Mapping[str, int] = {"": 0, "Node": 1, "NUMANode": 2, "PCIe": 3, "Device": 4}
 """Topology scopes, the wider first."""
 _MOST_MINORS = 64
-_UNKNOWN = re.compile("Object contains unknown field `(.*)`")
 _MOST_SCORE = 1_000_000
-
-Part = TypeVar("Part", bound=msgspec.Struct)
 
 
 class _Hint(ApiStruct, frozen=True, forbid_unknown_fields=True):
@@ -189,13 +183,13 @@ def hints_of(annotations: Mapping[str, str]) -> AllocationHints | None:
 
 
 def _hints(annotations: Mapping[str, str]) -> tuple[tuple[str, DeviceHint], ...]:
-    content = _mapping(annotations, _HINT)
+    content = mapping_in(annotations, _HINT)
     found = []
     for kind, value in sorted(content.items()):
         _check_type(_HINT, kind)
         if value is None:
             continue
-        hint = _part(_Hint, _HINT, f"$.{kind}", value)
+        hint = part_of(_Hint, _HINT, f"$.{kind}", value)
         selectors = (
             _selector(hint.selector, f"$.{kind}.selector"),
             _selector(hint.vf_selector, f"$.{kind}.vfSelector"),
@@ -215,7 +209,7 @@ def _hints(annotations: Mapping[str, str]) -> tuple[tuple[str, DeviceHint], ...]
 def _joint(annotations: Mapping[str, str]) -> JointAllocation | None:
     if _JOINT not in annotations:
         return None
-    joint = _part(_Joint, _JOINT, "$", _mapping(annotations, _JOINT))
+    joint = part_of(_Joint, _JOINT, "$", mapping_in(annotations, _JOINT))
     if len(set(joint.device_types)) < len(joint.device_types):
         raise ValueError(f"annotation {_JOINT}: $.deviceTypes: a type is named twice")
     return JointAllocation(joint.device_types, joint.required_scope == "SamePCIe")
@@ -224,7 +218,7 @@ def _joint(annotations: Mapping[str, str]) -> JointAllocation | None:
 def _group_spec(annotations: Mapping[str, str]) -> GroupSpec | None:
     if _GROUP_SPEC not in annotations:
         return None
-    spec = _part(_GroupSpec, _GROUP_SPEC, "$", _mapping(annotations, _GROUP_SPEC))
+    spec = part_of(_GroupSpec, _GROUP_SPEC, "$", mapping_in(annotations, _GROUP_SPEC))
     return GroupSpec(spec.allocate_policy == "Restricted", spec.ring_bus_bandwidth)
 
 
@@ -236,7 +230,7 @@ def gpu_groups(annotations: Mapping[str, str]) -> GpuGroups | None:
     if not annotations.get(_GROUPS):
         return None
     found = []
-    for size, groups in sorted(_mapping(annotations, _GROUPS).items()):
+    for size, groups in sorted(mapping_in(annotations, _GROUPS).items()):
         where = f'$["{size[:20]}"]'
         if not is_index(size) or not 1 <= int(size) <= _MOST_MINORS:
             raise ValueError(
@@ -250,7 +244,7 @@ def gpu_groups(annotations: Mapping[str, str]) -> GpuGroups | None:
 
 
 def _group(size: int, where: str, content: Any) -> GpuGroup:
-    group = _part(_Group, _GROUPS, where, content)
+    group = part_of(_Group, _GROUPS, where, content)
     minors = group.minors
     if len(set(minors)) != size or len(minors) != size:
         raise ValueError(f"annotation {_GROUPS}: {where}.minors: expected {size} different numbers")
@@ -264,29 +258,6 @@ def _group(size: int, where: str, content: Any) -> GpuGroup:
             f"{_MOST_SCORE}"
         )
     return GpuGroup(minors, group.gpu_link_type, group.allocation_score, group.ring_bus_bandwidth)
-
-
-def _mapping(annotations: Mapping[str, str], name: str) -> dict[str, Any]:
-    if name not in annotations:
-        return {}
-    try:
-        content = parse_json(annotations[name], ANNOTATION)
-    except ValueError as exc:
-        raise ValueError(f"annotation {name}: {exc}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"annotation {name}: expected a JSON object")
-    return content
-
-
-def _part(type_: type[Part], name: str, where: str, content: Any) -> Part:
-    if not isinstance(content, dict):
-        raise ValueError(f"annotation {name}: {where}: expected a mapping")
-    try:
-        return decode_part(type_, content)
-    except DecodeError as exc:
-        path = f"{where}{exc.path.removeprefix('$')}"
-        message = _UNKNOWN.sub(r'"\1" is not supported', exc.message)
-        raise ValueError(f"annotation {name}: {path}: {message}") from None
 
 
 def _check_type(name: str, kind: str) -> None:

@@ -1,0 +1,95 @@
+"""Cases of Koordinator's CPU sets, run on the functions that NodeNUMA schedules with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from tests.conformance.vectors import SHARED
+
+from bayplan_plugins.cpu_sets.accumulator import (
+    CpusRefused,
+    CpuUse,
+    Search,
+    take_cpus,
+    take_preferred_cpus,
+)
+from bayplan_plugins.cpu_sets.topology import Cpu, CpuTopology
+
+__all__ = ["RUNNERS", "Case", "koordinator_cases"]
+
+Case: TypeAlias = dict[str, Any]
+_FILES = ("koordinator-cpuset.jsonl",)
+
+
+def koordinator_cases(config: pytest.Config) -> list[Any]:
+    """Return the cases as pytest parameters: those of the given files, or of the reference's."""
+    given = config.getoption("--koordinator-vectors", default=None)
+    paths = [Path(path) for path in given] if given else [SHARED / name for name in _FILES]
+    found = [
+        pytest.param(case, id=case["id"])
+        for path in paths
+        if path.exists()
+        for case in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        if case.get("kind") in RUNNERS
+    ]
+    if found or given:
+        return found
+    reason = f"the reference's vectors ({', '.join(_FILES)}) do not lie beside the project"
+    return [pytest.param({}, id="koordinator", marks=pytest.mark.skip(reason=reason))]
+
+
+# CPU sets ----------------------------------------------------------------------------------
+
+
+def topology_of(given: Mapping[str, Any]) -> CpuTopology:
+    """Return the CPUs that a case lists or counts."""
+    if "cpus" in given:
+        return CpuTopology({int(cpu): Cpu(*place) for cpu, place in given["cpus"].items()})
+    per_core, per_node = given["cpus_per_core"], given["cores_per_node"]
+    nodes = given["sockets"] * given["nodes_per_socket"]
+    cpus = {}
+    for cpu in range(nodes * per_node * per_core):
+        core = cpu // per_core
+        node = core // per_node
+        cpus[cpu] = Cpu(core, node, node // given["nodes_per_socket"])
+    return CpuTopology(cpus)
+
+
+def run_cpus(case: Case) -> None:
+    given, expected = case["input"], case["expected"]
+    search = Search(
+        topology_of(given),
+        given["needed"],
+        given["bind_policy"],
+        given["exclusive_policy"],
+        given["numa_strategy"],
+        given["max_ref_count"],
+    )
+    in_use = {
+        int(cpu): CpuUse(use["ref_count"], use["exclusive_policy"])
+        for cpu, use in given["allocated"].items()
+    }
+    assert _answer(case["kind"], search, given, in_use) == expected
+
+
+def _answer(
+    kind: str, search: Search, given: Mapping[str, Any], in_use: Mapping[int, CpuUse]
+) -> dict[str, Any]:
+    try:
+        if kind == "take-cpus":
+            taken = take_cpus(search, given["available"], in_use)
+        else:
+            taken = take_preferred_cpus(search, given["available"], given["preferred"], in_use)
+    except CpusRefused as exc:
+        return {"error": str(exc)}
+    return {"cpus": sorted(taken)}
+
+
+RUNNERS: Mapping[str, Callable[[Case], None]] = {
+    "take-cpus": run_cpus,
+    "take-preferred-cpus": run_cpus,
+}
