@@ -1,12 +1,14 @@
-"""Helm, where this machine has it."""
+"""Helm and an empty control plane, where this machine has them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.chart.helm import Helm
-from tests.real_programs import missing_helm
+from tests.controlplane.plane import ControlPlane, control_plane
+from tests.real_programs import missing, missing_helm
 
 
 @pytest.fixture
@@ -15,3 +17,12 @@ def helm(tmp_path: Path) -> Helm:
     if reason := missing_helm():
         pytest.skip(reason)
     return Helm(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def empty_plane() -> Iterator[ControlPlane]:
+    """A control plane on which nobody has installed anything."""
+    if reason := missing():
+        pytest.skip(reason)
+    with control_plane() as plane:
+        yield plane

@@ -8,47 +8,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chart.cluster import DEFINITIONS, clear_definitions, definitions
 from tests.chart.helm import CHART, NAMESPACE, Helm
 from tests.chart.test_rendering import ALL
 from tests.cluster.apiserver.faces import Client
 from tests.controlplane.installation import account_kubeconfig, path_of
-from tests.controlplane.plane import ControlPlane, control_plane, wait_until
+from tests.controlplane.plane import ControlPlane, wait_until
 from tests.controlplane.process import Scheduler
 from tests.live.deployed import CRDS, Content, documents, manifests
-from tests.real_programs import missing, missing_helm
+from tests.real_programs import missing_helm
 
 PENDING = 1000
 OPTIONS = ("--create-namespace", "--timeout", "60s")
 PODS = "/api/v1/namespaces/default/pods"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/bayplan-scheduler"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-
-
-@pytest.fixture(scope="module")
-def empty_plane() -> Iterator[ControlPlane]:
-    """A control plane on which nobody has installed anything."""
-    if reason := missing() or missing_helm():
-        pytest.skip(reason)
-    with control_plane() as plane:
-        yield plane
 
 
 @pytest.fixture
 def release(empty_plane: ControlPlane, tmp_path: Path) -> Iterator[Helm]:
     """Helm, on a cluster that has nothing of bayplan at first."""
+    if reason := missing_helm():
+        pytest.skip(reason)
     helm = Helm(tmp_path, empty_plane.kubeconfig)
     yield helm
     helm.attempt("uninstall", "bayplan", "--ignore-not-found")
     client = empty_plane.client
-    for one in definitions(client):
-        client.delete(f"{DEFINITIONS}/{one['metadata']['name']}")
     client.delete(PODS, gracePeriodSeconds=0)
     client.delete("/api/v1/nodes")
-    wait_until(lambda: not definitions(client), "kinds are gone")
-
-
-def definitions(client: Client) -> list[Content]:
-    return list(client.get(DEFINITIONS).json["items"])
+    clear_definitions(client)
 
 
 def node(name: str, cpu: str) -> Content:
