@@ -12,11 +12,15 @@ from bayplan.api.meta import ApiStruct, ObjectMeta
 __all__ = [
     "AppWrapper",
     "ClusterTrainingRuntime",
+    "DisaggregatedSet",
     "JAXJob",
     "LeaderWorkerSet",
     "MPIJob",
     "OperatedObject",
     "PaddleJob",
+    "PodClique",
+    "PodCliqueScalingGroup",
+    "PodCliqueSet",
     "PodGang",
     "RayService",
     "SparkApplication",
@@ -79,9 +83,25 @@ class LeaderWorkerSet(OperatedObject, frozen=True):
     """leaderworkerset.x-k8s.io/v1 LeaderWorkerSet."""
 
 
+class DisaggregatedSet(OperatedObject, frozen=True):
+    """disaggregatedset.x-k8s.io/v1 DisaggregatedSet: a LeaderWorkerSet for each of its roles."""
+
+
 class SparkApplication(OperatedObject, frozen=True):
     """sparkoperator.k8s.io/v1beta2 SparkApplication: a driver, which makes its executors."""
 
 
 class AppWrapper(OperatedObject, frozen=True):
     """workload.codeflare.dev/v1beta2 AppWrapper: objects that run together."""
+
+
+class PodCliqueSet(OperatedObject, frozen=True):
+    """grove.io/v1alpha1 PodCliqueSet: replicas of cliques of pods."""
+
+
+class PodCliqueScalingGroup(OperatedObject, frozen=True):
+    """grove.io/v1alpha1 PodCliqueScalingGroup: cliques that grow together."""
+
+
+class PodClique(OperatedObject, frozen=True):
+    """grove.io/v1alpha1 PodClique: pods of one role."""

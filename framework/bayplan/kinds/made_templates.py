@@ -20,9 +20,9 @@ _JAVA_MEMORY = re.compile("([0-9]+)([bkmgtp]?)b?")
 
 def default_of(pods: PodTemplates, content: Content) -> Content | None:
     """Return the template of pods whose object leaves it out, None where it has to be there."""
-    if pods.default is None:
-        return None
-    containers = at(content, pods.image) if pods.image else None
+    if pods.default is None or not pods.image:
+        return pods.default
+    containers = at(content, pods.image)
     heads = containers if isinstance(containers, (list, tuple)) else ()
     image = next((one.get("image") for one in heads if isinstance(one, Mapping)), None)
     spec = pods.default["spec"]

@@ -130,6 +130,7 @@ _RAY_SUBMITTER = PodTemplates(
     ),
 )
 _ELASTIC = ("spec.elasticPolicy.minReplicas",)
+_DISAGGREGATED = "disaggregatedset.x-k8s.io"
 _SPARK = "sparkoperator.k8s.io"
 
 
@@ -319,6 +320,54 @@ _TABLE = (
             "training.kubeflow.org/job-name": "{object}",
             "training.kubeflow.org/replica-index": "{index}",
         },
+    ),
+    # A slice runs with one group of each role; more groups come as wholes. Where workers are made
+    # only once their leader runs, each LeaderWorkerSet makes its own gangs.
+    WorkloadKind(
+        _DISAGGREGATED,
+        "DisaggregatedSet",
+        (
+            PodTemplates(
+                "./spec.leaderWorkerTemplate.workerTemplate",
+                each="spec.roles",
+                count=("./spec.replicas", "./spec.leaderWorkerTemplate.size"),
+                least=("./spec.leaderWorkerTemplate.size",),
+                only=(
+                    When("./spec.startupPolicy", "LeaderReady", negated=True),
+                    When(f"./{_LWS}/exclusive-topology", annotation=True, negated=True),
+                ),
+                labels={f"{_DISAGGREGATED}/role": "{name}"},
+                part=(f"{_LWS}/group-index", "./spec.replicas"),
+                whole=True,
+            ),
+        ),
+        unit=f"{_DISAGGREGATED}/slice,{_DISAGGREGATED}/revision",
+        units="spec.slices",
+        domain="spec.placementPolicy.topology",
+    ),
+    # Of Grove, a PodGang is the gang.
+    WorkloadKind("grove.io", "PodCliqueSet", (), below=True),
+    WorkloadKind("grove.io", "PodCliqueScalingGroup", (), below=True),
+    WorkloadKind(
+        "grove.io",
+        "PodClique",
+        (
+            PodTemplates(
+                "",
+                "clique",
+                count=("spec.replicas",),
+                least=("spec.minAvailable",),
+                default={"spec": {}},
+                copied=(
+                    Copied("spec", "spec.podSpec"),
+                    Copied("metadata.labels", "metadata.labels"),
+                    Copied("metadata.annotations", "metadata.annotations"),
+                ),
+                pod="{object}-{index}",
+                ready=("status.readyReplicas",),
+            ),
+        ),
+        asked=True,
     ),
     # The driver makes the executors, so nothing waits for both of them.
     WorkloadKind(

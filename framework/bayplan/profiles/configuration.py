@@ -169,6 +169,8 @@ class PodTemplatesEntry(_Part):
     pod: _OfPods = ""
     first: int = Field(default=0, ge=0)
     index: str = ""
+    part: tuple[str, _Path] | None = None
+    whole: bool = False
     status: _Path | Literal[""] = ""
     ready: tuple[_Path, ...] = ()
     succeeded: _Path | Literal[""] = ""
@@ -177,6 +179,8 @@ class PodTemplatesEntry(_Part):
     def _named(self) -> PodTemplatesEntry:
         if bool(self.role) == bool(self.each):
             raise ValueError("expected either role, or each with a template in every entry")
+        if self.whole and self.part is None:
+            raise ValueError("whole needs part, which tells the parts that come whole")
         return self
 
 
@@ -191,6 +195,7 @@ class WorkloadKindEntry(_Part):
     minimum: tuple[_Path, ...] = ()
     unit: str = ""
     units: _Path | Literal[""] = ""
+    domain: _Path | Literal[""] = ""
     asked: bool = False
     suspend: _Path | Literal[""] = ""
     ends: EndsEntry | None = None

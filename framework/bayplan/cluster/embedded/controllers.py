@@ -39,7 +39,7 @@ from bayplan.cluster.embedded.elastic_jobs import ElasticJobController
 from bayplan.cluster.embedded.jobs import JobController
 from bayplan.cluster.embedded.jobsets import JobSetController, set_of
 from bayplan.cluster.embedded.made_objects import MadeObjectsController
-from bayplan.cluster.embedded.object_sets import ObjectSetsController
+from bayplan.cluster.embedded.object_sets import ObjectSetsController, holder
 from bayplan.cluster.embedded.operated_pods import OperatedPodsController, operated
 from bayplan.cluster.embedded.pytorch_jobs import PyTorchJobController
 from bayplan.cluster.embedded.ray_clusters import RayClusterController
@@ -147,7 +147,7 @@ class WorkloadControllers:
         if group == "ai.example.com" and kind is ElasticJob:
             kind = AiElasticJob
         elif kind is None or (group and group not in _GROUPS):
-            kind = operated(group, owner.kind)
+            kind = operated(group, owner.kind) or holder(group, owner.kind)
         if kind is not None:
             self._request(kind, f"{meta.namespace}/{owner.name}", owner.uid)
 

@@ -14,19 +14,35 @@ from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Pod, kind_of
 from bayplan.api.objects import KINDS, DecodeError, decode_object
-from bayplan.api.operated import AppWrapper, OperatedObject
+from bayplan.api.operated import (
+    AppWrapper,
+    DisaggregatedSet,
+    OperatedObject,
+    PodClique,
+    PodCliqueSet,
+)
 from bayplan.cluster.embedded.children import Child, Children, reference_of
 from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.dialects.disaggregated import sets_of
+from bayplan.dialects.grove_sets import BASE_LABEL, GANG_LABEL, objects_of
 from bayplan.dialects.wrapped_jobs import components_of
 from bayplan.errors import AlreadyExists, InputError
 from bayplan.kinds import KINDS_OF_WORKLOADS, progress_of, templates_of
 
-__all__ = ["ObjectSetsController"]
+__all__ = ["ObjectSetsController", "holder"]
 
 Content = dict[str, Any]
 _MAKERS: Mapping[type[OperatedObject], Callable[[Content], Iterable[Content]]] = {
     AppWrapper: components_of,
+    DisaggregatedSet: sets_of,
+    PodCliqueSet: objects_of,
 }
+
+
+def holder(group: str, name: str) -> type[OperatedObject] | None:
+    """Return the type of these objects of a kind, None for any other kind."""
+    kind = KINDS.get((group, name))
+    return next((one for one in _MAKERS if kind is not None and kind.type is one), None)
 
 
 class ObjectSetsController:
@@ -78,6 +94,8 @@ class ObjectSetsController:
         key = self._cluster.key_of(wanted)
         known = self._cluster.get(type(wanted), key)
         if known is None:
+            if self._waits_for_base(owner, wanted):
+                return None
             self._make(owner, wanted)
         elif all(one.uid != owner.metadata.uid for one in known.metadata.owner_references):
             return None
@@ -100,6 +118,20 @@ class ObjectSetsController:
             return
         if isinstance(made, Child):
             self._children.keep(made)
+
+    def _waits_for_base(self, owner: OperatedObject, wanted: ApiObject) -> bool:
+        """Tell whether a clique waits until the gang runs that it comes on top of."""
+        base = wanted.metadata.labels.get(BASE_LABEL)
+        if base is None:
+            return False
+        children = self._children.all(owner)
+        cliques = [one for one in children if one.metadata.labels.get(GANG_LABEL) == base]
+        return not all(
+            isinstance(one, PodClique)
+            and one.status.get("readyReplicas", 0)
+            >= one.spec.get("minAvailable", one.spec.get("replicas", 1))
+            for one in cliques
+        )
 
     # AppWrappers -----------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ def status_of(
     :param status: the status before; :param now: the time of new conditions.
     """
     made: dict[str, Any] = copy.deepcopy(dict(status))
-    if row.ends is None or row.unit:
+    if row.unit:
         return made
     phases: dict[str, Counter[str]] = {role.name: Counter() for role in roles}
     of_pods = list(pods)
@@ -33,12 +33,12 @@ def status_of(
         role = role_of(roles, pod.metadata.labels)
         if role is not None:
             phases[role.name][pod.status.phase] += 1
-    if row.ends.state:
+    if row.ends is not None and row.ends.state:
         _put_state(row.ends, roles, phases, of_pods, made)
         return made
     for role in roles:
         _count(role, phases[role.name], made)
-    end = _end(row.ends, roles, phases)
+    end = _end(row.ends, roles, phases) if row.ends is not None else ""
     running = all(
         phases[role.name]["Running"] + phases[role.name]["Succeeded"] >= role.count
         for role in roles

@@ -236,7 +236,7 @@ def test_a_job_that_ended_and_was_not_noted_shows_that_the_manager_is_gone() -> 
 
 def test_quota_of_jobs_that_bayplan_does_not_know_stays_theirs() -> None:
     unknown = owned("unknown")
-    workload = kueues(unknown, 3, kind="SparkApplication", **admitted(3))
+    workload = kueues(unknown, 3, kind="Unheard", **admitted(3))
     cluster = started(lease(holder=""), *queue(), workload, owned("two"), owned("one", 1))
     cluster.advance(60.0)
     assert running(cluster) == {"one"}
