@@ -104,10 +104,6 @@ class FewPodsOfATeam(Plugin[Args]):
     normalize_scores = Normalize.HOOK
 
     @hookimpl
-    def equivalence(self, unit: Unit) -> Hashable:
-        return unit.pods[0].labels.get(_TEAM)
-
-    @hookimpl
     def serves(self, pod: PodInfo) -> frozenset[str]:
         return frozenset({_DESKS}).intersection(pod.requests)
 
@@ -274,10 +270,6 @@ class GoodNeighbours(Plugin[Args]):
         if not all(map(_may_go, unit.pods)):
             return None
         return NodeRequest("No nodes are added for what may go at any time.")
-
-    @hookimpl
-    def keep_in_place(self, pod: PodInfo) -> str | None:
-        return None if _may_go(pod) else "its owner has not allowed it to be moved"
 
     @hookimpl
     def may_give_up(self) -> list[PodInfo]:

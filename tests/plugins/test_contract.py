@@ -26,7 +26,7 @@ from bayplan import (
 )
 from bayplan.api import Toleration
 from bayplan.profiles.finder import PluginFinder
-from bayplan.testing import PluginCheckError, check_plugin
+from bayplan.testing import Cluster, PluginCheckError, check_plugin, make_node
 from bayplan_plugins.pod_topology_spread import ELIGIBLE
 
 RATIO = {
@@ -42,6 +42,14 @@ THREE = {"resources": [{"name": "cpu"}, {"name": "memory"}, {"name": "nvidia.com
 @pytest.mark.parametrize("name", sorted(PluginFinder().entry_points))
 def test_in_tree_plugins_keep_the_contract(name: str) -> None:
     check_plugin(PluginFinder().find(name))
+
+
+@pytest.mark.parametrize("name", sorted(PluginFinder().entry_points))
+def test_every_in_tree_plugin_says_by_what_it_tells_pods_apart(name: str) -> None:
+    cluster = Cluster([make_node("n1")], plugins=[name])
+    runtime = cluster.profile.runtime
+    assert runtime.refusing_signs is not None, "equal jobs of a queue are tried one by one"
+    assert runtime.signs_of(("pre_score", "score", "score_node")) is not None
 
 
 def test_every_plugin_can_be_imported_on_its_own() -> None:

@@ -33,10 +33,6 @@ class Small(Plugin[Args]):
         return "full" if node.pods else None
 
     @hookimpl
-    def keep_in_place(self) -> str:
-        return "it is small"
-
-    @hookimpl
     def may_give_up(self) -> list[PodInfo]:
         return [POD]
 
@@ -202,7 +198,6 @@ def test_a_unit_is_placed_only_within_the_trial(desk: Desk) -> None:
 def test_other_plugins_are_asked_by_what_they_answer(desk: Desk) -> None:
     handle = desk.handle
     assert handle.queueing is None
-    assert handle.keep_in_place(POD) == "it is small"
     assert [pod.key for pod in handle.may_give_up()] == [POD.key]
     assert handle.serves(POD) == {"example.com/crumbs"}
     row = NodeRow(handle.snapshot.nodes, 0)

@@ -39,6 +39,8 @@ __all__ = ["Evaluator", "Trace"]
 
 Rows = npt.NDArray[np.intp]
 
+_SHARED = ("pre_filter", "filter", "filter_node", "pre_score", "score", "score_node")
+"""The hooks whose answers pods of equal spec and signature share."""
 _KEPT_SIGNATURES = 256
 _FEW_CHANGES = 8
 _PART_BY_ROW = 64
@@ -55,14 +57,7 @@ class _Compiled:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.signs = tuple(call.call for call in runtime["sign"])
-        signing = {call.name for call in runtime["sign"]}
-        asked = {
-            call.name
-            for hook in ("pre_filter", "filter", "filter_node", "pre_score", "score", "score_node")
-            for call in runtime[hook]
-        }
-        by_spec = {name for name in asked if runtime.plugins[name].by_spec}
-        self.all_sign = asked <= signing | by_spec
+        self.all_sign = runtime.signs_of(_SHARED) is not None
         self.filters = runtime.spellings("filter", "filter_node")
         self.scores = runtime.spellings("score", "score_node")
         self.clusterwide = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -197,7 +197,6 @@ ANSWERS: dict[str, Answer] = {
     "concerns": (lambda v: isinstance(v, bool), "True or False"),
     "pre_enqueue": (_text, "None or a text"),
     "queue_sort": (_key, "a tuple of numbers"),
-    "equivalence": (lambda v: isinstance(v, Hashable), "None or anything hashable"),
     "requeue_hint": (lambda v: isinstance(v, bool), "True or False"),
     "pre_filter": (
         lambda v: v is SKIP or isinstance(v, PreFilterResult) or _text(v),
@@ -211,7 +210,6 @@ ANSWERS: dict[str, Answer] = {
     ),
     "may_preempt": (lambda v: v is None or isinstance(v, bool), "None, True or False"),
     "overdue": (lambda v: v is None or isinstance(v, Overdue), "None or an Overdue"),
-    "keep_in_place": (_text, "None or a text"),
     "request_nodes": (lambda v: v is None or isinstance(v, NodeRequest), "None or a NodeRequest"),
     "pre_score": (lambda v: v is None or isinstance(v, Skip), "None or SKIP"),
     "score_node": (finite_number, "a finite number"),
@@ -270,6 +268,7 @@ QUEUEING_ANSWERS: dict[str, Answer] = {
         "None or an UnschedulableReason",
     ),
     "requeue": (lambda v: isinstance(v, bool), "True or False"),
+    "keep_in_place": (_text, "None or a text"),
     "is_admitted": (lambda v: isinstance(v, bool), "True or False"),
     "admitted_without": (_text, "None or a text"),
 }

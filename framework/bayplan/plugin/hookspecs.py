@@ -108,14 +108,6 @@ def queueing() -> Queueing:
 
 
 @hookspec
-def equivalence(unit: Unit) -> Hashable:
-    """Return what this plugin tells units apart by, besides their specs; None for nothing.
-
-    Where a unit of a queue does not fit, equivalent ones of that queue are not tried.
-    """
-
-
-@hookspec
 def requeue_hint(pod: PodInfo, event: ClusterEvent, subject: PodInfo | None) -> bool:
     """Tell whether an event of ``requeue_on`` can help a pod that this plugin refused.
 
@@ -133,8 +125,10 @@ def requeue_hint(pod: PodInfo, event: ClusterEvent, subject: PodInfo | None) -> 
 def sign(pod: PodInfo, nodes: NodeView) -> Hashable:
     """Return everything in the pod that this plugin's answers depend on, besides its spec.
 
-    Pods of equal spec and signature share filter masks and scores. Without this hook pods share
-    nothing, which is always correct, unless ``by_spec`` says that the spec is all.
+    Pods of equal spec and signature share filter masks and scores, and where a unit of a queue does
+    not fit, equal units of that queue are skipped (of members that differ only in their names, one
+    is asked). Without this hook pods share nothing, which is
+    always correct, unless ``by_spec`` says that the spec is all.
     """
     raise AssertionError
 
@@ -215,15 +209,6 @@ def prepare() -> bool | None:
     Called when no unit is left to try, after changes, and again and again while the many nodes of
     a large cluster are read. What would take long is read in parts: return True if there is more
     to read. What it leaves undone is done when needed.
-    """
-
-
-@hookspec
-def keep_in_place(pod: PodInfo) -> str | None:
-    """Return why a pod that runs may not be moved so that others fit better; None if it may.
-
-    Asked through ``Handle.keep_in_place``, before a plugin evicts it through ``overdue`` though it
-    has done nothing wrong.
     """
 
 

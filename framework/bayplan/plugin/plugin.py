@@ -125,12 +125,6 @@ class Handle(Protocol):
         Its methods raise PluginError when its plugin raises.
         """
 
-    def keep_in_place(self, pod: PodInfo) -> str | None:
-        """Return why a pod that runs may not be moved so that others fit better; None if it may.
-
-        :raises PluginError: when a plugin of the profile fails in ``keep_in_place``.
-        """
-
     def may_give_up(self) -> Sequence[PodInfo]:
         """Return the pods on nodes that elastic jobs in queues would give up before any eviction.
 
@@ -216,8 +210,9 @@ class Plugin(Generic[ArgsT]):
     only when that changes. A plugin that reads less than it says is slower; one that reads more
     gives stale answers. Where the arguments decide it, ``__init__`` may narrow it."""
     by_spec: ClassVar[bool] = False
-    """Whether Filter and Score look at nothing of a pod but its spec, without the node name. Such a
-    plugin needs no ``sign``: pods that share answers have equal specs in any case."""
+    """Whether the plugin's answers depend on nothing of a pod but its spec, without the node name,
+    and its gang's definition. Such a plugin needs no ``sign``: pods that share answers have equal
+    specs in any case."""
     normalize_scores: Normalize = Normalize.NONE
     """How the framework brings the plugin's scores to 0..100; ``__init__`` may choose another."""
     requeue_on: ClassVar[ClusterEvent] = ClusterEvent.ANY

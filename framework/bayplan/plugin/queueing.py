@@ -109,6 +109,9 @@ class Queueing(Protocol):
         """
         return False
 
+    def keep_in_place(self, pod: PodInfo) -> str | None:
+        """Return why a pod that runs may not be moved so that others fit better; None if it may."""
+
     def is_admitted(self, gang: str) -> bool:
         """Tell whether a gang, by key, was admitted though its object may not say so yet."""
         return False

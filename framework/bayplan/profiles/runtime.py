@@ -8,7 +8,7 @@ profile gives, so that a call costs nanoseconds and an exception carries the plu
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -32,6 +32,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 AnyPlugin = Plugin[Args]
 _MOST_KINDS = 4096
+_REFUSING = ("pre_filter", "filter", "filter_node", "placement_generate", "reserve", "permit")
+"""The hooks by which a plugin refuses a unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,12 @@ class Runtime:
         return found
 
     @cached_property
+    def refusing_signs(self) -> tuple[Callable[..., Hashable], ...] | None:
+        """How the plugins that may refuse a unit sign pods; None if one of them does not."""
+        signs = self.signs_of(_REFUSING)
+        return None if signs is None else tuple(one.call for one in signs)
+
+    @cached_property
     def queueing_plugins(self) -> frozenset[str]:
         """The plugin that decides on queues, by name; empty without one."""
         return frozenset(call.name for call in self["queueing"])
@@ -202,6 +210,18 @@ class Runtime:
         part = Runtime(self.plugins, left, self.queueing)
         part.unconcerned = names
         return part
+
+    def signs_of(self, hooks: Sequence[str]) -> tuple[HookCall, ...] | None:
+        """Return how the plugins with any of some hooks sign pods.
+
+        None if there is one that does not say what its answers depend on.
+        """
+        asked = {call.name for hook in hooks for call in self[hook]}
+        signing = self.by_plugin("sign")
+        by_spec = {name for name in asked if self.plugins[name].by_spec}
+        if not asked <= signing.keys() | by_spec:
+            return None
+        return tuple(call for name, call in signing.items() if name in asked)
 
     def with_calls(self, change: Callable[[HookCall], HookCall]) -> Runtime:
         """Return the same runtime with every call replaced, as tracing does."""

@@ -109,10 +109,6 @@ class PluginHandle:
     def queueing(self) -> Queueing | None:
         return self._profile.runtime.queueing
 
-    def keep_in_place(self, pod: PodInfo) -> str | None:
-        answers = (call.call(pod) for call in self._profile.runtime["keep_in_place"])
-        return next((why for why in answers if why), None)
-
     def may_give_up(self) -> Sequence[PodInfo]:
         calls = self._profile.runtime["may_give_up"]
         return list({pod.key: pod for call in calls for pod in call.call()}.values())

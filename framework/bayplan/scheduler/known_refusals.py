@@ -47,6 +47,11 @@ class KnownRefusals:
     def __bool__(self) -> bool:
         return bool(self._refusals)
 
+    @property
+    def were_any(self) -> bool:
+        """Whether any unit was refused since one like it was placed, or need not be tried."""
+        return bool(self._refusals or self._attempts)
+
     def add(
         self,
         action: int,

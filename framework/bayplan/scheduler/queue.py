@@ -445,7 +445,7 @@ class UnitQueue:
         unit.queue, unit.seen = queue, self._seen(unit)
         if queue:
             unit.order += (unit.arrival,)
-            unit.equivalence, unit.size = self._rules.equivalence(unit)
+            unit.equivalence = None
             unit.actions, unit.strict = self._rules.actions(unit), self._rules.is_strict(unit)
         self._order.push(unit)
 

@@ -41,11 +41,12 @@ class QueuedUnit:
     The rest is for the order of queues. ``action`` counts the actions that have been tried for it
     since it became active: plain placement, then each way to preempt; ``actions`` are those that it
     has. ``queue`` and ``order`` are those of its last try, ``equivalence`` and ``size`` say how
-    hard it is to place (see :mod:`bayplan.scheduler.known_refusals`). ``strict`` says that it holds
-    back its queue. ``offered_for`` is the class of the parked units on whose behalf it is tried;
-    its own may change meanwhile. ``seen`` tells what was known when its queue was looked up.
-    ``refused_like`` is the unit whose refusal counted for its own last, ``held_by_queue`` says
-    whether its queue held it back last, however many nodes there are.
+    hard it is to place (see :mod:`bayplan.scheduler.known_refusals`), which is found out when it
+    matters (None until then). ``strict`` says that it holds back its queue. ``offered_for`` is the
+    class of the parked units on whose behalf it is tried; its own may change meanwhile. ``seen``
+    tells what was known when its queue was looked up. ``refused_like`` is the unit whose refusal
+    counted for its own last, ``held_by_queue`` says whether its queue held it back last, however
+    many nodes there are.
     """
 
     key: str

@@ -20,6 +20,8 @@ from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = ["RequeueRules"]
 
+_MOST_SIGNATURES = 4096
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
@@ -47,6 +49,7 @@ class RequeueRules:
         self._nominator = nominator
         self._recorder = recorder
         self._snapshot = snapshot
+        self._signatures: dict[Hashable, Hashable] = {}
         self._units: WeakKeyDictionary[QueuedUnit, _Known] = WeakKeyDictionary()
 
     def gate(self, pod: PodInfo) -> str | None:
@@ -101,7 +104,8 @@ class RequeueRules:
 
         Units whose pods differ, or that depend on anything but resources and their gang's network,
         have one of their own; so has a unit with nominated nodes, which are free for it alone,
-        and one that lacks pods, as some are behind gates: no node refused those.
+        and one that lacks pods, as some are behind gates: no node refused those. Where a plugin
+        may refuse a unit and does not say by what it tells pods apart, all are different.
         """
         unit = self._plain_unit(queued)
         size = unit.min_placed
@@ -119,21 +123,43 @@ class RequeueRules:
             or (unit.gang is not None and (unit.gang.sub_groups or unit.gang.together))
             or any(pod.facts is not first.facts for pod in unit.pods)
         )
-        if alone:
+        signature = None if alone else self._signature(unit)
+        if signature is None:
             return queued.key, size
         # Placed pods may keep others off by their labels.
         labels = first.labels_id if self._snapshot.index.holds_terms else None
-        kind = self._kind(unit)
         network = _network(unit.gang)
-        return (spec.scheduler_name, first.facts, first.priority, labels, kind, network), size
+        return (spec.scheduler_name, first.facts, first.priority, labels, signature, network), size
 
-    def _kind(self, unit: Unit) -> Hashable:
-        """Return what plugins tell units apart by, by ``equivalence``."""
+    def _signature(self, unit: Unit) -> Hashable:
+        """Return what the plugins that may refuse a unit tell its pods apart by.
+
+        None where one of them does not say, or fails.
+        """
+        view, runtime = self._snapshot.view(), self._runtime_of(unit)
+        found: set[Hashable] = set()
+        last: PodInfo | None = None
+        signed: Hashable = None
         try:
-            return tuple(call.call(unit) for call in self._runtime_of(unit)["equivalence"])
-        except PluginError as exc:
-            self._recorder.plugin_failed(unit.pods[0], exc)
-        return None
+            for pod in unit.pods:
+                if last is not None and _differ_in_name_only(pod, last):
+                    continue
+                last, signs = pod, runtime.of(pod).refusing_signs
+                if signs is None:
+                    return None
+                sign = tuple([call(pod, view) for call in signs])
+                # Most are made of the same objects; hashing them costs more than comparing them.
+                if sign != signed:
+                    found.add(sign)
+                    signed = sign
+        except (PluginError, TypeError):
+            # What fails here, or is not hashable, does so again when the unit is tried.
+            return None
+        signature = frozenset(found)
+        if len(self._signatures) >= _MOST_SIGNATURES:
+            self._signatures.clear()
+        # Equal signatures are one object, which makes comparing them cheap.
+        return self._signatures.setdefault(signature, signature)
 
     def actions(self, queued: QueuedUnit) -> tuple[int, ...]:
         """Return the actions for a unit by their places: plain placement, then those that it has.
@@ -269,6 +295,15 @@ class RequeueRules:
         except PluginError as exc:
             self._recorder.plugin_failed(pod, exc)
             return True
+
+
+def _differ_in_name_only(one: PodInfo, other: PodInfo) -> bool:
+    """Tell whether two pods of a gang have equal specs, labels and annotations."""
+    return (
+        one.facts is other.facts
+        and one.labels == other.labels
+        and one.annotations == other.annotations
+    )
 
 
 def _network(gang: Gang | None) -> Hashable:

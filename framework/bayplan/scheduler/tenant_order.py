@@ -115,7 +115,7 @@ class TenantOrder:
                     return unit
                 if self._blocked.get(queue, unit) is not unit:
                     return None
-                known = self._refusals.of(action, queue, unit.equivalence, unit.size)
+                known = self._refusal_of(action, unit)
                 if known is None:
                     return unit
                 heapq.heappop(heap)
@@ -137,7 +137,7 @@ class TenantOrder:
         for later in unit.actions:
             if later <= unit.action:
                 continue
-            if self._refusals.of(later, unit.queue, unit.equivalence, unit.size) is not None:
+            if self._refusal_of(later, unit) is not None:
                 continue
             if self._rules.may_preempt(unit, later):
                 return later
@@ -155,17 +155,31 @@ class TenantOrder:
 
     def _refuse(self, unit: QueuedUnit, action: int, queue: str, now: float) -> None:
         held = unit.held_by_queue
+        self._assess(unit)
         self._refusals.add(action, queue, unit.equivalence, unit.size, unit.key, now, held)
 
     def placed(self, unit: QueuedUnit) -> None:
         """Forget how often units like a placed one were refused."""
-        if unit.queue:
+        if unit.queue and unit.equivalence is not None:
             self._refusals.placed(unit.queue, unit.equivalence)
+
+    def _refusal_of(self, action: int, unit: QueuedUnit) -> Refusal | None:
+        """Return the refusal because of which a unit need not be tried; None for none."""
+        if not self._refusals.were_any:
+            return None
+        self._assess(unit)
+        return self._refusals.of(action, unit.queue, unit.equivalence, unit.size)
+
+    def _assess(self, unit: QueuedUnit) -> None:
+        """Find out how hard a unit is to place, once for each time that it becomes active."""
+        if unit.equivalence is None:
+            unit.equivalence, unit.size = self._rules.equivalence(unit)
 
     # Parked units ------------------------------------------------------------------------
 
     def park(self, unit: QueuedUnit) -> None:
         """Add a unit that waits until the cluster changes."""
+        self._assess(unit)
         parked = self._parked.setdefault(unit.equivalence_class, ParkedUnits(unit.actions))
         parked.add(unit, unit.order, unit.size)
 
@@ -178,10 +192,7 @@ class TenantOrder:
 
     def has_untried(self, unit: QueuedUnit) -> bool:
         """Tell whether any of its actions may place a unit, for all that is known."""
-        of = self._refusals.of
-        return any(
-            of(action, unit.queue, unit.equivalence, unit.size) is None for action in unit.actions
-        )
+        return any(self._refusal_of(action, unit) is None for action in unit.actions)
 
     def offer(self, group: EquivalenceClass) -> QueuedUnit | None:
         """Return the first parked unit of a class that is easier than all that were refused.

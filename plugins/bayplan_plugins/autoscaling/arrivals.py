@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from bayplan import Handle, PodInfo, Unit
 from bayplan.dialects.autoscaling import KARPENTER_LABEL
-from bayplan.plugin.hookspecs import BoolColumn
 
 __all__ = ["LOOK_SECONDS", "Arrivals"]
 
@@ -170,16 +167,13 @@ class Arrivals:
         """Return when to look whether something is given up, in seconds; None for never."""
         return self._handle.now + LOOK_SECONDS if self._kept else None
 
-    def kept_from(self, pod: PodInfo, names: Mapping[str, int]) -> BoolColumn | None:
-        """Return which of all nodes are kept from a pod, as a mask; None for none.
-
-        :param names: the rows of the nodes by name.
-        """
+    def kept_from(self, pod: PodInfo) -> frozenset[str]:
+        """Return the nodes that are kept from a pod."""
         if not self._kept:
-            return None
+            return frozenset()
         self.look()
         if not self._new:
-            return None
+            return frozenset()
         # Those that ask for nodes themselves take part in finding out what is whose.
         asks = any(pod.gang in one.gangs for one in self._kept.values())
         others = [
@@ -188,9 +182,4 @@ class Arrivals:
             if pod.gang not in one.gangs and pod.priority <= one.priority
         ]
         held = [self._kept[key].nodes if asks else self._held_by(key) for key in others]
-        found = {names[name] for nodes in held for name in nodes if name in names}
-        if not found:
-            return None
-        mask = np.zeros(len(names), dtype=bool)
-        mask[list(found)] = True
-        return mask
+        return frozenset[str]().union(*held)

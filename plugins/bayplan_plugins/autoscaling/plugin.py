@@ -11,7 +11,7 @@ members of gangs, so that no autoscaler tears a gang apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -279,6 +279,13 @@ class Autoscaling(Plugin[AutoscalingArgs]):
     # Nodes that go -------------------------------------------------------------------------------
 
     @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """Sign by whether the pod belongs to its node, and by the nodes that are kept from it."""
+        if belongs_to_node(pod.pod.metadata):
+            return None
+        return "kept", self._arrivals.kept_from(pod)
+
+    @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Keep pods off nodes that an autoscaler removes, and off those that came for a gang."""
         if belongs_to_node(pod.pod.metadata):
@@ -288,9 +295,10 @@ class Autoscaling(Plugin[AutoscalingArgs]):
         ]
         if any(leaving):
             yield Reject(np.array(leaving)[nodes.taint_codes], _LEAVING, resolvable=False)
-        kept = self._arrivals.kept_from(pod, nodes.table.row_of)
-        if kept is not None:
-            yield Reject(nodes.pick(kept), _KEPT, resolvable=False)
+        kept = self._arrivals.kept_from(pod)
+        if kept:
+            mask = np.array([name in kept for name in nodes.names], dtype=np.bool_)
+            yield Reject(mask, _KEPT, resolvable=False)
 
     @hookimpl
     def bind(self, pod: PodInfo) -> dict[str, str] | None:

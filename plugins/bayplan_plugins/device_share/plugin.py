@@ -29,7 +29,6 @@ from bayplan import (
     Reject,
     Remedy,
     StateKey,
-    Unit,
     hookimpl,
 )
 from bayplan.api.gpus import GPU_RESOURCES
@@ -61,7 +60,6 @@ from bayplan_plugins.gpus.vendors.koordinator.settings import KoordinatorArgs
 __all__ = ["DeviceShare", "DeviceShareArgs"]
 
 
-_MOST_KINDS = 4096
 _SHARES = OWN_RESOURCES.union(HAMI.resources.names[1:], VOLCANO.resources.names)
 _LOST = "went to another pod"
 _WRITTEN: StateKey[Written] = StateKey("device-share.written")
@@ -108,7 +106,6 @@ class DeviceShare(Plugin[DeviceShareArgs]):
         }
         self._names = tuple(one.name for one in self._ledger.adapters)
         self._fit = self._ledger.fit
-        self._kinds: dict[frozenset[tuple[ShareRequest, ...]], Hashable] = {}
         self._scores: PerNode[float] = PerNode()
 
     @hookimpl
@@ -125,18 +122,6 @@ class DeviceShare(Plugin[DeviceShareArgs]):
     def serves(self, pod: PodInfo) -> frozenset[str]:
         """Serve what describes a share of a GPU; device plugins offer none or few of these."""
         return _SHARES.intersection(pod.requests)
-
-    @hookimpl
-    def equivalence(self, unit: Unit) -> Hashable:
-        """Tell units apart by what their pods ask of GPUs, some of which is in annotations."""
-        found = {id(one): one for one in map(self._ledger.requests, unit.pods)}
-        requests = frozenset(tuple(one.values()) for one in found.values())
-        if not any(requests):
-            return None
-        if len(self._kinds) > _MOST_KINDS:
-            self._kinds.clear()
-        # Equal kinds are one object, which makes comparing them cheap.
-        return self._kinds.setdefault(requests, requests)
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:

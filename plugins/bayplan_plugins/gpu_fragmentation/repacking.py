@@ -254,7 +254,7 @@ class Repacking:
 
     def _may_move(self, pods: Sequence[PodInfo]) -> bool:
         """Tell whether somebody makes these pods again, and nothing keeps any of them."""
-        handle = self._handle
+        handle, queueing = self._handle, self._handle.queueing
         for pod in pods:
             if not maker_of(pod) or not handle.schedules(pod) or not may_be_evicted(pod.pod):
                 return False
@@ -264,7 +264,7 @@ class Repacking:
             if old > handle.unix_time:
                 self._young_until.append(old)
                 return False
-            if handle.keep_in_place(pod):
+            if queueing is not None and queueing.keep_in_place(pod):
                 return False
         return not Evictable.by(handle.unit(pods[:1]), handle).violations(pods)
 

@@ -28,7 +28,6 @@ from bayplan import (
     Reads,
     Reject,
     Remedy,
-    Unit,
     hookimpl,
 )
 from bayplan.api.gpu_shares import WHOLE
@@ -112,12 +111,6 @@ class GPUSharing(Plugin[GPUSharingArgs]):
         """Hold back pods whose annotations cannot be read."""
         request = known_share(pod)
         return request if isinstance(request, str) else None
-
-    @hookimpl
-    def equivalence(self, unit: Unit) -> Hashable:
-        """Tell units apart by what their pods ask for, which their specs do not say."""
-        requests = tuple(known_share(pod) for pod in unit.pods)
-        return requests if any(requests) else None
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:

@@ -81,6 +81,7 @@ class NetworkGather(Plugin[NetworkGatherArgs]):
         | ClusterEvent.GANG_CHANGED
         | ClusterEvent.OBJECT_CHANGED
     )
+    by_spec = True
     _networks: Networks | None = None
 
     @hookimpl

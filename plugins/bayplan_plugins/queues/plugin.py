@@ -23,7 +23,7 @@ from bayplan.plugin.base import Skip
 from bayplan.plugin.queueing import Queueing
 from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.policies import Policies, QueuesArgs
-from bayplan_plugins.queues.policy import BoundByNodes, EvictionPlan, ProtectsNewJobs
+from bayplan_plugins.queues.policy import BoundByNodes, EvictionPlan
 from bayplan_plugins.queues.queueing import PolicyQueueing
 from bayplan_plugins.queues.victim_search import VictimSearch
 from bayplan_plugins.shared.node_selection import matches_labels
@@ -81,24 +81,19 @@ class Queues(Plugin[QueuesArgs]):
         found = self.policies.of(unit.pods[0])
         return None if found is None else found[0].may_preempt(unit, action)
 
-    @hookimpl
-    def equivalence(self, unit: Unit) -> Hashable:
-        """Tell apart what stays once it runs, and what may use other nodes.
-
-        What stays may be bounded by less than the queue's limit.
-        """
-        pod = unit.pods[0]
-        found = self.policies.of(pod)
-        return None if found is None else (found[0].ledger.is_fixed(pod), self._node_kinds(pod))
-
     # Nodes -------------------------------------------------------------------------------
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the nodes that a pod is assigned to, or kept off."""
+        """Sign by whether a pod stays once it runs, and by the nodes that it may use.
+
+        What stays may be bounded by less than the queue's limit.
+        """
         if not self.policies.active:
             return None
-        return frozenset(self._node_labels(pod).items()), self._node_kinds(pod)
+        found = self.policies.of(pod)
+        stays = found is not None and found[0].ledger.is_fixed(pod)
+        return stays, frozenset(self._node_labels(pod).items()), self._node_kinds(pod)
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> Skip | None:
@@ -196,18 +191,6 @@ class Queues(Plugin[QueuesArgs]):
         again = min((one.again for one in found if one.again is not None), default=None)
         at_once = frozenset[str]().union(*(one.at_once for one in found))
         return Overdue(victims, again, any(one.waited for one in found), at_once=at_once)
-
-    @hookimpl
-    def keep_in_place(self, pod: PodInfo) -> str | None:
-        """Keep what queues may not take back, and jobs that their system protects for now."""
-        found = self.policies.of(pod)
-        if found is None:
-            return None
-        policy, queue = found
-        if policy.ledger.is_fixed(pod):
-            return f'its queue "{queue}" does not take back what it has'
-        seconds = policy.safe_for(pod, queue) if isinstance(policy, ProtectsNewJobs) else 0.0
-        return f'queue "{queue}" protects it for {seconds:g} s more' if seconds > 0 else None
 
     def _preemption(self, unit: Unit, plan: EvictionPlan, action: str) -> Preemption:
         victims = plan.victims

@@ -17,6 +17,7 @@ from bayplan_plugins.queues.policy import (
     AdmitsJobs,
     LendsToElasticJobs,
     Policy,
+    ProtectsNewJobs,
     RequeuesJobs,
     TellsReasons,
 )
@@ -133,6 +134,17 @@ class PolicyQueueing:
         if found is None or not isinstance(found[0], TellsReasons):
             return None
         return found[0].unschedulable_reason(unit)
+
+    def keep_in_place(self, pod: PodInfo) -> str | None:
+        """Keep what queues may not take back, and jobs that their system protects for now."""
+        found = self._policies.of(pod)
+        if found is None:
+            return None
+        policy, queue = found
+        if policy.ledger.is_fixed(pod):
+            return f'its queue "{queue}" does not take back what it has'
+        seconds = policy.safe_for(pod, queue) if isinstance(policy, ProtectsNewJobs) else 0.0
+        return f'queue "{queue}" protects it for {seconds:g} s more' if seconds > 0 else None
 
     def is_admitted(self, gang: str) -> bool:
         active = self._policies.active

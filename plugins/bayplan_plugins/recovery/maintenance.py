@@ -183,12 +183,12 @@ class Maintenance:
 
     def _may_move(self, pods: Sequence[PodInfo]) -> bool:
         """Tell whether somebody makes these pods again, and nothing keeps any of them."""
-        handle = self._handle
+        handle, queueing = self._handle, self._handle.queueing
         for pod in pods:
             if is_deleted(pod) or not maker_of(pod) or not handle.schedules(pod):
                 return False
             if not may_be_evicted(pod.pod) or handle.in_eviction_cooldown(pod):
                 return False
-            if handle.keep_in_place(pod):
+            if queueing is not None and queueing.keep_in_place(pod):
                 return False
         return not Evictable.by(handle.unit(pods[:1]), handle).violations(pods)

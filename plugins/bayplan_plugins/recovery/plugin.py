@@ -26,7 +26,6 @@ from bayplan import (
     PodInfo,
     Reads,
     Reject,
-    Unit,
     hookimpl,
 )
 from bayplan.api.owners import belongs_to_node
@@ -157,11 +156,6 @@ class Recovery(Plugin[RecoveryArgs]):
             mask = np.zeros(len(nodes.table), dtype=bool)
             mask[[nodes.table.row_of[name] for name in names if name in nodes.table.row_of]] = True
             yield Reject(nodes.pick(mask), reason, resolvable=False)
-
-    @hookimpl
-    def equivalence(self, unit: Unit) -> Hashable:
-        """Tell gangs that may use spares from others."""
-        return bool(self.args.spares) and self._spares.may_use(unit.pods[0])
 
     # What becomes of those that run --------------------------------------------------------------
 

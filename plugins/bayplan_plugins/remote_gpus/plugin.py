@@ -104,16 +104,12 @@ class RemoteGPUs(Plugin[RemoteGPUsArgs]):
         )
 
     @hookimpl
-    def equivalence(self, unit: Unit) -> Hashable:
-        """Tell units apart by what their clients ask for, which their specs do not say."""
-        links = tuple(_link(pod) for pod in unit.pods if side_of(pod.pod) == "client")
-        return links or None
-
-    @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the workload, whose pods it has to be near to."""
+        """Sign by what a client asks for, and by the workload if placed pods of it count."""
         side = side_of(pod.pod)
-        return None if side is None else (side, workload_key(pod), _link(pod))
+        if side is None:
+            return None
+        return side, workload_key(pod) if self._placed.of(pod) else None, _link(pod)
 
     @hookimpl
     def requeue_hint(self, event: ClusterEvent, pod: PodInfo, subject: PodInfo | None) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bayplan import Args, Plugin, PodInfo, Reads, hookimpl
 from bayplan.api import ApiObject, ObjectMeta, Pod
 from bayplan.api.configmap import ConfigMap
 from bayplan.explain.explanation import explain
@@ -254,3 +255,42 @@ def test_a_queue_that_goes_while_a_job_tries_its_actions_lets_it_go(steps: int) 
     cluster.api.delete(ConfigMap, "default/queue-a")
     cluster.advance(30.0)
     assert len(cluster.placements()) == 4
+
+
+# What jobs of a queue learn from each other ----------------------------------------------------
+
+
+class OnlyRed(Plugin[Args]):
+    """Refuses all pods but red ones, and does not say by what it tells pods apart."""
+
+    reads = Reads.NODE
+
+    @hookimpl
+    def pre_filter(self, pod: PodInfo) -> str | None:
+        return None if pod.labels.get("colour") == "red" else "it is not red"
+
+
+class OnlyRedSigned(OnlyRed):
+    """Says so."""
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> str | None:
+        return pod.labels.get("colour")
+
+
+def coloured(name: str, colour: str) -> Pod:
+    pod = gpu_pod(name, "lab")
+    pod.metadata.labels["colour"] = colour
+    return pod
+
+
+@pytest.mark.parametrize("plugin", [OnlyRed, OnlyRedSigned])
+def test_a_job_that_a_plugin_tells_apart_is_tried_though_one_of_its_spec_was_refused(
+    plugin: type[Plugin[Any]],
+) -> None:
+    pods = [coloured("first", "blue"), coloured("second", "red"), coloured("third", "blue")]
+    cluster = Cluster([make_node("n1", gpu=8), queue("lab"), *pods], plugins=[plugin])
+    cluster.schedule()
+    assert on_nodes(cluster) == {"second"}
+    skipped = "equivalent to" in cluster.message("third")
+    assert skipped == (plugin is OnlyRedSigned), "equal pods are tried once, where that is known"

@@ -110,8 +110,9 @@ def test_what_a_queue_keeps_in_its_place(
     add_job(cluster, "job", "a", priority=priority)
     cluster.advance(1)
     (pod,) = (pod for pod, _ in cluster.snapshot.placed.values())
-    answers = [call(pod) for call in cluster.profile.runtime["keep_in_place"]]
-    assert [text for text in answers if text] == ([kept] if kept else [])
+    queueing = cluster.profile.runtime.queueing
+    assert queueing is not None
+    assert (queueing.keep_in_place(pod) or "") == kept
 
 
 def test_a_queue_within_its_share_loses_nothing() -> None:
