@@ -40,7 +40,7 @@ from bayplan.queues.tree import QueueTree
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan_benchmarks.volcano_queues import jobs_in_queues
 from bayplan_benchmarks.workloads import container, make_pod
-from bayplan_plugins.queues.kai.division import Division
+from bayplan_plugins.queues.division import Division
 from bayplan_plugins.queues.policies import QueuesArgs
 
 __all__ = ["gpu_node", "queues", "started"]

@@ -15,13 +15,13 @@ from tests.conformance.vectors import SHARED
 from bayplan.api.queue import Queue, Share
 from bayplan.dialects.kai.shares import GpuShareRequest
 from bayplan.queues.tree import AmountRows, QueueTree
-from bayplan_plugins.queues.kai import capacity, reclaim
-from bayplan_plugins.queues.kai.division import (
+from bayplan_plugins.queues.division import (
     Division,
     Siblings,
     grant_quotas,
     share_surplus,
 )
+from bayplan_plugins.queues.kai import capacity, reclaim
 from bayplan_plugins.queues.kai.ordering import compare, standing
 from bayplan_plugins.queues.kai.shares import FairShares
 

@@ -21,10 +21,10 @@ from bayplan.queues.tree import EPSILON, AmountRows
 from bayplan.queues.usage import Sample
 from bayplan.snapshot import SpecFacts
 from bayplan_plugins.gpus.vendors.kai.requests import GpuSizes, known_share
+from bayplan_plugins.queues.division import Division
 from bayplan_plugins.queues.kai.actions import Actions
 from bayplan_plugins.queues.kai.args import KaiQueueArgs
 from bayplan_plugins.queues.kai.capacity import job_over_capacity, overrun
-from bayplan_plugins.queues.kai.division import Division
 from bayplan_plugins.queues.kai.gpu_requests import (
     claim_problem,
     gpus_of_claim,

@@ -18,7 +18,7 @@ class FairShares:
     What the queues use is read from the tree, so that it follows trials, unless it is given.
 
     :param fair: the fair shares, shape (queues, resources), see
-        :class:`~bayplan_plugins.queues.kai.division.Division`.
+        :class:`~bayplan_plugins.queues.division.Division`.
     :param total: the cluster's amounts, one row.
     :param kept: what the queues used at some time, and the part of it that cannot be preempted.
     """

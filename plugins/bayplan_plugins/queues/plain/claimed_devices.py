@@ -30,8 +30,8 @@ from bayplan.queues.pools import PoolAccount, PoolDevices, usable
 from bayplan.snapshot import Snapshot
 from bayplan_dra.allocator import Features
 from bayplan_plugins.device_ledger.device_classes import DeviceClasses
+from bayplan_plugins.queues.class_devices import CLASS_PREFIX
 from bayplan_plugins.queues.plain.device_requests import DeviceRequests, Most, Wanted, wanted_of
-from bayplan_plugins.queues.volcano.devices import CLASS_PREFIX
 
 __all__ = ["ClaimedDevices"]
 

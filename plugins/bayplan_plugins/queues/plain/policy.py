@@ -27,7 +27,7 @@ from bayplan.queues.claim_users import claims_of
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.queues.kai.division import Division
+from bayplan_plugins.queues.division import Division
 from bayplan_plugins.queues.plain.claimed_devices import ClaimedDevices
 from bayplan_plugins.queues.policy import EvictionCandidates, Moves, QuotaRefusal, Step
 from bayplan_plugins.queues.victims import RunningJob, running_jobs

@@ -9,7 +9,7 @@ from bayplan.api import VolcanoQueue
 from bayplan.api.queue import UNLIMITED, Queue, Share
 from bayplan.dialects import volcano
 from bayplan.queues.definitions import Translations
-from bayplan_plugins.queues.volcano.devices import CLASS_PREFIX
+from bayplan_plugins.queues.class_devices import CLASS_PREFIX
 
 __all__ = ["ROOT", "QueueDefinitions"]
 

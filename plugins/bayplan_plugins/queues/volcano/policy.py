@@ -16,11 +16,11 @@ from bayplan.dialects import volcano
 from bayplan.queues.gate import gate
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import AmountRows
+from bayplan_plugins.queues.class_devices import devices_of, devices_of_templates
 from bayplan_plugins.queues.policy import EvictionCandidates, QuotaRefusal
 from bayplan_plugins.queues.volcano.admission import Admission
 from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
 from bayplan_plugins.queues.volcano.definitions import QueueDefinitions
-from bayplan_plugins.queues.volcano.devices import devices_of, devices_of_templates
 from bayplan_plugins.queues.volcano.jobs import Jobs
 from bayplan_plugins.queues.volcano.limits import first_over
 from bayplan_plugins.queues.volcano.queue_status import statuses

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from bayplan import Handle, PodInfo
 from bayplan.queues.ledger import Ledger
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
+from bayplan_plugins.queues.class_devices import is_of_devices
 from bayplan_plugins.queues.volcano import entitlements
-from bayplan_plugins.queues.volcano.devices import is_of_devices
 from bayplan_plugins.queues.volcano.entitlements import Entitlements
 from bayplan_plugins.queues.volcano.jobs import Job, Jobs, task_priority, widened
 

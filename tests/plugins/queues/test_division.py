@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bayplan.api.queue import UNLIMITED, Queue, Share
 from bayplan.queues.tree import QueueTree
-from bayplan_plugins.queues.kai.division import Division
+from bayplan_plugins.queues.division import Division
 
 GPU = "nvidia.com/gpu"
 
