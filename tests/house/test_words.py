@@ -58,3 +58,20 @@ def test_a_word_that_is_not_the_fields_does_not_come_back(word: str) -> None:
                 if pattern.search(line):
                     found.append(f"{name}:{number}: {line.strip()}")
     assert found == [], f"instead: {INSTEAD[word]}"
+
+
+RELATIVE = re.compile(
+    r"\b(which|who|whose|whom)\b|\bthat (is|are|was|were|has|have|had|does|do|did|may|can|will)\b",
+    re.IGNORECASE,
+)
+MOST_RELATIVE = 15
+"""Relative clauses in 1,000 words of a page."""
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_uses_nouns_rather_than_relative_clauses(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    words, found = len(prose.split()), RELATIVE.findall(prose)
+    assert 1000 * len(found) <= MOST_RELATIVE * words, (
+        "such as: a node that is empty, an empty node"
+    )
