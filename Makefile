@@ -36,6 +36,7 @@ docs: $(READY)
 	$(BIN)/python docs/make_hooks.py
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/bayplan profile schema > docs/profile.schema.json
+	$(BIN)/bayplan admission policies > configs/admission/policies.yaml
 
 bench: $(READY)
 	$(BIN)/bayplan bench basic --nodes 5000 --pods 10000

@@ -15,10 +15,13 @@ from tests.chart.helm import CHART, Helm, Values
 from tests.live.deployed import CRDS, DEPLOY, OF_SCHEDULER, Content, documents, manifests
 from tests.paths import ROOT
 
+from bayplan.admission import Defaults, mutating_policies, validating_policies
+
 ALL = {
     "driver": {"enabled": True},
     "pools": {"enabled": True},
     "monitoring": {"enabled": True},
+    "admission": {"enabled": True},
     "roles": {
         "kueueJobs": True,
         "resizer": True,
@@ -38,6 +41,7 @@ ADDED = (
     *("helm.sh/chart", "helm.sh/resource-policy", "bayplan.dev/config-checksum"),
 )
 """Labels and annotations that only the chart has."""
+ADMISSION = ROOT / "configs" / "admission"
 NEWEST = ("--kube-version", "1.36.0")
 
 
@@ -49,6 +53,9 @@ def plain(content: Content) -> Content:
         for field in ("labels", "annotations"):
             kept = {k: v for k, v in metadata.pop(field, {}).items() if k not in ADDED}
             metadata |= {field: kept} if kept else {}
+    template = (
+        found.get("spec", {}).get("jobTemplate", {}).get("spec", {}).get("template", template)
+    )
     pod = template.get("spec", {})
     for container in [*pod.get("containers", ()), *pod.get("initContainers", ())]:
         container.pop("imagePullPolicy", None)
@@ -88,7 +95,7 @@ def test_with_all_values_the_chart_makes_all_of_configs_deploy(helm: Helm) -> No
     monitoring = [
         DEPLOY / "monitoring" / f"{n}.yaml" for n in ("prometheus-rule", "service-monitor")
     ]
-    expected = documents(*manifests(DEPLOY), *manifests(CRDS), *monitoring)
+    expected = documents(*manifests(DEPLOY), *manifests(CRDS), *monitoring, *manifests(ADMISSION))
     made = by_name(helm.render(ALL, *NEWEST))
     dashboards = made.pop(("ConfigMap", "bayplan-system", "bayplan-dashboard"))
     assert made == by_name(without_namespace(expected))
@@ -192,6 +199,22 @@ def test_wrong_values_are_refused_with_their_place(helm: Helm, values: Values, s
     assert done.returncode == 1
     assert said in done.stderr
     assert done.stdout == ""
+
+
+def test_values_say_which_resources_are_for_which_scheduler(helm: Helm) -> None:
+    given = {"enabled": True, "resources": ["nvidia.com/gpumem"], "schedulerName": "gpus"}
+    made = by_name(helm.render({"admission": given}, *NEWEST))
+    defaults = Defaults(scheduler="gpus", resources=("nvidia.com/gpumem",))
+    expected = [*mutating_policies(defaults), *validating_policies(defaults)]
+    assert by_name(expected).items() <= made.items()
+
+
+def test_policies_are_refused_on_an_old_cluster(helm: Helm) -> None:
+    old = ("--kube-version", "1.35.0")
+    done = helm.attempt(
+        "template", "bayplan", str(CHART), *old, values={"admission": {"enabled": True}}
+    )
+    assert "admission.enabled needs Kubernetes 1.36 or newer" in done.stderr
 
 
 def test_the_driver_is_refused_on_an_old_cluster(helm: Helm) -> None:

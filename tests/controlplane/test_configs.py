@@ -23,7 +23,7 @@ from bayplan.simulation import Simulation
 CONFIGS = ROOT / "configs"
 DEPLOYED = sorted(
     path
-    for folder in ("crds", "deploy")
+    for folder in ("admission", "crds", "deploy")
     for path in (CONFIGS / folder).rglob("*.yaml")
     if path.name != KUSTOMIZATION
 )

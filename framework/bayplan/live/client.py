@@ -7,17 +7,18 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
-from bayplan.api import ApiObject, Kind
+from bayplan.api import KINDS, ApiObject, Kind
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
-from bayplan.cluster.kubernetes.resources import of_snapshots
-from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Transport
+from bayplan.cluster.kubernetes.resources import Part, of_snapshots
+from bayplan.cluster.kubernetes.transport import APPLY_PATCH, MERGE_PATCH, Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
 from bayplan.live.leases import OTHERS, SchedulerLease, find_leases
 from bayplan.live.parts import parts_of
@@ -29,8 +30,10 @@ __all__ = [
     "Question",
     "Reply",
     "annotate_nodes",
+    "apply_object",
     "ask_scheduler",
     "read_cluster",
+    "read_kinds",
     "running_schedulers",
 ]
 
@@ -38,6 +41,7 @@ _SECONDS = 60.0
 _UNWRAPPED = 1_000
 _ASK_SECONDS = 30.0
 _PROBE_SECONDS = 10.0
+_NONE: Mapping[Kind, Sequence[Part]] = {}
 
 
 @dataclass(frozen=True)
@@ -84,10 +88,24 @@ async def read_cluster(kubeconfig: Path | None, context: str, profiles: ProfileS
     :param profiles: say which ConfigMaps are read.
     :raises BayplanError: when it cannot be reached, or its pods or nodes cannot be read.
     """
+    return await read_kinds(kubeconfig, context, of_snapshots(), parts_of(profiles))
+
+
+async def read_kinds(
+    kubeconfig: Path | None,
+    context: str,
+    kinds: Iterable[Kind],
+    parts: Mapping[Kind, Sequence[Part]] = _NONE,
+) -> ClusterView:
+    """Read all objects of some kinds, and parts of others.
+
+    :raises BayplanError: when the cluster cannot be reached, or pods or nodes, if they are asked
+        for, cannot be read.
+    """
     credentials = Credentials(kubeconfig, context)
     await credentials.endpoint()
     transport = Transport(credentials)
-    cache = ObjectCache(transport, of_snapshots(), parts=parts_of(profiles))
+    cache = ObjectCache(transport, kinds, parts=parts)
     # Problems are reported once, at the end, instead of in the log.
     logging.getLogger("bayplan.cluster").addHandler(logging.NullHandler())
     try:
@@ -100,6 +118,24 @@ async def read_cluster(kubeconfig: Path | None, context: str, profiles: ProfileS
         return ClusterView(transport.url, objects, [*cache.problems(), *unreadable])
     finally:
         await cache.stop()
+        await transport.close()
+
+
+async def apply_object(kubeconfig: Path | None, context: str, content: Mapping[str, Any]) -> None:
+    """Create an object that bayplan owns, or bring it to what ``content`` says.
+
+    :raises BayplanError: when the cluster cannot be reached, or refuses it.
+    """
+    group, _, version = content["apiVersion"].rpartition("/")
+    kind, metadata = KINDS[group, content["kind"]], content["metadata"]
+    root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    path = f"{root}/namespaces/{metadata['namespace']}/{kind.plural}/{metadata['name']}"
+    transport = Transport(Credentials(kubeconfig, context))
+    body = json.dumps(content).encode()
+    query = {"fieldManager": "bayplan", "force": "true"}
+    try:
+        await transport.request("PATCH", path, body, APPLY_PATCH, query)
+    finally:
         await transport.close()
 
 

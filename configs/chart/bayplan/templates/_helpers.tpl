@@ -172,6 +172,9 @@ readinessProbe:
 {{- fail "scheduler.config.leaderElection names a Lease: the role allows the one that the chart names" -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.admission.enabled (semverCompare "<1.36.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "admission.enabled needs Kubernetes 1.36 or newer, for MutatingAdmissionPolicy; this cluster has %s" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
 {{- if and .Values.driver.enabled (semverCompare "<1.34.0-0" .Capabilities.KubeVersion.Version) -}}
 {{- fail (printf "driver.enabled needs Kubernetes 1.34 or newer, for resource.k8s.io/v1; this cluster has %s" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}

@@ -31,6 +31,7 @@ from bayplan.errors import (
 )
 
 __all__ = [
+    "APPLY_PATCH",
     "JSON",
     "JSON_PATCH",
     "MERGE_PATCH",
@@ -43,6 +44,7 @@ __all__ = [
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 _SILENCE = 30.0

@@ -1,0 +1,20 @@
+"""Defaults, refusals and warnings at creation, by policies that the API server itself evaluates."""
+
+from bayplan.admission.facts import FACTS, facts_of
+from bayplan.admission.policies import (
+    QUEUE_OF_NAMESPACE,
+    SCHEDULER,
+    Defaults,
+    mutating_policies,
+    validating_policies,
+)
+
+__all__ = [
+    "FACTS",
+    "QUEUE_OF_NAMESPACE",
+    "SCHEDULER",
+    "Defaults",
+    "facts_of",
+    "mutating_policies",
+    "validating_policies",
+]

@@ -1,0 +1,505 @@
+"""Policies that do at creation what the webhooks of other systems do, and say what cannot work.
+
+The API server evaluates them (CEL), so that nothing has to run, or to answer, while objects are
+created. Names of resources, labels and fields, and the sentences, are those of the dialects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan.admission.facts import FACTS
+from bayplan.api import KINDS
+from bayplan.dialects.hami.requests import RequestRules
+from bayplan.dialects.kai import QUEUE_LABEL as KAI_QUEUE
+from bayplan.dialects.kai.shares import ASKING_ANNOTATIONS, GPU
+from bayplan.dialects.kueue import PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY
+from bayplan.dialects.queued_job_checks import QUEUE_LABEL
+from bayplan.kinds import KINDS_OF_WORKLOADS
+from bayplan.topology.network.tree import HOSTNAME
+
+__all__ = [
+    "QUEUE_OF_NAMESPACE",
+    "SCHEDULER",
+    "Defaults",
+    "mutating_policies",
+    "validating_policies",
+]
+
+SCHEDULER = "bayplan.dev/scheduler"
+"""The label of a namespace, or of a pod, with the schedulerName that pods without one get."""
+QUEUE_OF_NAMESPACE = "bayplan.dev/default-queue"
+"""The label of a namespace with the LocalQueue of jobs that name none."""
+
+Content = dict[str, Any]
+_VERSION = "admissionregistration.k8s.io/v1"
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What pods get that do not say it themselves.
+
+    :param namespace: bayplan's own; nothing there, nor in kube-system, is changed.
+    :param scheduler: the schedulerName of pods that request one of ``resources``.
+    """
+
+    namespace: str = "bayplan-system"
+    scheduler: str = "bayplan"
+    resources: tuple[str, ...] = ()
+
+
+# Defaults ------------------------------------------------------------------------------------
+
+
+def mutating_policies(defaults: Defaults) -> list[Content]:
+    """Return the policies that fill in what objects do not say, each with its binding."""
+    hidden = [defaults.namespace, "kube-system"]
+    policies = [
+        _scheduler_name(defaults),
+        _hami_counts(),
+        _default_queue(),
+        *_suspended(),
+    ]
+    for one in policies:
+        kept = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": hidden}
+        one["spec"]["matchConstraints"]["namespaceSelector"] = {"matchExpressions": [kept]}
+    return _bound(policies, "MutatingAdmissionPolicyBinding", {})
+
+
+def _scheduler_name(defaults: Defaults) -> Content:
+    resources = json.dumps(list(defaults.resources))
+    asks = (
+        f"{_CONTAINERS}.exists(c, c.?resources.?limits.orValue({{}})"
+        ".exists(r, variables.resources.exists(known, known == r)))"
+    )
+    scheduler = json.dumps(defaults.scheduler)
+    name = (
+        f"{_label('object', SCHEDULER)} != '' ? {_label('object', SCHEDULER)}"
+        f" : {_label('namespaceObject', SCHEDULER)} != '' ? {_label('namespaceObject', SCHEDULER)}"
+        f" : {asks} ? variables.scheduler : ''"
+    )
+    patch = (
+        "variables.name == '' ? [] : "
+        '[JSONPatch{op: "replace", path: "/spec/schedulerName", value: variables.name}]'
+    )
+    return _mutating(
+        "bayplan-scheduler-name",
+        [_rule("", ("v1",), ("pods",))],
+        # A DaemonSet's pods have a node already, and what names another scheduler means it.
+        [
+            (
+                "without-a-scheduler",
+                "object.spec.?schedulerName.orValue('') == 'default-scheduler'",
+            ),
+            ("without-a-node", "object.spec.?nodeName.orValue('') == ''"),
+            ("of-no-daemon-set", f"!{_OWNERS}.exists(o, o.kind == 'DaemonSet')"),
+        ],
+        {"scheduler": scheduler, "resources": resources, "name": name},
+        patch,
+    )
+
+
+def _hami_counts() -> Content:
+    names = RequestRules().names
+    others = [names.memory, names.percentage, names.cores]
+    asks = " || ".join(f"{json.dumps(one)} in c.resources.limits" for one in others)
+    without = (
+        f"c.?resources.?limits.hasValue() && !({json.dumps(names.count)} in c.resources.limits)"
+        f" && ({asks})"
+    )
+    path = names.count.replace("~", "~0").replace("/", "~1")
+
+    def patched(field: str) -> str:
+        return (
+            "variables.indices.map(i, JSONPatch{op: 'add', path: '/spec/containers/' + string(i)"
+            f" + '/resources/{field}/{path}', value: '1'}})"
+        )
+
+    # What is requested of an extended resource is its limit, which is copied before policies.
+    return _mutating(
+        "bayplan-hami-counts",
+        [_rule("", ("v1",), ("pods",))],
+        [("without-a-count", f"object.spec.containers.exists(c, {without})")],
+        {
+            "indices": "lists.range(object.spec.containers.size())"
+            f".filter(i, [object.spec.containers[i]].exists(c, {without}))"
+        },
+        f"{patched('limits')} + {patched('requests')}",
+    )
+
+
+def _default_queue() -> Content:
+    label = QUEUE_LABEL.replace("/", "~1")
+    patch = (
+        "((has(object.metadata.labels) ? [] : "
+        '[JSONPatch{op: "add", path: "/metadata/labels", value: {}}]) + '
+        f'[JSONPatch{{op: "add", path: "/metadata/labels/{label}", value: variables.queue}}])'
+    )
+    return _mutating(
+        "bayplan-default-queue",
+        [rule for _, rules in sorted(_suspendable().items()) for rule in rules],
+        [("of-nobody", _OF_NOBODY), ("without-a-queue", f"{_label('object', QUEUE_LABEL)} == ''")],
+        # Conditions do not know the namespace, variables do.
+        {"queue": _label("namespaceObject", QUEUE_OF_NAMESPACE)},
+        f"variables.queue == '' ? [] : {patch}",
+    )
+
+
+def _suspended() -> Iterator[Content]:
+    """Yield a policy for each field that suspends jobs: none starts before it is admitted."""
+    queued = (
+        f"{_label('object', QUEUE_LABEL)} != '' || "
+        f"{_label('namespaceObject', QUEUE_OF_NAMESPACE)} != ''"
+    )
+    for path, rules in sorted(_suspendable().items()):
+        steps = path.split(".")
+        parents, pointer, known = [], "", "object"
+        for step in steps[:-1]:
+            pointer, known = f"{pointer}/{step}", f"{known}.{step}"
+            parents.append(
+                f'(has({known}) ? [] : [JSONPatch{{op: "add", path: "{pointer}", value: {{}}}}])'
+            )
+        last = f'[JSONPatch{{op: "add", path: "/{"/".join(steps)}", value: true}}]'
+        yield _mutating(
+            f"bayplan-suspend-{'-'.join(steps[1:]).lower()}",
+            rules,
+            [("of-nobody", _OF_NOBODY)],
+            {"queued": queued},
+            f"variables.queued ? {' + '.join([*parents, last])} : []",
+        )
+
+
+def _suspendable() -> Mapping[str, list[Content]]:
+    """Return rules of all kinds that queues suspend, by the path of the field."""
+    groups: dict[str, dict[tuple[str, tuple[str, ...]], list[str]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for key, row in KINDS_OF_WORKLOADS.items():
+        if row.suspend and key in KINDS:
+            kind = KINDS[key]
+            groups[row.suspend][kind.group, tuple(kind.versions)].append(kind.plural)
+    return {
+        path: [_rule(group, ("*",), plurals) for (group, _), plurals in sorted(found.items())]
+        for path, found in groups.items()
+    }
+
+
+# Refusals and warnings ---------------------------------------------------------------------
+
+
+def validating_policies(defaults: Defaults) -> list[Content]:
+    """Return the policies that refuse what nobody could place, and those that only warn."""
+    refusing = [_share_refusals(), _queued_job_refusals()]
+    warning = [_pod_warnings(), _job_warnings()]
+    facts = {
+        "name": FACTS,
+        "namespace": defaults.namespace,
+        "parameterNotFoundAction": "Allow",
+    }
+    kind = "ValidatingAdmissionPolicyBinding"
+    return [
+        *_bound(refusing, kind, {"validationActions": ["Deny"]}),
+        *_bound(warning, kind, {"validationActions": ["Warn"], "paramRef": facts}),
+    ]
+
+
+def _share_refusals() -> Content:
+    fraction, memory = ASKING_ANNOTATIONS
+    share = "variables.given"
+    has_fraction, has_memory = f"'{fraction}' in {share}", f"'{memory}' in {share}"
+    devices = "gpu-fraction-num-devices"
+    percentage = RequestRules().names.percentage
+    wrong = (
+        f"c.?resources.?limits[?{json.dumps(percentage)}]"
+        ".optMap(p, !isQuantity(string(p)) || quantity(string(p)).isLessThan(quantity('0'))"
+        " || quantity(string(p)).isGreaterThan(quantity('100'))).orValue(false)"
+    )
+    decimal = r"^\\+?([0-9]{1,12}(\\.[0-9]{0,18})?|\\.[0-9]{1,18})([eE][+-]?[0-9]{1,2})?$"
+    return _validating(
+        "bayplan-shares",
+        [_rule("", ("v1",), ("pods",))],
+        [
+            (
+                "asks-for-a-share",
+                f"object.metadata.?annotations.orValue({{}}).exists(a, a in "
+                f"{json.dumps([fraction, memory, devices, 'mps'])}) || {_CONTAINERS}.exists(c, "
+                f"{json.dumps(percentage)} in c.?resources.?limits.orValue({{}}))",
+            )
+        ],
+        {"given": "object.metadata.?annotations.orValue({})"},
+        [
+            (
+                f"{has_fraction} || {has_memory} || !({share}[?'mps'].orValue('') == 'true')",
+                f"'annotation mps: expected {fraction} or {memory} beside it'",
+            ),
+            (
+                f"{has_fraction} || {has_memory} || !('{devices}' in {share})",
+                f"'annotation {devices}: expected {fraction} or {memory} beside it'",
+            ),
+            (
+                f"!({has_fraction} && {has_memory})",
+                f"'annotations {fraction} and {memory}: expected one of them'",
+            ),
+            (
+                f"!({has_fraction} || {has_memory}) || !{_CONTAINERS}.exists(c, "
+                f"{json.dumps(GPU)} in c.?resources.?limits.orValue({{}}))",
+                f"'annotation ' + ({has_fraction} ? '{fraction}' : '{memory}') + "
+                f"': expected no limit of {GPU} in a pod that shares GPUs'",
+            ),
+            (
+                f"!({has_fraction}) || ({share}['{fraction}'].matches('{decimal}') && "
+                f"double({share}['{fraction}']) > 0.0 && double({share}['{fraction}']) < 1.0)",
+                _expected(fraction, "a number above 0 and below 1", f"{share}['{fraction}']"),
+            ),
+            (
+                f"!({has_memory}) || ({share}['{memory}'].matches('^[0-9]{{1,12}}$') && "
+                f"int({share}['{memory}']) > 0)",
+                _expected(memory, "a whole number of MiB, above 0", f"{share}['{memory}']"),
+            ),
+            (
+                f"!('{devices}' in {share}) || ({share}['{devices}'].matches('^[0-9]{{1,12}}$') && "
+                f"int({share}['{devices}']) >= 1 && int({share}['{devices}']) <= 1024)",
+                _expected(devices, "a whole number from 1 to 1024", f"{share}['{devices}']"),
+            ),
+            (
+                f"!{_CONTAINERS}.exists(c, {wrong})",
+                f"'{percentage}: expected 0 to 100, got ' + {_CONTAINERS}.filter(c, {wrong})"
+                f"[0].resources.limits[{json.dumps(percentage)}]",
+            ),
+        ],
+    )
+
+
+def _queued_job_refusals() -> Content:
+    one = "variables.asked"
+    topologies = [REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY]
+    subdomain = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+    queue = _label("object", QUEUE_LABEL)
+    given = f"{json.dumps(topologies)}.filter(t, t in {one})"
+    return _validating(
+        "bayplan-queued-jobs",
+        [_rule("batch", ("v1",), ("jobs",))],
+        [("in-a-queue", f"'{QUEUE_LABEL}' in object.metadata.?labels.orValue({{}})")],
+        {"asked": "object.spec.template.?metadata.?annotations.orValue({})"},
+        [
+            (
+                f"{queue} == '' || {queue}.matches('{subdomain}')",
+                f"'metadata.labels[{QUEUE_LABEL}]: Invalid value: expected a DNS subdomain'",
+            ),
+            (
+                f"{given}.size() < 2",
+                f"'spec.template.metadata.annotations: Invalid value: only one of ' + "
+                f"{given}.join(', ') + ' may be there'",
+            ),
+        ],
+    )
+
+
+def _pod_warnings() -> Content:
+    queue = _label("object", KAI_QUEUE)
+    return _validating(
+        "bayplan-pod-warnings",
+        [_rule("", ("v1",), ("pods",))],
+        [],
+        {**_FACTS, "needs": _needs("object.spec")},
+        [
+            (
+                f"{queue} == '' || {_fact('kaiQueues', queue)}",
+                f"'waiting for Queue \"' + {queue} + '\", which does not exist' + variables.when",
+            ),
+            _never_on_one_node(),
+        ],
+        with_facts=True,
+    )
+
+
+def _job_warnings() -> Content:
+    queue = _label("object", QUEUE_LABEL)
+    level = (
+        f"variables.asked[?'{REQUIRED_TOPOLOGY}'].orValue("
+        "variables.asked[?'kai.scheduler/topology-required-placement'].orValue(''))"
+    )
+    pods = "object.spec.?parallelism.orValue(1)"
+    together = (
+        "variables.needs.filter(n, variables.capacity.exists(c, c[0] == n.resource && "
+        f"c[1] == variables.level && int(c[2]) < n.amount * {pods}))"
+    )
+    largest = (
+        "variables.capacity.filter(c, c[0] == variables.together[0].resource && "
+        "c[1] == variables.level)[0][2]"
+    )
+    return _validating(
+        "bayplan-job-warnings",
+        [_rule("batch", ("v1",), ("jobs",))],
+        [],
+        {
+            **_FACTS,
+            "asked": "object.spec.template.?metadata.?annotations.orValue({})",
+            "level": level,
+            "needs": _needs("object.spec.template.spec"),
+            "together": f"variables.level == '' ? [] : {together}",
+        },
+        [
+            (
+                f"{queue} == '' || "
+                + _fact(
+                    "localQueues",
+                    f"(object.metadata.?namespace.orValue(request.namespace) + '/' + {queue})",
+                ),
+                f"'waiting for LocalQueue \"' + {queue} + '\", which does not exist'"
+                " + variables.when",
+            ),
+            (
+                f"variables.level == '' || {_fact('levels', 'variables.level')}",
+                "'no Topology has the level \"' + variables.level + '\" that its pods require' "
+                "+ variables.when",
+            ),
+            (
+                "variables.together.size() == 0",
+                f"'will never fit: needs ' + string(variables.together[0].amount * {pods}) + ' ' + "
+                "variables.together[0].resource + ' in one ' + variables.level + "
+                "', the largest has '"
+                f" + {largest} + variables.when",
+            ),
+            _never_on_one_node(),
+        ],
+        with_facts=True,
+    )
+
+
+def _never_on_one_node() -> tuple[str, str]:
+    too_much = (
+        "variables.needs.filter(n, variables.capacity.exists(c, c[0] == n.resource && "
+        f"c[1] == '{HOSTNAME}' && int(c[2]) < n.amount))"
+    )
+    largest = (
+        f"variables.capacity.filter(c, c[0] == {too_much}[0].resource && "
+        f"c[1] == '{HOSTNAME}')[0][2]"
+    )
+    return (
+        f"{too_much}.size() == 0",
+        f"'will never fit: a pod needs ' + string({too_much}[0].amount) + ' ' + "
+        f"{too_much}[0].resource + ', the largest node has ' + {largest} + variables.when",
+    )
+
+
+def _needs(pod: str) -> str:
+    """Return an expression for what the containers of a pod need of each resource together."""
+    limits = f"{pod}.containers.map(c, c.?resources.?limits.orValue({{}}))"
+    names = "variables.capacity.map(c, c[0]).distinct()"
+    amount = (
+        f"{limits}.filter(l, r in l && isQuantity(string(l[r])) && "
+        "quantity(string(l[r])).isInteger()).map(l, quantity(string(l[r])).asInteger()).sum()"
+    )
+    return (
+        f"{names}.filter(r, {limits}.exists(l, r in l))"
+        f".map(r, {{'resource': dyn(r), 'amount': dyn({amount})}})"
+    )
+
+
+_FACTS = {
+    "capacity": "params.?data[?'capacity'].orValue('').split('\\n')"
+    ".map(line, line.split(' ')).filter(c, c.size() == 3)",
+    "when": "' (as of ' + params.?data[?'readAt'].orValue('?') + ')'",
+}
+"""Variables of policies that take the facts of a cluster."""
+
+
+def _fact(name: str, text: str) -> str:
+    return f"params.?data[?'{name}'].orValue('').split('\\n').exists(line, line == {text})"
+
+
+def _expected(name: str, what: str, got: str) -> str:
+    return (
+        f"'annotation {name}: expected {what}, got \"' + "
+        f"({got}.size() > 40 ? {got}.substring(0, 40) : {got}) + '\"'"
+    )
+
+
+# Objects -------------------------------------------------------------------------------------
+
+_CONTAINERS = "(object.spec.?initContainers.orValue([]) + object.spec.containers)"
+_OWNERS = "object.metadata.?ownerReferences.orValue([])"
+_OF_NOBODY = f"!{_OWNERS}.exists(o, o.?controller.orValue(false))"
+
+
+def _label(of: str, name: str) -> str:
+    return f"{of}.metadata.?labels[?'{name}'].orValue('')"
+
+
+def _rule(group: str, versions: Sequence[str], plurals: Sequence[str]) -> Content:
+    return {
+        "apiGroups": [group],
+        "apiVersions": list(versions),
+        "operations": ["CREATE"],
+        "resources": sorted(plurals),
+    }
+
+
+def _policy(
+    kind: str,
+    name: str,
+    rules: Sequence[Content],
+    conditions: Sequence[tuple[str, str]],
+    variables: Mapping[str, str],
+) -> Content:
+    spec: Content = {
+        "failurePolicy": "Ignore",
+        "matchConstraints": {"resourceRules": list(rules)},
+    }
+    if conditions:
+        spec["matchConditions"] = [{"name": n, "expression": text} for n, text in conditions]
+    if variables:
+        spec["variables"] = [{"name": n, "expression": text} for n, text in variables.items()]
+    return {
+        "apiVersion": _VERSION,
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def _mutating(
+    name: str,
+    rules: Sequence[Content],
+    conditions: Sequence[tuple[str, str]],
+    variables: Mapping[str, str],
+    patch: str,
+) -> Content:
+    policy = _policy("MutatingAdmissionPolicy", name, rules, conditions, variables)
+    policy["spec"]["reinvocationPolicy"] = "IfNeeded"
+    patches = [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}]
+    policy["spec"]["mutations"] = patches
+    return policy
+
+
+def _validating(
+    name: str,
+    rules: Sequence[Content],
+    conditions: Sequence[tuple[str, str]],
+    variables: Mapping[str, str],
+    validations: Sequence[tuple[str, str]],
+    with_facts: bool = False,
+) -> Content:
+    policy = _policy("ValidatingAdmissionPolicy", name, rules, conditions, variables)
+    if with_facts:
+        policy["spec"]["paramKind"] = {"apiVersion": "v1", "kind": "ConfigMap"}
+    policy["spec"]["validations"] = [
+        {"expression": true, "messageExpression": said} for true, said in validations
+    ]
+    return policy
+
+
+def _bound(policies: Sequence[Content], kind: str, more: Content) -> list[Content]:
+    """Return policies, each followed by its binding."""
+    found = []
+    for one in policies:
+        name = one["metadata"]["name"]
+        spec = {"policyName": name, **more}
+        binding = {"apiVersion": _VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        found += [one, binding]
+    return found

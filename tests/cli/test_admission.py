@@ -1,0 +1,51 @@
+"""The policies that configs hold, and the facts that a cluster has."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from click.testing import CliRunner
+from tests.paths import ROOT
+
+from bayplan.admission import facts_of
+from bayplan.api import KINDS, ApiObject, Kind, LocalQueue, ObjectMeta, Topology
+from bayplan.api.network import TopologyLevel, TopologySpec
+from bayplan.cli.admission import command
+from bayplan.testing import make_node
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_the_policies_of_configs_are_what_the_command_prints() -> None:
+    printed = CliRunner().invoke(command, ["policies"]).output
+    assert (ROOT / "configs" / "admission" / "policies.yaml").read_text() == printed
+
+
+def data(objects: dict[Kind, list[ApiObject]]) -> dict[str, str]:
+    content = facts_of(objects, "bayplan-system", NOW)
+    found: dict[str, str] = content["data"]
+    return found
+
+
+def test_a_domain_has_what_its_nodes_have_together_and_the_largest_counts() -> None:
+    nodes = [make_node(f"n-{i}", gpu=8 - i, labels={"rack": f"r-{i // 2}"}) for i in range(4)]
+    levels = TopologySpec((TopologyLevel("rack"), TopologyLevel("kubernetes.io/hostname")))
+    topology = Topology(ObjectMeta(name="t"), levels)
+    found = data({KINDS["", "Node"]: nodes, KINDS["kueue.x-k8s.io", "Topology"]: [topology]})
+    assert found["capacity"].splitlines() == [
+        "nvidia.com/gpu kubernetes.io/hostname 8",
+        "nvidia.com/gpu rack 15",
+    ]
+    assert found["levels"].splitlines() == ["kubernetes.io/hostname", "rack"]
+    assert found["readAt"] == "2026-01-02T03:04:05+00:00"
+
+
+def test_queues_are_named_with_their_namespaces() -> None:
+    queues = [LocalQueue(ObjectMeta(name=name, namespace="team")) for name in ("b", "a")]
+    found = data({KINDS["kueue.x-k8s.io", "LocalQueue"]: [*queues]})
+    assert found["localQueues"] == "team/a\nteam/b"
+
+
+def test_an_empty_cluster_has_no_facts_but_nodes_of_their_own() -> None:
+    assert data({})["levels"] == "kubernetes.io/hostname"
+    assert data({})["capacity"] == ""
