@@ -40,6 +40,8 @@ SHARED = (
     "PodGroup.status.running",
     "PodGroup.status.succeeded",
     "PodGroup.status.failed",
+    "PodGroup.spec.workloadRef",
+    "PodGroup.spec.parentCompositePodGroupName",
     ".config[].requests",
     ".config[].source",
     ".exactly.name",

@@ -31,6 +31,7 @@ from bayplan.api.numa import NodeResourceTopology
 from bayplan.api.objects import KINDS, ApiObject, Kind, decode_object, kind_of
 from bayplan.api.pod import Container, Pod, PodCondition, PodSpec, Toleration
 from bayplan.api.podgroup import (
+    CompositePodGroup,
     KaiPodGroup,
     NativePodGroup,
     PodGroup,
@@ -81,6 +82,7 @@ __all__ = [
     "ClusterNetworkTopology",
     "ClusterQueue",
     "Cohort",
+    "CompositePodGroup",
     "ComputePool",
     "Container",
     "ControllerRevision",

@@ -85,7 +85,8 @@ class Gang:
 
     ``min_member`` is the number of members that have to be placed at once, ``roles`` the number for
     each role. ``topology`` names the network tree of ``gather`` if there are several. ``together``
-    are the keys of the gangs that are placed together with this one. ``wait`` is the scheduling
+    are the keys of the gangs that are placed together with this one; ``tree`` says how they are
+    grouped, if not all are needed: its leaves are named by their keys. ``wait`` is the scheduling
     timeout in seconds. Without ``strict``, members are placed one by one and keep their nodes while
     they wait for the others. With ``whole``, the gang is only evicted as a whole. ``satisfied``
     says that its object reports it as complete, ``admitted`` that it does not report it as waiting
@@ -104,6 +105,7 @@ class Gang:
     fill: Fill | None = None
     domain_order: DomainOrder = "LeastOffered"
     together: tuple[str, ...] = ()
+    tree: tuple[SubGroup, ...] = ()
     match_policy: MatchPolicy = "once-satisfied"
     strict: bool = True
     wait: float | None = None

@@ -62,6 +62,7 @@ from bayplan.api.operated import (
 )
 from bayplan.api.pod import Pod
 from bayplan.api.podgroup import (
+    CompositePodGroup,
     KaiPodGroup,
     NativePodGroup,
     PodGroup,
@@ -129,6 +130,7 @@ ApiObject: TypeAlias = (
     | VolcanoPodGroup
     | KaiPodGroup
     | NativePodGroup
+    | CompositePodGroup
     | Workload
     | ClusterNetworkTopology
     | HyperNode
@@ -280,6 +282,7 @@ _KINDS = (
     Kind("scheduling.volcano.sh", "PodGroup", ("v1beta1",), VolcanoPodGroup),
     Kind("scheduling.run.ai", "PodGroup", ("v2alpha2",), KaiPodGroup),
     Kind("scheduling.k8s.io", "PodGroup", ("v1alpha2", "v1alpha3", "v1beta1"), NativePodGroup),
+    Kind("scheduling.k8s.io", "CompositePodGroup", ("v1alpha3",), CompositePodGroup),
     Kind("scheduling.k8s.io", "Workload", ("v1alpha2", "v1alpha3", "v1beta1"), Workload),
     Kind("scheduling.volcano.sh", "Queue", ("v1beta1",), VolcanoQueue, namespaced=False),
     Kind("scheduling.run.ai", "Queue", ("v2",), KaiQueue, namespaced=False),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,6 +14,7 @@ __all__ = [
     "LAST_EVICTION",
     "LAST_START",
     "STALE_SINCE",
+    "CompositePodGroup",
     "GroupCondition",
     "KaiPodGroup",
     "KaiPodGroupStatus",
@@ -267,13 +268,17 @@ class SchedulingConstraints(ApiStruct, frozen=True):
     topology: tuple[TopologyKey, ...] = ()
 
 
+DisruptionMode = str | dict[str, Any]
+"""``Pod`` or ``PodGroup`` in v1alpha2; an object with ``single`` or ``all`` later."""
+
+
 class PodGroupTemplate(ApiStruct, frozen=True):
     """podGroupTemplates[] of a Workload."""
 
     name: str
     scheduling_policy: SchedulingPolicy | None = None
     scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
-    disruption_mode: str = explicit("Pod")
+    disruption_mode: DisruptionMode = explicit("Pod")
     priority_class_name: str = ""
 
 
@@ -303,14 +308,23 @@ class TemplateReference(ApiStruct, frozen=True):
     workload: WorkloadReference | None = None
 
 
+class TemplateName(ApiStruct, frozen=True):
+    """workloadRef of 1.37: a template of a Workload."""
+
+    workload_name: str = ""
+    template_name: str = ""
+
+
 class NativePodGroupSpec(ApiStruct, frozen=True):
     """spec of a Kubernetes pod group."""
 
     pod_group_template_ref: TemplateReference | None = None
     scheduling_policy: SchedulingPolicy | None = None
     scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
-    disruption_mode: str = ""
+    disruption_mode: DisruptionMode = ""
     priority_class_name: str = ""
+    workload_ref: TemplateName | None = None
+    parent_composite_pod_group_name: str = ""
 
 
 class NativePodGroupStatus(ApiStruct, frozen=True):
@@ -325,3 +339,33 @@ class NativePodGroup(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: NativePodGroupSpec = NativePodGroupSpec()
     status: NativePodGroupStatus = NativePodGroupStatus()
+
+
+class CompositeGangPolicy(ApiStruct, frozen=True):
+    """schedulingPolicy.gang of a composite group: how many of its groups have to run."""
+
+    min_group_count: int = explicit(1)
+
+
+class CompositePolicy(ApiStruct, frozen=True):
+    """schedulingPolicy of a composite group: exactly one of basic and gang."""
+
+    basic: BasicPolicy | None = None
+    gang: CompositeGangPolicy | None = None
+
+
+class CompositePodGroupSpec(ApiStruct, frozen=True):
+    """spec of a CompositePodGroup."""
+
+    parent_composite_pod_group_name: str = ""
+    workload_ref: TemplateName | None = None
+    scheduling_policy: CompositePolicy | None = None
+    scheduling_constraints: SchedulingConstraints = SchedulingConstraints()
+    disruption_mode: DisruptionMode = ""
+
+
+class CompositePodGroup(ApiStruct, frozen=True):
+    """scheduling.k8s.io CompositePodGroup of Kubernetes 1.37 (v1alpha3): groups of groups."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: CompositePodGroupSpec = CompositePodGroupSpec()

@@ -1,7 +1,7 @@
 """Plain Kubernetes: completion indices, and the Workload API of 1.36 and 1.37.
 
 The versions of the Workload API use different names; only this module knows them:
-``disruptionMode`` is ``Pod | PodGroup`` in v1alpha2 and ``Single | All`` later.
+``disruptionMode`` is ``Pod | PodGroup`` in v1alpha2, an object with ``single`` or ``all`` later.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from bayplan.api import ApiObject, NativePodGroup, Pod, Workload
 from bayplan.api.gang import Gang, Gather, Membership
-from bayplan.api.podgroup import NativePodGroupSpec, PodGroupTemplate, WorkloadReference
+from bayplan.api.podgroup import NativePodGroupSpec, PodGroupTemplate
 from bayplan.dialects.reading import is_index
 
 __all__ = ["MEMBERS_BY", "NAME", "gang_of", "membership_of", "rank_of", "template_of"]
@@ -20,7 +20,16 @@ _COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 _POD_INDEX = "apps.kubernetes.io/pod-index"
 MEMBERS_BY = frozenset((_COMPLETION_INDEX, _POD_INDEX))
 """The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
-_MODES = {"": False, "Pod": False, "Single": False, "PodGroup": True, "All": True}
+_SCHEDULED = ("PodGroupScheduled", "PodGroupInitiallyScheduled")
+_MODES = {
+    "": False,
+    "Pod": False,
+    "Single": False,
+    "single": False,
+    "PodGroup": True,
+    "All": True,
+    "all": True,
+}
 
 
 def rank_of(pod: Pod) -> int | None:
@@ -38,14 +47,17 @@ def membership_of(pod: Pod) -> Membership | None:
     return Membership(f"{pod.metadata.namespace}/{group.pod_group_name}")
 
 
-def template_of(group: ApiObject) -> tuple[str, WorkloadReference] | None:
-    """Return the key of the Workload from which a pod group takes its policy, and the reference."""
+def template_of(group: ApiObject) -> tuple[str, str] | None:
+    """Return the key of the Workload from which a pod group takes its policy, and the template."""
     if not isinstance(group, NativePodGroup) or group.spec.scheduling_policy is not None:
         return None
-    reference = group.spec.pod_group_template_ref
+    reference, named = group.spec.pod_group_template_ref, group.spec.workload_ref
+    if named is not None:
+        return f"{group.metadata.namespace}/{named.workload_name}", named.template_name
     if reference is None or reference.workload is None:
         return None
-    return f"{group.metadata.namespace}/{reference.workload.workload_name}", reference.workload
+    of = reference.workload
+    return f"{group.metadata.namespace}/{of.workload_name}", of.pod_group_template_name
 
 
 def gang_of(group: ApiObject, workloads: Mapping[str, Workload] | None = None) -> Gang | None:
@@ -62,7 +74,7 @@ def gang_of(group: ApiObject, workloads: Mapping[str, Workload] | None = None) -
         workload = (workloads or {}).get(found[0])
         if workload is None:
             return Gang(key, 1, problem=f'Workload "{found[0]}" does not exist')
-        name = found[1].pod_group_template_name
+        name = found[1]
         templates = {one.name: one for one in workload.spec.pod_group_templates}
         if name not in templates:
             return Gang(key, 1, problem=f'Workload "{found[0]}" has no template "{name}"')
@@ -74,9 +86,10 @@ def gang_of(group: ApiObject, workloads: Mapping[str, Workload] | None = None) -
     if least < 1:
         problem = f"schedulingPolicy.gang.minCount: expected 1 or more, got {least}"
         return Gang(key, 1, problem=problem)
-    mode = spec.disruption_mode
+    given = spec.disruption_mode
+    mode = given if isinstance(given, str) else next(iter(given), "")
     if mode not in _MODES:
-        known = ", ".join(name for name in _MODES if name)
+        known = "Pod, PodGroup, single and all"
         return Gang(key, least, problem=f'disruptionMode: expected one of {known}, got "{mode}"')
     gather = tuple(Gather(t.key, required=True) for t in spec.scheduling_constraints.topology)
     return Gang(
@@ -85,7 +98,7 @@ def gang_of(group: ApiObject, workloads: Mapping[str, Workload] | None = None) -
         gather,
         whole=_MODES[mode],
         satisfied=any(
-            condition.type == "PodGroupScheduled" and condition.status == "True"
+            condition.type in _SCHEDULED and condition.status == "True"
             for condition in group.status.conditions
         ),
     )

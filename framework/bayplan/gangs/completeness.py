@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from bayplan.api.gang import Gang
+from bayplan.api.gang import Gang, SubGroup
 from bayplan.naming import natural_key
 from bayplan.snapshot import PodInfo
 
-__all__ = ["has_minimum", "missing_role", "needs_no_minimum", "rank_order", "still_needed"]
+__all__ = [
+    "has_enough_groups",
+    "has_minimum",
+    "missing_role",
+    "needs_no_minimum",
+    "rank_order",
+    "still_needed",
+]
 
 
 def rank_order(pod: PodInfo) -> tuple[object, ...]:
@@ -19,6 +26,22 @@ def rank_order(pod: PodInfo) -> tuple[object, ...]:
 def has_minimum(gang: Gang, count: int) -> bool:
     """Tell whether ``count`` members are as many as the gang needs to run."""
     return count >= gang.min_member
+
+
+def has_enough_groups(
+    tree: Sequence[SubGroup], complete: Collection[str], parent: str = ""
+) -> bool:
+    """Tell whether a tree of gangs has as many complete ones as each of its groups needs.
+
+    :param complete: the keys of the gangs that are complete; :param parent: the group to look at.
+    """
+    children = [one for one in tree if one.parent == parent]
+    groups = {one.parent for one in tree}
+    done = sum(
+        has_enough_groups(tree, complete, one.name) if one.name in groups else one.name in complete
+        for one in children
+    )
+    return done >= max((one.min_groups for one in children), default=0)
 
 
 def needs_no_minimum(gang: Gang, satisfied: bool) -> bool:

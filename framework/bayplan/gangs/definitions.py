@@ -5,10 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from bayplan.api import ApiObject, NativePodGroup, OwnerReference, Pod, Workload
+from bayplan.api import (
+    ApiObject,
+    CompositePodGroup,
+    NativePodGroup,
+    OwnerReference,
+    Pod,
+    Workload,
+)
 from bayplan.api.gang import Gang, Membership
 from bayplan.api.object_key import object_key
 from bayplan.dialects import gang_of
+from bayplan.dialects.composite_groups import with_tree
 from bayplan.dialects.kubernetes import template_of
 from bayplan.gangs.directory import GangDirectory
 from bayplan.gangs.owned import MINIMUM_ANNOTATION, OwnedGangs, source_of
@@ -126,11 +134,28 @@ class GangDefinitions:
         if isinstance(obj, Workload):
             for group in self._groups_of(object_key(obj)):
                 changed |= self._define(group, deleted=False)
+        if isinstance(obj, CompositePodGroup) or (
+            isinstance(obj, NativePodGroup) and obj.spec.parent_composite_pod_group_name
+        ):
+            # A tree says for each of its groups which others belong to it.
+            for group in self._in_trees(obj.metadata.namespace):
+                changed |= self._define(group, deleted=False)
         return changed
+
+    def _in_trees(self, namespace: str) -> list[ApiObject]:
+        """Return the pod groups of a namespace that are parts of composite groups."""
+        return [
+            group
+            for group in self._snapshot.objects(NativePodGroup).values()
+            if group.metadata.namespace == namespace and group.spec.parent_composite_pod_group_name
+        ]
 
     def _define(self, obj: ApiObject, deleted: bool) -> set[str]:
         source = source_of(obj)
         gang = gang_of(obj, self._snapshot.objects(Workload))
+        if gang is not None and isinstance(obj, NativePodGroup):
+            groups = self._snapshot.objects(NativePodGroup)
+            gang = with_tree(gang, obj, groups, self._snapshot.objects(CompositePodGroup))
         if gang is None:
             # A Job may have dropped its topology annotations.
             known = object_key(obj) in self._gangs.all()

@@ -184,6 +184,9 @@ class GangDirectory:
                     problem=f"the gangs of one group disagree: {gang.key} names "
                     f"[{', '.join(gang.together)}], {key} names [{', '.join(other.together)}]",
                 )
+            if gang.tree:
+                # Each group of a tree has constraints of its own.
+                continue
             if other.gather != gang.gather or other.slices != gang.slices:
                 return replace(
                     gang,

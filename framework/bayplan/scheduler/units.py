@@ -77,6 +77,9 @@ def _of_members(
 
 def _of_group(key: str, keys: Sequence[str], pods: Sequence[PodInfo], gangs: GangDirectory) -> Unit:
     """Join several gangs: one network domain for all, each with its own minimum."""
+    tree = next((one.tree for k in keys if (one := gangs[k].gang) is not None and one.tree), ())
+    if tree:
+        return _of_tree(key, tree, pods, gangs)
     parts = []
     for gang_key in keys:
         own = [pod for pod in pods if pod.gang == gang_key]
@@ -104,6 +107,47 @@ def _of_group(key: str, keys: Sequence[str], pods: Sequence[PodInfo], gangs: Gan
         _by_size(parts),
         satisfied=all(part.satisfied for part in parts),
     )
+
+
+def _of_tree(
+    key: str, tree: Sequence[SubGroup], pods: Sequence[PodInfo], gangs: GangDirectory
+) -> Unit:
+    """Join the gangs of a tree of groups, each with its own domain and its own minimum."""
+    by_gang: dict[str, list[PodInfo]] = {}
+    for pod in pods:
+        by_gang.setdefault(pod.gang or "", []).append(pod)
+    unit = _of_branch(tree[0], tree, by_gang, gangs)
+    unit.key = key
+    if unit.gang is not None:
+        unit.gang = replace(unit.gang, key=key)
+    return unit
+
+
+def _of_branch(
+    node: SubGroup,
+    tree: Sequence[SubGroup],
+    by_gang: Mapping[str, list[PodInfo]],
+    gangs: GangDirectory,
+) -> Unit:
+    """Return a gang of a tree, or a group of them with those that it needs at least."""
+    if node.size:
+        unit = _of_gang(node.name, node.name, by_gang.get(node.name, ()), gangs)
+    else:
+        parts = [_of_branch(one, tree, by_gang, gangs) for one in tree if one.parent == node.name]
+        sizes = sorted(part.gang.min_member for part in parts if part.gang is not None)
+        needed = max((part.needed for part in parts), default=0)
+        first = next((part.gang for part in parts if part.gang is not None), Gang(node.name, 0))
+        own = replace(_plain(first, node.name, sum(sizes[:needed])), gather=node.gather, tree=())
+        unit = Unit(
+            node.name,
+            [pod for part in parts for pod in part.pods],
+            own,
+            [pair for part in parts for pair in part.bound],
+            _by_size(parts),
+            satisfied=bool(parts) and all(part.satisfied for part in parts if part.pods),
+        )
+    unit.kind, unit.needed = node.kind, node.min_groups
+    return unit
 
 
 def _parts(gang: Gang, parent: str, pods: Sequence[PodInfo], bound: Bound) -> list[Unit]:

@@ -117,7 +117,11 @@ def _files() -> tuple[_SchemaFile, ...]:
 
 @cache
 def _kinds() -> dict[str, dict[str, str]]:
-    return {version: kinds for file in _files() for version, kinds in file.kinds.items()}
+    found: dict[str, dict[str, str]] = {}
+    for file in _files():
+        for version, kinds in file.kinds.items():
+            found[version] = {**found.get(version, {}), **kinds}
+    return found
 
 
 @cache

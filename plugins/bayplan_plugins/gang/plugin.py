@@ -27,7 +27,12 @@ from bayplan import (
 )
 from bayplan.api import Job, ReplicaSet, StatefulSet, VolcanoJob
 from bayplan.api.gang import Gang as GangDefinition
-from bayplan.gangs.completeness import missing_role, needs_no_minimum, still_needed
+from bayplan.gangs.completeness import (
+    has_enough_groups,
+    missing_role,
+    needs_no_minimum,
+    still_needed,
+)
 from bayplan.gangs.directory import GangMembers
 from bayplan_plugins.gang.status import GroupStatuses, Write
 
@@ -62,11 +67,25 @@ class Gang(Plugin[Args]):
             return f'waiting for PodGroup "{pod.gang}", which does not exist'
         if gang.problem is not None:
             return f"{gang.title}: {gang.problem}"
+        if gang.tree:
+            return self._lacks_groups(gang)
         for key in gang.together or (pod.gang,):
             refusal = self._incomplete(key)
             if refusal is not None:
                 return refusal if key == pod.gang else f"{refusal} (a gang of the same group)"
         return None
+
+    def _lacks_groups(self, gang: GangDefinition) -> str | None:
+        """Return what a gang of a tree of gangs waits for: its own members, or other gangs."""
+        own = self._incomplete(gang.key)
+        if own is not None:
+            return own
+        refusals = {key: self._incomplete(key) for key in gang.together}
+        complete = [key for key, refusal in refusals.items() if refusal is None]
+        if has_enough_groups(gang.tree, complete):
+            return None
+        first = next(refusal for refusal in refusals.values() if refusal is not None)
+        return f"{first} (a group of the same tree)"
 
     def _incomplete(self, key: str) -> str | None:
         """Return what a gang waits for, None for nothing."""
