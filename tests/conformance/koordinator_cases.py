@@ -1,4 +1,4 @@
-"""Cases of Koordinator's CPU sets, run on the functions that NodeNUMA schedules with."""
+"""Cases of Koordinator's CPU sets and loads, run on the functions that plugins schedule with."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 from tests.conformance.vectors import SHARED
 
+from bayplan.api import Quantity
+from bayplan.api.resources import amount_of
 from bayplan_plugins.cpu_sets.accumulator import (
     CpusRefused,
     CpuUse,
@@ -18,11 +21,12 @@ from bayplan_plugins.cpu_sets.accumulator import (
     take_preferred_cpus,
 )
 from bayplan_plugins.cpu_sets.topology import Cpu, CpuTopology
+from bayplan_plugins.loads.formulas import estimate, least_loaded, over
 
 __all__ = ["RUNNERS", "Case", "koordinator_cases"]
 
 Case: TypeAlias = dict[str, Any]
-_FILES = ("koordinator-cpuset.jsonl",)
+_FILES = ("koordinator-cpuset.jsonl", "koordinator-loadaware.jsonl")
 
 
 def koordinator_cases(config: pytest.Config) -> list[Any]:
@@ -89,7 +93,38 @@ def _answer(
     return {"cpus": sorted(taken)}
 
 
+# Loads -------------------------------------------------------------------------------------
+
+
+def run_estimate(case: Case) -> None:
+    given, expected = case["input"], case["expected"]
+    resource = given["resource"]
+    request, limit = (
+        amount_of(resource, Quantity(given[name])) if given[name] else 0
+        for name in ("request", "limit")
+    )
+    assert expected["unit"] == ("milli" if resource == "cpu" else "base")
+    assert estimate(resource, request, limit, given["factor"]) == expected["estimated"]
+
+
+def run_load(case: Case) -> None:
+    given, expected = case["input"], case["expected"]
+    used, allocatable = (np.array([given[name]]) for name in ("used", "allocatable"))
+    points = least_loaded(used, allocatable, given["weights"], given["dominant_weight"])
+    found = next(
+        (
+            f"resource {place} over threshold"
+            for place, threshold in enumerate(given["thresholds"])
+            if over(used[:, place], allocatable[:, place], threshold)[0]
+        ),
+        "pass",
+    )
+    assert {"filter": found, "score": int(points[0])} == expected
+
+
 RUNNERS: Mapping[str, Callable[[Case], None]] = {
     "take-cpus": run_cpus,
     "take-preferred-cpus": run_cpus,
+    "estimate": run_estimate,
+    "load-score": run_load,
 }

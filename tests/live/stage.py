@@ -185,7 +185,7 @@ class Stage:
         resource = self.cluster.resources.find(
             reflector.kind.group, reflector.resource.version, reflector.kind.plural
         )
-        if resource is None or reflector.is_partial:
+        if resource is None or reflector.is_partial or reflector.kind.poll_seconds:
             # What is left out of a part moves the version on, and nobody tells.
             return True
         last = self.cluster.log(resource).last_version

@@ -24,6 +24,7 @@ from bayplan.api.kueue import (
     ResourceFlavor,
     WorkloadPriorityClass,
 )
+from bayplan.api.load import NodeMetric, NodeMetrics
 from bayplan.api.meta import LabelSelector, ObjectMeta, OwnerReference, SelectorRequirement
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node, Taint
@@ -108,6 +109,8 @@ __all__ = [
     "Namespace",
     "NativePodGroup",
     "Node",
+    "NodeMetric",
+    "NodeMetrics",
     "NodeResourceTopology",
     "ObjectMeta",
     "OwnerReference",

@@ -37,6 +37,7 @@ from bayplan.api.kueue import (
 )
 from bayplan.api.kueue_versions import as_v1beta2
 from bayplan.api.lease import Lease
+from bayplan.api.load import NodeMetric, NodeMetrics
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node
 from bayplan.api.numa import NodeResourceTopology
@@ -161,6 +162,8 @@ ApiObject: TypeAlias = (
     | ResourceClaimTemplate
     | DeviceClass
     | DeviceTaintRule
+    | NodeMetric
+    | NodeMetrics
     | NodeResourceTopology
     | KoordinatorDevice
     | TensorFusionGpu
@@ -197,7 +200,8 @@ class Kind:
     """A kind that bayplan reads, with the versions that it can decode.
 
     ``whole`` says that bayplan knows all its fields, so any unknown field is a mistake.
-    ``plural_name`` is its name in API paths, where English does not say it.
+    ``plural_name`` is its name in API paths, where English does not say it. ``poll_seconds`` is
+    how often to list a kind that no server lets anybody watch; 0 for all others.
     """
 
     group: str
@@ -207,6 +211,7 @@ class Kind:
     namespaced: bool = True
     whole: bool = False
     plural_name: str = ""
+    poll_seconds: float = 0.0
 
     @property
     def plural(self) -> str:
@@ -329,6 +334,16 @@ _KINDS = (
         ("v1alpha1",),
         KoordinatorDevice,
         namespaced=False,
+    ),
+    Kind("slo.koordinator.sh", "NodeMetric", ("v1alpha1",), NodeMetric, namespaced=False),
+    Kind(
+        "metrics.k8s.io",
+        "NodeMetrics",
+        ("v1beta1",),
+        NodeMetrics,
+        namespaced=False,
+        plural_name="nodes",
+        poll_seconds=30.0,
     ),
     Kind("tensor-fusion.ai", "GPU", ("v1",), TensorFusionGpu, namespaced=False),
     Kind(

@@ -31,10 +31,12 @@ class ClusterEvent(Flag):
     """The definition of a gang changed."""
     OBJECT_CHANGED = auto()
     """Any other object was created, changed or deleted: a claim, a volume, a PodGroup, ..."""
+    LOAD_CHANGED = auto()
+    """What nodes really use was reported again; at most one event a second."""
 
     NODE = NODE_ADDED | NODE_LABELS | NODE_TAINTS | NODE_ALLOCATABLE | NODE_OTHER
     """Any change of a node."""
     POD = POD_PLACED | POD_REMOVED | POD_CHANGED
     """Any change of pods on nodes."""
-    ANY = NODE | POD | GANG_CHANGED | OBJECT_CHANGED
+    ANY = NODE | POD | GANG_CHANGED | OBJECT_CHANGED | LOAD_CHANGED
     """Every event."""

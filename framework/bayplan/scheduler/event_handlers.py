@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,8 @@ from bayplan.api import (
     ApiObject,
     Job,
     Node,
+    NodeMetric,
+    NodeMetrics,
     OwnerReference,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -51,6 +54,8 @@ __all__ = ["EventHandlers"]
 
 _CHANGED_THERE = ClusterEvent.POD_CHANGED | ClusterEvent.POD_REMOVED
 """A pod on a node is another one now: it may need less, or attract others."""
+_LOADS_APART = 1.0
+"""Seconds between two times that the load of nodes is reported to pods."""
 
 
 class EventHandlers:
@@ -74,6 +79,9 @@ class EventHandlers:
         """Units of gangs whose gates have to be checked again, once for all events."""
         self._objects_changed = False
         """Whether an object changed that a gate may wait for."""
+        self._loads_changed = False
+        """Whether nodes reported their load since pods were woken the last time."""
+        self._loads_at = -math.inf
         self._renominated: dict[str, None] = {}
         """Pods, by key, whose status names another nominated node than before."""
 
@@ -396,6 +404,11 @@ class EventHandlers:
     def _object(self, type_: WatchType, obj: ApiObject) -> None:
         state, key = self._state, object_key(obj)
         deleted = type_ is WatchType.DELETED
+        if isinstance(obj, NodeMetric | NodeMetrics):
+            # Thousands come in a minute: pods that wait for one of them are woken once for many.
+            self._store(key, obj, deleted)
+            self._loads_changed = True
+            return
         if isinstance(obj, Lease):
             # It is renewed every few seconds, which helps nobody.
             self._store(key, obj, deleted)
@@ -531,6 +544,13 @@ class EventHandlers:
                 queue.refresh_gates(unit_key, now)
                 self._state.recorder.gate_changed(unit_key)
 
+    def wake_for_loads(self) -> None:
+        """Wake pods that wait for the load of nodes to change, once a second at most."""
+        state = self._state
+        if self._loads_changed and state.now >= self._loads_at + _LOADS_APART:
+            self._loads_changed, self._loads_at = False, state.now
+            state.broadcast(ClusterEvent.LOAD_CHANGED)
+
     def requeue_overdue(self) -> None:
         """Report the gangs whose members have been missing for too long."""
         for key in self._gang_timeouts.overdue(self._state.now):
@@ -541,8 +561,10 @@ class EventHandlers:
             self._read_again(one.pod for one in self._state.pods.values() if one.uid in over)
 
     def next_time(self) -> float | None:
-        """Return when a pod has waited long enough for its owner, None when none waits."""
-        return self._owner_waits.next_time()
+        """Return when a pod has waited long enough for its owner, or for loads; None: never."""
+        loads = self._loads_at + _LOADS_APART if self._loads_changed else None
+        times = [at for at in (self._owner_waits.next_time(), loads) if at is not None]
+        return min(times, default=None)
 
     def _recheck_opened(self, gang: str) -> None:
         """Bring the queue in step with a gang whose members are held back less than before."""

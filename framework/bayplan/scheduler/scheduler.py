@@ -253,6 +253,7 @@ class Scheduler:
         self._events.read_nominations()
         self._admit()
         self._events.recheck_stale_gates()
+        self._events.wake_for_loads()
         if self._binding.settle_permits():
             return True
         queued = state.queue.pop(state.now)
@@ -302,6 +303,7 @@ class Scheduler:
         self._binding.settle_permits()
         self._state.preparations.tick()
         self._events.requeue_overdue()
+        self._events.wake_for_loads()
         self.evictor.tick()
 
     def next_time(self) -> float | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from bayplan.api import KINDS, Node, Pod
+from bayplan.api import KINDS, Node, NodeMetrics, Pod
 from bayplan.cluster.apiserver.unknown_fields import plain
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.protocol import WatchEvent
@@ -119,3 +120,41 @@ async def test_an_object_that_cannot_be_decoded_is_reported_and_left_out() -> No
     assert cache.get(Node, "bad") is None
     assert cache.get(Node, "n") is not None
     await cache.stop()
+
+
+async def test_a_kind_that_cannot_be_watched_is_listed_again_and_again() -> None:
+    kind = replace(KINDS["metrics.k8s.io", "NodeMetrics"], poll_seconds=0.001)
+    used = iter(("1", "1", "2", "2"))
+
+    class Metrics(Reader):
+        async def request(
+            self, method: str, path: str, *, query: Mapping[str, str] | None = None
+        ) -> bytes:
+            assert path == "/apis/metrics.k8s.io/v1beta1/nodes"
+            usage = {"cpu": next(used, "2"), "memory": "1Gi"}
+            return json.dumps(
+                {"metadata": {}, "items": [{"metadata": {"name": "n"}, "usage": usage}]}
+            ).encode()
+
+        async def lines(
+            self, path: str, query: Mapping[str, str], begun: Callable[[], None]
+        ) -> AsyncIterator[bytes]:
+            raise AssertionError("nobody may watch it")
+            yield b""
+
+    cache = ObjectCache(Metrics(), (kind,))
+    seen: list[object] = []
+
+    def handle(event: WatchEvent) -> None:
+        assert isinstance(event.obj, NodeMetrics)
+        seen.append(event.obj.usage["cpu"])
+
+    cache.watch(handle)
+    await cache.start()
+    async with asyncio.timeout(60):
+        while len(seen) < 2:
+            cache.deliver()
+            await asyncio.sleep(0)
+    await cache.stop()
+    # An answer like the last one is no news.
+    assert seen == ["1", "2"]

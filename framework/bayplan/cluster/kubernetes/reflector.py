@@ -150,9 +150,12 @@ class Reflector:
         """Follow until cancelled."""
         while True:
             try:
-                if not self.version:
+                if not self.version or self.kind.poll_seconds:
                     await self._list()
-                await self._watch()
+                if self.kind.poll_seconds:
+                    await asyncio.sleep(self.kind.poll_seconds)
+                else:
+                    await self._watch()
             except NotFound as exc:
                 # A proxy may answer 404 for a kind that every API server has.
                 await (self._failed(exc) if is_required(self.kind) else self._absent(exc))
@@ -297,7 +300,9 @@ class Reflector:
     def _take(self, key: str, obj: ApiObject) -> None:
         old = self.objects.get(key)
         if old is not None:
-            if old.metadata.resource_version == obj.metadata.resource_version:
+            same = old.metadata.resource_version == obj.metadata.resource_version
+            # What is computed for each answer has no version.
+            if same and (obj.metadata.resource_version or old == obj):
                 return
             if old.metadata.uid != obj.metadata.uid:
                 self._gone(key)
