@@ -37,6 +37,7 @@ __all__ = [
     "ReleaseClaim",
     "ReserveClaim",
     "SelectNode",
+    "TemplateSource",
     "WatchEvent",
     "WatchHandler",
     "WatchType",
@@ -141,14 +142,28 @@ class PatchAnnotations(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str | None]
 
 
+class TemplateSource(msgspec.Struct, frozen=True):
+    """What a pod template is a copy of: the template at a JSON pointer of an object, "" for a pod.
+
+    The copy gets the fields of the original's spec that bayplan's types do not hold, as long as
+    the object is there.
+    """
+
+    type: type[ApiObject]
+    key: str
+    pointer: str = ""
+
+
 class CreateObject(msgspec.Struct, frozen=True):
     """Create an object of a watched kind. One that exists already is left, which counts as done.
 
-    ``fields`` are fields that bayplan's types do not hold, as in :class:`PatchFields`.
+    ``fields`` are fields that bayplan's types do not hold, as in :class:`PatchFields`;
+    ``templates`` says, by JSON pointer, which pod templates of the object are copies.
     """
 
     obj: ApiObject
     fields: Mapping[str, Any] = {}
+    templates: Mapping[str, TemplateSource] = {}
 
 
 def pointer(*names: str) -> str:
@@ -173,8 +188,9 @@ class PatchFields(msgspec.Struct, frozen=True):
 
     ``fields`` has JSON pointers (RFC 6901), such as ``/spec/suspend`` or
     ``/spec/replicatedJobs/0/template/spec``, with plain JSON values; None removes a field. What a
-    pointer leads through must exist. ``subresource`` is where the fields are written. NotFound:
-    the object is gone. Conflict: it was recreated (``uid``), or a pointer leads nowhere.
+    pointer leads through must exist. ``subresource`` is where the fields are written, and
+    ``templates`` says which pod templates in them are copies. NotFound: the object is gone.
+    Conflict: it was recreated (``uid``), or a pointer leads nowhere.
     """
 
     type: type[ApiObject]
@@ -182,6 +198,7 @@ class PatchFields(msgspec.Struct, frozen=True):
     uid: str
     fields: Mapping[str, Any]
     subresource: Literal["", "status"] = ""
+    templates: Mapping[str, TemplateSource] = {}
 
 
 class DeleteObject(msgspec.Struct, frozen=True):

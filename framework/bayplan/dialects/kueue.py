@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from bayplan.api import ApiObject, Job, Pod, Topology
 from bayplan.api.gang import Fill, Gang, Gather, Membership, Slice
 from bayplan.api.kueue import PodSetTopologyRequest, TopologyConstraint
+from bayplan.api.meta import ObjectMeta
 from bayplan.dialects.reading import is_index
 from bayplan.inputs.jsontext import parse_json
 from bayplan.inputs.limits import ANNOTATION
 from bayplan.topology.network.tree import HOSTNAME, ROOT_LAYER, Layer
 
 __all__ = [
+    "INDEX_LABEL",
     "MANAGER_LEASE",
     "MEMBERS_BY",
     "NAME",
@@ -30,11 +32,15 @@ __all__ = [
     "asks_for_topology",
     "gang_of",
     "gather_of",
+    "group_of",
+    "is_fast",
+    "is_serving",
     "layers_of",
     "membership_of",
     "set_group_of",
     "slices_of",
     "topology_request_of",
+    "total_of",
 ]
 
 NAME = "Kueue"
@@ -43,7 +49,11 @@ MANAGER_LEASE = "c1f6bfd2.kueue.x-k8s.io"
 _DOMAIN = "kueue.x-k8s.io/"
 _GROUP_LABEL = f"{_DOMAIN}pod-group-name"
 _TOTAL_ANNOTATION = f"{_DOMAIN}pod-group-total-count"
-_INDEX_LABEL = f"{_DOMAIN}pod-group-pod-index"
+_FAST_ANNOTATION = f"{_DOMAIN}pod-group-fast-admission"
+"""On the pods of a group, "true": the first of them says what all of them ask for."""
+_SERVING_ANNOTATION = f"{_DOMAIN}pod-group-serving"
+"""On the pods of a group, "true": it never ends, as one that ended is replaced."""
+INDEX_LABEL = f"{_DOMAIN}pod-group-pod-index"
 REQUIRED_TOPOLOGY = f"{_DOMAIN}podset-required-topology"
 PREFERRED_TOPOLOGY = f"{_DOMAIN}podset-preferred-topology"
 UNCONSTRAINED_TOPOLOGY = f"{_DOMAIN}podset-unconstrained-topology"
@@ -61,22 +71,46 @@ _MOST_SLICE_LAYERS = 3
 
 
 def membership_of(pod: Pod) -> Membership | None:
-    """Return the pod's group by label, or its Job if that requests a topology."""
+    """Return the pod's group, or its Job if that requests a topology."""
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
     namespace = pod.metadata.namespace
-    name = labels.get(_GROUP_LABEL)
+    name = group_of(pod.metadata)
     if name:
         key = f"{namespace}/{name}"
-        index = labels.get(_INDEX_LABEL, "")
+        index = labels.get(INDEX_LABEL, "")
         rank = int(index) if is_index(index) else None
-        total = annotations.get(_TOTAL_ANNOTATION, "")
-        if not is_index(total) or int(total) < 1:
-            problem = f'annotation {_TOTAL_ANNOTATION}: expected 1 or more, got "{total[:40]}"'
+        total = total_of(pod.metadata)
+        if total is None:
+            text = annotations.get(_TOTAL_ANNOTATION, "")
+            problem = f'annotation {_TOTAL_ANNOTATION}: expected 1 or more, got "{text[:40]}"'
             return Membership(key, rank, problem=problem)
-        return Membership(key, rank, definition=_gang(key, int(total), annotations))
+        # Its pods may come one after the other, each once the one before is ready.
+        least = 1 if is_fast(pod.metadata) else total
+        return Membership(key, rank, definition=_gang(key, least, annotations))
     if asks_for_topology(annotations) and (job := _job_of(pod)):
         return Membership(f"{namespace}/{job}")
     return None
+
+
+def group_of(metadata: ObjectMeta) -> str:
+    """Return the name of a pod's group, "" without one; the annotation comes before the label."""
+    return metadata.annotations.get(_GROUP_LABEL) or metadata.labels.get(_GROUP_LABEL, "")
+
+
+def total_of(metadata: ObjectMeta) -> int | None:
+    """Return how many pods the group of a pod has, None if the pod does not say."""
+    text = metadata.annotations.get(_TOTAL_ANNOTATION, "")
+    return int(text) if is_index(text) and int(text) else None
+
+
+def is_fast(metadata: ObjectMeta) -> bool:
+    """Tell whether the first pod of a pod's group says what all of them ask for."""
+    return metadata.annotations.get(_FAST_ANNOTATION) == "true"
+
+
+def is_serving(metadata: ObjectMeta) -> bool:
+    """Tell whether a pod's group never ends."""
+    return metadata.annotations.get(_SERVING_ANNOTATION) == "true"
 
 
 def _job_of(pod: Pod) -> str:

@@ -143,13 +143,15 @@ class EventHandlers:
         ended = pod.status.phase in ("Succeeded", "Failed")
         if pod.key not in self._state.pods and self._state.profiles.of(pod) is None:
             self._see_other_scheduler(pod)
-        if type_ is WatchType.DELETED or ended:
-            if ended:
-                deleted = type_ is WatchType.DELETED
+        deleted = type_ is WatchType.DELETED
+        if deleted or ended:
+            info = self._info(pod) if ended else None
+            if info is not None:
                 phase = None if deleted else pod.status.phase
-                self._state.gangs.set_ended(self._info(pod), phase)
+                self._state.gangs.set_ended(info, phase)
             self._owner_waits.forget(pod.metadata.uid)
-            self._pod_gone(pod)
+            known = self._pod_gone(pod)
+            self._state.snapshot.note_ended(info or known or self._info(pod), there=not deleted)
             return
         if pod.spec.node_name:
             self._pod_on_node(pod)
@@ -199,11 +201,12 @@ class EventHandlers:
             return None
         return known
 
-    def _pod_gone(self, pod: Pod) -> None:
+    def _pod_gone(self, pod: Pod) -> PodInfo | None:
+        """Forget a pod that is gone, or has ended; return it as it was known, if it was."""
         state = self._state
         info = state.snapshot.end_living(pod.key)
         if info is None:
-            return
+            return None
         unit_key = state.gangs.unit_of(info)
         self._evictor.release(info.key)
         state.nominator.victim_ended(pod.key)
@@ -226,6 +229,7 @@ class EventHandlers:
         else:
             # It helps nobody, but its queue asks for less.
             state.events += 1
+        return info
 
     def _recheck_neighbours(self, node: str) -> None:
         """Ask pods that are being prepared on a node again: one that went may have held a GPU."""
@@ -319,7 +323,8 @@ class EventHandlers:
         """A pod without a node is new, or changed."""
         state = self._state
         if pod.metadata.deletion_timestamp is not None:
-            self._pod_gone(pod)
+            gone = self._pod_gone(pod)
+            state.snapshot.note_ended(gone or self._info(pod), there=True)
             return
         known = self._known(pod)
         stated = known.pod.status.nominated_node_name if known is not None else ""

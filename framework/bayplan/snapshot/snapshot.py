@@ -84,6 +84,7 @@ class Snapshot:
         self._pod_listeners: list[PodListener] = []
         self._living: dict[str, PodInfo] = {}
         self._living_listeners: list[LivingListener] = []
+        self._ended_listeners: list[LivingListener] = []
         self._supposed_listeners: list[SupposedListener] = []
         self._shared: dict[type, object] = {}
 
@@ -145,6 +146,14 @@ class Snapshot:
         not change which pods live.
         """
         self._living_listeners.append(listener)
+
+    def on_ended(self, listener: LivingListener) -> None:
+        """Call ``listener(pod, there)`` for every pod that has ended, and when it is gone, too.
+
+        Such a pod succeeded, failed, or is being deleted and never had a node. Those that ended
+        before this process started are reported as long as they are there, some of them twice.
+        """
+        self._ended_listeners.append(listener)
 
     def shared(self, kind: type[Obj], make: Callable[[Snapshot], Obj]) -> Obj:
         """Return the one ``kind`` that all users of this snapshot share; made on first use."""
@@ -299,6 +308,14 @@ class Snapshot:
             assert old is not None
             listener(old, False)
         return old
+
+    def note_ended(self, pod: PodInfo, there: bool) -> None:
+        """Report a pod that has ended, after it is no longer known as living.
+
+        :param there: whether its object still exists.
+        """
+        for listener in self._ended_listeners:
+            listener(pod, there)
 
     # Pods on nodes -----------------------------------------------------------------------
 

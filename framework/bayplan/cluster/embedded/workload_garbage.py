@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bayplan.api import KueueWorkload
 from bayplan.api.object_key import object_key
-from bayplan.cluster.embedded.owner_references import controller_of
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import WatchEvent, WatchType
 
@@ -12,7 +11,7 @@ __all__ = ["WorkloadGarbage"]
 
 
 class WorkloadGarbage:
-    """Deletes the Workloads of a job that is gone: one, or all its slices."""
+    """Deletes the Workloads of a job that is gone, or of a group whose last pod is."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -24,12 +23,18 @@ class WorkloadGarbage:
         obj = event.obj
         gone = event.type is WatchType.DELETED
         if isinstance(obj, KueueWorkload):
-            owner = controller_of(obj.metadata)
-            if owner is not None and not gone:
-                self._of_owner.setdefault(owner.uid, {})[object_key(obj)] = None
-            elif owner is not None:
-                self._of_owner.get(owner.uid, {}).pop(object_key(obj), None)
+            for owner in obj.metadata.owner_references:
+                if gone:
+                    self._of_owner.get(owner.uid, {}).pop(object_key(obj), None)
+                else:
+                    self._of_owner.setdefault(owner.uid, {})[object_key(obj)] = None
         elif obj is not None and gone:
             for key in self._of_owner.pop(obj.metadata.uid, ()):
-                if self._cluster.get(KueueWorkload, key) is not None:
-                    self._cluster.delete(KueueWorkload, key)
+                self._lost(key)
+
+    def _lost(self, key: str) -> None:
+        """Delete a Workload, an owner of which is gone, if it was the last one."""
+        found = self._cluster.get(KueueWorkload, key)
+        owners = found.metadata.owner_references if found is not None else ()
+        if not any(key in self._of_owner.get(one.uid, ()) for one in owners):
+            self._cluster.delete(KueueWorkload, key)

@@ -15,6 +15,7 @@ from bayplan.api.object_key import object_key
 from bayplan.api.objects import only_written
 from bayplan.cluster.kubernetes.pod_writes import Lookup, rfc3339
 from bayplan.cluster.kubernetes.resources import WatchedResource
+from bayplan.cluster.kubernetes.templates import at_pointer, complete
 from bayplan.cluster.kubernetes.transport import JSON_PATCH, MERGE_PATCH, Requests
 from bayplan.cluster.protocol import (
     CreateObject,
@@ -23,6 +24,7 @@ from bayplan.cluster.protocol import (
     PatchFields,
     PatchStatus,
     PutConfigMap,
+    TemplateSource,
 )
 from bayplan.errors import AlreadyExists, Conflict, Invalid, NotFound
 
@@ -77,7 +79,12 @@ class StatusWrites:
         if write.subresource:
             path = f"{path}/{write.subresource}"
         same = {"op": "test", "path": "/metadata/uid", "value": write.uid}
-        operations = [_operation(pointer, value) for pointer, value in write.fields.items()]
+        fields = dict(write.fields)
+        for pointer, source in write.templates.items():
+            where = next((one for one in fields if f"{pointer}/".startswith(f"{one}/")), None)
+            if where is not None:
+                await self._complete(fields[where], pointer.removeprefix(where), source)
+        operations = [_operation(pointer, value) for pointer, value in fields.items()]
         body = msgspec.json.encode([same, *operations])
         try:
             await self._transport.request("PATCH", path, body, JSON_PATCH)
@@ -91,9 +98,22 @@ class StatusWrites:
         content = {"apiVersion": version, "kind": resource.kind.name, **_plain(write.obj)}
         for pointer, value in write.fields.items():
             _add(content, pointer, value)
+        for pointer, source in write.templates.items():
+            await self._complete(content, pointer, source)
         collection = resource.path(object_key(write.obj)).rpartition("/")[0]
         with suppress(AlreadyExists):
             await self._transport.request("POST", collection, msgspec.json.encode(content))
+
+    async def _complete(self, content: Any, pointer: str, source: TemplateSource) -> None:
+        """Give a pod template what its original has beyond the types."""
+        template = at_pointer(content, pointer)
+        collection, _, name = self._where(source.type).path(source.key).rpartition("/")
+        # Watching an object allows to list it, not to get it.
+        query = {"fieldSelector": f"metadata.name={name}"}
+        body = await self._transport.request("GET", collection, query=query)
+        listed = msgspec.json.decode(body).get("items") or ()
+        if listed and isinstance(template, dict):
+            complete(template, at_pointer(listed[0], source.pointer))
 
     async def delete(self, write: DeleteObject, sent: bool) -> None:
         """Delete an object, if it is still the same one."""

@@ -129,10 +129,7 @@ class AdmissionLine:
 
     def _name(self, key: str) -> str:
         job = self._jobs.job_of(key)
-        if job is not None:
-            return job.key
-        namespace, _, name = key.partition("/")
-        return f"{namespace}/{name.partition(':')[2]}"
+        return job.key if job is not None else self._pods.name_of(key)
 
     def reason(self, one: WorkloadInfo, queue: str) -> str:
         """Return why a workload waits."""

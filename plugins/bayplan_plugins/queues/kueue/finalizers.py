@@ -21,8 +21,6 @@ IN_USE = "kueue.x-k8s.io/resource-in-use"
 _MANAGED = "kueue.x-k8s.io/managed"
 """Of pods that Kueue's manager has queued."""
 _FINALIZERS = "/metadata/finalizers"
-_PATIENCE = 120.0
-"""Seconds in which a manager sees to a pod that has ended, or turns out to be gone."""
 _AGAIN = 60.0
 """Seconds after which a write that was refused is repeated."""
 _KINDS: tuple[type[ApiObject], ...] = (
@@ -40,13 +38,14 @@ class Finalizers:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._deleted: dict[tuple[type[ApiObject], str], ApiObject] = {}
-        self._ended: dict[str, tuple[PodInfo, float]] = {}
-        """By uid, pods with a finalizer that have ended, and when."""
+        self._ended: dict[str, PodInfo] = {}
+        """By uid, pods with a finalizer that have ended."""
         self._not_before: dict[str, float] = {}
         """By the uids of objects, when a write that is under way or was refused is repeated."""
         for type_ in _KINDS:
             handle.snapshot.on_object(type_, self._object_changed)
         handle.snapshot.on_living(self._lives)
+        handle.snapshot.on_ended(self._has_ended)
 
     def _object_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
         one = new if new is not None else old
@@ -59,22 +58,17 @@ class Finalizers:
             self._not_before.pop(meta.uid, None)
 
     def _lives(self, pod: PodInfo, added: bool) -> None:
-        if _MANAGED not in pod.pod.metadata.finalizers:
-            return
-        if pod.pod.metadata.deletion_grace_period_seconds == 0 or (
-            not added and not self._handle.snapshot.is_living(pod)
-        ):
-            # It ended, it was deleted and never had a node, or nothing but finalizers keeps it.
-            self._ended[pod.uid] = pod, self._handle.now
-        else:
-            self._ended.pop(pod.uid, None)
+        """Note a pod that nothing but finalizers keeps on its node."""
+        self._note(pod, added and pod.pod.metadata.deletion_grace_period_seconds == 0)
 
-    def leave(self) -> None:
-        """Forget what a manager that is at work has had the time to see to itself."""
-        since = self._handle.now - _PATIENCE
-        old = [uid for uid, (_, at) in self._ended.items() if at < since]
-        for uid in old:
-            del self._ended[uid]
+    def _has_ended(self, pod: PodInfo, there: bool) -> None:
+        self._note(pod, there)
+
+    def _note(self, pod: PodInfo, ended: bool) -> None:
+        if ended and _MANAGED in pod.pod.metadata.finalizers:
+            self._ended[pod.uid] = pod
+        elif self._ended.pop(pod.uid, None) is not None:
+            self._not_before.pop(pod.uid, None)
 
     def release(self, store: Store) -> None:
         """Remove the finalizers of what nothing needs any more.
@@ -84,7 +78,7 @@ class Finalizers:
         for (type_, key), obj in list(self._deleted.items()):
             if not _is_used(obj, store):
                 self._remove(type_, key, obj, IN_USE)
-        for pod, _ in list(self._ended.values()):
+        for pod in list(self._ended.values()):
             self._remove(Pod, pod.key, pod.pod, _MANAGED)
 
     def _remove(self, type_: type[ApiObject], key: str, obj: ApiObject, finalizer: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from bayplan_plugins.queues.kueue.injection import ELASTIC_GATE, admitted_spec
 from bayplan_plugins.queues.kueue.pod_set_info import PodSetInfo
 from bayplan_plugins.queues.kueue.written import Written
 
-__all__ = ["annotate", "as_admitted", "is_gated", "open_gate", "waits_for_topology"]
+__all__ = ["as_admitted", "is_gated", "mark", "open_gate", "waits_for_topology"]
 
 _GATE = "kueue.x-k8s.io/admission"
 _TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
@@ -36,20 +36,22 @@ def waits_for_topology(pod: PodInfo) -> bool:
     return _TOPOLOGY_GATE in gates and _GATE not in gates
 
 
-def annotate(written: Written, key: str, pod: PodInfo, annotations: Mapping[str, str]) -> None:
-    """Set what admission checks ask for in a workload's pod that has no gate."""
-    missing = {
-        name: text for name, text in annotations.items() if pod.annotations.get(name) != text
-    }
-    if not missing:
-        return
-    fields: dict[str, Any] = {
-        pointer("metadata", "annotations", name): text for name, text in missing.items()
-    }
-    if not pod.annotations:
-        fields = {"/metadata/annotations": missing}
-    write = PatchFields(Pod, pod.key, pod.uid, fields)
-    written.once(key, f"annotations {pod.key}", (pod.pod.metadata.resource_version, fields), write)
+def mark(written: Written, key: str, pod: PodInfo, asked: PodSetInfo) -> None:
+    """Set the labels and annotations that a workload's pod lacks."""
+    meta = pod.pod.metadata
+    fields: dict[str, Any] = {}
+    for part, has, wanted in (
+        ("labels", meta.labels, asked.labels),
+        ("annotations", meta.annotations, asked.annotations),
+    ):
+        missing = {name: text for name, text in wanted.items() if has.get(name) != text}
+        if missing and not has:
+            fields[pointer("metadata", part)] = missing
+        else:
+            fields |= {pointer("metadata", part, name): text for name, text in missing.items()}
+    if fields:
+        write = PatchFields(Pod, pod.key, pod.uid, fields)
+        written.once(key, f"marks {pod.key}", (meta.resource_version, fields), write)
 
 
 def as_admitted(pod: PodInfo, flavors: Iterable[ResourceFlavor]) -> PodInfo:
@@ -73,7 +75,7 @@ def open_gate(
     spec = msgspec.structs.replace(
         spec, node_selector={**spec.node_selector, **asked.node_selector}
     )
-    annotate(written, key, pod, asked.annotations)
+    mark(written, key, pod, asked)
     left = [{"name": one.name} for one in spec.scheduling_gates if one.name not in _OWN]
     fields: dict[str, Any] = {"/spec/schedulingGates": left}
     if spec.node_selector != pod.spec.node_selector:

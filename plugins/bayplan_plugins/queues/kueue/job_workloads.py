@@ -41,7 +41,7 @@ from bayplan_plugins.queues.kueue.conditions import is_true
 from bayplan_plugins.queues.kueue.job_slices import home_of, updated
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome, Wanted, pods_to_come
 
-__all__ = ["PRIORITY_LABEL", "JobWorkloads"]
+__all__ = ["PRIORITY_LABEL", "JobWorkloads", "is_of_pod", "longest_time"]
 
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 _LONGEST_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
@@ -197,7 +197,9 @@ class JobWorkloads:
         one = new if new is not None else old
         assert one is not None, "a change is of something"
         owner = next((o.uid for o in one.metadata.owner_references if o.controller), "")
-        if new is not None:
+        if new is None:
+            self._reported.pop(one.key, None)
+        elif owner and not is_of_pod(one):
             self._slices.setdefault(owner, {})[one.key] = None
             if owner in self._of_owner:
                 self._home_of[one.key] = self._of_owner[owner]
@@ -343,7 +345,7 @@ class JobWorkloads:
         job = self.jobs[home]
         uid = job.obj.metadata.uid
         keys = self._slices.setdefault(uid, {})
-        known = [one for key in keys if (one := self._known(key, store.get(key))) is not None]
+        known = [one for key in keys if (one := self.known(key, store.get(key))) is not None]
         found = updated(job, known, lambda: self._spec(job), now)
         self._current[home] = found.current
         for one in found.all:
@@ -355,7 +357,7 @@ class JobWorkloads:
         ended = job.state.end is not None
         return [one if _is_over(one, ended) else _with_spare(one, spare) for one in found.all]
 
-    def _known(self, key: str, known: KueueWorkload | None) -> KueueWorkload | None:
+    def known(self, key: str, known: KueueWorkload | None) -> KueueWorkload | None:
         """Return a Workload with what others wrote into it."""
         seen = self._handle.snapshot.objects(KueueWorkload).get(key)
         if known is None:
@@ -366,7 +368,6 @@ class JobWorkloads:
 
     def _spec(self, job: QueuedJob) -> KueueWorkloadSpec:
         meta = job.obj.metadata
-        longest = meta.labels.get(_LONGEST_TIME, "")
         return KueueWorkloadSpec(
             tuple(
                 PodSet(one.name, one.template, one.count, _fewer(one), one.topology)
@@ -374,7 +375,7 @@ class JobWorkloads:
             ),
             meta.labels[QUEUE_LABEL],
             priority=self._priority(job),
-            maximum_execution_time_seconds=int(longest) if longest.isdecimal() else None,
+            maximum_execution_time_seconds=longest_time(meta),
         )
 
     def _priority(self, job: QueuedJob) -> int:
@@ -387,6 +388,17 @@ class JobWorkloads:
             classes = self._handle.snapshot.objects(PriorityClass)
             return classes[job.priority].value if job.priority in classes else 0
         return max((self._pod_priority(one.template) for one in job.pods), default=0)
+
+
+def longest_time(metadata: ObjectMeta) -> int | None:
+    """Return for how many seconds a job or a pod may run, None for as long as it takes."""
+    text = metadata.labels.get(_LONGEST_TIME, "")
+    return int(text) if text.isdecimal() else None
+
+
+def is_of_pod(workload: KueueWorkload) -> bool:
+    """Tell whether a Workload is that of a pod without a group."""
+    return any(o.controller and o.kind == "Pod" for o in workload.metadata.owner_references)
 
 
 def _owner_of(obj: ApiObject | None) -> str:

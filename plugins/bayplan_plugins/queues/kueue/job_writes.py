@@ -1,4 +1,4 @@
-"""What is written of suspended jobs: their Workloads, and whether they may run.
+"""What is written of jobs, pods and groups of pods: their Workloads, and whether jobs may run.
 
 A job runs only once the API server has its admission, so that a restart in between finds out what
 it was admitted with. A job that is suspended again gets its templates back, and only then its
@@ -7,7 +7,7 @@ quota is free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,7 +15,15 @@ import msgspec
 from bayplan import Handle
 from bayplan.api.kueue import KueueWorkload, KueueWorkloadStatus
 from bayplan.api.object_key import object_key
-from bayplan.cluster.protocol import CreateObject, Event, PatchFields, PatchStatus, pointer
+from bayplan.api.operated import TrainJob
+from bayplan.cluster.protocol import (
+    CreateObject,
+    Event,
+    PatchFields,
+    PatchStatus,
+    TemplateSource,
+    pointer,
+)
 from bayplan.dialects.queued_jobs import QueuedJob
 from bayplan_plugins.queues.kueue.admission import WorkloadEvent
 from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
@@ -23,19 +31,25 @@ from bayplan_plugins.queues.kueue.injection import admitted_fields, restored_fie
 from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.pod_set_info import ConflictError
+from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads, pod_set_pointer
 from bayplan_plugins.queues.kueue.slices import replaced_key
 from bayplan_plugins.queues.kueue.store import Store
 from bayplan_plugins.queues.kueue.written import Written
 
 __all__ = ["JobWrites", "taking_over"]
 
+_OWNERS = "/metadata/ownerReferences"
+
 
 class JobWrites:
     """Writes what follows from admission; nothing twice for one version of an object."""
 
-    def __init__(self, handle: Handle, jobs: JobWorkloads, written: Written) -> None:
+    def __init__(
+        self, handle: Handle, jobs: JobWorkloads, pods: PodWorkloads, written: Written
+    ) -> None:
         self._handle = handle
         self._jobs = jobs
+        self._pods = pods
         self._written = written
         self._events: dict[str, dict[str, WorkloadEvent]] = {}
         """What is to be reported, by Workload and reason."""
@@ -46,6 +60,9 @@ class JobWrites:
         """Write what the workloads with these keys, and their jobs, do not say yet."""
         for key in keys:
             job, workload = self._jobs.job_of(key), store.workloads.get(key)
+            if job is None and workload is not None and self._pods.owns(key):
+                self._write_of_pods(key, workload)
+                continue
             if job is None or workload is None:
                 self._written.forget(key)
                 self._events.pop(key, None)
@@ -55,13 +72,32 @@ class JobWrites:
             if seen is None and not is_current and is_true(workload, "Finished"):
                 continue
             if seen is None:
-                made = CreateObject(_as_new(workload))
+                made = CreateObject(_as_new(workload), templates=_sources(job, workload))
                 self._written.once(key, "create", job.obj.metadata.uid, made)
                 continue
             self._record(key)
-            self._write_workload(key, workload, seen)
+            self._write_workload(key, workload, seen, _sources(job, workload))
             if is_current:
                 self._write_job(key, job, workload, seen, store)
+
+    def _write_of_pods(self, key: str, workload: KueueWorkload) -> None:
+        """Write the Workload of a pod, or of a group, that does not say what it has to yet."""
+        seen = self._handle.snapshot.objects(KueueWorkload).get(key)
+        owners, sources = self._pods.owners_of(key), self._pods.sources_of(workload)
+        if seen is None:
+            if not is_true(workload, "Finished"):
+                made = CreateObject(_as_new(workload), templates=sources)
+                self._written.once(key, "create", tuple(owners), made)
+            return
+        self._record(key)
+        self._write_workload(key, workload, seen, sources)
+        uids = {one.uid for one in seen.metadata.owner_references}
+        if not uids.issuperset(one.uid for one in owners):
+            # It goes with the last of them.
+            others = [one for one in seen.metadata.owner_references if one.kind != "Pod"]
+            references = msgspec.to_builtins([*others, *owners])
+            write = PatchFields(KueueWorkload, key, seen.metadata.uid, {_OWNERS: references})
+            self._written.once(key, "owners", tuple(owners), write)
 
     def stop_refused(self) -> None:
         """Suspend the jobs that cannot be queued as they are: they would run without quota."""
@@ -79,7 +115,7 @@ class JobWrites:
     def tell(self, events: Iterable[WorkloadEvent]) -> None:
         """Record events once the Workloads that they are about exist."""
         for one in events:
-            if self._jobs.job_of(one.workload) is not None:
+            if self._jobs.job_of(one.workload) is not None or self._pods.owns(one.workload):
                 self._events.setdefault(one.workload, {})[one.reason] = one
 
     def _record(self, key: str) -> None:
@@ -93,10 +129,16 @@ class JobWrites:
         job = self._jobs.job_of(key)
         return job is None or (job.suspended and not restored_fields(job, workload))
 
-    def _write_workload(self, key: str, workload: KueueWorkload, seen: KueueWorkload) -> None:
+    def _write_workload(
+        self,
+        key: str,
+        workload: KueueWorkload,
+        seen: KueueWorkload,
+        sources: Mapping[str, TemplateSource],
+    ) -> None:
         uid, fields = seen.metadata.uid, _spec_fields(workload, seen)
         if fields:
-            write = PatchFields(KueueWorkload, key, uid, fields)
+            write = PatchFields(KueueWorkload, key, uid, fields, templates=sources)
             # Whoever made it active again is answered again.
             version = seen.metadata.resource_version if "/spec/active" in fields else ""
             self._written.once(key, "spec", (workload.spec, version), write)
@@ -159,6 +201,20 @@ class JobWrites:
         where = object_key(job.obj)
         write = PatchFields(type(job.obj), where, meta.uid, fields, subresource)
         self._written.once(key, f"job {subresource}", (meta.resource_version, fields), write)
+
+
+def _sources(job: QueuedJob, workload: KueueWorkload) -> dict[str, TemplateSource]:
+    """Return which templates of a job the pod sets of its Workload are copies of."""
+    if isinstance(job.obj, TrainJob):
+        # Its templates are its runtime's, as it changes them.
+        return {}
+    of_set = {one.name: one.pointer for one in job.pods if not one.absent}
+    where = type(job.obj), object_key(job.obj)
+    return {
+        pod_set_pointer(index): TemplateSource(*where, of_set[one.name])
+        for index, one in enumerate(workload.spec.pod_sets)
+        if one.name in of_set
+    }
 
 
 def _as_new(workload: KueueWorkload) -> KueueWorkload:

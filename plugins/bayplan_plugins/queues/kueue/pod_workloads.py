@@ -1,7 +1,7 @@
 """The workloads of pods: those of a job, of a pod group, or one for each other pod with a queue.
 
-Those of groups and pods are kept in memory, because pods alone say all that is in them: after a
-restart what runs is counted by the nodes that it has. Those of jobs are objects.
+Each is a Workload object. What runs although nobody has made one is counted by the nodes that it
+has.
 """
 
 from __future__ import annotations
@@ -14,35 +14,49 @@ from dataclasses import dataclass
 import msgspec
 
 from bayplan import Handle, PodInfo
-from bayplan.api import ObjectMeta, WorkloadPriorityClass
+from bayplan.api import ObjectMeta, OwnerReference, Pod, WorkloadPriorityClass
 from bayplan.api.kueue import (
     AssignedPodSet,
     KueueWorkload,
     KueueWorkloadSpec,
+    KueueWorkloadStatus,
     PodSet,
     QuotaAdmission,
     ResourceFlavor,
 )
-from bayplan.api.pod import PodTemplate
 from bayplan.api.resources import effective_requests
 from bayplan.api.times import seconds_of
-from bayplan.cluster.protocol import PatchStatus
+from bayplan.cluster.protocol import PatchStatus, TemplateSource
+from bayplan.dialects.kueue import group_of, total_of
 from bayplan.dialects.progress import MIN_RUNTIME, min_runtime
+from bayplan.dialects.queued_job_checks import GATES_ANNOTATION, gates_of
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part
+from bayplan_plugins.queues.kueue import pod_groups
 from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.amounts import quantity_of
-from bayplan_plugins.queues.kueue.conditions import evicted, has_quota, is_true, reserved
+from bayplan_plugins.queues.kueue.conditions import (
+    evicted,
+    finished,
+    has_quota,
+    is_true,
+    reserved,
+)
 from bayplan_plugins.queues.kueue.gates import is_gated
+from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY
 from bayplan_plugins.queues.kueue.job_workloads import (
     PRIORITY_LABEL,
     JobWorkloads,
+    is_of_pod,
+    longest_time,
 )
+from bayplan_plugins.queues.kueue.pod_groups import GROUP_MARK, with_replacements
 from bayplan_plugins.queues.kueue.pods_to_come import JOB_LABEL, PodToCome, Wanted
 from bayplan_plugins.queues.kueue.slices import unfinished
 from bayplan_plugins.queues.kueue.store import Store
+from bayplan_plugins.queues.kueue.victims import JOB_UID
 from bayplan_plugins.queues.kueue.workloads import local_queue_key
 
-__all__ = ["PodWorkloads"]
+__all__ = ["PodWorkloads", "pod_set_pointer"]
 
 _encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
 
@@ -56,24 +70,53 @@ class _Made:
 
 
 class PodWorkloads:
-    """Follows the living pods of workloads, and keeps admission in step with them and with jobs."""
+    """Follows the pods of workloads, and keeps admission in step with them and with jobs."""
 
     def __init__(self, handle: Handle, jobs: JobWorkloads) -> None:
         self._handle = handle
         self._jobs = jobs
         self._members: dict[str, dict[str, PodInfo]] = {}
+        self._ended: dict[str, dict[str, Pod]] = {}
+        """By the keys of workloads that are no job's, and uid, their pods that have ended."""
+        self._own_keys: dict[str, str] = {}
+        """By uid, the keys of the workloads of pods that are no job's."""
+        self._key_by_owner: dict[str, str] = {}
+        """By the uids of pods, the keys of the Workloads that they control."""
+        self._taken: dict[str, str] = {}
+        """By key, why a workload has no Workload yet."""
         self._set_of: dict[str, Mapping[str, str]] = {}
         self._changed: dict[str, None] = {}
         self._orphans: dict[str, dict[str, PodInfo]] = {}
         """By the uids of their owners, pods of jobs that are not known."""
         handle.snapshot.on_living(self._lives)
+        handle.snapshot.on_ended(self._has_ended)
+        handle.snapshot.on_object(KueueWorkload, self._workload_changed)
 
     def key_of(self, pod: PodInfo) -> str:
-        """Return the key of a pod's workload; no object has the name of one that is no job's."""
+        """Return the key of a pod's workload."""
         home = self._jobs.home_of_pod(pod)
         if home is not None:
             return self._jobs.current(home)
-        return _own_key(pod)
+        known = self._own_keys.get(pod.uid)
+        return known if known is not None else self._own_key(pod)
+
+    def _own_key(self, pod: PodInfo) -> str:
+        known = self._key_by_owner.get(pod.uid) if pod.gang is None else None
+        return known if known is not None else pod_groups.key_of(pod)
+
+    def owns(self, key: str) -> bool:
+        """Tell whether a workload is that of pods that are no job's."""
+        return (key in self._members or key in self._ended) and not self._jobs.knows(key)
+
+    def name_of(self, key: str) -> str:
+        """Return ``namespace/name`` of the pod or the group that a workload is of."""
+        pod = next(iter(self._members.get(key, {}).values()), None)
+        if pod is not None:
+            return pod.gang or pod.key
+        seen = self._handle.snapshot.objects(KueueWorkload).get(key)
+        owners = seen.metadata.owner_references if seen is not None else ()
+        name = next((one.name for one in owners if one.controller), "")
+        return f"{key.partition('/')[0]}/{name}" if name else key
 
     def queue_of(self, pod: PodInfo) -> str | None:
         """Return the name of the LocalQueue of a pod, or of the job that it belongs to."""
@@ -196,14 +239,35 @@ class PodWorkloads:
         return until if until < math.inf else None
 
     def missing(self, pod: PodInfo) -> str | None:
-        """Return what a pod's group still lacks to be a workload; None for nothing."""
-        if pod.gang is None or self._jobs.home_of_pod(pod) is not None:
+        """Return why a pod, or its group, is no workload yet; None for nothing."""
+        if self._jobs.home_of_pod(pod) is not None:
             return None
-        gang = self._handle.gang(pod.gang).gang
-        present = len(self._members.get(self.key_of(pod), ()))
+        key = self.key_of(pod)
+        gates = gates_of(pod.annotations)
+        if key in self._taken or gates:
+            return self._taken.get(key) or f"{GATES_ANNOTATION}: waits for {', '.join(gates)}"
+        gang = self._handle.gang(pod.gang).gang if pod.gang is not None else None
+        present = len(self._members.get(key, ()))
         if gang is None or present >= gang.min_member:
             return None
         return f"its group has {present} of {gang.min_member} pods"
+
+    def owners_of(self, key: str) -> list[OwnerReference]:
+        """Return the references to the pods of a workload that is no job's."""
+        members = self.members(key)
+        pods = [*(one.pod for one in members), *self._ended.get(key, {}).values()]
+        alone = bool(members) and members[0].gang is None
+        return [pod_groups.owner_of(one, alone) for one in pods]
+
+    def sources_of(self, workload: KueueWorkload) -> dict[str, TemplateSource]:
+        """Return which pods the pod sets of a workload that is no job's are copies of."""
+        members = self.members(workload.key)
+        first = {self.pod_set_of(one): one for one in reversed(members)}
+        return {
+            pod_set_pointer(index): TemplateSource(Pod, first[one.name].key)
+            for index, one in enumerate(workload.spec.pod_sets)
+            if one.name in first
+        }
 
     # Following ---------------------------------------------------------------------------
 
@@ -213,7 +277,7 @@ class PodWorkloads:
         self._note_orphan(pod, added and job is None)
         if job is None and not pod.labels.get(QUEUE_LABEL):
             return
-        key = self.key_of(pod) if job is None else job
+        key = self._place_of(pod, added) if job is None else job
         members = self._members.setdefault(key, {})
         if added:
             members[pod.key] = pod
@@ -222,6 +286,48 @@ class PodWorkloads:
             if not members:
                 del self._members[key]
         self._changed[key] = None
+
+    def _place_of(self, pod: PodInfo, added: bool) -> str:
+        """Return the key of the workload that a pod belongs to from now on, or did so far."""
+        if not added:
+            return self._own_keys.pop(pod.uid, None) or self._own_key(pod)
+        key = self._own_keys[pod.uid] = self._own_key(pod)
+        return key
+
+    def _has_ended(self, pod: PodInfo, there: bool) -> None:
+        """Note a pod that has ended: its Workload is finished, or waits for another pod."""
+        if self._jobs.home_of_pod(pod) is not None or not pod.labels.get(QUEUE_LABEL):
+            return
+        key = self._own_key(pod)
+        if there and pod.pod.status.phase in ("Succeeded", "Failed"):
+            self._ended.setdefault(key, {})[pod.uid] = pod.pod
+        elif key in self._ended:
+            self._ended[key].pop(pod.uid, None)
+            if not self._ended[key]:
+                del self._ended[key]
+        self._changed[key] = None
+
+    def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
+        one = new if new is not None else old
+        assert one is not None, "a change is of something"
+        if one.key in self._members or one.key in self._ended:
+            self._changed[one.key] = None
+        owner = next((o.uid for o in one.metadata.owner_references if o.controller), "")
+        if not is_of_pod(one):
+            return
+        if new is None:
+            self._key_by_owner.pop(owner, None)
+        elif self._key_by_owner.get(owner) != one.key:
+            self._key_by_owner[owner] = one.key
+            self._move(owner, one.key)
+
+    def _move(self, uid: str, key: str) -> None:
+        """Have a pod belong to the Workload that it controls, whatever name that has."""
+        before = self._own_keys.get(uid, key)
+        pods = [pod for pod in self._members.get(before, {}).values() if pod.uid == uid]
+        for pod in pods if before != key else ():
+            self._lives(pod, added=False)
+            self._lives(pod, added=True)
 
     def _note_orphan(self, pod: PodInfo, alone: bool) -> None:
         """Note a pod whose owner may be a job's that is seen later."""
@@ -240,7 +346,7 @@ class PodWorkloads:
         adopted, self._jobs.adopted = self._jobs.adopted, []
         for uid in adopted:
             for pod in self._orphans.pop(uid, {}).values():
-                own = _own_key(pod)
+                own = self._own_keys.pop(pod.uid, "")
                 if self._members.get(own, {}).pop(pod.key, None) is not None:
                     self._changed[own] = None
                 self._lives(pod, added=True)
@@ -252,7 +358,7 @@ class PodWorkloads:
 
     def all_changed(self) -> None:
         """Have every workload compared with its queue again, after queues changed."""
-        self._changed |= dict.fromkeys(self._members)
+        self._changed |= dict.fromkeys((*self._members, *self._ended))
         self._jobs.all_changed()
 
     def refresh(self, admission: Admission, now: float) -> list[str]:
@@ -264,18 +370,72 @@ class PodWorkloads:
         self._adopt()
         changed, self._changed = self._changed, {}
         for key in changed:
-            if self._jobs.knows(key):
-                continue
-            known = admission.store.workloads.get(key)
-            members = self.members(key)
-            if not members:
-                self._set_of.pop(key, None)
-                _drop(admission, key, now)
-            elif known is not None and known.metadata.owner_references:
-                continue
-            elif (known is not None and has_quota(known)) or self.missing(members[0]) is None:
-                self._update(admission, key, members, now)
+            if not self._jobs.knows(key):
+                self._refresh_own(key, admission, now)
         return [*changed, *jobs]
+
+    def _refresh_own(self, key: str, admission: Admission, now: float) -> None:
+        """Bring admission in step with a workload that is no job's."""
+        members, ended = self.members(key), self._ended.get(key, {})
+        known = self._jobs.known(key, admission.store.workloads.get(key))
+        self._taken.pop(key, None)
+        if not members and not ended:
+            self._set_of.pop(key, None)
+            if known is None or not _is_anothers(known):
+                _drop(admission, key, now)
+        elif known is not None and self._is_taken(key, known):
+            _drop(admission, key, now)
+        elif known is not None and is_true(known, "Finished"):
+            self._leave_finished(key, known, admission, now)
+        elif (end := self._end_of(key)) is not None:
+            if known is not None:
+                admission.set(finished(known, *end, now), now)
+            else:
+                del self._ended[key]
+        elif (known is not None and has_quota(known)) or (
+            members and self.missing(members[0]) is None
+        ):
+            try:
+                self._update(admission, key, known, now)
+            except ValueError as exc:
+                self._taken[key] = str(exc)
+
+    def _is_taken(self, key: str, known: KueueWorkload) -> bool:
+        """Tell whether a Workload of this name is another's, or of pods that are gone."""
+        members, name = self.members(key), key.partition("/")[2]
+        uids = {one.uid for one in members}.union(self._ended.get(key, ()))
+        begins_again = bool(members) and not pod_groups.marks_of(members[0])[0]
+        if _is_anothers(known):
+            self._taken[key] = f'another job has a Workload "{name}"'
+        elif not begins_again and pod_groups.without_owner(known.metadata, uids):
+            self._taken[key] = f'the Workload "{name}" of pods that are gone is being deleted'
+        return key in self._taken
+
+    def _leave_finished(
+        self, key: str, known: KueueWorkload, admission: Admission, now: float
+    ) -> None:
+        """Forget a Workload that has finished, once that is written; a gang may begin again."""
+        seen = self._handle.snapshot.objects(KueueWorkload).get(key)
+        members = self.members(key)
+        if members and not pod_groups.is_group_of(members[0]):
+            self._ended.pop(key, None)
+            again = msgspec.structs.replace(known, status=KueueWorkloadStatus())
+            self._update(admission, key, again, now)
+        elif seen is None or is_true(seen, "Finished"):
+            self._ended.pop(key, None)
+            _drop(admission, key, now)
+            if members:
+                self._taken[key] = "its group has finished"
+
+    def _end_of(self, key: str) -> tuple[str, str] | None:
+        """Return reason and message of the end of a workload, None while it has not ended."""
+        members, ended = self.members(key), self._ended.get(key, {})
+        if not ended:
+            return None
+        pods = [*(one.pod for one in members), *ended.values()]
+        is_group = bool(group_of(pods[0].metadata))
+        total = total_of(pods[0].metadata) if is_group else None
+        return pod_groups.end_of(pods, is_group or len(pods) > 1, total)
 
     def _refresh_jobs(self, admission: Admission, now: float) -> list[str]:
         """Bring admission in step with the jobs that changed, or whose pods did.
@@ -346,52 +506,104 @@ class PodWorkloads:
         return [held if one is waiting else one for one in found]
 
     def _update(
-        self, admission: Admission, key: str, members: Sequence[PodInfo], now: float
+        self, admission: Admission, key: str, known: KueueWorkload | None, now: float
     ) -> None:
-        known = admission.store.workloads.get(key)
-        made = self._made(key, members)
-        self._set_of[key] = made.set_of
+        members = self.members(key)
+        made = self._made(key, members) if members else None
+        if made is not None:
+            # Those of roles keep their names when others of the group are replaced.
+            before = self._set_of.get(key, {})
+            self._set_of[key] = {pod: before.get(pod, name) for pod, name in made.set_of.items()}
         if known is not None and has_quota(known):
             # What was admitted stays as it is; pods that are replaced use the same quota.
+            workload = self._followed(key, known, now)
+        elif made is not None:
+            workload = self._waiting(admission, key, made.workload, known, now)
+        else:
             return
-        workload = made.workload
-        if known is not None:
-            workload = msgspec.structs.replace(
-                workload, metadata=known.metadata, status=known.status
-            )
-        running = self.with_node(key)
-        found = _found_running(self._handle, admission.store, workload, running)
-        if found is not None:
-            workload = reserved(workload, found, (), _running_since(running, now))
-        if workload != known:
+        if workload != admission.store.workloads.get(key):
             admission.set(workload, now)
+
+    def _followed(self, key: str, known: KueueWorkload, now: float) -> KueueWorkload:
+        """Return a workload with quota with what has become of the pods of its group."""
+        if GROUP_MARK not in known.metadata.annotations.items():
+            return known
+        pods = [*(one.pod for one in self.members(key)), *self._ended.get(key, {}).values()]
+        spare = pod_groups.reclaimable(pods)
+        status = msgspec.structs.replace(known.status, reclaimable_pods=spare)
+        return with_replacements(msgspec.structs.replace(known, status=status), pods, now)
+
+    def _waiting(
+        self,
+        admission: Admission,
+        key: str,
+        made: KueueWorkload,
+        known: KueueWorkload | None,
+        now: float,
+    ) -> KueueWorkload:
+        """Return a workload without quota as its pods are, or with that of pods that run."""
+        if known is not None:
+            spec = msgspec.structs.replace(
+                made.spec, active=known.spec.active, preemption_gates=known.spec.preemption_gates
+            )
+            made = KueueWorkload(known.metadata, spec, known.status)
+        running = self.with_node(key)
+        found = _found_running(self._handle, admission.store, made, running)
+        if found is None:
+            return made
+        return reserved(made, found, (), _running_since(running, now))
 
     # Making ------------------------------------------------------------------------------
 
     def _made(self, key: str, members: Sequence[PodInfo]) -> _Made:
-        alike: dict[object, list[PodInfo]] = {}
-        for pod in sorted(members, key=lambda one: (one.rank or 0, one.key)):
-            alike.setdefault(_role_of(pod), []).append(pod)
-        pod_sets: list[PodSet] = []
-        set_of: dict[str, str] = {}
-        for index, pods in enumerate(alike.values()):
-            name = f"main-{index}" if index else "main"
-            meta = ObjectMeta(annotations=_longest_minimum(pods))
-            template = PodTemplate(meta, msgspec.structs.replace(pods[0].spec, node_name=""))
-            pod_sets.append(PodSet(name, template, len(pods)))
-            set_of |= {pod.key: name for pod in pods}
         first = members[0]
+        sets, set_of = self._pod_sets(key, members)
         stamps = [pod.pod.metadata.creation_timestamp for pod in members]
         namespace, _, name = key.partition("/")
+        labels, marks = dict([MANAGED_BY]), {}
+        if first.gang is None:
+            labels[JOB_UID] = first.uid
+        elif pod_groups.is_group_of(first):
+            marks = dict([GROUP_MARK])
         meta = ObjectMeta(
             name=name,
             namespace=namespace,
             uid=key,
+            labels=labels,
+            annotations=marks,
+            owner_references=tuple(self.owners_of(key)),
             creation_timestamp=min((one for one in stamps if one), default=None),
         )
-        queue = first.labels[QUEUE_LABEL]
-        spec = KueueWorkloadSpec(tuple(pod_sets), queue, priority=self._priority(members))
+        spec = KueueWorkloadSpec(
+            sets,
+            first.labels[QUEUE_LABEL],
+            priority=self._priority(members),
+            maximum_execution_time_seconds=longest_time(first.pod.metadata),
+        )
         return _Made(KueueWorkload(meta, spec), set_of)
+
+    def _pod_sets(
+        self, key: str, members: Sequence[PodInfo]
+    ) -> tuple[tuple[PodSet, ...], dict[str, str]]:
+        """Return the pod sets of pods, and the name of that of each pod by its key."""
+        ordered = sorted(members, key=lambda one: (one.rank or 0, one.key))
+        if pod_groups.is_group_of(members[0]):
+            ended = self._ended.get(key, {}).values()
+            pods = [one.pod for one in ordered]
+            pods += (one for one in ended if one.status.phase != "Failed")
+            sets = pod_groups.pod_sets_of(pods)
+            set_of = {one.key: pod_groups.role_of(one.pod) for one in members}
+            return tuple(_with_minimum(one, members) for one in sets), set_of
+        alike: dict[object, list[PodInfo]] = {}
+        for pod in ordered:
+            alike.setdefault(_shape_of(pod), []).append(pod)
+        found: list[PodSet] = []
+        names: dict[str, str] = {}
+        for index, some in enumerate(alike.values()):
+            name = f"main-{index}" if index else "main"
+            found.append(_with_minimum(pod_groups.pod_set_of(some[0].pod, name, len(some)), some))
+            names |= {pod.key: name for pod in some}
+        return tuple(found), names
 
     def _priority(self, members: Sequence[PodInfo]) -> int:
         """Return the value of the WorkloadPriorityClass, or else the pods' highest priority."""
@@ -400,10 +612,26 @@ class PodWorkloads:
         return chosen.value if chosen is not None else max(pod.priority for pod in members)
 
 
-def _longest_minimum(pods: Sequence[PodInfo]) -> dict[str, str]:
-    """Return the annotation of the longest minimum runtime that any of some pods states."""
+def pod_set_pointer(index: int) -> str:
+    """Return the JSON pointer of the template of a Workload's pod set."""
+    return f"/spec/podSets/{index}/template"
+
+
+def _is_anothers(workload: KueueWorkload) -> bool:
+    """Tell whether a Workload is of something that is neither a pod nor a group of pods."""
+    if GROUP_MARK in workload.metadata.annotations.items():
+        return False
+    return any(one.controller and one.kind != "Pod" for one in workload.metadata.owner_references)
+
+
+def _with_minimum(pod_set: PodSet, pods: Sequence[PodInfo]) -> PodSet:
+    """Return a pod set with the longest minimum runtime that any of its pods states."""
     most = max(min_runtime(pod.annotations) for pod in pods)
-    return {MIN_RUNTIME: f"{most:g}"} if most else {}
+    if not most:
+        return pod_set
+    meta = ObjectMeta(annotations={MIN_RUNTIME: f"{most:g}"})
+    template = msgspec.structs.replace(pod_set.template, metadata=meta)
+    return msgspec.structs.replace(pod_set, template=template)
 
 
 def _running_since(running: Sequence[PodInfo], now: float) -> float:
@@ -444,16 +672,8 @@ def _found_running(
     return QuotaAdmission(queue, tuple(sets))
 
 
-def _own_key(pod: PodInfo) -> str:
-    """Return the key of the workload of a pod that is no job's, or of its group."""
-    if pod.gang is None:
-        return f"{pod.namespace}/pod:{pod.name}"
-    namespace, _, name = pod.gang.partition("/")
-    return f"{namespace}/group:{name}"
-
-
-def _role_of(pod: PodInfo) -> Hashable:
-    """Return what the pods of one pod set have in common."""
+def _shape_of(pod: PodInfo) -> Hashable:
+    """Return what the pods of one pod set of a gang of another system have in common."""
     spec = pod.spec
     where = _encode((spec.node_selector, spec.affinity, spec.tolerations))
     return tuple(sorted(pod.requests.items())), where

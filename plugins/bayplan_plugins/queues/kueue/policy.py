@@ -39,12 +39,13 @@ from bayplan_plugins.queues.kueue.conditions import (
 from bayplan_plugins.queues.kueue.dry_run import DryRun
 from bayplan_plugins.queues.kueue.finalizers import Finalizers
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
-from bayplan_plugins.queues.kueue.gates import annotate, is_gated, open_gate
+from bayplan_plugins.queues.kueue.gates import is_gated, mark, open_gate
 from bayplan_plugins.queues.kueue.handles import Handles
 from bayplan_plugins.queues.kueue.injection import updates_of
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.job_writes import JobWrites, taking_over
 from bayplan_plugins.queues.kueue.manager import KueueManager
+from bayplan_plugins.queues.kueue.pod_groups import marks_of
 from bayplan_plugins.queues.kueue.pod_set_info import ConflictError, PodSetInfo
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.kueue.provisioning_checks import ProvisioningChecks
@@ -89,7 +90,7 @@ class KueuePolicy:
         self._manager = KueueManager(handle, self._jobs)
         self._pods = PodWorkloads(handle, self._jobs)
         self._written = Written(handle, self._pods.changed)
-        self._writes = JobWrites(handle, self._jobs, self._written)
+        self._writes = JobWrites(handle, self._jobs, self._pods, self._written)
         self._dry_run = DryRun(self._handles, self._pods, lambda: self._admission.store)
         self._checks = ProvisioningChecks(handle, self._jobs, self._pods)
         self._statuses = KueueStatuses()
@@ -199,8 +200,6 @@ class KueuePolicy:
         if not self.left_to:
             # Flavors go after the last queue.
             self._finalizers.release(self._admission.store)
-        else:
-            self._finalizers.leave()
         if not self._in_charge and self.active:
             for pod, _ in self._handle.snapshot.placed.values():
                 self._topologies.moved(pod)
@@ -336,25 +335,43 @@ class KueuePolicy:
                 self._handle.recheck_gates(pod)
             self._open_gates(key)
             self._checks.forget(key, store.workloads.get(key))
-        self._writes.write(store, filter(self._pods.is_of_job, altered))
+        self._writes.write(store, altered)
         self._writes.stop_refused()
         # What checks have decided is carried out in another round.
         self._next_change = now if followed else self._time_of_next_change(now)
 
     def _open_gates(self, key: str) -> None:
-        """Open Kueue's gate of a workload's pods once it is admitted."""
+        """Open Kueue's gate of a workload's pods once the API server has its admission.
+
+        So a manager, or another process, that comes next knows why they run.
+        """
         found = self._admission.store.workloads.get(key)
         if found is None:
             self._written.forget(key)
         elif is_true(found, "Admitted") and not is_true(found, "Evicted"):
-            for pod in self._pods.without_node(key):
-                if self._surplus(pod, found) is not None:
-                    continue
-                asked = self._asked_of(pod, found)
-                if is_gated(pod):
-                    open_gate(self._written, key, pod, self._dry_run.flavors_for(pod), asked)
-                else:
-                    annotate(self._written, key, pod, asked.annotations)
+            if self._pods.owns(key) and not self._is_stored(found):
+                return
+            for pod in self._pods.members(key):
+                if self._surplus(pod, found) is None:
+                    self._let_go(pod, found)
+
+    def _is_stored(self, workload: KueueWorkload) -> bool:
+        """Tell whether the API server has a workload's admission."""
+        seen = self._handle.snapshot.objects(KueueWorkload).get(workload.key)
+        same = seen is not None and seen.status.admission == workload.status.admission
+        return same and seen is not None and is_true(seen, "Admitted")
+
+    def _let_go(self, pod: PodInfo, workload: KueueWorkload) -> None:
+        """Let a pod run: with what its checks ask for, and the marks of one that was queued."""
+        placed = pod.key in self._handle.snapshot.placed
+        asked = PodSetInfo() if placed else self._asked_of(pod, workload)
+        if not self._pods.is_of_job(workload.key):
+            asked = asked.merged(PodSetInfo(*marks_of(pod)))
+        if is_gated(pod):
+            flavors = self._dry_run.flavors_for(pod)
+            open_gate(self._written, workload.key, pod, flavors, asked)
+        else:
+            mark(self._written, workload.key, pod, asked)
 
     def _asked_of(self, pod: PodInfo, workload: KueueWorkload) -> PodSetInfo:
         """Return what the admission checks of a workload ask for in one of its pods.

@@ -365,8 +365,8 @@ class ProvisioningChecks:
 
 
 def _base(workload: str, check: str) -> str:
-    """Return the name of a workload's requests; no object has a colon in its name."""
-    return limited_name(workload.replace(":", "-"), check)
+    """Return the name of a workload's requests."""
+    return limited_name(workload, check)
 
 
 def _is_lost(attempt: Attempt, workload: KueueWorkload) -> bool:

@@ -95,8 +95,10 @@ class TopologyAssignments:
 
     def moved(self, pod: PodInfo) -> None:
         """Note that a pod has got a node."""
+        if not self._handle.snapshot.objects(Topology):
+            return
         key = self._pods.key_of(pod)
-        if self._pods.is_of_job(key) and self._handle.snapshot.objects(Topology):
+        if self._pods.is_of_job(key) or self._pods.owns(key):
             self._moved[key] = None
 
     def follow(self, store: Store, now: float) -> None:

@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 from bayplan import Handle
 from bayplan.cluster.protocol import Done, Write
-from bayplan.errors import ClusterError
+from bayplan.errors import ClusterError, Conflict, NotFound
 
 __all__ = ["Written"]
+
+_PAUSE = 60.0
+"""Seconds after which a write that may not be made is tried again, if there is a reason."""
 
 
 class Written:
@@ -21,6 +24,8 @@ class Written:
         self._handle = handle
         self._again = again
         self._reasons: dict[str, dict[str, object]] = {}
+        self._refused: dict[tuple[str, str], float] = {}
+        """When writes were refused that nobody may make, or that say what is not allowed."""
 
     def once(self, key: str, what: str, reason: object, write: Write) -> None:
         """Submit a write, unless the last one of its name had an equal reason.
@@ -29,19 +34,27 @@ class Written:
         :param what: names the writes of which each replaces the one before.
         """
         reasons = self._reasons.setdefault(key, {})
-        if reasons.get(what) != reason:
+        at = self._refused.get((key, what))
+        again = at is not None and self._handle.now >= at + _PAUSE
+        if reasons.get(what) != reason or again:
             reasons[what] = reason
+            self._refused.pop((key, what), None)
             self._handle.submit(write, self._answered(key, what, reason))
 
     def _answered(self, key: str, what: str, reason: object) -> Done:
         def answered(error: ClusterError | None) -> None:
             reasons = self._reasons.get(key, {})
-            if error is not None and reasons.get(what) is reason:
+            if error is None or reasons.get(what) is not reason:
+                return
+            if isinstance(error, Conflict | NotFound):
                 del reasons[what]
                 self._again(key)
+            else:
+                self._refused[key, what] = self._handle.now
 
         return answered
 
     def forget(self, key: str) -> None:
         """Forget a workload that is gone."""
-        self._reasons.pop(key, None)
+        for what in self._reasons.pop(key, ()):
+            self._refused.pop((key, what), None)

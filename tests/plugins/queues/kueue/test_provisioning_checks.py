@@ -233,7 +233,7 @@ def test_a_pod_asks_as_a_job_does_and_is_annotated(gated: bool) -> None:
     pod = make_pod("p", None, None, labels, spec=gates, gpu=2)
     cluster = started(*queue_with_check(), pod)
     (request,) = requests(cluster)
-    assert request.metadata.name == "pod-p-nodes-1"
+    assert request.metadata.name == "pod-p-ed3f3-nodes-1"
     assert request.metadata.owner_references[0].name == "p"
     says(cluster, "Provisioned")
     cluster.api.create(make_node("n", gpu=4))
@@ -241,7 +241,7 @@ def test_a_pod_asks_as_a_job_does_and_is_annotated(gated: bool) -> None:
     (bound,) = cluster.api.list(Pod)
     assert bound.spec.node_name == "n"
     said = bound.metadata.annotations
-    assert said["autoscaling.x-k8s.io/consume-provisioning-request"] == "pod-p-nodes-1"
+    assert said["autoscaling.x-k8s.io/consume-provisioning-request"] == "pod-p-ed3f3-nodes-1"
 
 
 def test_a_gang_of_pods_asks_once_for_all_its_members() -> None:

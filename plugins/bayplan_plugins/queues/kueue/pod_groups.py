@@ -1,0 +1,244 @@
+"""What the Workload of a pod, or of a group of pods, says, as Kueue's pod integration writes it.
+
+A pod without a group has a Workload that it controls. A group has one of its own name, which each
+of its pods owns; pods of one shape, a role, are a pod set. A gang of another system is a group to
+bayplan alone: its Workload has a name that Kueue's manager does not ask for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from bayplan import PodInfo
+from bayplan.api import Pod
+from bayplan.api.kueue import KueueCondition, KueueWorkload, PodSet, ReclaimablePods
+from bayplan.api.meta import ObjectMeta, OwnerReference
+from bayplan.api.pod import Container, PodSpec, PodTemplate
+from bayplan.dialects.kueue import (
+    INDEX_LABEL,
+    group_of,
+    is_fast,
+    is_serving,
+    topology_request_of,
+    total_of,
+)
+from bayplan_plugins.queues.kueue.conditions import condition, stamped
+from bayplan_plugins.queues.kueue.job_slices import workload_name
+
+__all__ = [
+    "GROUP_MARK",
+    "end_of",
+    "is_group_of",
+    "key_of",
+    "marks_of",
+    "owner_of",
+    "pod_set_of",
+    "pod_sets_of",
+    "reclaimable",
+    "role_of",
+    "with_replacements",
+    "without_owner",
+]
+
+GROUP_MARK = ("kueue.x-k8s.io/is-group-workload", "true")
+"""The annotation of the Workloads of Kueue's pod groups."""
+_MANAGED = ("kueue.x-k8s.io/managed", "true")
+"""The label of the pods whose Workloads Kueue's manager keeps."""
+_ROLE = "kueue.x-k8s.io/role-hash"
+_RETRIABLE = "kueue.x-k8s.io/retriable-in-group"
+"""On a pod of a group, "false": the group ends once none of its pods runs."""
+_WAITING = "WaitingForReplacementPods"
+_ENDED = ("Succeeded", "Failed")
+_MAIN = "main"
+_DIGITS = 8
+_OTHER_NAMES = re.compile(r"[^a-z0-9.-]+")
+
+
+# Names and owners ----------------------------------------------------------------------------
+
+
+def key_of(pod: PodInfo) -> str:
+    """Return ``namespace/name`` of the Workload of a pod that is no job's, or of its group."""
+    meta = pod.pod.metadata
+    if pod.gang is None:
+        return f"{meta.namespace}/{workload_name('', 'Pod', meta.name, pod.uid)}"
+    if is_group_of(pod):
+        return pod.gang
+    namespace, _, name = pod.gang.partition("/")
+    plain = _OTHER_NAMES.sub("-", name.lower()).strip("-.")
+    return f"{namespace}/{workload_name('', 'Group', plain, pod.gang)}"
+
+
+def is_group_of(pod: PodInfo) -> bool:
+    """Tell whether a pod is in a group of Kueue's."""
+    name = group_of(pod.pod.metadata)
+    return bool(name) and pod.gang == f"{pod.namespace}/{name}"
+
+
+def owner_of(pod: Pod, controls: bool) -> OwnerReference:
+    """Return the reference from a Workload to one of its pods.
+
+    :param controls: whether it is the only one.
+    """
+    meta = pod.metadata
+    return OwnerReference("Pod", meta.name, meta.uid or pod.key, "v1", controls)
+
+
+def marks_of(pod: PodInfo) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the labels and the annotations by which Kueue's manager knows a pod that it queued.
+
+    Without the label it leaves the pod alone, whatever its Workload says.
+    """
+    if pod.gang is None:
+        return dict([_MANAGED]), {}
+    return (dict([_MANAGED]), {_ROLE: role_of(pod.pod)}) if is_group_of(pod) else ({}, {})
+
+
+# Pod sets ------------------------------------------------------------------------------------
+
+
+def role_of(pod: Pod) -> str:
+    """Return the name of the pod set of a group's pod: that of its role.
+
+    Kueue's webhook has written it; of other pods it follows from what matters for admission.
+    """
+    return pod.metadata.annotations.get(_ROLE) or _hash_of(pod.spec)
+
+
+def _hash_of(spec: PodSpec) -> str:
+    shape = (
+        [_shape(one) for one in spec.init_containers],
+        [_shape(one) for one in spec.containers],
+        spec.node_selector,
+        spec.affinity,
+        spec.tolerations,
+        spec.priority,
+        spec.topology_spread_constraints,
+        spec.overhead,
+        spec.resource_claims,
+        spec.resources.requests if spec.resources is not None else None,
+    )
+    text = msgspec.json.encode(shape, enc_hook=lambda quantity: quantity.text, order="sorted")
+    return hashlib.sha256(text).hexdigest()[:_DIGITS]
+
+
+def _shape(container: Container) -> tuple[Any, ...]:
+    return container.resources.requests, container.ports
+
+
+def pod_sets_of(pods: Sequence[Pod]) -> tuple[PodSet, ...]:
+    """Return the pod sets of a group of Kueue's, by the names of its roles.
+
+    :param pods: those that run, may run or have succeeded.
+    :raises ValueError: for a topology request that cannot be read.
+    """
+    first: dict[str, Pod] = {}
+    counts = Counter[str]()
+    for pod in pods:
+        role = role_of(pod)
+        first.setdefault(role, pod)
+        counts[role] += 1
+    if pods and is_fast(pods[0].metadata):
+        role = role_of(pods[0])
+        first, counts = {role: pods[0]}, Counter({role: total_of(pods[0].metadata) or 1})
+    return tuple(pod_set_of(first[role], role, counts[role]) for role in sorted(first))
+
+
+def pod_set_of(pod: Pod, name: str = _MAIN, count: int = 1) -> PodSet:
+    """Return the pod set of pods that are like one.
+
+    :raises ValueError: for a topology request that cannot be read.
+    """
+    template = PodTemplate(spec=msgspec.structs.replace(pod.spec, node_name=""))
+    request = topology_request_of(pod.metadata.annotations, INDEX_LABEL)
+    return PodSet(name, template, count, topology_request=request)
+
+
+# What becomes of it --------------------------------------------------------------------------
+
+
+def end_of(pods: Sequence[Pod], is_group: bool, total: int | None = None) -> tuple[str, str] | None:
+    """Return reason and message of the end of a Workload, None as long as it has not ended.
+
+    :param pods: those that are there, also those that have ended.
+    :param is_group: whether they are a group; then ``total`` says of how many pods it is, None for
+        a gang of another system, which has ended with the last of its pods.
+    """
+    succeeded = sum(one.status.phase == "Succeeded" for one in pods)
+    active = any(one.status.phase not in _ENDED for one in pods)
+    if not is_group:
+        one = pods[0]
+        reason = "Succeeded" if succeeded else "Failed"
+        return None if active else (reason, one.status.message)
+    if total is None:
+        reason = "Succeeded" if succeeded == len(pods) else "Failed"
+        return None if active else (reason, f"Pods succeeded: {succeeded}/{len(pods)}.")
+    if is_serving(pods[0].metadata):
+        return None
+    stays = any(one.metadata.annotations.get(_RETRIABLE) == "false" for one in pods)
+    if succeeded == total or (not active and stays):
+        return "Succeeded", f"Pods succeeded: {succeeded}/{total}."
+    return None
+
+
+def reclaimable(pods: Iterable[Pod]) -> tuple[ReclaimablePods, ...]:
+    """Return how many pods of each role of a group of Kueue's need no quota any more."""
+    counts: Counter[str] = Counter()
+    for pod in pods:
+        if pod.status.phase == "Succeeded" and not is_serving(pod.metadata):
+            counts[role_of(pod)] += 1
+    return tuple(ReclaimablePods(role, count) for role, count in counts.items())
+
+
+def with_replacements(workload: KueueWorkload, pods: Sequence[Pod], now: float) -> KueueWorkload:
+    """Return the Workload of a group of Kueue's, which says whether pods of it are to be replaced.
+
+    :param pods: those that are there, also those that have ended.
+    """
+    absent, stated = _absent(workload, pods), condition(workload, _WAITING)
+    if stated is None and not absent:
+        return workload
+    new = KueueCondition(_WAITING, "False", "PodsReady", "No pods need replacement")
+    if absent:
+        gone = condition(workload, "Evicted")
+        why = ("PodsFailed", "Some Failed pods need replacement")
+        if gone is not None and gone.status == "True":
+            why = (gone.reason, gone.message)
+        elif stated is not None and stated.status == "True":
+            why = (stated.reason, stated.message)
+        new = KueueCondition(_WAITING, "True", *why)
+    if stated is not None and (stated.status, stated.reason) == (new.status, new.reason):
+        return workload
+    conditions = stamped(workload.status.conditions, new, now, workload.metadata.generation)
+    status = msgspec.structs.replace(workload.status, conditions=conditions)
+    return msgspec.structs.replace(workload, status=status)
+
+
+def _absent(workload: KueueWorkload, pods: Sequence[Pod]) -> bool:
+    """Tell whether a group lacks pods that it was made of."""
+    there = Counter(role_of(one) for one in pods if _runs_or_succeeded(one))
+    fast = any(is_fast(one.metadata) for one in pods)
+    wanted: Mapping[str, int] = {one.name: one.count for one in workload.spec.pod_sets}
+    return any(there[name] < (min(1, count) if fast else count) for name, count in wanted.items())
+
+
+def _runs_or_succeeded(pod: Pod) -> bool:
+    if pod.metadata.deletion_timestamp and not pod.spec.node_name:
+        return False
+    return pod.status.phase != "Failed"
+
+
+def without_owner(metadata: ObjectMeta, uids: Iterable[str]) -> bool:
+    """Tell whether all that a Workload is owned by are pods, and none of some: it goes with them.
+
+    :param uids: of these.
+    """
+    known = set(uids)
+    owners = metadata.owner_references
+    return bool(owners) and all(one.kind == "Pod" and one.uid not in known for one in owners)
