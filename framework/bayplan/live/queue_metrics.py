@@ -19,7 +19,13 @@ from bayplan.plugin.base import Unit
 from bayplan.queues.amounts import base_resource
 from bayplan.queues.job_waits import JobWaits
 from bayplan.queues.report import QueueReport
-from bayplan.queues.workload_waits import ADMITTED, EVICTED, reached, waiting_workloads
+from bayplan.queues.workload_waits import (
+    ADMITTED,
+    EVICTED,
+    is_of_pods,
+    reached,
+    waiting_workloads,
+)
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
@@ -93,7 +99,7 @@ class QueueMetrics(Observer):
             self._kueue.count(one)
             if one.condition == ADMITTED:
                 self._wait_seconds.observe((_KUEUE, one.queue), one.waited)
-            elif one.condition == EVICTED:
+            elif one.condition == EVICTED and new is not None and not is_of_pods(new):
                 self._evictions.add((_KUEUE, one.queue, one.reason))
 
     def _oldest(self) -> dict[tuple[str, str], float]:

@@ -8,7 +8,7 @@ from typing import Any
 from bayplan.api import KueueWorkload, Pod
 from bayplan.plugin.base import Unit
 from bayplan.queues.job_waits import JobWaits
-from bayplan.queues.workload_waits import ADMITTED, EVICTED, reached
+from bayplan.queues.workload_waits import ADMITTED, EVICTED, has_workload, is_of_pods, reached
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 
@@ -52,13 +52,12 @@ class QueueLog:
 
     def _waited(self, pod: PodInfo, seconds: float) -> None:
         queue = self._scheduler.queues.of(Unit(pod.gang or pod.key, [pod]))
-        reported = queue is not None and queue.startswith(f"{_KUEUE}/")
-        if queue is None or (reported and self._scheduler.snapshot.objects(KueueWorkload)):
+        if queue is None or has_workload(pod, queue, self._scheduler.snapshot):
             return
         self._add(queue, seconds)
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
-        for one in reached(old, new):
+        for one in reached(old, new) if new is not None and not is_of_pods(new) else ():
             if one.condition in (ADMITTED, EVICTED):
                 waited = one.waited if one.condition == ADMITTED else None
                 self._add(f"{_KUEUE}/{one.queue}", waited)

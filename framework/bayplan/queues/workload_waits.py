@@ -1,6 +1,7 @@
 """How long Kueue's workloads wait, and when they are evicted, as their conditions tell.
 
-A workload waits before it has any pods, so that pods cannot tell.
+That of a job waits before it has any pods, so that pods cannot tell; those of pods, and of groups
+of pods, wait with them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 
 from bayplan.api import KueueWorkload, LocalQueue
 from bayplan.api.kueue import KueueCondition
+from bayplan.dialects.queued_jobs import is_part
 from bayplan.dialects.reading import timestamp
-from bayplan.snapshot import Snapshot
+from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = [
     "ADMITTED",
@@ -19,6 +21,8 @@ __all__ = [
     "QUOTA_RESERVED",
     "Reached",
     "WaitingWorkload",
+    "has_workload",
+    "is_of_pods",
     "reached",
     "waiting_workloads",
     "waits_since",
@@ -61,6 +65,21 @@ def reached(old: KueueWorkload | None, new: KueueWorkload | None) -> Iterator[Re
             yield Reached(kind, admission.cluster_queue, waited, one.reason)
 
 
+def is_of_pods(workload: KueueWorkload) -> bool:
+    """Tell whether a Workload is that of pods, which wait with it."""
+    owners = workload.metadata.owner_references
+    return bool(owners) and all(one.kind == "Pod" for one in owners)
+
+
+def has_workload(pod: PodInfo, queue: str, snapshot: Snapshot) -> bool:
+    """Tell whether the Workload of a job tells a pod's wait: the pod comes only after it.
+
+    :param queue: ``SYSTEM/NAME`` of the pod's queue, "" without one.
+    """
+    jobs = queue.startswith("kueue/") and is_part(pod.pod.metadata)
+    return jobs and bool(snapshot.objects(KueueWorkload))
+
+
 @dataclass(frozen=True)
 class WaitingWorkload:
     """A workload without quota, its ClusterQueue, and for how many seconds it has waited."""
@@ -71,11 +90,15 @@ class WaitingWorkload:
 
 
 def waiting_workloads(snapshot: Snapshot, unix_time: float) -> Iterator[WaitingWorkload]:
-    """Yield the workloads that wait for quota."""
+    """Yield the workloads of jobs that wait for quota."""
     queues = snapshot.objects(LocalQueue)
     for one in snapshot.objects(KueueWorkload).values():
         conditions = _true(one)
-        if one.spec.active is False or conditions.keys() & {QUOTA_RESERVED, "Finished"}:
+        if (
+            is_of_pods(one)
+            or one.spec.active is False
+            or conditions.keys() & {QUOTA_RESERVED, "Finished"}
+        ):
             continue
         queue = queues.get(f"{one.metadata.namespace}/{one.spec.queue_name}")
         if queue is not None:

@@ -13,7 +13,14 @@ from bayplan.api.object_key import controller_key
 from bayplan.plugin.base import Unit
 from bayplan.queues.job_waits import JobWaits
 from bayplan.queues.report import QueueReport, ResourceReport
-from bayplan.queues.workload_waits import ADMITTED, EVICTED, reached, waiting_workloads
+from bayplan.queues.workload_waits import (
+    ADMITTED,
+    EVICTED,
+    has_workload,
+    is_of_pods,
+    reached,
+    waiting_workloads,
+)
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.simulation.job_histories import JobHistories, JobHistory, job_of
@@ -164,15 +171,14 @@ class QueueHistory(Observer):
             track.waits.append(seconds)
 
     def _has_workload(self, pod: PodInfo) -> bool:
-        """Tell whether a workload of Kueue tells a pod's wait: its pods come only after it."""
+        """Tell whether a job's workload of Kueue tells a pod's wait."""
         assert self._scheduler is not None
         queue = self._scheduler.queues.of(Unit(pod.gang or pod.key, [pod])) or ""
-        reported = bool(self._scheduler.snapshot.objects(KueueWorkload))
-        return reported and queue.startswith(f"{_KUEUE}/")
+        return has_workload(pod, queue, self._scheduler.snapshot)
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
         self._mark()
-        for one in reached(old, new):
+        for one in reached(old, new) if new is not None and not is_of_pods(new) else ():
             if one.condition == ADMITTED:
                 self._waited_for.append(one.waited)
                 self._histories.waited(_job_of(new), one.waited)
