@@ -18,13 +18,12 @@ from bayplan.api.objects import decode_part
 from bayplan.api.operated import PodGang
 from bayplan.dialects import gang_of
 from bayplan.kinds import KINDS_OF_WORKLOADS, WorkloadKind, templates_of
-from bayplan.testing import Cluster, make_object
+from bayplan.testing import Cluster, make_node, make_object
 
 Content = dict[str, Any]
 _QUEUE = "kai.scheduler/queue"
-_SEGMENTS = "kai.scheduler/segment-size"
 _WRITES_NONE = "it is about a PodGroup as an object, and none is written"
-_KAI_ONLY = {
+_SINGLE = {
     "AmlJob",
     "CronJob",
     "Deployment",
@@ -33,9 +32,11 @@ _KAI_ONLY = {
     "Pod",
     "RunaiJob",
     "SPOTRequest",
+    "hub",
     "skip-top-owner",
 }
 """Rules for which one pod is one group, or for kinds without a row."""
+_PLAIN = {"containers": [{"name": "c"}]}
 _ROLES = {"headgroup": "head", "workers": "worker"}
 """KAI's names of sub-groups, where bayplan's differ."""
 
@@ -131,18 +132,24 @@ def pod_group(given: Content, expected: Content) -> None:
     if rule == "Grove":
         pod_gang(given, expected)
         return
-    if rule in _KAI_ONLY:
-        raise UnmodelledError(f"{rule}: pods are placed one by one, without a group")
+    if rule in _SINGLE:
+        single(given, expected)
+        return
+    made = [one for one in given.get("objects", ()) if one.get("kind") == "RayCluster"]
+    if owner.get("kind") in ("RayJob", "RayService") and made and rule != "default":
+        # The gang is that of the cluster, with the annotations of its own.
+        owner = {**made[0], "metadata": {**made[0]["metadata"], "annotations": {}}}
     group, kind = owner.get("apiVersion", "").rpartition("/")[0], owner.get("kind", "")
     row = KINDS_OF_WORKLOADS.get((group, kind))
+    if row is None and rule == "default":
+        single(given, expected)
+        return
     if row is None or row.below or (group, kind) not in KINDS:
         raise UnmodelledError(f"{kind} of {group or 'no group'} makes no gang itself")
     if rule == "default" and not row.asked:
         raise UnmodelledError("it is a part of the rule of another kind")
     if "error" in expected:
         raise UnmodelledError("a role without pods, or a bad index, does not refuse a whole job")
-    if _SEGMENTS in str(given) or "subGroupPolicy" in str(owner):
-        raise UnmodelledError("segments are no parts of gangs of owners")
     if any(one.get("kind") == "PodGroup" for one in given.get("objects", ())):
         raise UnmodelledError("a PodGroup of an older KAI is there")
     wanted = expected["pod_group"]
@@ -155,6 +162,26 @@ def pod_group(given: Content, expected: Content) -> None:
         return
     assert gang is not None
     _compare(gang, owner, wanted, row)
+
+
+def single(given: Content, expected: Content) -> None:
+    """Compare a pod that is a group of its own: it waits for nobody."""
+    if "error" in expected:
+        raise UnmodelledError("an object that cannot be read keeps no pod from being placed")
+    if expected["pod_group"].get("min_available") != 1:
+        raise UnmodelledError("pods of that kind are a gang only where they say so")
+    owner, pod = given.get("top_owner") or {}, given["pod"]
+    meta: Content = {"name": "pod"}
+    for key in ("labels", "annotations"):
+        meta[key] = pod.get("metadata", {}).get(key) or {}
+    if owner.get("kind") not in (None, "Pod"):
+        kind = owner["kind"].replace("_", "")
+        version = owner.get("apiVersion", "")
+        reference = {"apiVersion": version, "kind": kind, "name": "owner", "uid": "u"}
+        meta["ownerReferences"] = [{**reference, "controller": True}]
+    content = {"apiVersion": "v1", "kind": "Pod", "metadata": meta}
+    cluster = Cluster([make_node("n"), make_object({**content, "spec": _PLAIN})])
+    assert cluster.schedule() == {"pod": "n"}
 
 
 def pod_gang(given: Content, expected: Content) -> None:
@@ -207,7 +234,7 @@ def _compare(gang: Gang, owner: Content, wanted: Content, row: WorkloadKind) -> 
     if least > there:
         raise UnmodelledError("a gang needs no more pods than its job has")
     assert gang.min_member == least
-    found = dict(gang.roles) or {one.name: one.size for one in gang.sub_groups}
+    found = dict(gang.roles) or _own_sizes(gang)
     if found and sizes:
         assert found == {name: size for name, size in sizes.items() if size}
     levels = {(one.layer, one.required) for one in gang.gather}
@@ -224,6 +251,17 @@ def _compare(gang: Gang, owner: Content, wanted: Content, row: WorkloadKind) -> 
     assert gang.topology == stated.get("kai.scheduler/topology", gang.topology)
 
 
+def _own_sizes(gang: Gang) -> dict[str, int]:
+    """Return the pods that each sub-group needs: segments of a role are the role's."""
+    parents = {one.parent for one in gang.sub_groups}
+    sizes: dict[str, int] = {}
+    for one in gang.sub_groups:
+        if one.name not in parents:
+            name = one.parent or one.name
+            sizes[name] = sizes.get(name, 0) + one.size
+    return sizes
+
+
 def _levels(wanted: Content) -> set[tuple[str, bool]]:
     names = (("required_topology_level", True), ("preferred_topology_level", False))
     return {(wanted[name], required) for name, required in names if wanted.get(name)}
@@ -238,6 +276,48 @@ def _sizes(wanted: Content) -> dict[str, int]:
         name = _ROLES.get(name, name)
         sizes[name] = sizes.get(name, 0) + one["min_available"]
     return sizes
+
+
+def lws_sub_groups(given: Content, expected: Content) -> None:
+    """Compare the segments of a group of a LeaderWorkerSet."""
+    row = KINDS_OF_WORKLOADS["leaderworkerset.x-k8s.io", "LeaderWorkerSet"]
+    gang = gang_by(with_templates(given["top_owner"], row), given["pod"], row)
+    assert gang is not None
+    if "error" in expected:
+        assert gang.problem is not None
+        return
+    assert gang.problem is None, gang.problem
+    sizes = {name: size for name, size in _sizes(expected).items() if size}
+    assert (dict(gang.roles) or _own_sizes(gang)) == sizes
+    parts = {one.name: {(g.layer, g.required) for g in one.gather} for one in gang.sub_groups}
+    for one in expected["sub_groups"]:
+        assert parts.get(one["name"], set()) == _levels(one.get("topology_constraints", {}))
+
+
+def owners(given: Content, expected: Content) -> None:
+    """Compare whether a pod with these owners waits for anybody."""
+    single(
+        {"top_owner": expected["top_owner"], "pod": given["pod"]},
+        {"pod_group": {"min_available": 1}},
+    )
+
+
+def skip_pod(given: Content, expected: Content) -> None:
+    """Compare a pod that is left to whoever writes its group: a job does not make it a gang."""
+    assert not expected["grouped"]
+    annotations = given["pod"]["metadata"]["annotations"]
+    if "pod-group-name" in annotations:
+        raise UnmodelledError("the group that a pod names counts, and no other is made")
+    replicas = {"Worker": {"replicas": 4, "template": {"spec": _PLAIN}}}
+    owner = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "owner"},
+        "spec": {"tfReplicaSpecs": replicas},
+    }
+    row = KINDS_OF_WORKLOADS["kubeflow.org", "TFJob"]
+    assert gang_by(owner, {}, row) is not None
+    assert gang_by(owner, given["pod"], row) is None
 
 
 # Volcano -------------------------------------------------------------------------------------
@@ -261,7 +341,38 @@ def min_member(given: Content, expected: Content) -> None:
     assert (gang.min_member if gang is not None else 1) == expected["min_member"]
 
 
+def group_of_pod(given: Content, expected: Content) -> None:
+    """Compare how many pods have to run with one, whose group Volcano's controller makes."""
+    _compare_members(given["pod"], given["objects"], expected["pod_group"])
+
+
+def sync_pod(given: Content, expected: Content) -> None:
+    groups = expected["pod_groups"]
+    if len(groups) != 1 or given["pod_groups"]:
+        raise UnmodelledError(_WRITES_NONE)
+    _compare_members(given["pod"], given["objects"], groups[0])
+
+
+def _compare_members(pod: Content, objects: list[Content], group: Content) -> None:
+    owners = [one for one in objects if one["kind"] in ("ReplicaSet", "StatefulSet", "Job")]
+    if not owners:
+        single({"pod": pod}, {"pod_group": {"min_available": group["spec"]["minMember"]}})
+        return
+    version = "batch/v1" if owners[0]["kind"] == "Job" else "apps/v1"
+    owner = {**owners[0], "apiVersion": version, "spec": {**owners[0]["spec"]}}
+    owner["spec"].setdefault("selector", {"matchLabels": {"a": "b"}})
+    key = owner["apiVersion"].rpartition("/")[0], owner["kind"]
+    row = KINDS_OF_WORKLOADS[key]
+    gang = gang_by(with_templates(owner, row), pod, row)
+    assert (gang.min_member if gang is not None else 1) == group["spec"]["minMember"]
+
+
 RUNNERS: dict[tuple[str, str], Callable[[Content, Content], None]] = {
+    ("kai", "lws-sub-groups"): lws_sub_groups,
+    ("kai", "owners"): owners,
     ("kai", "pod-group"): pod_group,
+    ("kai", "skip-pod"): skip_pod,
     ("volcano", "min-member"): min_member,
+    ("volcano", "pod-group-of-pod"): group_of_pod,
+    ("volcano", "sync-pod"): sync_pod,
 }

@@ -118,6 +118,12 @@ def test_an_annotation_lets_pods_go_one_by_one(place: str) -> None:
     assert len(made.schedule()) == 3
 
 
+def test_pods_that_kai_leaves_to_others_are_no_gang_of_their_owner() -> None:
+    made = cluster(3)
+    start(made, job_set(COUNTS, annotations={"kai.scheduler/skip-podgrouper": "true"}), COUNTS)
+    assert len(made.schedule()) == 3
+
+
 def test_an_annotation_sets_how_many_pods_are_enough() -> None:
     made = cluster(3)
     start(made, job_set(COUNTS, annotations={MINIMUM_ANNOTATION: "3"}), COUNTS)

@@ -27,15 +27,18 @@ from bayplan.dialects.kai import QUEUE_LABEL
 from bayplan.dialects.kueue import asks_for_topology
 from bayplan.dialects.placement import Placement, placement_of
 from bayplan.dialects.reading import is_index
+from bayplan.gangs.segments import segment_rule, segments_of_group, segments_of_role
 from bayplan.kinds import (
     KINDS_OF_WORKLOADS,
     SINGLE_PODS,
     Role,
+    SegmentSizes,
     WorkloadKind,
     domain_of,
     minimum_of,
     role_of,
     roles_of,
+    segments_of,
     title_of,
 )
 from bayplan.snapshot import Snapshot
@@ -61,6 +64,8 @@ _MINIMUMS: Mapping[type[ApiObject], tuple[str, ...]] = {
     StatefulSet: (_VOLCANO_MINIMUM,),
 }
 """What says the same in KAI's and Volcano's words, by the type of what owns the pods."""
+_SKIP = "kai.scheduler/skip-podgrouper"
+"""Of pods, or what owns them, for which somebody else writes a group."""
 _MOST_LEVELS = 10
 _ENDS = (Deployment, DaemonSet)
 """Nothing above them makes a gang, and a live scheduler does not follow them."""
@@ -91,7 +96,10 @@ def asked_of(obj: ApiObject) -> tuple[str | None, str | None]:
         if is_index(text) and int(text) > 1:
             least = text
             break
-    return annotations.get(GANG_ANNOTATION), least
+    said = annotations.get(GANG_ANNOTATION)
+    if said is None and annotations.get(_SKIP) == "true":
+        said = "false"
+    return said, least
 
 
 def source_of(obj: ApiObject) -> str:
@@ -113,6 +121,7 @@ class _Owner:
     minimum: int | None = None
     problem: str | None = None
     domain: str = ""
+    segments: SegmentSizes | None = None
     members: dict[str, str] = field(default_factory=dict)
     gangs: dict[str, Gang] = field(default_factory=dict)
     places: dict[tuple[str | None, str, _Asked], OwnedMember] = field(default_factory=dict)
@@ -362,6 +371,7 @@ def _place(
     gang = replace(gang, problem=problem, queue=queue)
     try:
         gang = _gathered(gang, owner, row, roles, of_each)
+        gang = _in_segments(gang, owner, row, roles, of_each)
     except ValueError as exc:
         gang = replace(gang, problem=gang.problem or str(exc))
     return OwnedMember(Membership(name, role=role.name), gang, source_of(owner.obj))
@@ -413,6 +423,40 @@ def _gathered(
     if not in_parts and not any(one.gather or one.slices for one in of_role):
         return gang
     return replace(gang, sub_groups=tuple(_sub_groups(roles, least, of_role)), roles=())
+
+
+def _in_segments(
+    gang: Gang, owner: _Owner, row: WorkloadKind, roles: tuple[Role, ...], least: Sequence[int]
+) -> Gang:
+    """Return a gang cut into segments, where its templates or its owner ask for that.
+
+    :raises ValueError: for sizes that are none.
+    """
+    inherited, sizes = owner.obj.metadata.annotations, owner.segments
+    rules = [segment_rule(_annotations(role), inherited) for role in roles]
+    if row.segments is not None and len(roles) > 1 and owner.roles == roles:
+        rule = rules[-1]
+        if sizes is None and rule.size is not None:
+            sizes = SegmentSizes(row.segments.index, rule.size, leader_excluded=False)
+        if sizes is None or sizes.size == 1:
+            return gang
+        groups = tuple(segments_of_group(sizes, sum(role.count for role in roles), rule.gather))
+        topology = gang.topology or (rule.topology if rule.gather else "")
+        return replace(gang, sub_groups=groups, roles=(), topology=topology)
+    cut = [rule.size if role.made.index else None for role, rule in zip(roles, rules, strict=True)]
+    if not any(cut):
+        return gang
+    known = {one.name: one for one in gang.sub_groups}
+    found = list(gang.sub_groups)
+    for index, (role, rule, size) in enumerate(zip(roles, rules, cut, strict=True)):
+        selector = _selector(role, roles[:index])
+        if role.name not in known:
+            needed = int(least[index] > 0)
+            found.append(SubGroup(role.name, selector, size=least[index], min_groups=needed))
+        if size is not None:
+            found += segments_of_role(role, least[index], size, rule.gather, selector)
+    topology = next((rule.topology for rule in rules if rule.gather), "")
+    return replace(gang, sub_groups=tuple(found), roles=(), topology=gang.topology or topology)
 
 
 def _sub_groups(
@@ -518,6 +562,7 @@ def _read(owner: ApiObject, row: WorkloadKind) -> _Owner:
     content = msgspec.to_builtins(owner, enc_hook=lambda quantity: quantity.text)
     try:
         roles, domain = roles_of(row, content), domain_of(row, content)
-        return _Owner(owner, roles, minimum_of(row, content), domain=domain)
+        segments = segments_of(row, content)
+        return _Owner(owner, roles, minimum_of(row, content), domain=domain, segments=segments)
     except ValueError as exc:
         return _Owner(owner, problem=str(exc))

@@ -1,10 +1,20 @@
 """The kinds of workloads: what each of them means to a scheduler."""
 
-from bayplan.kinds.kind import Added, Copied, Counted, Ends, PodTemplates, When, WorkloadKind
+from bayplan.kinds.kind import (
+    Added,
+    Copied,
+    Counted,
+    Ends,
+    PodTemplates,
+    Segments,
+    When,
+    WorkloadKind,
+)
 from bayplan.kinds.reading import (
     PodPlan,
     Progress,
     Role,
+    SegmentSizes,
     TemplateOf,
     domain_of,
     minimum_of,
@@ -13,6 +23,7 @@ from bayplan.kinds.reading import (
     progress_of,
     role_of,
     roles_of,
+    segments_of,
     templates_of,
     units_of,
 )
@@ -29,6 +40,8 @@ __all__ = [
     "PodTemplates",
     "Progress",
     "Role",
+    "SegmentSizes",
+    "Segments",
     "TemplateOf",
     "When",
     "WorkloadKind",
@@ -41,6 +54,7 @@ __all__ = [
     "role_of",
     "roles_of",
     "rows_of_users",
+    "segments_of",
     "templates_of",
     "title_of",
     "units_of",

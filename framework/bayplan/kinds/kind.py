@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Added", "Copied", "Counted", "Ends", "PodTemplates", "When", "WorkloadKind"]
+__all__ = ["Added", "Copied", "Counted", "Ends", "PodTemplates", "Segments", "When", "WorkloadKind"]
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,19 @@ class PodTemplates:
 
 
 @dataclass(frozen=True)
+class Segments:
+    """How the pods of an indivisible part of an object are cut into segments, by index.
+
+    :param index: the label of pods that has it; :param size: the path of the size of a segment.
+    :param leader_excluded: the condition under which the first pod is in no segment.
+    """
+
+    index: str
+    size: str
+    leader_excluded: When
+
+
+@dataclass(frozen=True)
 class WorkloadKind:
     """A kind whose objects own pods, themselves or through other objects.
 
@@ -188,6 +201,7 @@ class WorkloadKind:
     :param unit: the labels of pods, with commas, whose values tell its indivisible parts, each a
         gang; without them, the object is one.
     :param units: the path of the number of these parts.
+    :param segments: how such a part is cut into segments.
     :param domain: the path of a label of nodes of which all pods of a gang have one value.
     :param asked: whether it is a gang only where an annotation asks for one.
     :param below: whether only the objects that it makes are gangs, each by its own row.
@@ -212,6 +226,7 @@ class WorkloadKind:
     wraps: str = ""
     unit: str = ""
     units: str = ""
+    segments: Segments | None = None
     domain: str = ""
     asked: bool = False
     below: bool = False

@@ -25,6 +25,7 @@ __all__ = [
     "PodPlan",
     "Progress",
     "Role",
+    "SegmentSizes",
     "TemplateOf",
     "domain_of",
     "minimum_of",
@@ -33,6 +34,7 @@ __all__ = [
     "progress_of",
     "role_of",
     "roles_of",
+    "segments_of",
     "templates_of",
     "units_of",
 ]
@@ -153,6 +155,29 @@ def domain_of(kind: WorkloadKind, content: Content) -> str:
     """Return the label of nodes of which all pods of a gang have one value; "" for none."""
     value = at(content, kind.domain) if kind.domain else None
     return value if isinstance(value, str) else ""
+
+
+@dataclass(frozen=True)
+class SegmentSizes:
+    """Segments of an object: the label of the index of pods, the size, and whose the leader is."""
+
+    index: str
+    size: int
+    leader_excluded: bool
+
+
+def segments_of(kind: WorkloadKind, content: Content) -> SegmentSizes | None:
+    """Return how an object's parts are cut into segments, None if they are not.
+
+    :raises ValueError: for what is no size; the message names the path.
+    """
+    if kind.segments is None:
+        return None
+    size = at(content, kind.segments.size)
+    if size is None:
+        return None
+    excluded = holds(kind.segments.leader_excluded, content, content)
+    return SegmentSizes(kind.segments.index, _number(size, kind.segments.size), excluded)
 
 
 def role_of(roles: tuple[Role, ...], labels: Mapping[str, str]) -> Role | None:

@@ -13,7 +13,16 @@ import msgspec
 
 from bayplan.api.objects import Kind, add_kind, remove_kind
 from bayplan.api.operated import OperatedObject
-from bayplan.kinds.kind import Added, Copied, Counted, Ends, PodTemplates, When, WorkloadKind
+from bayplan.kinds.kind import (
+    Added,
+    Copied,
+    Counted,
+    Ends,
+    PodTemplates,
+    Segments,
+    When,
+    WorkloadKind,
+)
 
 __all__ = ["KINDS_OF_WORKLOADS", "SINGLE_PODS", "register", "rows_of_users", "title_of"]
 
@@ -270,6 +279,11 @@ _TABLE = (
         ),
         unit=f"{_LWS}/group-index",
         units="spec.replicas",
+        segments=Segments(
+            f"{_LWS}/worker-index",
+            "spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize",
+            When("spec.leaderWorkerTemplate.subGroupPolicy.subGroupPolicyType", "LeaderExcluded"),
+        ),
         labels={
             f"{_LWS}/name": "{object}",
             f"{_LWS}/group-index": "{unit}",

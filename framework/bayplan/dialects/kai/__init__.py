@@ -12,6 +12,7 @@ from bayplan.dialects.kai.queues import (
     placement_of,
     queue_of,
     seconds_of,
+    segment_of,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "placement_of",
     "queue_of",
     "seconds_of",
+    "segment_of",
 ]

@@ -33,6 +33,7 @@ __all__ = [
     "placement_of",
     "queue_of",
     "seconds_of",
+    "segment_of",
 ]
 
 NAME = "KAI"
@@ -41,6 +42,9 @@ GROUP_ANNOTATION = "pod-group-name"
 QUEUE_LABEL = "kai.scheduler/queue"
 """The label that names the queue of a pod without a PodGroup."""
 _TOPOLOGY = "kai.scheduler/topology"
+_SEGMENT_SIZE = "kai.scheduler/segment-size"
+_SEGMENT_REQUIRED = "kai.scheduler/segment-topology-required-placement"
+_SEGMENT_PREFERRED = "kai.scheduler/segment-topology-preferred-placement"
 _REQUIRED = "kai.scheduler/topology-required-placement"
 _PREFERRED = "kai.scheduler/topology-preferred-placement"
 _NUMA_ANNOTATION = "kai.scheduler/numa-placement-observed"
@@ -219,6 +223,23 @@ def placement_of(annotations: Mapping[str, str]) -> tuple[tuple[Gather, ...], st
         topology=topology, required_topology_level=required, preferred_topology_level=preferred
     )
     return _gather_of(constraint), topology
+
+
+def segment_of(
+    annotations: Mapping[str, str], inherited: Mapping[str, str]
+) -> tuple[str | None, tuple[Gather, ...], str]:
+    """Return what annotations say of segments: their size, where each lies, and the Topology.
+
+    :param annotations: those of a pod template; :param inherited: those of what owns the pods.
+    """
+    size = annotations.get(_SEGMENT_SIZE) or inherited.get(_SEGMENT_SIZE)
+    topology = annotations.get(_TOPOLOGY) or inherited.get(_TOPOLOGY, "")
+    constraint = TopologyConstraint(
+        topology=topology,
+        required_topology_level=annotations.get(_SEGMENT_REQUIRED, ""),
+        preferred_topology_level=annotations.get(_SEGMENT_PREFERRED, ""),
+    )
+    return size, _gather_of(constraint), topology
 
 
 def _sub_group(one: KaiSubGroup, group: KaiPodGroup, label: str) -> SubGroup:
