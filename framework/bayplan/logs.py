@@ -8,7 +8,7 @@ import logging
 import sys
 from typing import TextIO
 
-__all__ = ["ConsoleLines", "JsonLines", "set_up_logging"]
+__all__ = ["ConsoleLines", "JsonLines", "print_notes", "set_up_logging"]
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -76,3 +76,23 @@ def set_up_logging(
     logger.handlers[:] = [handler]
     logger.setLevel(level)
     logger.propagate = False
+
+
+class _Notes(logging.Handler):
+    """Prints the texts of warnings to standard error, each once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._seen: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a warning; errors are in what the command prints."""
+        text = record.getMessage()
+        if record.levelno == logging.WARNING and text not in self._seen:
+            self._seen.add(text)
+            print(f"note: {text}", file=sys.stderr)
+
+
+def print_notes() -> None:
+    """Print what is logged as a warning, until ``set_up_logging`` sends the logs elsewhere."""
+    logging.getLogger("bayplan").handlers[:] = [_Notes()]

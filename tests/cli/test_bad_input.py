@@ -828,3 +828,22 @@ def test_advice_of_a_broken_plugin_is_an_answer_too(bayplan: Bayplan, body: str,
     answer = with_plugin(bayplan, body, "explain")
     assert answer.status == 0
     assert f'plugin "Mine" failed in {hook}' in answer.out
+
+
+def test_what_a_plugin_cannot_follow_is_noted_beside_the_result(
+    bayplan: Bayplan, tmp_path: Path
+) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(
+        f"{HEAD}profiles:\n- plugins: {{multiPoint: {{enabled: [{{name: Recovery}}]}}}}\n"
+        "  pluginConfig: [{name: Recovery, args: {spares: [{nodes: 1, layer: rak}]}}]\n"
+    )
+    objects = tmp_path / "objects.yaml"
+    node = NODE.replace('cpu: "8"', 'cpu: "8", nvidia.com/gpu: "8"')
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n"
+    objects.write_text(f"{node}---\n{pod}")
+    done = bayplan("simulate", "-f", str(objects), "--config", str(profile))
+    assert done.status == 0
+    notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 1
+    assert notes[0].startswith('note: Recovery keeps no spares in layer "rak": ')

@@ -111,6 +111,9 @@ def cli(ctx: click.Context) -> None:
     """Schedule AI jobs by hardware and network topology."""
     if os.environ.get("NO_COLOR"):
         ctx.color = False
+    from bayplan.logs import print_notes
+
+    print_notes()
 
 
 def main() -> None:
