@@ -17,6 +17,7 @@ OF_LIBRARIES = {
     "cli/commands.py": "Click calls the methods of a group",
     "cel/syntax.py": "the parser calls the method of a grammar's rule",
     "driver/web.py": "http.server calls the methods of a handler",
+    "bayplan/logs.py": "logging calls the methods of a handler",
     "kubernetes/credentials.py": "logging calls the methods of a handler",
     "remote/client.py": "programs that use a remote GPU call it",
 }
