@@ -2,6 +2,7 @@
 
 from bayplan.admission.facts import FACTS, facts_of
 from bayplan.admission.policies import (
+    MOVED_FROM,
     QUEUE_OF_NAMESPACE,
     SCHEDULER,
     Defaults,
@@ -11,6 +12,7 @@ from bayplan.admission.policies import (
 
 __all__ = [
     "FACTS",
+    "MOVED_FROM",
     "QUEUE_OF_NAMESPACE",
     "SCHEDULER",
     "Defaults",

@@ -23,6 +23,7 @@ from bayplan.kinds import KINDS_OF_WORKLOADS
 from bayplan.topology.network.tree import HOSTNAME
 
 __all__ = [
+    "MOVED_FROM",
     "QUEUE_OF_NAMESPACE",
     "SCHEDULER",
     "Defaults",
@@ -32,6 +33,8 @@ __all__ = [
 
 SCHEDULER = "bayplan.dev/scheduler"
 """The label of a namespace, or of a pod, with the schedulerName that pods without one get."""
+MOVED_FROM = "bayplan.dev/moved-from"
+"""The label of a namespace with the schedulerName whose new pods bayplan gets as well."""
 QUEUE_OF_NAMESPACE = "bayplan.dev/default-queue"
 """The label of a namespace with the LocalQueue of jobs that name none."""
 
@@ -82,8 +85,10 @@ def _scheduler_name(defaults: Defaults) -> Content:
         f" : {_label('namespaceObject', SCHEDULER)} != '' ? {_label('namespaceObject', SCHEDULER)}"
         f" : {asks} ? variables.scheduler : ''"
     )
+    named = "object.spec.?schedulerName.orValue('default-scheduler')"
+    free = f"{named} == 'default-scheduler' || {named} == {_label('namespaceObject', MOVED_FROM)}"
     patch = (
-        "variables.name == '' ? [] : "
+        "variables.name == '' || !variables.free ? [] : "
         '[JSONPatch{op: "replace", path: "/spec/schedulerName", value: variables.name}]'
     )
     return _mutating(
@@ -91,14 +96,10 @@ def _scheduler_name(defaults: Defaults) -> Content:
         [_rule("", ("v1",), ("pods",))],
         # A DaemonSet's pods have a node already, and what names another scheduler means it.
         [
-            (
-                "without-a-scheduler",
-                "object.spec.?schedulerName.orValue('') == 'default-scheduler'",
-            ),
             ("without-a-node", "object.spec.?nodeName.orValue('') == ''"),
             ("of-no-daemon-set", f"!{_OWNERS}.exists(o, o.kind == 'DaemonSet')"),
         ],
-        {"scheduler": scheduler, "resources": resources, "name": name},
+        {"free": free, "scheduler": scheduler, "resources": resources, "name": name},
         patch,
     )
 
