@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 from tests.page.reading import data_of, shown, simulated
 from tests.paths import ROOT
 
-from bayplan.api import ApiObject, Node, ObjectMeta, Pod, ResourceClaim, ResourceSlice
+from bayplan.api import (
+    ApiObject,
+    Node,
+    ObjectMeta,
+    OwnerReference,
+    Pod,
+    ResourceClaim,
+    ResourceSlice,
+)
 from bayplan.api.dra import Device, DeviceAttribute, ResourcePool, ResourceSliceSpec
 from bayplan.cli import cli
 from bayplan.cli.report import Recording
@@ -328,3 +337,11 @@ def test_a_simulation_with_node_groups_shows_what_was_bought_for_whom(tmp_path: 
     (train,) = [one for one in data["nodeRequests"] if one["unit"] == "default/train"]
     assert train["pods"] == 4
     assert "is provisioned: its nodes are coming" in train["text"]
+
+
+def test_pods_that_no_rule_groups_are_told_on_the_page() -> None:
+    owner = OwnerReference("Unheard", "t", "uid-t", "of.example.com/v1", controller=True)
+    pods = [make_pod(f"p{index}") for index in range(2)]
+    owned = [replace(p, metadata=replace(p.metadata, owner_references=(owner,))) for p in pods]
+    (note,) = shown([make_node("n"), *owned])["notes"]
+    assert note.startswith("pods of Unheard.of.example.com are placed one by one")

@@ -211,6 +211,7 @@ class Kind:
     namespaced: bool = True
     whole: bool = False
     plural_name: str = ""
+    short: tuple[str, ...] = ()
     poll_seconds: float = 0.0
 
     @property
@@ -232,7 +233,7 @@ _KUEUE = "kueue.x-k8s.io"
 _KUEUE_VERSIONS = ("v1beta2", "v1beta1")
 _STORAGE = "storage.k8s.io"
 _KINDS = (
-    Kind("", "Pod", ("v1",), Pod),
+    Kind("", "Pod", ("v1",), Pod, short=("po",)),
     Kind("", "Node", ("v1",), Node, namespaced=False),
     Kind("", "Namespace", ("v1",), Namespace, namespaced=False),
     Kind("", "Service", ("v1",), Service),
@@ -246,12 +247,12 @@ _KINDS = (
     Kind(_STORAGE, "CSIDriver", ("v1",), CSIDriver, namespaced=False),
     Kind(_STORAGE, "CSIStorageCapacity", ("v1",), CSIStorageCapacity),
     Kind("autoscaling", "HorizontalPodAutoscaler", ("v2", "v1"), HorizontalPodAutoscaler),
-    Kind("apps", "Deployment", ("v1",), Deployment),
-    Kind("apps", "ReplicaSet", ("v1",), ReplicaSet),
-    Kind("apps", "StatefulSet", ("v1",), StatefulSet),
-    Kind("apps", "DaemonSet", ("v1",), DaemonSet),
+    Kind("apps", "Deployment", ("v1",), Deployment, short=("deploy",)),
+    Kind("apps", "ReplicaSet", ("v1",), ReplicaSet, short=("rs",)),
+    Kind("apps", "StatefulSet", ("v1",), StatefulSet, short=("sts",)),
+    Kind("apps", "DaemonSet", ("v1",), DaemonSet, short=("ds",)),
     Kind("batch", "Job", ("v1",), Job),
-    Kind("batch.volcano.sh", "Job", ("v1alpha1",), VolcanoJob),
+    Kind("batch.volcano.sh", "Job", ("v1alpha1",), VolcanoJob, short=("vj", "vcjob", "vcjobs")),
     Kind("bus.volcano.sh", "Command", ("v1alpha1",), VolcanoCommand),
     Kind("jobset.x-k8s.io", "JobSet", ("v1alpha2",), JobSet),
     Kind("kubeflow.org", "PyTorchJob", ("v1",), PyTorchJob),
@@ -271,13 +272,19 @@ _KINDS = (
     Kind("ray.io", "RayService", ("v1",), RayService),
     Kind("kubeflow.org", "JAXJob", ("v1",), JAXJob),
     Kind("kubeflow.org", "MPIJob", ("v2beta1", "v1"), MPIJob),
-    Kind("leaderworkerset.x-k8s.io", "LeaderWorkerSet", ("v1",), LeaderWorkerSet),
+    Kind("leaderworkerset.x-k8s.io", "LeaderWorkerSet", ("v1",), LeaderWorkerSet, short=("lws",)),
     Kind("disaggregatedset.x-k8s.io", "DisaggregatedSet", ("v1",), DisaggregatedSet),
-    Kind("grove.io", "PodCliqueSet", ("v1alpha1",), PodCliqueSet),
+    Kind("grove.io", "PodCliqueSet", ("v1alpha1",), PodCliqueSet, short=("pcs",)),
     Kind("grove.io", "PodCliqueScalingGroup", ("v1alpha1",), PodCliqueScalingGroup),
     Kind("grove.io", "PodClique", ("v1alpha1",), PodClique),
-    Kind("sparkoperator.k8s.io", "SparkApplication", ("v1beta2",), SparkApplication),
-    Kind("workload.codeflare.dev", "AppWrapper", ("v1beta2",), AppWrapper),
+    Kind(
+        "sparkoperator.k8s.io",
+        "SparkApplication",
+        ("v1beta2",),
+        SparkApplication,
+        short=("sparkapp",),
+    ),
+    Kind("workload.codeflare.dev", "AppWrapper", ("v1beta2",), AppWrapper, short=("aw",)),
     Kind("ray.io", "RayJob", ("v1",), RayJob),
     Kind("ray.io", "RayCluster", ("v1",), RayCluster),
     Kind("policy", "PodDisruptionBudget", ("v1",), PodDisruptionBudget),
@@ -303,7 +310,7 @@ _KINDS = (
     ),
     Kind("bayplan.dev", "ComputePool", ("v1alpha1",), ComputePool, namespaced=False),
     Kind("ai.example.com", "ComputePool", ("v1",), AiComputePool, namespaced=False),
-    Kind("bayplan.dev", "ElasticJob", ("v1alpha1",), ElasticJob),
+    Kind("bayplan.dev", "ElasticJob", ("v1alpha1",), ElasticJob, short=("ej",)),
     Kind("ai.example.com", "ElasticJob", ("v1",), AiElasticJob),
     Kind(_KUEUE, "ClusterQueue", _KUEUE_VERSIONS, ClusterQueue, namespaced=False),
     Kind(_KUEUE, "Cohort", (*_KUEUE_VERSIONS, "v1alpha1"), Cohort, namespaced=False),

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from bayplan.api import KINDS, ApiObject, Job, JobSet, ObjectMeta, Pod, RayCluster, ReplicaSet
-from bayplan.api.operated import OperatedObject
+from bayplan.api import (
+    KINDS,
+    AiElasticJob,
+    DaemonSet,
+    Deployment,
+    ElasticJob,
+    ObjectMeta,
+    Pod,
+    VolcanoJob,
+)
 from bayplan.errors import InputError, did_you_mean
 from bayplan.gangs.completeness import rank_order
+from bayplan.kinds import KINDS_OF_WORKLOADS
 from bayplan.naming import natural_key
 from bayplan.queues.held_jobs import HeldJobs
 from bayplan.scheduler.scheduler import Scheduler
@@ -16,36 +25,12 @@ from bayplan.snapshot import PodInfo
 
 __all__ = ["Target", "pods_of", "target_of"]
 
-_KINDS: Mapping[str, str] = {
-    **dict.fromkeys(("po", "pod", "pods"), "Pod"),
-    **dict.fromkeys(("deploy", "deployment", "deployments", "deployment.apps"), "Deployment"),
-    **dict.fromkeys(("rs", "replicaset", "replicasets", "replicaset.apps"), "ReplicaSet"),
-    **dict.fromkeys(("sts", "statefulset", "statefulsets", "statefulset.apps"), "StatefulSet"),
-    **dict.fromkeys(("ds", "daemonset", "daemonsets", "daemonset.apps"), "DaemonSet"),
-    **dict.fromkeys(("job", "jobs", "job.batch"), "Job"),
-    **dict.fromkeys(("vj", "vcjob", "vcjobs", "job.batch.volcano.sh"), "Job"),
-    **dict.fromkeys(("jobset", "jobsets", "jobset.jobset.x-k8s.io"), "JobSet"),
-    **dict.fromkeys(
-        ("lws", "leaderworkerset", "leaderworkersets", "leaderworkerset.leaderworkerset.x-k8s.io"),
-        "LeaderWorkerSet",
-    ),
-    **dict.fromkeys(("trainjob", "trainjobs", "trainjob.trainer.kubeflow.org"), "TrainJob"),
-    **dict.fromkeys(("mpijob", "mpijobs", "mpijob.kubeflow.org"), "MPIJob"),
-    **dict.fromkeys(("pytorchjob", "pytorchjobs", "pytorchjob.kubeflow.org"), "PyTorchJob"),
-    **dict.fromkeys(("rayjob", "rayjobs", "rayjob.ray.io"), "RayJob"),
-    **dict.fromkeys(("raycluster", "rayclusters", "raycluster.ray.io"), "RayCluster"),
-    **dict.fromkeys(("elasticjob", "elasticjobs", "ej"), "ElasticJob"),
-    **dict.fromkeys(("pg", "podgroup", "podgroups", "gang", "podgang", "podgangs"), "PodGroup"),
-}
+_GROUPS = frozenset(("pg", "podgroup", "podgroups", "gang", "podgang", "podgangs"))
+"""Names of what defines a gang, whatever kind it is."""
+_WITHOUT_ROWS = (Pod, Deployment, DaemonSet, VolcanoJob, ElasticJob, AiElasticJob)
+"""Types of what makes pods, or is one, without a row in the table of workload kinds."""
 _ANY = ""
-_OWNED: Mapping[str, type[ApiObject]] = {
-    "ReplicaSet": ReplicaSet,
-    "Job": Job,
-    "JobSet": JobSet,
-    "RayCluster": RayCluster,
-}
-"""Owners of pods that may have an owner themselves."""
-_NAME_OF_LWS = "leaderworkerset.sigs.k8s.io/name"
+_MOST_LEVELS = 10
 
 
 @dataclass(frozen=True)
@@ -65,17 +50,15 @@ class Target:
         return f"{self.kind} {self.key}" if self.kind else f'pod or gang "{self.key}"'
 
 
-def _operated_kind(name: str) -> str | None:
-    """Return a kind of an operator, a user's own among them, by its name or plural.
-
-    Its group may follow.
-    """
+def _kind_called(name: str) -> str | None:
+    """Return a kind by its name, its plural or a short name; its group may follow."""
+    if name in _GROUPS:
+        return "PodGroup"
     for (group, kind), known in KINDS.items():
+        if known.type not in _WITHOUT_ROWS and (group, kind) not in KINDS_OF_WORKLOADS:
+            continue
         names = (kind.lower(), known.plural)
-        if issubclass(known.type, OperatedObject) and name in (
-            *names,
-            *(f"{one}.{group}" for one in names),
-        ):
+        if name in (*names, *known.short, *(f"{one}.{group}" for one in names)):
             return kind
     return None
 
@@ -87,7 +70,7 @@ def target_of(text: str, namespace: str = "default") -> Target:
     :raises InputError: for anything else.
     """
     first, *rest = text.split("/")
-    kind = (_KINDS.get(first.lower()) or _operated_kind(first.lower())) if rest else None
+    kind = _kind_called(first.lower()) if rest else None
     parts = rest if kind is not None else [first, *rest]
     if not all(parts) or not 1 <= len(parts) <= 2:
         raise InputError(f'expected NAME, NAMESPACE/NAME or KIND/NAME, got "{text[:80]}"')
@@ -130,19 +113,37 @@ def _members(scheduler: Scheduler, get: Callable[[str], Pod | None], key: str) -
 
 def _owners(scheduler: Scheduler, pod: Pod) -> Iterator[tuple[str, str]]:
     """Yield kind and key of a pod's owner, of that one's owner, and so on."""
-    if _NAME_OF_LWS in pod.metadata.labels:
-        # Between it and its pods are StatefulSets and other pods.
-        yield "LeaderWorkerSet", f"{pod.metadata.namespace}/{pod.metadata.labels[_NAME_OF_LWS]}"
+    namespace = pod.metadata.namespace
+    for label, kind in _names_of_owners().items():
+        # Between them and their pods may be objects that are not known.
+        if label in pod.metadata.labels:
+            yield kind, f"{namespace}/{pod.metadata.labels[label]}"
     meta: ObjectMeta | None = pod.metadata
-    while meta is not None:
-        owner = next((one for one in meta.owner_references if one.controller), None)
+    for _ in range(_MOST_LEVELS):
+        owners = meta.owner_references if meta is not None else ()
+        owner = next((one for one in owners if one.controller), None)
         if owner is None:
             return
-        key = f"{pod.metadata.namespace}/{owner.name}"
+        key = f"{namespace}/{owner.name}"
         yield owner.kind, key
-        type_ = _OWNED.get(owner.kind)
-        found = scheduler.snapshot.objects(type_).get(key) if type_ is not None else None
-        meta = found.metadata if found is not None else None
+        known = KINDS.get((owner.api_version.rpartition("/")[0], owner.kind))
+        if known is not None and known.type is Pod:
+            info = scheduler.snapshot.living.get(key)
+            meta = info.pod.metadata if info is not None else None
+        else:
+            objects = scheduler.snapshot.objects(known.type) if known is not None else {}
+            found = objects.get(key)
+            meta = found.metadata if found is not None else None
+
+
+def _names_of_owners() -> dict[str, str]:
+    """Return the labels of pods that name an object of one kind, and that kind."""
+    found: dict[str, list[str]] = {}
+    for row in KINDS_OF_WORKLOADS.values():
+        for label, text in row.labels.items():
+            if text == "{object}":
+                found.setdefault(label, []).append(row.name)
+    return {label: kinds[0] for label, kinds in found.items() if len(kinds) == 1}
 
 
 def nearest(target: Target, pods: Iterable[Pod], scheduler: Scheduler) -> str:

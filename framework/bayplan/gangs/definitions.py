@@ -42,7 +42,8 @@ class GangDefinitions:
         """The gangs that owners define, by key."""
         self._alone: dict[str, set[str]] = {}
         """The UIDs of pods of owners of unknown kinds, by theirs."""
-        self._logged: set[tuple[str, str]] = set()
+        self._logged: dict[tuple[str, str], str] = {}
+        """What was said of kinds whose pods no rule groups, by version and kind."""
 
     # Gangs of owners -------------------------------------------------------------------------
 
@@ -76,9 +77,13 @@ class GangDefinitions:
             pods = self._alone.setdefault(owner.uid, set())
             pods.add(pod.metadata.uid)
             if len(pods) > 1:
-                self._logged.add(kind)
+                self._logged[kind] = _advice(owner)
                 self._alone.clear()
-                _log.warning("%s", _advice(owner))
+                _log.warning("%s", self._logged[kind])
+
+    def ungrouped(self) -> tuple[str, ...]:
+        """Return what to do about kinds several of whose pods no rule groups, one text a kind."""
+        return tuple(self._logged.values())
 
     def advice(self, pod: Pod) -> str:
         """Return what to do where a pod may belong to a gang that no rule knows; "" if not."""

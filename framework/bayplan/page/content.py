@@ -50,7 +50,7 @@ def content(
         "samples": [one.as_json() for one in cluster_view.history.samples],
         "waits": list(cluster_view.queue_log.waits),
         "details": details,
-        "notes": list(notes),
+        "notes": [*notes, *scheduler.ungrouped_kinds()],
         "refused": dict(refused or {}),
     }
 

@@ -179,6 +179,10 @@ class EventHandlers:
         info = self._state.snapshot.living.get(pod.key)
         return self._definitions.advice(pod) if info is not None and info.gang is None else ""
 
+    def ungrouped_kinds(self) -> tuple[str, ...]:
+        """Return what to do about kinds several of whose pods no rule groups, one text a kind."""
+        return self._definitions.ungrouped()
+
     def _waits_for(self, pod: Pod, owner: OwnerReference) -> bool:
         """Tell whether a pod without a node waits for an owner, which its pods may follow."""
         state = self._state

@@ -230,6 +230,10 @@ class Scheduler:
         """Return what to do where a pod may belong to a gang that no rule knows; "" if not."""
         return self._events.gang_advice(pod)
 
+    def ungrouped_kinds(self) -> tuple[str, ...]:
+        """Return what to do about kinds several of whose pods no rule groups, one text a kind."""
+        return self._events.ungrouped_kinds()
+
     # Events ------------------------------------------------------------------------------
 
     def handle(self, event: WatchEvent) -> None:
