@@ -35,6 +35,8 @@ class WorkloadGarbage:
     def _lost(self, key: str) -> None:
         """Delete a Workload, an owner of which is gone, if it was the last one."""
         found = self._cluster.get(KueueWorkload, key)
-        owners = found.metadata.owner_references if found is not None else ()
+        if found is None:
+            return
+        owners = found.metadata.owner_references
         if not any(key in self._of_owner.get(one.uid, ()) for one in owners):
             self._cluster.delete(KueueWorkload, key)

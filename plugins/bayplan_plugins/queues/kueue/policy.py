@@ -204,6 +204,10 @@ class KueuePolicy:
             for pod, _ in self._handle.snapshot.placed.values():
                 self._topologies.moved(pod)
         self._in_charge = self.active
+        if self._in_charge:
+            workloads = self._handle.snapshot.objects(KueueWorkload)
+            for key in list(self._manager.foreign):
+                self._written.once(key, "take over", "", taking_over(workloads[key]))
         if not self.has_queues:
             return False
         reported = self._manager.look(self._line.any_would_fit)
@@ -231,8 +235,6 @@ class KueuePolicy:
         for one in workloads.values():
             if left or self._is_charged(one):
                 self._mirror(None, one)
-        for key in () if left else list(self._manager.foreign):
-            self._written.once(key, "take over", "", taking_over(workloads[key]))
         self._redefined = True
         self._pods.all_changed()
 

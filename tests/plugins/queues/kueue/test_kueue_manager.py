@@ -170,6 +170,14 @@ def test_a_lease_that_was_given_back_says_at_once_that_nobody_is_at_work() -> No
     assert running(cluster) == {"waits", "new"}
 
 
+def test_workloads_of_a_manager_that_was_gone_before_bayplan_started_are_taken_over() -> None:
+    waits = owned("waits")
+    cluster = started(lease(holder=""), *queue(), waits, kueues(waits))
+    assert running(cluster) == {"waits"}
+    (workload,) = cluster.api.list(KueueWorkload)
+    assert workload.metadata.labels["app.kubernetes.io/managed-by"] == "bayplan"
+
+
 def test_a_manager_that_comes_back_gets_the_queues_back() -> None:
     waits = owned("waits")
     cluster = started(lease(holder=""), *queue(), waits, kueues(waits))
