@@ -33,6 +33,7 @@ _COMMANDS = {
     "snapshot": ("snapshot", "Save a cluster, as a scheduler sees it, to a file."),
     "crds": ("crds", "Install the kinds of other systems, where a cluster lacks them."),
     "admission": ("admission", "Defaults, refusals and warnings at creation, without a webhook."),
+    "doctor": ("doctor", "Look at a cluster: what works, what does not, and what to do."),
     "migrate": ("migrate", "Move from another system, a namespace at a time, and back."),
     "topology": ("topology", "Show a machine: GPUs, NICs, NVLink, PCIe and NUMA."),
     "profile": ("profile", "Check profile files, and describe their format to editors."),
