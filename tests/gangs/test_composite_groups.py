@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.api import ApiObject, CompositePodGroup, Pod
+from bayplan.api import ApiObject, CompositePodGroup, NativePodGroup, Pod
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 
 
@@ -179,3 +179,24 @@ def test_modes_of_disruption_are_objects_in_kubernetes_1_37() -> None:
     gang = made.scheduler.gangs.all()["default/one"].gang
     assert gang is not None
     assert gang.whole
+
+
+def test_a_group_of_1_37_is_reported_as_scheduled_for_ever() -> None:
+    made = cluster(a1=1)
+    made.add(composite("root", least=1), group("one", "root", 2), *pods("one", 2))
+    made.advance(1.0)
+
+    def condition() -> tuple[str, str]:
+        found = made.api.get(NativePodGroup, "default/one")
+        assert found is not None
+        (only,) = found.status.conditions
+        return only.type, only.status
+
+    assert condition() == ("PodGroupInitiallyScheduled", "False")
+    made.add(make_node("b", cpu=1))
+    made.advance(60.0)
+    assert condition() == ("PodGroupInitiallyScheduled", "True")
+    made.remove("one-0")
+    made.add(make_pod("one-9", cpu=4, spec={"schedulingGroup": {"podGroupName": "one"}}))
+    made.advance(60.0)
+    assert condition() == ("PodGroupInitiallyScheduled", "True")

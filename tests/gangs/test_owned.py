@@ -371,6 +371,19 @@ def test_mirror_pods_of_a_node_are_nothing_to_report(caplog: pytest.LogCaptureFi
     assert caplog.messages == []
 
 
+@pytest.mark.parametrize(("cores", "placed"), [(3, 1), (4, 4)])
+def test_executors_of_a_spark_driver_that_nobody_owns_are_a_gang_where_they_ask(
+    cores: int, placed: int
+) -> None:
+    made = cluster(cores)
+    driver = add(made, make_pod("driver", labels={"spark-role": "driver"}))
+    asked = {MINIMUM_ANNOTATION: "3"}
+    labels = {"spark-role": "executor"}
+    pods = [make_pod(f"exec-{i}", labels=labels, annotations=asked) for i in range(3)]
+    made.add(*(owned_by(pod, driver) for pod in pods))
+    assert len(made.schedule()) == placed
+
+
 # Kinds that nobody knows -------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "ClusterTrainingRuntime",
     "DisaggregatedSet",
     "JAXJob",
+    "KnativeService",
     "LeaderWorkerSet",
     "MPIJob",
     "OperatedObject",
@@ -105,3 +106,7 @@ class PodCliqueScalingGroup(OperatedObject, frozen=True):
 
 class PodClique(OperatedObject, frozen=True):
     """grove.io/v1alpha1 PodClique: pods of one role."""
+
+
+class KnativeService(OperatedObject, frozen=True):
+    """serving.knative.dev/v1 Service: revisions, each with a Deployment."""

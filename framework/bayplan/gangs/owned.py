@@ -330,6 +330,11 @@ def _agreed(owner: _Owner, made: OwnedMember) -> OwnedMember:
 def _of_unknown(pod: Pod, chain: OwnerChain, asked: _Asked) -> OwnedMember:
     """Return a pod's place where no row knows what owns it: in a gang if it says how large."""
     owner = chain.unknown
+    if owner is None and (asked.on or asked.minimum is not None):
+        # Such as executors of a Spark driver that nobody owns.
+        owner = _controller(
+            (chain.owners[-2] if len(chain.owners) > 1 else pod).metadata.owner_references
+        )
     # Whatever makes ReplicaSets rolls out services, whose pods do not wait for each other.
     if owner is None or asked.off or any(isinstance(one, ReplicaSet) for one in chain.owners):
         return _NOBODY

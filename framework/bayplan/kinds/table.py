@@ -383,6 +383,14 @@ _TABLE = (
         ),
         asked=True,
     ),
+    # Its pods are those of a Deployment, and one by one unless its template asks.
+    WorkloadKind(
+        "serving.knative.dev",
+        "Service",
+        (),
+        below=True,
+        labels={"serving.knative.dev/service": "{object}"},
+    ),
     # The driver makes the executors, so nothing waits for both of them.
     WorkloadKind(
         _SPARK,

@@ -1,8 +1,9 @@
 """The status of pod groups: phases, conditions and events, in the words of their systems.
 
 Koordinator's and scheduler-plugins' phases, Volcano's phase with an ``Unschedulable`` condition,
-KAI's conditions, Kubernetes' ``PodGroupScheduled``. What a system's API does not have is not
-written: an API server would leave it out, and the status would never be what it should be.
+KAI's conditions, Kubernetes' ``PodGroupScheduled``, ``PodGroupInitiallyScheduled`` in 1.37. What a
+system's API does not have is not written: an API server would leave it out, and the status would
+never be what it should be.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ _GROUPS: tuple[type[Any], ...] = (
     NativePodGroup,
 )
 _INQUEUE = "Inqueue"
+_INITIALLY = "PodGroupInitiallyScheduled"
 
 
 @dataclass
@@ -213,13 +215,26 @@ def phase_of(members: GangMembers) -> str:
 
 def _native(group: NativePodGroup, members: GangMembers, message: str) -> NativePodGroupStatus:
     assert members.gang is not None, "checked by the caller"
+    type_ = _INITIALLY if _is_of_1_37(group) else "PodGroupScheduled"
+    known = {one.type: one.status for one in group.status.conditions}
     if has_minimum(members.gang, len(members.bound)):
-        condition = GroupCondition("PodGroupScheduled", "True", "Scheduled")
-    elif message:
-        condition = GroupCondition("PodGroupScheduled", "False", "Unschedulable", message)
+        condition = GroupCondition(type_, "True", "Scheduled")
+    elif message and (type_, known.get(type_)) != (_INITIALLY, "True"):
+        condition = GroupCondition(type_, "False", "Unschedulable", message)
     else:
         return cast(NativePodGroupStatus, without_times(group.status))
     return NativePodGroupStatus((condition,))
+
+
+def _is_of_1_37(group: NativePodGroup) -> bool:
+    """Tell whether a group has what only Kubernetes 1.37 knows, whose condition never goes back."""
+    spec = group.spec
+    return (
+        spec.workload_ref is not None
+        or bool(spec.parent_composite_pod_group_name)
+        or isinstance(spec.disruption_mode, dict)
+        or any(one.type == _INITIALLY for one in group.status.conditions)
+    )
 
 
 def _conditioned(members: GangMembers, message: str, inqueue: bool) -> ConditionedStatus:

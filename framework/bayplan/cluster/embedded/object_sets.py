@@ -17,6 +17,7 @@ from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.api.operated import (
     AppWrapper,
     DisaggregatedSet,
+    KnativeService,
     OperatedObject,
     PodClique,
     PodCliqueSet,
@@ -25,6 +26,7 @@ from bayplan.cluster.embedded.children import Child, Children, reference_of
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.dialects.disaggregated import sets_of
 from bayplan.dialects.grove_sets import BASE_LABEL, GANG_LABEL, objects_of
+from bayplan.dialects.knative import deployments_of
 from bayplan.dialects.wrapped_jobs import components_of
 from bayplan.errors import AlreadyExists, InputError
 from bayplan.kinds import KINDS_OF_WORKLOADS, progress_of, templates_of
@@ -35,6 +37,7 @@ Content = dict[str, Any]
 _MAKERS: Mapping[type[OperatedObject], Callable[[Content], Iterable[Content]]] = {
     AppWrapper: components_of,
     DisaggregatedSet: sets_of,
+    KnativeService: deployments_of,
     PodCliqueSet: objects_of,
 }
 
