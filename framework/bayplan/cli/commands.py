@@ -14,6 +14,7 @@ from bayplan.errors import BayplanError, InputError, did_you_mean
 __all__ = ["cli", "main"]
 
 _COMMANDS = {
+    "demo": ("demo", "Show it: a cluster, jobs that come and go, and the page, in one command."),
     "simulate": ("simulate", "Place the pods of manifest files on an embedded cluster."),
     "sweep": ("sweep", "Run every profile on every trace, on all cores or a Dask cluster."),
     "explain": ("explain", "Explain why a pod is where it is, or why it is pending."),
