@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test quick lint format docs bench clean
+.PHONY: demo test quick lint format docs bench release clean
 
 demo: $(READY)
 	$(BIN)/bayplan simulate -f configs/examples/prefer-gather
@@ -45,6 +45,11 @@ bench: $(READY)
 	$(BIN)/bayplan bench dra
 	$(BIN)/bayplan bench topology
 	$(BIN)/bayplan bench load
+
+# In dist/VERSION: wheel, chart, requirements with hashes, SBOM (CycloneDX), checksums.
+release: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check 'cyclonedx-bom>=7,<8'
+	$(BIN)/python release/make_release.py
 
 clean:
 	rm -rf $(VENV)
