@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from tests.cluster.apiserver.faces import Answer
 from tests.controlplane.live_cluster import Content, LiveCluster
 from tests.controlplane.plane import ControlPlane, wait_until
-from tests.live.deployed import documents
+from tests.controlplane.test_configs import role_without
+from tests.live.deployed import documents, only
 from tests.paths import ROOT
 
 from bayplan.admission import (
@@ -30,6 +31,7 @@ from bayplan.cli.admission import command
 from bayplan.dialects.hami.requests import RequestRules, admitted
 from bayplan.dialects.kai.shares import gpu_share_of
 from bayplan.dialects.queued_job_checks import QUEUE_LABEL, refusals_of
+from bayplan.errors import BayplanError
 from bayplan.kinds import KINDS_OF_WORKLOADS, templates_of
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
@@ -397,6 +399,16 @@ def test_without_facts_nothing_is_warned_of(policies: ControlPlane) -> None:
     policies.client.delete(FACTS_PATH)
     wait_until(lambda: not warnings(policies, job("no-such")), "the facts are gone")
     assert warnings(policies, pod("p", {GPU: "9"}), PODS) == []
+
+
+def test_facts_that_are_not_all_known_are_not_written(real: LiveCluster) -> None:
+    (rule,) = (r for r in only("ClusterRole")["rules"] if "localqueues" in r["resources"])
+    given = ["facts", "--write", "--kubeconfig", str(real.kubeconfig)]
+    with role_without(real, rule):
+        done = CliRunner().invoke(command, given)
+    assert isinstance(done.exception, BayplanError)
+    assert "localqueues.kueue.x-k8s.io is forbidden" in str(done.exception)
+    assert real.client.get(FACTS_PATH).code == 404
 
 
 # Load ----------------------------------------------------------------------------------------

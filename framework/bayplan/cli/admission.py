@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from bayplan.cli.options import cluster_options
+from bayplan.errors import BayplanError
 
 __all__ = ["command"]
 
@@ -75,6 +76,9 @@ def facts(kubeconfig: Path | None, context: str, namespace: str, write: bool) ->
     from bayplan.live.client import apply_object, read_kinds
 
     view = asyncio.run(read_kinds(kubeconfig, context, KINDS_OF_FACTS))
+    if view.left_out:
+        # What is not known would be warned of as if it did not exist.
+        raise BayplanError("\n  ".join(["not everything can be read:", *view.left_out]))
     content = facts_of(view.objects, namespace, datetime.datetime.now(datetime.UTC))
     if write:
         asyncio.run(apply_object(kubeconfig, context, content))
