@@ -25,6 +25,7 @@ INSTEAD = {
     r"books?": "price list, terms",
     r"spared|sparing": "reprieved",
     r"rooms?(?=: Evict)": "eviction plan",
+    r"(makes?|making|made) room": "preempt, free capacity",
     r"(pod|weighted|equal|park|of)_?shapes?|shapes(?=\()": "equivalence class, pod class",
 }
 EXCUSED = {

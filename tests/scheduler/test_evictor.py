@@ -85,7 +85,7 @@ def test_an_evicted_victim_is_recorded_and_told(desk: Desk) -> None:
     assert list(desk.evictor.evicted) == []
     desk.cluster.answer(Evict)
     assert list(desk.evictor.evicted) == [
-        Eviction("default/v", 5.0, UNIT, message=f"preempted to make room for {UNIT}")
+        Eviction("default/v", 5.0, UNIT, message=f"preempted for {UNIT}")
     ]
     event = desk.cluster.of(Event)[-1]
     assert (event.pod, event.reason, event.node) == ("default/v", "Preempted", "a")

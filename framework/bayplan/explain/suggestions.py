@@ -89,7 +89,7 @@ class Diagnosis:
         return any(self.cycle.place_here(unit, one, in_queue=False) is not None for one in offered)
 
     def _admit(self, units: Sequence[Unit], change: str) -> list[Suggestion]:
-        """Return what makes room for the first of some units, besides a change of its queue."""
+        """Return what would let the first of some units fit, besides a change of its queue."""
         unit = units[0]
         more = f", and with {change}" if change else ""
         remedies = self._remedies_of(unit)

@@ -439,7 +439,7 @@ class Overdue:
     """What ``overdue`` wants to evict, each pod with the reason reported to it.
 
     ``again`` is when to ask again even if nothing changes, in seconds; None for never. ``waited``
-    says that a time is over that kept units from making room: they are tried again. ``moves`` are
+    says that a time is over that kept units from preempting: they are tried again. ``moves`` are
     the nodes where victims, by key, fit once they are created again; ``action`` is what records and
     metrics call the evictions. ``locks`` are those that are taken of the nodes of victims, by key,
     while these are evicted. ``restarts`` are the gangs, by key, that need as many members as at

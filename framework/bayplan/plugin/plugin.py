@@ -218,7 +218,7 @@ class Plugin(Generic[ArgsT]):
     requeue_on: ClassVar[ClusterEvent] = ClusterEvent.ANY
     """The events, joined by ``|``, after which a pod that this plugin refused is tried again."""
     actions: Sequence[str] = ()
-    """Ways to make room for units of queues, in order. Such a unit that does not fit waits until no
+    """Ways to preempt for units of queues, in order. Such a unit that does not fit waits until no
     other unit can be placed; then ``post_filter`` is called for each of them with the first action,
     then with the second, and so on. Without actions ``post_filter`` is called as soon as a unit
     without a queue does not fit; the action "" stands for that."""

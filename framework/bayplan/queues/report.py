@@ -117,8 +117,8 @@ class QueuePosition:
     ``place`` counts from 1 in a line of ``length`` jobs; ``ahead`` are the keys of the next ones
     before it. ``refusal`` says which limit holds it back, "" for none. ``queue`` is its queue's
     report. ``reclaims`` says what would be evicted for it, by queue, in words; ``waits_for`` names
-    the jobs whose end would make room, with when they end in seconds if they say so. ``change`` is
-    the smallest change of a queue that would admit it.
+    the jobs whose end would free enough, with when they end in seconds if they say so. ``change``
+    is the smallest change of a queue that would admit it.
     """
 
     queue: QueueReport

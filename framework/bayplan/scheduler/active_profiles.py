@@ -19,7 +19,7 @@ __all__ = ["ActiveProfile", "ActiveProfiles", "actions_of"]
 class ActiveProfile:
     """One profile with its plugin instances and its caches.
 
-    ``actions`` are the ways to make room of all its plugins, in order.
+    ``actions`` are the ways to preempt of all its plugins, in order.
     """
 
     profile: Profile
@@ -39,7 +39,7 @@ class ActiveProfile:
 
 
 def actions_of(runtime: Runtime) -> tuple[str, ...]:
-    """Return the ways to make room of a profile's plugins, in the order of ``post_filter``."""
+    """Return the ways to preempt of a profile's plugins, in the order of ``post_filter``."""
     found = (name for call in runtime["post_filter"] for name in call.plugin.actions if name)
     return tuple(dict.fromkeys(found))
 

@@ -1,8 +1,9 @@
 """What need not be tried: units that are no easier to place than one that was refused.
 
-Units of one *equivalence* differ only in how many of their pods have to be placed at once. When one
-of them is refused, none that needs as many or more is placed until the cluster changes in their
-favour. So a pass over ten thousand pending jobs tries a handful.
+Units of one *equivalence* (:mod:`bayplan.scheduler.requeue` finds it) differ only in how many of
+their pods have to be placed at once. When one of them is refused, none that needs as many or more
+is placed until the cluster changes in their favour. So a pass over ten thousand pending jobs tries
+a handful.
 """
 
 from __future__ import annotations

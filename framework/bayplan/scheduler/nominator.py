@@ -21,7 +21,7 @@ class Nomination:
 
     ``victims`` are the pods, by key, whose end the unit waits for. ``domain`` is the network
     domain of the nodes, "" without one. ``reason`` is reported to the victims, ``moves`` names the
-    node where a victim, by key, fits once it is created again. ``action`` is how room was made.
+    node where a victim, by key, fits once it is created again. ``action`` is the one that preempts.
     ``reasons`` is what single victims, by key, get instead of ``reason``, ``together`` how
     many pods of each gang are evicted. ``stated`` says that it was read from the pods' status.
     """
@@ -42,7 +42,7 @@ class Nomination:
     def reason_for(self, victim: str) -> str:
         """Return why a victim, by key, is evicted."""
         reported = self.reasons.get(victim) or self.reason
-        return reported or f"preempted to make room for {self.unit}"
+        return reported or f"preempted for {self.unit}"
 
 
 class Nominator:

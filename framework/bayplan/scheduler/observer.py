@@ -26,4 +26,4 @@ class Observer:
         """A pod was bound, ``seconds`` after it came into the queue, in ``attempts`` cycles."""
 
     def evicted(self, pod: PodInfo, reason: str) -> None:
-        """A pod was evicted; ``reason`` is the action that made room, or "overdue"."""
+        """A pod was evicted; ``reason`` is the action that preempted it, or "overdue"."""

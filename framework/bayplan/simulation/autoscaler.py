@@ -210,7 +210,7 @@ class Autoscaler:
                 continue
             names = {node.metadata.name for node in new}
             helped = [pod for pod in pods if placed.get(pod.key) in names]
-            # Where capacity that is booked moves to the new nodes, one of them makes room for it.
+            # Where capacity that is booked moves to the new nodes, one of them holds it.
             count = max(1, len({placed[pod.key] for pod in helped}))
             rank = (use.group.price * count / more, count, use.group.name)
             if best is None or rank < best:

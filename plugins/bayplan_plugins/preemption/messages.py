@@ -68,7 +68,7 @@ def preemption_of(solution: VictimSet, evictable: Evictable) -> Preemption:
     return Preemption(
         victims,
         solution.nodes,
-        f"{text}makes room in {where}.",
+        f"{text}frees capacity in {where}.",
         solution.placement.name,
         frozenset(pod.key for pod in real if evictable.budgets.covering(pod)),
     )

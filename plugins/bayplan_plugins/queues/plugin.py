@@ -36,7 +36,7 @@ _NOT_ASSIGNED = "node(s) didn't have the labels of the flavor that their queue a
 
 
 class Queues(Plugin[QueuesArgs]):
-    """Order jobs by queue, keep queues within their limits, and make room by their rules."""
+    """Order jobs by queue, keep queues within their limits, and preempt by their rules."""
 
     Args = QueuesArgs
     cluster_args = ("kueue",)
@@ -166,7 +166,7 @@ class Queues(Plugin[QueuesArgs]):
 
     @hookimpl
     def post_filter(self, unit: Unit, action: str) -> Preemption | str | None:
-        """Make room in one way: reclaim, preempt or move jobs, where the unit then really fits."""
+        """Preempt in one way: reclaim, preempt or move jobs, where the unit then really fits."""
         found = self.policies.of(unit.pods[0])
         if found is None:
             return None
@@ -201,9 +201,11 @@ class Queues(Plugin[QueuesArgs]):
         moved = len(plan.moves)
         then = f", of which {moved} fit elsewhere," if moved else ""
         count = len(evicted)
-        message = f"{action}: evicting {count} pod{'s'[: count != 1]} ({names}){then} makes room."
+        message = (
+            f"{action}: evicting {count} pod{'s'[: count != 1]} ({names}){then} frees capacity."
+        )
         if not evicted:
-            message = f"{action}: pods that are leaving make room."
+            message = f"{action}: leaving pods free capacity."
         evictable = Evictable.by(unit, self.handle)
         guarded = frozenset(pod.key for pod in victims if evictable.budgets.covering(pod))
         return Preemption(

@@ -40,7 +40,7 @@ class QueuesArgs(Args):
 class Policies:
     """The policies of all systems, and which of them have any queue now.
 
-    ``actions`` are the ways to make room of all of them, in order.
+    ``actions`` are the ways to preempt of all of them, in order.
     """
 
     def __init__(self, args: QueuesArgs, handle: Handle) -> None:

@@ -125,7 +125,7 @@ def _change(refusal: QuotaRefusal | str | None) -> str:
 
 
 def _reclaims(handle: Handle, policy: Policy, unit: Unit) -> Iterable[str]:
-    """Yield what each way to make room would evict for the unit now."""
+    """Yield what each way to preempt would evict for the unit now."""
     for action in policy.actions:
         plan = policy.plan(unit, action)
         if isinstance(plan, str):
@@ -134,7 +134,7 @@ def _reclaims(handle: Handle, policy: Policy, unit: Unit) -> Iterable[str]:
             if not isinstance(plan, EvictionPlan):
                 plan = VictimSearch(handle, unit, plan).run()
             if plan is None:
-                yield f"{action}: no eviction that is allowed makes room for it"
+                yield f"{action}: no allowed eviction frees enough for it"
             else:
                 yield f"{action}: {_evictions(policy, plan)}"
 
@@ -150,7 +150,7 @@ def _evictions(policy: Policy, plan: EvictionPlan) -> str:
 
 
 def _waits_for(handle: Handle, policy: Policy, unit: Unit) -> Iterable[str]:
-    """Yield the running jobs whose end makes room, the soonest first, if they say when it is."""
+    """Yield the running jobs whose end frees enough, the soonest first, if they say when it is."""
     jobs: dict[str, list[PodInfo]] = {}
     for pod, _ in handle.snapshot.placed.values():
         jobs.setdefault(_job_of(policy, pod), []).append(pod)

@@ -31,7 +31,7 @@ from bayplan import (
 from bayplan.api.owners import belongs_to_node
 from bayplan.queues.lost_work import gpu_hours
 from bayplan_plugins.recovery.broken import BrokenGang, BrokenGangs, is_deleted
-from bayplan_plugins.recovery.devices import FailedDevices
+from bayplan_plugins.recovery.failed_devices import FailedDevices
 from bayplan_plugins.recovery.health import HealthRules, NodeHealth, NodeWatch, Trust
 from bayplan_plugins.recovery.maintenance import MAINTENANCE, Maintenance
 from bayplan_plugins.recovery.spares import SpareRule, Spares

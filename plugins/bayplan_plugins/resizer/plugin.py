@@ -46,7 +46,7 @@ from bayplan_plugins.resizer.writes import Writes
 __all__ = ["SHRINK", "Resizer", "ResizerArgs"]
 
 SHRINK = "shrink"
-"""The action of this plugin: make room from what jobs have beyond their minimum."""
+"""The action of this plugin: free what jobs have beyond their minimum."""
 _MOST_SHRUNK = 32
 """Jobs that are considered to shrink for one unit."""
 _NAMED = 3
@@ -276,7 +276,7 @@ class Resizer(Plugin[ResizerArgs]):
         if len(jobs) > _NAMED:
             names += f" and {len(jobs) - _NAMED} more"
         what = f"shrinking {names}" if jobs else "what leaves already"
-        message = f"{SHRINK}: {what} makes room."
+        message = f"{SHRINK}: {what} frees capacity."
         pods = [*found.pods, *found.leaving]
         leaving = frozenset(pod.key for pod in pods)
         reason = f"its job gives up replicas beyond its minimum for {unit.key}"

@@ -50,7 +50,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to make room: who goes in what order, and what may be lost in the end.
+    """One way to preempt: who goes in what order, and what may be lost in the end.
 
     ``line`` begins the order of victims again. ``accepts`` gets the unit and the victims that
     are lost, by job: those that are placed again do not count.
@@ -112,9 +112,9 @@ class ScenarioSearch:
     def _solve(
         self, unit: Unit, queue: str, way: Way, recorded: Scenario, held: int
     ) -> tuple[Scenario, EvictionPlan] | None:
-        """Return the first scenario that makes room.
+        """Return the first scenario in which the unit fits.
 
-        :param held: how many pods of the unit the recorded victims make room for.
+        :param held: how many pods of the unit fit without the recorded victims.
         """
         failed: set[frozenset[str]] = set()
         one_node = len(unit.pods) - held <= self._most_on_a_node(unit)

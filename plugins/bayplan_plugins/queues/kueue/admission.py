@@ -235,7 +235,7 @@ class Admission:
     ) -> bool:
         """Tell whether a workload would be admitted if others that have quota were smaller.
 
-        Those of its own queue make room for it even if it borrows, those of other queues do not.
+        Those of its own queue are preempted for it even if it borrows, those of other queues not.
 
         :param smaller: such workloads as they are, and as they would be; their pods are gone.
         """

@@ -95,7 +95,7 @@ class ClassicalCandidates:
         return tuple(borrowing for borrowing in found if self._may_suffice(borrowing))
 
     def _others_may_help(self) -> bool:
-        """Tell whether workloads of other queues can make room, if nobody of its own goes.
+        """Tell whether workloads of other queues can free enough, if nobody of its own goes.
 
         They do if the queue stays within its quota, or the request within that of a cohort below
         the root, or if the queue may preempt while it borrows.

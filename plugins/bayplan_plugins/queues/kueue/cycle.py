@@ -313,7 +313,7 @@ class Cycle:
         ]
 
     def _migrates(self, entry: Entry) -> bool:
-        """Have a variant on a worse flavor make room; tell whether the entry waits for it."""
+        """Preempt a variant on a worse flavor; tell whether the entry waits for it."""
         sibling = less_favorable(entry.workload, self._snapshot)
         if sibling is None:
             return False

@@ -1,6 +1,6 @@
 """The workloads that wait in one ClusterQueue: those to be tried, and those parked until room.
 
-A parked workload waits for an event that may make room for it. With BestEffortFIFO a head that
+A parked workload waits for an event that may let it fit. With BestEffortFIFO a head that
 does not fit is parked, and with it all that are equivalent to it; with StrictFIFO it stays
 (Kueue's pkg/cache/queue/cluster_queue.go), and holds back those that may take what it may take.
 """

@@ -28,7 +28,7 @@ __all__ = ["Preemptor", "can_always_reclaim"]
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be made room for.
+    """What others are preempted for.
 
     :param usage: what the workload takes, by column.
     :param needing: the columns that are had by preemption only.

@@ -91,7 +91,7 @@ class ActionArgs(Args):
 class VolcanoArgs(Args):
     """Arguments of Volcano's policy: its scheduler configuration.
 
-    ``policy`` stands for a configuration with the plugin of that name, the actions that make room,
+    ``policy`` stands for a configuration with the plugin of that name, the actions that preempt,
     and the plugins that protect jobs; ``actions`` and ``tiers`` go before it.
     """
 
@@ -128,7 +128,7 @@ class VolcanoArgs(Args):
 
     @property
     def preempting_actions(self) -> Sequence[str]:
-        """The actions that make room, in order."""
+        """The actions that preempt, in order."""
         return [name for name in self.action_names if name in _PREEMPTING]
 
     @property

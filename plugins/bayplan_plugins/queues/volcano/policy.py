@@ -197,7 +197,7 @@ class VolcanoPolicy:
         return action in self.actions
 
     def plan(self, unit: Unit, action: str) -> EvictionCandidates | str | None:
-        """Return how to make room for a unit by one of Volcano's actions."""
+        """Return how to preempt for a unit by one of Volcano's actions."""
         row = self.ledger.row_of(unit.pods[0])
         if row is None or action not in self.actions:
             return None

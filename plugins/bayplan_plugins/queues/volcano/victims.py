@@ -26,7 +26,7 @@ _VOTES = {
 def plan_for(
     session: Session, tiers: Tiers, claimant: Claimant, action: str
 ) -> VolcanoPlan | str | None:
-    """Return how an action makes room for a claimant; a text says why it may not.
+    """Return how an action preempts for a claimant; a text says why it may not.
 
     :param action: preempt, reclaim, gangpreempt or gangreclaim.
     """
