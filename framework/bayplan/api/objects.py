@@ -60,6 +60,7 @@ from bayplan.api.operated import (
     TFJob,
     TrainingRuntime,
     TrainJob,
+    Workflow,
     XGBoostJob,
 )
 from bayplan.api.pod import Pod
@@ -286,6 +287,7 @@ _KINDS = (
         short=("sparkapp",),
     ),
     Kind("workload.codeflare.dev", "AppWrapper", ("v1beta2",), AppWrapper, short=("aw",)),
+    Kind("argoproj.io", "Workflow", ("v1alpha1",), Workflow, short=("wf",)),
     Kind("serving.knative.dev", "Service", ("v1",), KnativeService, short=("ksvc", "kservice")),
     Kind("ray.io", "RayJob", ("v1",), RayJob),
     Kind("ray.io", "RayCluster", ("v1",), RayCluster),

@@ -28,6 +28,7 @@ __all__ = [
     "TFJob",
     "TrainJob",
     "TrainingRuntime",
+    "Workflow",
     "XGBoostJob",
 ]
 
@@ -110,3 +111,7 @@ class PodClique(OperatedObject, frozen=True):
 
 class KnativeService(OperatedObject, frozen=True):
     """serving.knative.dev/v1 Service: revisions, each with a Deployment."""
+
+
+class Workflow(OperatedObject, frozen=True):
+    """argoproj.io/v1alpha1 Workflow: steps, each a pod or an object."""

@@ -339,9 +339,9 @@ def _of_unknown(pod: Pod, chain: OwnerChain, asked: _Asked) -> OwnedMember:
     if owner is None or asked.off or any(isinstance(one, ReplicaSet) for one in chain.owners):
         return _NOBODY
     group = owner.api_version.rpartition("/")[0]
-    if (group, owner.kind) in SINGLE_PODS:
-        return _NOBODY
     if asked.minimum is None and not asked.on:
+        if (group, owner.kind) in SINGLE_PODS:
+            return _NOBODY
         return OwnedMember(_NOBODY.membership, unknown=owner)
     kind = f"{owner.kind}.{group}"
     name = f"{pod.metadata.namespace}/{kind}:{owner.name}"

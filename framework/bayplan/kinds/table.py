@@ -383,6 +383,15 @@ _TABLE = (
         ),
         asked=True,
     ),
+    # A step is a pod of its own, or what its manifest says.
+    WorkloadKind(
+        "argoproj.io",
+        "Workflow",
+        (),
+        below=True,
+        ends=Ends(("Succeeded",), ("Failed", "Error"), "status.phase", message="status.message"),
+        labels={"workflows.argoproj.io/workflow": "{object}"},
+    ),
     # Its pods are those of a Deployment, and one by one unless its template asks.
     WorkloadKind(
         "serving.knative.dev",

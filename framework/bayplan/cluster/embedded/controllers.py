@@ -30,6 +30,7 @@ from bayplan.api.operated import (
     RayService,
     TrainingRuntime,
     TrainJob,
+    Workflow,
 )
 from bayplan.cluster.embedded.children import Child, Children, Operated, Owner
 from bayplan.cluster.embedded.crash_loops import CrashLoops
@@ -47,6 +48,7 @@ from bayplan.cluster.embedded.ray_jobs import RayJobController
 from bayplan.cluster.embedded.replicasets import ReplicaSetController
 from bayplan.cluster.embedded.statefulsets import StatefulSetController
 from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.embedded.workflows import WorkflowController
 from bayplan.cluster.protocol import WatchEvent, WatchType
 
 __all__ = ["WorkloadControllers"]
@@ -63,10 +65,12 @@ _KINDS: dict[str, type[Owner | Operated]] = {
     "RayCluster": RayCluster,
     "RayService": RayService,
     "TrainJob": TrainJob,
+    "Workflow": Workflow,
     "ElasticJob": ElasticJob,
 }
 _GROUPS = (
     "apps",
+    "argoproj.io",
     "batch",
     "bayplan.dev",
     "jobset.x-k8s.io",
@@ -94,6 +98,7 @@ class WorkloadControllers:
         self._operated_pods = OperatedPodsController(cluster, self._children)
         self._made_objects = MadeObjectsController(cluster, self._children)
         self._object_sets = ObjectSetsController(cluster, self._children)
+        self._workflows = WorkflowController(cluster, self._children)
         self._elastic_jobs = ElasticJobController(cluster, self._children)
         self._crash_loops = CrashLoops(cluster)
         self._dirty: dict[str, tuple[type[Owner | Operated], str]] = {}
@@ -184,6 +189,8 @@ class WorkloadControllers:
             self._elastic_jobs.reconcile(owner)
         elif isinstance(owner, TrainJob | RayService):
             self._made_objects.reconcile(owner)
+        elif isinstance(owner, Workflow):
+            self._workflows.reconcile(owner)
         elif isinstance(owner, ObjectSetsController.types):
             self._object_sets.reconcile(owner)
         elif isinstance(owner, OperatedObject):
