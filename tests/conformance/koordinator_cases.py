@@ -1,4 +1,4 @@
-"""Cases of Koordinator's CPU sets and loads, run on the functions that plugins schedule with."""
+"""Cases of Koordinator's CPU sets, loads and reservations, run on the code that schedules."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from tests.conformance.vectors import SHARED
 
-from bayplan.api import Quantity
+from bayplan.api import Pod, Quantity
+from bayplan.api.objects import decode_part
+from bayplan.api.reservation import ReservationSpec
 from bayplan.api.resources import amount_of
+from bayplan.dialects.koordinator.reservations import is_owner
 from bayplan_plugins.cpu_sets.accumulator import (
     CpusRefused,
     CpuUse,
@@ -22,11 +25,16 @@ from bayplan_plugins.cpu_sets.accumulator import (
 )
 from bayplan_plugins.cpu_sets.topology import Cpu, CpuTopology
 from bayplan_plugins.loads.formulas import estimate, least_loaded, over
+from bayplan_plugins.reservation.matching import filled
 
 __all__ = ["RUNNERS", "Case", "koordinator_cases"]
 
 Case: TypeAlias = dict[str, Any]
-_FILES = ("koordinator-cpuset.jsonl", "koordinator-loadaware.jsonl")
+_FILES = (
+    "koordinator-cpuset.jsonl",
+    "koordinator-loadaware.jsonl",
+    "koordinator-reservation.jsonl",
+)
 
 
 def koordinator_cases(config: pytest.Config) -> list[Any]:
@@ -122,9 +130,31 @@ def run_load(case: Case) -> None:
     assert {"filter": found, "score": int(points[0])} == expected
 
 
+# Reservations ------------------------------------------------------------------------------
+
+
+def run_owners(case: Case) -> None:
+    given = case["input"]
+    pod = decode_part(Pod, given["pod"])
+    spec = decode_part(ReservationSpec, {"owners": given["owners"]})
+    own = given["pod"].get("apiVersion", "")
+    assert is_owner(pod, spec.owners, own) is case["expected"]["match"]
+
+
+def run_filled(case: Case) -> None:
+    given = case["input"]
+    allocatable, allocated, requests = (
+        {name: amount_of(name, Quantity(text)) for name, text in given[field].items()}
+        for field in ("allocatable", "allocated", "pod_requests")
+    )
+    assert filled(allocatable, allocated, requests) == case["expected"]["score"]
+
+
 RUNNERS: Mapping[str, Callable[[Case], None]] = {
     "take-cpus": run_cpus,
     "take-preferred-cpus": run_cpus,
     "estimate": run_estimate,
     "load-score": run_load,
+    "owner-match": run_owners,
+    "reservation-score": run_filled,
 }

@@ -1,4 +1,4 @@
-"""Koordinator's CPU sets, run through the code that schedules."""
+"""Koordinator's CPU sets, loads and reservations, run through the code that schedules."""
 
 from __future__ import annotations
 

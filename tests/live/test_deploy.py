@@ -35,7 +35,7 @@ from tests.plugins.queues.kueue.queued_job_builders import KINDS as SUSPENDED
 from tests.plugins.queues.kueue.queued_job_builders import runtime, suspended_content
 from tests.resizing.elastic_builders import ELASTIC
 
-from bayplan.api import ApiObject, Job, ObjectMeta, Pod, ResourceClaim, VolcanoPodGroup
+from bayplan.api import ApiObject, Job, ObjectMeta, Pod, Reservation, ResourceClaim, VolcanoPodGroup
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.kueue import (
     AdmissionCheck,
@@ -370,8 +370,10 @@ def test_what_may_be_listed_is_what_is_followed() -> None:
 MADE = {
     ("delete", "autoscaling.x-k8s.io", "provisioningrequests"),
     ("delete", "", "podtemplates"),
+    # It ends them, and deletes them when they have been over for long.
+    ("delete", "scheduling.koordinator.sh", "reservations"),
 }
-"""What bayplan makes, and so may delete."""
+"""What bayplan makes, or ends, and so may delete."""
 
 
 def test_nothing_is_allowed_in_general() -> None:
@@ -749,6 +751,38 @@ async def nodes_are_asked_for(audit: Audit) -> None:
         assert made.cluster.list(StoredPodTemplate) == []
 
 
+async def reservations_are_kept_and_end(audit: Audit) -> None:
+    """A reservation gets a GPU, is used by its owner, and is deleted when it was over for long."""
+    container = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    one = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Reservation",
+        "metadata": {"name": "r"},
+        "spec": {
+            "owners": [{"labelSelector": {"matchLabels": {"app": "own"}}}],
+            "template": {"spec": {"containers": [container], "schedulerName": "bayplan"}},
+            "ttl": "0s",
+        },
+    }
+    labels = {"bayplan.dev/machine": "dgx-h100"}
+    objects = [make_node("n", gpu=8, labels=labels), make_object(one)]
+    config = yaml.safe_load((ROOT / "configs" / "profiles" / "default.yaml").read_text())
+    own = {"name": "Reservation", "args": {"gcDurationSeconds": 0}}
+    config["profiles"][0].setdefault("pluginConfig", []).append(own)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.yaml"
+        path.write_text(yaml.safe_dump(config))
+        profiles = load_profiles(path)
+    async with scheduling(audit, objects, profiles) as (made, _):
+        await made.run_out()
+        (found,) = made.cluster.list(Reservation)
+        assert found.status.node_name == "n"
+        pod = make_pod("own", gpu=1, labels={"app": "own"}, spec={"schedulerName": "bayplan"})
+        made.create(pod)
+        await made.passes(lambda: not made.cluster.list(Reservation))
+        assert made.placements() == {"default/own": "n"}
+
+
 async def one_leads(audit: Audit) -> None:
     """The Lease is made, held and given back, and others' tokens are looked at."""
     profiles = replace(default_profiles(), leader_election=PROFILES.leader_election)
@@ -799,6 +833,7 @@ async def do_everything(found: Audit) -> None:
         nccl_is_told_in_config_maps,
         a_gpu_is_shared,
         nodes_are_asked_for,
+        reservations_are_kept_and_end,
         one_leads,
     ):
         await scenario(found)

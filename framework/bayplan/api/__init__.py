@@ -51,6 +51,7 @@ from bayplan.api.pools import AiComputePool, AiElasticJob, ComputePool, ElasticJ
 from bayplan.api.quantity import Quantity
 from bayplan.api.queue_objects import KaiQueue, VolcanoQueue
 from bayplan.api.ray import RayCluster, RayJob
+from bayplan.api.reservation import Reservation
 from bayplan.api.resources import pod_requests
 from bayplan.api.storage import (
     CSIDriver,
@@ -127,6 +128,7 @@ __all__ = [
     "RayCluster",
     "RayJob",
     "ReplicaSet",
+    "Reservation",
     "ResourceClaim",
     "ResourceClaimTemplate",
     "ResourceFlavor",

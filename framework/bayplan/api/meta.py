@@ -40,7 +40,7 @@ class OwnerReference(ApiStruct, frozen=True):
     name: str = ""
     uid: str = ""
     api_version: str = ""
-    controller: bool = False
+    controller: bool | None = None
 
 
 class ObjectMeta(ApiStruct, frozen=True):

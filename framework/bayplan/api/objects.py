@@ -85,6 +85,7 @@ from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.api.quantity import Quantity, is_quantity
 from bayplan.api.queue_objects import KaiQueue, VolcanoQueue
 from bayplan.api.ray import RayCluster, RayJob
+from bayplan.api.reservation import Reservation
 from bayplan.api.storage import (
     CSIDriver,
     CSINode,
@@ -166,6 +167,7 @@ ApiObject: TypeAlias = (
     | DeviceTaintRule
     | NodeMetric
     | NodeMetrics
+    | Reservation
     | NodeResourceTopology
     | KoordinatorDevice
     | TensorFusionGpu
@@ -346,6 +348,7 @@ _KINDS = (
         KoordinatorDevice,
         namespaced=False,
     ),
+    Kind("scheduling.koordinator.sh", "Reservation", ("v1alpha1",), Reservation, namespaced=False),
     Kind("slo.koordinator.sh", "NodeMetric", ("v1alpha1",), NodeMetric, namespaced=False),
     Kind(
         "metrics.k8s.io",

@@ -14,6 +14,7 @@ from rich.tree import Tree
 from bayplan.api.gpus import named_gpus
 from bayplan.cli.goodput import print_goodput
 from bayplan.cli.queue_statistics import print_statistics
+from bayplan.dialects.koordinator.reservations import reservation_of
 from bayplan.explain.claims import claim_rows
 from bayplan.explain.explanation import domain_lines
 from bayplan.naming import counted, listed, short_key
@@ -285,6 +286,10 @@ class _ClusterTree:
             return f"[yellow]{name} (nominated)[/yellow]"
         if key in self._placements:
             return name
+        known = self._snapshot.placed.get(key)
+        reservation = reservation_of(known[0].pod.metadata.annotations) if known else ""
+        if reservation:
+            return f"[cyan]{escape(reservation)} (reserved)[/cyan]"
         at_permit = self._scheduler.waiting(key) is not None
         return (
             f"[yellow]{name} ({'waits at Permit' if at_permit else 'waits to be bound'})[/yellow]"

@@ -62,6 +62,9 @@ class Placer:
     ) -> None:
         self._tables = tables
         self._unreserve = unreserve
+        self._alone = [
+            call for call in runtime["placement_generate"] if call.plugin.places_single_pods
+        ]
         self._runtime = runtime
         self._evaluator = evaluator
         self._snapshot = snapshot
@@ -74,9 +77,10 @@ class Placer:
         :param in_queue: whether its queue may refuse it.
         :raises PluginError: when a plugin fails in ``placement_generate``.
         """
-        if unit.gang is not None:
+        calls = self._runtime["placement_generate"] if unit.gang is not None else self._alone
+        if calls:
             view = self._snapshot.view()
-            for call in self._runtime["placement_generate"]:
+            for call in calls:
                 answer: Placements | None = call.call(unit, view, parent, state)
                 if answer is not None and (in_queue or not answer.of_queue):
                     return replace(answer, candidates=_checked(call, answer, len(view)))

@@ -222,6 +222,8 @@ class Plugin(Generic[ArgsT]):
     other unit can be placed; then ``post_filter`` is called for each of them with the first action,
     then with the second, and so on. Without actions ``post_filter`` is called as soon as a unit
     without a queue does not fit; the action "" stands for that."""
+    places_single_pods: ClassVar[bool] = False
+    """Whether ``placement_generate`` is called for pods without a gang, too."""
     writes_beside: ClassVar[bool] = False
     """Whether what it submits is carried out also where another scheduler binds the pods."""
     locks_nodes: ClassVar[bool] = False

@@ -109,6 +109,8 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("GPUSharing", 1),
     ("GPUTopology", 2),
     ("NodeNUMA", 1),
+    # After those that choose devices: what a pod leaves of a reservation comes last.
+    ("Reservation", 1),
     ("DefaultPreemption", 1),
 )
 """Without "plugins": kube-scheduler 1.36's plugins and weights, with gangs and gathering."""
@@ -117,7 +119,17 @@ _DEFAULT_ARGS: Mapping[str, Mapping[str, Any]] = {"GPUFragmentation": {"packs": 
 """What the default profile (``configs/profiles/default.yaml``) says besides: it packs GPUs."""
 
 _KIND = "KubeSchedulerConfiguration"
-_WITHOUT_EFFECT = {"DeviceShare": ("allocator", "disableDeviceNUMATopologyAlignment")}
+_WITHOUT_EFFECT = {
+    "DeviceShare": ("allocator", "disableDeviceNUMATopologyAlignment"),
+    "Reservation": (
+        "controllerWorkers",
+        "enablePreemption",
+        "gcIntervalSeconds",
+        "minCandidateNodesAbsolute",
+        "minCandidateNodesPercentage",
+        "resyncIntervalSeconds",
+    ),
+}
 """Arguments of Koordinator's plugins that bayplan takes and does not need."""
 
 

@@ -18,6 +18,7 @@ from bayplan.api import (
     PersistentVolume,
     PersistentVolumeClaim,
     Pod,
+    Reservation,
     ResourceClaim,
     ResourceSlice,
 )
@@ -418,6 +419,9 @@ class EventHandlers:
             self._store(key, obj, deleted)
             self._loads_changed = True
             return
+        if isinstance(obj, Reservation):
+            self._reservation(key, obj, deleted)
+            return
         if isinstance(obj, Lease):
             # It is renewed every few seconds, which helps nobody.
             self._store(key, obj, deleted)
@@ -450,6 +454,17 @@ class EventHandlers:
         if isinstance(obj, ResourceSlice):
             # A device may have been attached that a pod waits for.
             state.preparations.recheck()
+
+    def _reservation(self, key: str, obj: Reservation, deleted: bool) -> None:
+        """Store a reservation; what it holds is a pod of its own."""
+        state = self._state
+        old = state.snapshot.objects(Reservation).get(key)
+        before = old.status.phase if old is not None else ""
+        self._store(key, obj, deleted)
+        state.events += 1
+        if "Available" in {before, obj.status.phase} and before != obj.status.phase:
+            # Its owners may use it now, or need not wait for it any more.
+            state.broadcast(ClusterEvent.OBJECT_CHANGED)
 
     def _opens(self, key: str, before: Gang | None) -> bool:
         """Tell whether a gang's status changed only so that its members are held back less."""

@@ -43,6 +43,7 @@ from bayplan.scheduler.permits import PermitWait
 from bayplan.scheduler.pre_bind import AwaitedPreparation
 from bayplan.scheduler.queue_questions import QueueQuestions
 from bayplan.scheduler.queued_unit import Place, QueuedUnit
+from bayplan.scheduler.reserve_pods import WithReservePods
 from bayplan.scheduler.shadow_mode import EXPECTED, ReadOnlyCluster, ShadowMode
 from bayplan.scheduler.state import SchedulerState
 from bayplan.snapshot import PodInfo
@@ -78,6 +79,8 @@ class Scheduler:
         trace: Trace | None = None,
         binds: bool = True,
     ) -> None:
+        # A scheduler beside another one leaves reservations to that one.
+        cluster = WithReservePods(cluster) if binds else cluster
         self._cluster = cluster
         self._state = state = SchedulerState(
             cluster if binds else ReadOnlyCluster(cluster),

@@ -74,6 +74,15 @@ class LoadAwareScheduling(Plugin[LoadAwareArgs]):
     # Which nodes -----------------------------------------------------------------------------
 
     @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """Sign by what the pod will use, and by what is known of nodes, to the second.
+
+        Reports come, and get old, without any change of the nodes themselves.
+        """
+        known = self._loads.version, int(self.handle.snapshot.unix_time)
+        return self._columns.estimates.of(pod), _is_of_daemon_set(pod), known
+
+    @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes by their usage with the pod, resource by resource, then by old reports."""
         if _is_of_daemon_set(pod):

@@ -1,0 +1,400 @@
+"""Reservation: pods take what reservations keep for them, and reservations end.
+
+A reservation holds its node as a pod that only the scheduler sees. Where an owner comes, that pod
+gives way within the cycle, the owner is placed as any pod is, and what is left of the reservation
+takes its place again. Rules: Koordinator v1.8 (pkg/scheduler/plugins/reservation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pydantic
+from msgspec.structs import replace
+
+from bayplan import (
+    NOTES,
+    Args,
+    ClusterEvent,
+    CycleState,
+    Handle,
+    NodeRow,
+    Overdue,
+    Placement,
+    Placements,
+    Plugin,
+    PodInfo,
+    StateKey,
+    Unit,
+    hookimpl,
+)
+from bayplan.api import Container, Pod, Quantity
+from bayplan.api import Reservation as ReservationObject
+from bayplan.api.pod import ResourceRequirements
+from bayplan.api.resources import amount_of
+from bayplan.api.times import seconds_of
+from bayplan.cluster.protocol import DeleteObject, PatchStatus
+from bayplan.dialects.koordinator.elastic_quota import quantity_of
+from bayplan.dialects.koordinator.reservations import (
+    AFFINITY,
+    ALLOCATED,
+    ReservationAffinity,
+    affinity_of,
+    allocated_by,
+    allocated_text,
+    as_expired,
+    expires_at,
+    is_allocate_once,
+    is_reserve_pod,
+    with_owners,
+)
+from bayplan_plugins.reservation.matching import Match, matches_of
+
+__all__ = ["Reservation", "ReservationArgs"]
+
+_MOST_TRIED = 64
+_NO_MATCH = "node(s) no reservations match reservation affinity"
+
+
+class ReservationArgs(Args):
+    """Arguments of Reservation: when reservations that are over are deleted, if at all.
+
+    The others are Koordinator's; bayplan needs none of them.
+    """
+
+    gc_duration_seconds: int = pydantic.Field(default=86400, ge=0)
+    disable_garbage_collection: bool = False
+    controller_workers: int = 1
+    enable_preemption: bool = False
+    gc_interval_seconds: int = 60
+    min_candidate_nodes_absolute: int = 100
+    min_candidate_nodes_percentage: int = 10
+    resync_interval_seconds: int = 60
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A reservation that gave way to a pod, as it stood in the snapshot before."""
+
+    match: Match
+    stand_in: PodInfo
+
+
+_CHOSEN: StateKey[_Taken] = StateKey("reservation.chosen")
+
+
+class Reservation(Plugin[ReservationArgs]):
+    """Let owners take what reservations keep for them, and end reservations in time."""
+
+    Args = ReservationArgs
+    requeue_on = ClusterEvent.POD | ClusterEvent.OBJECT_CHANGED
+    places_single_pods = True
+
+    def __init__(self, args: ReservationArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        snapshot = handle.snapshot
+        self._all: dict[str, ReservationObject] = {}
+        self._by_object: set[str] = set()
+        """Reservations, by name, of which some owner is a single pod."""
+        self._given: dict[tuple[str, str], _Taken] = {}
+        """What gave way within a cycle, by the keys of pod and node."""
+        self._owners: dict[str, dict[str, PodInfo]] = {}
+        """The pods that use each reservation, by its uid and theirs."""
+        self._holding: dict[str, dict[str, PodInfo]] = {}
+        """The same with those that got a node and are not bound yet."""
+        self._stale: set[str] = set()
+        """Reservations, by name, whose use may have changed."""
+        self._unreported: set[str] = set()
+        """Those of which it has to be written."""
+        snapshot.on_object(ReservationObject, self._on_reservation)
+        snapshot.on_pod(self._on_pod)
+        for pod, node in snapshot.placed.values():
+            self._on_pod(pod, node, True)
+
+    # Who uses what ---------------------------------------------------------------------------
+
+    def _on_reservation(self, old: ReservationObject | None, new: ReservationObject | None) -> None:
+        if new is not None:
+            self._all[new.key] = new
+            self._stale.add(new.key)
+            if any(owner.object is not None for owner in new.spec.owners):
+                self._by_object.add(new.key)
+        elif old is not None:
+            self._all.pop(old.key, None)
+            self._by_object.discard(old.key)
+            self._owners.pop(old.metadata.uid, None)
+            self._holding.pop(old.metadata.uid, None)
+
+    def _on_pod(self, pod: PodInfo, node: str, placed: bool) -> None:
+        if self.handle.snapshot.in_trial:
+            return
+        uid = allocated_by(pod.pod.metadata.annotations)
+        if uid and placed:
+            self._use(uid, pod)
+        elif not placed:
+            for users in (self._owners, self._holding):
+                for reservation, pods in users.items():
+                    if pods.pop(pod.uid, None) is not None:
+                        self._stale.update(self._named(reservation))
+
+    def _use(self, uid: str, pod: PodInfo) -> None:
+        for users in (self._owners, self._holding):
+            users.setdefault(uid, {})[pod.uid] = pod
+        self._stale.update(self._named(uid))
+
+    def _named(self, uid: str) -> Iterator[str]:
+        return (name for name, one in self._all.items() if one.metadata.uid == uid)
+
+    # Where owners go -------------------------------------------------------------------------
+
+    @hookimpl
+    def sign(self, pod: PodInfo) -> Hashable:
+        """Sign by what makes a pod an owner, and by which reservations it has to use."""
+        meta = pod.pod.metadata
+        if is_reserve_pod(meta.annotations) or not (self._all or AFFINITY in meta.annotations):
+            return None
+        name = meta.name if self._by_object else ""
+        return (pod.labels_id, name, meta.owner_references, meta.annotations.get(AFFINITY))
+
+    @hookimpl
+    def placement_generate(self, unit: Unit) -> Placements | None:
+        """Offer the nodes of reservations for a unit of owners, before all others."""
+        if not unit.pods or is_reserve_pod(unit.pods[0].pod.metadata.annotations):
+            return None
+        try:
+            affinity = affinity_of(unit.pods[0].pod.metadata.annotations)
+        except ValueError as exc:
+            return Placements(reason=str(exc))
+        if unit.gang is not None and (unit.parts or unit.gang.gather):
+            # Where its network lets it go comes first.
+            return None
+        if not self._all and affinity is None:
+            return None
+        found = self._matches(unit.pods[0], affinity)
+        rows = self.handle.snapshot.nodes.row_of
+        offered = []
+        if unit.gang is None:
+            offered = [
+                Placement(
+                    f"reservation {match.found.key}",
+                    np.array([rows[match.node]], dtype=np.intp),
+                    plan=_Plan(self, [match]),
+                    exact=True,
+                )
+                for match in found[:_MOST_TRIED]
+            ]
+        elif len(found) >= unit.min_placed:
+            nodes = sorted({rows[match.node] for match in found})
+            at = np.array(nodes, dtype=np.intp)
+            plan = _Plan(self, found)
+            offered = [Placement("reservations", at, plan=plan, exact=True)]
+        if affinity is not None:
+            return Placements(tuple(offered), reason="" if offered else self._unmatched())
+        return Placements((*offered, Placement("", None))) if offered else None
+
+    def _unmatched(self) -> str:
+        count = len(self.handle.snapshot.nodes)
+        return f"0/{count} nodes are available: {count} {_NO_MATCH}."
+
+    def _matches(self, pod: PodInfo, affinity: ReservationAffinity | None) -> list[Match]:
+        """Return the reservations that a pod may use now, the best first."""
+        placed = self.handle.snapshot.placed
+        available = []
+        for one in self._all.values():
+            if one.status.phase != "Available":
+                continue
+            if is_allocate_once(one) and self._holding.get(one.metadata.uid):
+                continue
+            key = _stands(one)
+            if key in placed and placed[key][1] == one.status.node_name:
+                available.append(Match(one, key))
+        return matches_of(pod, available, affinity)
+
+    def give_way(self, pod: PodInfo, match: Match) -> bool:
+        """Take a reservation out of the snapshot for a pod, within the running trial."""
+        snapshot = self.handle.snapshot
+        stand_in = snapshot.remove_pod(match.stands)
+        if stand_in is None:
+            return False
+        key = (pod.key, match.node)
+        self._given[key] = _Taken(match, stand_in)
+        snapshot.on_rollback(lambda: self._take_back(key))
+        return True
+
+    def _take_back(self, key: tuple[str, str]) -> None:
+        self._given.pop(key, None)
+
+    @hookimpl
+    def reserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> None:
+        """Put back what is left of the reservation that gave way to the pod."""
+        taken = self._given.pop((pod.key, node.name), None)
+        if taken is None:
+            return
+        state[_CHOSEN] = taken
+        note = f"uses the reservation {taken.match.found.key}"
+        state[NOTES] = (*(state.get(NOTES) or ()), note)
+        uid = taken.match.found.metadata.uid
+        self._holding.setdefault(uid, {})[pod.uid] = pod
+        self.handle.snapshot.on_rollback(lambda: self._let_go(uid, pod))
+        if not is_allocate_once(taken.match.found):
+            left = {
+                name: amount - pod.requests.get(name, 0)
+                for name, amount in taken.stand_in.requests.items()
+            }
+            self.handle.snapshot.add_pod(_with_requests(taken.stand_in, left), node.name)
+
+    def _let_go(self, uid: str, pod: PodInfo) -> None:
+        self._holding.get(uid, {}).pop(pod.uid, None)
+
+    @hookimpl
+    def unreserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> None:
+        """Put the whole reservation back."""
+        taken = state.get(_CHOSEN)
+        snapshot = self.handle.snapshot
+        if taken is None or taken.match.found.key not in self._all:
+            return
+        snapshot.remove_pod(taken.match.stands)
+        if not snapshot.in_trial:
+            uid = taken.match.found.metadata.uid
+            self._owners.get(uid, {}).pop(pod.uid, None)
+            self._let_go(uid, pod)
+            self._stale.add(taken.match.found.key)
+            if snapshot.is_living(taken.stand_in):
+                snapshot.add_pod(taken.stand_in, node.name)
+
+    @hookimpl
+    def bind(self, pod: PodInfo, state: CycleState) -> dict[str, str] | None:
+        """Write on the pod which reservation it uses."""
+        taken = state.get(_CHOSEN)
+        if taken is None:
+            return None
+        self._use(taken.match.found.metadata.uid, pod)
+        return {ALLOCATED: allocated_text(taken.match.found)}
+
+    @hookimpl
+    def post_bind(self, state: CycleState) -> None:
+        """Write that the pod uses the reservation."""
+        taken = state.get(_CHOSEN)
+        one = self._all.get(taken.match.found.key) if taken is not None else None
+        if one is not None:
+            self._report(one, self.handle.unix_time)
+
+    # When they end ---------------------------------------------------------------------------
+
+    @hookimpl
+    def admit(self) -> None:
+        """Keep what owners left before others are placed."""
+        stale, self._stale = self._stale, set()
+        self._unreported |= stale
+        for name in stale:
+            one = self._all.get(name)
+            if one is not None and one.status.phase == "Available":
+                self._keep_rest(one)
+
+    def _keep_rest(self, one: ReservationObject) -> None:
+        """Let the pod that stands for a reservation hold what its users leave."""
+        snapshot = self.handle.snapshot
+        known = snapshot.placed.get(_stands(one))
+        users = self._holding.get(one.metadata.uid, {})
+        if known is None or (is_allocate_once(one) and users):
+            return
+        stand_in, node = known
+        left = {
+            name: amount_of(name, quantity)
+            - sum(pod.requests.get(name, 0) for pod in users.values())
+            for name, quantity in one.status.allocatable.items()
+        }
+        if {n: a for n, a in left.items() if a > 0} != {
+            n: a for n, a in stand_in.requests.items() if a > 0
+        }:
+            snapshot.remove_pod(stand_in.key)
+            snapshot.add_pod(_with_requests(stand_in, left), node)
+
+    @hookimpl
+    def overdue(self) -> Overdue | None:
+        """Write who uses reservations; end those whose time is over, delete those long over."""
+        changed, self._unreported = self._unreported | self._stale, set()
+        now = self.handle.unix_time
+        times: list[float] = []
+        for one in list(self._all.values()):
+            if one.status.phase in ("Succeeded", "Failed"):
+                times += self._collect(one, now)
+                continue
+            end = expires_at(one)
+            gone = (
+                bool(one.status.node_name)
+                and self.handle.snapshot.node(one.status.node_name) is None
+            )
+            if gone or (end is not None and now >= end):
+                self.handle.submit(PatchStatus(ReservationObject, one.key, as_expired(one, now)))
+                continue
+            if end is not None:
+                times.append(end)
+            if one.key in changed:
+                self._report(one, now)
+        if not times:
+            return None
+        return Overdue(again=self.handle.now + max(0.0, min(times) - now))
+
+    def _report(self, one: ReservationObject, now: float) -> None:
+        """Write who uses a reservation that has a node."""
+        if not one.status.node_name:
+            return
+        pods = [pod.pod for pod in self._owners.get(one.metadata.uid, {}).values()]
+        status = with_owners(one, pods, now)
+        if status != one.status:
+            self.handle.submit(PatchStatus(ReservationObject, one.key, status))
+
+    def _collect(self, one: ReservationObject, now: float) -> Iterable[float]:
+        """Delete a reservation that has been over for long; yield when one will have been."""
+        if self.args.disable_garbage_collection:
+            return
+        ready = next((c for c in one.status.conditions if c.type == "Ready"), None)
+        since = seconds_of(ready.last_transition_time) if ready is not None else 0.0
+        due = since + self.args.gc_duration_seconds
+        if not since:
+            return
+        if now < due:
+            yield due
+        else:
+            self.handle.submit(DeleteObject(ReservationObject, one.key, one.metadata.uid))
+
+
+class _Plan:
+    """Gives pods the nodes of reservations, one each, which give way to them."""
+
+    def __init__(self, plugin: Reservation, matches: Sequence[Match]) -> None:
+        self._plugin = plugin
+        self._matches = matches
+
+    def __call__(self, pods: Sequence[PodInfo], limits: Mapping[int, int]) -> Sequence[int]:
+        rows = self._plugin.handle.snapshot.nodes.row_of
+        found: list[int] = []
+        left = [match for match in self._matches if rows[match.node] not in limits]
+        for pod in pods:
+            while left and not self._plugin.give_way(pod, left[0]):
+                left.pop(0)
+            if not left:
+                break
+            found.append(rows[left.pop(0).node])
+        return found
+
+
+def _stands(one: ReservationObject) -> str:
+    """Return the key of the pod that stands for a reservation."""
+    space = one.spec.template.metadata.namespace if one.spec.template is not None else ""
+    return f"{space or 'default'}/{one.metadata.uid or one.key}"
+
+
+def _with_requests(stand_in: PodInfo, left: Mapping[str, int]) -> PodInfo:
+    """Return the pod that stands for a reservation with what is left of it."""
+    requests = {
+        name: Quantity(quantity_of(name, amount)) for name, amount in left.items() if amount > 0
+    }
+    rest = Container("reserved", "", ResourceRequirements(requests))
+    spec = replace(
+        stand_in.pod.spec, containers=(rest,), init_containers=(), overhead={}, resources=None
+    )
+    return PodInfo(Pod(stand_in.pod.metadata, spec, stand_in.pod.status))
