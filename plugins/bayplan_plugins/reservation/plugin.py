@@ -161,16 +161,15 @@ class Reservation(Plugin[ReservationArgs]):
     @hookimpl
     def placement_generate(self, unit: Unit) -> Placements | None:
         """Offer the nodes of reservations for a unit of owners, before all others."""
-        if not unit.pods or is_reserve_pod(unit.pods[0].pod.metadata.annotations):
+        notes = unit.pods[0].pod.metadata.annotations if unit.pods else {}
+        if not (self._all or AFFINITY in notes) or is_reserve_pod(notes):
             return None
         try:
-            affinity = affinity_of(unit.pods[0].pod.metadata.annotations)
+            affinity = affinity_of(notes)
         except ValueError as exc:
             return Placements(reason=str(exc))
         if unit.gang is not None and (unit.parts or unit.gang.gather):
             # Where its network lets it go comes first.
-            return None
-        if not self._all and affinity is None:
             return None
         found = self._matches(unit.pods[0], affinity)
         rows = self.handle.snapshot.nodes.row_of

@@ -290,6 +290,8 @@ def restricted_resources(found: Reservation) -> frozenset[str]:
 
 def allocated_by(annotations: Mapping[str, str]) -> str:
     """Return the uid of the reservation that a pod uses, "" for none."""
+    if ALLOCATED not in annotations:
+        return ""
     try:
         return str(mapping_in(annotations, ALLOCATED).get("uid", ""))
     except ValueError:
