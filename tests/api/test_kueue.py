@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from bayplan.api.kueue import ClusterQueue, Cohort, KueueWorkload, LocalQueue
+from bayplan.api.kueue import (
+    AdmissionCheckState,
+    ClusterQueue,
+    Cohort,
+    EvictionCount,
+    KueueCondition,
+    KueueWorkload,
+    KueueWorkloadStatus,
+    LocalQueue,
+    SchedulingStats,
+)
 from bayplan.api.objects import KINDS, ApiObject, DecodeError, decode_json, decode_object
 from bayplan.api.times import rfc3339, seconds_of
 
@@ -195,3 +206,16 @@ def test_times_are_read_and_written_in_utc() -> None:
     assert seconds_of("1970-01-01T01:01:00+01:00") == 60.0
     assert seconds_of(None) == seconds_of("yesterday") == 0.0
     assert rfc3339(60.4) == "1970-01-01T00:01:00Z"
+
+
+def test_a_status_says_what_the_definition_of_workloads_requires_though_it_is_empty() -> None:
+    """An API server refuses a whole status for one such field."""
+    status = KueueWorkloadStatus(
+        conditions=(KueueCondition("Finished", "True", "Succeeded"),),
+        admission_checks=(AdmissionCheckState("check", "Pending"),),
+        scheduling_stats=SchedulingStats((EvictionCount("Preempted", count=1),)),
+    )
+    plain = msgspec.to_builtins(status)
+    assert plain["conditions"][0]["message"] == ""
+    assert plain["admissionChecks"][0]["message"] == ""
+    assert plain["schedulingStats"]["evictions"][0]["underlyingCause"] == ""

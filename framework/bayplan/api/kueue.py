@@ -492,7 +492,7 @@ class AdmissionCheckState(ApiStruct, frozen=True):
 
     name: str
     state: Literal["Pending", "Ready", "Retry", "Rejected"]
-    message: str = ""
+    message: str = explicit("")
     last_transition_time: str | None = None
     pod_set_updates: tuple[dict[str, Any], ...] = ()
     requeue_after_seconds: int | None = None
@@ -510,7 +510,7 @@ class EvictionCount(ApiStruct, frozen=True):
     """status.schedulingStats.evictions[]."""
 
     reason: str
-    underlying_cause: str = ""
+    underlying_cause: str = explicit("")
     count: int = 0
 
 

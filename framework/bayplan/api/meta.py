@@ -75,7 +75,7 @@ class Condition(ApiStruct, frozen=True):
     type: str
     status: str
     reason: str = ""
-    message: str = ""
+    message: str = explicit("")
     last_transition_time: str | None = None
     observed_generation: int | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from bayplan import Handle
@@ -10,6 +11,7 @@ from bayplan.errors import ClusterError, Conflict, NotFound
 
 __all__ = ["Written"]
 
+_log = logging.getLogger("bayplan.queues.kueue")
 _PAUSE = 60.0
 """Seconds after which a write that may not be made is tried again, if there is a reason."""
 
@@ -50,6 +52,7 @@ class Written:
                 del reasons[what]
                 self._again(key)
             else:
+                _log.warning("%s of the Workload %s: %s", what, key, error)
                 self._refused[key, what] = self._handle.now
 
         return answered
