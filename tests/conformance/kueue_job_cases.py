@@ -12,18 +12,20 @@ from typing import Any
 import msgspec
 from tests.conformance.kind_cases import Case, UnmodelledError
 
-from bayplan.api import KINDS, RayCluster
+from bayplan.api import KINDS, Pod, RayCluster
 from bayplan.api.kueue import PodSet, ResourceFlavor
 from bayplan.api.objects import decode_part
 from bayplan.api.operated import OperatedObject
 from bayplan.api.pod import PodTemplate
 from bayplan.cluster.patches import json_patch
-from bayplan.dialects.kueue import topology_request_of
+from bayplan.dialects.kueue import topology_request_of, total_of
 from bayplan.dialects.queued_jobs import QueuedJob, read_job, sized_by
 from bayplan.dialects.train_jobs import job_set_of
 from bayplan.kinds import KINDS_OF_WORKLOADS
 from bayplan_plugins.queues.kueue.injection import put_back_fields, started_fields
 from bayplan_plugins.queues.kueue.job_slices import workload_name
+from bayplan_plugins.queues.kueue.pod_groups import end_of
+from bayplan_plugins.queues.kueue.pod_groups import reclaimable as spare_of
 from bayplan_plugins.queues.kueue.pod_set_info import (
     ConflictError,
     PodSetInfo,
@@ -229,16 +231,43 @@ def state(given: Content, expected: Content, integration: str) -> None:
 
 def finished(given: Content, expected: Content, integration: str) -> None:
     if integration == "pod":
-        raise UnmodelledError(_COUNTS_PODS)
+        _pods_finished(given["pods"], expected)
+        return
     state = job_of(given["job"]).state
     assert (state.end is not None) == expected["finished"]
     if state.end is not None:
         assert (state.succeeded, state.end[1]) == (expected["success"], expected["message"])
 
 
+def pods_of(given: Content) -> list[Pod]:
+    """Return the pods of a group, or the one without."""
+    listed = given.get("list", {}).get("items") or [] if given.get("is_group") else [given["pod"]]
+    parts = ("metadata", "spec", "status")
+    return [decode_part(Pod, {key: one.get(key, {}) for key in parts}) for one in listed]
+
+
+def _pods_finished(given: Content, expected: Content) -> None:
+    pods, is_group = pods_of(given), bool(given.get("is_group"))
+    total = total_of(pods[0].metadata) if pods and is_group else None
+    if is_group and total is None:
+        raise UnmodelledError("a group that does not say how many pods it has is held")
+    found = end_of(pods, is_group, total)
+    assert (found is not None) == expected["finished"]
+    if found is not None:
+        assert found == ("Succeeded" if expected["success"] else "Failed", expected["message"])
+
+
+def _pods_reclaimable(given: Content, expected: Content) -> None:
+    pods = pods_of(given) if given.get("is_group") else []
+    found = [one.count for one in spare_of(pods)]
+    # The names are hashes of Go's JSON.
+    assert found == [one["count"] for one in expected["reclaimable_pods"] or []]
+
+
 def reclaimable(given: Content, expected: Content, integration: str) -> None:
     if integration == "pod":
-        raise UnmodelledError(_COUNTS_PODS)
+        _pods_reclaimable(given["pods"], expected)
+        return
     job = job_of(given["job"])
     found = [{"name": name, "count": count} for name, count in job.state.spare.items()]
     assert found == (expected["reclaimable_pods"] or [])
