@@ -81,4 +81,4 @@ def test_a_list_says_what_a_cluster_lacks(plane: ControlPlane, files: Path) -> N
     lines = crds(plane, "list").output.splitlines()
     (hypernodes,) = (line for line in lines if "hypernodes" in line)
     assert hypernodes.split() == ["hypernodes.topology.volcano.sh", "v1alpha1"]
-    assert sum("absent" in line for line in lines) == 18
+    assert sum("absent" in line for line in lines) == 19

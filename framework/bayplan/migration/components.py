@@ -157,8 +157,8 @@ COMPONENTS: tuple[Component, ...] = (
         "scheduler",
         ("koord-scheduler",),
         "go",
-        "bayplan reads its quotas, gangs, devices, CPU sets and configuration",
-        "Reservations, and LoadAwareScheduling",
+        "bayplan reads its quotas, gangs, Reservations, devices, CPU sets and configuration",
+        "LoadAwareScheduling",
     ),
     Component(
         "koordinator",

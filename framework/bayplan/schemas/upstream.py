@@ -86,6 +86,7 @@ SYSTEMS: Mapping[str, System] = {
                 "quota.koordinator.sh_elasticquotaprofiles",
                 "scheduling.koordinator.sh_clusternetworktopologies",
                 "scheduling.koordinator.sh_devices",
+                "scheduling.koordinator.sh_reservations",
             ),
         ),
         System(
