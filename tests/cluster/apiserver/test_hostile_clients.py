@@ -84,7 +84,7 @@ def test_more_connections_than_files_are_told_in_one_line(tmp_path: Path) -> Non
         open_.pop_all().close()
         # Those that waited are served when others have gone.
         assert status_of(served.port, served.head("GET", PODS)) == 200
-        assert served.end() == "too many open connections; new ones have to wait\n"
+        assert served.end() == "note: too many open connections; new ones have to wait\n"
 
 
 def test_a_pod_is_made_beside_clients_that_hang(face: Face) -> None:
