@@ -12,6 +12,7 @@ from tests.cpu_nodes import SPEC, STATUS, cpu_pod, cpu_report, cpu_topology, cpu
 from bayplan.api import Pod
 from bayplan.api.cpu_lists import cpu_list, cpus_in
 from bayplan.explain.suggestions import Diagnosis
+from bayplan.snapshot import PodInfo
 from bayplan.testing import Cluster, assert_pending, assert_placed, make_node, make_object, make_pod
 
 BIND = "node.koordinator.sh/cpu-bind-policy"
@@ -204,6 +205,16 @@ def test_without_an_agent_that_publishes_cpus_nobody_gets_any() -> None:
     cluster = Cluster([make_node("n"), cpu_pod("a")])
     assert_placed(cluster, a="n")
     assert cpus_given(cluster, "a") == ""
+
+
+def test_pods_are_asked_about_from_the_moment_when_an_agent_publishes_cpus() -> None:
+    cluster = Cluster([make_node("n", 16), cpu_pod("a")])
+    assert_placed(cluster, a="n")
+    concerned = [one.name for one in cluster.profile.runtime.of(PodInfo(cpu_pod("x")))["reserve"]]
+    assert "NodeNUMA" not in concerned, "what no node has costs nothing"
+    cluster.add(cpu_report(), cpu_pod("b"))
+    assert_placed(cluster, b="n")
+    assert cpus_given(cluster, "b") == "0-3"
 
 
 def test_a_node_without_published_cpus_is_refused_where_others_publish_theirs() -> None:

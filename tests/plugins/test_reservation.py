@@ -60,6 +60,18 @@ def web(name: str, cpu: str | int = 6, **more: Any) -> Pod:
     return make_pod(name, cpu, labels={"app": "web"}, **more)
 
 
+def test_owners_find_a_reservation_that_came_after_pods_like_them() -> None:
+    cluster = cluster_of()
+    cluster.add(web("first", 1))
+    assert_placed(cluster, first="n")
+    cluster.add(reservation("kept"))
+    cluster.advance(1)
+    cluster.add(make_pod("other", 6))
+    assert_pending(cluster, "other", "Insufficient cpu")
+    cluster.add(web("second"))
+    assert_placed(cluster, first="n", second="n")
+
+
 def found(cluster: Cluster, name: str) -> Reservation:
     cluster.schedule()
     one = cluster.api.get(Reservation, name)

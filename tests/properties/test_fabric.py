@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.plugins.dynamic_resources.fabric_builders import fabric, fabric_cluster, host, of_model
 from tests.plugins.gpus.gpu_builders import group, ledger, pod, request, template
+from tests.restarts import silence
 
 from bayplan.api import Node, Pod, ResourceClaim, ResourceSlice
 from bayplan.profiles.loading import default_profiles
@@ -69,8 +70,7 @@ def check(made: Cluster) -> None:
 
 
 def restart(made: Cluster) -> None:
-    watchers = made.api._watchers
-    watchers[:] = [one for one in watchers if getattr(one, "__self__", None) is not made.scheduler]
+    silence(made.api, made.scheduler)
     made.scheduler = Scheduler(made.api, default_profiles())
     made._time = VirtualTime(made.api, made.scheduler)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.restarts import silence
 
 from bayplan.api import ApiObject, Pod
 from bayplan.profiles.loading import default_profiles
@@ -24,9 +25,7 @@ def full(*nodes: str) -> list[ApiObject]:
 
 def restarted(cluster: Cluster) -> Cluster:
     """Let a new process lead, which knows only what the API says."""
-    old = cluster.scheduler
-    watchers = cluster.api._watchers
-    watchers[:] = [one for one in watchers if getattr(one, "__self__", None) is not old]
+    silence(cluster.api, cluster.scheduler)
     cluster.scheduler = Scheduler(cluster.api, default_profiles())
     cluster._time = VirtualTime(cluster.api, cluster.scheduler)
     cluster.api.deliver()

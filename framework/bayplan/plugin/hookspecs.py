@@ -64,9 +64,10 @@ def concerns(pod: PodInfo) -> bool:
     """Tell whether the plugin has anything to do with pods of this kind.
 
     Pods are of one kind if their specs are equal and their labels and annotations have the same
-    names; nothing else may count. A plugin is asked once for each kind. About pods that do not
-    concern it, it is asked in no hook that takes a pod alone or with nodes, from ``pre_enqueue``
-    to ``post_bind``. Without this hook every pod concerns it, which is always correct.
+    names; nothing else of a pod may count. A plugin is asked once for each kind, and again after
+    ``Handle.concerns_changed``. About pods that do not concern it, it is asked in no hook that
+    takes a pod alone or with nodes, from ``pre_enqueue`` to ``post_bind``. Without this hook every
+    pod concerns it, which is always correct.
     """
     raise AssertionError
 

@@ -151,6 +151,9 @@ class Handle(Protocol):
         :raises PluginError: when a plugin of the profile fails in ``device_score``.
         """
 
+    def concerns_changed(self) -> None:
+        """Have ``concerns`` asked again about all pods: its answers have changed."""
+
     def recheck_gates(self, pod: PodInfo) -> None:
         """Ask ``pre_enqueue`` again about the pods of a pod's unit that are held back.
 

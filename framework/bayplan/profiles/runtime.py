@@ -192,6 +192,10 @@ class Runtime:
         found = self._of_kind.get(pod.kind)
         return found if found is not None else self._asked(pod)
 
+    def ask_concerns_again(self) -> None:
+        """Forget which plugins pods concern."""
+        self._of_kind.clear()
+
     def _asked(self, pod: PodInfo) -> Runtime:
         """Ask the plugins, once for each kind of pod; equal answers are one runtime."""
         left_out = frozenset(one.name for one in self["concerns"] if not one.call(pod))

@@ -129,6 +129,9 @@ class PluginHandle:
                 return DeviceOpinion(float(points), call.name)
         return None
 
+    def concerns_changed(self) -> None:
+        self._profile.runtime.ask_concerns_again()
+
     def recheck_gates(self, pod: PodInfo) -> None:
         unit = self._state.gangs.unit_of(pod)
         self._state.queue.refresh_gates(unit, self._state.now)

@@ -113,6 +113,9 @@ class WithReservePods:
 
     def submit(self, write: Write, done: Done | None = None) -> None:
         """Carry out a write; one of a reservation's pod is carried out on the reservation."""
+        if not self._names:
+            self._cluster.submit(write, done)
+            return
         key = write.key if isinstance(write, PatchFields) and write.type is Pod else ""
         key = key or getattr(write, "pod", "")
         name = self._names.get(key)

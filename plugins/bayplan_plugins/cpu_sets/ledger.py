@@ -15,6 +15,7 @@ from bayplan.dialects.koordinator.cpu_sets import (
     NumaStrategy,
     cpus_of_status,
     resource_spec_of,
+    states_cpus,
 )
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.cpu_sets.accumulator import (
@@ -264,7 +265,10 @@ class CpuLedger:
 
     def _on_pod(self, pod: PodInfo, name: str, placed: bool) -> None:
         if not placed:
-            self.release(pod, name)
+            if self._held:
+                self.release(pod, name)
+            return
+        if not (self._held or self._remembered or states_cpus(pod.pod)):
             return
         if self.held(pod, name) is not None:
             return

@@ -95,11 +95,22 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
             args.default_cpu_bind_policy,
             args.numa_scoring_strategy.type,
         )
+        self._has_cpu_sets = self._cpus.ledger.matters
+        """Whether any node says something of its CPUs; all pods without it cost nothing."""
 
     @hookimpl
     def concerns(self, pod: PodInfo) -> bool:
-        """Concern pods that have something to align, or request CPU."""
-        return bool(aligned_requests_of(pod).pod) or "cpu" in pod.facts.requests
+        """Concern pods that have something to align, and all with CPUs once a node tells of its."""
+        if aligned_requests_of(pod).pod:
+            return True
+        return self._has_cpu_sets and "cpu" in pod.facts.requests
+
+    @hookimpl
+    def admit(self) -> None:
+        """Find out whether any node says something of its CPUs."""
+        if self._cpus.ledger.matters != self._has_cpu_sets:
+            self._has_cpu_sets = not self._has_cpu_sets
+            self.handle.concerns_changed()
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:

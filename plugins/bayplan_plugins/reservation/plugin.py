@@ -116,6 +116,12 @@ class Reservation(Plugin[ReservationArgs]):
     # Who uses what ---------------------------------------------------------------------------
 
     def _on_reservation(self, old: ReservationObject | None, new: ReservationObject | None) -> None:
+        had_any = bool(self._all)
+        self._follow(old, new)
+        if bool(self._all) != had_any:
+            self.handle.concerns_changed()
+
+    def _follow(self, old: ReservationObject | None, new: ReservationObject | None) -> None:
         if new is not None:
             self._all[new.key] = new
             self._stale.add(new.key)
@@ -148,6 +154,11 @@ class Reservation(Plugin[ReservationArgs]):
         return (name for name, one in self._all.items() if one.metadata.uid == uid)
 
     # Where owners go -------------------------------------------------------------------------
+
+    @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods that ask for a reservation, and all while there are any."""
+        return bool(self._all) or AFFINITY in pod.pod.metadata.annotations
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:

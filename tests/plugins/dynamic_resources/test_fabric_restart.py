@@ -10,6 +10,7 @@ from tests.plugins.dynamic_resources.fabric_builders import (
     places,
 )
 from tests.plugins.gpus.gpu_builders import group, ledger, message, pod
+from tests.restarts import silence
 
 from bayplan.api import ResourceClaim
 from bayplan.api.configmap import ConfigMap
@@ -21,8 +22,7 @@ from bayplan.testing import Cluster
 
 def die(made: Cluster) -> None:
     """Let the scheduler hear of nothing any more."""
-    watchers = made.api._watchers
-    watchers[:] = [one for one in watchers if getattr(one, "__self__", None) is not made.scheduler]
+    silence(made.api, made.scheduler)
 
 
 def restart(made: Cluster) -> None:

@@ -135,6 +135,11 @@ def resource_spec_of(annotations: Mapping[str, str]) -> ResourceSpec:
     return part_of(ResourceSpec, RESOURCE_SPEC, "$", content)
 
 
+def states_cpus(pod: Pod) -> bool:
+    """Tell whether an annotation of a pod says which CPUs it got."""
+    return RESOURCE_STATUS in pod.metadata.annotations
+
+
 def cpus_of_status(annotations: Mapping[str, str]) -> frozenset[int]:
     """Return the CPUs that a pod got; none without the annotation.
 
