@@ -210,10 +210,12 @@ def test_without_an_agent_that_publishes_cpus_nobody_gets_any() -> None:
 def test_pods_are_asked_about_from_the_moment_when_an_agent_publishes_cpus() -> None:
     cluster = Cluster([make_node("n", 16), cpu_pod("a")])
     assert_placed(cluster, a="n")
-    concerned = [one.name for one in cluster.profile.runtime.of(PodInfo(cpu_pod("x")))["reserve"]]
-    assert "NodeNUMA" not in concerned, "what no node has costs nothing"
+    plain = PodInfo(make_pod("x"))
+    without = cluster.profile.runtime.of(plain).unconcerned
+    assert "NodeNUMA" in without, "what no node has costs nothing"
     cluster.add(cpu_report(), cpu_pod("b"))
-    assert_placed(cluster, b="n")
+    assert_placed(cluster, a="n", b="n")
+    assert "NodeNUMA" not in cluster.profile.runtime.of(plain).unconcerned
     assert cpus_given(cluster, "b") == "0-3"
 
 
