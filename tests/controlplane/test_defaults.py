@@ -32,6 +32,7 @@ from bayplan.api.pod import NodeSelector, NodeSelectorRequirement, NodeSelectorT
 
 SAMPLES: list[Content] = yaml.safe_load(Path(__file__).with_name("samples.yaml").read_text())
 NO_SAMPLE = {
+    "CompositePodGroup": "of Kubernetes 1.37",
     "HorizontalPodAutoscaler": "bayplan reads too little of one to send it",
     "ResourceSlice": "the API server requires all that bayplan sends of one; see below",
     "Service": "bayplan reads too little of one to send it",

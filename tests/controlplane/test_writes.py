@@ -17,7 +17,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 from tests.cluster.apiserver.faces import node, pod
-from tests.controlplane.installation import path_of
+from tests.controlplane.installation import path_of, upstream_definitions
 from tests.controlplane.live_cluster import EVENTS, Content, LiveCluster
 from tests.controlplane.plane import SECONDS, ControlPlane, wait_until
 from tests.live.audit import Permission, permissions
@@ -46,6 +46,7 @@ from bayplan.api import (
     PodCondition,
     PodGroup,
     Quantity,
+    Reservation,
     ResourceClaim,
     SchedulerPluginsPodGroup,
     Toleration,
@@ -105,7 +106,7 @@ from bayplan.api.network import (
     TopologyDetail,
     TopologyInfo,
 )
-from bayplan.api.objects import KINDS, only_written
+from bayplan.api.objects import KINDS, decode_part, only_written
 from bayplan.api.pod import (
     Container,
     ExtendedResourceMapping,
@@ -168,8 +169,10 @@ from bayplan.dialects.kai.shares import (
     reservation_fields,
     reservation_pod,
 )
+from bayplan.dialects.koordinator.reservations import as_available, as_expired
 from bayplan.dialects.progress import EVICTION_NOTICE, GOING_AT
 from bayplan.dialects.queued_jobs import queued_job, queued_kinds
+from bayplan.dialects.wrapped_jobs import components_of
 from bayplan.errors import ClusterError, Conflict
 from bayplan.live.elastic_jobs import ElasticJobs
 from bayplan.live.election import Election
@@ -541,6 +544,30 @@ def test_the_status_of_a_network(wire: Wire, real: LiveCluster) -> None:
         assert wire.get(ClusterNetworkTopology, "default").status == status
 
 
+@needs(
+    "patch reservations.scheduling.koordinator.sh",
+    "patch reservations.scheduling.koordinator.sh/status",
+    "delete reservations.scheduling.koordinator.sh",
+)
+def test_what_becomes_of_a_reservation(wire: Wire, real: LiveCluster) -> None:
+    if "reservations.scheduling.koordinator.sh" not in upstream_definitions():
+        pytest.skip("no definition of Koordinator's own on this machine")
+    head = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Reservation"}
+    template = {"spec": {"containers": [{"name": "c", "image": "busybox"}]}}
+    spec = {"owners": [{"labelSelector": {"matchLabels": {"app": "a"}}}], "template": template}
+    real.apply([{**head, "metadata": {"name": "kept"}, "spec": spec}])
+    wire.carry_out(PatchAnnotations(Reservation, "kept", {"example.com/cpus": "0-3"}))
+    found = wire.get(Reservation, "kept")
+    assert found.metadata.annotations["example.com/cpus"] == "0-3"
+    for status in (as_available(found, "n", 1e9), as_expired(found, 2e9)):
+        wire.carry_out(PatchStatus(Reservation, "kept", status))
+        assert wire.get(Reservation, "kept").status.phase == status.phase
+    wire.carry_out(DeleteObject(Reservation, "kept", found.metadata.uid))
+    assert (
+        real.client.get("/apis/scheduling.koordinator.sh/v1alpha1/reservations").json["items"] == []
+    )
+
+
 FEW = {"cpu": Quantity("1500m"), "nvidia.com/gpu": Quantity("4")}
 ACTIVE = KueueCondition("Active", "True", "Ready", "Can admit new workloads")
 USAGE = (FlavorUsage("f", (ResourceUsage("cpu", Quantity("3"), Quantity("1")),)),)
@@ -844,6 +871,9 @@ def test_a_job_that_runs_is_suspended_and_gets_its_template_back(
     assert not found.template.spec.scheduling_gates
 
 
+WRAPPERS = "/apis/workload.codeflare.dev/v1beta2/namespaces/default/appwrappers"
+
+
 @needs(
     "patch appwrappers.workload.codeflare.dev",
     "patch jaxjobs.kubeflow.org",
@@ -874,7 +904,12 @@ def test_every_kind_of_job_is_resumed(wire: Wire, real: LiveCluster) -> None:
         after = queued_job(wire.get(type_, "default/x"), wire.get)
         assert not after.suspended
         templates = [one.template for one in after.pods]
-        assert [one.metadata.labels.get("a") for one in templates] == ["b"] * len(own)
+        if kind == "AppWrapper":
+            # Its operator adds what it names beside each component.
+            wrapped = real.client.get(f"{WRAPPERS}/x").json
+            made = [one["spec"]["template"] for one in components_of(wrapped)]
+            templates = [decode_part(PodTemplate, one) for one in made]
+        assert [one.metadata.labels.get("a") for one in templates] == ["b"] * len(own), kind
         assert [one.spec.node_selector for one in templates] == [{"kind": "b"}] * len(own)
 
 

@@ -293,7 +293,8 @@ def test_a_snapshot_gives_simulate_and_explain_what_the_scheduler_sees(
     archive = tmp_path / "cluster.zip"
     done = bayplan("snapshot", "--kubeconfig", kubeconfig, "-o", archive)
     assert done.exit_code == 0, done.output
-    assert "12 Node, 7 Pod" in done.output
+    assert "12 Node, " in done.output
+    assert "7 Pod, " in done.output
     assert stat.S_IMODE(archive.stat().st_mode) == 0o600
     direct = bayplan("simulate", "-f", EXAMPLES / "must-gather-preempt", "-o", "json")
     again = bayplan("simulate", "-f", archive, "-o", "json")

@@ -24,9 +24,15 @@ class Outages:
         self._reported = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def began(self, kind: str, problem: str) -> None:
-        """Record that a kind got no answer, and the problem."""
+    def began(self, kind: str, problem: str, late: bool = False) -> None:
+        """Record that a kind got no answer, and the problem.
+
+        :param late: whether the kind is asked for now and then only, so that it may notice an
+            outage long after the others, which then is not logged again.
+        """
         new = kind not in self._out
+        if new and late and self._reported:
+            self._reported += 1
         self._out[kind] = problem
         if new and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._report)

@@ -344,7 +344,7 @@ class Reflector:
         refused = isinstance(exc, Forbidden | Unauthorized | InputError)
         health = ReflectorHealth.REFUSED if refused else ReflectorHealth.BROKEN
         if isinstance(exc, Transient):
-            self._outages.began(self._resource.name, str(exc))
+            self._outages.began(self._resource.name, str(exc), late=bool(self.kind.poll_seconds))
         else:
             self._outages.ended(self._resource.name)
             if self.health is not health or str(exc) != self.problem:
