@@ -108,11 +108,7 @@ def kueue(peers: Peers) -> Iterator[Peers]:
 def test_there_and_back_nothing_restarts_and_no_charge_is_lost(
     kueue: Peers, tmp_path: Path, rounds: int
 ) -> None:
-    """Once by default: a second takeover may take longer than is waited here.
-
-    Three times with ``--rounds 4``.
-    """
-    rounds -= 1
+    """Three times with ``--rounds 3``."""
     with kueue.scheduler(tmp_path, expected=MANAGER):
         running: dict[str, str] = {}
         with kueue.running("kueue", KUEUE_FRAMEWORKS=FRAMEWORKS):

@@ -9,7 +9,6 @@ finished, and a pod of an admitted one gets its nodes by topology.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from bayplan import Handle, PodInfo
@@ -48,8 +47,8 @@ class KueueManager:
         """Workloads that are bayplan's."""
         self._in_use: dict[str, None] = {}
         """ClusterQueues that it has taken into use."""
-        self._kinds: Counter[str] = Counter()
-        """The kinds of jobs that it has made Workloads for."""
+        self._kinds: set[str] = set()
+        """The kinds of what it has made Workloads for, those that bayplan has taken over too."""
         self._undone: dict[str, float] = {}
         """Since when each job waits for what a manager does at once, by home."""
         self._gated: dict[str, tuple[PodInfo, float]] = {}
@@ -75,9 +74,8 @@ class KueueManager:
     # Evidence ----------------------------------------------------------------------------
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
-        for one, count in ((old, -1), (new, 1)):
-            if one is not None and not is_own(one):
-                self._kinds[_owner_kind(one)] += count
+        if new is not None and (not is_own(new) or IN_USE in new.metadata.finalizers):
+            self._kinds.add(_owner_kind(new))
         key = (new or old).key  # type: ignore[union-attr]
         self._own.pop(key, None)
         self._foreign.pop(key, None)
@@ -165,8 +163,7 @@ class KueueManager:
     @property
     def _ends(self) -> float | None:
         """When it has left something undone for too long; None while there is nothing to do."""
-        kinds = +self._kinds
-        jobs = self._jobs.jobs
+        kinds, jobs = self._kinds, self._jobs.jobs
         waits = [
             since
             for home, since in self._undone.items()

@@ -189,6 +189,23 @@ def test_a_manager_that_comes_back_gets_the_queues_back() -> None:
     assert "holds the Lease" in note(cluster)
 
 
+def test_a_manager_that_goes_a_second_time_is_missed_by_jobs_whose_kind_it_took_before() -> None:
+    waits = owned("waits")
+    cluster = started(*queue(quota=8), waits, kueues(waits))
+    cluster.advance(40.0)
+    assert running(cluster) == {"waits"}, "its only Workload of a job is bayplan's by now"
+    pod = make_pod("p", labels={LABEL: "lq"})
+    pod = replace(pod, metadata=replace(pod.metadata, uid="uid-of-p"))
+    cluster.add(pod, kueues(pod, 1, "Pod", **admitted(1)))
+    cluster.advance(5.0)
+    assert "seems to be at work" in note(cluster)
+    cluster.add(owned("next"))
+    cluster.advance(20.0)
+    assert running(cluster) == {"waits"}
+    cluster.advance(20.0)
+    assert running(cluster) == {"waits", "next"}
+
+
 def test_a_job_that_gets_no_workload_shows_that_the_manager_is_gone() -> None:
     cluster = started(*queue(), owned("ended"), kueues(owned("ended"), **finished()))
     cluster.api.delete(Job, "default/ended")
