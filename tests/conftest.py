@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import inspect
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -43,6 +44,17 @@ def _no_kinds_of_users() -> Iterator[None]:
         remove_kind(kind)
         rows_of_users().pop(key)  # type: ignore[attr-defined]
         KINDS_OF_WORKLOADS.pop(key)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Let no test have its logs printed where a command of another one sent them."""
+    logger = logging.getLogger("bayplan")
+    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+    logger.propagate = propagate
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -180,10 +180,10 @@ class _Arrivals:
             self._settle()
 
     def _create(self, number: int, made_again: int) -> None:
+        name = f"pod-{number}"
+        owner = OwnerReference("ReplicaSet", name, name, "apps/v1", controller=True)
         meta = ObjectMeta(
-            name=f"pod-{number}-{made_again}",
-            namespace="default",
-            owner_references=(OwnerReference("ReplicaSet", f"pod-{number}", controller=True),),
+            name=f"{name}-{made_again}", namespace="default", owner_references=(owner,)
         )
         self._cluster.create(Pod(meta, self._specs[number]))
 

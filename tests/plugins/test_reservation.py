@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Pod, Reservation
 from bayplan.testing import Cluster, assert_pending, assert_placed, make_node, make_object, make_pod
@@ -70,6 +71,17 @@ def test_owners_find_a_reservation_that_came_after_pods_like_them() -> None:
     assert_pending(cluster, "other", "Insufficient cpu")
     cluster.add(web("second"))
     assert_placed(cluster, first="n", second="n")
+
+
+def test_owners_that_wait_are_tried_once_a_reservation_is_theirs() -> None:
+    of_db = [{"labelSelector": {"matchLabels": {"app": "db"}}}]
+    cluster = cluster_of(reservation("kept", owners=of_db), web("own"))
+    assert_pending(cluster, "own", "Insufficient cpu")
+    kept = found(cluster, "kept")
+    owners = reservation("kept").spec.owners  # type: ignore[attr-defined]
+    cluster.api.update(replace(kept, spec=replace(kept.spec, owners=owners)))
+    cluster.advance(20)
+    assert_placed(cluster, own="n")
 
 
 def found(cluster: Cluster, name: str) -> Reservation:

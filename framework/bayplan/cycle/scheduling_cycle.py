@@ -275,7 +275,7 @@ class Cycle:
         message = ""
         if attempt.failed:
             worst = attempt.failed[-1]
-            decision.refused_by |= worst.refused_by
+            decision.refused_by |= worst.refused_by | self._offering(unit)
             message = worst.message
         if attempt.refusal is not None:
             decision.refused_by.add(attempt.refusal[0])
@@ -292,6 +292,11 @@ class Cycle:
             message = f'gang "{unit.key}": {attempt.lack}.'
             decision.refused_by |= {call.name for call in self._runtime["placement_generate"]}
         decision.message = message
+
+    def _offering(self, unit: Unit) -> set[str]:
+        """Return the plugins that may offer single pods other placements after an event."""
+        calls = self._runtime.of(unit.pods[0])["placement_generate"]
+        return {call.name for call in calls if call.plugin.places_single_pods}
 
     def _explain_members(self, unit: Unit, decision: Decision) -> None:
         """Record why nodes refuse each member of a unit that no domain can hold."""

@@ -180,7 +180,8 @@ class GangDefinitions:
 
 
 def _advice(owner: OwnerReference) -> str:
-    kind = f"{owner.kind}.{owner.api_version.rpartition('/')[0]}"
+    group = owner.api_version.rpartition("/")[0]
+    kind = f"{owner.kind}.{group}" if group else owner.kind
     return (
         f"pods of {kind} are placed one by one: no rule says which of them belong together. "
         f"If they are a gang, annotate them with {MINIMUM_ANNOTATION}: "

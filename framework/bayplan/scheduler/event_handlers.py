@@ -459,10 +459,11 @@ class EventHandlers:
         """Store a reservation; what it holds is a pod of its own."""
         state = self._state
         old = state.snapshot.objects(Reservation).get(key)
-        before = old.status.phase if old is not None else ""
         self._store(key, obj, deleted)
         state.events += 1
-        if "Available" in {before, obj.status.phase} and before != obj.status.phase:
+        phases = {obj.status.phase, old.status.phase if old is not None else ""}
+        other = len(phases) > 1 or (old is not None and old.spec != obj.spec)
+        if "Available" in phases and other:
             # Its owners may use it now, or need not wait for it any more.
             state.broadcast(ClusterEvent.OBJECT_CHANGED)
 

@@ -204,6 +204,15 @@ class Reservation(Plugin[ReservationArgs]):
             return Placements(tuple(offered), reason="" if offered else self._unmatched())
         return Placements((*offered, Placement("", None))) if offered else None
 
+    @hookimpl
+    def requeue_hint(self, pod: PodInfo) -> bool:
+        """Tell whether there is a reservation that the pod may use now."""
+        notes = pod.pod.metadata.annotations
+        try:
+            return not is_reserve_pod(notes) and bool(self._matches(pod, affinity_of(notes)))
+        except ValueError:
+            return False
+
     def _unmatched(self) -> str:
         count = len(self.handle.snapshot.nodes)
         return f"0/{count} nodes are available: {count} {_NO_MATCH}."
