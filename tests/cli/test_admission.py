@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from click.testing import CliRunner
 from tests.paths import ROOT
 
@@ -19,6 +20,19 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 def test_the_policies_of_configs_are_what_the_command_prints() -> None:
     printed = CliRunner().invoke(command, ["policies"]).output
     assert (ROOT / "configs" / "admission" / "policies.yaml").read_text() == printed
+
+
+@pytest.mark.parametrize(
+    ("option", "of"),
+    [("--namespace", "namespace"), ("--scheduler", "scheduler"), ("--resource", "resource")],
+)
+@pytest.mark.parametrize("text", ["a' || 'b", "-a", "a\n", ""])
+def test_what_is_no_name_never_becomes_part_of_an_expression(
+    option: str, of: str, text: str
+) -> None:
+    done = CliRunner().invoke(command, ["policies", option, text])
+    assert done.exit_code == 2
+    assert f'"{text}" is not the name of a {of}' in done.output
 
 
 def data(objects: dict[Kind, list[ApiObject]]) -> dict[str, str]:

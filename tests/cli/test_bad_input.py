@@ -272,6 +272,10 @@ def test_yaml_that_is_nested_too_deeply_is_refused(bayplan: Bayplan, depth: int)
         ),
         (made("batch/v1", "Job", "{completionMode: Indexed}"), ("$.spec.completions", "required")),
         (made("apps/v1", "Deployment", "{}"), ("$.spec.selector", "is required")),
+        (
+            made("scheduling.koordinator.sh/v1alpha1", "Reservation", "{ttl: soon}"),
+            ("$.spec.ttl", '"soon"'),
+        ),
     ],
 )
 def test_a_wrong_object_names_its_path_and_what_was_expected(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from bayplan.api.meta import ApiStruct, LabelSelector, ObjectMeta
 from bayplan.api.node import Taint
 from bayplan.api.pod import PodTemplate
 from bayplan.api.quantity import Quantity
+from bayplan.inputs.durations import parse_duration
 
 __all__ = [
     "Reservation",
@@ -15,6 +18,7 @@ __all__ = [
     "ReservationOwner",
     "ReservationSpec",
     "ReservationStatus",
+    "reservation_problems",
 ]
 
 
@@ -103,3 +107,11 @@ class Reservation(ApiStruct, frozen=True):
     def key(self) -> str:
         """The name."""
         return self.metadata.name
+
+
+def reservation_problems(found: Reservation) -> Iterator[tuple[str, str]]:
+    """Yield (JSON path, message) for each problem of a Reservation."""
+    try:
+        parse_duration(found.spec.ttl or "0s")
+    except ValueError as exc:
+        yield "$.spec.ttl", str(exc)

@@ -62,6 +62,7 @@ from bayplan.api.queue_objects import (
     volcano_queue_problems,
 )
 from bayplan.api.ray import RayCluster, RayClusterSpec, RayJob
+from bayplan.api.reservation import Reservation, reservation_problems
 from bayplan.api.resources import (
     DEFAULT_MEMORY,
     DEFAULT_MILLI_CPU,
@@ -122,6 +123,7 @@ def _(obj: Node) -> Iterator[Problem]:
 
 _spec.register(VolcanoQueue)(volcano_queue_problems)
 _spec.register(KaiQueue)(kai_queue_problems)
+_spec.register(Reservation)(reservation_problems)
 _spec.register(ElasticQuota)(elastic_quota_problems)
 _spec.register(ElasticQuotaProfile)(quota_profile_problems)
 _spec.register(ClusterQueue)(cluster_queue_problems)

@@ -145,6 +145,6 @@ def _found(
 
 def _system(name: str) -> System:
     if name not in SYSTEMS:
-        near = did_you_mean(name, SYSTEMS)
+        near = did_you_mean(name, SYSTEMS) or f"; expected one of {', '.join(SYSTEMS)}"
         raise InputError(f'there is no system "{name}"{near}', "SYSTEM")
     return SYSTEMS[name]
