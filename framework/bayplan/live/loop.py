@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.protocol import Cluster, Done, WatchEvent, WatchHandler, Write
+from bayplan.cluster.wrapped import WrappedCluster
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.errors import BayplanError
 from bayplan.live.unread_nodes import UnreadNodes
@@ -244,29 +245,17 @@ class _EmptyCluster:
         pass
 
 
-class _Connection:
+class _Connection(WrappedCluster):
     """One scheduler's access to the cluster; once closed, its writes are dropped.
 
     :param usage: gets all watch events that the scheduler gets, as the ``feed`` does.
     """
 
     def __init__(self, cluster: Cluster, usage: UsageWriter | None, feed: Feed | None) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self._usage = usage
         self._feed = feed
         self._open = True
-
-    @property
-    def unix_time(self) -> float:
-        return self._cluster.unix_time
-
-    @property
-    def in_order(self) -> bool:
-        return self._cluster.in_order
-
-    @property
-    def now(self) -> float:
-        return self._cluster.now
 
     def watch(self, handler: WatchHandler) -> None:
         followers = [one.handle for one in (self._usage, self._feed) if one is not None]

@@ -28,6 +28,7 @@ from bayplan.cluster.protocol import (
     WatchType,
     Write,
 )
+from bayplan.cluster.wrapped import WrappedCluster
 from bayplan.dialects.koordinator.reservations import (
     as_available,
     as_expired,
@@ -39,31 +40,16 @@ from bayplan.errors import ClusterError, NotFound
 __all__ = ["WithReservePods"]
 
 
-class WithReservePods:
+class WithReservePods(WrappedCluster):
     """A cluster whose reservations are pods as well."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self._pods: dict[str, Pod] = {}
         """The pod of each reservation, by the reservation's name."""
         self._names: dict[str, str] = {}
         """The reservation of each pod, by the pod's key."""
         self._found: dict[str, Reservation] = {}
-
-    @property
-    def now(self) -> float:
-        """The cluster's time in seconds."""
-        return self._cluster.now
-
-    @property
-    def unix_time(self) -> float:
-        """The time in seconds since 1970."""
-        return self._cluster.unix_time
-
-    @property
-    def in_order(self) -> bool:
-        """Whether an object is always delivered before what it owns."""
-        return self._cluster.in_order
 
     # What comes ------------------------------------------------------------------------------
 

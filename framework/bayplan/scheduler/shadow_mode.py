@@ -7,7 +7,8 @@ node; where the other scheduler does not bind it, it ends by itself, and the pod
 from __future__ import annotations
 
 from bayplan.api import ComputePool
-from bayplan.cluster.protocol import Cluster, Done, PatchStatus, WatchHandler, Write
+from bayplan.cluster.protocol import Done, PatchStatus, Write
+from bayplan.cluster.wrapped import WrappedCluster
 from bayplan.cycle.scheduling_cycle import Result
 from bayplan.plugin.base import Preemption
 from bayplan.scheduler.active_profiles import ActiveProfile
@@ -23,32 +24,10 @@ EXPECTED_SECONDS = 10.0
 """Seconds that nodes are kept free for a unit that fits."""
 
 
-class ReadOnlyCluster:
+class ReadOnlyCluster(WrappedCluster):
     """The cluster as a scheduler has it that binds nothing: of its writes, the status of pools is
     carried out; no other is, nor answered.
     """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    @property
-    def now(self) -> float:
-        """The cluster's time in seconds."""
-        return self._cluster.now
-
-    @property
-    def unix_time(self) -> float:
-        """The time in seconds since 1970."""
-        return self._cluster.unix_time
-
-    @property
-    def in_order(self) -> bool:
-        """Whether an object is always delivered before what it owns."""
-        return self._cluster.in_order
-
-    def watch(self, handler: WatchHandler) -> None:
-        """Deliver all objects as ADDED, then every change."""
-        self._cluster.watch(handler)
 
     def submit(self, write: Write, done: Done | None = None) -> None:
         """Carry out a write about a pool."""

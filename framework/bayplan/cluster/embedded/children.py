@@ -276,6 +276,20 @@ class Children:
         content = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
         return self._cluster.create_from(pod, content, Pod(spec=template.typed.spec))
 
+    def create(self, owner: Operated, wanted: ApiObject) -> None:
+        """Create an object of an owner; what refuses it is reported on the owner."""
+        meta = replace(wanted.metadata, owner_references=(reference_of(owner),))
+        made: ApiObject = replace(wanted, metadata=meta)
+        try:
+            made = self._cluster.create(made)
+        except AlreadyExists:
+            return
+        except InputError as exc:
+            self._cluster.report(owner, exc)
+            return
+        if isinstance(made, Child):
+            self.keep(made)
+
     def delete(self, pod: Pod) -> None:
         """Delete a pod that is not being deleted yet."""
         if pod.metadata.deletion_timestamp is None:

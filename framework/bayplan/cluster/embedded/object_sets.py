@@ -22,13 +22,13 @@ from bayplan.api.operated import (
     PodClique,
     PodCliqueSet,
 )
-from bayplan.cluster.embedded.children import Child, Children, reference_of
+from bayplan.cluster.embedded.children import Children
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.dialects.disaggregated import sets_of
 from bayplan.dialects.grove_sets import BASE_LABEL, GANG_LABEL, objects_of
 from bayplan.dialects.knative import deployments_of
 from bayplan.dialects.wrapped_jobs import components_of
-from bayplan.errors import AlreadyExists, InputError
+from bayplan.errors import InputError
 from bayplan.kinds import KINDS_OF_WORKLOADS, progress_of, templates_of
 
 __all__ = ["ObjectSetsController", "holder"]
@@ -99,7 +99,7 @@ class ObjectSetsController:
         if known is None:
             if self._waits_for_base(owner, wanted):
                 return None
-            self._make(owner, wanted)
+            self._children.create(owner, wanted)
         elif all(one.uid != owner.metadata.uid for one in known.metadata.owner_references):
             return None
         elif not isinstance(owner, AppWrapper) and isinstance(known, OperatedObject):
@@ -108,19 +108,6 @@ class ObjectSetsController:
             if known.spec != spec and known.metadata.deletion_timestamp is None:
                 self._cluster.update(replace(known, spec=spec))
         return type(wanted), key
-
-    def _make(self, owner: OperatedObject, wanted: ApiObject) -> None:
-        meta = replace(wanted.metadata, owner_references=(reference_of(owner),))
-        made: ApiObject = replace(wanted, metadata=meta)
-        try:
-            made = self._cluster.create(made)
-        except AlreadyExists:
-            return
-        except InputError as exc:
-            self._cluster.report(owner, exc)
-            return
-        if isinstance(made, Child):
-            self._children.keep(made)
 
     def _waits_for_base(self, owner: OperatedObject, wanted: ApiObject) -> bool:
         """Tell whether a clique waits until the gang runs that it comes on top of."""

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.api import ApiObject, Pod, kind_of
+from bayplan.api import Pod, kind_of
 from bayplan.api.objects import KINDS, DecodeError, decode_object
 from bayplan.api.operated import Workflow
-from bayplan.cluster.embedded.children import Child, Children, reference_of
+from bayplan.cluster.embedded.children import Child, Children
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.dialects.argo import Task, tasks_of
-from bayplan.errors import AlreadyExists, InputError
+from bayplan.errors import InputError
 from bayplan.kinds import KINDS_OF_WORKLOADS, progress_of
 
 __all__ = ["WorkflowController"]
@@ -60,17 +60,7 @@ class WorkflowController:
         except DecodeError as exc:
             self._cluster.report(owner, InputError(f"{content['kind']} {task.name}: {exc}"))
             return
-        own = replace(wanted.metadata, owner_references=(reference_of(owner),))
-        made: ApiObject = replace(wanted, metadata=own)
-        try:
-            made = self._cluster.create(made)
-        except AlreadyExists:
-            return
-        except InputError as exc:
-            self._cluster.report(owner, exc)
-            return
-        if isinstance(made, Child):
-            self._children.keep(made)
+        self._children.create(owner, wanted)
 
 
 def _end_of(child: Child) -> bool | None:
