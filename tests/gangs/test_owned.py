@@ -17,7 +17,7 @@ from bayplan.explain.explanation import explain
 from bayplan.gangs.owned import GANG_ANNOTATION, MINIMUM_ANNOTATION
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler
-from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
+from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod, make_pods_of
 
 JOBSET = "jobset.sigs.k8s.io"
 TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -495,3 +495,71 @@ def test_nobody_joins_the_gang_of_another_by_lying_about_its_owners(lies: list[s
         made.add(owned_by(make_pod(f"mine-{index}", labels=labels), child))
     placed = made.schedule()
     assert {"mine-0", "mine-1", "mine-2"} <= placed.keys()
+
+
+KAI_LEAST = "kai.scheduler/batch-min-member"
+
+
+@pytest.mark.parametrize(("cores", "placed"), [(1, 0), (4, 4)])
+def test_a_job_set_that_needs_only_some_of_its_jobs_runs_with_these(
+    cores: int, placed: int
+) -> None:
+    counts = {"a": 2, "b": 2, "c": 2}
+    made = cluster(cores)
+    start(made, job_set(counts, annotations={KAI_LEAST: "2"}), counts)
+    found = made.schedule()
+    assert len(found) == placed
+    assert len({name.partition("-")[0] for name in found}) == placed / 2
+
+
+@pytest.mark.parametrize(("cores", "placed"), [(1, 0), (2, 2), (3, 3)])
+def test_a_job_of_a_set_runs_with_as_many_pods_as_its_template_says(
+    cores: int, placed: int
+) -> None:
+    template = {
+        "metadata": {"annotations": {KAI_LEAST: "2"}},
+        "spec": {"parallelism": 3, "completions": 3, "template": TEMPLATE},
+    }
+    made = cluster(cores)
+    owner = make_object(
+        {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": {"name": "train"},
+            "spec": {"replicatedJobs": [{"name": "w", "template": template}]},
+        }
+    )
+    child = add(made, owned_by(job("train-w-0"), add(made, owner)))
+    labels = {f"{JOBSET}/replicatedjob-name": "w", f"{JOBSET}/job-index": "0"}
+    made.add(*(owned_by(make_pod(f"w-{index}", labels=labels), child) for index in range(3)))
+    assert len(made.schedule()) == placed
+
+
+@pytest.mark.parametrize("value", ["0", "many"])
+def test_a_number_of_jobs_that_is_none_holds_a_job_set(value: str) -> None:
+    made = cluster(4)
+    start(made, job_set(COUNTS, annotations={KAI_LEAST: value}), COUNTS)
+    assert made.schedule() == {}
+    assert f'{KAI_LEAST}: expected a whole number of 1 or more, got "{value}"' in made.message(
+        "driver-0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "specs", "roles", "told"),
+    [
+        ("TFJob", "tfReplicaSpecs", {"PS": 0, "Worker": 1}, "PS.replicas: expected 1 or more"),
+        ("XGBoostJob", "xgbReplicaSpecs", {"Master": 1}, "Worker.template: expected a template"),
+    ],
+)
+def test_a_job_that_lacks_a_role_is_held_and_says_which(
+    kind: str, specs: str, roles: dict[str, int], told: str
+) -> None:
+    replicas = {role: {"replicas": n, "template": TEMPLATE} for role, n in roles.items()}
+    content = {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": "j"}}
+    made = cluster(4)
+    owner = add(made, make_object({**content, "spec": {specs: replicas}}))
+    (pod,) = make_pods_of(owner)
+    made.add(pod)
+    assert made.schedule() == {}
+    assert told in made.message(pod.metadata.name)

@@ -200,3 +200,45 @@ def test_jobs_of_a_set_that_ask_for_a_topology_do_not_keep_the_others_waiting() 
     made.advance(30.0)
     pods = {pod.metadata.name[2]: pod.spec.node_name[:1] for pod in made.api.list(Pod)}
     assert pods == {"d": "a", "w": "b"}
+
+
+def hypernodes() -> list[ApiObject]:
+    """Return a HyperNode of the first tier for each rack, and one of the second around them."""
+
+    def hypernode(name: str, tier: int, type_: str, selectors: list[Any]) -> ApiObject:
+        members = [{"type": type_, "selector": one} for one in selectors]
+        kind = {"apiVersion": "topology.volcano.sh/v1alpha1", "kind": "HyperNode"}
+        spec = {"tier": tier, "members": members}
+        return make_object({**kind, "metadata": {"name": name}, "spec": spec})
+
+    racks = [{"labelMatch": {"matchLabels": {"rack": rack}}} for rack in "ab"]
+    names = [{"exactMatch": {"name": rack}} for rack in "ab"]
+    one_each = [hypernode(rack, 1, "Node", [one]) for rack, one in zip("ab", racks, strict=True)]
+    return [*one_each, hypernode("all", 2, "HyperNode", names)]
+
+
+@pytest.mark.parametrize(
+    ("marks", "placed"),
+    [
+        ({"mode": "hard", "highest-tier": "1"}, 0),
+        ({"highest-tier": "1"}, 0),
+        ({"mode": "hard", "highest-tier": "2"}, 3),
+        ({"mode": "soft"}, 3),
+    ],
+)
+def test_volcanos_annotations_of_a_template_say_where_its_pods_lie(
+    marks: dict[str, str], placed: int
+) -> None:
+    asked = {f"volcano.sh/network-topology-{name}": value for name, value in marks.items()}
+    replicas = {"Worker": {"replicas": 3, "template": template(**asked)}}
+    owner = make_object(
+        {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "JAXJob",
+            "metadata": {"name": "x"},
+            "spec": {"jaxReplicaSpecs": replicas},
+        }
+    )
+    made = started(owner, a=2, b=2)
+    made.add(*hypernodes())
+    assert len(racks_of(made)) == placed

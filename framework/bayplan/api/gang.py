@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from bayplan.api.selectors import EVERYTHING, Selector
@@ -117,11 +118,6 @@ class Gang:
     problem: str | None = None
 
     @property
-    def is_of_owner(self) -> bool:
-        """Whether what owns its pods defines it; no group has such a name."""
-        return ":" in self.key
-
-    @property
     def title(self) -> str:
         """What defines it, as people write it: "PodGroup a/b", or what owns its pods."""
         namespace, _, name = self.key.partition("/")
@@ -134,7 +130,8 @@ class Membership:
     """A pod's membership of a gang: the gang's key, and the pod's rank and role if given.
 
     ``definition`` is the gang itself if the pod's own annotations define it. ``problem`` says what
-    is wrong with the pod's annotations; it keeps the pod pending.
+    is wrong with the pod's annotations; it keeps the pod pending. ``owner_settings`` are
+    labels and annotations of what owns the pod that count for it, in a gang or not.
     """
 
     gang: str | None
@@ -142,3 +139,4 @@ class Membership:
     role: str = ""
     definition: Gang | None = None
     problem: str | None = None
+    owner_settings: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Where pods ask to be by annotations of their templates and owners, in Kueue's and KAI's words."""
+"""Where pods ask to be by annotations of templates and owners: Kueue's, KAI's, Volcano's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bayplan.api.gang import DomainOrder, Fill, Gather, Slice
-from bayplan.dialects import kai, kueue
+from bayplan.dialects import kai, kueue, volcano
 
 __all__ = ["Placement", "placement_of"]
 
@@ -40,4 +40,4 @@ def placement_of(annotations: Mapping[str, str]) -> Placement:
     gather, topology = kai.placement_of(annotations)
     if gather:
         return Placement(gather, domain_order="OutermostFirst", topology=topology)
-    return Placement()
+    return Placement(volcano.placement_of(annotations))

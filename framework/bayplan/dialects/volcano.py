@@ -30,6 +30,7 @@ __all__ = [
     "gang_of",
     "is_gated",
     "membership_of",
+    "placement_of",
     "queue_of",
     "sets_of",
     "state_of",
@@ -42,6 +43,8 @@ TASK_ANNOTATION = "volcano.sh/task-spec"
 """The annotation (and label) that names a pod's task."""
 QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 """The annotation that names the queue of a pod without a PodGroup."""
+_TOPOLOGY_MODE = "volcano.sh/network-topology-mode"
+_HIGHEST_TIER = "volcano.sh/network-topology-highest-tier"
 _QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
 _NATIVE = ("cpu", "memory", "pods", "ephemeral-storage")
 _OLD_GROUP_ANNOTATION = "volcano.sh/group-name"
@@ -173,6 +176,16 @@ def _gather_of(topology: NetworkTopologySpec | None) -> tuple[Gather, ...]:
     if topology.highest_tier_allowed is not None:
         return (Gather(f"tier-{topology.highest_tier_allowed}", required=True), lowest)
     return (lowest,)
+
+
+def placement_of(annotations: Mapping[str, str]) -> tuple[Gather, ...]:
+    """Return the domains that annotations of pods ask for; a mode that is none is "hard"."""
+    mode, tier = annotations.get(_TOPOLOGY_MODE), annotations.get(_HIGHEST_TIER)
+    if mode is None and tier is None:
+        return ()
+    soft = (mode or "").lower() == "soft"
+    highest = int(tier) if tier is not None and is_index(tier) else None
+    return _gather_of(NetworkTopologySpec("soft" if soft else "hard", highest))
 
 
 def _sub_group(policy: SubGroupPolicy) -> SubGroup:

@@ -23,9 +23,10 @@ from bayplan.api import (
 from bayplan.api.gang import Gang, Gather, MatchPolicy, Membership, SubGroup
 from bayplan.api.object_key import object_key
 from bayplan.api.selectors import Requirement, Selector
-from bayplan.dialects.kai import QUEUE_LABEL
+from bayplan.dialects import kai
 from bayplan.dialects.kueue import asks_for_topology
 from bayplan.dialects.placement import Placement, placement_of
+from bayplan.dialects.queued_job_checks import QUEUE_LABEL
 from bayplan.dialects.reading import is_index
 from bayplan.gangs.segments import segment_rule, segments_of_group, segments_of_role
 from bayplan.kinds import (
@@ -35,10 +36,12 @@ from bayplan.kinds import (
     SegmentSizes,
     WorkloadKind,
     domain_of,
+    lack_of,
     minimum_of,
     role_of,
     roles_of,
     segments_of,
+    some_roles_of,
     title_of,
 )
 from bayplan.snapshot import Snapshot
@@ -50,6 +53,7 @@ __all__ = [
     "OwnedMember",
     "OwnerChain",
     "asked_of",
+    "settings_for_pods",
     "source_of",
 ]
 
@@ -66,6 +70,9 @@ _MINIMUMS: Mapping[type[ApiObject], tuple[str, ...]] = {
 """What says the same in KAI's and Volcano's words, by the type of what owns the pods."""
 _SKIP = "kai.scheduler/skip-podgrouper"
 """Of pods, or what owns them, for which somebody else writes a group."""
+_OWNER_LABELS = frozenset((*kai.OWNER_LABELS, QUEUE_LABEL))
+_OWNER_ANNOTATIONS = frozenset(kai.OWNER_ANNOTATIONS)
+_NO_SETTINGS: Mapping[str, str] = {}
 _MOST_LEVELS = 10
 _ENDS = (Deployment, DaemonSet)
 """Nothing above them makes a gang, and a live scheduler does not follow them."""
@@ -102,6 +109,22 @@ def asked_of(obj: ApiObject) -> tuple[str | None, str | None]:
     return said, least
 
 
+def settings_for_pods(obj: ApiObject) -> Mapping[str, str]:
+    """Return the labels and annotations of an object that count for its pods: KAI's and Kueue's.
+
+    Pods of a kind that is suspended are in the queue of its objects, whatever else they have.
+    """
+    labels, annotations = obj.metadata.labels, obj.metadata.annotations
+    if _OWNER_LABELS.isdisjoint(labels) and _OWNER_ANNOTATIONS.isdisjoint(annotations):
+        return _NO_SETTINGS
+    found = {name: labels[name] for name in kai.OWNER_LABELS if name in labels}
+    found |= {name: annotations[name] for name in kai.OWNER_ANNOTATIONS if name in annotations}
+    row = _row(obj)
+    if row is not None and not row.suspend and QUEUE_LABEL in labels:
+        found[QUEUE_LABEL] = labels[QUEUE_LABEL]
+    return found
+
+
 def source_of(obj: ApiObject) -> str:
     """Return the name of the kind of an object that defines gangs, for messages."""
     kind = kind_of(obj)
@@ -113,7 +136,7 @@ class _Owner:
     """An owner as it was read; its gangs by key, each with one of their pods; places in them.
 
     Pods of one part and one role have the same place. ``domain`` is the label of nodes of which
-    its pods have one value.
+    its pods have one value, ``some_roles`` how many of its roles it needs, if not all.
     """
 
     obj: ApiObject
@@ -122,6 +145,7 @@ class _Owner:
     problem: str | None = None
     domain: str = ""
     segments: SegmentSizes | None = None
+    some_roles: int | None = None
     members: dict[str, str] = field(default_factory=dict)
     gangs: dict[str, Gang] = field(default_factory=dict)
     places: dict[tuple[str | None, str, _Asked], OwnedMember] = field(default_factory=dict)
@@ -193,6 +217,12 @@ class OwnedGangs:
         if controller is None:
             return _NOBODY
         above = self._what_is_above(pod, controller)
+        found = self._member(pod, above, without_missing)
+        if not above.settings:
+            return found
+        return replace(found, membership=replace(found.membership, owner_settings=above.settings))
+
+    def _member(self, pod: Pod, above: _Above, without_missing: bool) -> OwnedMember:
         if above.chain.missing is not None and not without_missing:
             return OwnedMember(_NOBODY.membership, missing=above.chain.missing)
         asked = above.asked
@@ -223,7 +253,10 @@ class OwnedGangs:
         chain = self.chain(pod)
         rows = ((one, _row(one)) for one in reversed(chain.owners))
         owners = tuple((row, self._read(one, row)) for one, row in rows if row is not None)
-        found = _Above(chain, owners, _Asked.of(chain.owners))
+        settings = [settings_for_pods(one) for one in chain.owners]
+        # Those of the highest owner count most.
+        merged = {key: value for one in settings for key, value in one.items()}
+        found = _Above(chain, owners, _Asked.of(chain.owners), merged)
         # Pods change without another version of objects.
         missing = chain.missing.kind if chain.missing is not None else ""
         if missing != "Pod" and not any(isinstance(one, Pod) for one in chain.owners):
@@ -251,11 +284,15 @@ class OwnedGangs:
 
 @dataclass(frozen=True)
 class _Above:
-    """What owns some pods: the chain, those in it with rows, the highest first, what they ask."""
+    """What owns some pods: the chain, those in it with rows, the highest first, what they ask.
+
+    ``settings`` are labels and annotations of theirs that count for the pods.
+    """
 
     chain: OwnerChain
     owners: tuple[tuple[WorkloadKind, _Owner], ...]
     asked: _Asked
+    settings: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -368,18 +405,23 @@ def _place(
     if role.later:
         roles, minimum, name = (role,), None, f"{name}:{role.name}"
     least = asked.minimum if asked.minimum is not None else minimum
-    problem = asked.problem
+    problem = asked.problem or owner.problem
     if role.serial and role.count > 1 and problem is None:
         problem = "its pods are created one after the other, so they cannot wait for each other"
-    queue = meta.labels.get(QUEUE_LABEL, "")
     gang, of_each = _gang(name, roles, least)
-    gang = replace(gang, problem=problem, queue=queue)
+    gang = replace(gang, problem=problem)
     try:
         gang = _gathered(gang, owner, row, roles, of_each)
         gang = _in_segments(gang, owner, row, roles, of_each)
+        gang = _with_some_roles(gang, owner.some_roles if least is None else None, roles, of_each)
     except ValueError as exc:
         gang = replace(gang, problem=gang.problem or str(exc))
     return OwnedMember(Membership(name, role=role.name), gang, source_of(owner.obj))
+
+
+def _is_cut(role: Role) -> bool:
+    """Tell whether the equal parts of a role are sub-groups, each with what it needs."""
+    return role.part is not None and (role.made.whole or role.part.least < role.part.size)
 
 
 def _is_jobs_own(role: Role) -> bool:
@@ -401,7 +443,7 @@ def _gathered(
     whole = placement_of(owner.obj.metadata.annotations)
     if owner.domain and not whole.gather:
         whole = replace(whole, gather=(Gather(owner.domain, required=True),))
-    in_parts = any(role.made.whole for role in roles)
+    in_parts = any(_is_cut(role) for role in roles)
     of_role = [placement_of(_annotations(role)) for role in roles]
     shared = {one.together for one in of_role if one.gather}
     if (len(roles) == 1 and not in_parts) or (
@@ -464,6 +506,20 @@ def _in_segments(
     return replace(gang, sub_groups=tuple(found), roles=(), topology=gang.topology or topology)
 
 
+def _with_some_roles(
+    gang: Gang, number: int | None, roles: tuple[Role, ...], least: Sequence[int]
+) -> Gang:
+    """Return a gang that needs only some of its roles, with all that each of these needs."""
+    if number is None or number >= len(roles):
+        return gang
+    minimum = sum(sorted(least)[:number])
+    groups = gang.sub_groups or tuple(_sub_groups(roles, least, [Placement()] * len(roles)))
+    if any(one.label_keys or one.parent for one in groups):
+        raise ValueError("some of its roles may be missing, so none of them is cut into parts")
+    some = tuple(replace(one, kind="role", min_groups=number) for one in groups)
+    return replace(gang, min_member=minimum, sub_groups=some, roles=())
+
+
 def _sub_groups(
     roles: tuple[Role, ...], least: Sequence[int], asked: Sequence[Placement]
 ) -> Iterator[SubGroup]:
@@ -486,14 +542,16 @@ def _sub_groups(
             yield SubGroup(name, selector, size=size, min_groups=int(size > 0), gather=gather)
     for index, (role, one) in enumerate(zip(roles, asked, strict=True)):
         parent = shared.get(index, "")
-        part = role.part if role.made.whole else None
+        part = role.part if _is_cut(role) else None
         yield SubGroup(
             role.name,
             _selector(role, roles[:index]),
             label_keys=(part.label,) if part is not None else (),
-            size=part.size if part is not None else least[index],
+            size=part.least if part is not None else least[index],
             # A role of which no pod is needed does not keep the others from starting.
-            min_groups=-(-least[index] // part.size) if part is not None else int(least[index] > 0),
+            min_groups=-(-least[index] // part.least)
+            if part is not None
+            else int(least[index] > 0),
             gather=() if parent else one.gather,
             slices=one.slices,
             parent=parent,
@@ -568,6 +626,14 @@ def _read(owner: ApiObject, row: WorkloadKind) -> _Owner:
     try:
         roles, domain = roles_of(row, content), domain_of(row, content)
         segments = segments_of(row, content)
-        return _Owner(owner, roles, minimum_of(row, content), domain=domain, segments=segments)
+        return _Owner(
+            owner,
+            roles,
+            minimum_of(row, content),
+            lack_of(row, content) or None,
+            domain,
+            segments,
+            some_roles_of(row, content),
+        )
     except ValueError as exc:
         return _Owner(owner, problem=str(exc))

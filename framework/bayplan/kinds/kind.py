@@ -126,6 +126,9 @@ class PodTemplates:
     :param image: the path of the containers of which the first has the default's image.
     :param added: what the operator adds to the template; :param copied: what it copies into it.
     :param container: the name of the main container, by default the first.
+    :param needed: whether an object without such pods is held: nothing works without them.
+    :param fewer: the path of annotations, and the name of the one that says how many pods of each
+        equal part are needed.
     :param later: the conditions under each of which the pods are created only once others run, so
         that nothing may wait for them.
     :param serial: the conditions under each of which a pod is created only once the one before it
@@ -164,6 +167,8 @@ class PodTemplates:
     added: tuple[Added, ...] = ()
     copied: tuple[Copied, ...] = ()
     container: str = ""
+    needed: bool = False
+    fewer: tuple[str, str] | None = None
     later: tuple[When, ...] = ()
     serial: tuple[When, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -196,6 +201,8 @@ class WorkloadKind:
 
     :param pods: its pod templates, in the order in which roles are looked for.
     :param minimum: paths of the number of pods that it needs to run, of all roles.
+    :param some_roles: the annotation that says how many of its roles it needs to run.
+    :param no_empty_roles: whether an object is held that has a role with a number of 0 pods.
     :param wraps: the path of a list in which each entry has an object as its ``template``; its pods
         are those of these objects.
     :param unit: the labels of pods, with commas, whose values tell its indivisible parts, each a
@@ -223,6 +230,8 @@ class WorkloadKind:
     name: str
     pods: tuple[PodTemplates, ...]
     minimum: tuple[str, ...] = ()
+    some_roles: str = ""
+    no_empty_roles: bool = False
     wraps: str = ""
     unit: str = ""
     units: str = ""

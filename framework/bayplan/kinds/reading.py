@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = [
     "SegmentSizes",
     "TemplateOf",
     "domain_of",
+    "lack_of",
     "minimum_of",
     "pods_of",
     "policy_of",
@@ -35,11 +37,13 @@ __all__ = [
     "role_of",
     "roles_of",
     "segments_of",
+    "some_roles_of",
     "templates_of",
     "units_of",
 ]
 
 _MOST_PODS = 1_000_000
+_COUNT = re.compile("0*[1-9][0-9]{0,7}")
 
 
 @dataclass(frozen=True)
@@ -97,10 +101,11 @@ class Role:
 
 @dataclass(frozen=True)
 class Part:
-    """Equal parts of a role: the label of pods that tells them, and how many pods one has."""
+    """Equal parts of a role: the label of pods that tells them, how many pods one has and needs."""
 
     label: str
     size: int
+    least: int
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,39 @@ def minimum_of(kind: WorkloadKind, content: Content) -> int | None:
         if value is not None:
             return _number(value, path)
     return None
+
+
+def some_roles_of(kind: WorkloadKind, content: Content) -> int | None:
+    """Return how many of its roles an object says it needs, None if it needs all.
+
+    :raises ValueError: for what is no number of them.
+    """
+    stated = at(content, "metadata.annotations") if kind.some_roles else None
+    return _stated(stated, kind.some_roles)
+
+
+def _stated(annotations: Any, name: str) -> int | None:
+    text = annotations.get(name) if isinstance(annotations, Mapping) else None
+    if text is None:
+        return None
+    if not (isinstance(text, str) and _COUNT.fullmatch(text)):
+        expected = "expected a whole number of 1 or more"
+        raise ValueError(f'annotation {name}: {expected}, got "{str(text)[:40]}"')
+    return int(text)
+
+
+def lack_of(kind: WorkloadKind, content: Content) -> str:
+    """Return which role without pods keeps an object from running, "" for none.
+
+    :raises ValueError: for what is no number of pods; the message names the path.
+    """
+    for pods in kind.pods if kind.no_empty_roles or any(one.needed for one in kind.pods) else ():
+        found = list(_templates(pods, content))
+        if pods.needed and not found:
+            return f"{pods.template}: expected a template, as it does not run without such pods"
+        if kind.no_empty_roles and any(not one.count for one in found):
+            return f"{pods.count[0]}: expected 1 or more pods, got 0"
+    return ""
 
 
 def domain_of(kind: WorkloadKind, content: Content) -> str:
@@ -300,7 +338,9 @@ def _roles(pods: PodTemplates, content: Content) -> Iterator[Role]:
         count, entry = one.count, one.entry
         if pods.left is not None:
             count = min(count, left_of(pods, content, count))
-        least = 0
+        least, part = 0, _part_of(pods, entry, content, one.count)
+        if part is not None and part.least < part.size:
+            least = part.least * (one.count // part.size)
         if pods.least and look(entry, content, pods.least[0]) is not None:
             least = math.prod(_numbers(pods.least, entry, content, ""))
         yield Role(
@@ -312,7 +352,7 @@ def _roles(pods: PodTemplates, content: Content) -> Iterator[Role]:
             one.labels,
             one.template,
             pods,
-            _part_of(pods, entry, content, one.count),
+            part,
         )
 
 
@@ -321,7 +361,12 @@ def _part_of(pods: PodTemplates, entry: Content, content: Content, count: int) -
         return None
     label, path = pods.part
     (number,) = _numbers((path,), entry, content, "")
-    return Part(label, max(1, count // max(1, number)))
+    size = max(1, count // max(1, number))
+    stated = None
+    if pods.fewer is not None:
+        annotations, name = pods.fewer
+        stated = _stated(look(entry, content, annotations), name)
+    return Part(label, size, size if stated is None else min(stated, size))
 
 
 def left_of(pods: PodTemplates, content: Content, count: int) -> int:

@@ -36,10 +36,18 @@ _RUNNING = "status.conditions[Running]"
 _JOBSET = "jobset.sigs.k8s.io"
 _INDEX_IN_JOB = "batch.kubernetes.io/job-completion-index"
 _SUSPEND = "spec.suspend"
+_BATCH_MINIMUM = "kai.scheduler/batch-min-member"
 _LWS = "leaderworkerset.sigs.k8s.io"
 
 
-def _kubeflow(kind: str, specs: str, *types: str, minimum: tuple[str, ...] = ()) -> WorkloadKind:
+def _kubeflow(
+    kind: str,
+    specs: str,
+    *types: str,
+    minimum: tuple[str, ...] = (),
+    needed: tuple[str, ...] = (),
+    no_empty_roles: bool = False,
+) -> WorkloadKind:
     """Return the row of a job of the training operator: ``types`` are those of its replicas."""
     pods = tuple(
         PodTemplates(
@@ -47,6 +55,7 @@ def _kubeflow(kind: str, specs: str, *types: str, minimum: tuple[str, ...] = ())
             type_.lower(),
             count=(f"spec.{specs}.{type_}.replicas",),
             labels={_REPLICA_TYPE: "{role}"},
+            needed=type_ in needed,
             pod="{object}-{role}-{index}",
             index=_REPLICA_INDEX,
             status=f"status.replicaStatuses.{type_}",
@@ -65,6 +74,7 @@ def _kubeflow(kind: str, specs: str, *types: str, minimum: tuple[str, ...] = ())
         kind,
         pods,
         (_POLICY, *minimum),
+        no_empty_roles=no_empty_roles,
         suspend="spec.runPolicy.suspend",
         ends=Ends(("Succeeded",), ("Failed",), by=("chief", "master")),
         clean=_CLEAN,
@@ -238,6 +248,7 @@ _TABLE = (
                 "template.spec.template",
                 each="spec.replicatedJobs",
                 count=("replicas", "template.spec.parallelism,template.spec.completions"),
+                fewer=("template.metadata.annotations", _BATCH_MINIMUM),
                 later=(
                     When("dependsOn"),
                     When("spec.startupPolicy.startupPolicyOrder", "InOrder"),
@@ -250,6 +261,7 @@ _TABLE = (
                 succeeded="succeeded",
             ),
         ),
+        some_roles=_BATCH_MINIMUM,
         suspend=_SUSPEND,
         ends=Ends(("Completed",), ("Failed",)),
     ),
@@ -291,10 +303,26 @@ _TABLE = (
         },
     ),
     _kubeflow("PyTorchJob", "pytorchReplicaSpecs", "Master", "Worker", minimum=_ELASTIC),
-    _kubeflow("TFJob", "tfReplicaSpecs", "Chief", "Master", "PS", "Worker", "Evaluator"),
-    _kubeflow("XGBoostJob", "xgbReplicaSpecs", "Master", "Worker"),
+    _kubeflow(
+        "TFJob",
+        "tfReplicaSpecs",
+        "Chief",
+        "Master",
+        "PS",
+        "Worker",
+        "Evaluator",
+        no_empty_roles=True,
+    ),
+    _kubeflow(
+        "XGBoostJob",
+        "xgbReplicaSpecs",
+        "Master",
+        "Worker",
+        needed=("Master", "Worker"),
+        no_empty_roles=True,
+    ),
     _kubeflow("PaddleJob", "paddleReplicaSpecs", "Master", "Worker", minimum=_ELASTIC),
-    _kubeflow("JAXJob", "jaxReplicaSpecs", "Worker"),
+    _kubeflow("JAXJob", "jaxReplicaSpecs", "Worker", needed=("Worker",), no_empty_roles=True),
     WorkloadKind(
         _KUBEFLOW,
         "MPIJob",
@@ -303,6 +331,7 @@ _TABLE = (
                 "spec.mpiReplicaSpecs.Launcher.template",
                 "launcher",
                 count=("spec.mpiReplicaSpecs.Launcher.replicas",),
+                needed=True,
                 later=(When("spec.launcherCreationPolicy", "WaitForWorkersReady"),),
                 labels={"training.kubeflow.org/job-role": "launcher"},
                 pod="{object}-launcher",
@@ -324,6 +353,7 @@ _TABLE = (
             ),
         ),
         (_POLICY,),
+        no_empty_roles=True,
         suspend="spec.runPolicy.suspend",
         ends=Ends(("Succeeded",), ("Failed",), by=("launcher",)),
         clean=_CLEAN,

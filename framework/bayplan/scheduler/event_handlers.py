@@ -33,7 +33,7 @@ from bayplan.dialects.autoscaling import is_stand_in
 from bayplan.dialects.progress import checkpointed_at
 from bayplan.errors import PluginError
 from bayplan.gangs.definitions import GangDefinitions
-from bayplan.gangs.owned import asked_of
+from bayplan.gangs.owned import asked_of, settings_for_pods
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.binding import BindingCycle
 from bayplan.scheduler.evictor import Evictor
@@ -489,7 +489,7 @@ class EventHandlers:
         """Read the gangs of an owner's pods again; return the keys of those that changed."""
         state = self._state
         changed, moved = self._definitions.owner_changed(owner, deleted)
-        asks = old is not None and not deleted and asked_of(old) != asked_of(owner)
+        asks = old is not None and not deleted and _said(old) != _said(owner)
         if moved or asks:
             self._read_again(
                 info.pod
@@ -617,6 +617,11 @@ class EventHandlers:
             for unit in sorted(units):
                 state.queue.recheck(unit, state.now)
                 state.recorder.gate_changed(unit)
+
+
+def _said(owner: ApiObject) -> tuple[object, object]:
+    """Return what an object says of its pods, which are read again if it changes."""
+    return asked_of(owner), settings_for_pods(owner)
 
 
 def _is_over(pod: Pod) -> bool:

@@ -63,6 +63,7 @@ class PodInfo:
         "labels_id",
         "name",
         "namespace",
+        "owner_settings",
         "pod",
         "priority",
         "problem",
@@ -99,6 +100,8 @@ class PodInfo:
     """What is wrong with the pod's annotations and keeps it pending, None if nothing is."""
     inherited: Mapping[str, str]
     """Annotations of the pod's controller that apply to it."""
+    owner_settings: Mapping[str, str]
+    """Labels and annotations of what owns the pod that count for it, such as its queue."""
     facts: SpecFacts
     """What follows from the spec alone; pods of equal spec share one object."""
     terms: HeldTerms
@@ -137,8 +140,10 @@ class PodInfo:
         self.kind = _kind((self.facts, *meta.labels, None, *meta.annotations, None, *inherited))
         self.terms = held_terms(pod)
         member = membership_of(pod, inherited)
+        self.owner_settings = _NOTHING
         if owned is not None and member.gang is None and member.problem is None:
             of_owner = owned(pod)
+            self.owner_settings = of_owner.owner_settings
             if of_owner.gang is not None or of_owner.problem is not None:
                 rank = of_owner.rank if of_owner.rank is not None else member.rank
                 member = replace(of_owner, rank=rank)
@@ -150,7 +155,9 @@ class PodInfo:
 
     def changed(self, pod: Pod) -> PodInfo:
         """Return what another version of the pod would be: also a member of its owner's gang."""
-        member = Membership(self.gang, self.rank, self.role, self.definition, self.problem)
+        member = Membership(
+            self.gang, self.rank, self.role, self.definition, self.problem, self.owner_settings
+        )
         return PodInfo(pod, self.inherited, lambda _: member)
 
     @property

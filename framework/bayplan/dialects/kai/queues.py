@@ -24,6 +24,8 @@ __all__ = [
     "GROUP_ANNOTATION",
     "MEMBERS_BY",
     "NAME",
+    "OWNER_ANNOTATIONS",
+    "OWNER_LABELS",
     "QUEUE_LABEL",
     "gang_by_label",
     "gang_of",
@@ -31,7 +33,10 @@ __all__ = [
     "membership_of",
     "numa_placement_of",
     "placement_of",
+    "preemptibility_of",
+    "preemption_delay_of",
     "queue_of",
+    "queues_of",
     "seconds_of",
     "segment_of",
 ]
@@ -41,6 +46,16 @@ GROUP_ANNOTATION = "pod-group-name"
 """The annotation that names a pod's PodGroup."""
 QUEUE_LABEL = "kai.scheduler/queue"
 """The label that names the queue of a pod without a PodGroup."""
+PREEMPTIBILITY_LABEL = "kai.scheduler/preemptibility"
+"""The label that says whether a pod without a PodGroup may be preempted."""
+_PREEMPTIBILITIES = ("preemptible", "non-preemptible")
+_PROJECT_LABEL = "project"
+_POOL_LABEL = "kai.scheduler/node-pool"
+_DEFAULT_QUEUE = "default-queue"
+_DELAY = "kai.scheduler/preemption-delay"
+OWNER_LABELS = (QUEUE_LABEL, _PROJECT_LABEL, PREEMPTIBILITY_LABEL)
+OWNER_ANNOTATIONS = (_DELAY,)
+"""Labels and annotations that count for the pods of an object that has them."""
 _TOPOLOGY = "kai.scheduler/topology"
 _SEGMENT_SIZE = "kai.scheduler/segment-size"
 _SEGMENT_REQUIRED = "kai.scheduler/segment-topology-required-placement"
@@ -55,6 +70,36 @@ _DIGITS = 4
 _SUB_GROUP_LABEL = "kai.scheduler/subgroup-name"
 MEMBERS_BY = frozenset((GROUP_ANNOTATION,))
 """The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
+
+
+def queues_of(labels: Mapping[str, str], owner_settings: Mapping[str, str]) -> tuple[str, bool]:
+    """Return the queue of pods by their labels and those of what owns them, and if it is stated.
+
+    One that is not stated is theirs only where it exists.
+    """
+    stated = owner_settings.get(QUEUE_LABEL) or labels.get(QUEUE_LABEL)
+    if stated:
+        return stated, True
+    project = owner_settings.get(_PROJECT_LABEL) or labels.get(_PROJECT_LABEL)
+    pool = labels.get(_POOL_LABEL)
+    if project:
+        return f"{project}-{pool}" if pool else project, False
+    return _DEFAULT_QUEUE, False
+
+
+def preemptibility_of(labels: Mapping[str, str], owner_settings: Mapping[str, str]) -> str:
+    """Return "preemptible", "non-preemptible", or "" where no label says it.
+
+    The labels of what owns a pod come first; other values say nothing.
+    """
+    stated = (one.get(PREEMPTIBILITY_LABEL, "") for one in (owner_settings, labels))
+    return next((one for one in stated if one in _PREEMPTIBILITIES), "")
+
+
+def preemption_delay_of(annotations: Mapping[str, str], owner_settings: Mapping[str, str]) -> float:
+    """Return for how many seconds pods evict no others; what owns them is asked first."""
+    stated = (seconds_of(one.get(_DELAY)) for one in (owner_settings, annotations))
+    return next((one for one in stated if one is not None and one >= 0), 0.0)
 
 
 def membership_of(pod: Pod) -> Membership | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api.podgroup import LAST_EVICTION
-from bayplan.dialects.kai.queues import seconds_of
+from bayplan.dialects.kai import preemption_delay_of, seconds_of
 from bayplan.dialects.reading import timestamp
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.ledger import Ledger
@@ -145,10 +145,13 @@ class Actions:
     def delay_end(self, job: Job, pod: PodInfo) -> float:
         """Return when a job may evict others, in seconds since 1970; 0 if it need not wait."""
         group = self._jobs.group_of(pod)
-        delay = seconds_of(group.spec.preemption_delay) if group is not None else None
-        if group is None or delay is None or delay <= 0:
+        if group is None:
+            delay = preemption_delay_of(pod.annotations, pod.owner_settings)
+            return job.created + delay if delay else 0.0
+        stated = seconds_of(group.spec.preemption_delay)
+        if stated is None or stated <= 0:
             return 0.0
-        evicted = timestamp(group.metadata.annotations.get(LAST_EVICTION))
+        delay, evicted = stated, timestamp(group.metadata.annotations.get(LAST_EVICTION))
         return max(job.created, evicted) + delay
 
     @property

@@ -10,6 +10,7 @@ from bayplan import Handle, PodInfo, Unit
 from bayplan.api import KaiPodGroup, Pod
 from bayplan.api.gang import Gang, SubGroup
 from bayplan.api.podgroup import LAST_START
+from bayplan.dialects.kai import preemptibility_of
 from bayplan.dialects.reading import timestamp
 from bayplan_plugins.queues.kai.capacity import is_preemptible
 from bayplan_plugins.shared.moving import started_at
@@ -137,7 +138,9 @@ class Jobs:
     def is_preemptible(self, pod: PodInfo) -> bool:
         """Tell whether the pod's job may be preempted."""
         group = self.group_of(pod)
-        said = group.spec.preemptibility if group is not None else None
+        if group is not None:
+            return is_preemptible(group.spec.preemptibility, pod.priority)
+        said = preemptibility_of(pod.labels, pod.owner_settings)
         return is_preemptible(said, pod.priority)
 
     def created(self, pod: PodInfo) -> float:

@@ -147,14 +147,14 @@ class KaiPolicy:
     # In the queue ------------------------------------------------------------------------
 
     def queue_of(self, pod: PodInfo) -> str | None:
-        """Return the queue of the pod's group, else of what owns it, else the one of its label."""
+        """Return the queue of the pod's group, else the one of its or its owner's labels."""
         group = self._jobs.group_of(pod)
         if group is not None and group.spec.queue:
             return group.spec.queue
-        gang = self._handle.gang(pod.gang).gang if pod.gang is not None else None
-        if gang is not None and gang.is_of_owner and gang.queue:
-            return gang.queue
-        return pod.labels.get(kai.QUEUE_LABEL)
+        name, stated = kai.queues_of(pod.labels, pod.owner_settings)
+        if stated or (name in self.ledger.tree.row_of and self._handle.schedules(pod)):
+            return name
+        return None
 
     def gate(self, pod: PodInfo, queue: str) -> str | None:
         """Hold back pods of queues that do not exist, are broken or have children."""

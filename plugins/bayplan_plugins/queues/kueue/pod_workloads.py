@@ -128,8 +128,9 @@ class PodWorkloads:
             running = objects.get(self._jobs.current(home))
             if running is not None and has_quota(running) and not job.suspended:
                 return running.spec.queue_name or None
-        labels = pod.labels if job is None else job.obj.metadata.labels
-        return labels.get(QUEUE_LABEL) or None
+        if job is not None:
+            return job.obj.metadata.labels.get(QUEUE_LABEL) or None
+        return _own_queue(pod) or None
 
     def members(self, key: str) -> Sequence[PodInfo]:
         """Return the living pods of a workload, and of the other slices of its job."""
@@ -275,7 +276,7 @@ class PodWorkloads:
         job = self._jobs.home_of_pod(pod)
         self._jobs.lives(pod, added)
         self._note_orphan(pod, added and job is None)
-        if job is None and not pod.labels.get(QUEUE_LABEL):
+        if job is None and not _own_queue(pod):
             return
         key = self._place_of(pod, added) if job is None else job
         members = self._members.setdefault(key, {})
@@ -296,7 +297,7 @@ class PodWorkloads:
 
     def _has_ended(self, pod: PodInfo, there: bool) -> None:
         """Note a pod that has ended: its Workload is finished, or waits for another pod."""
-        if self._jobs.home_of_pod(pod) is not None or not pod.labels.get(QUEUE_LABEL):
+        if self._jobs.home_of_pod(pod) is not None or not _own_queue(pod):
             return
         key = self._own_key(pod)
         if there and pod.pod.status.phase in ("Succeeded", "Failed"):
@@ -576,7 +577,7 @@ class PodWorkloads:
         )
         spec = KueueWorkloadSpec(
             sets,
-            first.labels[QUEUE_LABEL],
+            _own_queue(first),
             priority=self._priority(members),
             maximum_execution_time_seconds=longest_time(first.pod.metadata),
         )
@@ -610,6 +611,14 @@ class PodWorkloads:
         name = members[0].labels.get(PRIORITY_LABEL, "")
         chosen = self._handle.snapshot.objects(WorkloadPriorityClass).get(name)
         return chosen.value if chosen is not None else max(pod.priority for pod in members)
+
+
+def _own_queue(pod: PodInfo) -> str:
+    """Return the name of the LocalQueue of a pod that is no job's; "" for none.
+
+    What owns it says so where its kind cannot be suspended, as a LeaderWorkerSet does.
+    """
+    return pod.labels.get(QUEUE_LABEL) or pod.owner_settings.get(QUEUE_LABEL, "")
 
 
 def pod_set_pointer(index: int) -> str:

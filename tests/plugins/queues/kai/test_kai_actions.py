@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.paths import ROOT
 
-from bayplan.api import KaiPodGroup, Pod
+from bayplan.api import Job, KaiPodGroup, OwnerReference, Pod
 from bayplan.profiles.loading import load_profiles
 from bayplan.testing import Cluster, make_node, make_object
 
@@ -360,3 +360,77 @@ def test_a_minimum_runtime_begins_when_the_kubelet_reports_the_start() -> None:
     assert not evicted(cluster)
     cluster.advance(20)
     assert evicted(cluster) == {"a-0"}
+
+
+def owned_pod(name: str, owner: Any, priority: int = 50, **labels: str) -> Any:
+    """Return a pod of a Job, without a PodGroup."""
+    made = member(name, 0, 1, priority)
+    reference = OwnerReference("Job", owner.metadata.name, owner.metadata.uid, "batch/v1", True)
+    meta = replace(made.metadata, annotations={}, labels=labels, owner_references=(reference,))
+    return replace(made, metadata=meta)
+
+
+def owner_of_pods(
+    cluster: Cluster, labels: dict[str, str], annotations: dict[str, str] | None = None
+) -> Any:
+    template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+    meta = {"name": "j", "labels": labels, "annotations": annotations or {}}
+    kind = {"apiVersion": "batch/v1", "kind": "Job"}
+    cluster.add(make_object({**kind, "metadata": meta, "spec": {"template": template}}))
+    found = cluster.api.get(Job, "default/j")
+    assert found is not None
+    return found
+
+
+QUEUE = "kai.scheduler/queue"
+
+
+@pytest.mark.parametrize(
+    ("of_job", "of_pod", "waits"),
+    [
+        ({QUEUE: "a"}, {}, True),
+        ({QUEUE: "a"}, {QUEUE: "b"}, True),
+        ({}, {QUEUE: "b"}, False),
+        ({"project": "a"}, {}, True),
+        ({"project": "nowhere"}, {}, False),
+        ({}, {}, True),
+    ],
+)
+def test_pods_without_a_group_are_in_the_queue_that_labels_say(
+    of_job: dict[str, str], of_pod: dict[str, str], waits: bool
+) -> None:
+    names = ("a", "b", "default-queue")
+    queues = [queue(name, 0, limit=-1 if name == "b" else 0) for name in names]
+    cluster = world(1, 4, *queues)
+    cluster.add(owned_pod("p", owner_of_pods(cluster, of_job), **of_pod))
+    cluster.advance(5)
+    assert (bound(cluster, "p-0") is None) == waits
+
+
+@pytest.mark.parametrize("place", ["job", "pod"])
+def test_a_label_says_that_pods_without_a_group_are_not_preempted(place: str) -> None:
+    mark = {"kai.scheduler/preemptibility": "non-preemptible"}
+    cluster = world(1, 1, queue("a", 1))
+    owner = owner_of_pods(cluster, {QUEUE: "a"} | (mark if place == "job" else {}))
+    cluster.add(owned_pod("low", owner, **(mark if place == "pod" else {})))
+    cluster.advance(5)
+    add_job(cluster, "high", "a", priority=90)
+    cluster.advance(60)
+    assert evicted(cluster) == set()
+
+
+def test_pods_without_a_group_evict_nobody_before_their_delay_is_over() -> None:
+    cluster = world(1, 1, queue("a", 1))
+    add_job(cluster, "low", "a")
+    cluster.advance(5)
+    marks = {"kai.scheduler/preemption-delay": "2m"}
+    cluster.add(owned_pod("high", owner_of_pods(cluster, {QUEUE: "a"}, marks), 90))
+    cluster.advance(60)
+    assert evicted(cluster) == set()
+    cluster.advance(120)
+    assert evicted(cluster) == {"low-0"}
+
+
+def bound(cluster: Cluster, name: str) -> str | None:
+    pod = cluster.api.get(Pod, f"default/{name}")
+    return pod.spec.node_name or None if pod is not None else None
