@@ -55,6 +55,8 @@ class DefaultConstraint(Args):
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
 
 
+_WITH_SELECTORS = ("ReplicaSet", "StatefulSet")
+"""The kinds whose selector counts for the pods that they control."""
 _SYSTEM_DEFAULTS = (
     DefaultConstraint(max_skew=3, topology_key=_HOSTNAME, when_unsatisfiable="ScheduleAnyway"),
     DefaultConstraint(max_skew=5, topology_key=_ZONE, when_unsatisfiable="ScheduleAnyway"),
@@ -282,8 +284,9 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
 
     def _has_owners(self, pod: PodInfo) -> bool:
         """Tell whether the pod could get a default selector."""
-        return bool(pod.pod.metadata.owner_references) or bool(
-            self.handle.snapshot.objects(Service)
+        owners = pod.pod.metadata.owner_references
+        return bool(self.handle.snapshot.objects(Service)) or any(
+            one.controller and one.kind in _WITH_SELECTORS for one in owners
         )
 
     def _owners_selector(self, pod: PodInfo) -> Selector | None:
@@ -302,7 +305,7 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
                     for key, value in sorted(wanted.items())
                 ]
         owner = next((r for r in pod.pod.metadata.owner_references if r.controller), None)
-        if owner is not None and owner.kind in ("ReplicaSet", "StatefulSet"):
+        if owner is not None and owner.kind in _WITH_SELECTORS:
             key = f"{pod.namespace}/{owner.name}"
             found: ReplicaSet | StatefulSet | None = (
                 snapshot.objects(ReplicaSet).get(key)

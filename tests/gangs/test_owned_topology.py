@@ -242,3 +242,19 @@ def test_volcanos_annotations_of_a_template_say_where_its_pods_lie(
     made = started(owner, a=2, b=2)
     made.add(*hypernodes())
     assert len(racks_of(made)) == placed
+
+
+def test_a_group_that_is_made_again_comes_back_to_its_rack() -> None:
+    asked = {"kueue.x-k8s.io/podset-preferred-topology": "rack", GROUP: "g"}
+    sizes = {"size": 3, "leaderTemplate": template(**asked), "workerTemplate": template(**asked)}
+    kind = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+    spec = {"replicas": 1, "leaderWorkerTemplate": sizes}
+    made = Cluster([*racks(a=3, b=3), make_pod("batch", cpu=1, node="a0")])
+    owner = add(made, make_object({**kind, "metadata": {"name": "l"}, "spec": spec}))
+    made.add(*make_pods_of(owner))
+    group = {"l-0", "l-0-1", "l-0-2"}
+    assert {racks_of(made)[name] for name in group} == {"b"}
+    for name in ("batch", *sorted(group)):
+        made.remove(name)
+    made.add(*make_pods_of(owner))
+    assert {racks_of(made)[name] for name in group} == {"b"}

@@ -236,3 +236,90 @@ def suspended(job: Content) -> Content:
     held[at] = True
     job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
     return job
+
+
+@dataclass(frozen=True)
+class Story:
+    """What happens to a job whose operator writes PodGroups itself.
+
+    :ivar path: of the job.
+    :ivar fit: how many of its pods there is room for at first, and how many then have nodes.
+    :ivar sized: returns its spec for a size; :ivar sizes: each with the number of its pods.
+    """
+
+    path: str
+    fit: tuple[int, int]
+    sized: Callable[[Content, int], None]
+    sizes: Sequence[tuple[int, int]]
+
+
+def _groups(spec: Content, count: int) -> None:
+    spec["replicas"] = count
+
+
+def _ray_workers(spec: Content, count: int) -> None:
+    spec["workerGroupSpecs"][0]["replicas"] = count
+
+
+def _mpi_workers(spec: Content, count: int) -> None:
+    spec["mpiReplicaSpecs"]["Worker"]["replicas"] = count
+
+
+def of(resource: str) -> str:
+    group, _, plural = resource.rpartition("/")
+    return f"/apis/{group}/namespaces/default/{plural}/s"
+
+
+MPI = Story(of("kubeflow.org/v2beta1/mpijobs"), (2, 0), _mpi_workers, ((3, 4), (2, 3)))
+STORIES = {
+    "lws-volcano": Story(
+        of("leaderworkerset.x-k8s.io/v1/leaderworkersets"), (5, 3), _groups, ((1, 3), (2, 6))
+    ),
+    "kuberay-volcano": Story(of("ray.io/v1/rayclusters"), (2, 0), _ray_workers, ((3, 4), (2, 3))),
+    "mpi-volcano": MPI,
+    "mpi-coscheduling": MPI,
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_job_whose_operator_writes_its_groups_lives_as_a_gang(
+    peers: Peers, name: str, tmp_path: Path
+) -> None:
+    """It is bound whole or not at all, loses a pod, changes its size and is deleted."""
+    kind, story, client = KINDS[name], STORIES[name], peers.cluster.client
+    fit, expected = story.fit
+    with peers.running(*kind.peers, **kind.variables), peers.scheduler(tmp_path):
+        others = [asking(f"o{i}", nodeName="n0") for i in range(8 - fit)]
+        peers.cluster.apply([*nodes(1), *others, *kind.objects()])
+        peers.wait(lambda: settled(client, kind.label) == kind.pods, "all are placed or refused")
+        assert placed(client, kind.label) == expected
+        for other in others:
+            client.delete(f"{PODS}/{other['metadata']['name']}", gracePeriodSeconds=0)
+        peers.wait(lambda: all_placed(client, kind, kind.pods), "all have nodes")
+
+        gone = next(one for one in pods_of(client, kind.label) if not is_head(one))
+        client.delete(f"{PODS}/{gone['metadata']['name']}", gracePeriodSeconds=0)
+        uid = gone["metadata"]["uid"]
+        peers.wait(
+            lambda: (
+                all_placed(client, kind, kind.pods)
+                and uid not in {one["metadata"]["uid"] for one in pods_of(client, kind.label)}
+            ),
+            "the pod is made again and has a node",
+        )
+        for size, count in story.sizes:
+            spec = client.get(story.path).json["spec"]
+            story.sized(spec, size)
+            assert client.patch(story.path, {"spec": spec}).code == 200
+            peers.wait(lambda n=count: all_placed(client, kind, n), f"{count} pods have nodes")
+
+        client.delete(story.path)
+        peers.wait(
+            lambda: not pods_of(client, kind.label) and not client.names(kind.group),
+            "its pods and its groups are gone",
+        )
+
+
+def all_placed(client: Client, kind: Kind, count: int) -> bool:
+    """Tell whether a job has as many pods, all with nodes."""
+    return len(pods_of(client, kind.label)) == placed(client, kind.label) == count

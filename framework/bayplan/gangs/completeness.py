@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from bayplan.api.gang import Gang, SubGroup
@@ -16,6 +18,8 @@ __all__ = [
     "rank_order",
     "still_needed",
 ]
+
+_ROLE = operator.attrgetter("role")
 
 
 def rank_order(pod: PodInfo) -> tuple[object, ...]:
@@ -63,8 +67,10 @@ def still_needed(gang: Gang, bound: int, satisfied: bool) -> int:
 
 def missing_role(gang: Gang, pods: Collection[PodInfo]) -> tuple[str, int, int] | None:
     """Return the first role with too few of these pods: its name, how many it has and needs."""
+    if not gang.roles:
+        return None
+    there = Counter(map(_ROLE, pods))
     for role, least in gang.roles:
-        have = sum(pod.role == role for pod in pods)
-        if have < least:
-            return role, have, least
+        if there[role] < least:
+            return role, there[role], least
     return None

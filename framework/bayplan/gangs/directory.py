@@ -22,8 +22,9 @@ class GangMembers:
     is complete again. ``overdue`` is set when members are missing for longer than
     ``timeout`` seconds, the time that the gang allows. ``by_objects`` and ``by_pods`` are the
     definitions given by PodGroups (by kind) and by the annotations of pods (by key). ``ending`` are
-    the keys of those bound members that end. ``version`` counts the changes of members and
-    definition.
+    the keys of those bound members that end. ``former`` are the nodes that members held before they
+    went, by key: who is made again under the same name comes back there. ``version`` counts the
+    changes of members and definition.
     """
 
     gang: Gang | None = None
@@ -38,6 +39,7 @@ class GangMembers:
     ended: dict[str, str] = field(default_factory=dict)
     owners: dict[tuple[str, str], int] = field(default_factory=dict)
     ending: set[str] = field(default_factory=set)
+    former: dict[str, str] = field(default_factory=dict)
     version: int = 0
 
     @property
@@ -266,7 +268,9 @@ class GangDirectory:
         if pod.key in members.pending or pod.key in members.bound:
             members.owners[owner_of(pod)] -= 1
         members.pending.pop(pod.key, None)
-        members.bound.pop(pod.key, None)
+        held = members.bound.pop(pod.key, None)
+        if held is not None:
+            members.former[pod.key] = held[1]
         members.ending.discard(pod.key)
         changed: set[str] = set()
         if members.by_pods.pop(pod.key, None) is not None and not _still_agreed(members):

@@ -126,7 +126,7 @@ class PodTemplates:
     :param image: the path of the containers of which the first has the default's image.
     :param added: what the operator adds to the template; :param copied: what it copies into it.
     :param container: the name of the main container, by default the first.
-    :param needed: whether an object without such pods is held: nothing works without them.
+    :param needed: whether an object without such pods is held, where it may have no empty roles.
     :param fewer: the path of annotations, and the name of the one that says how many pods of each
         equal part are needed.
     :param later: the conditions under each of which the pods are created only once others run, so

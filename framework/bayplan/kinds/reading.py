@@ -176,15 +176,11 @@ def _stated(annotations: Any, name: str) -> int | None:
 
 
 def lack_of(kind: WorkloadKind, content: Content) -> str:
-    """Return which role without pods keeps an object from running, "" for none.
-
-    :raises ValueError: for what is no number of pods; the message names the path.
-    """
-    for pods in kind.pods if kind.no_empty_roles or any(one.needed for one in kind.pods) else ():
-        found = list(_templates(pods, content))
-        if pods.needed and not found:
+    """Return which role without pods keeps an object from running, "" for none."""
+    for pods in kind.pods if kind.no_empty_roles else ():
+        if pods.needed and at(content, pods.template) is None:
             return f"{pods.template}: expected a template, as it does not run without such pods"
-        if kind.no_empty_roles and any(not one.count for one in found):
+        if at(content, pods.count[0]) == 0:
             return f"{pods.count[0]}: expected 1 or more pods, got 0"
     return ""
 

@@ -145,8 +145,8 @@ class PodInfo:
             of_owner = owned(pod)
             self.owner_settings = of_owner.owner_settings
             if of_owner.gang is not None or of_owner.problem is not None:
-                rank = of_owner.rank if of_owner.rank is not None else member.rank
-                member = replace(of_owner, rank=rank)
+                rank = member.rank if of_owner.rank is None else of_owner.rank
+                member = of_owner if rank == of_owner.rank else replace(of_owner, rank=rank)
         self.gang = member.gang
         self.rank = member.rank
         self.role = member.role

@@ -188,8 +188,6 @@ class Gang(Plugin[Args]):
 
 
 def _missing_role(gang: GangDefinition, members: GangMembers) -> str | None:
-    if not gang.roles:
-        return None
     existing = [*members.pending.values(), *(pod for pod, _ in members.bound.values())]
     missing = missing_role(gang, existing)
     if missing is None:

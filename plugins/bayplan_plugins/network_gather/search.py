@@ -85,7 +85,8 @@ class DomainSearch:
         order = tree.layer_order()
         required = [layer_named(tree, r.layer) for r in gang.gather if r.required]
         self._border = max(required, key=order.index) if required else None
-        self._existing = self._count_bound()
+        self._existing = self._sums([node for _, node in unit.bound])
+        self._former = None if unit.bound else self._sums(self._former_nodes())
 
     def _offered_slots(self, pod: PodInfo, most: int = _MOST_ON_A_NODE) -> IntColumn:
         """Return how many such members each row offers, up to a number."""
@@ -100,13 +101,22 @@ class DomainSearch:
             slots[~self._allowed] = 0
         return slots
 
-    def _count_bound(self) -> IntColumn | None:
-        """Return running sums, in the tree's order, of the bound members per row; None for none."""
+    def _former_nodes(self) -> list[str]:
+        """Return the nodes that members held before they were made again, under the same names."""
+        pods = self._unit.pods
+        former = self._handle.gang(pods[0].gang).former if pods and pods[0].gang else {}
+        return [former[pod.key] for pod in pods if pod.key in former]
+
+    def _sums(self, names: Sequence[str]) -> IntColumn | None:
+        """Return running sums, in the tree's order, of members per row; None for none.
+
+        :param names: the node of each member.
+        """
         rows = self._nodes.table.row_of
-        bound = [rows[node] for _, node in self._unit.bound if node in rows]
-        if not bound:
+        held = [rows[node] for node in names if node in rows]
+        if not held:
             return None
-        counts = np.bincount(bound, minlength=len(self._nodes))
+        counts = np.bincount(held, minlength=len(self._nodes))
         return np.concatenate([[0], np.cumsum(counts[self._tree.order])])
 
     # Candidates --------------------------------------------------------------------------
@@ -238,7 +248,10 @@ class DomainSearch:
 
     def _bound_in(self, layer: str) -> IntColumn:
         """Return, per domain of a layer, how many members are bound there."""
-        sums = self._existing
+        return self._of_domains(layer, self._existing)
+
+    def _of_domains(self, layer: str, sums: IntColumn | None) -> IntColumn:
+        """Return, per domain of a layer, how many members running sums count there."""
         if layer == NODE_LAYER:
             size = len(self._tree.order)
             return np.zeros(size, dtype=np.int64) if sums is None else np.diff(sums)
@@ -255,9 +268,12 @@ class DomainSearch:
     ) -> list[int]:
         """Order domains: by bound members, evenness if asked for, the keys, the first first, name.
 
+        Where none is bound, those come first in which the members were before.
+
         :param keys: a column for each key, over all domains of the layer.
         """
-        columns = [indices, *(key[indices] for key in reversed(keys)), -existing[indices]]
+        home = existing if self._former is None else self._of_domains(layer, self._former)
+        columns = [indices, *(key[indices] for key in reversed(keys)), -home[indices]]
         chosen: list[int] = indices[np.lexsort(columns)][:_MOST_CANDIDATES].tolist()
         if len(chosen) < 2 or self._fill != "Balanced" or layer == NODE_LAYER:
             return chosen
@@ -267,7 +283,7 @@ class DomainSearch:
             slots = self._capacities[0].in_order[own.start : own.end]
             even = balance(slots, self._size)
             spread = (0.0,) if even is None else (1.0, -float(even[0]), -even[1])
-            return (-float(existing[index]), *spread)
+            return (-float(home[index]), *spread)
 
         return sorted(chosen, key=evenness)
 
