@@ -25,6 +25,7 @@ _COMMANDS = {
     "invoice": ("invoice", "Bill a tenant for a month."),
     "price": ("price", "Check price lists."),
     "usage": ("usage", "Show what was used, and what was idle."),
+    "submit": ("submit", "Submit a batch script for Slurm as a job for Kubernetes."),
     "run": ("run", "Schedule a Kubernetes cluster."),
     "pool-controller": (
         "pool_controller",

@@ -18,7 +18,7 @@ from bayplan.api import KINDS, ApiObject, Kind
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.resources import Part, of_snapshots
-from bayplan.cluster.kubernetes.transport import APPLY_PATCH, MERGE_PATCH, Transport
+from bayplan.cluster.kubernetes.transport import APPLY_PATCH, JSON, MERGE_PATCH, Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
 from bayplan.live.leases import OTHERS, SchedulerLease, find_leases
 from bayplan.live.parts import parts_of
@@ -32,6 +32,7 @@ __all__ = [
     "annotate_nodes",
     "apply_object",
     "ask_scheduler",
+    "create_objects",
     "read_cluster",
     "read_kinds",
     "running_schedulers",
@@ -126,15 +127,55 @@ async def apply_object(kubeconfig: Path | None, context: str, content: Mapping[s
 
     :raises BayplanError: when the cluster cannot be reached, or refuses it.
     """
-    group, _, version = content["apiVersion"].rpartition("/")
-    kind, metadata = KINDS[group, content["kind"]], content["metadata"]
-    root = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    path = f"{root}/namespaces/{metadata['namespace']}/{kind.plural}/{metadata['name']}"
+    path = f"{_collection(content)}/{content['metadata']['name']}"
     transport = Transport(Credentials(kubeconfig, context))
     body = json.dumps(content).encode()
     query = {"fieldManager": "bayplan", "force": "true"}
     try:
         await transport.request("PATCH", path, body, APPLY_PATCH, query)
+    finally:
+        await transport.close()
+
+
+def _collection(content: Mapping[str, Any]) -> str:
+    """Return the path of the objects of an object's kind in its namespace."""
+    group, _, version = content["apiVersion"].rpartition("/")
+    root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    plural = KINDS[group, content["kind"]].plural
+    return f"{root}/namespaces/{content['metadata']['namespace']}/{plural}"
+
+
+async def create_objects(
+    kubeconfig: Path | None, context: str, contents: Sequence[Mapping[str, Any]]
+) -> None:
+    """Create objects, the first of which owns the others: they go with it.
+
+    The server checks all of them before it keeps any.
+
+    :raises BayplanError: when the cluster cannot be reached, or refuses one.
+    """
+    transport = Transport(Credentials(kubeconfig, context), field_validation="Strict")
+
+    async def create(content: Mapping[str, Any], **query: str) -> Mapping[str, Any]:
+        body, path = json.dumps(content).encode(), _collection(content)
+        answer = await transport.request(
+            "POST", path, body, JSON, {"fieldManager": "bayplan"} | query
+        )
+        found: Mapping[str, Any] = json.loads(answer)
+        return found
+
+    try:
+        for content in contents:
+            await create(content, dryRun="All")
+        owner: Mapping[str, Any] | None = None
+        for content in contents:
+            if owner is None:
+                owner = await create(content)
+                continue
+            reference = {key: owner[key] for key in ("apiVersion", "kind")}
+            reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
+            meta = {**content["metadata"], "ownerReferences": [reference]}
+            await create({**content, "metadata": meta})
     finally:
         await transport.close()
 
