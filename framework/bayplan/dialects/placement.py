@@ -27,11 +27,16 @@ class Placement:
     together: str = ""
 
 
+_ANYWHERE = Placement()
+
+
 def placement_of(annotations: Mapping[str, str]) -> Placement:
     """Return what annotations ask for; nothing if they say nothing.
 
     :raises ValueError: for annotations that contradict each other.
     """
+    if not annotations:
+        return _ANYWHERE
     gather, fill = kueue.gather_of(annotations)
     slices = kueue.slices_of(annotations)
     if gather or slices:

@@ -148,7 +148,7 @@ class _Owner:
     some_roles: int | None = None
     members: dict[str, str] = field(default_factory=dict)
     gangs: dict[str, Gang] = field(default_factory=dict)
-    places: dict[tuple[str | None, str, _Asked], OwnedMember] = field(default_factory=dict)
+    places: dict[tuple[str | None, str, _Asked | None], OwnedMember] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -341,7 +341,8 @@ def _placed(pod: Pod, owner: _Owner, row: WorkloadKind, asked: _Asked) -> OwnedM
     if not all(units) or (role is None and owner.problem is None):
         # A pod beside those of its templates, such as one that submits the job.
         return _NOBODY
-    place = unit, role.name if role is not None else "", asked
+    # Mostly nobody asks for anything.
+    place = unit, role.name if role is not None else "", None if asked is _NOTHING else asked
     known = owner.places.get(place)
     if known is None:
         known = owner.places[place] = _agreed(owner, _place(owner, row, unit, role, asked))
@@ -354,6 +355,8 @@ def _agreed(owner: _Owner, made: OwnedMember) -> OwnedMember:
     if gang is None:
         return made
     before = owner.gangs.setdefault(gang.key, gang)
+    if before is gang:
+        return made
     if before == gang:
         return replace(made, gang=before)
     problem = "its pods, or what owns them, ask for different minimums"
@@ -409,7 +412,8 @@ def _place(
     if role.serial and role.count > 1 and problem is None:
         problem = "its pods are created one after the other, so they cannot wait for each other"
     gang, of_each = _gang(name, roles, least)
-    gang = replace(gang, problem=problem)
+    if problem is not None:
+        gang = replace(gang, problem=problem)
     try:
         gang = _gathered(gang, owner, row, roles, of_each)
         gang = _in_segments(gang, owner, row, roles, of_each)

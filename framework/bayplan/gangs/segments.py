@@ -29,12 +29,17 @@ class SegmentRule:
     topology: str = ""
 
 
+_WHOLE = SegmentRule()
+
+
 def segment_rule(annotations: Mapping[str, str], inherited: Mapping[str, str]) -> SegmentRule:
     """Return what annotations say of segments.
 
     :param annotations: those of a pod template; :param inherited: those of the owner.
     :raises ValueError: for a size that is none.
     """
+    if not annotations and not inherited:
+        return _WHOLE
     text, gather, topology = segment_of(annotations, inherited)
     if text is None:
         return SegmentRule(None, gather, topology)

@@ -217,7 +217,7 @@ def segments_of(kind: WorkloadKind, content: Content) -> SegmentSizes | None:
 def role_of(roles: tuple[Role, ...], labels: Mapping[str, str]) -> Role | None:
     """Return the role of a pod by its labels, None if it has none of them."""
     for role in roles:
-        if all(labels.get(key) == value for key, value in role.labels.items()):
+        if role.labels.items() <= labels.items():
             return role
     return None
 
