@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 
-def certificates(folder: Path) -> None:
-    """Make an authority, a certificate for 127.0.0.1, and one for a client."""
+def certificates(folder: Path, *names: str) -> None:
+    """Make an authority, a certificate for 127.0.0.1 and more names, and one for a client."""
+    own = ",".join(("IP:127.0.0.1", *(f"DNS:{name}" for name in names)))
 
     def openssl(*arguments: str) -> None:
         command = ["/usr/bin/env", "openssl", *arguments]
@@ -19,7 +20,7 @@ def certificates(folder: Path) -> None:
     usage = ("-addext", "keyUsage=critical,keyCertSign,digitalSignature")
     openssl(*new, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca", *usage)
     for name, more in (
-        ("server", ("-addext", "subjectAltName=IP:127.0.0.1")),
+        ("server", ("-addext", f"subjectAltName={own}")),
         ("client", ("-addext", "extendedKeyUsage=clientAuth")),
     ):
         signed = ("-CA", "ca.crt", "-CAkey", "ca.key")

@@ -105,15 +105,17 @@ def test_with_all_values_the_chart_makes_all_of_configs_deploy(helm: Helm) -> No
     }
 
 
-def test_a_journal_on_a_volume_is_that_of_configs_usage_journal(helm: Helm) -> None:
+@pytest.mark.parametrize(
+    ("folder", "value"), [("usage-journal", "usageJournal"), ("visibility", "visibility")]
+)
+def test_a_value_makes_what_a_kustomization_of_its_own_makes(
+    helm: Helm, folder: str, value: str
+) -> None:
     if (kubectl := shutil.which("kubectl")) is None:
         pytest.skip("there is no kubectl")
-    command = [kubectl, "kustomize", str(ROOT / "configs" / "usage-journal")]
+    command = [kubectl, "kustomize", str(ROOT / "configs" / folder)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    values = {
-        "scheduler": {"usageJournal": {"enabled": True}},
-        "crds": {"own": False, "others": False},
-    }
+    values = {"scheduler": {value: {"enabled": True}}, "crds": {"own": False, "others": False}}
     expected = without_namespace(yaml.safe_load_all(text))
     assert by_name(helm.render(values)) == by_name(expected)
 

@@ -122,6 +122,21 @@ class ControlPlane:
             while _is_alive(pid):
                 time.sleep(0.01)
 
+    @contextmanager
+    def with_flags(self, part: str, *more: str) -> Iterator[None]:
+        """Run a part with more flags, and then as it was again."""
+        given = self._commands[part]
+        try:
+            for command in ([*given, *more], given):
+                self.kill(part)
+                self._commands[part] = command
+                self.start(part)
+                self.wait_until_ready()
+                if command is not given:
+                    yield
+        finally:
+            self._commands[part] = given
+
     def wait_until_ready(self) -> None:
         """Wait until the API server is ready.
 
@@ -135,10 +150,7 @@ class ControlPlane:
 
     def is_ready(self) -> bool:
         """Return whether the API server is ready."""
-        try:
-            return self.client.get("/readyz").code == 200
-        except (OSError, ssl.SSLError):
-            return False
+        return _is_ready(self.client)
 
     def _command(self, part: str) -> list[str]:
         """Return the command of a part, once its process is no longer the shell that starts it."""
@@ -151,6 +163,13 @@ class ControlPlane:
 
     def _pid(self, part: str) -> int:
         return int((self.folder / "run" / f"{part}.pid").read_text())
+
+
+def _is_ready(client: Client) -> bool:
+    try:
+        return client.get("/readyz").code == 200
+    except (OSError, ssl.SSLError):
+        return False
 
 
 def wait_until(true: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:

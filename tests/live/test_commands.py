@@ -258,6 +258,8 @@ def test_a_verb_that_the_role_lacks_is_named(tmp_path: Path) -> None:
 
 def test_an_address_beyond_loopback_needs_a_certificate(kubeconfig: Path) -> None:
     arguments = ("run", "--config", PROFILE, "--kubeconfig", kubeconfig)
+    assert "--tls-cert-file" in failure(*arguments, "--visibility-address", "127.0.0.1:0")
+    assert "expected HOST:PORT" in failure(*arguments, "--visibility-address", "here")
     assert "--tls-cert-file" in failure(*arguments, "--bind-address", "0.0.0.0:0")
     assert "HOST:PORT" in failure(*arguments, "--bind-address", "10259")
     text = failure(*arguments, "--tls-cert-file", "x")

@@ -63,6 +63,7 @@ from bayplan.dialects.queued_jobs import queued_job, queued_kinds
 from bayplan.errors import ClusterError
 from bayplan.live.app import DRAIN_SECONDS, RELEASE_SECONDS, LiveApp
 from bayplan.live.token_reviews import TokenReviews
+from bayplan.live.visibility import GROUP, VERSIONS
 from bayplan.live.web import Address, parse_address
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.testing import make_gang, make_node, make_object, make_pod
@@ -72,6 +73,7 @@ CASES = ROOT / "tests" / "scenarios" / "cases"
 EXAMPLES = ROOT / "configs" / "examples"
 PROFILES = load_profiles(DEPLOY / "scheduler-config.yaml")
 MONITORING = DEPLOY / "monitoring"
+VISIBILITY = ROOT / "configs" / "visibility"
 
 # What fits together ----------------------------------------------------------------------------
 
@@ -234,6 +236,31 @@ def test_ports_are_those_that_are_listened_on() -> None:
     assert [one["port"] for one in let_in["ports"]] == [named["name"]]
     (scraped,) = only("ServiceMonitor", documents(*manifests(MONITORING)))["spec"]["endpoints"]
     assert (scraped["port"], scraped["scheme"]) == (served["name"], "https")
+
+
+def test_the_visibility_api_is_found_where_it_is_listened_on() -> None:
+    objects = documents(VISIBILITY / "objects.yaml")
+    patch = yaml.safe_load((VISIBILITY / KUSTOMIZATION).read_text())["patches"][0]["patch"]
+    (added,) = yaml.safe_load(patch)
+    with command.make_context("run", [*container()["args"][1:], added["value"]]) as context:
+        _, port = parse_address(context.params["visibility_address"])
+    service, policy = only("Service", objects), only("NetworkPolicy", objects)
+    (served,) = service["spec"]["ports"]
+    (let_in,) = policy["spec"]["ingress"]
+    assert [served["targetPort"], let_in["ports"][0]["port"]] == [port, port]
+    labels = only("Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == policy["spec"]["podSelector"]["matchLabels"] == labels
+    apis = [one for one in objects if one["kind"] == "APIService"]
+    assert {one["spec"]["version"] for one in apis} == set(VERSIONS)
+    for one in apis:
+        assert one["spec"]["service"] == {
+            "name": service["metadata"]["name"],
+            "namespace": service["metadata"]["namespace"],
+            "port": served["port"],
+        }
+        assert one["metadata"]["name"] == f"{one['spec']['version']}.{GROUP}"
+    (account,) = only("RoleBinding", objects)["subjects"]
+    assert account["name"] == only("ServiceAccount")["metadata"]["name"]
 
 
 def test_selectors_find_the_pods_of_the_deployment() -> None:

@@ -13,6 +13,11 @@ __all__ = ["command"]
 
 @click.command(name="run")
 @serving_options
+@click.option(
+    "--visibility-address",
+    metavar="HOST:PORT",
+    help="Serve Kueue's visibility API at this address, for the API server's aggregator.",
+)
 def command(**options: Any) -> None:
     """Schedule the pods of a Kubernetes cluster that name one of the profiles.
 

@@ -15,6 +15,7 @@ from bayplan.inputs.choices import OneOf
 
 if TYPE_CHECKING:
     from bayplan.live.bill_pages import Bills
+    from bayplan.live.visibility import VisibilityAddress
     from bayplan.metering.journal import Journal
 
 __all__ = ["Served", "serve", "serving_options"]
@@ -130,6 +131,7 @@ class Served:
     price_file: Path | None
     accounts_file: Path | None
     log_format: str
+    visibility_address: str | None = None
 
 
 def serve(asked: Served, binds: bool) -> None:
@@ -140,7 +142,7 @@ def serve(asked: Served, binds: bool) -> None:
     """
     from bayplan.cli.options import check_readable, profiles
     from bayplan.live.app import Options, run
-    from bayplan.live.web import Address, parse_address
+    from bayplan.live.web import Address
     from bayplan.logs import set_up_logging
     from bayplan.metering.journal import Journal
 
@@ -150,10 +152,7 @@ def serve(asked: Served, binds: bool) -> None:
     check_readable("--tls-cert-file", certificate)
     check_readable("--tls-private-key-file", key)
     check_readable("--token-file", asked.token_file)
-    try:
-        host, port = parse_address(asked.bind_address)
-    except ValueError as exc:
-        raise InputError(str(exc), "--bind-address") from None
+    host, port = _address("--bind-address", asked.bind_address)
     journal = Journal(asked.usage_journal) if asked.usage_journal is not None else None
     options = Options(
         lambda: profiles(asked.config, asked.plugins_dir),
@@ -165,11 +164,37 @@ def serve(asked: Served, binds: bool) -> None:
         bills=_bills(journal, asked.price_file, asked.accounts_file),
         journal=journal,
         binds=binds,
+        visibility=_visibility(asked),
     )
     set_up_logging(asked.log_format)
     status = asyncio.run(run(options))
     if status:
         raise SystemExit(status)
+
+
+def _address(option: str, text: str) -> tuple[str, int]:
+    """Return the host and the port that an option names."""
+    from bayplan.live.web import parse_address
+
+    try:
+        return parse_address(text)
+    except ValueError as exc:
+        raise InputError(str(exc), option) from None
+
+
+def _visibility(asked: Served) -> VisibilityAddress | None:
+    """Return where the visibility API is served, None for nowhere."""
+    from bayplan.live.visibility import VisibilityAddress
+
+    if asked.visibility_address is None:
+        return None
+    host, port = _address("--visibility-address", asked.visibility_address)
+    if asked.tls_cert_file is None or asked.tls_private_key_file is None:
+        raise InputError(
+            "needs --tls-cert-file and --tls-private-key-file: aggregators speak TLS",
+            "--visibility-address",
+        )
+    return VisibilityAddress(host, port, asked.tls_cert_file, asked.tls_private_key_file)
 
 
 def _bills(

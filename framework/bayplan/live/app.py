@@ -42,6 +42,7 @@ from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.usage_metrics import UsageMetrics
 from bayplan.live.usage_writer import UsageWriter
+from bayplan.live.visibility import VisibilityAddress, VisibilityServer
 from bayplan.live.web import Address, WebPage
 from bayplan.metering.journal import Journal
 from bayplan.page.feed import Feed
@@ -79,6 +80,7 @@ class Options:
     :param binds: whether it binds pods; otherwise another scheduler does, and this process resizes
         jobs, tells what pools have and records usage.
     :param title: what the page calls the process.
+    :param visibility: where Kueue's visibility API is served, None for nowhere.
     """
 
     load: Callable[[], ProfileSet]
@@ -94,6 +96,7 @@ class Options:
     journal: Journal | None = None
     binds: bool = True
     title: str = "bayplan run"
+    visibility: VisibilityAddress | None = None
 
 
 class LiveApp:
@@ -142,6 +145,11 @@ class LiveApp:
             reviews.allows_tenant,
             options.bills,
             Site(self._feed),
+        )
+        self.visibility = (
+            None
+            if options.visibility is None
+            else VisibilityServer(options.visibility, self.transport, lambda: self.live)
         )
         self._election = self._make_election()
         self.writer = None if options.dry_run else self._make_writer()
@@ -236,6 +244,8 @@ class LiveApp:
             await self._credentials.endpoint()
             await self.page.start()
             _log.info("serving %s", self.page.url)
+            if self.visibility is not None:
+                await self.visibility.start()
             await self.cache.start()
             if await self._first_lists():
                 await self._schedule()
@@ -369,6 +379,8 @@ class LiveApp:
             await self._usage.close()
         await self.cache.stop()
         await self.page.stop()
+        if self.visibility is not None:
+            await self.visibility.stop()
         await self.transport.close()
         if self.live is not None:
             _log.info("stopped: the lease was lost" if self._lost else "stopped")

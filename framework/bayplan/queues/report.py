@@ -100,6 +100,7 @@ class PendingJob:
 
     ``place`` counts from 1; it is 0 for a job that is held back and not in the line. ``waits`` is
     for how many seconds it has been known. ``why`` is why it has no nodes, "" if not tried yet.
+    ``workload`` is the key of the object that its system keeps of it: Kueue's Workload.
     """
 
     job: str
@@ -108,6 +109,7 @@ class PendingJob:
     priority: int
     waits: float
     why: str
+    workload: str = ""
 
 
 @dataclass(frozen=True)

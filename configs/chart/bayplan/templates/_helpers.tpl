@@ -17,13 +17,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
 {{/*
-Objects of a file of configs/deploy, in the namespace of the release: what has no values is written once.
+Objects of a file of configs, in the namespace of the release: what has no values is written once.
 Arguments: the root, the file, and the kinds to take (all, if there are none).
 */}}
 {{- define "bayplan.deployed" -}}
 {{- $root := index . 0 -}}
 {{- $kinds := index . 2 -}}
-{{- $text := $root.Files.Get (printf "deploy/%s" (index . 1)) | replace "bayplan-system" $root.Release.Namespace -}}
+{{- $text := $root.Files.Get (index . 1) | replace "bayplan-system" $root.Release.Namespace -}}
 {{- range regexSplit "(?m)^---$" $text -1 -}}
 {{- $object := fromYaml . -}}
 {{- if or (not $kinds) (has $object.kind $kinds) -}}

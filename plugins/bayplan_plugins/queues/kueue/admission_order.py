@@ -111,6 +111,7 @@ class AdmissionLine:
                 priority_of(one.workload, self._admission.settings),
                 max(0.0, self._handle.unix_time - creation(one.workload)),
                 self.reason(one, queue),
+                one.key,
             )
             for place, one in enumerate(self._admission.store.pending.get(queue, ()), 1)
         ]

@@ -158,7 +158,8 @@ class KueuePolicy:
             self._pods.all_changed()
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
-        if self.left_to or (new is not None and self._is_charged(new)):
+        if not self._in_charge or self.left_to or (new is not None and self._is_charged(new)):
+            # A replica that stands by tells what waits, too.
             self._mirror(old, new)
         if new is None and old is not None:
             # Whoever deleted it gets it again, as it was.
@@ -200,7 +201,8 @@ class KueuePolicy:
         if not self.left_to:
             # Flavors go after the last queue.
             self._finalizers.release(self._admission.store)
-        if not self._in_charge and self.active:
+        begins = not self._in_charge and self.active
+        if begins:
             for pod, _ in self._handle.snapshot.placed.values():
                 self._topologies.moved(pod)
         self._in_charge = self.active
@@ -212,6 +214,8 @@ class KueuePolicy:
             return False
         reported = self._manager.look(self._line.any_would_fit)
         if reported is None:
+            if begins:
+                self._begin_again()
             return False
         for listener in self._on_turn:
             listener()
