@@ -204,7 +204,13 @@ async def test_what_waits_is_told_in_its_order_to_those_who_may_know(
             one
             for one in aggregated.cluster.items(WORKLOADS)
             if one["metadata"]["name"] == first["metadata"]["name"]
-        )["metadata"]
+        )
+        assert stored["spec"]["priorityClassRef"] == {
+            "group": "kueue.x-k8s.io",
+            "kind": "WorkloadPriorityClass",
+            "name": "p4",
+        }
+        stored = stored["metadata"]
         (owner,) = stored["ownerReferences"]
         assert (answer.json["kind"], answer.json["metadata"]) == ("PendingWorkloadsSummary", {})
         assert answer.json["apiVersion"] == "visibility.kueue.x-k8s.io/v1beta2"

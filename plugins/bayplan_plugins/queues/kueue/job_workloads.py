@@ -14,13 +14,13 @@ from bayplan.api import (
     PriorityClass,
     RayCluster,
     RayJob,
-    WorkloadPriorityClass,
 )
 from bayplan.api.kueue import (
     AdmissionCheckState,
     KueueWorkload,
     KueueWorkloadSpec,
     PodSet,
+    PriorityClassRef,
     ReclaimablePods,
 )
 from bayplan.api.object_key import object_key
@@ -40,10 +40,10 @@ from bayplan.dialects.train_jobs import runtime_name
 from bayplan_plugins.queues.kueue.conditions import is_true
 from bayplan_plugins.queues.kueue.job_slices import home_of, updated
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome, Wanted, pods_to_come
+from bayplan_plugins.queues.kueue.priority_classes import class_of
 
-__all__ = ["PRIORITY_LABEL", "JobWorkloads", "is_of_pod", "longest_time"]
+__all__ = ["JobWorkloads", "is_of_pod", "longest_time"]
 
-PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 _LONGEST_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
 _OWNERS_DEEP = 3
 """A RayJob's RayCluster's pods, a JobSet's Jobs' pods."""
@@ -368,26 +368,25 @@ class JobWorkloads:
 
     def _spec(self, job: QueuedJob) -> KueueWorkloadSpec:
         meta = job.obj.metadata
+        ref, priority = self._priority(job)
         return KueueWorkloadSpec(
             tuple(
                 PodSet(one.name, one.template, one.count, _fewer(one), one.topology)
                 for one in job.pods
             ),
             meta.labels[QUEUE_LABEL],
-            priority=self._priority(job),
+            ref,
+            priority,
             maximum_execution_time_seconds=longest_time(meta),
         )
 
-    def _priority(self, job: QueuedJob) -> int:
-        """Return the value of the WorkloadPriorityClass, or else the pods' highest priority."""
-        name = job.obj.metadata.labels.get(PRIORITY_LABEL, "")
-        chosen = self._handle.snapshot.objects(WorkloadPriorityClass).get(name)
-        if chosen is not None:
-            return chosen.value
-        if job.priority:
-            classes = self._handle.snapshot.objects(PriorityClass)
-            return classes[job.priority].value if job.priority in classes else 0
-        return max((self._pod_priority(one.template) for one in job.pods), default=0)
+    def _priority(self, job: QueuedJob) -> tuple[PriorityClassRef | None, int]:
+        """Return the class of a job, if any, and its value, or else the pods' highest priority."""
+        chosen = class_of(self._handle.snapshot, job.obj.metadata, job.priority)
+        if job.priority or (chosen is not None and chosen[0].kind == "WorkloadPriorityClass"):
+            return chosen or (None, 0)
+        highest = max((self._pod_priority(one.template) for one in job.pods), default=0)
+        return chosen[0] if chosen is not None and chosen[1] == highest else None, highest
 
 
 def longest_time(metadata: ObjectMeta) -> int | None:

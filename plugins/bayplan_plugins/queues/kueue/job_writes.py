@@ -245,6 +245,8 @@ def _spec_fields(workload: KueueWorkload, seen: KueueWorkload) -> dict[str, Any]
         fields["/spec/queueName"] = new.queue_name
     if new.priority != old.priority:
         fields["/spec/priority"] = new.priority
+    if (ref := new.priority_class_ref) != old.priority_class_ref:
+        fields["/spec/priorityClassRef"] = msgspec.to_builtins(ref)
     if new.active is False and old.active is not False:
         fields["/spec/active"] = False
     return fields

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import msgspec
 
 from bayplan import Handle, PodInfo
-from bayplan.api import ObjectMeta, OwnerReference, Pod, WorkloadPriorityClass
+from bayplan.api import ObjectMeta, OwnerReference, Pod
 from bayplan.api.kueue import (
     AssignedPodSet,
     KueueWorkload,
     KueueWorkloadSpec,
     KueueWorkloadStatus,
     PodSet,
+    PriorityClassRef,
     QuotaAdmission,
     ResourceFlavor,
 )
@@ -44,13 +45,13 @@ from bayplan_plugins.queues.kueue.conditions import (
 from bayplan_plugins.queues.kueue.gates import is_gated
 from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY
 from bayplan_plugins.queues.kueue.job_workloads import (
-    PRIORITY_LABEL,
     JobWorkloads,
     is_of_pod,
     longest_time,
 )
 from bayplan_plugins.queues.kueue.pod_groups import GROUP_MARK, with_replacements
 from bayplan_plugins.queues.kueue.pods_to_come import JOB_LABEL, PodToCome, Wanted
+from bayplan_plugins.queues.kueue.priority_classes import class_of
 from bayplan_plugins.queues.kueue.slices import unfinished
 from bayplan_plugins.queues.kueue.store import Store
 from bayplan_plugins.queues.kueue.victims import JOB_UID
@@ -575,10 +576,12 @@ class PodWorkloads:
             owner_references=tuple(self.owners_of(key)),
             creation_timestamp=min((one for one in stamps if one), default=None),
         )
+        ref, priority = self._priority(members)
         spec = KueueWorkloadSpec(
             sets,
             _own_queue(first),
-            priority=self._priority(members),
+            ref,
+            priority,
             maximum_execution_time_seconds=longest_time(first.pod.metadata),
         )
         return _Made(KueueWorkload(meta, spec), set_of)
@@ -606,11 +609,15 @@ class PodWorkloads:
             names |= {pod.key: name for pod in some}
         return tuple(found), names
 
-    def _priority(self, members: Sequence[PodInfo]) -> int:
-        """Return the value of the WorkloadPriorityClass, or else the pods' highest priority."""
-        name = members[0].labels.get(PRIORITY_LABEL, "")
-        chosen = self._handle.snapshot.objects(WorkloadPriorityClass).get(name)
-        return chosen.value if chosen is not None else max(pod.priority for pod in members)
+    def _priority(self, members: Sequence[PodInfo]) -> tuple[PriorityClassRef | None, int]:
+        """Return the class of pods, if any, and its value, or else their highest priority."""
+        highest = max(members, key=lambda one: one.priority)
+        name = highest.pod.spec.priority_class_name
+        chosen = class_of(self._handle.snapshot, members[0].pod.metadata, name)
+        if chosen is not None and chosen[0].kind == "WorkloadPriorityClass":
+            return chosen
+        # Their priority is that of the class when they were created.
+        return chosen[0] if chosen is not None and name else None, highest.priority
 
 
 def _own_queue(pod: PodInfo) -> str:

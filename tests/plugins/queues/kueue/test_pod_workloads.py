@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from tests.plugins.queues.kueue.kueue_builders import cluster_queue, workload
 from tests.plugins.queues.kueue.queued_job_builders import GPU, LABEL, one_queue, started
 
-from bayplan.api import ApiObject, KueueWorkload, Pod
-from bayplan.api.kueue import ClusterQueue
+from bayplan.api import (
+    ApiObject,
+    KueueWorkload,
+    ObjectMeta,
+    Pod,
+    PriorityClass,
+    WorkloadPriorityClass,
+)
+from bayplan.api.kueue import ClusterQueue, PriorityClassRef
 from bayplan.api.objects import decode_part
 from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
 
@@ -63,6 +71,24 @@ def charged(cluster: Cluster) -> int:
 
 
 # What they say -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("labelled", [True, False], ids=["of workloads", "of pods"])
+def test_a_workload_names_the_class_by_which_it_has_its_priority(labelled: bool) -> None:
+    classes = [
+        WorkloadPriorityClass(7, ObjectMeta(name="urgent")),
+        PriorityClass(5, ObjectMeta(name="high")),
+    ]
+    label = {"kueue.x-k8s.io/priority-class": "urgent"} if labelled else {}
+    made = queued("p", labels=label, priority=5)
+    made = replace(made, spec=replace(made.spec, priority_class_name="high"))
+    group, kind, name, value = (
+        ("kueue.x-k8s.io", "WorkloadPriorityClass", "urgent", 7)
+        if labelled
+        else ("scheduling.k8s.io", "PriorityClass", "high", 5)
+    )
+    spec = only(run(*classes, made)).spec
+    assert (spec.priority_class_ref, spec.priority) == (PriorityClassRef(group, kind, name), value)
 
 
 def test_the_workload_of_a_pod_is_as_kueue_writes_it() -> None:

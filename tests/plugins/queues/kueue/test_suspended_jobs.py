@@ -25,10 +25,12 @@ from bayplan.api import (
     Job,
     KueueWorkload,
     Node,
+    ObjectMeta,
     Pod,
     Topology,
+    WorkloadPriorityClass,
 )
-from bayplan.api.kueue import AdmissionCheckState
+from bayplan.api.kueue import AdmissionCheckState, PriorityClassRef
 from bayplan.api.objects import decode_part
 from bayplan.cluster.embedded.controllers import WorkloadControllers
 from bayplan.cluster.protocol import PatchFields
@@ -462,3 +464,17 @@ def test_a_running_job_goes_on_whatever_is_changed_of_it(restart: bool) -> None:
         cluster.advance(30.0)
     assert running(cluster) == {"a"}
     assert on_nodes(cluster) == {"a": 2}
+
+
+def test_the_workload_of_a_job_names_its_class_and_follows_another_one_while_it_waits() -> None:
+    classes = [WorkloadPriorityClass(n, ObjectMeta(name=f"p{n}")) for n in (1, 2)]
+    cluster = started(make_node("n", gpu=8), *one_queue(1), *classes, job("j", pods=2))
+    for number in (1, 2):
+        made = cluster.api.get(Job, "default/j")
+        assert made is not None
+        labels = {**made.metadata.labels, "kueue.x-k8s.io/priority-class": f"p{number}"}
+        cluster.api.update(replace(made, metadata=replace(made.metadata, labels=labels)))
+        cluster.advance(5.0)
+        spec = workload_of(cluster, "j").spec
+        ref = PriorityClassRef("kueue.x-k8s.io", "WorkloadPriorityClass", f"p{number}")
+        assert (spec.priority_class_ref, spec.priority) == (ref, number)
