@@ -276,8 +276,19 @@ class KueuePolicy:
             return None
         found = self._admission.store.workloads.get(key)
         if found is not None and is_true(found, "Admitted") and not is_true(found, "Evicted"):
+            if self._is_unwritten(found):
+                return _waits_for(queue, "its admission is being written")
             return self._surplus(pod, found)
         return _waits_for(queue, self._why(pod, found, queue))
+
+    def _is_unwritten(self, found: KueueWorkload) -> bool:
+        """Tell whether the pods of a job wait until the API server has its admission.
+
+        A job that was not created suspended has pods by then. Where nobody may write it, they run.
+        """
+        if not self._pods.is_of_job(found.key) or self._is_stored(found):
+            return False
+        return not self._written.is_refused(found.key, ("create", "status"))
 
     def _surplus(self, pod: PodInfo, found: KueueWorkload) -> str | None:
         """Return why a pod beyond those that were admitted waits; None for one that was."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from bayplan import Handle
 from bayplan.cluster.protocol import Done, Write
@@ -54,8 +54,13 @@ class Written:
             else:
                 _log.warning("%s of the Workload %s: %s", what, key, error)
                 self._refused[key, what] = self._handle.now
+                self._again(key)
 
         return answered
+
+    def is_refused(self, key: str, names: Iterable[str]) -> bool:
+        """Tell whether one of these writes of a workload was refused."""
+        return any((key, what) in self._refused for what in names)
 
     def forget(self, key: str) -> None:
         """Forget a workload that is gone."""
