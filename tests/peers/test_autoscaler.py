@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -224,8 +225,11 @@ def test_halves_of_gpus_buy_the_gpus_that_they_fill(grown: Peers) -> None:
 
 
 def test_a_gang_in_one_rack_is_not_spread_over_two_growing_ones(grown: Peers) -> None:
-    counts = sorted(len(bought(grown, name)) for name in ("rack-a", "rack-b"))
-    assert counts == [0, 4]
+    # The provider makes nodes anew where making some of them failed, so its nodes do not tell.
+    sizes = re.findall(r"Scale-up: setting group (rack-\w) size to (\d+)", grown.log("autoscaler"))
+    ((rack, size),) = set(sizes)
+    assert size == "4"
+    assert {name for name in ("rack-a", "rack-b") if bought(grown, name)} == {rack}
     assert len(on_nodes(grown, "racked")) == 4
 
 
