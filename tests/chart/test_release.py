@@ -219,9 +219,9 @@ def test_a_definition_that_somebody_changed_after_the_installation_stays_changed
     release.run("install", "bayplan", str(CHART), *OPTIONS)
     path = f"{DEFINITIONS}/queues.scheduling.volcano.sh"
     column = {"name": "Theirs", "type": "string", "jsonPath": ".spec.theirs"}
-    changed = client.get(path).json
-    changed["spec"]["versions"][0]["additionalPrinterColumns"] = [column]
-    assert client.put(path, changed).code == 200
+    columns = "/spec/versions/0/additionalPrinterColumns"
+    change = [{"op": "add", "path": columns, "value": [column]}]
+    assert client.patch(path, change, "application/json-patch+json").code == 200
     release.run("upgrade", "bayplan", str(CHART), values={"roles": {"resizer": True}})
     release.run("uninstall", "bayplan", "--wait")
     (version,) = client.get(path).json["spec"]["versions"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from itertools import product
