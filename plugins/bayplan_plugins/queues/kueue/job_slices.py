@@ -72,7 +72,8 @@ def updated(
     :param now: seconds since 1970.
     """
     if job.state.end is not None:
-        end = job.state.end
+        _, message = job.state.end
+        end = "Succeeded" if job.state.succeeded else "Failed", message
         ended = [finished(one, *end, now) for one in known] or [
             finished(_made(job, known, spec(), now), *end, now)
         ]
