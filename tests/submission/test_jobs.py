@@ -101,6 +101,13 @@ def test_scripts_find_the_first_node() -> None:
     assert out[2:] == ['scontrol: only "show hostnames" is known here', "exit 1"]
 
 
+def test_scripts_list_all_nodes() -> None:
+    script = "#!/bin/bash\n#SBATCH -N 3 -J t\nscontrol show hostnames | tr '\\n' ' '"
+    assert ran(job(script)) == "t-0.t t-1.t t-2.t exit 0"
+    script = script.replace("hostnames", "hostnames 'x[9-10]y,z'")
+    assert ran(job(script)) == "x9y x10y z exit 0"
+
+
 def test_each_pod_of_an_array_is_one_of_its_tasks() -> None:
     content = job("#!/bin/sh\n#SBATCH -a 4,8,15%2\necho $SLURM_ARRAY_TASK_ID $SLURM_NODEID")
     spec = content["spec"]
@@ -129,7 +136,7 @@ def test_a_pytorch_job_has_a_master_and_workers_that_know_their_place() -> None:
     assert content["spec"]["nprocPerNode"] == "2"
     assert content["spec"]["runPolicy"]["activeDeadlineSeconds"] == 600
     out = ran(content, role="Worker", RANK="2")
-    assert out == "2 t-master-0,t-worker-0,t-worker-1\nexit 0"
+    assert out == "2 t-master-0,t-worker-[0-1]\nexit 0"
     with pytest.raises(InputError, match="--array: a PyTorchJob is no array"):
         job("#!/bin/sh\n#SBATCH -a 0-3\n:", "PyTorchJob")
 

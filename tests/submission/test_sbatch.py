@@ -197,3 +197,9 @@ def test_a_script_names_its_interpreter(first: str) -> None:
 def test_a_script_is_not_longer_than_an_argument() -> None:
     with pytest.raises(InputError, match="expected a script of at most"):
         read_batch("#!/bin/sh\n" + "#" * LARGEST_SCRIPT, "a.sh", {})
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\0"])
+def test_a_script_has_the_lines_of_linux(end: str) -> None:
+    with pytest.raises(InputError, match=r"a\.sh: expected lines that end as on Linux"):
+        read_batch(f"#!/bin/sh{end}hostname\n", "a.sh", {})

@@ -30,7 +30,18 @@ scontrol() {
     echo "scontrol: only \\"show hostnames\\" is known here" >&2
     return 1
   fi
-  tr ',' '\\n' <<< "${3:-$SLURM_JOB_NODELIST}"
+  local part one
+  local -a parts
+  IFS=, read -ra parts <<< "${3:-$SLURM_JOB_NODELIST}"
+  for part in "${parts[@]}"; do
+    if [[ "$part" =~ ^(.*)\\[([0-9]+)-([0-9]+)\\](.*)$ ]]; then
+      for ((one = BASH_REMATCH[2]; one <= BASH_REMATCH[3]; one++)); do
+        echo "${BASH_REMATCH[1]}$one${BASH_REMATCH[4]}"
+      done
+    else
+      echo "$part"
+    fi
+  done
 }
 srun() {
   local all="$SLURM_NTASKS" failed=0 first="$SLURM_PROCID" place one
@@ -202,12 +213,7 @@ def _literal(text: str) -> str:
 
 def _environment(batch: Batch, container: str) -> list[Content]:
     """Return Slurm's variables."""
-    hosts = [f"{batch.name}-{index}.{batch.name}" for index in range(batch.nodes)]
-    if container == "pytorch":
-        workers = (f"{batch.name}-worker-{index}" for index in range(batch.nodes - 1))
-        hosts = [f"{batch.name}-master-0", *workers]
-    elif batch.nodes == 1:
-        hosts = ["localhost"]
+    first, hosts = _hosts(batch, container)
     values = {
         "SLURM_JOB_ID": batch.name,
         "SLURM_JOB_NAME": batch.name,
@@ -219,14 +225,25 @@ def _environment(batch: Batch, container: str) -> list[Content]:
         "SLURM_CPUS_PER_TASK": str(batch.cpus_per_task),
         "SLURM_CPUS_ON_NODE": str(batch.cpus_per_task * batch.tasks_per_node),
         "SLURM_GPUS_ON_NODE": str(batch.gpus),
-        "SLURM_JOB_NODELIST": ",".join(hosts),
+        "SLURM_JOB_NODELIST": hosts,
     }
     if batch.array is not None:
         values |= _of_array(batch.array)
     if container != "pytorch":
-        values |= {"MASTER_ADDR": hosts[0], "MASTER_PORT": _PORT}
+        values |= {"MASTER_ADDR": first, "MASTER_PORT": _PORT}
     found: list[Content] = [{"name": name, "value": value} for name, value in values.items()]
     return found
+
+
+def _hosts(batch: Batch, container: str) -> tuple[str, str]:
+    """Return the first host, and all of them as Slurm writes a list: a-[0-3]."""
+    name, last = batch.name, batch.nodes - 1
+    if container == "pytorch":
+        workers = f",{name}-worker-[0-{last - 1}]" if last else ""
+        return f"{name}-master-0", f"{name}-master-0{workers}"
+    if not last:
+        return "localhost", "localhost"
+    return f"{name}-0.{name}", f"{name}-[0-{last}].{name}"
 
 
 def _of_array(array: Array) -> dict[str, str]:

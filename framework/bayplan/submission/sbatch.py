@@ -294,6 +294,8 @@ def read_script(text: str, source: str) -> tuple[str, dict[str, tuple[str, str]]
     """
     if len(text.encode()) > LARGEST_SCRIPT:
         raise InputError(f"expected a script of at most {LARGEST_SCRIPT} bytes", source)
+    if "\r" in text or "\0" in text:
+        raise InputError("expected lines that end as on Linux, and no bytes of zero", source)
     lines = text.splitlines()
     interpreter = _interpreter(lines[0] if lines else "", source)
     found: dict[str, tuple[str, str]] = {}
