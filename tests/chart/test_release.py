@@ -31,7 +31,7 @@ def release(empty_plane: ControlPlane, tmp_path: Path) -> Iterator[Helm]:
         pytest.skip(reason)
     helm = Helm(tmp_path, empty_plane.kubeconfig)
     yield helm
-    helm.attempt("uninstall", "bayplan", "--ignore-not-found")
+    helm.attempt("uninstall", "bayplan", "--ignore-not-found", "--wait")
     client = empty_plane.client
     client.delete(PODS, gracePeriodSeconds=0)
     client.delete("/api/v1/nodes")
