@@ -538,7 +538,7 @@ class KueueWorkloadStatus(ApiStruct, frozen=True):
     accumulated_past_execution_time_seconds: int | None = None
     scheduling_stats: SchedulingStats | None = None
     nominated_cluster_names: tuple[str, ...] = ()
-    cluster_name: str = ""
+    cluster_name: str | None = None
     unhealthy_nodes: tuple[UnhealthyNode, ...] = ()
     preemption_gates: tuple[PreemptionGateState, ...] = ()
 
