@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,13 @@ class LiveCluster:
         self._used[path_of(content, name=False)] = None
 
     def items(self, path: str) -> list[Content]:
-        """Return the objects of a collection."""
+        """Return the objects of a collection, once its storage is there: a CRD may have changed."""
         answer = self.client.get(path)
+        for _ in range(_TRIES):
+            if answer.code != HTTPStatus.TOO_MANY_REQUESTS:
+                break
+            time.sleep(1.0)
+            answer = self.client.get(path)
         assert answer.code == 200, answer
         return list(answer.json["items"])
 
@@ -210,6 +216,7 @@ class LiveCluster:
         return versions == {meta["name"]: meta["resourceVersion"] for meta in pods}
 
 
+_TRIES = 30
 _TRACKED = "batch.kubernetes.io/job-tracking"
 """The finalizer of the pods of Jobs."""
 
