@@ -96,3 +96,11 @@ def test_options_without_a_counterpart_are_refused_with_a_word(script: Path) -> 
     assert str(done.exception) == (
         "--dependency: no counterpart: an Argo Workflow has steps that wait"
     )
+
+
+@pytest.mark.parametrize("option", ["namespace", "scheduler"])
+@pytest.mark.parametrize("text", ["a/../b", ""])
+def test_what_is_no_name_never_becomes_part_of_a_path(script: Path, option: str, text: str) -> None:
+    done = submit("--dry-run", f"--{option}={text}", script)
+    assert done.exit_code == 2
+    assert f'"{text}" is not the name of a {option}' in done.output

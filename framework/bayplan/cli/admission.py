@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bayplan.cli.options import cluster_options
+from bayplan.cli.options import NAMESPACE_NAME, RESOURCE_NAME, SCHEDULER_NAME, cluster_options
 from bayplan.errors import BayplanError
 
 __all__ = ["command"]
 
-_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
-_RESOURCE = rf"({_SUBDOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
-
-
-class _Name(click.ParamType[str]):
-    """A name as Kubernetes takes it, since it becomes part of an expression."""
-
-    name = "name"
-
-    def __init__(self, of: str, pattern: str) -> None:
-        self._of, self._pattern = of, re.compile(pattern, re.ASCII)
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """Return the name."""
-        if not self._pattern.fullmatch(text := str(value)):
-            self.fail(f'"{text}" is not the name of a {self._of}', param, ctx)
-        return text
-
-
 _NAMESPACE = click.option(
     "--namespace",
-    type=_Name("namespace", _LABEL),
+    type=NAMESPACE_NAME,
     default="bayplan-system",
     show_default=True,
     metavar="NAME",
@@ -59,7 +36,7 @@ def command() -> None:
 @command.command()
 @click.option(
     "--scheduler",
-    type=_Name("scheduler", _SUBDOMAIN),
+    type=SCHEDULER_NAME,
     default="bayplan",
     show_default=True,
     metavar="NAME",
@@ -68,7 +45,7 @@ def command() -> None:
 @click.option(
     "--resource",
     "resources",
-    type=_Name("resource", _RESOURCE),
+    type=RESOURCE_NAME,
     multiple=True,
     metavar="NAME",
     help="Pods that request it get --scheduler, such as nvidia.com/gpumem. Repeatable.",

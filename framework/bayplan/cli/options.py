@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
     from bayplan.simulation.faults import Faults
 
 __all__ = [
+    "NAMESPACE_NAME",
+    "RESOURCE_NAME",
+    "SCHEDULER_NAME",
     "Duration",
+    "Name",
     "check_readable",
     "check_source",
     "cluster_options",
@@ -74,6 +79,33 @@ class Duration(click.ParamType[float]):
             return parse_duration(str(value))
         except ValueError as exc:
             self.fail(str(exc), param, ctx)
+
+
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
+_RESOURCE = rf"({_SUBDOMAIN}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+
+
+class Name(click.ParamType[str]):
+    """A name as Kubernetes takes it, since it becomes part of expressions and paths."""
+
+    name = "name"
+
+    def __init__(self, of: str, pattern: str) -> None:
+        self._of, self._pattern = of, re.compile(pattern, re.ASCII)
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return the name."""
+        if not self._pattern.fullmatch(text := str(value)):
+            self.fail(f'"{text}" is not the name of a {self._of}', param, ctx)
+        return text
+
+
+NAMESPACE_NAME = Name("namespace", _LABEL)
+SCHEDULER_NAME = Name("scheduler", _SUBDOMAIN)
+RESOURCE_NAME = Name("resource", _RESOURCE)
 
 
 def compared_input_options(function: F) -> F:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from bayplan.cli.options import cluster_options
+from bayplan.cli.options import NAMESPACE_NAME, SCHEDULER_NAME, cluster_options
 from bayplan.errors import AlreadyExists
 from bayplan.inputs.choices import OneOf
 from bayplan.submission import KINDS_OF_JOBS, OPTIONS
@@ -44,10 +44,16 @@ def _parameter(name: str) -> str:
     help="The kind of the job; PyTorchJobs need Kubeflow's Training Operator.",
 )
 @click.option(
-    "--namespace", default="default", show_default=True, metavar="NAME", help="The namespace."
+    "--namespace",
+    type=NAMESPACE_NAME,
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="The namespace.",
 )
 @click.option(
     "--scheduler",
+    type=SCHEDULER_NAME,
     default="bayplan",
     show_default=True,
     metavar="NAME",
