@@ -16,6 +16,7 @@ from bayplan.api import ApiObject, ComputePool, Job, Pod, Quantity
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import Bind, Done, Evict, PatchPodStatus, Write
+from bayplan.cluster.wrapped import WrappedCluster
 from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.scheduler.scheduler import Scheduler
@@ -23,29 +24,16 @@ from bayplan.scheduler.shadow_mode import EXPECTED_SECONDS
 from bayplan.testing import make_node, make_object, make_pod
 
 
-class Noted:
+class Noted(WrappedCluster):
     """A cluster that notes what one scheduler writes."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self.writes: list[Write] = []
-        self.watch = cluster.watch
-
-    @property
-    def now(self) -> float:
-        return self._cluster.now
-
-    @property
-    def unix_time(self) -> float:
-        return self._cluster.unix_time
-
-    @property
-    def in_order(self) -> bool:
-        return True
 
     def submit(self, write: Write, done: Done | None = None) -> None:
         self.writes.append(write)
-        self._cluster.submit(write, done)
+        super().submit(write, done)
 
 
 def profiles(folder: Path, *names: str, **plugins: object) -> ProfileSet:
