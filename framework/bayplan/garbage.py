@@ -16,4 +16,4 @@ def collect_rarely() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 20, 50)
+    gc.set_threshold(100_000, 5, 200)

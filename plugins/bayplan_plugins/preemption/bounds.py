@@ -89,15 +89,22 @@ class _Order:
         return (rows[i] for i in range(self._first, len(rows)) if rows[i] not in versions)
 
     def _changed(self) -> Iterator[Key]:
-        """Yield the keys of changed rows in order; the heap stays as it is."""
+        """Yield the keys of changed rows in order; only what is outdated leaves the heap."""
         heap = self._heap
+        while heap and not self._holds(*heap[0]):
+            heapq.heappop(heap)
         reached = [(heap[0], 0)] if heap else []
         while reached:
             (key, version), place = heapq.heappop(reached)
             for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
                 heapq.heappush(reached, (heap[child], child))
-            if self._versions[key[2]] == version and self._usable[key[2]]:
+            if self._holds(key, version):
                 yield key
+
+    def _holds(self, key: Key, version: int) -> bool:
+        """Tell whether a key is still that of its row; every change of a row adds a new one."""
+        row = key[2]
+        return self._versions[row] == version and bool(self._usable[row])
 
 
 class StepBounds:
