@@ -106,7 +106,8 @@ def test_with_all_values_the_chart_makes_all_of_configs_deploy(helm: Helm) -> No
 
 
 @pytest.mark.parametrize(
-    ("folder", "value"), [("usage-journal", "usageJournal"), ("visibility", "visibility")]
+    ("folder", "value"),
+    [("usage-journal", "usageJournal"), ("visibility", "visibility"), ("tenants", "tenants")],
 )
 def test_a_value_makes_what_a_kustomization_of_its_own_makes(
     helm: Helm, folder: str, value: str
@@ -118,6 +119,23 @@ def test_a_value_makes_what_a_kustomization_of_its_own_makes(
     values = {"scheduler": {value: {"enabled": True}}, "crds": {"own": False, "others": False}}
     expected = without_namespace(yaml.safe_load_all(text))
     assert by_name(helm.render(values)) == by_name(expected)
+
+
+def test_a_proxy_that_signs_tenants_on_is_known_by_a_certificate(helm: Helm) -> None:
+    proxy = {"caSecretName": "sign-on", "name": "oauth2-proxy"}
+    values = {"scheduler": {"tenants": {"enabled": True, "proxy": proxy}}}
+    made = by_name(helm.render(values))
+    pod = made["Deployment", "bayplan-system", "bayplan-scheduler"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "--tenant-proxy-name=oauth2-proxy" in container["args"]
+    assert "--tenant-user-header=X-Remote-User" in container["args"]
+    mounted = {"name": "tenant-proxy", "mountPath": "/tenant-proxy", "readOnly": True}
+    assert mounted in container["volumeMounts"]
+    secret = {"secretName": "sign-on", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    assert {"name": "tenant-proxy", "secret": secret} in pod["volumes"]
+    del proxy["name"]
+    with pytest.raises(AssertionError, match=r"give scheduler\.tenants\.proxy\.name"):
+        helm.render(values)
 
 
 def test_a_journal_in_postgresql_takes_its_address_from_a_secret(helm: Helm) -> None:

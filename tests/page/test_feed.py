@@ -33,9 +33,9 @@ def happens(feed: Feed, simulation: Simulation, name: str) -> None:
 def received(viewer) -> list[dict]:
     found = []
     while not viewer.empty():
-        text = viewer.get_nowait()
-        assert text is not None
-        found.append(json.loads(text))
+        patch = viewer.get_nowait()
+        assert patch is not None
+        found.append(json.loads(patch.text))
     return found
 
 

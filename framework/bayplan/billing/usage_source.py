@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from bayplan.metering.record import CapacityRecord, UsageRecord
 
-__all__ = ["UsageSource"]
+__all__ = ["UsageOfNamespaces", "UsageSource"]
 
 
 class UsageSource(Protocol):
@@ -20,3 +21,24 @@ class UsageSource(Protocol):
     def capacity(self, since: int, until: int) -> Iterable[CapacityRecord]:
         """Return the capacity that overlaps a span of time."""
         ...
+
+
+@dataclass(frozen=True)
+class UsageOfNamespaces:
+    """The usage of some namespaces, without capacity: what idles says how much others use.
+
+    :param namespaces: None for all.
+    """
+
+    source: UsageSource
+    namespaces: frozenset[str] | None
+
+    def records(self, since: int, until: int, tenant: str | None = None) -> Iterable[UsageRecord]:
+        """Yield their usage."""
+        for record in self.source.records(since, until, tenant):
+            if self.namespaces is None or record.namespace in self.namespaces:
+                yield record
+
+    def capacity(self, since: int, until: int) -> Iterable[CapacityRecord]:
+        """Return nothing."""
+        return ()

@@ -15,6 +15,7 @@ from bayplan.inputs.choices import OneOf
 
 if TYPE_CHECKING:
     from bayplan.live.bill_pages import Bills
+    from bayplan.live.tenants import TenantAddress
     from bayplan.live.visibility import VisibilityAddress
     from bayplan.metering.journal import Journal
 
@@ -132,6 +133,11 @@ class Served:
     accounts_file: Path | None
     log_format: str
     visibility_address: str | None = None
+    tenant_address: str | None = None
+    tenant_proxy_ca_file: Path | None = None
+    tenant_proxy_name: str | None = None
+    tenant_user_header: str = ""
+    tenant_groups_header: str = ""
 
 
 def serve(asked: Served, binds: bool) -> None:
@@ -165,6 +171,7 @@ def serve(asked: Served, binds: bool) -> None:
         journal=journal,
         binds=binds,
         visibility=_visibility(asked),
+        tenants=_tenants(asked),
     )
     set_up_logging(asked.log_format)
     status = asyncio.run(run(options))
@@ -195,6 +202,31 @@ def _visibility(asked: Served) -> VisibilityAddress | None:
             "--visibility-address",
         )
     return VisibilityAddress(host, port, asked.tls_cert_file, asked.tls_private_key_file)
+
+
+def _tenants(asked: Served) -> TenantAddress | None:
+    """Return where the page for tenants is served, None for nowhere."""
+    from bayplan.cli.options import check_readable
+    from bayplan.live.tenants import SignOn, TenantAddress
+
+    authority, name = asked.tenant_proxy_ca_file, asked.tenant_proxy_name
+    if (authority is None) != (name is None):
+        raise InputError("--tenant-proxy-ca-file and --tenant-proxy-name belong together")
+    if asked.tenant_address is None:
+        if authority is not None:
+            raise InputError("needs --tenant-address", "--tenant-proxy-ca-file")
+        return None
+    host, port = _address("--tenant-address", asked.tenant_address)
+    if asked.tls_cert_file is None or asked.tls_private_key_file is None:
+        raise InputError(
+            "needs --tls-cert-file and --tls-private-key-file: tokens are not sent in clear text",
+            "--tenant-address",
+        )
+    sign_on = None
+    if authority is not None and name is not None:
+        check_readable("--tenant-proxy-ca-file", authority)
+        sign_on = SignOn(authority, name, asked.tenant_user_header, asked.tenant_groups_header)
+    return TenantAddress(host, port, asked.tls_cert_file, asked.tls_private_key_file, sign_on)
 
 
 def _bills(

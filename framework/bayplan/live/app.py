@@ -39,6 +39,7 @@ from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
 from bayplan.live.parts import parts_of
 from bayplan.live.queue_metrics import QueueMetrics
+from bayplan.live.tenants import TenantAddress, TenantPage
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.usage_metrics import UsageMetrics
 from bayplan.live.usage_writer import UsageWriter
@@ -97,6 +98,7 @@ class Options:
     binds: bool = True
     title: str = "bayplan run"
     visibility: VisibilityAddress | None = None
+    tenants: TenantAddress | None = None
 
 
 class LiveApp:
@@ -150,6 +152,14 @@ class LiveApp:
             None
             if options.visibility is None
             else VisibilityServer(options.visibility, self.transport, lambda: self.live)
+        )
+        # Who guesses tokens there keeps nobody from the scheduler's own page.
+        self.tenants = (
+            None
+            if options.tenants is None
+            else TenantPage(
+                options.tenants, TokenReviews(self.transport), self._feed, options.bills
+            )
         )
         self._election = self._make_election()
         self.writer = None if options.dry_run else self._make_writer()
@@ -246,6 +256,8 @@ class LiveApp:
             _log.info("serving %s", self.page.url)
             if self.visibility is not None:
                 await self.visibility.start()
+            if self.tenants is not None:
+                await self.tenants.start()
             await self.cache.start()
             if await self._first_lists():
                 await self._schedule()
@@ -381,6 +393,8 @@ class LiveApp:
         await self.page.stop()
         if self.visibility is not None:
             await self.visibility.stop()
+        if self.tenants is not None:
+            await self.tenants.stop()
         await self.transport.close()
         if self.live is not None:
             _log.info("stopped: the lease was lost" if self._lost else "stopped")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 
@@ -29,7 +29,7 @@ from bayplan.errors import BayplanError
 if TYPE_CHECKING:
     from bayplan.metering.journal import Journal
 
-__all__ = ["BillPages", "Bills", "bearer_token"]
+__all__ = ["BillPages", "Bills", "Computing", "bearer_token", "costs", "hours"]
 
 _AT_ONCE = 2
 """How many answers are computed at a time, beside the scheduler."""
@@ -80,6 +80,61 @@ def bearer_token(request: web.Request) -> str:
     return token if kind.lower() == "bearer" else ""
 
 
+class Computing:
+    """Computes answers beside the event loop, which schedules."""
+
+    def __init__(self) -> None:
+        self._beside = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="bills")
+
+    def close(self) -> None:
+        """Compute no more answers."""
+        self._beside.shutdown(wait=False, cancel_futures=True)
+
+    async def result(self, compute: Callable[[], T]) -> T:
+        """Return what a function returns.
+
+        :raises web.HTTPException: when it cannot be computed.
+        """
+        # An answer that nobody waits for anymore keeps its thread until it is done.
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._beside, compute)
+        except ValueError as exc:
+            raise web.HTTPBadRequest(text=f"{exc}\n") from None
+        except BayplanError as exc:
+            # Without the place: a tenant is not shown paths of this machine.
+            message = getattr(exc, "message", str(exc))
+            raise web.HTTPInternalServerError(text=f"{message}\n") from None
+
+
+async def costs(
+    computing: Computing, bills: Bills, asked: Mapping[str, str], tenant: str | None = None
+) -> web.Response:
+    """Return what was used at list price, in OpenCost's shape.
+
+    :param asked: the parameters of the request.
+    :param tenant: whose usage, None for all.
+    """
+
+    def compute() -> list[dict[str, Any]]:
+        query = parse_query(asked, bills.now(), tenant)
+        return allocations(query, bills.terms().prices, bills.source, bills.known())
+
+    body = {"code": 200, "status": "success", "data": await computing.result(compute)}
+    return web.json_response(body, headers=_HEADERS)
+
+
+async def hours(
+    computing: Computing, bills: Bills, asked: Mapping[str, str], tenant: str | None = None
+) -> web.Response:
+    """Return the hours of what was used, without prices; parameters as those of ``costs``."""
+
+    def compute() -> list[dict[str, Any]]:
+        query = parse_query({"aggregate": "tenant"} | dict(asked), bills.now(), tenant)
+        return usage_totals(query, bills.source, bills.known())
+
+    return web.json_response({"usage": await computing.result(compute)}, headers=_HEADERS)
+
+
 class BillPages:
     """Serves the pages of costs.
 
@@ -93,11 +148,11 @@ class BillPages:
         self._bills = bills
         self._allows_path = allows_path
         self._allows_tenant = allows_tenant
-        self._beside = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="bills")
+        self._computing = Computing()
 
     def close(self) -> None:
         """Compute no more answers."""
-        self._beside.shutdown(wait=False, cancel_futures=True)
+        self._computing.close()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of all pages."""
@@ -129,38 +184,13 @@ class BillPages:
             "name a tenant that it may see with ?tenant=NAME\n"
         )
 
-    async def _computed(self, compute: Callable[[], T]) -> T:
-        """Compute an answer beside the event loop, which schedules.
-
-        :raises web.HTTPException: when it cannot be computed.
-        """
-        # An answer that nobody waits for anymore keeps its thread until it is done.
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._beside, compute)
-        except ValueError as exc:
-            raise web.HTTPBadRequest(text=f"{exc}\n") from None
-        except BayplanError as exc:
-            # Without the place: a tenant is not shown paths of this machine.
-            message = getattr(exc, "message", str(exc))
-            raise web.HTTPInternalServerError(text=f"{message}\n") from None
-
     async def _allocation(self, request: web.Request) -> web.Response:
         tenant = await self._tenant(request)
-        bills = self._bills
-        query = await self._computed(lambda: parse_query(request.query, bills.now(), tenant))
-        data = await self._computed(
-            lambda: allocations(query, bills.terms().prices, bills.source, bills.known())
-        )
-        body = {"code": 200, "status": "success", "data": data}
-        return web.json_response(body, headers=_HEADERS)
+        return await costs(self._computing, self._bills, request.query, tenant)
 
     async def _usage(self, request: web.Request) -> web.Response:
         tenant = await self._tenant(request)
-        bills = self._bills
-        asked = {"aggregate": "tenant"} | dict(request.query)
-        query = await self._computed(lambda: parse_query(asked, bills.now(), tenant))
-        found = await self._computed(lambda: usage_totals(query, bills.source, bills.known()))
-        return web.json_response({"usage": found}, headers=_HEADERS)
+        return await hours(self._computing, self._bills, request.query, tenant)
 
     async def _invoice(self, request: web.Request) -> web.Response:
         tenant = await self._tenant(request)
@@ -176,7 +206,7 @@ class BillPages:
             account = terms.accounts.by_tenant.get(tenant) if terms.accounts else None
             return make_invoice(tenant, month, terms.prices, bills.source, bills.known(), account)
 
-        return _response(await self._computed(compute), request.query.get("output", "json"))
+        return _response(await self._computing.result(compute), request.query.get("output", "json"))
 
 
 def _response(invoice: Invoice, output: str) -> web.Response:

@@ -7,6 +7,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bayplan.api import Pod
@@ -18,7 +19,7 @@ from bayplan.page.pod_times import PodTimes
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import problem_lines
 
-__all__ = ["MOST_VIEWERS", "Feed", "TooManyViewers"]
+__all__ = ["MOST_VIEWERS", "Feed", "Patch", "TooManyViewers"]
 
 MOST_VIEWERS = 64
 _EVERY = 0.5
@@ -43,6 +44,15 @@ class TooManyViewers(BayplanError):
     """More pages follow the feed than it serves."""
 
 
+@dataclass(frozen=True)
+class Patch:
+    """What has changed with one version: the rows, and the same as JSON text."""
+
+    version: int
+    rows: Mapping[str, Any]
+    text: str
+
+
 class Feed:
     """Follows a scheduler and its watch; numbers each change, so that viewers miss none.
 
@@ -65,8 +75,8 @@ class Feed:
         self._before = before
         self.cluster_view: ClusterView | None = None
         self.version = 0
-        self._viewers: set[asyncio.Queue[str | None]] = set()
-        self._sent: deque[tuple[int, str]] = deque(maxlen=_KEPT)
+        self._viewers: set[asyncio.Queue[Patch | None]] = set()
+        self._sent: deque[Patch] = deque(maxlen=_KEPT)
         self._unread: deque[tuple[WatchEvent, PodTimes]] = deque()
         self._events = 0
         self._waits = 0
@@ -138,21 +148,22 @@ class Feed:
             self._before()
         self._read(len(self._unread) if most is None else _EVENTS * most)
         changes = cluster_view.look(most)
-        patch: dict[str, Any] = changes.as_json() if changes else {}
-        patch |= self._rest(cluster_view, at)
-        if not patch:
+        rows: dict[str, Any] = changes.as_json() if changes else {}
+        rows |= self._rest(cluster_view, at)
+        if not rows:
             return
         self.version += 1
-        patch |= {"now": round(cluster_view.scheduler.now, 3), "version": self.version}
-        text = json.dumps(patch, separators=(",", ":"), ensure_ascii=False)
-        self._sent.append((self.version, text))
+        rows |= {"now": round(cluster_view.scheduler.now, 3), "version": self.version}
+        text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False)
+        patch = Patch(self.version, rows, text)
+        self._sent.append(patch)
         for viewer in list(self._viewers):
             if viewer.qsize() >= _BEHIND:
                 # A viewer that does not read starts again with everything.
                 self._viewers.discard(viewer)
                 viewer.put_nowait(None)
             else:
-                viewer.put_nowait(text)
+                viewer.put_nowait(patch)
 
     def _rest(self, cluster_view: ClusterView, at: float) -> dict[str, Any]:
         """Return what is new of the history, the machines, the queues and the pools."""
@@ -186,8 +197,8 @@ class Feed:
 
     # Viewers ---------------------------------------------------------------------------------
 
-    def everything(self) -> str:
-        """Return all rows as JSON text; later changes have higher versions.
+    def current(self) -> ClusterView:
+        """Return the cluster as it is now; later changes have higher versions.
 
         :raises BayplanError: before there is a scheduler, or when a plugin raises.
         """
@@ -195,6 +206,14 @@ class Feed:
         if cluster_view is None:
             raise BayplanError("the cluster is not listed yet")
         self.look(self._organised)
+        return cluster_view
+
+    def everything(self) -> str:
+        """Return all rows as JSON text; later changes have higher versions.
+
+        :raises BayplanError: before there is a scheduler, or when a plugin raises.
+        """
+        cluster_view = self.current()
         found = content(cluster_view, self.title, notes=self._notes(), wall=self._wall)
         found |= {**self._more, "version": self.version}
         return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
@@ -204,24 +223,24 @@ class Feed:
         problems = cluster_view.scheduler.snapshot.problems if cluster_view is not None else {}
         return problem_lines(problems)[:100]
 
-    def join(self, since: int) -> asyncio.Queue[str | None]:
+    def join(self, since: int) -> asyncio.Queue[Patch | None]:
         """Return a queue of changes after a version; None in it means: get everything again.
 
         :raises TooManyViewers: when there are as many as are served.
         """
         if len(self._viewers) >= MOST_VIEWERS:
             raise TooManyViewers(f"{MOST_VIEWERS} pages follow the cluster already")
-        viewer: asyncio.Queue[str | None] = asyncio.Queue()
-        missed = [text for version, text in self._sent if version > since]
+        viewer: asyncio.Queue[Patch | None] = asyncio.Queue()
+        missed = [patch for patch in self._sent if patch.version > since]
         if since > self.version or len(missed) < self.version - since:
             viewer.put_nowait(None)
             return viewer
-        for text in missed:
-            viewer.put_nowait(text)
+        for patch in missed:
+            viewer.put_nowait(patch)
         self._viewers.add(viewer)
         return viewer
 
-    def leave(self, viewer: asyncio.Queue[str | None]) -> None:
+    def leave(self, viewer: asyncio.Queue[Patch | None]) -> None:
         """Send a viewer nothing more."""
         self._viewers.discard(viewer)
 

@@ -16,21 +16,31 @@ from aiohttp import web
 from bayplan.errors import BayplanError
 from bayplan.page.details import detail_of, detail_of_job
 from bayplan.page.document import document, policy
-from bayplan.page.feed import Feed, TooManyViewers
+from bayplan.page.feed import Feed, Patch, TooManyViewers
 
-__all__ = ["Site"]
+__all__ = ["HEADERS", "Site", "document_answer"]
 
 _BEAT_SECONDS = 15.0
 _MOST_BODY = 4096
 _LONGEST_KEY = 600
 _BURST, _PER_SECOND = 10.0, 4.0
 """How many explanations may be asked for at once, and per second: each takes some time."""
-_HEADERS = {
+HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "X-Frame-Options": "DENY",
 }
+
+
+def document_answer(title: str) -> web.Response:
+    """Return the document, which holds nothing of the cluster."""
+    csp = f"{policy(chr(39) + 'self' + chr(39))}; frame-ancestors 'none'"
+    return web.Response(
+        text=document(title, None),
+        content_type="text/html",
+        headers={**HEADERS, "Content-Security-Policy": csp},
+    )
 
 
 class Site:
@@ -58,19 +68,14 @@ class Site:
         ]
 
     async def _document(self, request: web.Request) -> web.Response:
-        csp = f"{policy(chr(39) + 'self' + chr(39))}; frame-ancestors 'none'"
-        return web.Response(
-            text=document(self._feed.title, None),
-            content_type="text/html",
-            headers={**_HEADERS, "Content-Security-Policy": csp},
-        )
+        return document_answer(self._feed.title)
 
     async def _data(self, request: web.Request) -> web.Response:
         try:
             text = self._feed.everything()
         except BayplanError as exc:
             return web.Response(status=503, text=f"{exc}\n")
-        answer = web.Response(text=text, content_type="application/json", headers=_HEADERS)
+        answer = web.Response(text=text, content_type="application/json", headers=HEADERS)
         answer.enable_compression()
         return answer
 
@@ -82,7 +87,7 @@ class Site:
             viewer = self._feed.join(int(since))
         except TooManyViewers as exc:
             return web.Response(status=429, text=f"{exc}\n")
-        answer = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
+        answer = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         try:
             await answer.prepare(request)
             await self._send(viewer, answer)
@@ -93,17 +98,17 @@ class Site:
             self._feed.leave(viewer)
         return answer
 
-    async def _send(self, viewer: asyncio.Queue[str | None], answer: web.StreamResponse) -> None:
+    async def _send(self, viewer: asyncio.Queue[Patch | None], answer: web.StreamResponse) -> None:
         while True:
             try:
-                text = await asyncio.wait_for(viewer.get(), _BEAT_SECONDS)
+                patch = await asyncio.wait_for(viewer.get(), _BEAT_SECONDS)
             except TimeoutError:
                 await answer.write(b": still here\n\n")
                 continue
-            if text is None:
+            if patch is None:
                 await answer.write(b"event: again\ndata: {}\n\n")
                 return
-            await answer.write(b"data: " + text.encode() + b"\n\n")
+            await answer.write(b"data: " + patch.text.encode() + b"\n\n")
 
     # Explanations ----------------------------------------------------------------------------
 
@@ -113,7 +118,7 @@ class Site:
     def _explained(self, unit: str) -> web.Response:
         found = self._detail(unit)
         return (
-            found if isinstance(found, web.Response) else web.json_response(found, headers=_HEADERS)
+            found if isinstance(found, web.Response) else web.json_response(found, headers=HEADERS)
         )
 
     def _detail(self, unit: str) -> dict[str, Any] | web.Response:
@@ -154,8 +159,8 @@ class Site:
             return found
         for one in found.get("suggestions", ()):
             if one["text"] == asked.get("text"):
-                return web.json_response(one, headers=_HEADERS)
+                return web.json_response(one, headers=HEADERS)
         return web.json_response(
             {"problem": "the cluster has changed: this would not help any more"},
-            headers=_HEADERS,
+            headers=HEADERS,
         )

@@ -8,7 +8,7 @@ import { byName, percent } from "../text.js";
 
 const MOST_QUEUES = 12;
 
-export const view = { name: "time", title: "Time", open };
+export const view = { name: "time", title: "Time", open, hidden: ({ data }) => data.tenant };
 
 function open(root, context) {
   const update = () => show(root, page(context));

@@ -8,12 +8,33 @@ import { amount, byName, counted, duration, percent } from "../text.js";
 
 const MOST_LINES = 12;
 
-export const view = { name: "queues", title: "Queues", open, hidden: (model) => !(model.data.queues || []).length };
+export const view = { name: "queues", title: "Queues", open, hidden: ({ data }) => !data.tenant && !(data.queues || []).length };
 
 function open(root, context) {
-  const update = () => show(root, context.route.subject ? one(context) : all(context));
+  const tenant = context.model.data.tenant;
+  const update = () => show(root, tenant ? own(context) : context.route.subject ? one(context) : all(context));
   update();
   return { update };
+}
+
+/** What a tenant has in queues; how much others have there, the page does not tell him. */
+function own(context) {
+  const { model, route } = context;
+  const queues = new Map();
+  for (const job of model.jobs()) {
+    const queue = job.unit.queue;
+    if (!queue || (route.subject && queue !== route.subject)) continue;
+    const found = queues.get(queue) || { waiting: 0, running: 0, gpus: 0 };
+    if (job.bound) found.running += 1;
+    else if (job.pending) found.waiting += 1;
+    for (const key of model.podsOf.get(job.key) || []) {
+      const pod = model.pods.get(key);
+      if (typeof model.stateOf(pod) !== "string") found.gpus += pod.gpus || 0;
+    }
+    queues.set(queue, found);
+  }
+  const rows = [...queues].sort(([a], [b]) => byName(a, b)).map(([queue, one]) => [queue, String(one.waiting), String(one.running), String(Number(one.gpus.toFixed(2)))]);
+  return [h("h1", {}, "Queues"), rows.length ? table("Your jobs", ["queue", "waiting", "running", "GPUs in use"], rows, [1, 2, 3]) : h("p", {}, "None of your jobs is in a queue.")];
 }
 
 /** What happened to the queues over a whole simulation; else, as far as it is known. */

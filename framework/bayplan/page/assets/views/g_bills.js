@@ -10,6 +10,7 @@ export const view = { name: "bills", title: "Bills", open, hidden: ({ data }) =>
 function open(root, context) {
   const { costs, bills } = context.model.data;
   if (costs || !bills) show(root, page(costs));
+  else if (context.model.data.tenant) own(root, bills.currency);
   else ask(root, bills.currency);
   return {};
 }
@@ -20,6 +21,23 @@ function page(costs) {
   return [h("h1", {}, "Bills"),
     h("p", { class: "dim" }, "What each tenant pays for the whole simulation, and the list price of what nobody used."),
     table(`Costs in ${costs.currency}`, ["tenant", "amount"], [...tenants, ["(total)", costs.total], ["(idle)", costs.idle]], [1])];
+}
+
+/** A tenant's costs, by namespace: the server knows who asks. */
+function own(root, currency) {
+  const span = h("select", { id: "window", on: { change: () => update() } }, WINDOWS.map(([value, text]) => h("option", { value }, text)));
+  const answer = h("div", { "aria-live": "polite" });
+  const update = async () => {
+    try {
+      const found = await get(`allocation?${new URLSearchParams({ window: span.value, aggregate: "namespace", accumulate: "true" })}`);
+      show(answer, costsOf(found, currency, "namespace"));
+    } catch (error) {
+      show(answer, h("p", { class: "warn", role: "alert" }, error.message));
+    }
+  };
+  show(root, h("h1", {}, "Bills"), h("p", { class: "dim" }, "Costs at list price."),
+    h("div", { class: "tools" }, h("label", { for: "window" }, "Costs of "), span), answer);
+  update();
 }
 
 /** Costs of a cluster are shown to who may see them: the server wants a token for them, on loopback as well. */
@@ -47,10 +65,10 @@ function query(window, tenant) {
   return `allocation?${new URLSearchParams({ window, aggregate: "tenant", accumulate: "true", ...idle, ...(tenant ? { tenant } : {}) })}`;
 }
 
-function costsOf(found, currency) {
+function costsOf(found, currency, by = "tenant") {
   const names = { __idle__: "(idle)", __unallocated__: "(no tenant)" };
   const last = (one) => (one.name in names ? 1 : 0);
   const rows = Object.values(found.data[0] || {}).sort((a, b) => last(a) - last(b) || b.totalCost - a.totalCost);
   if (!rows.length) return h("p", {}, "Nothing was used.");
-  return table(`Costs in ${currency}`, ["tenant", "amount"], rows.map((one) => [names[one.name] || one.name, one.totalCost.toFixed(2)]), [1]);
+  return table(`Costs in ${currency}`, [by, "amount"], rows.map((one) => [names[one.name] || one.name, one.totalCost.toFixed(2)]), [1]);
 }
