@@ -71,6 +71,9 @@ class TenantRows:
         """Return all rows."""
         view = self._view
         scheduler = view.scheduler
+        for shown in self._shown.values():
+            shown.clear()
+        self._machines = []
         fresh = self._fresh(view.pods, view.units, ())
         return {
             "format": FORMAT,
