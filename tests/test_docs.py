@@ -159,7 +159,14 @@ def test_every_config_is_covered_by_a_test() -> None:
     # Those of deploy and crds are tested beside what they deploy, prices with the stories,
     # node groups and faults beside what reads them, the chart in a folder of its own.
     known = {"profiles", "examples", "machines", "deploy", "crds", "prices", "usage-journal"}
-    assert folders == known | {"node-groups", "faults", "chart", "admission", "visibility", "tenants"}
+    assert folders == known | {
+        "node-groups",
+        "faults",
+        "chart",
+        "admission",
+        "visibility",
+        "tenants",
+    }
 
 
 @pytest.mark.parametrize(
