@@ -7,7 +7,7 @@ COPY plugins plugins
 COPY dra dra
 COPY remote remote
 COPY benchmarks benchmarks
-RUN python -m venv /opt/bayplan && /opt/bayplan/bin/pip install --no-cache-dir '.[driver,postgres]'
+RUN python -m venv /opt/bayplan && /opt/bayplan/bin/pip install --no-cache-dir '.[driver,postgres,traces]'
 
 FROM python:3.11-slim
 # openssl makes the certificate of the scheduler's page (configs/deploy/scheduler.yaml).

@@ -26,7 +26,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "configs" / "chart" / "bayplan"
-EXTRAS = "driver,postgres"
+EXTRAS = "driver,postgres,traces"
 """What the image has (Dockerfile)."""
 
 

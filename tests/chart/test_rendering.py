@@ -138,6 +138,13 @@ def test_a_proxy_that_signs_tenants_on_is_known_by_a_certificate(helm: Helm) -> 
         helm.render(values)
 
 
+def test_traces_go_where_a_value_says(helm: Helm) -> None:
+    values = {"scheduler": {"tracesEndpoint": "http://collector:4318/v1/traces"}}
+    made = by_name(helm.render(values))
+    pod = made["Deployment", "bayplan-system", "bayplan-scheduler"]["spec"]["template"]["spec"]
+    assert "--traces-endpoint=http://collector:4318/v1/traces" in pod["containers"][0]["args"]
+
+
 def test_a_journal_in_postgresql_takes_its_address_from_a_secret(helm: Helm) -> None:
     journal = {"enabled": True, "postgresSecretName": "usage"}
     made = by_name(helm.render({"scheduler": {"usageJournal": journal}}))

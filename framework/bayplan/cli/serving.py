@@ -98,6 +98,13 @@ _OPTIONS = (
         help="The accounts file: credits, opening balances and budgets.",
     ),
     click.option(
+        "--traces-endpoint",
+        default="",
+        metavar="URL",
+        help="Send a trace of each job to this collector (OTLP over HTTP), such as "
+        "http://collector:4318/v1/traces.",
+    ),
+    click.option(
         "--log-format",
         type=OneOf(["console", "json"]),
         default="console",
@@ -131,6 +138,7 @@ class Served:
     usage_journal: str | None
     price_file: Path | None
     accounts_file: Path | None
+    traces_endpoint: str
     log_format: str
     visibility_address: str | None = None
     tenant_address: str | None = None
@@ -172,6 +180,7 @@ def serve(asked: Served, binds: bool) -> None:
         binds=binds,
         visibility=_visibility(asked),
         tenants=_tenants(asked),
+        traces_endpoint=_traces_endpoint(asked.traces_endpoint),
     )
     set_up_logging(asked.log_format)
     status = asyncio.run(run(options))
@@ -187,6 +196,16 @@ def _address(option: str, text: str) -> tuple[str, int]:
         return parse_address(text)
     except ValueError as exc:
         raise InputError(str(exc), option) from None
+
+
+def _traces_endpoint(text: str) -> str:
+    """Return the URL of a collector, "" for none."""
+    if text and not text.startswith(("http://", "https://")):
+        raise InputError(
+            f'expected a URL such as http://collector:4318/v1/traces, got "{text}"',
+            "--traces-endpoint",
+        )
+    return text
 
 
 def _visibility(asked: Served) -> VisibilityAddress | None:

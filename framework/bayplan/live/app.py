@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -52,6 +53,9 @@ from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.settings import ClientConnection
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot.kept_nodes import KeptNodes
+
+if TYPE_CHECKING:
+    from bayplan.live.traces import Traces
 
 __all__ = ["DRAIN_SECONDS", "RELEASE_SECONDS", "LiveApp", "Options", "run"]
 
@@ -99,6 +103,7 @@ class Options:
     title: str = "bayplan run"
     visibility: VisibilityAddress | None = None
     tenants: TenantAddress | None = None
+    traces_endpoint: str = ""
 
 
 class LiveApp:
@@ -161,6 +166,7 @@ class LiveApp:
                 options.tenants, TokenReviews(self.transport), self._feed, options.bills
             )
         )
+        self._traces = self._make_traces()
         self._election = self._make_election()
         self.writer = None if options.dry_run else self._make_writer()
         writer = self.writer
@@ -189,6 +195,14 @@ class LiveApp:
             self._lease_annotations,
             options.clock,
         )
+
+    def _make_traces(self) -> Traces | None:
+        if not self._options.traces_endpoint:
+            return None
+        # OpenTelemetry's SDK is an extra, and takes time to import.
+        from bayplan.live.traces import Traces
+
+        return Traces(self._options.traces_endpoint, self.identity, lambda: self.page.url)
 
     def _lease_annotations(self) -> dict[str, str]:
         bound = self._profiles.profiles if self._options.binds else ()
@@ -298,10 +312,11 @@ class LiveApp:
             self.leads,
             self._metrics.instrument,
             self._watch,
-            Observers((self._metrics, self._queue_metrics, CycleLog(self._options.dry_run))),
+            self._observers(),
             self._usage,
             self._feed,
             self._options.binds,
+            self._traces.handle if self._traces is not None else None,
         )
         if self._stopping.is_set():
             return
@@ -331,7 +346,13 @@ class LiveApp:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _observers(self) -> Observers:
+        found = [self._metrics, self._queue_metrics, CycleLog(self._options.dry_run)]
+        return Observers([*found, *filter(None, [self._traces])])
+
     def _watch(self, scheduler: Scheduler) -> None:
+        if self._traces is not None:
+            self._traces.watch(scheduler)
         self._metrics.watch(scheduler)
         self._queue_metrics.watch(scheduler)
         if self._elastic_jobs is not None:
@@ -389,6 +410,8 @@ class LiveApp:
                 await asyncio.wait_for(self._election.release(), RELEASE_SECONDS)
         if self._usage is not None:
             await self._usage.close()
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
         await self.cache.stop()
         await self.page.stop()
         if self.visibility is not None:

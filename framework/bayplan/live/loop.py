@@ -54,6 +54,7 @@ class LiveScheduler:
     :param usage: follows the watch, to record usage.
     :param feed: follows the watch, for the page.
     :param binds: whether it binds pods; otherwise another scheduler does.
+    :param traces: follows the watch, for traces of jobs.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class LiveScheduler:
         usage: UsageWriter | None = None,
         feed: Feed | None = None,
         binds: bool = True,
+        traces: WatchHandler | None = None,
     ) -> None:
         self._cluster = cluster
         self._usage = usage
@@ -85,7 +87,8 @@ class LiveScheduler:
         """Whether the loop waits for an event."""
         self._loop_time = asyncio.get_running_loop().time
         self._looked = 0.0
-        self._connection = _Connection(cluster, usage, feed)
+        self._traces = traces
+        self._connection = _Connection(cluster, usage, feed, traces)
         self.scheduler = self._build(profiles)
 
     def _build(self, profiles: ProfileSet) -> Scheduler:
@@ -209,7 +212,7 @@ class LiveScheduler:
         # The cache may lack the last writes: a new scheduler would place those pods again.
         if not await self._relist():
             return
-        self._connection = _Connection(self._cluster, self._usage, self._feed)
+        self._connection = _Connection(self._cluster, self._usage, self._feed, self._traces)
         self.scheduler = self._build(profiles)
         _log.info("profiles reloaded: %s", ", ".join(self.scheduler.profiles))
 
@@ -248,17 +251,25 @@ class _EmptyCluster:
 class _Connection(WrappedCluster):
     """One scheduler's access to the cluster; once closed, its writes are dropped.
 
-    :param usage: gets all watch events that the scheduler gets, as the ``feed`` does.
+    :param usage: gets all watch events that the scheduler gets, as ``feed`` and ``traces`` do.
     """
 
-    def __init__(self, cluster: Cluster, usage: UsageWriter | None, feed: Feed | None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        usage: UsageWriter | None,
+        feed: Feed | None,
+        traces: WatchHandler | None,
+    ) -> None:
         super().__init__(cluster)
+        self._traces = traces
         self._usage = usage
         self._feed = feed
         self._open = True
 
     def watch(self, handler: WatchHandler) -> None:
-        followers = [one.handle for one in (self._usage, self._feed) if one is not None]
+        handlers = [one.handle for one in (self._usage, self._feed) if one is not None]
+        followers = [*handlers, *filter(None, [self._traces])]
         if not followers:
             self._cluster.watch(handler)
             return
