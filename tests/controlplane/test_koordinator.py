@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.controlplane.installation import upstream_definitions
 from tests.controlplane.live_cluster import PODS, LiveCluster
 from tests.controlplane.plane import wait_until
 from tests.controlplane.process import Scheduler
 from tests.controlplane.story_builders import asking, nodes
 
+NODE_METRICS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
 GROUP = "scheduling.koordinator.sh"
 RESERVATIONS = f"/apis/{GROUP}/v1alpha1/reservations"
 
@@ -74,4 +77,92 @@ def test_a_reservation_is_kept_for_its_owner_and_used_up(real: LiveCluster, tmp_
     finally:
         scheduler.stop()
         client.delete(f"{RESERVATIONS}/kept")
+    assert scheduler.problems() == []
+
+
+def rebalancing(folder: Path) -> Path:
+    """Return a profile that looks each second whether nodes are too busy."""
+    args = {
+        "apiVersion": "descheduler/v1alpha2",
+        "kind": "LowNodeLoadArgs",
+        "lowThresholds": {"cpu": 30},
+        "highThresholds": {"cpu": 70},
+        "anomalyCondition": {"timeout": "1m", "consecutiveAbnormalities": 2},
+        "deschedulingInterval": "1s",
+    }
+    profile = {
+        "schedulerName": "bayplan",
+        "plugins": {"multiPoint": {"enabled": [{"name": "LowNodeLoad", "weight": 100}]}},
+        "pluginConfig": [{"name": "LowNodeLoad", "args": args}],
+    }
+    content = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "profiles": [profile],
+    }
+    path = folder / "profile.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def report(cluster: LiveCluster, node: str, percent: int) -> None:
+    """Let koordlet say what the pods of a node use together, each the same."""
+    names = [name for name, at in cluster.placements().items() if at == node]
+    (found,) = (one for one in cluster.items("/api/v1/nodes") if one["metadata"]["name"] == node)
+    most = 1000 * int(found["status"]["allocatable"]["cpu"])
+    usage = {"resources": {"cpu": f"{most * percent // 100 // max(1, len(names))}m"}}
+    status = {
+        "updateTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "nodeMetric": {"nodeUsage": usage},
+        "podsMetric": [{"namespace": "default", "name": name, "podUsage": usage} for name in names],
+    }
+    path = f"{NODE_METRICS}/{node}"
+    if cluster.client.get(path).code == 404:
+        head = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric"}
+        answer = cluster.client.post(NODE_METRICS, {**head, "metadata": {"name": node}})
+        assert answer.code == 201, answer.text
+    answer = cluster.client.patch(f"{path}/status", {"status": status})
+    assert answer.code == 200, answer.text
+
+
+def test_a_pod_leaves_a_node_that_koordlet_reports_as_too_busy(
+    real: LiveCluster, tmp_path: Path
+) -> None:
+    if "nodemetrics.slo.koordinator.sh" not in upstream_definitions():
+        pytest.skip("no definition of Koordinator's own on this machine")
+    client = real.client
+    spec = asking("x", schedulerName="bayplan")["spec"]
+    labels = {"app": "web"}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {
+            "replicas": 4,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+    scheduler = Scheduler(real.kubeconfig, tmp_path, rebalancing(tmp_path))
+    scheduler.start()
+
+    def on(node: str) -> int:
+        return list(real.placements().values()).count(node)
+
+    try:
+        real.apply(nodes(2))
+        client.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": True}})
+        real.apply([deployment])
+        wait_until(lambda: on("n0") == 4, "all pods are on one node")
+        client.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": None}})
+        report(real, "n0", 80)
+        report(real, "n1", 0)
+        wait_until(lambda: (on("n0"), on("n1")) == (3, 1), "one has left, for the other")
+        report(real, "n0", 60)
+        report(real, "n1", 20)
+    finally:
+        scheduler.stop()
+        for node in ("n0", "n1"):
+            client.delete(f"{NODE_METRICS}/{node}")
+    assert "n0 is overutilized, cpu usage 80% > 70%" in scheduler.log.read_text()
     assert scheduler.problems() == []

@@ -221,12 +221,14 @@ class EphemeralVolumeSource(ApiStruct, frozen=True):
 
 
 class Volume(ApiStruct, frozen=True):
-    """A volume; only the sources that restrict placement are read."""
+    """A volume; only the sources that restrict placement are read, and those of the node."""
 
     name: str = ""
     persistent_volume_claim: PersistentVolumeClaimSource | None = None
     ephemeral: EphemeralVolumeSource | None = None
     csi: dict[str, Any] | None = None
+    empty_dir: dict[str, Any] | None = None
+    host_path: dict[str, Any] | None = None
 
 
 class SchedulingGroup(ApiStruct, frozen=True):

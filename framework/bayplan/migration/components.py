@@ -157,8 +157,7 @@ COMPONENTS: tuple[Component, ...] = (
         "scheduler",
         ("koord-scheduler",),
         "go",
-        "bayplan reads its quotas, gangs, Reservations, devices, CPU sets and configuration",
-        "LoadAwareScheduling",
+        "bayplan reads its quotas, gangs, Reservations, loads, devices, CPU sets and configuration",
     ),
     Component(
         "koordinator",
@@ -186,7 +185,7 @@ COMPONENTS: tuple[Component, ...] = (
         "descheduler",
         ("koord-descheduler",),
         "stay",
-        "moves pods by rules of its own; bayplan schedules them again",
+        "moves pods by rules of its own; bayplan's LowNodeLoad can take the place of its",
     ),
     Component(
         "hami",

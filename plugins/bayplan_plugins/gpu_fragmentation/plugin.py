@@ -47,12 +47,13 @@ from bayplan_plugins.gpu_fragmentation.pod_classes import (
     weighted,
 )
 from bayplan_plugins.gpu_fragmentation.policy import FIRST, Policy, Rated
-from bayplan_plugins.gpu_fragmentation.repacking import RepackArgs, Repacking, ToCome
+from bayplan_plugins.gpu_fragmentation.repacking import RepackArgs, Repacking
 from bayplan_plugins.gpu_fragmentation.states import StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
 from bayplan_plugins.gpus.columns import NO_GPU
 from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.vendors.adapter import GpusInUse
+from bayplan_plugins.shared.moved_pods import ToCome
 
 __all__ = ["GPUFragmentation", "GPUFragmentationArgs"]
 

@@ -28,18 +28,17 @@ from bayplan_plugins.gpu_fragmentation.pod_classes import PodClass
 from bayplan_plugins.gpu_fragmentation.policy import Rated
 from bayplan_plugins.gpu_fragmentation.states import NodeStates, StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
-from bayplan_plugins.shared.moving import maker_of, placed_again, started_at
+from bayplan_plugins.shared.moved_pods import MovedPods, ToCome
+from bayplan_plugins.shared.moving import maker_of, placed_again, started_at, still_fit
 from bayplan_plugins.shared.victims import Evictable
 
-__all__ = ["Move", "RepackArgs", "Repacking", "ToCome"]
+__all__ = ["Move", "RepackArgs", "Repacking"]
 
 _ACTION = "repack"
 _HOUR = 3600.0
 _TRIED = 8
 """So many of the best moves are tried before the best of them is made."""
 _MOST_TOGETHER = 4
-_TO_COME = 600.0
-"""Seconds for which a node is kept in mind for a pod that was moved and is to be made again."""
 
 
 class RepackArgs(Args):
@@ -91,16 +90,6 @@ class _Held:
     places: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ToCome:
-    """A pod that is to be made again: by whom, its new node, until when to expect it, and why."""
-
-    maker: str
-    node: str
-    until: float
-    reported: str
-
-
 class Repacking:
     """Finds the next pods to move.
 
@@ -133,8 +122,7 @@ class Repacking:
         self._young_until: list[float] = []
         self._is_limited = False
         """Whether pods that could be moved were not, as enough were in the last hour."""
-        self._moving: dict[str, str] = {}
-        self._to_come: list[ToCome] = []
+        self._pods = MovedPods(handle)
         self.moved: Callable[[Move], None] = lambda move: None
         """Called with every move."""
 
@@ -147,7 +135,8 @@ class Repacking:
         if now < self._next:
             return Overdue(again=self._next)
         if self._under_way():
-            return Overdue(again=min((one.until for one in self._to_come), default=None))
+            times = (one.until for one in self._pods.under_way())
+            return Overdue(again=min(times, default=None))
         self._next = now + self._interval
         move = self.best()
         if move is None:
@@ -157,25 +146,14 @@ class Repacking:
                 later.append(self._made[0] + self._window)
             return Overdue(again=max(min(later), self._next)) if later else None
         self._made += [now] * len(move.pods)
-        self._moving = {pod.key: pod.uid for pod in move.pods}
         for pod in move.pods:
-            until = now + pod.spec.termination_grace_period_seconds + _TO_COME
-            node, from_node = move.nodes[pod.key], self._handle.snapshot.placed[pod.key][1]
+            from_node = self._handle.snapshot.placed[pod.key][1]
             reported = f"{_ACTION}: moved here from {from_node}; that frees {_gain_of(move)}"
-            self._to_come.append(ToCome(maker_of(pod), node, until, reported))
+            self._pods.expect(pod, move.nodes[pod.key], reported)
         self.moved(move)
         victims = [(pod, _reported(pod, move)) for pod in move.pods]
-        still = partial(self._still_fit, move.pods)
+        still = partial(still_fit, self._handle, move.pods)
         return Overdue(victims, self._next, moves=move.nodes, action=_ACTION, is_wanted=still)
-
-    def _still_fit(self, pods: Sequence[PodInfo]) -> bool:
-        """Tell whether pods still fit elsewhere, once they have had notice."""
-        snapshot = self._handle.snapshot
-        own = [snapshot.placed[pod.key][0] for pod in pods if pod.key in snapshot.placed]
-        with snapshot.trial():
-            for pod in own:
-                snapshot.remove_pod(pod.key)
-            return len(placed_again(self._handle, own)) == len(own)
 
     def best(self) -> Move | None:
         """Return the move to make next, None for none."""
@@ -231,24 +209,15 @@ class Repacking:
 
     def _under_way(self) -> bool:
         """Tell whether moved pods still leave, or are still to be placed again."""
-        placed = self._handle.snapshot.placed
-        now = self._handle.now
-        self._to_come = [one for one in self._to_come if one.until > now]
-        leaving = (k for k, uid in self._moving.items() if k in placed and placed[k][0].uid == uid)
-        return bool(self._to_come) or any(leaving)
+        return bool(self._pods.under_way()) or self._pods.leave
 
     def to_come(self, pod: PodInfo) -> ToCome | None:
         """Return what is known of a pod that was moved and made again; None for any other."""
-        maker = maker_of(pod) if self._to_come else ""
-        return next((one for one in self._to_come if maker and one.maker == maker), None)
+        return next(iter(self._pods.expected(pod)), None)
 
     def arrived(self, pod: PodInfo, node: str) -> None:
         """Forget the node that was kept in mind for a pod, now that it has one."""
-        maker = maker_of(pod) if self._to_come else ""
-        own = [one for one in self._to_come if maker and one.maker == maker]
-        if own:
-            there = (one for one in own if one.node == node)
-            self._to_come.remove(next(there, own[0]))
+        self._pods.arrived(pod, node)
 
     # Who may be moved ------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from bayplan_plugins.loads.ledger import NodeLoads
 from bayplan_plugins.loads.node_load import NodeLoad, Usage
 from bayplan_plugins.shared.stale_nodes import StaleNodes
 
-__all__ = ["LATEST", "PROD", "LoadColumns", "View", "statistic"]
+__all__ = ["LATEST", "PROD", "LoadColumns", "View", "offered", "statistic"]
 
 View: TypeAlias = tuple[str, float]
 """Whose usage: of the node now, of ``koord-prod`` alone, or of the node by a statistic."""
@@ -84,7 +84,7 @@ class LoadColumns:
             if row is None:
                 continue
             load = self._loads.of(name)
-            self._allocatable[row] = self._offered(table.nodes[row])
+            self._allocatable[row] = offered(table.nodes[row], self.resources)
             self._times[row] = np.nan if load is None else load.time
             if load is not None:
                 self._used[row] = self._usage(load, row)
@@ -108,18 +108,6 @@ class LoadColumns:
         if view not in self._views:
             self._views = (*self._views, view)
             self._stale = StaleNodes(self._snapshot)
-
-    def _offered(self, node: Node) -> list[int]:
-        """Return what a node has, before its agent amplified it."""
-        try:
-            raw = raw_allocatable(node.metadata.annotations)
-        except ValueError:
-            raw = {}
-        stated = node.status.allocatable
-        return [
-            raw[name] if name in raw else amount_of(name, stated[name]) if name in stated else 0
-            for name in self.resources
-        ]
 
     def _usage(self, load: NodeLoad, row: int) -> list[list[int]]:
         """Return what a node uses by view, with what its unmeasured pods will use."""
@@ -174,6 +162,19 @@ class LoadColumns:
 
     def _vector(self, usage: Usage) -> list[int]:
         return [usage.get(name, 0) for name in self.resources]
+
+
+def offered(node: Node, resources: Sequence[str]) -> list[int]:
+    """Return what a node has of resources, before its agent amplified it."""
+    try:
+        raw = raw_allocatable(node.metadata.annotations)
+    except ValueError:
+        raw = {}
+    stated = node.status.allocatable
+    return [
+        raw[name] if name in raw else amount_of(name, stated[name]) if name in stated else 0
+        for name in resources
+    ]
 
 
 def _add_excess(into: list[int], estimated: Sequence[int], measured: Sequence[int] | None) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
-from bayplan import Handle, Placement, PodInfo
+import numpy as np
+
+from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan.dialects.reading import timestamp
 from bayplan.plugin.hookspecs import IntColumn
 
-__all__ = ["maker_of", "placed_again", "started_at"]
+__all__ = ["maker_of", "placed_again", "started_at", "still_fit"]
 
 
 def maker_of(pod: PodInfo) -> str:
@@ -43,10 +45,38 @@ def placed_again(
         jobs.setdefault(pod.gang or pod.key, []).append(pod)
     for own in jobs.values():
         unit = handle.unit(own)
-        given = [Placement("", rows)] if rows is not None else handle.offers(unit).candidates
-        for candidate in given:
+        for candidate in _candidates(handle, unit, rows):
             found = handle.place(unit, candidate)
             if found is not None:
                 nodes |= found
                 break
     return nodes
+
+
+def _candidates(handle: Handle, unit: Unit, rows: IntColumn | None) -> Iterator[Placement]:
+    """Yield the parts of the cluster that may hold a unit, within rows if any are given.
+
+    Where a gang has to be spread by a plan, a part of its rows is none that may hold it.
+    """
+    if rows is not None and len(unit.pods) == 1:
+        yield Placement("", rows)
+        return
+    for one in handle.offers(unit).candidates:
+        if rows is None:
+            yield one
+            continue
+        own = rows if one.rows is None else one.rows[np.isin(one.rows, rows)]
+        if one.rows is not None and one.exact and len(own) < len(one.rows):
+            continue
+        if len(own):
+            yield Placement(one.name, own, plan=one.plan if one.exact else None, exact=one.exact)
+
+
+def still_fit(handle: Handle, pods: Sequence[PodInfo]) -> bool:
+    """Tell whether pods fit elsewhere once they are off their nodes."""
+    snapshot = handle.snapshot
+    own = [snapshot.placed[pod.key][0] for pod in pods if pod.key in snapshot.placed]
+    with snapshot.trial():
+        for pod in own:
+            snapshot.remove_pod(pod.key)
+        return len(placed_again(handle, own)) == len(own)
