@@ -147,9 +147,11 @@ class Usages:
         prod, measured = Level(dict.fromkeys(resources, 0)), {}
         for pod in self._snapshot.pods_on(name):
             usage: Mapping[str, int] | None = load.pods.get((pod.namespace, pod.name))
-            if usage is not None and self._loads.since(pod) <= load.time:
+            # Reports say when they were made to the second.
+            is_new = self._loads.since(pod) >= load.time + 1
+            if usage is not None and not is_new:
                 usage = measured[pod.key] = {**usage, "pods": 1}
-            elif load.time < self._loads.since(pod):
+            elif is_new:
                 amounts = estimates.of(pod).amounts
                 usage = {**dict(zip(resources, amounts, strict=True)), "pods": 1}
             else:
