@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test quick lint format docs bench release clean
+.PHONY: demo test quick lint format docs site bench release clean
 
 demo: $(READY)
 	$(BIN)/bayplan simulate -f configs/examples/prefer-gather
@@ -37,6 +37,10 @@ docs: $(READY)
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/bayplan profile schema > docs/profile.schema.json
 	$(BIN)/bayplan admission policies > configs/admission/policies.yaml
+
+# In site/: the documentation with search. A broken link ends it.
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: $(READY)
 	$(BIN)/bayplan bench basic --nodes 5000 --pods 10000
