@@ -13,18 +13,24 @@ import msgspec
 from tests.conformance.kind_cases import Case, UnmodelledError
 
 from bayplan.api import KINDS, Pod, RayCluster
+from bayplan.api.gang import OwnedPart
 from bayplan.api.kueue import PodSet, ResourceFlavor
+from bayplan.api.meta import OwnerReference
 from bayplan.api.objects import decode_part
 from bayplan.api.operated import OperatedObject
 from bayplan.api.pod import PodTemplate
 from bayplan.cluster.patches import json_patch
 from bayplan.dialects.kueue import topology_request_of, total_of
 from bayplan.dialects.queued_jobs import QueuedJob, read_job, sized_by
+from bayplan.dialects.queued_parts import QueuedParts, read_parts
 from bayplan.dialects.train_jobs import job_set_of
 from bayplan.kinds import KINDS_OF_WORKLOADS
+from bayplan.kinds.reading import left_of
 from bayplan_plugins.queues.kueue.injection import put_back_fields, started_fields
 from bayplan_plugins.queues.kueue.job_slices import workload_name
-from bayplan_plugins.queues.kueue.pod_groups import end_of
+from bayplan_plugins.queues.kueue.part_workloads import name_of_part
+from bayplan_plugins.queues.kueue.pod_groups import end_of, pod_set_of, runs_or_succeeded
+from bayplan_plugins.queues.kueue.pod_groups import pod_sets_of as sets_of_pods
 from bayplan_plugins.queues.kueue.pod_groups import reclaimable as spare_of
 from bayplan_plugins.queues.kueue.pod_set_info import (
     ConflictError,
@@ -35,6 +41,11 @@ from bayplan_plugins.queues.kueue.pod_set_info import (
 
 Content = dict[str, Any]
 _NO_TOPOLOGIES = {"TopologyAwareScheduling": False}
+_NO_MULTIKUEUE = "bayplan has no MultiKueue: a cluster of Kueue's manager dispatches to others"
+_KIND_OF = {
+    "leaderworkerset": ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+    "statefulset": ("apps", "StatefulSet"),
+}
 _COUNTS_PODS = "bayplan looks at the pods themselves for that"
 
 
@@ -83,7 +94,7 @@ def as_stored(content: Content) -> Content:
     return content
 
 
-def sets_of(job: QueuedJob, topologies: bool) -> list[Content]:
+def sets_of(job: QueuedJob | QueuedParts, topologies: bool) -> list[Content]:
     """Return the pod sets of a job as Kueue writes them."""
     found = []
     for one in job.pods:
@@ -102,9 +113,13 @@ def _has_topologies(given: Content) -> bool:
 
 def pod_sets(given: Content, expected: Content, integration: str) -> None:
     if integration == "pod":
-        raise UnmodelledError("pods and groups of pods are charged as they are, by their requests")
+        _sets_of_pods(given, expected)
+        return
     if integration == "leaderworkerset":
-        raise UnmodelledError("a LeaderWorkerSet's pods queue as groups of pods, one each group")
+        assert sets_of(parts_of(given["job"]), _has_topologies(given)) == [
+            _without_extras(one, given) for one in expected["pod_sets"]
+        ]
+        return
     job = sized_by(job_of(given["job"], given.get("objects")), _cluster(given))
     found = sets_of(job, _has_topologies(given))
     wanted = [_without_extras(one, given) for one in expected["pod_sets"]]
@@ -112,6 +127,57 @@ def pod_sets(given: Content, expected: Content, integration: str) -> None:
         # Its library adds the API server's defaults to the templates.
         found, wanted = _with_defaults(found), _with_defaults(wanted)
     assert found == wanted
+
+
+def parts_of(content: Content) -> QueuedParts:
+    """Return what a queue knows of an object whose parts wait in it."""
+    key = content["apiVersion"].rpartition("/")[0], content["kind"]
+    known = KINDS[key]
+    fields = {part: content.get(part, {}) for part in ("metadata", "spec", "status")}
+    return read_parts(KINDS_OF_WORKLOADS[key], fields, decode_part(known.type, fields))
+
+
+def _sets_of_pods(given: Content, expected: Content) -> None:
+    pods, is_group = pods_of(given["pods"]), bool(given["pods"].get("is_group"))
+    there = [one for one in pods if runs_or_succeeded(one)] if is_group else pods
+    try:
+        found = sets_of_pods(there) if is_group else (pod_set_of(there[0]),)
+    except (ValueError, IndexError):
+        assert "error" in expected
+        return
+    assert "error" not in expected
+    shown = [_shown(one, given) for one in found]
+    wanted = [_as_shown(one, given) for one in expected["pod_sets"]]
+    # The names are hashes of Go's JSON, unless pods state them.
+    assert sorted(shown, key=str) == sorted(wanted, key=str)
+
+
+def _shown(one: PodSet, given: Content) -> Content:
+    plain = msgspec.to_builtins(one, enc_hook=lambda quantity: quantity.text)
+    return _as_shown(plain, given)
+
+
+def _as_shown(pod_set: Content, given: Content) -> Content:
+    typed = decode_part(PodTemplate, pod_set["template"])
+    request = pod_set.get("topologyRequest") if _has_topologies(given) else None
+    return {"count": pod_set["count"], "spec": typed.spec, "topologyRequest": request}
+
+
+def workloads_of_parts(given: Content, expected: Content, integration: str) -> None:
+    parts = parts_of(given["job"])
+    meta = given["job"]["metadata"]
+    if "kueue.x-k8s.io/multikueue-origin" in meta.get("labels", {}):
+        raise UnmodelledError(_NO_MULTIKUEUE)
+    version, kind = given["job"]["apiVersion"], given["job"]["kind"]
+    owner = OwnerReference(kind, meta["name"], meta["uid"], version)
+    there = [one["metadata"]["name"] for one in given["existing_workloads"]]
+    wanted = [name_of_part(OwnedPart(owner, str(number))) for number in range(parts.numbers)]
+    made = [
+        {"index": number, "name": name} for number, name in enumerate(wanted) if name not in there
+    ]
+    assert made == expected["to_create"]
+    assert [name for name in wanted if name in there] == expected["to_update"]
+    assert sorted(set(there) - set(wanted)) == sorted(expected["to_delete"])
 
 
 def _with_defaults(sets: list[Content]) -> list[Content]:
@@ -383,6 +449,17 @@ def topology_request(given: Content, expected: Content, integration: str) -> Non
 
 def workload_names(given: Content, expected: Content, integration: str) -> None:
     function = given["function"]
+    if function == "GetWorkloadName":
+        group, kind = _KIND_OF[integration]
+        name = given.get("stateful_set_name") or given["name"]
+        owner = OwnerReference(kind, name, given["uid"], f"{group}/v1")
+        found = name_of_part(OwnedPart(owner, given.get("group_index", "")))
+        assert found == expected["name"]
+        return
+    if function == "GetWorkloadNameForPod":
+        found = workload_name("", "Pod", given["pod_name"], given["pod_uid"])
+        assert found == expected["name"]
+        return
     if function in ("GetWorkloadNameForOwnerWithGVK", "GenerateWorkloadNameWithExtra"):
         extra = given.get("extra", "")
     elif function == "GetWorkloadNameForOwnerWithGVKAndGeneration":
@@ -401,7 +478,33 @@ def workload_names(given: Content, expected: Content, integration: str) -> None:
 
 
 def unit(given: Content, expected: Content, integration: str) -> None:
+    if given["function"] == "validateLeaderWorkerSetReplicaCount":
+        group, kind = _KIND_OF[integration]
+        found = parts_of(
+            {"apiVersion": f"{group}/v1", "kind": kind, "spec": {"replicas": given["replicas"]}}
+        )
+        assert bool(found.problem) == ("error" in expected)
+        return
+    if given["function"] == "terminalIndexesCount":
+        _ended_indexes(given, expected)
+        return
+    if given["function"] == "GetOwnerUID":
+        raise UnmodelledError(_NO_MULTIKUEUE)
     raise UnmodelledError(f"{given['function']}: no function of its own models it")
+
+
+def _ended_indexes(given: Content, expected: Content) -> None:
+    (pods,) = KINDS_OF_WORKLOADS["batch", "Job"].pods
+    total = given["completions"]
+    status = {name: given[name] for name in ("completed_indexes", "failed_indexes")}
+    content = {
+        "spec": {"completions": total, "completionMode": "Indexed"},
+        "status": {
+            "completedIndexes": status["completed_indexes"],
+            "failedIndexes": status["failed_indexes"],
+        },
+    }
+    assert total - left_of(pods, content, total) == expected["result"]
 
 
 def ray(given: Content, expected: Content, integration: str) -> None:
@@ -489,4 +592,5 @@ RUNNERS: dict[str, Callable[[Content, Content, str], None]] = {
     "topology-request": topology_request,
     "unit": unit,
     "workload-name": workload_names,
+    "workloads-of-groups": workloads_of_parts,
 }

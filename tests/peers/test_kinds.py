@@ -223,6 +223,52 @@ def test_a_suspended_job_runs_with_quota_and_stops_without(
         peers.wait(lambda: placed(client, kind.label) == kind.pods, "it was admitted again")
 
 
+SETS = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets/s"
+
+
+def test_each_replica_of_a_leader_worker_set_has_a_workload_as_long_as_it_lasts(
+    peers: Peers, tmp_path: Path
+) -> None:
+    kind, client = KINDS["lws"], peers.cluster.client
+    peers.define("kueue.x-k8s.io_*")
+    (owner,) = kind.objects()
+    owner["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    with peers.running(*kind.peers), peers.scheduler(tmp_path):
+        peers.cluster.apply([*nodes(2), *cluster_queue("q"), owner])
+        peers.wait(lambda: all_placed(client, kind, 6), "both replicas are admitted and placed")
+        peers.wait(lambda: len(reserved_since(peers)) == 2, "both admissions are written")
+        before = reserved_since(peers)
+        assert {name.rpartition("-")[0] for name in before} == {
+            "leaderworkerset-s-0",
+            "leaderworkerset-s-1",
+        }
+        # All pods of a replica are made again once one of them is deleted.
+        uids = {one["metadata"]["uid"] for one in pods_of(client, kind.label)}
+        client.delete(f"{PODS}/s-0-1", gracePeriodSeconds=0)
+        peers.wait(
+            lambda: (
+                all_placed(client, kind, 6)
+                and len(uids & {one["metadata"]["uid"] for one in pods_of(client, kind.label)}) == 3
+            ),
+            "the replica is made again",
+        )
+        assert reserved_since(peers) == before
+        assert client.patch(SETS, {"spec": {"replicas": 1}}).code == 200
+        peers.wait(lambda: len(reserved_since(peers)) == 1, "the other one's Workload is gone")
+        client.delete(SETS)
+        peers.wait(lambda: not peers.cluster.items(WORKLOADS), "the last one goes with the set")
+
+
+def reserved_since(peers: Peers) -> dict[str, tuple[str, str]]:
+    """Return the UID of each Workload with quota, and since when it has that."""
+    return {
+        one["metadata"]["name"]: (one["metadata"]["uid"], stated["lastTransitionTime"])
+        for one in peers.cluster.items(WORKLOADS)
+        for stated in one.get("status", {}).get("conditions", ())
+        if stated["type"] == "QuotaReserved" and stated["status"] == "True"
+    }
+
+
 QUEUE = "kueue.x-k8s.io/local-queue-name"
 
 

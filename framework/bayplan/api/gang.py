@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from bayplan.api.meta import OwnerReference
 from bayplan.api.selectors import EVERYTHING, Selector
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Gather",
     "MatchPolicy",
     "Membership",
+    "OwnedPart",
     "Slice",
     "SubGroup",
 ]
@@ -126,12 +128,25 @@ class Gang:
 
 
 @dataclass(frozen=True)
+class OwnedPart:
+    """A part of what owns pods, which waits in a queue by itself.
+
+    :param owner: the object, from one of its pods.
+    :param number: of the part; "" where the object is one.
+    """
+
+    owner: OwnerReference
+    number: str = ""
+
+
+@dataclass(frozen=True)
 class Membership:
     """A pod's membership of a gang: the gang's key, and the pod's rank and role if given.
 
     ``definition`` is the gang itself if the pod's own annotations define it. ``problem`` says what
     is wrong with the pod's annotations; it keeps the pod pending. ``owner_settings`` are
-    labels and annotations of what owns the pod that count for it, in a gang or not.
+    labels and annotations of what owns the pod that count for it, in a gang or not. ``part`` is
+    that part of it that waits in a queue by itself.
     """
 
     gang: str | None
@@ -140,3 +155,4 @@ class Membership:
     definition: Gang | None = None
     problem: str | None = None
     owner_settings: Mapping[str, str] = field(default_factory=dict)
+    part: OwnedPart | None = None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bayplan.api import ApiObject, Job, RayCluster, RayJob
+from bayplan.api.objects import kind_of
 from bayplan.api.operated import RayService, TrainJob
 from bayplan.dialects.kueue import (
     PREFERRED_TOPOLOGY,
@@ -22,7 +23,7 @@ from bayplan.dialects.kueue import (
     UNCONSTRAINED_TOPOLOGY,
 )
 from bayplan.dialects.reading import is_index
-from bayplan.kinds import TemplateOf
+from bayplan.kinds import KINDS_OF_WORKLOADS, TemplateOf, WorkloadKind, units_of
 
 __all__ = [
     "ELASTIC_ANNOTATION",
@@ -81,6 +82,9 @@ def refusals_of(
     meta = content.get("metadata") or {}
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
     yield from _of_metadata(labels, annotations)
+    row = KINDS_OF_WORKLOADS.get(_key_of(obj))
+    if row is not None and row.queued:
+        yield from _of_parts(row, content, annotations)
     if isinstance(obj, Job):
         yield from _of_job(content.get("spec") or {}, annotations, templates)
     if isinstance(obj, RayCluster | RayJob | RayService):
@@ -136,6 +140,24 @@ def _is_subdomain(name: str) -> bool:
 
 
 # Kinds ---------------------------------------------------------------------------------------
+
+
+def _key_of(obj: ApiObject) -> tuple[str, str]:
+    kind = kind_of(obj)
+    return kind.group, kind.name
+
+
+def _of_parts(
+    row: WorkloadKind, content: Mapping[str, Any], annotations: Annotations
+) -> Iterator[Refusal]:
+    """Yield what is refused of an object that is never suspended, whose parts queue."""
+    if annotations.get(ELASTIC_ANNOTATION) == "true":
+        field = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
+        yield Refusal("Forbidden", field, f"no {row.name} is elastic in a queue")
+    try:
+        units_of(row, content)
+    except ValueError as exc:
+        yield Refusal("Invalid value", row.units, str(exc))
 
 
 def _of_job(

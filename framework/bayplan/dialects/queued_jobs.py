@@ -6,7 +6,7 @@ pod templates; the table of kinds says where these are, and how far a job is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,7 +50,9 @@ __all__ = [
     "QueuedJob",
     "can_be_sliced",
     "is_part",
+    "job_pods",
     "pods_at_once",
+    "priority_of",
     "queued_job",
     "queued_kinds",
     "read_job",
@@ -255,7 +257,7 @@ def read_job(
         of = KINDS_OF_WORKLOADS["jobset.x-k8s.io", "JobSet"] if made is not None else row
         found = tuple(templates_of(of, made if made is not None else content))
         units = units_of(row, content)
-        pods = tuple(_job_pods(row, one, obj, units) for one in found)
+        pods = tuple(job_pods(row, one, obj, units) for one in found)
         problem = _twice(pods) or next(map(str, refusals_of(obj, content, found)), "")
     except ValueError as exc:
         problem = str(exc)
@@ -271,13 +273,18 @@ def read_job(
         _field(content, row.suspend, False),
         progress_of(row, content, found),
         ("/" + row.started.replace(".", "/"),) if started else (),
-        _priority_of(row, content, pods),
+        priority_of(row, content, pods),
         problem,
         content if isinstance(obj, TrainJob | AppWrapper) else {},
     )
 
 
-def _job_pods(row: WorkloadKind, one: TemplateOf, obj: ApiObject, units: int) -> JobPods:
+def job_pods(row: WorkloadKind, one: TemplateOf, obj: ApiObject, units: int = 1) -> JobPods:
+    """Return what a queue has to know of the pods of a template.
+
+    :param units: how many indivisible parts of the object have such pods.
+    :raises ValueError: for a topology request that cannot be read.
+    """
     template = one.template
     typed = decode_part(PodTemplate, dict(template))
     least: int | None = None
@@ -352,7 +359,7 @@ def _sizes_of(obj: ApiObject) -> tuple[str, ...]:
     return ("/spec/parallelism",)
 
 
-def _priority_of(row: WorkloadKind, content: Mapping[str, Any], pods: tuple[JobPods, ...]) -> str:
+def priority_of(row: WorkloadKind, content: Mapping[str, Any], pods: Sequence[JobPods]) -> str:
     """Return the name of the priority class of a job's pods: its own, or a template's."""
     stated = [_value(content, path) for path in row.priority]
     stated += [one.template.spec.priority_class_name for one in pods]

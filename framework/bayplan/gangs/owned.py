@@ -20,7 +20,7 @@ from bayplan.api import (
     StatefulSet,
     kind_of,
 )
-from bayplan.api.gang import Gang, Gather, MatchPolicy, Membership, SubGroup
+from bayplan.api.gang import Gang, Gather, MatchPolicy, Membership, OwnedPart, SubGroup
 from bayplan.api.object_key import object_key
 from bayplan.api.selectors import Requirement, Selector
 from bayplan.dialects import kai
@@ -420,7 +420,13 @@ def _place(
         gang = _with_some_roles(gang, owner.some_roles if least is None else None, roles, of_each)
     except ValueError as exc:
         gang = replace(gang, problem=gang.problem or str(exc))
-    return OwnedMember(Membership(name, role=role.name), gang, source_of(owner.obj))
+    part = None
+    if row.queued and QUEUE_LABEL in meta.labels:
+        kind = kind_of(owner.obj)
+        version = "/".join(filter(None, (kind.group, kind.versions[0])))
+        part = OwnedPart(OwnerReference(kind.name, meta.name, meta.uid, version), unit or "")
+    member = Membership(name, role=role.name, part=part)
+    return OwnedMember(member, gang, source_of(owner.obj))
 
 
 def _is_cut(role: Role) -> bool:

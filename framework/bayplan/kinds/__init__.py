@@ -7,6 +7,7 @@ from bayplan.kinds.kind import (
     Ends,
     PodTemplates,
     Segments,
+    Surge,
     When,
     WorkloadKind,
 )
@@ -27,6 +28,7 @@ from bayplan.kinds.reading import (
     segments_of,
     some_roles_of,
     templates_of,
+    units_now,
     units_of,
 )
 from bayplan.kinds.table import KINDS_OF_WORKLOADS, SINGLE_PODS, register, rows_of_users, title_of
@@ -44,6 +46,7 @@ __all__ = [
     "Role",
     "SegmentSizes",
     "Segments",
+    "Surge",
     "TemplateOf",
     "When",
     "WorkloadKind",
@@ -61,5 +64,6 @@ __all__ = [
     "some_roles_of",
     "templates_of",
     "title_of",
+    "units_now",
     "units_of",
 ]

@@ -12,7 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Added", "Copied", "Counted", "Ends", "PodTemplates", "Segments", "When", "WorkloadKind"]
+__all__ = [
+    "Added",
+    "Copied",
+    "Counted",
+    "Ends",
+    "PodTemplates",
+    "Segments",
+    "Surge",
+    "When",
+    "WorkloadKind",
+]
 
 
 @dataclass(frozen=True)
@@ -196,6 +206,19 @@ class Segments:
 
 
 @dataclass(frozen=True)
+class Surge:
+    """Parts that a rolling update adds to an object, until all of them are new.
+
+    :param most: the path of how many it may add; :param parts: of how many there are;
+        :param updated: of how many of these are new.
+    """
+
+    most: str
+    parts: str
+    updated: str
+
+
+@dataclass(frozen=True)
 class WorkloadKind:
     """A kind whose objects own pods, themselves or through other objects.
 
@@ -208,6 +231,9 @@ class WorkloadKind:
     :param unit: the labels of pods, with commas, whose values tell its indivisible parts, each a
         gang; without them, the object is one.
     :param units: the path of the number of these parts.
+    :param surge: where parts are while a rolling update adds some beyond that number.
+    :param queued: whether each of these parts, or the object without any, has a Workload in Kueue's
+        queues, although no such object is ever suspended.
     :param segments: how such a part is cut into segments.
     :param domain: the path of a label of nodes of which all pods of a gang have one value.
     :param asked: whether it is a gang only where an annotation asks for one.
@@ -235,6 +261,8 @@ class WorkloadKind:
     wraps: str = ""
     unit: str = ""
     units: str = ""
+    surge: Surge | None = None
+    queued: bool = False
     segments: Segments | None = None
     domain: str = ""
     asked: bool = False

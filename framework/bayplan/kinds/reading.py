@@ -39,6 +39,7 @@ __all__ = [
     "segments_of",
     "some_roles_of",
     "templates_of",
+    "units_now",
     "units_of",
 ]
 
@@ -139,6 +140,18 @@ def units_of(kind: WorkloadKind, content: Content) -> int:
     :raises ValueError: for what is no number of them; the message names the path.
     """
     return math.prod(_numbers((kind.units,) if kind.units else (), content, content, ""))
+
+
+def units_now(kind: WorkloadKind, content: Content) -> int:
+    """Return the number of an object's indivisible parts, with those of a rolling update.
+
+    :raises ValueError: for what is no number of them; the message names the path.
+    """
+    wanted, surge = units_of(kind, content), kind.surge
+    if surge is None or at(content, surge.most) in (None, 0, "0", "0%"):
+        return wanted
+    updated, there = _count(at(content, surge.updated)), _count(at(content, surge.parts))
+    return max(wanted, min(there, _MOST_PODS)) if updated < wanted else wanted
 
 
 def minimum_of(kind: WorkloadKind, content: Content) -> int | None:

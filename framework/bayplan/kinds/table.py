@@ -20,6 +20,7 @@ from bayplan.kinds.kind import (
     Ends,
     PodTemplates,
     Segments,
+    Surge,
     When,
     WorkloadKind,
 )
@@ -229,8 +230,10 @@ _TABLE = (
                 "main",
                 count=("spec.replicas",),
                 serial=(When("spec.podManagementPolicy", "OrderedReady"),),
+                index="apps.kubernetes.io/pod-index",
             ),
         ),
+        queued=True,
         asked=True,
     ),
     # Of a Deployment: its ReplicaSets have its annotations.
@@ -287,10 +290,17 @@ _TABLE = (
                 ),
                 pod="{object}-{unit}-{index}",
                 first=1,
+                index=f"{_LWS}/worker-index",
             ),
         ),
         unit=f"{_LWS}/group-index",
         units="spec.replicas",
+        surge=Surge(
+            "spec.rolloutStrategy.rollingUpdateConfiguration.maxSurge",
+            "status.replicas",
+            "status.updatedReplicas",
+        ),
+        queued=True,
         segments=Segments(
             f"{_LWS}/worker-index",
             "spec.leaderWorkerTemplate.subGroupPolicy.subGroupSize",

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import msgspec
 
 from bayplan.api import Pod, PodSpec, pod_requests
-from bayplan.api.gang import Gang, Membership
+from bayplan.api.gang import Gang, Membership, OwnedPart
 from bayplan.dialects import membership_of
 from bayplan.dialects.progress import GOING_AT
 from bayplan.snapshot.affinity import HeldTerms, held_terms
@@ -64,6 +64,7 @@ class PodInfo:
         "name",
         "namespace",
         "owner_settings",
+        "part",
         "pod",
         "priority",
         "problem",
@@ -102,6 +103,8 @@ class PodInfo:
     """Annotations of the pod's controller that apply to it."""
     owner_settings: Mapping[str, str]
     """Labels and annotations of what owns the pod that count for it, such as its queue."""
+    part: OwnedPart | None
+    """The part of what owns the pod that waits in a queue by itself, None without one."""
     facts: SpecFacts
     """What follows from the spec alone; pods of equal spec share one object."""
     terms: HeldTerms
@@ -150,13 +153,20 @@ class PodInfo:
         self.gang = member.gang
         self.rank = member.rank
         self.role = member.role
+        self.part = member.part
         self.definition = member.definition
         self.problem = member.problem
 
     def changed(self, pod: Pod) -> PodInfo:
         """Return what another version of the pod would be: also a member of its owner's gang."""
         member = Membership(
-            self.gang, self.rank, self.role, self.definition, self.problem, self.owner_settings
+            self.gang,
+            self.rank,
+            self.role,
+            self.definition,
+            self.problem,
+            self.owner_settings,
+            self.part,
         )
         return PodInfo(pod, self.inherited, lambda _: member)
 

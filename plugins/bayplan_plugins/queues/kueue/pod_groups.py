@@ -42,6 +42,7 @@ __all__ = [
     "pod_sets_of",
     "reclaimable",
     "role_of",
+    "runs_or_succeeded",
     "with_replacements",
     "without_owner",
 ]
@@ -222,13 +223,14 @@ def with_replacements(workload: KueueWorkload, pods: Sequence[Pod], now: float) 
 
 def _absent(workload: KueueWorkload, pods: Sequence[Pod]) -> bool:
     """Tell whether a group lacks pods that it was made of."""
-    there = Counter(role_of(one) for one in pods if _runs_or_succeeded(one))
+    there = Counter(role_of(one) for one in pods if runs_or_succeeded(one))
     fast = any(is_fast(one.metadata) for one in pods)
     wanted: Mapping[str, int] = {one.name: one.count for one in workload.spec.pod_sets}
     return any(there[name] < (min(1, count) if fast else count) for name, count in wanted.items())
 
 
-def _runs_or_succeeded(pod: Pod) -> bool:
+def runs_or_succeeded(pod: Pod) -> bool:
+    """Tell whether a pod may run yet, runs, or has succeeded."""
     if pod.metadata.deletion_timestamp and not pod.spec.node_name:
         return False
     return pod.status.phase != "Failed"

@@ -32,6 +32,7 @@ from bayplan.dialects.kueue import group_of, total_of
 from bayplan.dialects.progress import MIN_RUNTIME, min_runtime
 from bayplan.dialects.queued_job_checks import GATES_ANNOTATION, gates_of
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part
+from bayplan.dialects.queued_parts import QueuedParts
 from bayplan_plugins.queues.kueue import pod_groups
 from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.amounts import quantity_of
@@ -49,6 +50,7 @@ from bayplan_plugins.queues.kueue.job_workloads import (
     is_of_pod,
     longest_time,
 )
+from bayplan_plugins.queues.kueue.part_workloads import PartWorkloads
 from bayplan_plugins.queues.kueue.pod_groups import GROUP_MARK, with_replacements
 from bayplan_plugins.queues.kueue.pods_to_come import JOB_LABEL, PodToCome, Wanted
 from bayplan_plugins.queues.kueue.priority_classes import class_of
@@ -76,6 +78,7 @@ class PodWorkloads:
     def __init__(self, handle: Handle, jobs: JobWorkloads) -> None:
         self._handle = handle
         self._jobs = jobs
+        self._parts = PartWorkloads(handle, self._part_changed)
         self._members: dict[str, dict[str, PodInfo]] = {}
         self._ended: dict[str, dict[str, Pod]] = {}
         """By the keys of workloads that are no job's, and uid, their pods that have ended."""
@@ -102,15 +105,20 @@ class PodWorkloads:
         return known if known is not None else self._own_key(pod)
 
     def _own_key(self, pod: PodInfo) -> str:
+        if pod.part is not None:
+            return self._parts.key_of(pod.namespace, pod.part)
         known = self._key_by_owner.get(pod.uid) if pod.gang is None else None
         return known if known is not None else pod_groups.key_of(pod)
 
     def owns(self, key: str) -> bool:
         """Tell whether a workload is that of pods that are no job's."""
-        return (key in self._members or key in self._ended) and not self._jobs.knows(key)
+        known = key in self._members or key in self._ended or self._parts.knows(key)
+        return known and not self._jobs.knows(key)
 
     def name_of(self, key: str) -> str:
-        """Return ``namespace/name`` of the pod or the group that a workload is of."""
+        """Return ``namespace/name`` of the pod, the group or the part that a workload is of."""
+        if self._parts.knows(key):
+            return self._parts.name_of(key)
         pod = next(iter(self._members.get(key, {}).values()), None)
         if pod is not None:
             return pod.gang or pod.key
@@ -245,6 +253,8 @@ class PodWorkloads:
         if self._jobs.home_of_pod(pod) is not None:
             return None
         key = self.key_of(pod)
+        if problem := self._parts.problem_of(key):
+            return problem
         gates = gates_of(pod.annotations)
         if key in self._taken or gates:
             return self._taken.get(key) or f"{GATES_ANNOTATION}: waits for {', '.join(gates)}"
@@ -255,7 +265,9 @@ class PodWorkloads:
         return f"its group has {present} of {gang.min_member} pods"
 
     def owners_of(self, key: str) -> list[OwnerReference]:
-        """Return the references to the pods of a workload that is no job's."""
+        """Return the references to the pods of a workload that is no job's, or to their owner."""
+        if self._parts.knows(key):
+            return [self._parts.owner_of(key)]
         members = self.members(key)
         pods = [*(one.pod for one in members), *self._ended.get(key, {}).values()]
         alone = bool(members) and members[0].gang is None
@@ -263,7 +275,15 @@ class PodWorkloads:
 
     def sources_of(self, workload: KueueWorkload) -> dict[str, TemplateSource]:
         """Return which pods the pod sets of a workload that is no job's are copies of."""
-        members = self.members(workload.key)
+        key = workload.key
+        if self._parts.knows(key):
+            of_sets = self._parts.sources_of(key)
+            return {
+                pod_set_pointer(index): of_sets[one.name]
+                for index, one in enumerate(workload.spec.pod_sets)
+                if one.name in of_sets
+            }
+        members = self.members(key)
         first = {self.pod_set_of(one): one for one in reversed(members)}
         return {
             pod_set_pointer(index): TemplateSource(Pod, first[one.name].key)
@@ -322,6 +342,9 @@ class PodWorkloads:
         elif self._key_by_owner.get(owner) != one.key:
             self._key_by_owner[owner] = one.key
             self._move(owner, one.key)
+
+    def _part_changed(self, key: str) -> None:
+        self._changed[key] = None
 
     def _move(self, uid: str, key: str) -> None:
         """Have a pod belong to the Workload that it controls, whatever name that has."""
@@ -383,7 +406,9 @@ class PodWorkloads:
         self._taken.pop(key, None)
         if not members and not ended:
             self._set_of.pop(key, None)
-            if known is None or not _is_anothers(known):
+            if self._parts.knows(key):
+                self._without_pods(key, known, admission, now)
+            elif known is None or not _is_anothers(known):
                 _drop(admission, key, now)
         elif known is not None and self._is_taken(key, known):
             _drop(admission, key, now)
@@ -401,6 +426,23 @@ class PodWorkloads:
                 self._update(admission, key, known, now)
             except ValueError as exc:
                 self._taken[key] = str(exc)
+
+    def _without_pods(
+        self, key: str, known: KueueWorkload | None, admission: Admission, now: float
+    ) -> None:
+        """Keep the quota of a part whose pods are made again; forget one that is gone."""
+        if known is not None and self._parts.stays(key, known):
+            if known != admission.store.workloads.get(key):
+                admission.set(known, now)
+            return
+        if self._parts.is_gone(key):
+            self._parts.delete(key)
+        else:
+            admission.release(key, now)
+            self._report_released([key], admission.store)
+        _drop(admission, key, now)
+        if known is None:
+            self._parts.forget(key)
 
     def _is_taken(self, key: str, known: KueueWorkload) -> bool:
         """Tell whether a Workload of this name is another's, or of pods that are gone."""
@@ -432,7 +474,8 @@ class PodWorkloads:
     def _end_of(self, key: str) -> tuple[str, str] | None:
         """Return reason and message of the end of a workload, None while it has not ended."""
         members, ended = self.members(key), self._ended.get(key, {})
-        if not ended:
+        if not ended or self._parts.knows(key):
+            # What owns parts runs until it is deleted.
             return None
         pods = [*(one.pod for one in members), *ended.values()]
         is_group = bool(group_of(pods[0].metadata))
@@ -516,6 +559,8 @@ class PodWorkloads:
             # Those of roles keep their names when others of the group are replaced.
             before = self._set_of.get(key, {})
             self._set_of[key] = {pod: before.get(pod, name) for pod, name in made.set_of.items()}
+        if known is not None and self._parts.knows(key) and not self.with_node(key):
+            known = self._parts.as_asked(key, known)
         if known is not None and has_quota(known):
             # What was admitted stays as it is; pods that are replaced use the same quota.
             workload = self._followed(key, known, now)
@@ -528,7 +573,8 @@ class PodWorkloads:
 
     def _followed(self, key: str, known: KueueWorkload, now: float) -> KueueWorkload:
         """Return a workload with quota with what has become of the pods of its group."""
-        if GROUP_MARK not in known.metadata.annotations.items():
+        is_group = GROUP_MARK in known.metadata.annotations.items()
+        if not is_group or self._parts.knows(key):
             return known
         pods = [*(one.pod for one in self.members(key)), *self._ended.get(key, {}).values()]
         spare = pod_groups.reclaimable(pods)
@@ -561,6 +607,10 @@ class PodWorkloads:
         first = members[0]
         sets, set_of = self._pod_sets(key, members)
         stamps = [pod.pod.metadata.creation_timestamp for pod in members]
+        created = min((one for one in stamps if one), default=None)
+        part = self._parts.object_of(key)
+        if part is not None:
+            return self._made_of_part(key, part, members, created)
         namespace, _, name = key.partition("/")
         labels, marks = dict([MANAGED_BY]), {}
         if first.gang is None:
@@ -574,9 +624,9 @@ class PodWorkloads:
             labels=labels,
             annotations=marks,
             owner_references=tuple(self.owners_of(key)),
-            creation_timestamp=min((one for one in stamps if one), default=None),
+            creation_timestamp=created,
         )
-        ref, priority = self._priority(members)
+        ref, priority = self._priority(members, first.pod.metadata)
         spec = KueueWorkloadSpec(
             sets,
             _own_queue(first),
@@ -585,6 +635,23 @@ class PodWorkloads:
             maximum_execution_time_seconds=longest_time(first.pod.metadata),
         )
         return _Made(KueueWorkload(meta, spec), set_of)
+
+    def _made_of_part(
+        self, key: str, part: QueuedParts, members: Sequence[PodInfo], created: str | None
+    ) -> _Made:
+        """Return the workload of a part, whichever of its pods exist."""
+        owner = part.obj.metadata
+        ref, priority = self._priority(members, owner)
+        sets = self._parts.pod_sets_of(key)
+        spec = KueueWorkloadSpec(
+            tuple(_with_minimum(one, members) for one in sets),
+            owner.labels.get(QUEUE_LABEL, ""),
+            ref,
+            priority,
+            maximum_execution_time_seconds=longest_time(owner),
+        )
+        set_of = {one.key: self._parts.pod_set_of(key, one.pod) for one in members}
+        return _Made(KueueWorkload(self._parts.metadata_of(key, created), spec), set_of)
 
     def _pod_sets(
         self, key: str, members: Sequence[PodInfo]
@@ -609,11 +676,16 @@ class PodWorkloads:
             names |= {pod.key: name for pod in some}
         return tuple(found), names
 
-    def _priority(self, members: Sequence[PodInfo]) -> tuple[PriorityClassRef | None, int]:
-        """Return the class of pods, if any, and its value, or else their highest priority."""
+    def _priority(
+        self, members: Sequence[PodInfo], metadata: ObjectMeta
+    ) -> tuple[PriorityClassRef | None, int]:
+        """Return the class of pods, if any, and its value, or else their highest priority.
+
+        :param metadata: may name a class of workloads.
+        """
         highest = max(members, key=lambda one: one.priority)
         name = highest.pod.spec.priority_class_name
-        chosen = class_of(self._handle.snapshot, members[0].pod.metadata, name)
+        chosen = class_of(self._handle.snapshot, metadata, name)
         if chosen is not None and chosen[0].kind == "WorkloadPriorityClass":
             return chosen
         # Their priority is that of the class when they were created.
@@ -625,7 +697,8 @@ def _own_queue(pod: PodInfo) -> str:
 
     What owns it says so where its kind cannot be suspended, as a LeaderWorkerSet does.
     """
-    return pod.labels.get(QUEUE_LABEL) or pod.owner_settings.get(QUEUE_LABEL, "")
+    own, of_owner = pod.labels.get(QUEUE_LABEL, ""), pod.owner_settings.get(QUEUE_LABEL, "")
+    return (of_owner or own) if pod.part is not None else (own or of_owner)
 
 
 def pod_set_pointer(index: int) -> str:

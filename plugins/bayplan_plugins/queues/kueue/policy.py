@@ -461,9 +461,8 @@ class KueuePolicy:
         for one in list(self._holders()):
             if one.evicted and self._has_stopped(one):
                 released |= self._admission.release(one.key, now) is not None
-                if self._pods.is_of_job(one.key):
-                    # What it waits with is its job's size by now.
-                    self._pods.changed(one.key)
+                # What it waits with is its job's size by now, or it has no pods to wait for.
+                self._pods.changed(one.key)
         return released
 
     def _has_stopped(self, one: WorkloadInfo) -> bool:

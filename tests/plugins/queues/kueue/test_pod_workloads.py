@@ -19,7 +19,7 @@ from bayplan.api import (
 )
 from bayplan.api.kueue import ClusterQueue, PriorityClassRef
 from bayplan.api.objects import decode_part
-from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod
+from bayplan.testing import Cluster, make_gang, make_node, make_pod
 
 GATE = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
 GROUP = "kueue.x-k8s.io/pod-group-name"
@@ -299,24 +299,3 @@ def test_pods_that_ended_while_nobody_was_there_lose_the_finalizer_and_finish() 
     assert found.metadata.finalizers == ()
     assert stated(only(cluster))["Finished"] == ("True", "Failed")
     assert charged(cluster) == 0
-
-
-def test_groups_of_a_leader_worker_set_queue_by_its_label() -> None:
-    container = {"name": "c", "image": "i", "resources": {"limits": {GPU: "1"}}}
-    template = {"spec": {"containers": [container]}}
-    owner = make_object(
-        {
-            "apiVersion": "leaderworkerset.x-k8s.io/v1",
-            "kind": "LeaderWorkerSet",
-            "metadata": {"name": "l", "uid": "u", "labels": {LABEL: "lq"}},
-            "spec": {
-                "replicas": 2,
-                "leaderWorkerTemplate": {"size": 3, "workerTemplate": template},
-            },
-        }
-    )
-    cluster = run(owner, quota=4)
-    cluster.advance(5.0)
-    placed = [pod.metadata.name for pod in cluster.api.list(Pod) if pod.spec.node_name]
-    assert sorted(placed) == ["l-0", "l-0-1", "l-0-2"]
-    assert charged(cluster) == 3
