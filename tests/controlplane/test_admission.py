@@ -256,6 +256,57 @@ SHARES = [
 ]
 
 
+def test_a_job_that_names_no_queue_waits_in_the_local_queue_default_where_there_is_one(
+    policies: ControlPlane,
+) -> None:
+    queues = "/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/localqueues"
+    unqueued = job()
+
+    def waits(namespace: str) -> tuple[str, bool]:
+        unqueued["metadata"]["namespace"] = namespace
+        made = create(policies, JOBS, unqueued, namespace).json
+        return made["metadata"].get("labels", {}).get(QUEUE_LABEL, ""), made["spec"]["suspend"]
+
+    assert waits("plain") == ("", False)
+    meta = {"name": "default", "namespace": "plain"}
+    version = "kueue.x-k8s.io/v1beta2"
+    queue = {"apiVersion": version, "kind": "LocalQueue", "metadata": meta}
+    queue["spec"] = {"clusterQueue": "cq"}
+    for namespace in ("plain", "moved"):
+        meta["namespace"] = namespace
+        assert policies.client.post(queues.format(namespace), queue).code == 201
+    wait_until(lambda: waits("plain") == ("default", True), "the LocalQueue is known")
+    assert waits("moved") == ("research", True)
+    for namespace in ("plain", "moved"):
+        policies.client.delete(f"{queues.format(namespace)}/default")
+    wait_until(lambda: waits("plain") == ("", False), "the LocalQueue is gone")
+
+
+def test_the_pods_of_a_deployment_are_in_its_queue(policies: ControlPlane) -> None:
+    priority = "kueue.x-k8s.io/priority-class"
+    labels = {"app": "d"}
+    template = {"metadata": {"labels": labels}, "spec": pod("x")["spec"]}
+    content = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d", "labels": {QUEUE_LABEL: "q", priority: "high"}},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    }
+
+    def labelled() -> Content:
+        made = create(policies, "/apis/apps/v1/namespaces/{}/deployments", content).json
+        found: Content = made["spec"]["template"]["metadata"]["labels"]
+        return found
+
+    assert labelled() == {**labels, QUEUE_LABEL: "q", priority: "high"}
+    template["metadata"] = {"labels": {**labels, QUEUE_LABEL: "q"}}
+    content["metadata"] = {"name": "d", "labels": {QUEUE_LABEL: "q"}}
+    assert labelled() == {**labels, QUEUE_LABEL: "q"}
+    content["metadata"] = {"name": "d"}
+    template["metadata"] = {"labels": labels}
+    assert labelled() == labels
+
+
 @pytest.mark.parametrize("limits", [{}, {GPU: "1"}], ids=["no limit", "a limit"])
 @pytest.mark.parametrize("annotations", SHARES, ids=str)
 def test_a_share_is_refused_in_the_words_in_which_the_scheduler_would_leave_it_pending(

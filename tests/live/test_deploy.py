@@ -49,6 +49,7 @@ from bayplan.api.kueue import (
     LocalQueueStatus,
 )
 from bayplan.api.lease import Lease
+from bayplan.api.operated import LeaderWorkerSet
 from bayplan.api.podgroup import ConditionedStatus
 from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.api.workloads import StoredPodTemplate
@@ -399,6 +400,8 @@ MADE = {
     ("delete", "", "podtemplates"),
     # It ends them, and deletes them when they have been over for long.
     ("delete", "scheduling.koordinator.sh", "reservations"),
+    # Of replicas that a LeaderWorkerSet has no more.
+    ("delete", "kueue.x-k8s.io", "workloads"),
 }
 """What bayplan makes, or ends, and so may delete."""
 
@@ -810,6 +813,43 @@ async def reservations_are_kept_and_end(audit: Audit) -> None:
         assert made.placements() == {"default/own": "n"}
 
 
+async def replicas_come_and_go(audit: Audit) -> None:
+    """Each replica of a LeaderWorkerSet has a Workload, as long as there is such a replica."""
+    quota = {"name": "f", "resources": [{"name": "cpu", "nominalQuota": 4}]}
+    groups = [{"coveredResources": ["cpu"], "flavors": [quota]}]
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": 1}}}
+    template = {"spec": {"containers": [container], "schedulerName": "bayplan"}}
+    kueue = "kueue.x-k8s.io/v1beta2"
+    contents: list[dict[str, Any]] = [
+        {"kind": "ResourceFlavor", "metadata": {"name": "f"}, "spec": {}},
+        {
+            "kind": "ClusterQueue",
+            "metadata": {"name": "cq"},
+            "spec": {"namespaceSelector": {}, "resourceGroups": groups},
+        },
+        {"kind": "LocalQueue", "metadata": {"name": "lq"}, "spec": {"clusterQueue": "cq"}},
+    ]
+    replicas = make_object(
+        {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": "s", "labels": {"kueue.x-k8s.io/queue-name": "lq"}},
+            "spec": {
+                "replicas": 2,
+                "leaderWorkerTemplate": {"size": 1, "workerTemplate": template},
+            },
+        }
+    )
+    objects = [make_object({"apiVersion": kueue, **one}) for one in contents]
+    async with scheduling(audit, [make_node("n", cpu=4), *objects]) as (made, _):
+        made.create(replicas)
+        await made.passes(lambda: len(made.cluster.list(KueueWorkload)) == 2)
+        found = made.cluster.get(LeaderWorkerSet, "default/s")
+        assert found is not None
+        made.cluster.update(structs.replace(found, spec={**found.spec, "replicas": 1}))
+        await made.passes(lambda: len(made.cluster.list(KueueWorkload)) == 1)
+
+
 async def one_leads(audit: Audit) -> None:
     """The Lease is made, held and given back, and others' tokens are looked at."""
     profiles = replace(default_profiles(), leader_election=PROFILES.leader_election)
@@ -861,6 +901,7 @@ async def do_everything(found: Audit) -> None:
         a_gpu_is_shared,
         nodes_are_asked_for,
         reservations_are_kept_and_end,
+        replicas_come_and_go,
         one_leads,
     ):
         await scenario(found)

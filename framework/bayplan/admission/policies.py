@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.admission.facts import FACTS
-from bayplan.api import KINDS
+from bayplan.api import KINDS, LocalQueue
 from bayplan.dialects.hami.requests import RequestRules
 from bayplan.dialects.kai import QUEUE_LABEL as KAI_QUEUE
 from bayplan.dialects.kai.shares import ASKING_ANNOTATIONS, GPU
 from bayplan.dialects.kueue import PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY
-from bayplan.dialects.queued_job_checks import QUEUE_LABEL
+from bayplan.dialects.queued_job_checks import PRIORITY_LABEL, QUEUE_LABEL
 from bayplan.kinds import KINDS_OF_WORKLOADS
 from bayplan.topology.network.tree import HOSTNAME
 
@@ -65,12 +65,16 @@ def mutating_policies(defaults: Defaults) -> list[Content]:
         _scheduler_name(defaults),
         _hami_counts(),
         _default_queue(),
+        _deployment_queue(),
         *_suspended(),
     ]
-    for one in policies:
+    queue = {"name": _DEFAULT, "parameterNotFoundAction": "Allow"}
+    of_queues = _default_local_queue()
+    for one in (*policies, of_queues):
         kept = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": hidden}
         one["spec"]["matchConstraints"]["namespaceSelector"] = {"matchExpressions": [kept]}
-    return _bound(policies, "MutatingAdmissionPolicyBinding", {})
+    kind = "MutatingAdmissionPolicyBinding"
+    return [*_bound(policies, kind, {}), *_bound([of_queues], kind, {"paramRef": queue})]
 
 
 def _scheduler_name(defaults: Defaults) -> Content:
@@ -134,20 +138,80 @@ def _hami_counts() -> Content:
 
 
 def _default_queue() -> Content:
-    label = QUEUE_LABEL.replace("/", "~1")
-    patch = (
-        "((has(object.metadata.labels) ? [] : "
-        '[JSONPatch{op: "add", path: "/metadata/labels", value: {}}]) + '
-        f'[JSONPatch{{op: "add", path: "/metadata/labels/{label}", value: variables.queue}}])'
-    )
     return _mutating(
         "bayplan-default-queue",
-        [rule for _, rules in sorted(_suspendable().items()) for rule in rules],
-        [("of-nobody", _OF_NOBODY), ("without-a-queue", f"{_label('object', QUEUE_LABEL)} == ''")],
+        _queued(),
+        _WITHOUT_QUEUE,
         # Conditions do not know the namespace, variables do.
         {"queue": _label("namespaceObject", QUEUE_OF_NAMESPACE)},
-        f"variables.queue == '' ? [] : {patch}",
+        f"variables.queue == '' ? [] : {_labelled('variables.queue')}",
     )
+
+
+def _default_local_queue() -> Content:
+    """Return the policy that does what Kueue does in a namespace with a LocalQueue ``default``.
+
+    The LocalQueue is its parameter: where there is none, nothing is done.
+    """
+    policy = _mutating(
+        "bayplan-default-local-queue",
+        _queued(),
+        _WITHOUT_QUEUE,
+        {"queue": _label("namespaceObject", QUEUE_OF_NAMESPACE)},
+        f"variables.queue != '' ? [] : {_labelled('params.metadata.name')}",
+    )
+    kind = next(kind for kind in KINDS.values() if kind.type is LocalQueue)
+    policy["spec"]["paramKind"] = {
+        "apiVersion": f"{kind.group}/{kind.versions[0]}",
+        "kind": kind.name,
+    }
+    return policy
+
+
+def _deployment_queue() -> Content:
+    """Return the policy that puts the pods of a Deployment into its queue, one by one, as Kueue.
+
+    Nothing else would: no scheduler follows Deployments.
+    """
+    patches = []
+    for name in (QUEUE_LABEL, PRIORITY_LABEL):
+        given, path = _label("object", name), name.replace("/", "~1")
+        patches.append(
+            f"({given} == '' || {given} == {_label('object.spec.template', name)} ? [] : "
+            f'[JSONPatch{{op: "add", path: "/spec/template/metadata/labels/{path}", '
+            f"value: {given}}}])"
+        )
+    return _mutating(
+        "bayplan-deployment-queue",
+        [_rule("apps", ("v1",), ("deployments",), ("CREATE", "UPDATE"))],
+        [
+            ("of-nobody", _OF_NOBODY),
+            ("in-a-queue", f"{_label('object', QUEUE_LABEL)} != ''"),
+            ("with-labels", "has(object.spec.template.metadata.labels)"),
+        ],
+        {},
+        " + ".join(patches),
+    )
+
+
+def _labelled(queue: str) -> str:
+    """Return the patch that puts an object into the queue that an expression names."""
+    label = QUEUE_LABEL.replace("/", "~1")
+    return (
+        "((has(object.metadata.labels) ? [] : "
+        '[JSONPatch{op: "add", path: "/metadata/labels", value: {}}]) + '
+        f'[JSONPatch{{op: "add", path: "/metadata/labels/{label}", value: {queue}}}])'
+    )
+
+
+def _queued() -> list[Content]:
+    """Return rules of all kinds that wait in queues, themselves or their parts."""
+    found = [rule for _, rules in sorted(_suspendable().items()) for rule in rules]
+    for key, row in KINDS_OF_WORKLOADS.items():
+        # A StatefulSet's pods queue one by one, unless they are a gang.
+        if row.queued and not row.asked:
+            found.append(_rule(key[0], ("*",), [KINDS[key].plural]))
+    return found
 
 
 def _suspended() -> Iterator[Content]:
@@ -426,17 +490,30 @@ def _expected(name: str, what: str, got: str) -> str:
 _CONTAINERS = "(object.spec.?initContainers.orValue([]) + object.spec.containers)"
 _OWNERS = "object.metadata.?ownerReferences.orValue([])"
 _OF_NOBODY = f"!{_OWNERS}.exists(o, o.?controller.orValue(false))"
+_DEFAULT = "default"
+"""The name of the LocalQueue of jobs that name none, as in Kueue."""
 
 
 def _label(of: str, name: str) -> str:
     return f"{of}.metadata.?labels[?'{name}'].orValue('')"
 
 
-def _rule(group: str, versions: Sequence[str], plurals: Sequence[str]) -> Content:
+_WITHOUT_QUEUE = (
+    ("of-nobody", _OF_NOBODY),
+    ("without-a-queue", f"{_label('object', QUEUE_LABEL)} == ''"),
+)
+
+
+def _rule(
+    group: str,
+    versions: Sequence[str],
+    plurals: Sequence[str],
+    operations: Sequence[str] = ("CREATE",),
+) -> Content:
     return {
         "apiGroups": [group],
         "apiVersions": list(versions),
-        "operations": ["CREATE"],
+        "operations": list(operations),
         "resources": sorted(plurals),
     }
 

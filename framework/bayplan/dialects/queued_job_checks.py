@@ -29,6 +29,8 @@ __all__ = [
     "ELASTIC_ANNOTATION",
     "GATES_ANNOTATION",
     "LEAST_PODS",
+    "MOST_SETS",
+    "PRIORITY_LABEL",
     "QUEUE_LABEL",
     "SAME_COMPLETIONS",
     "Refusal",
@@ -42,13 +44,16 @@ GATES_ANNOTATION = "kueue.x-k8s.io/admission-gated-by"
 """Of jobs: the controllers that have to remove their names before the job may be admitted."""
 _DOMAIN = "kueue.x-k8s.io/"
 QUEUE_LABEL = f"{_DOMAIN}queue-name"
+PRIORITY_LABEL = f"{_DOMAIN}priority-class"
+"""Of jobs and pods: the name of a class of workloads."""
 _PREBUILT = f"{_DOMAIN}prebuilt-workload-name"
 _LONGEST_TIME = f"{_DOMAIN}max-exec-time-seconds"
 LEAST_PODS = f"{_DOMAIN}job-min-parallelism"
 """Of a Job: the number of pods that it can run with."""
 SAME_COMPLETIONS = f"{_DOMAIN}job-completions-equal-parallelism"
 """Of a Job: its completions change with its parallelism."""
-_MOST_SETS = 18
+MOST_SETS = 18
+"""The number of pod sets that a Workload may have."""
 _LONGEST_GATE = 63
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -191,8 +196,8 @@ def _of_ray(obj: ApiObject, spec: Mapping[str, Any]) -> Iterator[Refusal]:
     groups = [one for one in entries if isinstance(one, Mapping)]
     # Beside its head a cluster needs a set for each group; a job's submitter needs one more.
     others = 2 if isinstance(obj, RayJob) and spec.get("submissionMode") == "K8sJobMode" else 1
-    if len(groups) > _MOST_SETS - others:
-        yield Refusal("Too many", f"{at}.workerGroupSpecs", f"at most {_MOST_SETS - others}")
+    if len(groups) > MOST_SETS - others:
+        yield Refusal("Too many", f"{at}.workerGroupSpecs", f"at most {MOST_SETS - others}")
     for index, group in enumerate(groups):
         if group.get("groupName") == "head":
             field = f"{at}.workerGroupSpecs[{index}].groupName"

@@ -28,6 +28,8 @@ from bayplan.dialects.kueue import (
     topology_request_of,
     total_of,
 )
+from bayplan.dialects.queued_job_checks import MOST_SETS, QUEUE_LABEL
+from bayplan.dialects.reading import is_index
 from bayplan_plugins.queues.kueue.conditions import condition, stamped
 from bayplan_plugins.queues.kueue.job_slices import workload_name
 
@@ -41,6 +43,7 @@ __all__ = [
     "pod_set_of",
     "pod_sets_of",
     "reclaimable",
+    "refusal_of",
     "role_of",
     "runs_or_succeeded",
     "with_replacements",
@@ -113,24 +116,51 @@ def role_of(pod: Pod) -> str:
 
 
 def _hash_of(spec: PodSpec) -> str:
-    shape = (
-        [_shape(one) for one in spec.init_containers],
-        [_shape(one) for one in spec.containers],
-        spec.node_selector,
-        spec.affinity,
-        spec.tolerations,
-        spec.priority,
-        spec.topology_spread_constraints,
-        spec.overhead,
-        spec.resource_claims,
-        spec.resources.requests if spec.resources is not None else None,
+    """Return the hash of what matters for admission, as Kueue's webhook computes it.
+
+    That is of Go's JSON, in which what is not there is null. The runtime class is not read.
+    """
+    shape: dict[str, Any] = {
+        "affinity": spec.affinity,
+        "containers": [_shape(one) for one in spec.containers],
+        "initContainers": [_shape(one) for one in spec.init_containers],
+        "nodeSelector": spec.node_selector,
+        "overhead": spec.overhead,
+        "priority": spec.priority,
+        "resourceClaims": spec.resource_claims,
+        "runtimeClassName": None,
+        "tolerations": spec.tolerations,
+        "topologySpreadConstraints": spec.topology_spread_constraints,
+    }
+    found = {key: None if value in ((), [], {}, "") else value for key, value in shape.items()}
+    if spec.resources is not None:
+        found["resources"] = spec.resources.requests or None
+    text = msgspec.json.encode(
+        {"spec": found}, enc_hook=lambda quantity: quantity.text, order="deterministic"
     )
-    text = msgspec.json.encode(shape, enc_hook=lambda quantity: quantity.text, order="sorted")
     return hashlib.sha256(text).hexdigest()[:_DIGITS]
 
 
-def _shape(container: Container) -> tuple[Any, ...]:
-    return container.resources.requests, container.ports
+def _shape(container: Container) -> dict[str, Any]:
+    requests = container.resources.requests or None
+    return {"ports": container.ports or None, "resources": {"requests": requests}}
+
+
+def refusal_of(pods: Sequence[Pod]) -> str:
+    """Return why Kueue makes no Workload of the pods of a group; "" where it does."""
+    for one in pods[1:]:
+        names = [pod.metadata.labels.get(QUEUE_LABEL, "") for pod in (pods[0], one)]
+        if names[0] != names[1]:
+            return (
+                f"pods {pods[0].key} and {one.key} are in different queues: {' and '.join(names)}"
+            )
+    for one in pods:
+        index, total = one.metadata.labels.get(INDEX_LABEL), total_of(one.metadata)
+        if index is not None and not (is_index(index) and int(index) < (total or 0)):
+            return f'{one.key}: label {INDEX_LABEL}: expected an index below {total}, got "{index}"'
+    if len({role_of(one) for one in pods}) > MOST_SETS:
+        return f"a group has at most {MOST_SETS} roles of pods"
+    return ""
 
 
 def pod_sets_of(pods: Sequence[Pod]) -> tuple[PodSet, ...]:

@@ -656,12 +656,17 @@ class PodWorkloads:
     def _pod_sets(
         self, key: str, members: Sequence[PodInfo]
     ) -> tuple[tuple[PodSet, ...], dict[str, str]]:
-        """Return the pod sets of pods, and the name of that of each pod by its key."""
+        """Return the pod sets of pods, and the name of that of each pod by its key.
+
+        :raises ValueError: for pods that Kueue makes no Workload of.
+        """
         ordered = sorted(members, key=lambda one: (one.rank or 0, one.key))
         if pod_groups.is_group_of(members[0]):
             ended = self._ended.get(key, {}).values()
             pods = [one.pod for one in ordered]
             pods += (one for one in ended if one.status.phase != "Failed")
+            if problem := pod_groups.refusal_of(pods):
+                raise ValueError(problem)
             sets = pod_groups.pod_sets_of(pods)
             set_of = {one.key: pod_groups.role_of(one.pod) for one in members}
             return tuple(_with_minimum(one, members) for one in sets), set_of

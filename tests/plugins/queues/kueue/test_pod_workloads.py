@@ -32,7 +32,8 @@ def queued(name: str, gpu: int = 1, **more: Any) -> Pod:
 
 
 def member(name: str, total: int = 2, group: str = "g", gpu: int = 1, **more: Any) -> Pod:
-    made = queued(name, gpu, labels={GROUP: group}, **more)
+    labels = {GROUP: group, **more.pop("labels", {})}
+    made = queued(name, gpu, labels=labels, **more)
     marks = {**made.metadata.annotations, TOTAL: str(total)}
     return replace(made, metadata=replace(made.metadata, annotations=marks))
 
@@ -89,6 +90,19 @@ def test_a_workload_names_the_class_by_which_it_has_its_priority(labelled: bool)
     )
     spec = only(run(*classes, made)).spec
     assert (spec.priority_class_ref, spec.priority) == (PriorityClassRef(group, kind, name), value)
+
+
+def test_without_a_label_the_class_of_workloads_that_is_called_default_counts() -> None:
+    classes = [
+        WorkloadPriorityClass(7, ObjectMeta(name="default")),
+        PriorityClass(5, ObjectMeta(name="high")),
+    ]
+    made = queued("p", priority=5)
+    made = replace(made, spec=replace(made.spec, priority_class_name="high"))
+    spec = only(run(*classes, made)).spec
+    assert spec.priority == 7
+    assert spec.priority_class_ref is not None
+    assert spec.priority_class_ref.name == "default"
 
 
 def test_the_workload_of_a_pod_is_as_kueue_writes_it() -> None:
@@ -171,6 +185,26 @@ def test_a_name_that_another_job_has_taken_keeps_a_group_waiting_and_says_so() -
     cluster = run(other, member("a"), member("b"))
     assert cluster.placements() == {}
     assert 'another job has a Workload "g"' in cluster.message("default/a")
+
+
+def test_a_group_in_two_queues_waits_and_says_so() -> None:
+    other = member("b")
+    labels = {**other.metadata.labels, LABEL: "another"}
+    cluster = run(member("a"), replace(other, metadata=replace(other.metadata, labels=labels)))
+    assert cluster.placements() == {}
+    assert "are in different queues: lq and another" in cluster.message("default/a")
+
+
+def test_a_group_of_more_roles_than_a_workload_has_pod_sets_waits_and_says_so() -> None:
+    pods = [annotated(member(f"p{n}", 19, gpu=0), role_hash=f"role-{n}") for n in range(19)]
+    cluster = run(*pods)
+    assert cluster.placements() == {}
+    assert "a group has at most 18 roles" in cluster.message("default/p0")
+
+
+def test_a_group_whose_indexes_exceed_its_number_waits_and_says_so() -> None:
+    pods = [member("a"), member("b", labels={"kueue.x-k8s.io/pod-group-pod-index": "2"})]
+    assert 'expected an index below 2, got "2"' in run(*pods).message("default/a")
 
 
 def test_a_pod_that_is_gated_by_a_controller_waits_for_it() -> None:
