@@ -7,15 +7,28 @@ from collections.abc import Iterator
 from tests.conformance.kind_cases import Case, UnmodelledError
 from tests.conformance.kueue_job_cases import Content, as_stored, job_of
 
-from bayplan.api import KINDS
+from bayplan.api import KINDS, Pod
 from bayplan.api.objects import decode_part
 from bayplan.api.operated import TrainJob
+from bayplan.dialects import membership_of
 from bayplan.dialects.queued_job_checks import ELASTIC_ANNOTATION, Refusal, refusals_of
 from bayplan.dialects.queued_parts import templates_of_sets
 from bayplan.kinds import KINDS_OF_WORKLOADS, templates_of
+from bayplan_plugins.queues.kueue.pod_groups import pod_set_of, refusal_of
 
-_NOT_QUEUED = "such pods queue as they are, and nothing of them is refused"
-_BY_PODS = ("deployment", "pod")
+_DEFAULTS = "bayplan's defaults are policies of the API server, which tests/controlplane asks"
+_OF_DEPLOYMENT = "no Deployment is read: its pods queue one by one, as their labels say"
+_CHANGES = "a change of what was admitted is not refused: it counts once that is stopped"
+_MOVES = (
+    "immutable",
+    "cannot be added",
+    "cannot be removed",
+    "cannot add admission gate",
+    "can't be converted",
+    "must not be empty in namespace",
+)
+"""Words of errors that are about the change, and not about what the object is then."""
+_PREBUILT = "kueue.x-k8s.io/prebuilt-workload-name"
 _QUEUE = "kueue.x-k8s.io/queue-name"
 
 
@@ -24,16 +37,25 @@ def run_hook_case(case: Case) -> None:
 
     :raises UnmodelledError: for what bayplan has no part for.
     """
-    if case["kind"] != "validate-create":
-        raise UnmodelledError("bayplan serves no webhook: it changes and refuses no object")
-    if case["integration"] in _BY_PODS:
-        raise UnmodelledError(_NOT_QUEUED)
+    if case["kind"] not in ("validate-create", "validate-update"):
+        raise UnmodelledError(_DEFAULTS)
     given, expected = case["input"], case["expected"]
+    if any(
+        word in one.get("detail", "") for one in expected.get("errors") or () for word in _MOVES
+    ):
+        raise UnmodelledError(_CHANGES)
+    if case["kind"] == "validate-update":
+        given = {**given, "object": given["new"]}
+    if case["integration"] == "deployment":
+        raise UnmodelledError(_OF_DEPLOYMENT)
     gates = given.get("feature_gates", {})
     if gates.get("AdmissionGatedBy") is False or gates.get("TopologyAwareScheduling") is False:
         raise UnmodelledError("bayplan has no such gate")
     content = given["object"]
     meta = content.get("metadata", {})
+    if case["integration"] == "pod":
+        _pods_refused(content, expected)
+        return
     if _QUEUE not in meta.get("labels", {}):
         if case["integration"] == "rayjob":
             raise UnmodelledError("nothing is asked of a job that waits for no queue")
@@ -41,6 +63,23 @@ def run_hook_case(case: Case) -> None:
     if meta.get("annotations", {}).get(ELASTIC_ANNOTATION) and "required-topology" in str(content):
         raise UnmodelledError("an elastic job grows within the domain that it requires")
     assert _refusals(content, given) == _wanted(expected)
+
+
+def _pods_refused(content: Content, expected: Content) -> None:
+    """Compare whether a pod is held: as a member of its group, or by what makes its Workload."""
+    marks = {key for part in content["metadata"].values() if isinstance(part, dict) for key in part}
+    if _PREBUILT in marks and expected.get("errors"):
+        raise UnmodelledError("bayplan makes the Workload of a pod itself, whatever it is to be")
+    pod = decode_part(Pod, {key: content.get(key, {}) for key in ("metadata", "spec")})
+    member = membership_of(pod)
+    problem = member.problem or (member.definition is not None and member.definition.problem)
+    if not problem and member.gang is not None:
+        problem = refusal_of([pod])
+    try:
+        pod_set_of(pod)
+    except ValueError as exc:
+        problem = problem or str(exc)
+    assert bool(problem) == bool(expected.get("errors"))
 
 
 def _in_queue(content: Content) -> Content:

@@ -47,6 +47,22 @@ _KIND_OF = {
     "leaderworkerset": ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
     "statefulset": ("apps", "StatefulSet"),
 }
+_NAMES = {
+    "GenerateWorkloadNamePrefix": "the names themselves are compared, and no part of them",
+    "GetWorkloadNameExtraPart": _NO_MULTIKUEUE,
+    "GetWorkloadNameForVariant": "no job has several Workloads, one for each flavor, at a time",
+}
+_ELSEWHERE = {
+    "metadata-field": "labels and annotations are read where they count, in other cases",
+    "new-workload": "the parts of a Workload are compared in the cases of pod sets and of names",
+    "pod-defaults": "pods of a StatefulSet queue one by one, so that its size may change",
+    "pod-find-workload": "a Workload is found by its name, or by the pod that it owns; none that a"
+    " group has is deleted for another",
+    "pod-run": "pods are let go by the patches of gates, which tests/controlplane asks for",
+    "pod-stop": "only pods on nodes are evicted: the others wait as they are",
+    "pod-workload-match": "a group keeps the Workload that it was admitted with",
+    "ray-annotations": "a RayJob's cluster is followed itself, without a mark of its generation",
+}
 _COUNTS_PODS = "bayplan looks at the pods themselves for that"
 
 
@@ -60,7 +76,8 @@ def run_job_case(case: Case) -> None:
         return
     runner = RUNNERS.get(case["kind"])
     if runner is None:
-        raise UnmodelledError(f"{case['kind']} of {case['integration']}")
+        what = _ELSEWHERE.get(case["kind"], f"{case['kind']} of {case['integration']}")
+        raise UnmodelledError(what)
     runner(case["input"], case["expected"], case["integration"])
 
 
@@ -466,7 +483,7 @@ def workload_names(given: Content, expected: Content, integration: str) -> None:
         assert found == expected["name"]
         return
     else:
-        raise UnmodelledError(f"{function}: no job has such a Workload")
+        raise UnmodelledError(_NAMES.get(function, f"{function}: no job has such a Workload"))
     gvk = given["owner_gvk"]
     if given.get("feature_gates", {}).get("ShortWorkloadNames"):
         raise UnmodelledError("bayplan has no gate ShortWorkloadNames")

@@ -65,7 +65,7 @@ SET_GROUP = f"{_DOMAIN}podset-group-name"
 _SLICES = f"{_DOMAIN}podset-slice-required-topology-constraints"
 _TOPOLOGY = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY, SLICE_TOPOLOGY, _SLICES)
 _JOB_LABEL = "batch.kubernetes.io/job-name"
-MEMBERS_BY = frozenset((_GROUP_LABEL, *_TOPOLOGY))
+MEMBERS_BY = frozenset((_GROUP_LABEL, _TOTAL_ANNOTATION, *_TOPOLOGY))
 """The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 _MOST_SLICE_LAYERS = 3
 
@@ -87,6 +87,9 @@ def membership_of(pod: Pod) -> Membership | None:
         # Its pods may come one after the other, each once the one before is ready.
         least = 1 if is_fast(pod.metadata) else total
         return Membership(key, rank, definition=_gang(key, least, annotations))
+    if annotations.get(_TOTAL_ANNOTATION):
+        beside = f"expected {_GROUP_LABEL} beside it"
+        return Membership(None, problem=f"annotation {_TOTAL_ANNOTATION}: {beside}")
     if asks_for_topology(annotations) and (job := _job_of(pod)):
         return Membership(f"{namespace}/{job}")
     return None

@@ -35,6 +35,7 @@ __all__ = [
     "SAME_COMPLETIONS",
     "Refusal",
     "gates_of",
+    "is_subdomain",
     "refusals_of",
 ]
 
@@ -104,14 +105,14 @@ def refusals_of(
 
 def _of_metadata(labels: Annotations, annotations: Annotations) -> Iterator[Refusal]:
     name = labels.get(QUEUE_LABEL, "")
-    if name and not _is_subdomain(name):
+    if name and not is_subdomain(name):
         yield Refusal(
             "Invalid value", f"metadata.labels[{QUEUE_LABEL}]", "expected a DNS subdomain"
         )
     # An annotation comes before the label, which is older.
     place = "annotations" if _PREBUILT in annotations else "labels"
     name = annotations.get(_PREBUILT, labels.get(_PREBUILT, ""))
-    if name and not _is_subdomain(name):
+    if name and not is_subdomain(name):
         yield Refusal("Invalid value", f"metadata.{place}[{_PREBUILT}]", "expected a DNS subdomain")
     longest = labels.get(_LONGEST_TIME)
     if longest is not None and not (is_index(longest) and int(longest)):
@@ -131,7 +132,7 @@ def _of_gates(text: str) -> Iterator[Refusal]:
     names = [name.strip() for name in text.split(",")] if text else []
     for name in names:
         domain, slash, path = name.partition("/")
-        if not slash or not _is_subdomain(domain) or not _PART.fullmatch(path):
+        if not slash or not is_subdomain(domain) or not _PART.fullmatch(path):
             expected = "expected a path with a domain, such as example.com/gate"
             yield Refusal("Invalid value", field, f'{expected}, got "{name[:80]}"')
         elif len(path.encode()) > _LONGEST_GATE or len(name.encode()) > _LONGEST_GATE:
@@ -140,7 +141,8 @@ def _of_gates(text: str) -> Iterator[Refusal]:
         yield Refusal("Invalid value", field, "names a gate twice")
 
 
-def _is_subdomain(name: str) -> bool:
+def is_subdomain(name: str) -> bool:
+    """Tell whether a text is the name of an object: a DNS subdomain."""
     return len(name) < 254 and _SUBDOMAIN.fullmatch(name) is not None
 
 
@@ -260,7 +262,7 @@ def _of_template(obj: ApiObject, one: TemplateOf) -> Iterator[Refusal]:
 
 def _is_qualified(text: str) -> bool:
     domain, slash, name = text.rpartition("/")
-    return bool(_PART.fullmatch(name)) and (not slash or _is_subdomain(domain))
+    return bool(_PART.fullmatch(name)) and (not slash or is_subdomain(domain))
 
 
 def _of_slices(own: Annotations, place: str, count: int) -> Iterator[Refusal]:

@@ -22,13 +22,14 @@ from bayplan.api.meta import ObjectMeta, OwnerReference
 from bayplan.api.pod import Container, PodSpec, PodTemplate
 from bayplan.dialects.kueue import (
     INDEX_LABEL,
+    gather_of,
     group_of,
     is_fast,
     is_serving,
     topology_request_of,
     total_of,
 )
-from bayplan.dialects.queued_job_checks import MOST_SETS, QUEUE_LABEL
+from bayplan.dialects.queued_job_checks import MOST_SETS, QUEUE_LABEL, is_subdomain
 from bayplan.dialects.reading import is_index
 from bayplan_plugins.queues.kueue.conditions import condition, stamped
 from bayplan_plugins.queues.kueue.job_slices import workload_name
@@ -148,6 +149,9 @@ def _shape(container: Container) -> dict[str, Any]:
 
 def refusal_of(pods: Sequence[Pod]) -> str:
     """Return why Kueue makes no Workload of the pods of a group; "" where it does."""
+    name = group_of(pods[0].metadata)
+    if not is_subdomain(name):
+        return f'"{name[:80]}" is no name of a group: expected a DNS subdomain'
     for one in pods[1:]:
         names = [pod.metadata.labels.get(QUEUE_LABEL, "") for pod in (pods[0], one)]
         if names[0] != names[1]:
@@ -186,6 +190,7 @@ def pod_set_of(pod: Pod, name: str = _MAIN, count: int = 1) -> PodSet:
 
     :raises ValueError: for a topology request that cannot be read.
     """
+    gather_of(pod.metadata.annotations)
     template = PodTemplate(spec=msgspec.structs.replace(pod.spec, node_name=""))
     request = topology_request_of(pod.metadata.annotations, INDEX_LABEL)
     return PodSet(name, template, count, topology_request=request)

@@ -253,7 +253,7 @@ class PodWorkloads:
         if self._jobs.home_of_pod(pod) is not None:
             return None
         key = self.key_of(pod)
-        if problem := self._parts.problem_of(key):
+        if problem := pod.problem or self._parts.problem_of(key):
             return problem
         gates = gates_of(pod.annotations)
         if key in self._taken or gates:

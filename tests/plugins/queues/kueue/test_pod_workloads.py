@@ -207,6 +207,25 @@ def test_a_group_whose_indexes_exceed_its_number_waits_and_says_so() -> None:
     assert 'expected an index below 2, got "2"' in run(*pods).message("default/a")
 
 
+def test_a_pod_of_a_group_that_it_does_not_name_waits_and_says_so() -> None:
+    cluster = run(annotated(queued("p"), pod_group_total_count="2"))
+    assert cluster.placements() == {}
+    assert "expected kueue.x-k8s.io/pod-group-name beside it" in cluster.message("default/p")
+
+
+def test_a_group_whose_name_no_workload_can_have_waits_and_says_so() -> None:
+    cluster = run(*(member(name, group="a_b") for name in "ab"))
+    assert cluster.placements() == {}
+    assert '"a_b" is no name of a group' in cluster.message("default/a")
+
+
+def test_a_pod_that_asks_for_two_topologies_waits_and_says_so() -> None:
+    topologies = {"podset_required_topology": "rack", "podset_preferred_topology": "block"}
+    cluster = run(annotated(queued("p"), **topologies))
+    assert cluster.placements() == {}
+    assert "exclude each other" in cluster.message("default/p")
+
+
 def test_a_pod_that_is_gated_by_a_controller_waits_for_it() -> None:
     cluster = run(annotated(queued("p"), admission_gated_by="example.com/gate"))
     assert cluster.api.list(KueueWorkload) == []
