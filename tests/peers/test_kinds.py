@@ -242,9 +242,9 @@ def test_each_replica_of_a_leader_worker_set_has_a_workload_as_long_as_it_lasts(
             "leaderworkerset-s-0",
             "leaderworkerset-s-1",
         }
-        # All pods of a replica are made again once one of them is deleted.
+        # All pods of a replica are made again once its leader is deleted.
         uids = {one["metadata"]["uid"] for one in pods_of(client, kind.label)}
-        client.delete(f"{PODS}/s-0-1", gracePeriodSeconds=0)
+        client.delete(f"{PODS}/s-0")
         peers.wait(
             lambda: (
                 all_placed(client, kind, 6)
@@ -257,6 +257,41 @@ def test_each_replica_of_a_leader_worker_set_has_a_workload_as_long_as_it_lasts(
         peers.wait(lambda: len(reserved_since(peers)) == 1, "the other one's Workload is gone")
         client.delete(SETS)
         peers.wait(lambda: not peers.cluster.items(WORKLOADS), "the last one goes with the set")
+
+
+def test_a_rolling_update_surges_by_a_replica_with_a_workload_of_its_own(
+    peers: Peers, tmp_path: Path
+) -> None:
+    """There are quota and nodes for three replicas of three cores."""
+    kind, client = KINDS["lws"], peers.cluster.client
+    peers.define("kueue.x-k8s.io_*")
+    (owner,) = kind.objects()
+    owner["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    surge = {"maxSurge": 1, "maxUnavailable": 0}
+    owner["spec"]["rolloutStrategy"] = {
+        "type": "RollingUpdate",
+        "rollingUpdateConfiguration": surge,
+    }
+    seen: set[str] = set()
+
+    def updated() -> bool:
+        seen.update(name.rpartition("-")[0] for name in reserved_since(peers))
+        images = {one["spec"]["containers"][0]["image"] for one in pods_of(client, kind.label)}
+        return images == {"another"} and all_placed(client, kind, 6)
+
+    *others, queue = cluster_queue("q")
+    queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = "9"
+    with peers.running(*kind.peers, "kwok"), peers.scheduler(tmp_path):
+        peers.cluster.apply([*nodes(2), *others, queue, owner])
+        peers.wait(lambda: len(reserved_since(peers)) == 2, "both replicas are admitted")
+        peers.wait(lambda: all_placed(client, kind, 6), "both replicas are placed")
+        templates = owner["spec"]["leaderWorkerTemplate"]
+        templates["workerTemplate"]["spec"]["containers"][0]["image"] = "another"
+        answer = client.patch(SETS, {"spec": {"leaderWorkerTemplate": templates}})
+        assert answer.code == 200
+        peers.wait(updated, "both replicas are made again")
+        assert seen == {f"leaderworkerset-s-{index}" for index in range(3)}
+        peers.wait(lambda: len(reserved_since(peers)) == 2, "the surplus Workload is gone")
 
 
 def reserved_since(peers: Peers) -> dict[str, tuple[str, str]]:
