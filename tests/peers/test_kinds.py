@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.apiserver.faces import Client
-from tests.controlplane.live_cluster import PODS, Content
+from tests.controlplane.live_cluster import EVENTS, PODS, Content
 from tests.controlplane.queue_builders import cluster_queue
 from tests.controlplane.story_builders import asking, nodes
 from tests.peers.real_peers import SCHEDULER, Peers
@@ -272,10 +272,8 @@ def test_a_rolling_update_surges_by_a_replica_with_a_workload_of_its_own(
         "type": "RollingUpdate",
         "rollingUpdateConfiguration": surge,
     }
-    seen: set[str] = set()
 
     def updated() -> bool:
-        seen.update(name.rpartition("-")[0] for name in reserved_since(peers))
         images = {one["spec"]["containers"][0]["image"] for one in pods_of(client, kind.label)}
         return images == {"another"} and all_placed(client, kind, 6)
 
@@ -290,7 +288,12 @@ def test_a_rolling_update_surges_by_a_replica_with_a_workload_of_its_own(
         answer = client.patch(SETS, {"spec": {"leaderWorkerTemplate": templates}})
         assert answer.code == 200
         peers.wait(updated, "both replicas are made again")
-        assert seen == {f"leaderworkerset-s-{index}" for index in range(3)}
+        admitted = {
+            one["involvedObject"]["name"].rpartition("-")[0]
+            for one in peers.cluster.items(EVENTS)
+            if one["involvedObject"]["kind"] == "Workload" and one["reason"] == "Admitted"
+        }
+        assert admitted == {f"leaderworkerset-s-{index}" for index in range(3)}
         peers.wait(lambda: len(reserved_since(peers)) == 2, "the surplus Workload is gone")
 
 
