@@ -16,6 +16,7 @@ from bayplan.api.gang import OwnedPart
 from bayplan.api.kueue import KueueWorkload, KueueWorkloadStatus, PodSet
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.object_key import object_key
+from bayplan.api.resources import effective_requests
 from bayplan.cluster.protocol import DeleteObject, TemplateSource
 from bayplan.dialects.queued_job_checks import QUEUE_LABEL
 from bayplan.dialects.queued_parts import (
@@ -225,10 +226,12 @@ class PartWorkloads:
 
 
 def _same(sets: tuple[PodSet, ...], others: tuple[PodSet, ...]) -> bool:
-    """Tell whether pod sets ask for the same, whatever their templates have besides."""
+    """Tell whether pod sets ask for the same, whatever their templates have besides.
+
+    Kueue writes limits into a Workload as requests.
+    """
     return [_asked(one) for one in sets] == [_asked(one) for one in others]
 
 
 def _asked(one: PodSet) -> object:
-    containers = (*one.template.spec.init_containers, *one.template.spec.containers)
-    return one.name, one.count, [container.resources for container in containers]
+    return one.name, one.count, effective_requests(one.template.spec)

@@ -78,7 +78,6 @@ class PodWorkloads:
     def __init__(self, handle: Handle, jobs: JobWorkloads) -> None:
         self._handle = handle
         self._jobs = jobs
-        self._parts = PartWorkloads(handle, self._part_changed)
         self._members: dict[str, dict[str, PodInfo]] = {}
         self._ended: dict[str, dict[str, Pod]] = {}
         """By the keys of workloads that are no job's, and uid, their pods that have ended."""
@@ -92,6 +91,7 @@ class PodWorkloads:
         self._changed: dict[str, None] = {}
         self._orphans: dict[str, dict[str, PodInfo]] = {}
         """By the uids of their owners, pods of jobs that are not known."""
+        self._parts = PartWorkloads(handle, self._part_changed)
         handle.snapshot.on_living(self._lives)
         handle.snapshot.on_ended(self._has_ended)
         handle.snapshot.on_object(KueueWorkload, self._workload_changed)

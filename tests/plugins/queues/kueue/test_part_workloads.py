@@ -217,3 +217,33 @@ def test_a_set_that_a_controller_gates_waits_for_it() -> None:
     cluster = run(gated)
     assert placed(cluster) == []
     assert "waits for example.com/gate" in cluster.message("default/l-0")
+
+
+def test_pods_that_kueues_manager_has_marked_are_of_the_same_workload() -> None:
+    before = run(lws(leader=2), quota=4)
+    (one,) = workloads(before).values()
+    marks = {
+        "kueue.x-k8s.io/pod-group-name": one.metadata.name,
+        "kueue.x-k8s.io/pod-group-total-count": "3",
+        "kueue.x-k8s.io/pod-group-serving": "true",
+    }
+    kept: list[ApiObject] = [*before.api.list(LeaderWorkerSet), one]
+    for pod in before.api.list(Pod):
+        role = "leader" if pod.metadata.name == "l-0" else "worker"
+        annotations = {**marks, "kueue.x-k8s.io/role-hash": role}
+        labels = {**pod.metadata.labels, LABEL: "lq"}
+        meta = replace(pod.metadata, annotations=annotations, labels=labels)
+        kept.append(replace(pod, metadata=meta))
+    cluster = Cluster((), plugins={"Queues": {}})
+    start_controllers(cluster.api)
+    cluster.add(make_node("n", gpu=8), *one_queue(4), *kept)
+    cluster.schedule()
+    cluster.advance(5.0)
+    assert charged(cluster) == 4
+    # Nobody marks those that are made again.
+    made_again(cluster)
+    assert placed(cluster) == ["l-0", "l-0-1", "l-0-2"]
+    (again,) = workloads(cluster).values()
+    assert again.metadata.uid == one.metadata.uid
+    assert stated(again)["QuotaReserved"] == stated(one)["QuotaReserved"]
+    assert charged(cluster) == 4
