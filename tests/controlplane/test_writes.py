@@ -803,6 +803,21 @@ def test_a_slice_with_quota_is_lowered(wire: Wire, real: LiveCluster) -> None:
     assert wire.get(KueueWorkload, found.key).spec.pod_sets[0].count == 1
 
 
+@needs("create workloads.kueue.x-k8s.io", "delete workloads.kueue.x-k8s.io")
+def test_the_workload_of_a_replica_that_is_gone_is_deleted(wire: Wire, real: LiveCluster) -> None:
+    meta = ObjectMeta(name="leaderworkerset-l-1", namespace="default")
+    sets = (PodSet("main", PodTemplate(spec=PodSpec(containers=(Container("c", "i"),))), 2),)
+    wire.carry_out(CreateObject(KueueWorkload(meta, KueueWorkloadSpec(sets, "q"))))
+    found = wire.get(KueueWorkload, "default/leaderworkerset-l-1")
+    with pytest.raises(Conflict):
+        wire.carry_out(DeleteObject(KueueWorkload, found.key, "another"))
+    for _ in range(2):
+        # The answer to the first one may have been lost.
+        wire.carry_out(DeleteObject(KueueWorkload, found.key, found.metadata.uid))
+    workloads = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads"
+    assert found.metadata.name not in real.client.names(workloads)
+
+
 @needs(
     "create workloads.kueue.x-k8s.io",
     "patch workloads.kueue.x-k8s.io",
