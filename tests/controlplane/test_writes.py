@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -159,6 +159,7 @@ from bayplan.cluster.protocol import (
     ReleaseClaim,
     ReserveClaim,
     SelectNode,
+    TemplateSource,
     Write,
 )
 from bayplan.dialects.autoscaling import STAND_IN_LABEL, STAND_IN_NAMESPACE
@@ -745,8 +746,9 @@ def test_whether_an_admission_check_is_active(wire: Wire, real: LiveCluster) -> 
     assert (condition.type, condition.status) == ("Active", "True")
 
 
-def suspended_job(real: LiveCluster) -> None:
+def suspended_job(real: LiveCluster, variables: Sequence[Content] = ()) -> None:
     template = pod("p")["spec"] | {"restartPolicy": "Never"}
+    template["containers"][0] |= {"env": list(variables)} if variables else {}
     spec = {"suspend": True, "template": {"spec": template}}
     meta = {"name": "j", "namespace": "default"}
     real.apply([{"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}])
@@ -780,6 +782,23 @@ def test_a_workload_and_its_status(wire: Wire, real: LiveCluster) -> None:
     wire.carry_out(PatchFields(KueueWorkload, found.key, found.metadata.uid, fields))
     spec = wire.get(KueueWorkload, found.key).spec
     assert (spec.queue_name, spec.active, spec.priority) == ("other", False, None)
+
+
+@needs("create workloads.kueue.x-k8s.io")
+def test_the_workload_of_a_job_that_names_a_variable_twice(wire: Wire, real: LiveCluster) -> None:
+    variables = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
+    suspended_job(real, variables)
+    job = wire.get(Job, "default/j")
+    meta = ObjectMeta(name="job-j", namespace="default")
+    made = KueueWorkload(meta, KueueWorkloadSpec((PodSet("main", job.spec.template, 1),), "q"))
+    source = TemplateSource(Job, "default/j", "/spec/template")
+    wire.carry_out(CreateObject(made, templates={"/spec/podSets/0/template": source}))
+    real.used(head_of(KueueWorkload, "job-j"))
+    path = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads/job-j"
+    (container,) = real.client.get(path).json["spec"]["podSets"][0]["template"]["spec"][
+        "containers"
+    ]
+    assert container["env"] == [{"name": "A", "value": "2"}]
 
 
 @needs(

@@ -57,6 +57,14 @@ def test_containers_are_told_by_their_names() -> None:
     assert [one.get("command") for one in plain["spec"]["containers"]] == [["a"], None]
 
 
+def test_of_variables_of_one_name_the_last_counts() -> None:
+    variables = [{"name": "a", "value": "1"}, {"name": "b"}, {"name": "a", "value": "2"}]
+    template = {"spec": {"containers": [{"name": "c"}]}}
+    complete(template, {"spec": {"containers": [{"name": "c", "env": variables}]}})
+    (container,) = template["spec"]["containers"]
+    assert container == {"name": "c", "env": [{"name": "a", "value": "2"}, {"name": "b"}]}
+
+
 def test_an_original_that_is_none_changes_nothing() -> None:
     plain: dict[str, Any] = {"spec": {"containers": []}}
     for original in (None, "text", {}, {"spec": []}):

@@ -44,10 +44,20 @@ def _filled(type_: type, known: Mapping[str, Any], original: Mapping[str, Any]) 
     parts, found = _parts(type_), dict(known)
     for name, value in original.items():
         if name not in parts:
-            found[name] = value
+            found[name] = _last_of_each(value) if name == "env" else value
         elif name in found and (part := parts[name]) is not None:
             found[name] = _filled_value(part, found[name], value)
     return found
+
+
+def _last_of_each(variables: Any) -> Any:
+    """Return the variables of an environment, each once, with the value that counts.
+
+    Pods may name one twice, but not the templates in a Workload, whose definition refuses that.
+    """
+    if not isinstance(variables, list) or not all(isinstance(one, Mapping) for one in variables):
+        return variables
+    return list({one.get("name"): one for one in variables}.values())
 
 
 def _filled_value(type_: type, known: Any, original: Any) -> Any:
