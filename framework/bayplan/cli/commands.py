@@ -18,6 +18,7 @@ _COMMANDS = {
     "simulate": ("simulate", "Place the pods of manifest files on an embedded cluster."),
     "sweep": ("sweep", "Run every profile on every trace, on all cores or a Dask cluster."),
     "explain": ("explain", "Explain why a pod is where it is, or why it is pending."),
+    "jobs": ("jobs", "List the jobs of a namespace, as squeue does."),
     "top": ("top", "Show a cluster at one look: nodes, GPUs, queues, and who waits and why."),
     "pool": ("pool", "Show pools of accelerators: what is free, and who has the rest."),
     "queue": ("queue", "Show queues: who has what, who borrows, who waits."),
