@@ -28,17 +28,34 @@ _STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red"}
     metavar="NAMESPACE/NAME",
     help="The scheduler's service account.",
 )
+@click.option("--node", is_flag=True, help="Look at this node, in the place of a cluster.")
+@click.option(
+    "--machine",
+    default="",
+    metavar="NAME",
+    help="With --node: the known machine that it should be.",
+)
 @output_option
-def command(kubeconfig: Path | None, context: str, account: str, output: str) -> None:
+def command(
+    kubeconfig: Path | None, context: str, account: str, node: bool, machine: str, output: str
+) -> None:
     """Look at a cluster: versions, clock, nodes, the leader, rights, kinds, other schedulers.
 
+    With --node, at the node where it runs: GPUs, NVLinks, the kubelet's policies, NCCL's settings.
     It changes nothing. The exit status is 1 if something does not work.
     """
+    if machine and not node:
+        raise click.BadParameter("needs --node", param_hint="--machine")
     if account.count("/") != 1:
         raise click.BadParameter(
             f'expected NAMESPACE/NAME, got "{account}"', param_hint="--account"
         )
-    found = asyncio.run(_examined(kubeconfig, context, account))
+    if node:
+        from bayplan.live.node_doctor import examine_node
+
+        found = list(examine_node(machine))
+    else:
+        found = asyncio.run(_examined(kubeconfig, context, account))
     if output == "json":
         shown = [
             {"level": o.level, "about": o.about, "text": o.text, "remedy": o.remedy} for o in found

@@ -20,7 +20,7 @@ from bayplan.live.leases import SchedulerLease, find_leases
 from bayplan.live.migration import read_plan
 from bayplan.naming import counted, listed
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Finding", "Level", "examine"]
 
 Level = Literal["ok", "warning", "failure"]
 _OLDEST, _TESTED = (1, 21), (1, 36)
