@@ -200,13 +200,18 @@ async def opened(stage: Stage) -> AsyncIterator[Tenants]:
         await happens(lambda: _bound(app) == {"amber/amber-runs", "blue/blue-runs"})
         real.apply([wanted(space, "waits", 5) for space in SPACES])
         await happens(lambda: _says_why(real))
-        await happens(lambda: journal.heartbeat > 0)
+        await happens(lambda: _used(journal) == {*SPACES})
         yield made
 
 
 def _bound(app: LiveApp) -> set[str]:
     assert app.live is not None
     return set(app.live.scheduler.snapshot.placed)
+
+
+def _used(journal: Journal) -> set[str]:
+    """Return the namespaces of which some use is known to have lasted."""
+    return {one.namespace for one in journal.records(0, journal.heartbeat)}
 
 
 def _says_why(cluster: LiveCluster) -> bool:
