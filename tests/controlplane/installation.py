@@ -148,7 +148,7 @@ def _definitions() -> Iterator[Content]:
         }
 
 
-def account_kubeconfig(plane: ControlPlane, path: Path, manifest: str = "rbac.yaml") -> Path:
+def account_kubeconfig(plane: ControlPlane, path: Path, manifest: str | Path = "rbac.yaml") -> Path:
     """Write a kubeconfig with a token of the service account of a manifest of configs/deploy."""
     account = path_of(only("ServiceAccount", documents(DEPLOY / manifest)))
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}

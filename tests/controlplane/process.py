@@ -1,4 +1,4 @@
-"""``bayplan run`` or ``bayplan pool-controller`` as a process to be killed, and its log."""
+"""``bayplan run``, ``pool-controller`` or ``multikueue`` as a process to be killed, and its log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Scheduler:
         profile.write_text(yaml.safe_dump(content))
         self._arguments = [
             *(str(BAYPLAN), command, "--config", str(profile), "--kubeconfig", str(kubeconfig)),
-            *("--bind-address", "127.0.0.1:0", "--log-format", "json", "--no-leader-elect"),
+            *(("--bind-address", "127.0.0.1:0") if command != "multikueue" else ()),
+            *("--log-format", "json", "--no-leader-elect"),
             *more,
         ]
         self._process: subprocess.Popen[bytes] | None = None

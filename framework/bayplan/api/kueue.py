@@ -27,18 +27,24 @@ __all__ = [
     "ClusterQueuePreemption",
     "ClusterQueueSpec",
     "ClusterQueueStatus",
+    "ClusterSource",
     "Cohort",
     "CohortSpec",
     "EvictionCount",
     "FairSharing",
     "FlavorFungibility",
     "FlavorQuotas",
+    "KubeConfig",
     "KueueCondition",
     "KueueWorkload",
     "KueueWorkloadSpec",
     "KueueWorkloadStatus",
     "LocalQueue",
     "LocalQueueSpec",
+    "MultiKueueCluster",
+    "MultiKueueClusterSpec",
+    "MultiKueueConfig",
+    "MultiKueueConfigSpec",
     "PodSet",
     "PodSetRequest",
     "PreemptionGateState",
@@ -374,6 +380,66 @@ class ProvisioningRequestConfig(ApiStruct, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ProvisioningRequestConfigSpec = ProvisioningRequestConfigSpec()
+
+
+class KubeConfig(ApiStruct, frozen=True):
+    """How to connect to a cluster: the key ``kubeconfig`` of a Secret, or a file."""
+
+    location: str
+    location_type: Literal["Secret", "Path"] = explicit("Secret")
+
+
+class ClusterProfileRef(ApiStruct, frozen=True):
+    """The ClusterProfile of a cluster."""
+
+    name: str
+
+
+class ClusterSource(ApiStruct, frozen=True):
+    """spec.clusterSource of a MultiKueueCluster: one of both."""
+
+    kube_config: KubeConfig | None = None
+    cluster_profile_ref: ClusterProfileRef | None = None
+
+
+class MultiKueueClusterSpec(ApiStruct, frozen=True):
+    """spec of a MultiKueueCluster; v1beta1 has the kubeconfig itself."""
+
+    cluster_source: ClusterSource = ClusterSource()
+    kube_config: KubeConfig | None = None
+
+
+class MultiKueueClusterStatus(ApiStruct, frozen=True):
+    """status of a MultiKueueCluster."""
+
+    conditions: tuple[KueueCondition, ...] = ()
+
+
+class MultiKueueCluster(ApiStruct, frozen=True):
+    """kueue.x-k8s.io MultiKueueCluster: a cluster that runs jobs of others."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: MultiKueueClusterSpec = MultiKueueClusterSpec()
+    status: MultiKueueClusterStatus = MultiKueueClusterStatus()
+
+    @property
+    def kube_config(self) -> KubeConfig | None:
+        """How to connect to it, None where a ClusterProfile says it."""
+        return self.spec.cluster_source.kube_config or self.spec.kube_config
+
+
+class MultiKueueConfigSpec(ApiStruct, frozen=True):
+    """spec of a MultiKueueConfig: the names of its clusters, the preferred first."""
+
+    clusters: tuple[str, ...] = ()
+    quota_management: Literal["", "Manual", "Automated"] = ""
+
+
+class MultiKueueConfig(ApiStruct, frozen=True):
+    """kueue.x-k8s.io MultiKueueConfig: the parameters of a check that sends jobs to clusters."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: MultiKueueConfigSpec = MultiKueueConfigSpec()
 
 
 class WorkloadPriorityClass(ApiStruct, frozen=True):

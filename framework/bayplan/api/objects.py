@@ -31,6 +31,8 @@ from bayplan.api.kueue import (
     Cohort,
     KueueWorkload,
     LocalQueue,
+    MultiKueueCluster,
+    MultiKueueConfig,
     ProvisioningRequestConfig,
     ResourceFlavor,
     WorkloadPriorityClass,
@@ -189,6 +191,8 @@ ApiObject: TypeAlias = (
     | WorkloadPriorityClass
     | AdmissionCheck
     | ProvisioningRequestConfig
+    | MultiKueueCluster
+    | MultiKueueConfig
     | ProvisioningRequest
     | ConfigMap
     | Lease
@@ -332,6 +336,8 @@ _KINDS = (
         ProvisioningRequestConfig,
         namespaced=False,
     ),
+    Kind(_KUEUE, "MultiKueueCluster", _KUEUE_VERSIONS, MultiKueueCluster, namespaced=False),
+    Kind(_KUEUE, "MultiKueueConfig", _KUEUE_VERSIONS, MultiKueueConfig, namespaced=False),
     Kind("autoscaling.x-k8s.io", "ProvisioningRequest", ("v1", "v1beta1"), ProvisioningRequest),
     Kind("kai.scheduler", "Topology", ("v1alpha1",), KaiTopology, namespaced=False),
     Kind(

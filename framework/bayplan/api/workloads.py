@@ -68,6 +68,7 @@ class JobSpec(ApiStruct, frozen=True):
     suspend: bool = False
     template: PodTemplate = explicit(PodTemplate())
     pod_failure_policy: PodFailurePolicy | None = None
+    managed_by: str | None = None
 
 
 class JobCondition(ApiStruct, frozen=True):

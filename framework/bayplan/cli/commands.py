@@ -32,6 +32,7 @@ _COMMANDS = {
         "pool_controller",
         "Run pools alongside another scheduler: resize jobs, record usage.",
     ),
+    "multikueue": ("multikueue", "Run jobs of a cluster in other clusters."),
     "drain": ("drain", "Announce maintenance, and say what becomes of the jobs there."),
     "snapshot": ("snapshot", "Save a cluster, as a scheduler sees it, to a file."),
     "crds": ("crds", "Install the kinds of other systems, where a cluster lacks them."),

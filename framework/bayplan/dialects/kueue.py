@@ -21,6 +21,7 @@ __all__ = [
     "INDEX_LABEL",
     "MANAGER_LEASE",
     "MEMBERS_BY",
+    "MULTI_CLUSTER_CONTROLLER",
     "NAME",
     "PREFERRED_TOPOLOGY",
     "REQUIRED_TOPOLOGY",
@@ -47,6 +48,8 @@ NAME = "Kueue"
 MANAGER_LEASE = "c1f6bfd2.kueue.x-k8s.io"
 """The name of the Lease by which Kueue's manager leads, in whatever namespace it runs."""
 _DOMAIN = "kueue.x-k8s.io/"
+MULTI_CLUSTER_CONTROLLER = f"{_DOMAIN}multikueue"
+"""The controller of checks that send jobs to other clusters; such jobs are managed by it."""
 _GROUP_LABEL = f"{_DOMAIN}pod-group-name"
 _TOTAL_ANNOTATION = f"{_DOMAIN}pod-group-total-count"
 _FAST_ANNOTATION = f"{_DOMAIN}pod-group-fast-admission"

@@ -239,6 +239,7 @@ class WorkloadKind:
     :param asked: whether it is a gang only where an annotation asks for one.
     :param below: whether only the objects that it makes are gangs, each by its own row.
     :param suspend: the path of the value that says, if true, that it has no pods for now.
+    :param managed_by: the path of the controller that makes its pods, if not its own.
     :param started: the field of its status that has to go so that its templates may change.
     :param ends: how it says that it has ended; None for what runs until it is deleted.
     :param clean: the path of what becomes of its pods at its end: those that run go with
@@ -268,6 +269,7 @@ class WorkloadKind:
     asked: bool = False
     below: bool = False
     suspend: str = ""
+    managed_by: str = ""
     started: str = ""
     ends: Ends | None = None
     clean: str = ""

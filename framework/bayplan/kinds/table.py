@@ -37,6 +37,7 @@ _RUNNING = "status.conditions[Running]"
 _JOBSET = "jobset.sigs.k8s.io"
 _INDEX_IN_JOB = "batch.kubernetes.io/job-completion-index"
 _SUSPEND = "spec.suspend"
+_MANAGED_BY = "spec.managedBy"
 _BATCH_MINIMUM = "kai.scheduler/batch-min-member"
 _LWS = "leaderworkerset.sigs.k8s.io"
 
@@ -77,6 +78,7 @@ def _kubeflow(
         (_POLICY, *minimum),
         no_empty_roles=no_empty_roles,
         suspend="spec.runPolicy.suspend",
+        managed_by="spec.runPolicy.managedBy",
         ends=Ends(("Succeeded",), ("Failed",), by=("chief", "master")),
         clean=_CLEAN,
         running=_RUNNING,
@@ -218,6 +220,7 @@ _TABLE = (
         ),
         asked=True,
         suspend=_SUSPEND,
+        managed_by=_MANAGED_BY,
         started="status.startTime",
         ends=Ends(("Complete",), ("Failed",)),
     ),
@@ -266,6 +269,7 @@ _TABLE = (
         ),
         some_roles=_BATCH_MINIMUM,
         suspend=_SUSPEND,
+        managed_by=_MANAGED_BY,
         ends=Ends(("Completed",), ("Failed",)),
     ),
     WorkloadKind(
@@ -365,6 +369,7 @@ _TABLE = (
         (_POLICY,),
         no_empty_roles=True,
         suspend="spec.runPolicy.suspend",
+        managed_by="spec.runPolicy.managedBy",
         ends=Ends(("Succeeded",), ("Failed",), by=("launcher",)),
         clean=_CLEAN,
         running=_RUNNING,
@@ -477,6 +482,7 @@ _TABLE = (
         (),
         wraps="spec.components",
         suspend=_SUSPEND,
+        managed_by=_MANAGED_BY,
         ends=Ends(
             ("Succeeded",),
             ("Failed",),
@@ -496,6 +502,7 @@ _TABLE = (
         (),
         below=True,
         suspend=_SUSPEND,
+        managed_by=_MANAGED_BY,
         ends=Ends(("Complete",), ("Failed",)),
     ),
     WorkloadKind(
@@ -503,6 +510,7 @@ _TABLE = (
         "RayCluster",
         _ray_pods("spec"),
         suspend=_SUSPEND,
+        managed_by=_MANAGED_BY,
         ready=("status.readyWorkerReplicas", "status.conditions[HeadPodReady]"),
     ),
     WorkloadKind(
@@ -522,6 +530,7 @@ _TABLE = (
         ),
         below=True,
         suspend=_SUSPEND,
+        managed_by=_MANAGED_BY,
         ends=Ends(
             ("Complete",),
             ("Failed",),

@@ -158,7 +158,8 @@ _WITHOUT_STATUS = {
     "csinodes",
     "csidrivers",
     "csistoragecapacities",
-    "workloads",
+    "workloads.scheduling.k8s.io",
+    "multikueueconfigs",
     "configmaps",
     "leases",
     "controllerrevisions",
@@ -328,7 +329,8 @@ class Resources:
 def _built_in() -> Iterable[Resource]:
     for kind in (*KINDS.values(), CONFIG_MAP, CONTROLLER_REVISION, POD_TEMPLATE):
         custom = kind.group in _CUSTOM
-        status = kind.plural not in _WITHOUT_STATUS
+        names = {kind.plural, f"{kind.plural}.{kind.group}"}
+        status = names.isdisjoint(_WITHOUT_STATUS)
         yield _resource(kind, status, custom, known=True)
     for group, name, versions, namespaced, status in _OTHERS:
         if (group, name) not in KINDS:

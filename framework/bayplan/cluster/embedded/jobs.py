@@ -16,6 +16,7 @@ from bayplan.dialects.reading import is_index
 
 __all__ = ["JobController"]
 
+_CONTROLLER = "kubernetes.io/job-controller"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _EVENTS = {
     ("Suspended", "True"): ("Suspended", "Job suspended"),
@@ -37,7 +38,7 @@ class JobController:
 
     def reconcile(self, owner: Job) -> None:
         """Create missing pods of a Job, delete surplus ones, and write its status."""
-        if is_finished(owner.status):
+        if is_finished(owner.status) or owner.spec.managed_by not in (None, _CONTROLLER):
             return
         pods = self._children.pods(owner)
         finished = self._finished(owner, pods)

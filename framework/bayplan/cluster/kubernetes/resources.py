@@ -19,6 +19,7 @@ from bayplan.api import (
     VolcanoCommand,
 )
 from bayplan.api.configmap import ConfigMap
+from bayplan.api.kueue import MultiKueueCluster, MultiKueueConfig
 from bayplan.api.lease import Lease
 from bayplan.api.objects import DecodeError, decode_json
 
@@ -33,7 +34,10 @@ __all__ = [
 
 _FIRST = (Node,)
 _LAST = (Pod,)
-_UNREAD = (DaemonSet, Deployment, ConfigMap, Lease, VolcanoCommand)
+_UNREAD = (
+    *(DaemonSet, Deployment, ConfigMap, Lease, VolcanoCommand),
+    *(MultiKueueCluster, MultiKueueConfig),
+)
 _POD = KINDS["", "Pod"]
 _USES = ("containers", "initContainers", "overhead", "nodeName", "priority", "schedulerName")
 

@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 
 from bayplan import DomainTrial, PodInfo
 from bayplan.api.gang import Gang
-from bayplan.api.kueue import AssignedPodSet, ResourceFlavor
+from bayplan.api.kueue import AdmissionCheck, AssignedPodSet, ResourceFlavor
+from bayplan.dialects.kueue import MULTI_CLUSTER_CONTROLLER
 from bayplan.snapshot import Trial
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
 from bayplan_plugins.queues.kueue.gates import as_admitted, is_gated
 from bayplan_plugins.queues.kueue.handles import Handles
+from bayplan_plugins.queues.kueue.lifecycle import checks_with
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome
 from bayplan_plugins.queues.kueue.store import Store
 from bayplan_plugins.queues.kueue.tried_sizes import TriedSizes, kind_of
-from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
+from bayplan_plugins.queues.kueue.workloads import WorkloadInfo, local_queue_key
 
 __all__ = ["DryRun"]
 
@@ -167,7 +169,12 @@ class DryRun:
                 self._tried[home] = before
 
     def _place(self, key: str) -> str | None:
-        """Place the pods of a workload that have no nodes; return why that did not work."""
+        """Place the pods of a workload that have no nodes; return why that did not work.
+
+        Where it will run in another cluster, it needs none here.
+        """
+        if self._runs_elsewhere(key):
+            return None
         units: dict[str, _Together] = {}
         counts = {one.name: one.count or 0 for one in self._assigned(key)}
         for pod in map(self._as_admitted, self._pods.without_node(key, counts or None)):
@@ -177,6 +184,22 @@ class DryRun:
             unit.pods.append(one.pod)
             unit.gang = one.gang
         return next(filter(None, map(self._place_unit, units.values())), None)
+
+    def _runs_elsewhere(self, key: str) -> bool:
+        """Tell whether an admission check sends a workload to another cluster."""
+        checks = self._handle.snapshot.objects(AdmissionCheck)
+        others = {
+            one.metadata.name
+            for one in checks.values()
+            if one.spec.controller_name == MULTI_CLUSTER_CONTROLLER
+        }
+        if not others:
+            return False
+        store = self._store()
+        workload = store.workloads.get(key)
+        local = store.local_queues.get(local_queue_key(workload)) if workload is not None else None
+        queue = store.cluster_queues.get(local.spec.cluster_queue) if local is not None else None
+        return queue is not None and not others.isdisjoint(checks_with(queue, self._assigned(key)))
 
     def _as_admitted(self, pod: PodInfo) -> PodInfo:
         return as_admitted(pod, self.flavors_for(pod)) if is_gated(pod) else pod

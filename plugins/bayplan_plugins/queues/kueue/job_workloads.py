@@ -54,6 +54,8 @@ class _Reported:
     """What users and the controllers of admission checks wrote into a Workload, to be applied."""
 
     active: tuple[bool | None] | None = None
+    clusters: tuple[tuple[str, ...], str | None] | None = None
+    """The clusters that may get the job, and the one that has it."""
     checks: dict[str, AdmissionCheckState] = field(default_factory=dict)
 
 
@@ -212,6 +214,9 @@ class JobWorkloads:
         reported = self._reported.setdefault(new.key, _Reported())
         if old.spec.active is not new.spec.active:
             self.reported, reported.active = True, (new.spec.active,)
+        clusters = _clusters(new)
+        if clusters != _clusters(old):
+            reported.clusters = clusters
         before = {one.name: one for one in old.status.admission_checks}
         for check in new.status.admission_checks:
             if before.get(check.name) != check:
@@ -423,11 +428,22 @@ def _with_reported(known: KueueWorkload, reported: _Reported) -> KueueWorkload:
     if reported.active is not None:
         spec = msgspec.structs.replace(known.spec, active=reported.active[0])
         known = msgspec.structs.replace(known, spec=spec)
+    if reported.clusters is not None:
+        nominated, name = reported.clusters
+        status = msgspec.structs.replace(
+            known.status, nominated_cluster_names=nominated, cluster_name=name
+        )
+        known = msgspec.structs.replace(known, status=status)
     if reported.checks:
         checks = {one.name: one for one in known.status.admission_checks} | reported.checks
         status = msgspec.structs.replace(known.status, admission_checks=tuple(checks.values()))
         known = msgspec.structs.replace(known, status=status)
     return known
+
+
+def _clusters(workload: KueueWorkload) -> tuple[tuple[str, ...], str | None]:
+    """Return which clusters may get a workload's job, and which has it."""
+    return workload.status.nominated_cluster_names, workload.status.cluster_name
 
 
 def _is_over(workload: KueueWorkload, ended: bool) -> bool:

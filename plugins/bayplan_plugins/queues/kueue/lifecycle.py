@@ -5,10 +5,13 @@ Each function returns the workload as it is written back, or None if nothing cha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from bayplan.api.kueue import (
     AdmissionCheckState,
+    AssignedPodSet,
     ClusterQueue,
     KueueCondition,
     KueueWorkload,
@@ -29,6 +32,7 @@ from bayplan_plugins.queues.kueue.settings import PodsReady
 __all__ = [
     "after_backoff",
     "after_checks",
+    "checks_with",
     "due_eviction",
     "next_change",
     "required_checks",
@@ -43,11 +47,12 @@ _LONGEST_WAIT = 10 * 366 * 86_400
 def required_checks(queue: ClusterQueue, workload: KueueWorkload) -> list[str]:
     """Return the admission checks that a queue asks for with a workload's flavors."""
     admission = workload.status.admission
-    flavors = {
-        flavor
-        for one in (admission.pod_set_assignments if admission is not None else ())
-        for flavor in one.flavors.values()
-    }
+    return checks_with(queue, admission.pod_set_assignments if admission is not None else ())
+
+
+def checks_with(queue: ClusterQueue, assigned: Iterable[AssignedPodSet]) -> list[str]:
+    """Return the admission checks that a queue asks for where pod sets are assigned so."""
+    flavors = {flavor for one in assigned for flavor in one.flavors.values()}
     rules = queue.spec.admission_checks_strategy.admission_checks
     return [
         rule.name for rule in rules if not rule.on_flavors or flavors.intersection(rule.on_flavors)
@@ -204,6 +209,8 @@ def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
         admission=None,
         admission_checks=checks,
         unhealthy_nodes=(),
+        nominated_cluster_names=(),
+        cluster_name=None,
     )
     return msgspec.structs.replace(workload, status=status)
 

@@ -33,7 +33,7 @@ from bayplan_plugins.queues.kueue.conditions import has_quota, is_true, stamped
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
 from bayplan_plugins.queues.kueue.injection import admitted_spec
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
-from bayplan_plugins.queues.kueue.lifecycle import required_checks
+from bayplan_plugins.queues.kueue.lifecycle import checks_with, required_checks
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.kueue.store import Store
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
@@ -103,12 +103,9 @@ class ProvisioningChecks:
         queue = store.cluster_queues.get(workload.queue)
         if not checks or queue is None:
             return False
-        flavors = {flavor for by in assignment.flavors().values() for flavor in by.values()}
         return any(
-            rule.name in checks
-            and (not rule.on_flavors or flavors.intersection(rule.on_flavors))
-            and any(self._needed(workload.workload, checks[rule.name]))
-            for rule in queue.spec.admission_checks_strategy.admission_checks
+            name in checks and any(self._needed(workload.workload, checks[name]))
+            for name in checks_with(queue, assignment.as_status())
         )
 
     # With quota ------------------------------------------------------------------------------

@@ -1,0 +1,435 @@
+"""Sends the jobs of workloads to other clusters, and brings their statuses back.
+
+It has no state of its own: which cluster has a job stands in its Workload, and a copy names the job
+that it is of. So a restart goes on where the last process was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from bayplan.api import ApiObject
+from bayplan.api.kueue import (
+    AdmissionCheck,
+    AdmissionCheckState,
+    KueueCondition,
+    KueueWorkload,
+    MultiKueueCluster,
+    MultiKueueConfig,
+)
+from bayplan.api.objects import decode_object
+from bayplan.api.times import rfc3339
+from bayplan.cluster.kubernetes.object_cache import ObjectCache
+from bayplan.cluster.kubernetes.transport import JSON_PATCH, MERGE_PATCH, Requests
+from bayplan.dialects.kueue import MULTI_CLUSTER_CONTROLLER
+from bayplan.errors import AlreadyExists, BayplanError, Conflict, NotFound
+from bayplan.live.multikueue.forecast import Forecast, forecast
+from bayplan.live.multikueue.jobs import (
+    ORIGIN,
+    ORIGIN_UID,
+    JobReference,
+    copy_of,
+    is_managed,
+    is_suspended,
+)
+from bayplan.live.multikueue.workers import Copy, Worker, Workers
+from bayplan.profiles.loading import ProfileSet
+
+__all__ = ["Controller", "Settings"]
+
+_log = logging.getLogger("bayplan.multikueue")
+_MANAGER = {"fieldManager": "bayplan-multikueue"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How jobs are sent.
+
+    :param origin: the name of this manager, on all copies.
+    :param lost_after: after how many seconds without an answer a cluster's jobs go to another one;
+        None for never.
+    :param again_after: after how many seconds a job that still waits in a cluster may go to another
+        one that would start it.
+    """
+
+    origin: str = "multikueue"
+    lost_after: float | None = 900.0
+    again_after: float = 300.0
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A workload with quota that one of the checks keeps."""
+
+    workload: KueueWorkload
+    check: AdmissionCheckState
+    config: MultiKueueConfig | None
+    job: JobReference | None
+
+    @property
+    def chosen(self) -> str:
+        """The name of the cluster that has the job, or gets it; "" for none yet."""
+        status = self.workload.status
+        return status.cluster_name or next(iter(status.nominated_cluster_names), "")
+
+    @property
+    def clusters(self) -> Sequence[str]:
+        """The names of the clusters that may get it, the preferred first."""
+        return self.config.spec.clusters if self.config is not None else ()
+
+
+class Controller:
+    """The controller of ``kueue.x-k8s.io/multikueue`` for one manager cluster.
+
+    :param seen: what is seen of the manager: Workloads, jobs, checks and their parameters.
+    :param profiles: those of the schedulers of the other clusters, for forecasts.
+    """
+
+    def __init__(
+        self,
+        transport: Requests,
+        seen: ObjectCache,
+        workers: Workers,
+        profiles: ProfileSet,
+        settings: Settings,
+    ) -> None:
+        self._transport = transport
+        self._seen = seen
+        self._workers = workers
+        self._profiles = profiles
+        self._settings = settings
+        self._copied: dict[str, str] = {}
+        """The version of each copy, by uid of its job, whose status was brought back."""
+        self._waits_since: dict[str, float] = {}
+        """By uids of jobs, since when their copies wait, by the clock of the loop."""
+        self._said: dict[str, str] = {}
+
+    async def step(self) -> None:
+        """Look at everything once, and do what is to be done.
+
+        :raises ClusterError: when the manager cannot be reached.
+        """
+        clusters = {one.metadata.name: one for one in self._seen.all(MultiKueueCluster)}
+        await self._workers.follow(clusters)
+        for cluster in clusters.values():
+            await self._state_cluster(cluster)
+        checks = await self._checks()
+        cases = list(self._cases(checks))
+        wanted = {(case.chosen, case.job.uid) for case in cases if case.job is not None}
+        for case in cases:
+            await self._guarded(str(case.job), partial(self._follow, case))
+        for worker in self._workers.all():
+            if worker.is_usable:
+                await self._remove_others(worker, wanted)
+
+    async def _guarded(self, what: str, act: Any) -> None:
+        """Do something about one job; what goes wrong is said once, and concerns no other job."""
+        try:
+            await act()
+            self._said.pop(what, None)
+        except Conflict:
+            # It has changed: the next step sees how.
+            return
+        except BayplanError as exc:
+            if self._said.get(what) != str(exc):
+                self._said[what] = str(exc)
+                _log.warning("%s: %s", what, exc)
+
+    # Checks and clusters -----------------------------------------------------------------
+
+    async def _checks(self) -> dict[str, MultiKueueConfig | None]:
+        """Return the parameters of this controller's checks; write whether they are active."""
+        configs = {one.metadata.name: one for one in self._seen.all(MultiKueueConfig)}
+        found = {}
+        for check in self._seen.all(AdmissionCheck):
+            if check.spec.controller_name != MULTI_CLUSTER_CONTROLLER:
+                continue
+            name = check.metadata.name
+            of = check.spec.parameters
+            config = found[name] = configs.get(of.name) if of is not None else None
+            usable = [one for one in config.spec.clusters if self._is_usable(one)] if config else []
+            if config is None:
+                new = KueueCondition(
+                    "Active", "False", "BadConfig", "its MultiKueueConfig is not there"
+                )
+            elif not usable:
+                names = ", ".join(config.spec.clusters)
+                new = KueueCondition(
+                    "Active", "False", "NoUsableClusters", f"no cluster answers: {names}"
+                )
+            else:
+                new = KueueCondition("Active", "True", "Active", "The admission check is active")
+            await self._guarded(
+                f"AdmissionCheck {name}", partial(self._state, check, check.status.conditions, new)
+            )
+        return found
+
+    async def _state_cluster(self, cluster: MultiKueueCluster) -> None:
+        name = cluster.metadata.name
+        problem = self._workers.problems.get(name, "")
+        new = KueueCondition(
+            "Active",
+            "False" if problem else "True",
+            "ClientConnectionFailed" if problem else "Active",
+            problem or "Connected",
+        )
+        await self._guarded(
+            f"MultiKueueCluster {name}",
+            partial(self._state, cluster, cluster.status.conditions, new),
+        )
+
+    async def _state(
+        self, obj: ApiObject, conditions: Sequence[KueueCondition], new: KueueCondition
+    ) -> None:
+        """Write a condition, unless the object has it."""
+        known = next((one for one in conditions if one.type == new.type), None)
+        if known is not None and (known.status, known.message) == (new.status, new.message):
+            return
+        at = (
+            known.last_transition_time
+            if known and known.status == new.status
+            else rfc3339(time.time())
+        )
+        stamped = msgspec.structs.replace(
+            new, last_transition_time=at, observed_generation=obj.metadata.generation
+        )
+        others = [one for one in conditions if one.type != new.type]
+        await self._patch_status(obj, {"conditions": [*others, stamped]})
+
+    def _is_usable(self, name: str) -> bool:
+        worker = self._workers.get(name)
+        return worker is not None and worker.is_usable
+
+    # Workloads ---------------------------------------------------------------------------
+
+    def _cases(self, checks: Mapping[str, MultiKueueConfig | None]) -> Iterator[_Case]:
+        for workload in self._seen.all(KueueWorkload):
+            check = next((c for c in workload.status.admission_checks if c.name in checks), None)
+            if check is not None and _is_kept(workload):
+                yield _Case(workload, check, checks[check.name], JobReference.of(workload))
+
+    async def _follow(self, case: _Case) -> None:
+        """Bring one workload a step on."""
+        if case.check.state in ("Retry", "Rejected"):
+            return
+        if case.job is None:
+            await self._report(case, "Rejected", "no job of this kind can run in another cluster")
+            return
+        if not case.chosen:
+            await self._choose(case, case.job)
+            return
+        worker = self._workers.get(case.chosen)
+        if worker is None or case.chosen not in case.clusters:
+            await self._report(case, "Retry", f'"{case.chosen}" is not of the check any more')
+        elif worker.lost_since is not None:
+            await self._await(case, worker, worker.lost_since)
+        elif worker.is_usable:
+            await self._follow_copy(case, case.job, worker)
+
+    async def _await(self, case: _Case, worker: Worker, since: float) -> None:
+        """Wait for a cluster that does not answer, for as long as that is configured."""
+        after = self._settings.lost_after
+        if after is not None and asyncio.get_running_loop().time() - since >= after:
+            text = f'"{worker.name}" has not answered for {after:.0f} s'
+            await self._report(case, "Retry", text)
+            _log.warning("%s: %s: it goes to another cluster", case.job, text)
+
+    async def _follow_copy(self, case: _Case, job: JobReference, worker: Worker) -> None:
+        copy = worker.get(job)
+        uid = copy.metadata.annotations.get(ORIGIN_UID) if copy is not None else None
+        if copy is not None and uid != job.uid:
+            text = f'"{worker.name}" has another {job}'
+            if copy.metadata.labels.get(ORIGIN) != self._settings.origin:
+                await self._report(case, "Rejected", text)
+            return
+        if copy is None and case.check.state == "Ready":
+            await self._report(case, "Retry", f'the job is gone from "{worker.name}"')
+        elif copy is None:
+            await self._send(job, worker)
+        elif is_suspended(job.row, msgspec.to_builtins(copy, enc_hook=str)):
+            await self._reconsider(case, job, worker, Copy(job.kind, copy, job.uid))
+        else:
+            await self._run(case, job, worker, copy)
+
+    async def _choose(self, case: _Case, job: JobReference) -> None:
+        """Choose the cluster where the job starts first and evicts least."""
+        content = await self._content(job)
+        if not is_managed(job.row, content):
+            text = f'set {job.row.managed_by} to "{MULTI_CLUSTER_CONTROLLER}"'
+            await self._report(case, "Rejected", f"its pods would be made here, too: {text}")
+            return
+        if not is_suspended(job.row, content):
+            return
+        found = await self._forecasts(case, job, content)
+        if not found:
+            names = ", ".join(case.clusters) or "none"
+            await self._report(case, "Pending", f"no cluster answers: {names}")
+            return
+        await self._nominate(case, job, found)
+
+    async def _nominate(self, case: _Case, job: JobReference, found: Sequence[Forecast]) -> None:
+        best = min(found, key=lambda one: one.order)
+        text = "; ".join(map(str, sorted(found, key=lambda one: one is not best)))
+        _log.info("%s: %s", job, text)
+        self._waits_since.pop(job.uid, None)
+        await self._report(case, "Pending", f"sent to {text}", nominated=(best.cluster,))
+
+    async def _forecasts(
+        self, case: _Case, job: JobReference, content: Mapping[str, Any]
+    ) -> list[Forecast]:
+        """Return what the usable clusters would do, in the order of the configuration."""
+        made = decode_object(job.kind, copy_of(job.row, content, self._settings.origin))
+        found = []
+        for name in case.clusters:
+            worker = self._workers.get(name)
+            if worker is not None and worker.is_usable:
+                objects = [one for one in worker.objects() if not _is(one, made)]
+                run = partial(forecast, name, objects, made, self._profiles)
+                found.append(await asyncio.to_thread(run))
+        return found
+
+    async def _reconsider(self, case: _Case, job: JobReference, worker: Worker, copy: Copy) -> None:
+        """Let a job that waits in a cluster go to one that would start it now."""
+        now = asyncio.get_running_loop().time()
+        since = self._waits_since.setdefault(job.uid, now)
+        if case.check.state == "Ready" or now - since < self._settings.again_after:
+            return
+        self._waits_since[job.uid] = now
+        content = await self._content(job)
+        found = await self._forecasts(case, job, content)
+        best = min(found, key=lambda one: one.order, default=None)
+        own = next((one for one in found if one.cluster == worker.name), None)
+        if best is None or best is own or best.starts is None:
+            return
+        if own is not None and own.starts is not None:
+            return
+        # If it has started meanwhile it has changed, and stays.
+        await worker.delete(copy, unchanged=True)
+        await self._nominate(case, job, found)
+
+    async def _send(self, job: JobReference, worker: Worker) -> None:
+        content = await self._content(job)
+        if is_suspended(job.row, content):
+            try:
+                await worker.create(job, copy_of(job.row, content, self._settings.origin))
+            except AlreadyExists:
+                return
+            _log.info("%s: created in %s", job, worker.name)
+
+    async def _run(self, case: _Case, job: JobReference, worker: Worker, copy: ApiObject) -> None:
+        """Admit a job that runs in a cluster, and bring its status back."""
+        self._waits_since.pop(job.uid, None)
+        if case.check.state != "Ready" or not case.workload.status.cluster_name:
+            text = f'The workload got reservation on "{worker.name}"'
+            await self._report(case, "Ready", text, cluster=worker.name)
+            return
+        version = copy.metadata.resource_version
+        if self._copied.get(job.uid) == version:
+            return
+        here = await self._content(job)
+        if is_suspended(job.row, here):
+            return
+        answer = await worker.transport.request("GET", worker.path(job.kind, job.key))
+        there = json.loads(answer)
+        status = there.get("status")
+        if status and status != here.get("status"):
+            body = [{"op": "add", "path": "/status", "value": status}]
+            await self._transport.request(
+                "PATCH",
+                f"{self._path(job)}/status",
+                json.dumps(body).encode(),
+                JSON_PATCH,
+                _MANAGER,
+            )
+        self._copied[job.uid] = there["metadata"]["resourceVersion"]
+
+    async def _remove_others(self, worker: Worker, wanted: set[tuple[str, str]]) -> None:
+        """Delete copies that their jobs no longer need."""
+        for copy in worker.copies(self._settings.origin):
+            deleted = copy.obj.metadata.deletion_timestamp is not None
+            if (worker.name, copy.of) not in wanted and not deleted:
+                key = f"{copy.obj.metadata.namespace}/{copy.obj.metadata.name}"
+                _log.info("%s/%s: deleted in %s", copy.kind.name.lower(), key, worker.name)
+                await self._guarded(f"{worker.name} {key}", partial(worker.delete, copy))
+                self._copied.pop(copy.of, None)
+
+    # Requests ----------------------------------------------------------------------------
+
+    async def _report(
+        self,
+        case: _Case,
+        state: Any,
+        message: str,
+        nominated: Sequence[str] = (),
+        cluster: str = "",
+    ) -> None:
+        """Write the state of a check, and where the job is.
+
+        :param nominated: the cluster that gets the job; :param cluster: the one that runs it.
+        """
+        workload, known = case.workload, case.check
+        same = (known.state, known.message) == (state, message)
+        if same and not nominated and not cluster:
+            return
+        new = msgspec.structs.replace(
+            known, state=state, message=message, last_transition_time=rfc3339(time.time())
+        )
+        checks = [new if one.name == new.name else one for one in workload.status.admission_checks]
+        fields: dict[str, Any] = {"admissionChecks": checks}
+        if cluster:
+            fields |= {"clusterName": cluster, "nominatedClusterNames": None}
+        elif nominated:
+            fields |= {"nominatedClusterNames": list(nominated)}
+        await self._patch_status(workload, fields)
+
+    async def _patch_status(self, obj: ApiObject, fields: Mapping[str, Any]) -> None:
+        """Write fields of a status, if the object is still as it was seen."""
+        resource = self._seen.resource_of(type(obj))
+        if resource is None:
+            raise NotFound(f"the manager has no kind {type(obj).__name__}")
+        meta = obj.metadata
+        key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+        plain = msgspec.to_builtins(
+            {"metadata": {"resourceVersion": meta.resource_version}, "status": fields},
+            enc_hook=lambda quantity: quantity.text,
+        )
+        body = json.dumps(plain).encode()
+        path = f"{resource.path(key)}/status"
+        await self._transport.request("PATCH", path, body, MERGE_PATCH, _MANAGER)
+
+    def _path(self, job: JobReference) -> str:
+        resource = self._seen.resource_of(job.kind.type)
+        if resource is None:
+            raise NotFound(f"the manager has no kind {job.kind.name}")
+        return resource.path(job.key)
+
+    async def _content(self, job: JobReference) -> dict[str, Any]:
+        """Return a job as JSON.
+
+        :raises NotFound: when it is gone, or another one has its name.
+        """
+        content: dict[str, Any] = json.loads(await self._transport.request("GET", self._path(job)))
+        if content["metadata"]["uid"] != job.uid:
+            raise NotFound(f"{job} is gone")
+        return content
+
+
+def _is_kept(workload: KueueWorkload) -> bool:
+    """Tell whether a workload has quota, and goes on."""
+    stated = {one.type for one in workload.status.conditions if one.status == "True"}
+    return "QuotaReserved" in stated and stated.isdisjoint(("Evicted", "Finished"))
+
+
+def _is(obj: ApiObject, other: ApiObject) -> bool:
+    """Tell whether two objects have one kind and name."""
+    mine, its = obj.metadata, other.metadata
+    return type(obj) is type(other) and (mine.namespace, mine.name) == (its.namespace, its.name)

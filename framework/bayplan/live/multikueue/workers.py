@@ -1,0 +1,262 @@
+"""The clusters that run jobs of this one: connections, and what is seen there."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayplan.api import ApiObject, Kind
+from bayplan.api.kueue import KubeConfig, MultiKueueCluster
+from bayplan.api.objects import kind_of
+from bayplan.cluster.kubernetes.credentials import Credentials
+from bayplan.cluster.kubernetes.object_cache import ObjectCache
+from bayplan.cluster.kubernetes.resources import of_snapshots
+from bayplan.cluster.kubernetes.transport import JSON, Requests, Transport
+from bayplan.dialects.queued_jobs import queued_kinds
+from bayplan.errors import BayplanError, ClusterError, InputError, NotFound
+from bayplan.inputs.documents import parse_documents
+from bayplan.live.multikueue.jobs import JobReference, belongs_to
+from bayplan.live.parts import parts_of
+from bayplan.profiles.loading import ProfileSet
+
+__all__ = ["Copy", "Worker", "Workers"]
+
+_log = logging.getLogger("bayplan.multikueue")
+_KEY = "kubeconfig"
+_PROBE_SECONDS = 5.0
+_NOT_OF_A_SECRET = {
+    "user": ("exec", "auth-provider", "tokenFile", "client-certificate", "client-key"),
+    "cluster": ("certificate-authority", "insecure-skip-tls-verify"),
+}
+"""What a kubeconfig of a Secret may not have: programs to run, files of this machine, no trust."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A job of this cluster in another one."""
+
+    kind: Kind
+    obj: ApiObject
+    of: str
+
+
+class Worker:
+    """One cluster, as it is seen.
+
+    ``lost_since`` is when it first did not answer, by the clock of the loop; None while it does.
+    """
+
+    def __init__(self, name: str, kubeconfig: Path, profiles: ProfileSet) -> None:
+        self.name = name
+        self.transport = Transport(Credentials(kubeconfig))
+        self.lost_since: float | None = None
+        self.problem = ""
+        self._cache = ObjectCache(self.transport, of_snapshots(), parts=parts_of(profiles))
+
+    async def start(self) -> None:
+        """Begin to follow the cluster."""
+        await self._cache.start()
+
+    async def stop(self) -> None:
+        """End all connections."""
+        await self._cache.stop()
+        await self.transport.close()
+
+    async def look(self) -> None:
+        """Ask whether the cluster is there."""
+        try:
+            await self.transport.request("GET", "/version", seconds=_PROBE_SECONDS)
+            self.lost_since, self.problem = None, ""
+        except BayplanError as exc:
+            if self.lost_since is None:
+                self.lost_since = asyncio.get_running_loop().time()
+            self.problem = str(exc)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it answers, and all that may be read there was."""
+        return self.lost_since is None and self._cache.settled_or_refused
+
+    def objects(self) -> list[ApiObject]:
+        """Return all that is seen of it."""
+        return [one for found in self._cache.objects().values() for one in found.values()]
+
+    def copies(self, origin: str) -> Iterator[Copy]:
+        """Yield the jobs there that are copies of a manager's."""
+        for type_ in queued_kinds():
+            for obj in self._cache.all(type_):
+                uid = belongs_to(obj, origin)
+                if uid is not None:
+                    yield Copy(kind_of(obj), obj, uid)
+
+    def get(self, job: JobReference) -> ApiObject | None:
+        """Return the object of a job's kind and name."""
+        return self._cache.get(job.kind.type, job.key)
+
+    def path(self, kind: Kind, key: str) -> str:
+        """Return where an object is in its API.
+
+        :raises NotFound: when it does not have the kind.
+        """
+        resource = self._cache.resource_of(kind.type)
+        if resource is None:
+            raise NotFound(f"{self.name} has no kind {kind.name}")
+        return resource.path(key)
+
+    async def create(self, job: JobReference, content: Mapping[str, Any]) -> None:
+        """Create a job.
+
+        :raises ClusterError: when the cluster refuses it.
+        """
+        path = self.path(job.kind, job.key).rpartition("/")[0]
+        query = {"fieldManager": "bayplan-multikueue"}
+        await self.transport.request("POST", path, json.dumps(content).encode(), JSON, query)
+
+    async def delete(self, copy: Copy, unchanged: bool = False) -> None:
+        """Delete a copy with its pods.
+
+        :param unchanged: only if it is still as it was seen.
+        :raises ClusterError: when the cluster refuses it.
+        """
+        meta = copy.obj.metadata
+        conditions = {"uid": meta.uid}
+        if unchanged:
+            conditions["resourceVersion"] = meta.resource_version
+        body = {"propagationPolicy": "Background", "preconditions": conditions}
+        path = self.path(copy.kind, f"{meta.namespace}/{meta.name}")
+        await self.transport.request("DELETE", path, json.dumps(body).encode())
+
+
+class Workers:
+    """The clusters that MultiKueueClusters name, each connected as long as it is named.
+
+    :param namespace: where the Secrets with kubeconfigs are.
+    """
+
+    def __init__(self, transport: Requests, namespace: str, profiles: ProfileSet) -> None:
+        self._transport = transport
+        self._namespace = namespace
+        self._profiles = profiles
+        self._workers: dict[str, tuple[str, Worker]] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="bayplan-multikueue-")
+        self.problems: dict[str, str] = {}
+        """By name, why clusters cannot be used."""
+
+    def get(self, name: str) -> Worker | None:
+        """Return a cluster; None for one that is not named, or whose kubeconfig cannot be used."""
+        found = self._workers.get(name)
+        return found[1] if found is not None else None
+
+    def all(self) -> Sequence[Worker]:
+        """Return all clusters."""
+        return [worker for _, worker in self._workers.values()]
+
+    async def follow(self, clusters: Mapping[str, MultiKueueCluster]) -> None:
+        """Connect to clusters that are new, and leave those that are gone."""
+        for name in [name for name in self._workers if name not in clusters]:
+            await self._leave(name)
+        self.problems = {name: why for name, why in self.problems.items() if name in clusters}
+        for name, cluster in clusters.items():
+            try:
+                await self._connect(name, await self._kubeconfig(name, cluster.kube_config))
+            except ClusterError as exc:
+                # What is connected stays so while the Secret cannot be read.
+                self.problems[name] = str(exc)
+            except InputError as exc:
+                self.problems[name] = str(exc)
+                await self._leave(name)
+        await asyncio.gather(*(worker.look() for worker in self.all()))
+        for worker in self.all():
+            if worker.lost_since is not None:
+                self.problems[worker.name] = worker.problem
+            else:
+                self.problems.pop(worker.name, None)
+
+    async def close(self) -> None:
+        """End all connections."""
+        for name in list(self._workers):
+            await self._leave(name)
+        self._folder.cleanup()
+
+    async def _connect(self, name: str, kubeconfig: Path) -> None:
+        marks = hashlib.sha256(kubeconfig.read_bytes()).hexdigest()
+        known = self._workers.get(name)
+        if known is not None and known[0] == marks:
+            return
+        await self._leave(name)
+        worker = Worker(name, kubeconfig, self._profiles)
+        self._workers[name] = (marks, worker)
+        await worker.start()
+        _log.info("cluster %s: connected", name)
+
+    async def _leave(self, name: str) -> None:
+        known = self._workers.pop(name, None)
+        if known is not None:
+            await known[1].stop()
+            _log.info("cluster %s: disconnected", name)
+
+    async def _kubeconfig(self, name: str, source: KubeConfig | None) -> Path:
+        """Return the file of a cluster's kubeconfig.
+
+        :raises InputError: when it cannot be used.
+        :raises ClusterError: when its Secret cannot be read.
+        """
+        if source is None:
+            raise InputError("a clusterProfileRef is not supported: give a kubeConfig", name)
+        if source.location_type == "Path":
+            path = Path(source.location)
+            if not path.is_file():
+                raise InputError("is not there", source.location)
+            return path
+        secret = f"{self._namespace}/{source.location}"
+        where = f"/api/v1/namespaces/{self._namespace}/secrets/{source.location}"
+        try:
+            answer = json.loads(await self._transport.request("GET", where))
+        except NotFound:
+            raise InputError("is not there", f"Secret {secret}") from None
+        text = _decoded(answer.get("data") or {}, secret)
+        _check(text, f"Secret {secret}")
+        path = Path(self._folder.name) / hashlib.sha256(name.encode()).hexdigest()
+        if not path.exists() or path.read_bytes() != text:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(text)
+        return path
+
+
+def _decoded(data: Mapping[str, str], secret: str) -> bytes:
+    if _KEY not in data:
+        raise InputError(f'has no key "{_KEY}"', f"Secret {secret}")
+    try:
+        return base64.b64decode(data[_KEY], validate=True)
+    except (binascii.Error, ValueError):
+        raise InputError(f'"{_KEY}" is not base64', f"Secret {secret}") from None
+
+
+def _check(text: bytes, source: str) -> None:
+    """Refuse what would run programs, or read files, on behalf of whoever wrote a Secret.
+
+    :raises InputError: for that, and for what is no kubeconfig.
+    """
+    try:
+        documents = parse_documents(text.decode(), source)
+    except UnicodeDecodeError:
+        raise InputError("is not UTF-8", source) from None
+    content = documents[0].content if len(documents) == 1 else None
+    if not isinstance(content, dict):
+        raise InputError("expected a kubeconfig", source)
+    for part, names in _NOT_OF_A_SECRET.items():
+        for entry in content.get(f"{part}s") or ():
+            own = entry.get(part) if isinstance(entry, dict) else None
+            for name in names:
+                if isinstance(own, dict) and own.get(name):
+                    raise InputError(f"{part}s[].{part}.{name} is not allowed in a Secret", source)

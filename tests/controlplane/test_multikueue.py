@@ -1,0 +1,387 @@
+"""Jobs of one cluster run in two others: where they start first, elsewhere if one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from tests.cluster.apiserver.faces import Client, serving
+from tests.controlplane.installation import account_kubeconfig, install, path_of
+from tests.controlplane.live_cluster import PODS, Content, Kubelet, LiveCluster
+from tests.controlplane.plane import ControlPlane, control_plane, wait_until
+from tests.controlplane.process import PROFILE, Scheduler
+from tests.controlplane.queue_builders import KUEUE, cluster_queue, head, suspended_job
+from tests.controlplane.story_builders import asking, nodes
+from tests.live.deployed import documents
+from tests.paths import ROOT
+
+from bayplan.cluster.apiserver import ServedCluster, WallClock
+
+RIGHTS = ROOT / "configs" / "multikueue"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+WORKLOADS = f"/apis/{KUEUE}/namespaces/default/workloads"
+CLUSTERS = f"/apis/{KUEUE}/multikueueclusters"
+CHECKS = f"/apis/{KUEUE}/admissionchecks"
+SECRETS = "/api/v1/namespaces/kueue-system/secrets"
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+ORIGIN = "kueue.x-k8s.io/multikueue-origin"
+NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue-system"}}
+LOST_AFTER = "3"
+
+T = TypeVar("T")
+
+
+class Relay:
+    """A way to a server that can be cut."""
+
+    def __init__(self, target: str) -> None:
+        self._host, port = urlsplit(target).netloc.split(":")
+        self._target = int(port)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._open: set[asyncio.StreamWriter] = set()
+        self._is_cut = False
+        self._thread.start()
+        self.port = self._do(self._listen())
+
+    def _do(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    async def _listen(self) -> int:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.transport.abort()
+            return
+        there, back = await asyncio.open_connection(self._host, self._target)
+        both = {writer, back}
+        self._open |= both
+        await asyncio.gather(_pump(reader, back), _pump(there, writer))
+        self._open -= both
+
+    def cut(self) -> None:
+        """Break all connections, and accept none."""
+        self._do(self._cut())
+
+    async def _cut(self) -> None:
+        self._is_cut = True
+        while self._open:
+            for one in self._open:
+                one.transport.abort()
+            await asyncio.sleep(0.01)
+
+    def mend(self) -> None:
+        """Accept connections again."""
+        self._is_cut = False
+
+    def end(self) -> None:
+        self._do(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        await self._cut()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()
+
+
+@dataclass
+class Site:
+    """A cluster that runs jobs of others, and the way there."""
+
+    cluster: LiveCluster
+    relay: Relay
+
+    def jobs(self) -> dict[str, bool]:
+        """Return by name whether the jobs there are suspended."""
+        found = self.cluster.items(JOBS)
+        return {one["metadata"]["name"]: bool(one["spec"].get("suspend")) for one in found}
+
+
+@dataclass
+class Federation:
+    """A manager and its sites; ``controllers`` are the processes that send jobs."""
+
+    manager: LiveCluster
+    kubeconfig: Path
+    folder: Path
+    sites: dict[str, Site]
+    _processes: list[Scheduler] = field(default_factory=list)
+
+    def start(self, *options: str) -> Scheduler:
+        """Start the manager's scheduler and what sends jobs."""
+        self._run(self.manager.kubeconfig, "run")
+        return self._run(self.kubeconfig, "multikueue", *options)
+
+    def _run(self, kubeconfig: Path, command: str, *options: str) -> Scheduler:
+        folder = self.folder / command
+        folder.mkdir()
+        process = Scheduler(kubeconfig, folder, PROFILE, *options, command=command)
+        process.start()
+        self._processes.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.stop()
+
+    def workload(self, job: str) -> Content:
+        """Return the Workload of a job, {} before it is there."""
+        found = self.manager.items(WORKLOADS)
+        return next((w for w in found if w["metadata"]["ownerReferences"][0]["name"] == job), {})
+
+    def check(self, job: str) -> Content:
+        """Return the state of the check of a job."""
+        checks = self.workload(job).get("status", {}).get("admissionChecks", [])
+        return checks[0] if checks else {}
+
+    def where(self, job: str) -> str:
+        """Return the cluster that runs a job, "" before it is known."""
+        return str(self.workload(job).get("status", {}).get("clusterName", ""))
+
+    def status(self, job: str) -> Content:
+        """Return the status of a job in the manager."""
+        found: Content = self.manager.client.get(f"{JOBS}/{job}").json.get("status", {})
+        return found
+
+
+def queue() -> list[Content]:
+    """Return the queue of the manager, whose jobs run elsewhere, and all that it needs."""
+    flavor, local, made = cluster_queue("q")
+    made["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": "elsewhere"}]}
+    check = head(KUEUE, "AdmissionCheck", "elsewhere", False)
+    parameters = {"apiGroup": "kueue.x-k8s.io", "kind": "MultiKueueConfig", "name": "sites"}
+    check["spec"] = {"controllerName": MULTIKUEUE, "parameters": parameters}
+    config = head(KUEUE, "MultiKueueConfig", "sites", False)
+    config["spec"] = {"clusters": ["east", "west"]}
+    return [config, check, flavor, local, made]
+
+
+def site(name: str) -> Content:
+    """Return what says how to reach a site: a Secret of its name."""
+    made = head(KUEUE, "MultiKueueCluster", name, False)
+    made["spec"] = {"clusterSource": {"kubeConfig": {"location": name}}}
+    return made
+
+
+def secret(name: str, kubeconfig: str) -> Content:
+    made = head("v1", "Secret", name)
+    made["metadata"]["namespace"] = "kueue-system"
+    made["data"] = {"kubeconfig": base64.b64encode(kubeconfig.encode()).decode()}
+    return made
+
+
+def job(name: str, count: int) -> Content:
+    """Return a job that is made for other clusters."""
+    (made,) = suspended_job(name, "q", count)
+    made["spec"]["managedBy"] = MULTIKUEUE
+    return made
+
+
+def relayed(kubeconfig: Path, relay: Relay) -> str:
+    """Return a kubeconfig by way of a relay."""
+    content = yaml.safe_load(kubeconfig.read_text())
+    own = content["clusters"][0]["cluster"]
+    own["server"] = f"{urlsplit(own['server']).scheme}://127.0.0.1:{relay.port}"
+    # By its text, not by the name of a file: it goes into a Secret.
+    authority = own.pop("certificate-authority", "")
+    if authority:
+        text = Path(authority).read_bytes()
+        own["certificate-authority-data"] = base64.b64encode(text).decode()
+    return yaml.safe_dump(content)
+
+
+@pytest.fixture
+def federation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Federation]:
+    """A manager without nodes, and two clusters of two nodes of eight cores.
+
+    The manager is the embedded cluster or the real one; then one of the two is real, too.
+    """
+    kind: str = request.param
+    manager: LiveCluster = request.getfixturevalue(kind)
+    with ExitStack() as stack:
+        sites = {}
+        for name in ("east", "west"):
+            folder = tmp_path / name
+            folder.mkdir()
+            is_real = (kind, name) == ("real", "west")
+            cluster, account = stack.enter_context(
+                (real_site if is_real else embedded_site)(folder)
+            )
+            cluster.apply([*nodes(2), *cluster_queue("q")])
+            scheduler = Scheduler(cluster.kubeconfig, folder)
+            scheduler.start()
+            stack.callback(scheduler.stop)
+            relay = Relay(yaml.safe_load(account.read_text())["clusters"][0]["cluster"]["server"])
+            stack.callback(relay.end)
+            sites[name] = Site(cluster, relay)
+            made = secret(name, relayed(account, relay))
+            manager.client.post("/api/v1/namespaces", NAMESPACE)
+            answer = manager.client.post(SECRETS, made)
+            assert answer.code == 201, answer
+            stack.callback(manager.client.delete, f"{SECRETS}/{name}")
+        manager.apply([*map(site, sites), *queue()])
+        manager.used(job("any", 1))
+        kubeconfig = manager.kubeconfig
+        if kind == "real":
+            plane: ControlPlane = request.getfixturevalue("plane")
+            kubeconfig = account_of(plane, tmp_path / "kubeconfig-multikueue", "manager.yaml")
+        found = Federation(manager, kubeconfig, tmp_path, sites)
+        stack.callback(found.end)
+        yield found
+
+
+@contextmanager
+def embedded_site(folder: Path) -> Iterator[tuple[LiveCluster, Path]]:
+    """An embedded cluster, and the kubeconfig that its manager gets."""
+    with serving(ServedCluster(clock=WallClock())) as face:
+        kubeconfig = folder / "kubeconfig"
+        face.do(lambda server: server.write_kubeconfig(kubeconfig))
+        yield LiveCluster(Client(face.server.url), kubeconfig), kubeconfig
+
+
+@contextmanager
+def real_site(folder: Path) -> Iterator[tuple[LiveCluster, Path]]:
+    """A control plane of its own; its manager has the rights of configs/multikueue, and no more."""
+    with control_plane() as plane:
+        install(plane.client)
+        kubelet = Kubelet(plane.client)
+        kubelet.start()
+        kubeconfig = account_kubeconfig(plane, folder / "kubeconfig")
+        account = account_of(plane, folder / "kubeconfig-multikueue", "worker.yaml")
+        yield LiveCluster(plane.client, kubeconfig), account
+        kubelet.end()
+
+
+def account_of(plane: ControlPlane, path: Path, manifest: str) -> Path:
+    """Create what a manifest of configs/multikueue has; return a kubeconfig of its account."""
+    for content in documents(RIGHTS / manifest):
+        if content["kind"] != "Deployment":
+            answer = plane.client.post(path_of(content, name=False), content)
+            assert answer.code in (201, 409), answer
+    return account_kubeconfig(plane, path, RIGHTS / manifest)
+
+
+EACH = pytest.mark.parametrize("federation", ["embedded", "real"], indirect=True)
+
+
+@EACH
+def test_a_job_goes_where_it_starts_and_its_status_comes_back(federation: Federation) -> None:
+    east, west = federation.sites["east"], federation.sites["west"]
+    busy = [asking(f"busy-{i}", 8, nodeName=f"n{i}") for i in range(2)]
+    east.cluster.apply(busy)
+    federation.start()
+    federation.manager.apply([job("train", 4)])
+    wait_until(lambda: federation.where("train") == "west", "the job runs in west")
+    assert east.jobs() == {}
+    assert west.jobs() == {"train": False}
+    assert federation.manager.items(PODS) == []
+    wait_until(lambda: federation.status("train").get("active") == 4, "its status came back")
+    for pod in west.cluster.items(PODS):
+        path = f"{PODS}/{pod['metadata']['name']}/status"
+        west.cluster.client.patch(path, {"status": {"phase": "Succeeded"}})
+    wait_until(lambda: federation.status("train").get("succeeded") == 4, "it has ended here, too")
+    wait_until(lambda: west.jobs() == {}, "its copy is gone")
+    conditions = federation.workload("train")["status"]["conditions"]
+    assert {"Admitted", "Finished"} <= {one["type"] for one in conditions}
+
+
+@EACH
+def test_jobs_of_a_lost_cluster_start_in_the_other_one_once(federation: Federation) -> None:
+    east, west = federation.sites["east"], federation.sites["west"]
+    east.cluster.apply([asking(f"busy-{i}", 8, nodeName=f"n{i}") for i in range(2)])
+    federation.start("--worker-lost-timeout", LOST_AFTER)
+    federation.manager.apply([job("train", 4)])
+    wait_until(lambda: federation.where("train") == "west", "the job runs in west")
+    for i in range(2):
+        east.cluster.client.delete(f"{PODS}/busy-{i}", gracePeriodSeconds="0")
+    west.relay.cut()
+    wait_until(lambda: federation.where("train") == "east", "the job runs in east")
+    assert east.jobs() == {"train": False}
+    assert west.jobs() == {"train": False}
+    west.relay.mend()
+    wait_until(lambda: west.jobs() == {}, "what came back gives its copy up")
+    assert federation.where("train") == "east"
+    wait_until(lambda: federation.status("train").get("active") == 4, "east's status came back")
+
+
+@EACH
+def test_jobs_wait_for_a_lost_cluster_as_configured(federation: Federation) -> None:
+    east, west = federation.sites["east"], federation.sites["west"]
+    east.cluster.apply([asking(f"busy-{i}", 8, nodeName=f"n{i}") for i in range(2)])
+    federation.start("--worker-lost-timeout", "0")
+    federation.manager.apply([job("train", 4)])
+    wait_until(lambda: federation.where("train") == "west", "the job runs in west")
+    west.relay.cut()
+    states = f"{CLUSTERS}/west"
+    wait_until(lambda: condition(federation, states)["status"] == "False", "west does not answer")
+    for i in range(2):
+        east.cluster.client.delete(f"{PODS}/busy-{i}", gracePeriodSeconds="0")
+    federation.manager.apply([job("next", 2)])
+    wait_until(lambda: federation.where("next") == "east", "another job runs in east")
+    assert federation.where("train") == "west"
+    west.relay.mend()
+    wait_until(lambda: condition(federation, states)["status"] == "True", "west is back")
+    assert west.jobs() == {"train": False}
+    assert federation.check("train")["state"] == "Ready"
+
+
+@pytest.mark.parametrize("federation", ["embedded"], indirect=True)
+def test_what_cannot_be_used_is_said_where_it_is_configured(federation: Federation) -> None:
+    client = federation.manager.client
+    kubeconfig = federation.sites["east"].cluster.kubeconfig
+    content = yaml.safe_load(kubeconfig.read_text())
+    content["users"][0]["user"]["exec"] = {"command": "touch", "args": ["never"]}
+    data = base64.b64encode(yaml.safe_dump(content).encode()).decode()
+    client.patch(f"{SECRETS}/east", {"data": {"kubeconfig": data}})
+    client.delete(f"{SECRETS}/west")
+    process = federation.start()
+    wait_until(lambda: condition(federation, f"{CLUSTERS}/west"), "west has a condition")
+    east, west = (condition(federation, f"{CLUSTERS}/{name}") for name in ("east", "west"))
+    assert east["message"] == (
+        "Secret kueue-system/east: users[].user.exec is not allowed in a Secret"
+    )
+    assert west["message"] == "Secret kueue-system/west: is not there"
+    wait_until(lambda: condition(federation, f"{CHECKS}/elsewhere"), "the check has a condition")
+    assert condition(federation, f"{CHECKS}/elsewhere")["message"] == (
+        "no cluster answers: east, west"
+    )
+    federation.manager.apply([job("train", 4)])
+    text = "no cluster answers: east, west"
+    wait_until(lambda: federation.check("train").get("message") == text, "its check says why")
+    assert federation.where("train") == ""
+    assert not process.problems()
+
+
+def condition(federation: Federation, path: str) -> Content:
+    """Return whether something is active, {} before it is known."""
+    found = federation.manager.client.get(path).json.get("status", {}).get("conditions", [])
+    return next((one for one in found if one["type"] == "Active"), {})
+
+
+@pytest.mark.parametrize("federation", ["embedded"], indirect=True)
+def test_a_job_whose_pods_would_be_made_here_is_rejected(federation: Federation) -> None:
+    (own,) = suspended_job("own", "q", 1)
+    federation.start()
+    federation.manager.apply([own])
+    wait_until(lambda: federation.check("own").get("state") == "Rejected", "it is rejected")
+    assert 'set spec.managedBy to "kueue.x-k8s.io/multikueue"' in federation.check("own")["message"]
