@@ -223,6 +223,7 @@ def test_every_config_is_covered_by_a_test() -> None:
         "admission",
         "visibility",
         "tenants",
+        "multikueue",
     }
 
 
