@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.cluster.apiserver.faces import Client
 from tests.controlplane.installation import upstream_definitions
 from tests.controlplane.live_cluster import PODS, LiveCluster
 from tests.controlplane.plane import wait_until
 from tests.controlplane.process import Scheduler
 from tests.controlplane.story_builders import asking, nodes
+from tests.dialects.colocation_cases import CASES, CLASSES, Case
+
+from bayplan.admission import Defaults, mutating_policies
+from bayplan.api import KINDS, ClusterColocationProfile
+from bayplan.api.objects import decode_json
+from bayplan.testing import make_object
 
 NODE_METRICS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
 GROUP = "scheduling.koordinator.sh"
@@ -60,7 +69,7 @@ def test_a_reservation_is_kept_for_its_owner_and_used_up(real: LiveCluster, tmp_
         free = client.get("/api/v1/nodes").json["items"][0]["status"]["allocatable"]["cpu"]
         most = str(int(free) - 1)
         answer = client.post(RESERVATIONS, reservation(most), fieldValidation="Strict")
-        assert answer.code == 201, answer.text
+        assert answer.code == 201, answer
         wait_until(lambda: status().get("phase") == "Available", "the reservation has a node")
         pod = asking("other", schedulerName="bayplan")
         pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": most}}
@@ -78,6 +87,68 @@ def test_a_reservation_is_kept_for_its_owner_and_used_up(real: LiveCluster, tmp_
         scheduler.stop()
         client.delete(f"{RESERVATIONS}/kept")
     assert scheduler.problems() == []
+
+
+POLICIES = "/apis/admissionregistration.k8s.io/v1"
+
+
+def write_policies(client: Client, case: Case) -> None:
+    """Let the policies of a case's profiles be in force soon, in place of those before."""
+    objects = map(make_object, case.profiles)
+    profiles = tuple(one for one in objects if isinstance(one, ClusterColocationProfile))
+    for one in mutating_policies(Defaults(profiles=profiles)):
+        name = one["metadata"]["name"]
+        if not name.startswith("bayplan-colocation"):
+            continue
+        # What goes wrong in a policy is said, instead of ignored.
+        one["spec"] |= {"failurePolicy": "Fail"} if "mutations" in one["spec"] else {}
+        plural = "mutatingadmissionpolicies"
+        if one["kind"].endswith("Binding"):
+            plural = "mutatingadmissionpolicybindings"
+        known = client.get(f"{POLICIES}/{plural}/{name}")
+        if known.code == 404:
+            answer = client.post(f"{POLICIES}/{plural}", one, fieldValidation="Strict")
+        else:
+            one["metadata"]["resourceVersion"] = known.json["metadata"]["resourceVersion"]
+            answer = client.put(f"{POLICIES}/{plural}/{name}", one)
+        assert answer.code in (200, 201), answer
+
+
+def test_policies_make_of_pods_what_the_profiles_say(real: LiveCluster) -> None:
+    """The embedded cluster does the same without policies: tests/dialects has the cases."""
+    client = real.client
+    if client.get("/api/v1/namespaces/space").code == 404:
+        client.post("/api/v1/namespaces", {"metadata": {"name": "space"}})
+    for one in CLASSES:
+        client.post("/apis/scheduling.k8s.io/v1/priorityclasses", one)
+    wait_until(
+        lambda: client.get("/api/v1/namespaces/space/serviceaccounts/default").code == 200,
+        "pods may be created",
+    )
+    try:
+        for case in CASES:
+            labels = {"tier": None, **case.labels}
+            client.patch("/api/v1/namespaces/space", {"metadata": {"labels": labels}})
+            write_policies(client, case)
+
+            def seen(case: Case = case) -> Any:
+                answer = client.post("/api/v1/namespaces/space/pods", case.pod, dryRun="All")
+                if answer.code != 201:
+                    return str(answer.json)
+                return case.seen(
+                    decode_json(KINDS["", "Pod"], "v1", json.dumps(answer.json).encode())
+                )
+
+            with contextlib.suppress(TimeoutError):
+                wait_until(lambda seen=seen, case=case: seen() == case.expected, case.name, 10.0)
+            assert seen() == case.expected, case.name
+    finally:
+        for kind in ("mutatingadmissionpolicybindings", "mutatingadmissionpolicies"):
+            for name in ("bayplan-colocation", "bayplan-colocation-resources"):
+                client.delete(f"{POLICIES}/{kind}/{name}")
+        for one in CLASSES:
+            path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+            client.delete(f"{path}/{one['metadata']['name']}")
 
 
 def rebalancing(folder: Path) -> Path:
@@ -120,9 +191,9 @@ def report(cluster: LiveCluster, node: str, percent: int) -> None:
     if cluster.client.get(path).code == 404:
         head = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric"}
         answer = cluster.client.post(NODE_METRICS, {**head, "metadata": {"name": node}})
-        assert answer.code == 201, answer.text
+        assert answer.code == 201, answer
     answer = cluster.client.patch(f"{path}/status", {"status": status})
-    assert answer.code == 200, answer.text
+    assert answer.code == 200, answer
 
 
 def test_a_pod_leaves_a_node_that_koordlet_reports_as_too_busy(

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bayplan.admission.colocation import colocation_policies
 from bayplan.admission.facts import FACTS
-from bayplan.api import KINDS, LocalQueue
+from bayplan.admission.writing import bound, label, mutating, rule, validating
+from bayplan.api import KINDS, ClusterColocationProfile, LocalQueue
 from bayplan.dialects.hami.requests import RequestRules
 from bayplan.dialects.kai import QUEUE_LABEL as KAI_QUEUE
 from bayplan.dialects.kai.shares import ASKING_ANNOTATIONS, GPU
@@ -39,7 +41,6 @@ QUEUE_OF_NAMESPACE = "bayplan.dev/default-queue"
 """The label of a namespace with the LocalQueue of jobs that name none."""
 
 Content = dict[str, Any]
-_VERSION = "admissionregistration.k8s.io/v1"
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,13 @@ class Defaults:
 
     :param namespace: bayplan's own; nothing there, nor in kube-system, is changed.
     :param scheduler: the schedulerName of pods that request one of ``resources``.
+    :param profiles: Koordinator's, which say more of some pods.
     """
 
     namespace: str = "bayplan-system"
     scheduler: str = "bayplan"
     resources: tuple[str, ...] = ()
+    profiles: tuple[ClusterColocationProfile, ...] = ()
 
 
 # Defaults ------------------------------------------------------------------------------------
@@ -67,6 +70,7 @@ def mutating_policies(defaults: Defaults) -> list[Content]:
         _default_queue(),
         _deployment_queue(),
         *_suspended(),
+        *colocation_policies(defaults.profiles),
     ]
     queue = {"name": _DEFAULT, "parameterNotFoundAction": "Allow"}
     of_queues = _default_local_queue()
@@ -74,7 +78,7 @@ def mutating_policies(defaults: Defaults) -> list[Content]:
         kept = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": hidden}
         one["spec"]["matchConstraints"]["namespaceSelector"] = {"matchExpressions": [kept]}
     kind = "MutatingAdmissionPolicyBinding"
-    return [*_bound(policies, kind, {}), *_bound([of_queues], kind, {"paramRef": queue})]
+    return [*bound(policies, kind, {}), *bound([of_queues], kind, {"paramRef": queue})]
 
 
 def _scheduler_name(defaults: Defaults) -> Content:
@@ -85,19 +89,19 @@ def _scheduler_name(defaults: Defaults) -> Content:
     )
     scheduler = json.dumps(defaults.scheduler)
     name = (
-        f"{_label('object', SCHEDULER)} != '' ? {_label('object', SCHEDULER)}"
-        f" : {_label('namespaceObject', SCHEDULER)} != '' ? {_label('namespaceObject', SCHEDULER)}"
+        f"{label('object', SCHEDULER)} != '' ? {label('object', SCHEDULER)}"
+        f" : {label('namespaceObject', SCHEDULER)} != '' ? {label('namespaceObject', SCHEDULER)}"
         f" : {asks} ? variables.scheduler : ''"
     )
     named = "object.spec.?schedulerName.orValue('default-scheduler')"
-    free = f"{named} == 'default-scheduler' || {named} == {_label('namespaceObject', MOVED_FROM)}"
+    free = f"{named} == 'default-scheduler' || {named} == {label('namespaceObject', MOVED_FROM)}"
     patch = (
         "variables.name == '' || !variables.free ? [] : "
         '[JSONPatch{op: "replace", path: "/spec/schedulerName", value: variables.name}]'
     )
-    return _mutating(
+    return mutating(
         "bayplan-scheduler-name",
-        [_rule("", ("v1",), ("pods",))],
+        [rule("", ("v1",), ("pods",))],
         # A DaemonSet's pods have a node already, and what names another scheduler means it.
         [
             ("without-a-node", "object.spec.?nodeName.orValue('') == ''"),
@@ -125,9 +129,9 @@ def _hami_counts() -> Content:
         )
 
     # What is requested of an extended resource is its limit, which is copied before policies.
-    return _mutating(
+    return mutating(
         "bayplan-hami-counts",
-        [_rule("", ("v1",), ("pods",))],
+        [rule("", ("v1",), ("pods",))],
         [("without-a-count", f"object.spec.containers.exists(c, {without})")],
         {
             "indices": "lists.range(object.spec.containers.size())"
@@ -138,12 +142,12 @@ def _hami_counts() -> Content:
 
 
 def _default_queue() -> Content:
-    return _mutating(
+    return mutating(
         "bayplan-default-queue",
         _queued(),
         _WITHOUT_QUEUE,
         # Conditions do not know the namespace, variables do.
-        {"queue": _label("namespaceObject", QUEUE_OF_NAMESPACE)},
+        {"queue": label("namespaceObject", QUEUE_OF_NAMESPACE)},
         f"variables.queue == '' ? [] : {_labelled('variables.queue')}",
     )
 
@@ -153,11 +157,11 @@ def _default_local_queue() -> Content:
 
     The LocalQueue is its parameter: where there is none, nothing is done.
     """
-    policy = _mutating(
+    policy = mutating(
         "bayplan-default-local-queue",
         _queued(),
         _WITHOUT_QUEUE,
-        {"queue": _label("namespaceObject", QUEUE_OF_NAMESPACE)},
+        {"queue": label("namespaceObject", QUEUE_OF_NAMESPACE)},
         f"variables.queue != '' ? [] : {_labelled('params.metadata.name')}",
     )
     kind = next(kind for kind in KINDS.values() if kind.type is LocalQueue)
@@ -175,18 +179,18 @@ def _deployment_queue() -> Content:
     """
     patches = []
     for name in (QUEUE_LABEL, PRIORITY_LABEL):
-        given, path = _label("object", name), name.replace("/", "~1")
+        given, path = label("object", name), name.replace("/", "~1")
         patches.append(
-            f"({given} == '' || {given} == {_label('object.spec.template', name)} ? [] : "
+            f"({given} == '' || {given} == {label('object.spec.template', name)} ? [] : "
             f'[JSONPatch{{op: "add", path: "/spec/template/metadata/labels/{path}", '
             f"value: {given}}}])"
         )
-    return _mutating(
+    return mutating(
         "bayplan-deployment-queue",
-        [_rule("apps", ("v1",), ("deployments",), ("CREATE", "UPDATE"))],
+        [rule("apps", ("v1",), ("deployments",), ("CREATE", "UPDATE"))],
         [
             ("of-nobody", _OF_NOBODY),
-            ("in-a-queue", f"{_label('object', QUEUE_LABEL)} != ''"),
+            ("in-a-queue", f"{label('object', QUEUE_LABEL)} != ''"),
             ("with-labels", "has(object.spec.template.metadata.labels)"),
         ],
         {},
@@ -196,29 +200,29 @@ def _deployment_queue() -> Content:
 
 def _labelled(queue: str) -> str:
     """Return the patch that puts an object into the queue that an expression names."""
-    label = QUEUE_LABEL.replace("/", "~1")
+    escaped = QUEUE_LABEL.replace("/", "~1")
     return (
         "((has(object.metadata.labels) ? [] : "
         '[JSONPatch{op: "add", path: "/metadata/labels", value: {}}]) + '
-        f'[JSONPatch{{op: "add", path: "/metadata/labels/{label}", value: {queue}}}])'
+        f'[JSONPatch{{op: "add", path: "/metadata/labels/{escaped}", value: {queue}}}])'
     )
 
 
 def _queued() -> list[Content]:
     """Return rules of all kinds that wait in queues, themselves or their parts."""
-    found = [rule for _, rules in sorted(_suspendable().items()) for rule in rules]
+    found = [one for _, rules in sorted(_suspendable().items()) for one in rules]
     for key, row in KINDS_OF_WORKLOADS.items():
         # A StatefulSet's pods queue one by one, unless they are a gang.
         if row.queued and not row.asked:
-            found.append(_rule(key[0], ("*",), [KINDS[key].plural]))
+            found.append(rule(key[0], ("*",), [KINDS[key].plural]))
     return found
 
 
 def _suspended() -> Iterator[Content]:
     """Yield a policy for each field that suspends jobs: none starts before it is admitted."""
     queued = (
-        f"{_label('object', QUEUE_LABEL)} != '' || "
-        f"{_label('namespaceObject', QUEUE_OF_NAMESPACE)} != ''"
+        f"{label('object', QUEUE_LABEL)} != '' || "
+        f"{label('namespaceObject', QUEUE_OF_NAMESPACE)} != ''"
     )
     for path, rules in sorted(_suspendable().items()):
         steps = path.split(".")
@@ -229,7 +233,7 @@ def _suspended() -> Iterator[Content]:
                 f'(has({known}) ? [] : [JSONPatch{{op: "add", path: "{pointer}", value: {{}}}}])'
             )
         last = f'[JSONPatch{{op: "add", path: "/{"/".join(steps)}", value: true}}]'
-        yield _mutating(
+        yield mutating(
             f"bayplan-suspend-{'-'.join(steps[1:]).lower()}",
             rules,
             [("of-nobody", _OF_NOBODY)],
@@ -248,7 +252,7 @@ def _suspendable() -> Mapping[str, list[Content]]:
             kind = KINDS[key]
             groups[row.suspend][kind.group, tuple(kind.versions)].append(kind.plural)
     return {
-        path: [_rule(group, ("*",), plurals) for (group, _), plurals in sorted(found.items())]
+        path: [rule(group, ("*",), plurals) for (group, _), plurals in sorted(found.items())]
         for path, found in groups.items()
     }
 
@@ -267,8 +271,8 @@ def validating_policies(defaults: Defaults) -> list[Content]:
     }
     kind = "ValidatingAdmissionPolicyBinding"
     return [
-        *_bound(refusing, kind, {"validationActions": ["Deny"]}),
-        *_bound(warning, kind, {"validationActions": ["Warn"], "paramRef": facts}),
+        *bound(refusing, kind, {"validationActions": ["Deny"]}),
+        *bound(warning, kind, {"validationActions": ["Warn"], "paramRef": facts}),
     ]
 
 
@@ -284,9 +288,9 @@ def _share_refusals() -> Content:
         " || quantity(string(p)).isGreaterThan(quantity('100'))).orValue(false)"
     )
     decimal = r"^\\+?([0-9]{1,12}(\\.[0-9]{0,18})?|\\.[0-9]{1,18})([eE][+-]?[0-9]{1,2})?$"
-    return _validating(
+    return validating(
         "bayplan-shares",
-        [_rule("", ("v1",), ("pods",))],
+        [rule("", ("v1",), ("pods",))],
         [
             (
                 "asks-for-a-share",
@@ -343,11 +347,11 @@ def _queued_job_refusals() -> Content:
     one = "variables.asked"
     topologies = [REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY]
     subdomain = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-    queue = _label("object", QUEUE_LABEL)
+    queue = label("object", QUEUE_LABEL)
     given = f"{json.dumps(topologies)}.filter(t, t in {one})"
-    return _validating(
+    return validating(
         "bayplan-queued-jobs",
-        [_rule("batch", ("v1",), ("jobs",))],
+        [rule("batch", ("v1",), ("jobs",))],
         [("in-a-queue", f"'{QUEUE_LABEL}' in object.metadata.?labels.orValue({{}})")],
         {"asked": "object.spec.template.?metadata.?annotations.orValue({})"},
         [
@@ -365,10 +369,10 @@ def _queued_job_refusals() -> Content:
 
 
 def _pod_warnings() -> Content:
-    queue = _label("object", KAI_QUEUE)
-    return _validating(
+    queue = label("object", KAI_QUEUE)
+    return validating(
         "bayplan-pod-warnings",
-        [_rule("", ("v1",), ("pods",))],
+        [rule("", ("v1",), ("pods",))],
         [],
         {**_FACTS, "needs": _needs("object.spec")},
         [
@@ -383,7 +387,7 @@ def _pod_warnings() -> Content:
 
 
 def _job_warnings() -> Content:
-    queue = _label("object", QUEUE_LABEL)
+    queue = label("object", QUEUE_LABEL)
     level = (
         f"variables.asked[?'{REQUIRED_TOPOLOGY}'].orValue("
         "variables.asked[?'kai.scheduler/topology-required-placement'].orValue(''))"
@@ -397,9 +401,9 @@ def _job_warnings() -> Content:
         "variables.capacity.filter(c, c[0] == variables.together[0].resource && "
         "c[1] == variables.level)[0][2]"
     )
-    return _validating(
+    return validating(
         "bayplan-job-warnings",
-        [_rule("batch", ("v1",), ("jobs",))],
+        [rule("batch", ("v1",), ("jobs",))],
         [],
         {
             **_FACTS,
@@ -485,99 +489,12 @@ def _expected(name: str, what: str, got: str) -> str:
     )
 
 
-# Objects -------------------------------------------------------------------------------------
-
 _CONTAINERS = "(object.spec.?initContainers.orValue([]) + object.spec.containers)"
 _OWNERS = "object.metadata.?ownerReferences.orValue([])"
 _OF_NOBODY = f"!{_OWNERS}.exists(o, o.?controller.orValue(false))"
 _DEFAULT = "default"
 """The name of the LocalQueue of jobs that name none, as in Kueue."""
-
-
-def _label(of: str, name: str) -> str:
-    return f"{of}.metadata.?labels[?'{name}'].orValue('')"
-
-
 _WITHOUT_QUEUE = (
     ("of-nobody", _OF_NOBODY),
-    ("without-a-queue", f"{_label('object', QUEUE_LABEL)} == ''"),
+    ("without-a-queue", f"{label('object', QUEUE_LABEL)} == ''"),
 )
-
-
-def _rule(
-    group: str,
-    versions: Sequence[str],
-    plurals: Sequence[str],
-    operations: Sequence[str] = ("CREATE",),
-) -> Content:
-    return {
-        "apiGroups": [group],
-        "apiVersions": list(versions),
-        "operations": list(operations),
-        "resources": sorted(plurals),
-    }
-
-
-def _policy(
-    kind: str,
-    name: str,
-    rules: Sequence[Content],
-    conditions: Sequence[tuple[str, str]],
-    variables: Mapping[str, str],
-) -> Content:
-    spec: Content = {
-        "failurePolicy": "Ignore",
-        "matchConstraints": {"resourceRules": list(rules)},
-    }
-    if conditions:
-        spec["matchConditions"] = [{"name": n, "expression": text} for n, text in conditions]
-    if variables:
-        spec["variables"] = [{"name": n, "expression": text} for n, text in variables.items()]
-    return {
-        "apiVersion": _VERSION,
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": spec,
-    }
-
-
-def _mutating(
-    name: str,
-    rules: Sequence[Content],
-    conditions: Sequence[tuple[str, str]],
-    variables: Mapping[str, str],
-    patch: str,
-) -> Content:
-    policy = _policy("MutatingAdmissionPolicy", name, rules, conditions, variables)
-    policy["spec"]["reinvocationPolicy"] = "IfNeeded"
-    patches = [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}]
-    policy["spec"]["mutations"] = patches
-    return policy
-
-
-def _validating(
-    name: str,
-    rules: Sequence[Content],
-    conditions: Sequence[tuple[str, str]],
-    variables: Mapping[str, str],
-    validations: Sequence[tuple[str, str]],
-    with_facts: bool = False,
-) -> Content:
-    policy = _policy("ValidatingAdmissionPolicy", name, rules, conditions, variables)
-    if with_facts:
-        policy["spec"]["paramKind"] = {"apiVersion": "v1", "kind": "ConfigMap"}
-    policy["spec"]["validations"] = [
-        {"expression": true, "messageExpression": said} for true, said in validations
-    ]
-    return policy
-
-
-def _bound(policies: Sequence[Content], kind: str, more: Content) -> list[Content]:
-    """Return policies, each followed by its binding."""
-    found = []
-    for one in policies:
-        name = one["metadata"]["name"]
-        spec = {"policyName": name, **more}
-        binding = {"apiVersion": _VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
-        found += [one, binding]
-    return found

@@ -5,6 +5,7 @@ Lists are tuples, so objects can be shared.
 """
 
 from bayplan.api.autoscaling import HorizontalPodAutoscaler
+from bayplan.api.colocation import ClusterColocationProfile
 from bayplan.api.dra import (
     DeviceClass,
     DeviceTaintRule,
@@ -81,6 +82,7 @@ __all__ = [
     "CSIDriver",
     "CSINode",
     "CSIStorageCapacity",
+    "ClusterColocationProfile",
     "ClusterNetworkTopology",
     "ClusterQueue",
     "Cohort",

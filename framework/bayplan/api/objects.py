@@ -12,6 +12,7 @@ import msgspec
 import msgspec.inspect
 
 from bayplan.api.autoscaling import HorizontalPodAutoscaler
+from bayplan.api.colocation import ClusterColocationProfile
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.dra import (
     DeviceClass,
@@ -167,6 +168,7 @@ ApiObject: TypeAlias = (
     | ResourceClaimTemplate
     | DeviceClass
     | DeviceTaintRule
+    | ClusterColocationProfile
     | NodeMetric
     | NodeMetrics
     | Reservation
@@ -355,6 +357,13 @@ _KINDS = (
         namespaced=False,
     ),
     Kind("scheduling.koordinator.sh", "Reservation", ("v1alpha1",), Reservation, namespaced=False),
+    Kind(
+        "config.koordinator.sh",
+        "ClusterColocationProfile",
+        ("v1alpha1",),
+        ClusterColocationProfile,
+        namespaced=False,
+    ),
     Kind("slo.koordinator.sh", "NodeMetric", ("v1alpha1",), NodeMetric, namespaced=False),
     Kind(
         "metrics.k8s.io",

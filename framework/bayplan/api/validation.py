@@ -13,6 +13,7 @@ from functools import singledispatch
 from typing import Any
 
 from bayplan.api import dra_validation
+from bayplan.api.colocation import ClusterColocationProfile, colocation_problems
 from bayplan.api.dra import (
     DeviceClass,
     DeviceTaintRule,
@@ -124,6 +125,7 @@ def _(obj: Node) -> Iterator[Problem]:
 _spec.register(VolcanoQueue)(volcano_queue_problems)
 _spec.register(KaiQueue)(kai_queue_problems)
 _spec.register(Reservation)(reservation_problems)
+_spec.register(ClusterColocationProfile)(colocation_problems)
 _spec.register(ElasticQuota)(elastic_quota_problems)
 _spec.register(ElasticQuotaProfile)(quota_profile_problems)
 _spec.register(ClusterQueue)(cluster_queue_problems)

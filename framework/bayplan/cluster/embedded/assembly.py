@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from bayplan.api import (
     ApiObject,
+    ClusterColocationProfile,
     CSIDriver,
     CSINode,
     CSIStorageCapacity,
@@ -48,6 +49,7 @@ __all__ = ["create_in_order", "place_of", "start_controllers"]
 _FIRST: tuple[type, ...] = (
     Namespace,
     PriorityClass,
+    ClusterColocationProfile,
     Node,
     DeviceClass,
     ResourceSlice,

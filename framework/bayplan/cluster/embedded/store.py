@@ -17,7 +17,9 @@ from msgspec.structs import replace
 
 from bayplan.api import (
     ApiObject,
+    ClusterColocationProfile,
     Kind,
+    Namespace,
     Node,
     PersistentVolumeClaim,
     Pod,
@@ -41,6 +43,7 @@ from bayplan.cluster.protocol import (
     WatchType,
     Write,
 )
+from bayplan.dialects.koordinator.colocation import colocated, with_class_resources
 from bayplan.errors import (
     AlreadyExists,
     ClusterError,
@@ -58,6 +61,7 @@ Content = dict[str, Any]
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_NAME_LABEL = "kubernetes.io/metadata.name"
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
 
 
@@ -438,7 +442,7 @@ class MemoryCluster:
     def _admit(self, obj: Obj) -> Obj:
         admitted: ApiObject = obj
         if isinstance(obj, Pod):
-            admitted = self.with_priority(obj)
+            admitted = with_class_resources(self.with_priority(self._colocated(obj)))
         elif isinstance(obj, Node):
             admitted = with_condition_taints(obj, self.timestamp())
         elif isinstance(obj, PersistentVolumeClaim) and obj.spec.storage_class_name is None:
@@ -447,6 +451,15 @@ class MemoryCluster:
                 spec = replace(obj.spec, storage_class_name=found.metadata.name)
                 admitted = replace(obj, spec=spec)
         return cast(Obj, admitted)
+
+    def _colocated(self, pod: Pod) -> Pod:
+        """Return a new pod as Koordinator's profiles want it."""
+        profiles = self.list(ClusterColocationProfile)
+        if pod.metadata.resource_version or not profiles:
+            return pod
+        namespace = self.get(Namespace, pod.metadata.namespace)
+        labels = namespace.metadata.labels if namespace is not None else {}
+        return colocated(pod, {**labels, _NAME_LABEL: pod.metadata.namespace}, profiles)
 
     def with_priority(self, pod: Pod) -> Pod:
         """Resolve the priority class as the Priority admission plugin does."""

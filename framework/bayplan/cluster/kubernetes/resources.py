@@ -10,6 +10,7 @@ import msgspec
 from bayplan.api import (
     KINDS,
     ApiObject,
+    ClusterColocationProfile,
     DaemonSet,
     Deployment,
     Kind,
@@ -36,7 +37,7 @@ _FIRST = (Node,)
 _LAST = (Pod,)
 _UNREAD = (
     *(DaemonSet, Deployment, ConfigMap, Lease, VolcanoCommand),
-    *(MultiKueueCluster, MultiKueueConfig),
+    *(MultiKueueCluster, MultiKueueConfig, ClusterColocationProfile),
 )
 _POD = KINDS["", "Pod"]
 _USES = ("containers", "initContainers", "overhead", "nodeName", "priority", "schedulerName")

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from bayplan.api import Pod
 
-__all__ = ["PRIORITY_LABEL", "QOS_LABEL", "priority_class", "qos_class"]
+__all__ = ["PRIORITY_LABEL", "PRIORITY_RANGES", "QOS_LABEL", "priority_class", "qos_class"]
 
 QOS_LABEL = "koordinator.sh/qosClass"
 PRIORITY_LABEL = "koordinator.sh/priority-class"
 _QOS = ("LSE", "LSR", "LS", "BE", "SYSTEM")
-_RANGES = {
+PRIORITY_RANGES = {
     "koord-prod": (9000, 9999),
     "koord-mid": (7000, 7999),
     "koord-batch": (5000, 5999),
     "koord-free": (3000, 3999),
 }
+"""The priorities of each class, the first and the last."""
 
 
 def qos_class(pod: Pod) -> str:
@@ -33,10 +34,10 @@ def priority_class(pod: Pod) -> str:
     ``koord-batch``.
     """
     named = pod.metadata.labels.get(PRIORITY_LABEL)
-    if named in _RANGES:
+    if named in PRIORITY_RANGES:
         return named
     priority = pod.spec.priority if named is None else None
-    for name, (least, most) in _RANGES.items():
+    for name, (least, most) in PRIORITY_RANGES.items():
         if priority is not None and least <= priority <= most:
             return name
     best_effort = qos_class(pod) == "BE" or (not qos_class(pod) and not _has_requests(pod))
