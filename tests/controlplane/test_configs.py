@@ -41,6 +41,8 @@ BY_AGENTS = (
     "virtual-gpus",
 )
 """They wait for agents, which only the embedded cluster plays, or name their files."""
+BY_POLICIES = ("koordinator-batch",)
+"""Their pods change by policies, which the embedded cluster does without (test_koordinator.py)."""
 OVER_TIME = (
     "pooled-training",
     "queues-capacity",
@@ -62,6 +64,7 @@ LARGE = ("spares",)
 """Weeks of 528 nodes, for virtual time."""
 WITH_UIDS = "evict-for-gpus"
 """Its claims are in use by pods whose UIDs it says; an API server makes them."""
+OTHERS = (*NO_CLUSTER, *OVER_TIME, *BY_AGENTS, *BY_POLICIES, WITH_UIDS, *NODES_FAIL, *LARGE)
 
 
 @pytest.mark.parametrize("path", DEPLOYED, ids=lambda path: str(path.relative_to(CONFIGS)))
@@ -75,11 +78,7 @@ def test_what_is_deployed_is_accepted_without_unknown_fields(path: Path, real: L
 
 @pytest.mark.parametrize(
     "example",
-    sorted(
-        p.name
-        for p in EXAMPLES.iterdir()
-        if p.name not in (*NO_CLUSTER, *OVER_TIME, *BY_AGENTS, WITH_UIDS, *NODES_FAIL, *LARGE)
-    ),
+    sorted(p.name for p in EXAMPLES.iterdir() if p.name not in OTHERS),
 )
 async def test_an_example_ends_on_the_real_control_plane_as_it_does_in_memory(
     example: str, real: LiveCluster

@@ -21,6 +21,7 @@ from tests.dialects.colocation_cases import CASES, CLASSES, Case
 from bayplan.admission import Defaults, mutating_policies
 from bayplan.api import KINDS, ClusterColocationProfile
 from bayplan.api.objects import decode_json
+from bayplan.dialects.koordinator.colocation import BY_PROFILE
 from bayplan.testing import make_object
 
 NODE_METRICS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
@@ -146,6 +147,16 @@ def test_policies_make_of_pods_what_the_profiles_say(real: LiveCluster) -> None:
         for kind in ("mutatingadmissionpolicybindings", "mutatingadmissionpolicies"):
             for name in ("bayplan-colocation", "bayplan-colocation-resources"):
                 client.delete(f"{POLICIES}/{kind}/{name}")
+        plain = {**CASES[0].pod, "metadata": {"name": "plain"}}
+        wait_until(
+            lambda: (
+                BY_PROFILE
+                not in client.post("/api/v1/namespaces/space/pods", plain, dryRun="All")
+                .json["metadata"]
+                .get("annotations", {})
+            ),
+            "the policies are gone",
+        )
         for one in CLASSES:
             path = "/apis/scheduling.k8s.io/v1/priorityclasses"
             client.delete(f"{path}/{one['metadata']['name']}")
