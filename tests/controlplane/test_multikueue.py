@@ -35,7 +35,7 @@ SECRETS = "/api/v1/namespaces/kueue-system/secrets"
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 ORIGIN = "kueue.x-k8s.io/multikueue-origin"
 NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue-system"}}
-LOST_AFTER = "3"
+LOST_AFTER = "3s"
 
 T = TypeVar("T")
 
@@ -328,7 +328,7 @@ def test_jobs_of_a_lost_cluster_start_in_the_other_one_once(federation: Federati
 def test_jobs_wait_for_a_lost_cluster_as_configured(federation: Federation) -> None:
     east, west = federation.sites["east"], federation.sites["west"]
     east.cluster.apply([asking(f"busy-{i}", 8, nodeName=f"n{i}") for i in range(2)])
-    federation.start("--worker-lost-timeout", "0")
+    federation.start("--worker-lost-timeout", "0s")
     federation.manager.apply([job("train", 4)])
     wait_until(lambda: federation.where("train") == "west", "the job runs in west")
     west.relay.cut()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from bayplan.cli.options import NAMESPACE_NAME
+from bayplan.cli.options import MANAGER_NAME, NAMESPACE_NAME, Duration
 from bayplan.inputs.choices import OneOf
 
 __all__ = ["command"]
@@ -37,6 +37,7 @@ __all__ = ["command"]
 )
 @click.option(
     "--origin",
+    type=MANAGER_NAME,
     default="multikueue",
     show_default=True,
     metavar="NAME",
@@ -44,10 +45,9 @@ __all__ = ["command"]
 )
 @click.option(
     "--worker-lost-timeout",
-    type=click.FloatRange(min=0),
-    default=900.0,
+    type=Duration(),
+    default="15m",
     show_default=True,
-    metavar="SECONDS",
     help="When the jobs of a cluster that does not answer go to another one; 0 for never.",
 )
 @click.option(

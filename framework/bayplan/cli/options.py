@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bayplan.simulation.faults import Faults
 
 __all__ = [
+    "MANAGER_NAME",
     "NAMESPACE_NAME",
     "RESOURCE_NAME",
     "SCHEDULER_NAME",
@@ -106,6 +107,7 @@ class Name(click.ParamType[str]):
 NAMESPACE_NAME = Name("namespace", _LABEL)
 SCHEDULER_NAME = Name("scheduler", _SUBDOMAIN)
 RESOURCE_NAME = Name("resource", _RESOURCE)
+MANAGER_NAME = Name("manager", _LABEL)
 
 
 def compared_input_options(function: F) -> F:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ __all__ = ["Copy", "Worker", "Workers"]
 
 _log = logging.getLogger("bayplan.multikueue")
 _KEY = "kubeconfig"
+_SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+"""It becomes a part of a path."""
 _PROBE_SECONDS = 5.0
 _NOT_OF_A_SECRET = {
     "user": ("exec", "auth-provider", "tokenFile", "client-certificate", "client-key"),
@@ -218,6 +221,8 @@ class Workers:
             if not path.is_file():
                 raise InputError("is not there", source.location)
             return path
+        if not _SECRET_NAME.fullmatch(source.location):
+            raise InputError(f'"{source.location}" is not the name of a Secret', name)
         secret = f"{self._namespace}/{source.location}"
         where = f"/api/v1/namespaces/{self._namespace}/secrets/{source.location}"
         try:
