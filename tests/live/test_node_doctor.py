@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,12 @@ from click.testing import CliRunner
 from bayplan.cli import cli
 from bayplan.live import node_doctor
 from bayplan.live.doctor import Finding
-from bayplan.live.node_doctor import kubelet_findings, machine_findings, nccl_findings
+from bayplan.live.node_doctor import (
+    fabric_findings,
+    kubelet_findings,
+    machine_findings,
+    nccl_findings,
+)
 from bayplan.topology.machine.readers.machinefile import known_machine, known_machines
 
 
@@ -46,6 +52,21 @@ def test_links_gpus_and_nics_that_are_missing_are_named() -> None:
     lost = (dataclasses.replace(whole.gpus[0], lost="fell off the bus"), *whole.gpus[1:])
     first, *_ = machine_findings(dataclasses.replace(whole, gpus=lost), None)
     assert (first.level, first.text.partition("; ")[2]) == ("failure", "GPU0 cannot be used")
+
+
+def test_gpus_outside_of_the_nvlink_domain_of_the_others_are_named(tmp_path: Path) -> None:
+    machine = known_machine("dgx-h100")
+    assert told(fabric_findings(machine, tmp_path)) == []
+    inside = tuple(dataclasses.replace(gpu, nvlink_domain="c.1") for gpu in machine.gpus)
+    whole = dataclasses.replace(machine, gpus=inside)
+    domain = ("ok", "fabric", "all GPUs are in the NVLink domain c.1")
+    assert told(fabric_findings(whole, tmp_path)) == [domain]
+    missing = tmp_path / "channels"
+    warning = ("warning", "fabric", f"no IMEX channels in {missing}")
+    assert told(fabric_findings(whole, missing)) == [domain, warning]
+    alone = dataclasses.replace(machine, gpus=(machine.gpus[0], *inside[1:]))
+    text = "GPUs are in 1 NVLink domain: c.1; GPU0 in none"
+    assert told(fabric_findings(alone, tmp_path)) == [("failure", "fabric", text)]
 
 
 def test_a_kubelet_without_policies_does_not_keep_cpus_near_gpus() -> None:

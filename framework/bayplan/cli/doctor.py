@@ -41,7 +41,8 @@ def command(
 ) -> None:
     """Look at a cluster: versions, clock, nodes, the leader, rights, kinds, other schedulers.
 
-    With --node, at the node where it runs: GPUs, NVLinks, the kubelet's policies, NCCL's settings.
+    With --node, at the node where it runs: GPUs, NVLinks and the fabric, the kubelet's policies,
+    NCCL's settings.
     It changes nothing. The exit status is 1 if something does not work.
     """
     if machine and not node:

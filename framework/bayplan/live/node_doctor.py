@@ -1,4 +1,4 @@
-"""A look at a node as a new operator needs it: GPUs, NVLinks, the kubelet's policies and NCCL.
+"""A look at a node as a new operator needs it: GPUs, NVLinks, fabric, kubelet's policies, NCCL.
 
 Paths are those of the node: in a pod, ``/var/lib/kubelet`` and ``/etc`` have to be mounted.
 """
@@ -20,10 +20,17 @@ from bayplan.topology.machine.model import Machine
 from bayplan.topology.machine.readers.discovery import discover
 from bayplan.topology.machine.readers.machinefile import known_machine
 
-__all__ = ["examine_node", "kubelet_findings", "machine_findings", "nccl_findings"]
+__all__ = [
+    "examine_node",
+    "fabric_findings",
+    "kubelet_findings",
+    "machine_findings",
+    "nccl_findings",
+]
 
 KUBELET = Path("/var/lib/kubelet/config.yaml")
 NCCL = Path("/etc/nccl.conf")
+CHANNELS = Path("/dev/nvidia-caps-imex-channels")
 _SHOWN = 4
 _POLICIES = {
     "topologyManagerPolicy": ("none", ("restricted", "single-numa-node", "best-effort")),
@@ -79,10 +86,33 @@ def machine_findings(machine: Machine, expected: Machine | None) -> Iterator[Fin
         yield Finding("ok", "NVLink", f"{span} links between two GPUs")
     else:
         yield Finding("ok", "NVLink", "none between GPUs")
+    yield from fabric_findings(machine, CHANNELS)
     for note in machine.notes:
         yield Finding("warning", "machine", note)
     if expected is not None:
         yield from _compared(machine, expected)
+
+
+def fabric_findings(machine: Machine, channels: Path) -> Iterator[Finding]:
+    """Yield whether the GPUs are in one NVLink domain with other machines; nothing without one.
+
+    :param channels: the folder of IMEX channels, by which pods share memory with other machines.
+    """
+    usable = [gpu for gpu in machine.gpus if not gpu.lost]
+    domains = sorted({gpu.nvlink_domain for gpu in usable} - {""})
+    outside = [gpu.name for gpu in usable if not gpu.nvlink_domain]
+    if not domains:
+        return
+    if len(domains) > 1 or outside:
+        text = f"GPUs are in {counted(len(domains), 'NVLink domain')}: {listed(domains, _SHOWN)}"
+        alone = f"; {listed(outside, _SHOWN)} in none" if outside else ""
+        remedy = "see Fabric in nvidia-smi -q; reset the GPUs, or restart the fabric manager"
+        yield Finding("failure", "fabric", f"{text}{alone}", remedy)
+        return
+    yield Finding("ok", "fabric", f"all GPUs are in the NVLink domain {domains[0]}")
+    if not channels.is_dir():
+        remedy = "install nvidia-imex and the driver of compute domains, or nvidia-modprobe -c 0"
+        yield Finding("warning", "fabric", f"no IMEX channels in {channels}", remedy)
 
 
 def _compared(machine: Machine, expected: Machine) -> Iterator[Finding]:
