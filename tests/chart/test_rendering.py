@@ -121,6 +121,13 @@ def test_a_value_makes_what_a_kustomization_of_its_own_makes(
     assert by_name(helm.render(values)) == by_name(expected)
 
 
+def test_a_value_sends_jobs_to_other_clusters(helm: Helm) -> None:
+    values = {"multikueue": {"enabled": True}, "crds": {"own": False, "others": False}}
+    manager = ROOT / "configs" / "multikueue" / "manager.yaml"
+    expected = without_namespace([*OF_SCHEDULER, *documents(manager)])
+    assert by_name(helm.render(values)) == by_name(expected)
+
+
 def test_a_proxy_that_signs_tenants_on_is_known_by_a_certificate(helm: Helm) -> None:
     proxy = {"caSecretName": "sign-on", "name": "oauth2-proxy"}
     values = {"scheduler": {"tenants": {"enabled": True, "proxy": proxy}}}
