@@ -8,6 +8,7 @@ import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -385,3 +386,50 @@ def test_a_job_whose_pods_would_be_made_here_is_rejected(federation: Federation)
     federation.manager.apply([own])
     wait_until(lambda: federation.check("own").get("state") == "Rejected", "it is rejected")
     assert 'set spec.managedBy to "kueue.x-k8s.io/multikueue"' in federation.check("own")["message"]
+
+
+@pytest.mark.parametrize("federation", ["embedded"], indirect=True)
+def test_jobs_that_come_together_do_not_all_go_to_the_same_place(federation: Federation) -> None:
+    for one in federation.sites.values():
+        busy = [asking("busy-0", 8, nodeName="n0"), asking("busy-1", 6, nodeName="n1")]
+        one.cluster.apply(busy)
+    federation.manager.apply([job("first", 2), job("second", 2)])
+    federation.start()
+    wait_until(lambda: federation.where("first"), "one runs")
+    wait_until(lambda: federation.where("second"), "the other one runs")
+    assert {federation.where("first"), federation.where("second")} == {"east", "west"}
+
+
+@EACH
+def test_what_cannot_be_seen_does_not_count_as_gone(
+    federation: Federation, request: pytest.FixtureRequest
+) -> None:
+    east = federation.sites["east"]
+    process = federation.start()
+    federation.manager.apply([job("train", 2)])
+    wait_until(lambda: federation.where("train") == "east", "the job runs in east")
+    uid = east.cluster.client.get(f"{JOBS}/train").json["metadata"]["uid"]
+    federation.manager.client.delete(f"{CHECKS}/elsewhere")
+    if "real" in request.node.name:
+        # While it starts, it does not know the kinds of others.
+        plane: ControlPlane = request.getfixturevalue("plane")
+        plane.kill("apiserver")
+        plane.start("apiserver")
+        plane.wait_until_ready()
+    process.kill()
+    process.start()
+    other = job("other", 1)
+    federation.manager.apply([queue()[1], other])
+    wait_until(lambda: federation.where("other"), "another job is sent")
+    assert east.cluster.client.get(f"{JOBS}/train").json["metadata"]["uid"] == uid
+
+
+@pytest.mark.parametrize("federation", ["embedded"], indirect=True)
+def test_where_kueues_own_manager_is_at_work_nothing_is_sent(federation: Federation) -> None:
+    lease = head("coordination.k8s.io/v1", "Lease", "c1f6bfd2.kueue.x-k8s.io")
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    lease["spec"] = {"holderIdentity": "kueue", "leaseDurationSeconds": 15, "renewTime": now}
+    federation.manager.apply([lease])
+    process = federation.start()
+    wait_until(lambda: "Kueue's manager is at work" in process.log.read_text(), "it says so")
+    assert condition(federation, f"{CLUSTERS}/east") == {}

@@ -194,6 +194,14 @@ class ObjectCache:
         found = self._by_type.get(type_)
         return found[0].resource if found else None
 
+    def follows(self, type_: type[ApiObject]) -> bool:
+        """Tell whether objects of a type are followed now: what is not seen is not there.
+
+        While an API server starts, kinds that are installed may seem to be absent.
+        """
+        found = self._by_type.get(type_, ())
+        return bool(found) and all(one.health is ReflectorHealth.FOLLOWING for one in found)
+
     def _received(self, event: WatchEvent) -> None:
         assert event.obj is not None, "reflectors deliver objects"
         if self._handler is not None:

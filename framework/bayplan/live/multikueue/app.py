@@ -15,7 +15,9 @@ from pathlib import Path
 from bayplan.api import KINDS, Kind
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
+from bayplan.cluster.kubernetes.resources import Part
 from bayplan.cluster.kubernetes.transport import Transport
+from bayplan.dialects.kueue import MANAGER_LEASE
 from bayplan.dialects.queued_jobs import queued_kinds
 from bayplan.errors import BayplanError, ClusterError
 from bayplan.inputs.httpserver import allow_many_connections
@@ -110,7 +112,8 @@ async def _control(
     options: Options, transport: Transport, election: Election | None, ended: asyncio.Event
 ) -> None:
     """Follow the manager, and take step after step while this process leads."""
-    seen = ObjectCache(transport, _kinds())
+    lease = {KINDS["coordination.k8s.io", "Lease"]: (Part(name=MANAGER_LEASE),)}
+    seen = ObjectCache(transport, _kinds(), parts=lease)
     workers = Workers(transport, options.namespace, options.profiles)
     controller = Controller(transport, seen, workers, options.profiles, options.settings)
     await seen.start()

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from bayplan.api import ApiObject
+from bayplan.api.conditions import set_condition
 from bayplan.api.kueue import (
     AdmissionCheck,
     AdmissionCheckState,
@@ -26,8 +27,9 @@ from bayplan.api.kueue import (
     MultiKueueCluster,
     MultiKueueConfig,
 )
+from bayplan.api.lease import Lease
 from bayplan.api.objects import decode_object
-from bayplan.api.times import rfc3339
+from bayplan.api.times import rfc3339, seconds_of
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.transport import JSON_PATCH, MERGE_PATCH, Requests
 from bayplan.dialects.kueue import MULTI_CLUSTER_CONTROLLER
@@ -48,6 +50,10 @@ __all__ = ["Controller", "Settings"]
 
 _log = logging.getLogger("bayplan.multikueue")
 _MANAGER = {"fieldManager": "bayplan-multikueue"}
+_CHOOSING_SECONDS = 5.0
+"""Forecasts of one step take no longer: jobs that run elsewhere are looked at meanwhile."""
+_LEASE_SECONDS = 60.0
+"""After so long without renewal, Kueue's manager is not at work; it renews every two seconds."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +84,7 @@ class _Case:
     @property
     def chosen(self) -> str:
         """The name of the cluster that has the job, or gets it; "" for none yet."""
-        status = self.workload.status
-        return status.cluster_name or next(iter(status.nominated_cluster_names), "")
+        return _chosen(self.workload)
 
     @property
     def clusters(self) -> Sequence[str]:
@@ -109,6 +114,8 @@ class Controller:
         self._settings = settings
         self._copied: dict[str, str] = {}
         """The version of each copy, by uid of its job, whose status was brought back."""
+        self._sent: dict[str, dict[str, ApiObject]] = {}
+        """By cluster and uid of the job, copies that are not seen there yet, for forecasts."""
         self._waits_since: dict[str, float] = {}
         """By uids of jobs, since when their copies wait, by the clock of the loop."""
         self._said: dict[str, str] = {}
@@ -118,18 +125,56 @@ class Controller:
 
         :raises ClusterError: when the manager cannot be reached.
         """
+        if not self._is_in_charge():
+            return
         clusters = {one.metadata.name: one for one in self._seen.all(MultiKueueCluster)}
         await self._workers.follow(clusters)
         for cluster in clusters.values():
             await self._state_cluster(cluster)
-        checks = await self._checks()
-        cases = list(self._cases(checks))
-        wanted = {(case.chosen, case.job.uid) for case in cases if case.job is not None}
-        for case in cases:
-            await self._guarded(str(case.job), partial(self._follow, case))
+        cases = list(self._cases(await self._checks()))
+        self._forget_seen({case.job.uid for case in cases if case.job is not None})
+        until = asyncio.get_running_loop().time() + _CHOOSING_SECONDS
+        for case in sorted(cases, key=lambda case: not case.chosen):
+            if case.chosen or asyncio.get_running_loop().time() < until:
+                await self._guarded(str(case.job), partial(self._follow, case))
+        wanted = set(self._wanted())
         for worker in self._workers.all():
             if worker.is_usable:
                 await self._remove_others(worker, wanted)
+
+    def _is_in_charge(self) -> bool:
+        """Tell whether the manager is seen, and Kueue's own is not at work in it.
+
+        What is not seen would count as gone, and copies of it would be deleted.
+        """
+        kinds = (KueueWorkload, AdmissionCheck, MultiKueueConfig, MultiKueueCluster)
+        unseen = [type_.__name__ for type_ in kinds if not self._seen.follows(type_)]
+        why = f"not seen in the manager: {', '.join(unseen)}" if unseen else ""
+        now = time.time()
+        for lease in self._seen.all(Lease):
+            at = lease.spec.renew_time
+            if lease.spec.holder_identity and at and seconds_of(at) > now - _LEASE_SECONDS:
+                why = "Kueue's manager is at work: it sends its jobs itself"
+        if why and self._said.get("") != why:
+            _log.warning("%s", why)
+        self._said[""] = why
+        return not why
+
+    def _wanted(self) -> Iterator[tuple[str, str]]:
+        """Yield the cluster and the uid of each job with quota, whatever its checks are now."""
+        for workload in self._seen.all(KueueWorkload):
+            job = JobReference.of(workload)
+            name = _chosen(workload)
+            if job is not None and name and _is_kept(workload):
+                yield name, job.uid
+
+    def _forget_seen(self, uids: set[str]) -> None:
+        """Forget copies that are seen now, and those of jobs that are no longer sent."""
+        for name, sent in self._sent.items():
+            worker = self._workers.get(name)
+            seen = {c.of for c in worker.copies(self._settings.origin)} if worker else set()
+            for uid in [uid for uid in sent if uid in seen or uid not in uids]:
+                del sent[uid]
 
     async def _guarded(self, what: str, act: Any) -> None:
         """Do something about one job; what goes wrong is said once, and concerns no other job."""
@@ -157,17 +202,13 @@ class Controller:
             of = check.spec.parameters
             config = found[name] = configs.get(of.name) if of is not None else None
             usable = [one for one in config.spec.clusters if self._is_usable(one)] if config else []
+            new = KueueCondition("Active", "True", "Active", "The admission check is active")
             if config is None:
-                new = KueueCondition(
-                    "Active", "False", "BadConfig", "its MultiKueueConfig is not there"
-                )
+                text = "its MultiKueueConfig is not there"
+                new = KueueCondition("Active", "False", "BadConfig", text)
             elif not usable:
-                names = ", ".join(config.spec.clusters)
-                new = KueueCondition(
-                    "Active", "False", "NoUsableClusters", f"no cluster answers: {names}"
-                )
-            else:
-                new = KueueCondition("Active", "True", "Active", "The admission check is active")
+                text = f"no cluster answers: {', '.join(config.spec.clusters)}"
+                new = KueueCondition("Active", "False", "NoUsableClusters", text)
             await self._guarded(
                 f"AdmissionCheck {name}", partial(self._state, check, check.status.conditions, new)
             )
@@ -194,16 +235,8 @@ class Controller:
         known = next((one for one in conditions if one.type == new.type), None)
         if known is not None and (known.status, known.message) == (new.status, new.message):
             return
-        at = (
-            known.last_transition_time
-            if known and known.status == new.status
-            else rfc3339(time.time())
-        )
-        stamped = msgspec.structs.replace(
-            new, last_transition_time=at, observed_generation=obj.metadata.generation
-        )
-        others = [one for one in conditions if one.type != new.type]
-        await self._patch_status(obj, {"conditions": [*others, stamped]})
+        found = set_condition(conditions, new, time.time(), obj.metadata.generation)
+        await self._patch_status(obj, {"conditions": found})
 
     def _is_usable(self, name: str) -> bool:
         worker = self._workers.get(name)
@@ -232,7 +265,7 @@ class Controller:
             await self._report(case, "Retry", f'"{case.chosen}" is not of the check any more')
         elif worker.lost_since is not None:
             await self._await(case, worker, worker.lost_since)
-        elif worker.is_usable:
+        elif worker.is_usable and worker.sees(case.job):
             await self._follow_copy(case, case.job, worker)
 
     async def _await(self, case: _Case, worker: Worker, since: float) -> None:
@@ -274,25 +307,37 @@ class Controller:
             names = ", ".join(case.clusters) or "none"
             await self._report(case, "Pending", f"no cluster answers: {names}")
             return
-        await self._nominate(case, job, found)
+        await self._nominate(case, job, found, content)
 
-    async def _nominate(self, case: _Case, job: JobReference, found: Sequence[Forecast]) -> None:
+    async def _nominate(
+        self,
+        case: _Case,
+        job: JobReference,
+        found: Sequence[Forecast],
+        content: Mapping[str, Any],
+    ) -> None:
         best = min(found, key=lambda one: one.order)
         text = "; ".join(map(str, sorted(found, key=lambda one: one is not best)))
         _log.info("%s: %s", job, text)
         self._waits_since.pop(job.uid, None)
         await self._report(case, "Pending", f"sent to {text}", nominated=(best.cluster,))
+        self._sent.setdefault(best.cluster, {})[job.uid] = self._made(job, content)
+
+    def _made(self, job: JobReference, content: Mapping[str, Any]) -> ApiObject:
+        """Return the copy of a job, as a forecast needs it."""
+        return decode_object(job.kind, copy_of(job.row, content, self._settings.origin))
 
     async def _forecasts(
         self, case: _Case, job: JobReference, content: Mapping[str, Any]
     ) -> list[Forecast]:
         """Return what the usable clusters would do, in the order of the configuration."""
-        made = decode_object(job.kind, copy_of(job.row, content, self._settings.origin))
+        made = self._made(job, content)
         found = []
         for name in case.clusters:
             worker = self._workers.get(name)
             if worker is not None and worker.is_usable:
                 objects = [one for one in worker.objects() if not _is(one, made)]
+                objects += [o for uid, o in self._sent.get(name, {}).items() if uid != job.uid]
                 run = partial(forecast, name, objects, made, self._profiles)
                 found.append(await asyncio.to_thread(run))
         return found
@@ -314,7 +359,7 @@ class Controller:
             return
         # If it has started meanwhile it has changed, and stays.
         await worker.delete(copy, unchanged=True)
-        await self._nominate(case, job, found)
+        await self._nominate(case, job, found, content)
 
     async def _send(self, job: JobReference, worker: Worker) -> None:
         content = await self._content(job)
@@ -421,6 +466,12 @@ class Controller:
         if content["metadata"]["uid"] != job.uid:
             raise NotFound(f"{job} is gone")
         return content
+
+
+def _chosen(workload: KueueWorkload) -> str:
+    """Return the name of the cluster that has a workload's job, or gets it; "" for none yet."""
+    status = workload.status
+    return status.cluster_name or next(iter(status.nominated_cluster_names), "")
 
 
 def _is_kept(workload: KueueWorkload) -> bool:

@@ -102,6 +102,10 @@ class Worker:
                 if uid is not None:
                     yield Copy(kind_of(obj), obj, uid)
 
+    def sees(self, job: JobReference) -> bool:
+        """Tell whether all jobs of a job's kind are seen: what is not seen is not there."""
+        return self._cache.follows(job.kind.type)
+
     def get(self, job: JobReference) -> ApiObject | None:
         """Return the object of a job's kind and name."""
         return self._cache.get(job.kind.type, job.key)

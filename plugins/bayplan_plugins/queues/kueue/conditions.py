@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from bayplan.api.conditions import set_condition
 from bayplan.api.kueue import (
     EvictionCount,
     KueueCondition,
@@ -16,7 +17,7 @@ from bayplan.api.kueue import (
     QuotaAdmission,
     SchedulingStats,
 )
-from bayplan.api.times import rfc3339, seconds_of
+from bayplan.api.times import seconds_of
 
 __all__ = [
     "Reason",
@@ -29,7 +30,6 @@ __all__ = [
     "pending",
     "reserved",
     "since",
-    "stamped",
     "with_pods_ready",
 ]
 
@@ -81,24 +81,6 @@ def since(workload: KueueWorkload, type_: str) -> float | None:
     return seconds_of(found.last_transition_time)
 
 
-def stamped(
-    conditions: Iterable[KueueCondition], new: KueueCondition, now: float, generation: int | None
-) -> tuple[KueueCondition, ...]:
-    """Return conditions with one set; its time changes only when its status does.
-
-    :param generation: the generation of the object that the condition tells about.
-    """
-    kept = list(conditions)
-    new = msgspec.structs.replace(new, observed_generation=generation)
-    for index, old in enumerate(kept):
-        if old.type == new.type:
-            same = old.status == new.status and old.last_transition_time is not None
-            at = old.last_transition_time if same else rfc3339(now)
-            kept[index] = msgspec.structs.replace(new, last_transition_time=at)
-            return tuple(kept)
-    return (*kept, msgspec.structs.replace(new, last_transition_time=rfc3339(now)))
-
-
 def _with(workload: KueueWorkload, status: KueueWorkloadStatus) -> KueueWorkload:
     return msgspec.structs.replace(workload, status=status)
 
@@ -115,7 +97,7 @@ def _set(
     """Return a status of a workload with a condition set."""
     new = KueueCondition(type_, "True" if value else "False", reason, message)
     generation = workload.metadata.generation
-    conditions = stamped(status.conditions, new, now, generation)
+    conditions = set_condition(status.conditions, new, now, generation)
     return msgspec.structs.replace(status, conditions=conditions)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from bayplan.api.conditions import set_condition
 from bayplan.api.kueue import (
     AdmissionCheckState,
     AssignedPodSet,
@@ -25,7 +26,6 @@ from bayplan_plugins.queues.kueue.conditions import (
     has_quota,
     is_true,
     since,
-    stamped,
 )
 from bayplan_plugins.queues.kueue.settings import PodsReady
 
@@ -191,7 +191,7 @@ def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
     ]
     conditions = workload.status.conditions
     for one in new:
-        conditions = stamped(conditions, one, now, workload.metadata.generation)
+        conditions = set_condition(conditions, one, now, workload.metadata.generation)
     # Checks begin again with the next reservation.
     checks = tuple(
         msgspec.structs.replace(
@@ -230,7 +230,7 @@ def after_backoff(workload: KueueWorkload, now: float) -> KueueWorkload | None:
             return None
         reason, text = "BackoffFinished", "The workload backoff was finished"
     new = KueueCondition("Requeued", "True", reason, text)
-    conditions = stamped(workload.status.conditions, new, now, workload.metadata.generation)
+    conditions = set_condition(workload.status.conditions, new, now, workload.metadata.generation)
     state = workload.status.requeue_state
     if state is not None:
         state = msgspec.structs.replace(state, requeue_at=None)
@@ -268,6 +268,6 @@ def after_checks(workload: KueueWorkload, queue: ClusterQueue, now: float) -> Ku
     if any(state != "Ready" for state in states.values()):
         return None
     new = KueueCondition("Admitted", "True", "Admitted", "The workload is admitted")
-    conditions = stamped(workload.status.conditions, new, now, workload.metadata.generation)
+    conditions = set_condition(workload.status.conditions, new, now, workload.metadata.generation)
     status = msgspec.structs.replace(workload.status, conditions=conditions)
     return msgspec.structs.replace(workload, status=status)

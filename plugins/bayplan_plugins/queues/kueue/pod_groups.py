@@ -17,6 +17,7 @@ import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import Pod
+from bayplan.api.conditions import set_condition
 from bayplan.api.kueue import KueueCondition, KueueWorkload, PodSet, ReclaimablePods
 from bayplan.api.meta import ObjectMeta, OwnerReference
 from bayplan.api.pod import Container, PodSpec, PodTemplate
@@ -31,7 +32,7 @@ from bayplan.dialects.kueue import (
 )
 from bayplan.dialects.queued_job_checks import MOST_SETS, QUEUE_LABEL, is_subdomain
 from bayplan.dialects.reading import is_index
-from bayplan_plugins.queues.kueue.conditions import condition, stamped
+from bayplan_plugins.queues.kueue.conditions import condition
 from bayplan_plugins.queues.kueue.job_slices import workload_name
 
 __all__ = [
@@ -251,7 +252,7 @@ def with_replacements(workload: KueueWorkload, pods: Sequence[Pod], now: float) 
         new = KueueCondition(_WAITING, "True", *why)
     if stated is not None and (stated.status, stated.reason) == (new.status, new.reason):
         return workload
-    conditions = stamped(workload.status.conditions, new, now, workload.metadata.generation)
+    conditions = set_condition(workload.status.conditions, new, now, workload.metadata.generation)
     status = msgspec.structs.replace(workload.status, conditions=conditions)
     return msgspec.structs.replace(workload, status=status)
 

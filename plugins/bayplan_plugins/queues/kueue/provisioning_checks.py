@@ -15,6 +15,7 @@ import msgspec
 
 from bayplan import Handle
 from bayplan.api import OwnerReference
+from bayplan.api.conditions import set_condition
 from bayplan.api.kueue import (
     AdmissionCheck,
     AdmissionCheckState,
@@ -29,7 +30,7 @@ from bayplan.api.pod import Container, PodSpec
 from bayplan.api.times import rfc3339
 from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects.autoscaling import consuming
-from bayplan_plugins.queues.kueue.conditions import has_quota, is_true, stamped
+from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
 from bayplan_plugins.queues.kueue.injection import admitted_spec
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
@@ -147,7 +148,7 @@ class ProvisioningChecks:
             reason, text = "BadParametersRef", "its ProvisioningRequestConfig is not there"
         new = KueueCondition("Active", "True" if active else "False", reason, text)
         now = self._handle.unix_time
-        conditions = stamped(seen.status.conditions, new, now, seen.metadata.generation)
+        conditions = set_condition(seen.status.conditions, new, now, seen.metadata.generation)
         status = AdmissionCheckStatus(conditions)
         known = next((one for one in seen.status.conditions if one.type == "Active"), None)
         if known is not None and (known.status, known.reason) == (new.status, new.reason):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from bayplan.api import ApiObject
+from bayplan.api.conditions import set_condition
 from bayplan.api.kueue import (
     AdmissionFairSharingStatus,
     ClusterQueue,
@@ -25,7 +26,7 @@ from bayplan.api.times import rfc3339
 from bayplan.cluster.protocol import PatchStatus
 from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.kueue.amounts import amount_in, column, quantity_of
-from bayplan_plugins.queues.kueue.conditions import is_true, stamped
+from bayplan_plugins.queues.kueue.conditions import is_true
 from bayplan_plugins.queues.kueue.quotas import cohort_row_name
 from bayplan_plugins.queues.kueue.shares import MOST_SHARE, dominant_share
 from bayplan_plugins.queues.kueue.store import Store
@@ -113,7 +114,7 @@ def cluster_queue_status(store: Store, name: str, now: float) -> ClusterQueueSta
     reserving = list(store.reserving.get(name, {}).values())
     running = _admitted(reserving)
     return ClusterQueueStatus(
-        conditions=stamped(queue.status.conditions, active, now, queue.metadata.generation),
+        conditions=set_condition(queue.status.conditions, active, now, queue.metadata.generation),
         flavors_reservation=_usage(queue, reserving, borrows=True),
         flavors_usage=_usage(queue, running, borrows=True),
         pending_workloads=len(store.pending[name]),
@@ -142,7 +143,7 @@ def local_queue_status(store: Store, key: str, now: float) -> LocalQueueStatus:
     active = _active(store, local, queue)
     waiting = sum(local_queue_key(one.workload) == key for one in store.pending.get(name, ()))
     return LocalQueueStatus(
-        conditions=stamped(local.status.conditions, active, now, local.metadata.generation),
+        conditions=set_condition(local.status.conditions, active, now, local.metadata.generation),
         pending_workloads=waiting,
         reserving_workloads=len(reserving),
         admitted_workloads=len(running),
