@@ -74,6 +74,8 @@ class VisibilityServer:
         self._proxy = FrontProxy()
         self._trusted: tuple[object, ...] = ()
         """The certificates that are in use."""
+        self._context: ssl.SSLContext | None = None
+        """Of the connections that are accepted."""
         self._problem = ""
         self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
@@ -147,10 +149,15 @@ class VisibilityServer:
         if trusted == self._trusted:
             return
         context = self._tls()
-        if self._site is not None:
-            await self._site.stop()
-            self._site = None
-        await self._listen(context)
+        if self._context is not None and trusted[2] == self._trusted[2]:
+            # Listening again would lose a connection that is accepted meanwhile.
+            self._load(self._context)
+        else:
+            if self._site is not None:
+                await self._site.stop()
+                self._site = None
+            await self._listen(context)
+            self._context = context
         self._trusted = trusted
 
     async def _listen(self, context: ssl.SSLContext) -> None:
@@ -166,11 +173,7 @@ class VisibilityServer:
 
     def _tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        certificate, key = self._address.certificate, self._address.key
-        try:
-            context.load_cert_chain(certificate, key)
-        except (OSError, ssl.SSLError) as exc:
-            raise InputError(f"cannot be used: {exc}", f"{certificate} with {key}") from None
+        self._load(context)
         if self._proxy.authority:
             try:
                 context.load_verify_locations(cadata=self._proxy.authority)
@@ -181,6 +184,13 @@ class VisibilityServer:
             # Callers with a token have no certificate.
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        certificate, key = self._address.certificate, self._address.key
+        try:
+            context.load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as exc:
+            raise InputError(f"cannot be used: {exc}", f"{certificate} with {key}") from None
 
     def _report(self, problem: str) -> None:
         if problem and problem != self._problem:

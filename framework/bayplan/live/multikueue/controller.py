@@ -300,7 +300,8 @@ class Controller:
             text = f'set {job.row.managed_by} to "{MULTI_CLUSTER_CONTROLLER}"'
             await self._report(case, "Rejected", f"its pods would be made here, too: {text}")
             return
-        if not is_suspended(job.row, content):
+        workers = [worker for name in case.clusters if (worker := self._workers.get(name))]
+        if not is_suspended(job.row, content) or any(one.is_being_listed for one in workers):
             return
         found = await self._forecasts(case, job, content)
         if not found:

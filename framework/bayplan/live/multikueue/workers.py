@@ -8,6 +8,7 @@ import binascii
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import tempfile
@@ -37,6 +38,8 @@ _KEY = "kubeconfig"
 _SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 """It becomes a part of a path."""
 _PROBE_SECONDS = 5.0
+_LIST_SECONDS = 60.0
+"""How long the first lists of a cluster are waited for."""
 _NOT_OF_A_SECRET = {
     "user": ("exec", "auth-provider", "tokenFile", "client-certificate", "client-key"),
     "cluster": ("certificate-authority", "insecure-skip-tls-verify"),
@@ -64,10 +67,12 @@ class Worker:
         self.transport = Transport(Credentials(kubeconfig))
         self.lost_since: float | None = None
         self.problem = ""
+        self._listed_by = math.inf
         self._cache = ObjectCache(self.transport, of_snapshots(), parts=parts_of(profiles))
 
     async def start(self) -> None:
         """Begin to follow the cluster."""
+        self._listed_by = asyncio.get_running_loop().time() + _LIST_SECONDS
         await self._cache.start()
 
     async def stop(self) -> None:
@@ -84,6 +89,12 @@ class Worker:
             if self.lost_since is None:
                 self.lost_since = asyncio.get_running_loop().time()
             self.problem = str(exc)
+
+    @property
+    def is_being_listed(self) -> bool:
+        """Whether it answers, and will soon be usable: what is known of it would be too little."""
+        in_time = asyncio.get_running_loop().time() < self._listed_by
+        return self.lost_since is None and not self.is_usable and in_time
 
     @property
     def is_usable(self) -> bool:
