@@ -52,7 +52,8 @@ def examine_node(name: str) -> Iterator[Finding]:
         machine = discover()
     except InputError as exc:
         remedy = "install NVIDIA's driver; in a container: its runtime, or a claim for a GPU"
-        yield Finding("failure", "GPUs", str(exc), remedy)
+        # What follows the first sentence is about options of another command.
+        yield Finding("failure", "GPUs", str(exc).partition(". ")[0], remedy)
     else:
         yield from machine_findings(machine, expected)
     try:
