@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -176,7 +176,7 @@ class Controller:
             for uid in [uid for uid in sent if uid in seen or uid not in uids]:
                 del sent[uid]
 
-    async def _guarded(self, what: str, act: Any) -> None:
+    async def _guarded(self, what: str, act: Callable[[], Awaitable[None]]) -> None:
         """Do something about one job; what goes wrong is said once, and concerns no other job."""
         try:
             await act()
