@@ -84,6 +84,15 @@ spec:
   template:
     spec: {restartPolicy: Never, containers: [{name: c, resources: {requests: {cpu: 6}}}]}
 """
+CHECK = """---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: AdmissionCheck
+metadata: {name: budget}
+spec: {controllerName: example.com/budget}
+status:
+  conditions:
+  - {type: Active, status: "%s", reason: R, message: m, lastTransitionTime: "2026-01-01T00:00:00Z"}
+"""
 ENDS = 'bayplan.dev/duration: "60s"'
 JOBS = POD % ("short", ENDS, 3) + POD % ("next", "a: b", 2) + POD % ("large", "a: b", 16)
 
@@ -208,7 +217,7 @@ def test_manifests_and_a_cluster_exclude_each_other(manifests: Path) -> None:
 
 def test_quota_is_shown_that_jobs_hold_before_they_run(tmp_path: Path) -> None:
     path = tmp_path / "all.yaml"
-    path.write_text(RESERVES)
+    path.write_text(RESERVES + CHECK % "True")
     (queue,) = shown("list", "-f", path)["queues"]
     column = queue["resources"]["f/cpu"]
     assert (column["used"], column["reserved"]) == (0, 6000)
@@ -220,6 +229,27 @@ def test_quota_is_shown_that_jobs_hold_before_they_run(tmp_path: Path) -> None:
     ).stdout.replace("\n", " ")
     about = bayplan("explain", "job/checked", "-f", path).stdout.replace("\n", " ")
     assert "uses 0 of 8 that it may have now, reserves 6" in about
+
+
+@pytest.mark.parametrize(
+    ("check", "fault"),
+    [
+        ("", "references missing AdmissionCheck(s): budget"),
+        (CHECK % "False", "references inactive AdmissionCheck(s): budget"),
+    ],
+)
+def test_a_queue_says_which_of_its_admission_checks_cannot_be_used(
+    tmp_path: Path, check: str, fault: str
+) -> None:
+    path = tmp_path / "all.yaml"
+    path.write_text(RESERVES + check)
+    table = bayplan("queue", "list", "-f", path).stdout
+    assert f'queue "cq" cannot be used: {fault}\n' in table
+    assert table.splitlines()[1].split()[:2] == ["cq", "Invalid"]
+    (job,) = shown("show", "cq", "-f", path)["line"]
+    assert (job["job"], job["why"]) == ("default/checked", f"Can't admit new workloads: {fault}")
+    about = bayplan("explain", "job/checked", "-f", path).stdout.replace("\n", " ")
+    assert f"Can't admit new workloads: {fault}" in about
 
 
 def test_the_table_has_no_column_for_what_is_reserved_where_all_of_it_is_used(

@@ -24,6 +24,7 @@ __all__ = [
     "MULTI_CLUSTER_CONTROLLER",
     "NAME",
     "PREFERRED_TOPOLOGY",
+    "PROVISIONING_CONTROLLER",
     "REQUIRED_TOPOLOGY",
     "SAFE_TO_DELETE",
     "SET_GROUP",
@@ -50,6 +51,8 @@ MANAGER_LEASE = "c1f6bfd2.kueue.x-k8s.io"
 _DOMAIN = "kueue.x-k8s.io/"
 MULTI_CLUSTER_CONTROLLER = f"{_DOMAIN}multikueue"
 """The controller of checks that send jobs to other clusters; such jobs are managed by it."""
+PROVISIONING_CONTROLLER = f"{_DOMAIN}provisioning-request"
+"""The controller of checks that ask a cluster autoscaler for nodes."""
 _GROUP_LABEL = f"{_DOMAIN}pod-group-name"
 _TOTAL_ANNOTATION = f"{_DOMAIN}pod-group-total-count"
 _FAST_ANNOTATION = f"{_DOMAIN}pod-group-fast-admission"

@@ -199,6 +199,9 @@ class AdmitsJobs(Protocol):
     def pending_name(self, pod: PodInfo) -> str:
         """Return what a pod's job is called in the line."""
 
+    def faults(self) -> Mapping[str, str]:
+        """Return why queues take no jobs that nobody has stopped, by name."""
+
     def job_counts(self) -> Mapping[str, tuple[int, int]]:
         """Return how many jobs wait, and how many are admitted, by queue."""
 

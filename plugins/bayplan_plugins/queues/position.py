@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api import DeviceClass, ResourceSlice
@@ -40,7 +41,11 @@ def reports(handle: Handle, policy: Policy, known: KnownReports) -> Sequence[Que
     fair = policy.fair()
     reserved = policy.reserved() if isinstance(policy, ReservesQuota) else None
     offered = _offered(handle, tree.resources)
-    return known.of(tree, fair, offered, _job_counts(policy), reserved)
+    found = known.of(tree, fair, offered, _job_counts(policy), reserved)
+    faults = policy.faults() if isinstance(policy, AdmitsJobs) else {}
+    if not faults:
+        return found
+    return [replace(one, problem=faults.get(one.name, one.problem)) for one in found]
 
 
 def _job_counts(policy: Policy) -> tuple[Mapping[int, int], Mapping[int, int]]:

@@ -10,6 +10,7 @@ from bayplan.api.kueue import KueueWorkload
 from bayplan_plugins.queues.kueue.amounts import column
 from bayplan_plugins.queues.kueue.conditions import (
     Reason,
+    condition,
     evicted,
     finished,
     has_quota,
@@ -44,7 +45,7 @@ from bayplan_plugins.queues.kueue.snapshot import (
     never,
     unnoticed,
 )
-from bayplan_plugins.queues.kueue.store import KueueObject, Store
+from bayplan_plugins.queues.kueue.store import BLOCKED, KueueObject, Store
 from bayplan_plugins.queues.kueue.usage_over_time import counts_usage, pays_on_entry
 from bayplan_plugins.queues.kueue.victims import (
     compared_priorities,
@@ -63,6 +64,7 @@ __all__ = ["Admission", "CycleResult", "WorkloadEvent"]
 _INVALID = "resources validation failed"
 _FAILED_CHECKS = "The workload has failed admission checks"
 _SLICE_GOES = "The workload slice that it replaces is being evicted"
+_EVALUATED = "Workload is pending evaluation in the scheduling queue"
 _WRONG_NAMESPACE = "Workload namespace doesn't match ClusterQueue selector"
 
 
@@ -198,13 +200,26 @@ class Admission:
     def _due(self, workload: KueueWorkload, now: float) -> KueueWorkload | None:
         admission = workload.status.admission
         if admission is None:
-            return after_backoff(workload, now)
+            return after_backoff(workload, now) or self._blocked(workload, now)
         queue = self.store.cluster_queues.get(admission.cluster_queue)
         if queue is None:
             return None
         local = self.store.local_queues.get(local_queue_key(workload))
         gone = due_eviction(workload, queue, local, self.settings.pods_ready, now)
         return gone if gone is not None else after_checks(workload, queue, now)
+
+    def _blocked(self, workload: KueueWorkload, now: float) -> KueueWorkload | None:
+        """Return a workload that says whether its queues take none; None if it does."""
+        if is_true(workload, "Finished") or workload.spec.active is False:
+            return None
+        stated, found = condition(workload, "QuotaReserved"), self.store.blocker(workload)
+        if found is None:
+            if stated is None or not stated.message.endswith(BLOCKED):
+                return None
+            found = Reason.PENDING, _EVALUATED
+        if stated is not None and (stated.reason, stated.message) == found:
+            return None
+        return pending(workload, *found, workload.status.resource_requests, now)
 
     def _sample(self, now: float) -> None:
         ledger = self.store.ledger

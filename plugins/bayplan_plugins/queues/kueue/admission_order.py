@@ -134,6 +134,9 @@ class AdmissionLine:
 
     def reason(self, one: WorkloadInfo, queue: str) -> str:
         """Return why a workload waits."""
+        closed = self._admission.store.inactive_reason(queue)
+        if closed is not None:
+            return closed[1].rstrip(".")
         stated = condition(one.workload, "QuotaReserved")
         if stated is not None and stated.message:
             return stated.message

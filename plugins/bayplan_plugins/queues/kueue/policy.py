@@ -17,6 +17,7 @@ from bayplan.api import (
     WorkloadPriorityClass,
 )
 from bayplan.api.definition import same_definition
+from bayplan.api.kueue import AdmissionCheck
 from bayplan.api.queue import Amounts, Queue
 from bayplan.cluster.protocol import Event, PatchStatus
 from bayplan.dialects.queued_jobs import queued_kinds
@@ -142,6 +143,7 @@ class KueuePolicy:
         snapshot.on_object(Cohort, self._object_changed)
         snapshot.on_object(LocalQueue, self._object_changed)
         snapshot.on_object(ResourceFlavor, self._object_changed)
+        snapshot.on_object(AdmissionCheck, self._object_changed)
         snapshot.on_object(Namespace, self._object_changed)
         snapshot.on_object(WorkloadPriorityClass, lambda old, new: self._pods.all_changed())
         snapshot.on_object(KueueWorkload, self._workload_changed)
@@ -153,7 +155,8 @@ class KueuePolicy:
             self._admission.set(new, now)
         elif old is not None:
             self._admission.delete(old, now)
-        if new is None or not same_definition(old, new):
+        # The status of a check says whether its queues are active.
+        if isinstance(new, AdmissionCheck) or new is None or not same_definition(old, new):
             self._redefined = True
             self._pods.all_changed()
 
@@ -623,6 +626,15 @@ class KueuePolicy:
         if not any(map(len, self._admission.store.pending.values())):
             return None
         return self._line.admitted_without(pods, job, self._without_nodes()) or None
+
+    def faults(self) -> Mapping[str, str]:
+        """Return why ClusterQueues are inactive that nobody has stopped."""
+        store = self._admission.store
+        found = {
+            name: [one.text for one in store.faults(name) if not one.is_stop]
+            for name in store.cluster_queues
+        }
+        return {name: ", ".join(texts) for name, texts in found.items() if texts}
 
     def job_counts(self) -> Mapping[str, tuple[int, int]]:
         """Return how many workloads wait for each ClusterQueue, and how many have its quota."""

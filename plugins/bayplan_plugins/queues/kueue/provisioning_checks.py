@@ -30,6 +30,7 @@ from bayplan.api.pod import Container, PodSpec
 from bayplan.api.times import rfc3339
 from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects.autoscaling import consuming
+from bayplan.dialects.kueue import PROVISIONING_CONTROLLER
 from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
 from bayplan_plugins.queues.kueue.injection import admitted_spec
@@ -49,9 +50,8 @@ from bayplan_plugins.shared.provisioning import (
     owner_of_pods,
 )
 
-__all__ = ["CONTROLLER", "ProvisioningChecks"]
+__all__ = ["ProvisioningChecks"]
 
-CONTROLLER = "kueue.x-k8s.io/provisioning-request"
 _PARAMETER = "provreq.kueue.x-k8s.io/"
 """Annotations of a workload with this prefix are parameters of its request."""
 _NOT_NEEDED = "the provisioning request is not needed"
@@ -87,7 +87,7 @@ class ProvisioningChecks:
         objects = self._handle.snapshot.objects
         found = {}
         for name, one in objects(AdmissionCheck).items():
-            if one.spec.controller_name == CONTROLLER:
+            if one.spec.controller_name == PROVISIONING_CONTROLLER:
                 of = one.spec.parameters
                 config = objects(ProvisioningRequestConfig).get(of.name) if of else None
                 found[name] = _Check(name, config)

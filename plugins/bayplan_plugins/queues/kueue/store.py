@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from bayplan.api.kueue import (
+    AdmissionCheck,
     ClusterQueue,
     Cohort,
     KueueWorkload,
@@ -16,7 +17,8 @@ from bayplan.api.kueue import (
 from bayplan.api.policy import Namespace
 from bayplan.api.selectors import Selector, compile_selector
 from bayplan.queues.tree import QueueTree
-from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
+from bayplan_plugins.queues.kueue.conditions import Reason, has_quota, is_true
+from bayplan_plugins.queues.kueue.inactive import Fault, faults_of, inactive_message, is_active
 from bayplan_plugins.queues.kueue.pending import PendingQueue
 from bayplan_plugins.queues.kueue.quotas import QuotaForest, cohort_row_name, queues_of
 from bayplan_plugins.queues.kueue.settings import Settings
@@ -24,9 +26,14 @@ from bayplan_plugins.queues.kueue.snapshot import QueueView, Snapshot
 from bayplan_plugins.queues.kueue.usage_over_time import UsageLedger, counts_usage, go_on
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo, local_queue_key
 
-__all__ = ["KueueObject", "Store"]
+__all__ = ["BLOCKED", "KueueObject", "Store"]
 
-KueueObject = ClusterQueue | Cohort | LocalQueue | ResourceFlavor | KueueWorkload | Namespace
+BLOCKED = (" is inactive", " doesn't exist")
+"""How the messages of workloads end whose queues take none."""
+
+KueueObject = (
+    AdmissionCheck | ClusterQueue | Cohort | LocalQueue | ResourceFlavor | KueueWorkload | Namespace
+)
 
 
 class Store:
@@ -43,6 +50,7 @@ class Store:
         self.cohorts: dict[str, Cohort] = {}
         self.local_queues: dict[str, LocalQueue] = {}
         self.flavors: dict[str, ResourceFlavor] = {}
+        self.checks: dict[str, AdmissionCheck] = {}
         self.workloads: dict[str, KueueWorkload] = {}
         self._pending: dict[str, PendingQueue] = {}
         self._redefined: dict[str, float] = {}
@@ -59,7 +67,7 @@ class Store:
         self._generations: dict[str, int] = {}
         self._forest: QuotaForest | None = None
         self._views: dict[str, QueueView] = {}
-        self._inactive: dict[str, tuple[str, str] | None] = {}
+        self._faults: dict[str, Sequence[Fault]] = {}
 
     @property
     def pending(self) -> Mapping[str, PendingQueue]:
@@ -90,6 +98,8 @@ class Store:
             self.flavors[obj.metadata.name] = obj
             if old is None or old.spec != obj.spec:
                 self._quotas_changed(now)
+        elif isinstance(obj, AdmissionCheck):
+            self._set_check(obj, now)
         else:
             self._set_namespace(obj, now)
 
@@ -117,6 +127,9 @@ class Store:
         elif isinstance(obj, ResourceFlavor):
             self.flavors.pop(name, None)
             self._quotas_changed(now)
+        elif isinstance(obj, AdmissionCheck):
+            self.checks.pop(name, None)
+            self._check_changed(name, now)
         else:
             self._namespaces.pop(name, None)
 
@@ -126,6 +139,21 @@ class Store:
             self._namespaces[name] = labels
             for queue in self.cluster_queues:
                 self.flush(queue, now)
+
+    def _set_check(self, check: AdmissionCheck, now: float) -> None:
+        name = check.metadata.name
+        known = self.checks.get(name)
+        self.checks[name] = check
+        if known is None or is_active(known) is not is_active(check):
+            self._check_changed(name, now)
+
+    def _check_changed(self, name: str, now: float) -> None:
+        """Try the parked workloads again of queues that ask for a check."""
+        self._faults.clear()
+        for queue in self.cluster_queues.values():
+            rules = queue.spec.admission_checks_strategy.admission_checks
+            if any(rule.name == name for rule in rules):
+                self.flush(queue.metadata.name, now)
 
     # Queues ------------------------------------------------------------------------------
 
@@ -185,31 +213,29 @@ class Store:
 
     def inactive_reason(self, name: str) -> tuple[str, str] | None:
         """Return (reason, message) if a ClusterQueue takes no workloads; None if it does."""
-        if name not in self._inactive:
-            self._inactive[name] = self._find_inactive_reason(name)
-        return self._inactive[name]
+        return inactive_message(self.faults(name))
 
-    def _find_inactive_reason(self, name: str) -> tuple[str, str] | None:
-        queue = self.cluster_queues[name]
-        found: list[tuple[str, str]] = []
-        if queue.spec.stop_policy in ("Hold", "HoldAndDrain"):
-            found.append(("Stopped", "is stopped"))
-        missing = [
-            flavor.name
-            for group in queue.spec.resource_groups
-            for flavor in group.flavors
-            if flavor.name not in self.flavors
-        ]
-        if missing:
-            text = f"references missing ResourceFlavor(s): {','.join(missing)}"
-            found.append(("FlavorNotFound", text))
-        problem = self.forest().tree.queues[self.forest().row_of[name]].problem
-        if problem is not None:
-            found.append(("CohortCycle", problem))
-        if not found:
-            return None
-        texts = ", ".join(text for _, text in found)
-        return found[0][0], f"Can't admit new workloads: {texts}."
+    def faults(self, name: str) -> Sequence[Fault]:
+        """Return all that keeps a ClusterQueue from taking workloads."""
+        if name not in self._faults:
+            queue = self.cluster_queues[name]
+            problem = self.forest().tree.queues[self.forest().row_of[name]].problem
+            self._faults[name] = faults_of(queue, self.flavors, self.checks, problem)
+        return self._faults[name]
+
+    def blocker(self, workload: KueueWorkload) -> tuple[Reason, str] | None:
+        """Return (reason, message) if the queues of a workload take none; None if they do."""
+        local = self.local_queues.get(local_queue_key(workload))
+        if local is None:
+            return Reason.MISCONFIGURED, f"LocalQueue {workload.spec.queue_name} doesn't exist"
+        if local.spec.stop_policy in ("Hold", "HoldAndDrain"):
+            return Reason.SUSPENDED, f"LocalQueue {local.metadata.name} is inactive"
+        name = local.spec.cluster_queue
+        if name not in self.cluster_queues:
+            return Reason.MISCONFIGURED, f"ClusterQueue {name} doesn't exist"
+        if self.faults(name):
+            return Reason.SUSPENDED, f"ClusterQueue {name} is inactive"
+        return None
 
     def namespace_fits(self, workload: WorkloadInfo) -> bool:
         """Tell whether a workload's ClusterQueue takes workloads of its namespace."""
@@ -293,7 +319,7 @@ class Store:
     def _forget_quotas(self) -> None:
         self._forest = None
         self._views.clear()
-        self._inactive.clear()
+        self._faults.clear()
 
     def _settle(self) -> None:
         """Try the parked workloads again of queues whose cohort has changed since the last time.

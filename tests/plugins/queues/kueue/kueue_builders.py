@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bayplan.api.kueue import ClusterQueue, Cohort, KueueWorkload, LocalQueue, ResourceFlavor
+from bayplan.api.kueue import (
+    AdmissionCheck,
+    ClusterQueue,
+    Cohort,
+    KueueWorkload,
+    LocalQueue,
+    ResourceFlavor,
+)
 from bayplan.api.objects import decode_part
 from bayplan.api.times import rfc3339
 from bayplan_plugins.queues.kueue import Admission, CycleResult
@@ -65,6 +72,16 @@ def local_queue(name: str, target: str, **spec: Any) -> LocalQueue:
 def flavor(name: str, **spec: Any) -> ResourceFlavor:
     """Return a ResourceFlavor."""
     return decode_part(ResourceFlavor, {"metadata": {"name": name}, "spec": spec})
+
+
+def check(
+    name: str = "budget", controller: str = "example.com/own", active: bool | None = True
+) -> AdmissionCheck:
+    """Return an AdmissionCheck; its controller has not looked at it yet if ``active`` is None."""
+    stated = {"type": "Active", "status": str(active), "reason": "Active", "message": ""}
+    status = {"conditions": [stated]} if active is not None else {}
+    given = {"metadata": {"name": name}, "spec": {"controllerName": controller}, "status": status}
+    return decode_part(AdmissionCheck, given)
 
 
 def workload(

@@ -9,6 +9,7 @@ import pytest
 from tests.plugins.queues.kueue.kueue_builders import (
     NOW,
     admitted,
+    check,
     cluster_queue,
     cohort,
     flavor,
@@ -20,6 +21,7 @@ from tests.plugins.queues.kueue.kueue_builders import (
 )
 
 from bayplan.api.kueue import (
+    AdmissionCheck,
     AdmissionCheckState,
     ClusterQueue,
     KueueCondition,
@@ -541,6 +543,8 @@ def test_a_held_queue_admits_nobody_and_a_drained_one_evicts() -> None:
     load(admission, [workload("out", "q", created=1)])
     load(admission, [cluster_queue("q", {"a": {"cpu": 4}}, stopPolicy="Hold")])
     assert not admission.cycle(NOW).admitted
+    assert [one.metadata.name for one in admission.tick(NOW)] == ["out"]
+    assert said(admission, "out") == ("False", "Suspended", "ClusterQueue q is inactive")
     assert not admission.tick(NOW)
     load(admission, [cluster_queue("q", {"a": {"cpu": 4}}, stopPolicy="HoldAndDrain")])
     (gone,) = admission.tick(NOW)
@@ -554,8 +558,21 @@ def test_a_stopped_local_queue_takes_its_workloads_out_of_the_line() -> None:
     admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}))
     load(admission, [workload("w", "q"), local_queue("q", "q", stopPolicy="Hold")])
     assert not admission.cycle(NOW).outcome.entries
+    admission.tick(NOW)
+    assert said(admission, "w") == ("False", "Suspended", "LocalQueue q is inactive")
     load(admission, [local_queue("q", "q")])
     assert admission.cycle(NOW).admitted
+
+
+def test_a_workload_without_its_queues_says_so() -> None:
+    admission = load(Admission(), [flavor("a"), workload("w", "q")])
+    admission.tick(NOW)
+    assert said(admission, "w") == ("False", "Misconfigured", "LocalQueue q doesn't exist")
+    load(admission, [local_queue("q", "c")])
+    admission.tick(NOW)
+    assert said(admission, "w") == ("False", "Misconfigured", "ClusterQueue c doesn't exist")
+    load(admission, [cluster_queue("c", {"a": {"cpu": 4}})])
+    assert admission.cycle(NOW).admitted == ["default/w"]
 
 
 def test_a_deactivated_workload_neither_waits_nor_keeps_its_quota() -> None:
@@ -604,6 +621,95 @@ def test_a_queue_with_a_missing_flavor_or_a_circle_of_cohorts_is_inactive() -> N
     assert admission.cycle(NOW).admitted == ["default/w"]
 
 
+REMOTE, NODES = "kueue.x-k8s.io/multikueue", "kueue.x-k8s.io/provisioning-request"
+CANNOT = "Can't admit new workloads: "
+
+
+@pytest.mark.parametrize(
+    ("rules", "checks", "reason", "message"),
+    [
+        (
+            [{"name": "b"}, {"name": "a"}],
+            [],
+            "AdmissionCheckNotFound",
+            "references missing AdmissionCheck(s): a,b.",
+        ),
+        (
+            [{"name": "a"}, {"name": "b"}],
+            [check("a", active=False), check("b", active=None)],
+            "AdmissionCheckInactive",
+            "references inactive AdmissionCheck(s): a,b.",
+        ),
+        (
+            [{"name": "a"}, {"name": "b"}],
+            [check("b", active=False)],
+            "AdmissionCheckNotFound",
+            "references missing AdmissionCheck(s): a, references inactive AdmissionCheck(s): b.",
+        ),
+        (
+            [{"name": "a"}, {"name": "b"}],
+            [check("a", REMOTE), check("b", REMOTE)],
+            "MultipleMultiKueueAdmissionChecks",
+            "Cannot use multiple MultiKueue AdmissionChecks on the same ClusterQueue, found: a,b.",
+        ),
+        (
+            [{"name": "a", "onFlavors": ["x"]}],
+            [check("a", REMOTE)],
+            "MultiKueueAdmissionCheckAppliedPerFlavor",
+            "Cannot specify MultiKueue AdmissionCheck per flavor, found: a.",
+        ),
+        (
+            [{"name": "a"}, {"name": "b"}],
+            [check("a", REMOTE), check("b", NODES)],
+            "MultiKueueWithProvisioningRequest",
+            "Cannot use both MultiKueue and ProvisioningRequest AdmissionChecks together, "
+            "found: a, b.",
+        ),
+    ],
+)
+def test_a_queue_whose_checks_cannot_be_used_is_inactive(
+    rules: list[Any], checks: list[AdmissionCheck], reason: str, message: str
+) -> None:
+    asked = {"admissionChecksStrategy": {"admissionChecks": rules}}
+    admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}, "x": {"cpu": 4}}, **asked))
+    load(admission, [*checks, flavor("x"), workload("w", "q")])
+    assert admission.store.inactive_reason("q") == (reason, CANNOT + message)
+    assert not admission.cycle(NOW).outcome.entries
+    admission.tick(NOW)
+    assert said(admission, "w") == ("False", "Suspended", "ClusterQueue q is inactive")
+
+
+def test_a_remote_check_may_name_all_flavors() -> None:
+    every = [{"name": "a", "onFlavors": ["a", "b"]}]
+    flavors = {"a": {"cpu": 4}, "b": {"cpu": 4}}
+    asked = {"admissionChecksStrategy": {"admissionChecks": every}}
+    admission = one_queue(cluster_queue("q", flavors, **asked))
+    load(admission, [check("a", REMOTE)])
+    assert admission.store.inactive_reason("q") is None
+
+
+def test_a_queue_is_active_while_its_check_is_and_what_runs_goes_on() -> None:
+    admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}, **CHECKED))
+    load(admission, [check(active=None), workload("w", "q")])
+    assert not admission.cycle(NOW).admitted
+    load(admission, [check()])
+    assert admission.cycle(NOW).admitted == ["default/w"]
+    load(admission, [check(active=False), workload("v", "q", created=1)])
+    assert not admission.cycle(NOW).outcome.entries
+    admission.tick(NOW)
+    assert is_true(now_of(admission, "w"), "QuotaReserved")
+    assert not is_true(now_of(admission, "w"), "Evicted")
+    admission.delete(check(), NOW)
+    assert not admission.cycle(NOW).outcome.entries
+    load(admission, [check()])
+    admission.tick(NOW)
+    assert said(admission, "v")[1:] == (
+        "PendingEvaluation",
+        "Workload is pending evaluation in the scheduling queue",
+    )
+    assert admission.cycle(NOW).admitted == ["default/v"]
+
+
 # Between cycles ----------------------------------------------------------------------------
 
 CHECKED = {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}}
@@ -619,7 +725,7 @@ def _checked(admission: Admission, state: Any) -> None:
 
 def test_a_workload_is_admitted_once_its_checks_are_ready() -> None:
     admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}, **CHECKED))
-    load(admission, [workload("w", "q")])
+    load(admission, [check(), workload("w", "q")])
     admission.cycle(NOW)
     assert is_true(now_of(admission, "w"), "QuotaReserved")
     assert not is_true(now_of(admission, "w"), "Admitted")
@@ -632,7 +738,7 @@ def test_a_workload_is_admitted_once_its_checks_are_ready() -> None:
 
 def test_a_check_that_retries_gives_the_quota_back_and_a_rejected_one_deactivates() -> None:
     admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}, **CHECKED))
-    load(admission, [workload("w", "q")])
+    load(admission, [check(), workload("w", "q")])
     admission.cycle(NOW)
     _checked(admission, "Retry")
     admission.tick(NOW)

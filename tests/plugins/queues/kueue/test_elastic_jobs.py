@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from msgspec.structs import replace
-from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
+from tests.plugins.queues.kueue.kueue_builders import check, cluster_queue, flavor, local_queue
 from tests.plugins.queues.kueue.queued_job_builders import (
     GPU,
     job,
@@ -209,7 +209,7 @@ def test_a_slice_keeps_the_flavor_of_the_old_one() -> None:
 def test_new_pods_wait_for_the_admission_checks_of_their_slice() -> None:
     checks = {"admissionChecks": [{"name": "budget"}]}
     queue = cluster_queue("cq", {"f": {GPU: 4}}, admissionChecksStrategy=checks)
-    others = [flavor("f"), queue, local_queue("lq", "cq"), elastic("a", 1)]
+    others = [check(), flavor("f"), queue, local_queue("lq", "cq"), elastic("a", 1)]
     cluster = started(make_node("n1", gpu=8), *others)
     pass_checks(cluster)
     assert on_nodes(cluster) == {"a": 1}

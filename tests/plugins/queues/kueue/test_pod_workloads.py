@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.plugins.queues.kueue.kueue_builders import check as active_check
 from tests.plugins.queues.kueue.kueue_builders import cluster_queue, workload
 from tests.plugins.queues.kueue.queued_job_builders import GPU, LABEL, one_queue, started
 
@@ -239,7 +240,9 @@ def test_admission_checks_hold_pods_back_until_they_are_ready() -> None:
     rules = {"admissionChecks": [{"name": "budget"}]}
     queue = cluster_queue("cq", {"f": {GPU: 4}}, admissionChecksStrategy=rules)
     objects = [one for one in one_queue(4) if not isinstance(one, ClusterQueue)]
-    cluster = started(make_node("n", gpu=8), *objects, queue, queued("p", spec=GATE))
+    cluster = started(
+        make_node("n", gpu=8), active_check(), *objects, queue, queued("p", spec=GATE)
+    )
     assert cluster.placements() == {}
     found = only(cluster)
     (check,) = found.status.admission_checks

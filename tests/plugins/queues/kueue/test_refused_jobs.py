@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
+from tests.plugins.queues.kueue.kueue_builders import check, cluster_queue, flavor, local_queue
 from tests.plugins.queues.kueue.queued_job_builders import (
     GPU,
     KINDS,
@@ -233,7 +233,7 @@ def with_checks(*names: str) -> list[ApiObject]:
     checks = {"admissionChecks": [{"name": "budget"}]}
     queue = cluster_queue("cq", {"f": {GPU: 6}}, admissionChecksStrategy=checks)
     jobs = [job(name, 2) for name in names]
-    return [make_node("n", gpu=8), flavor("f"), queue, local_queue("lq", "cq"), *jobs]
+    return [make_node("n", gpu=8), check(), flavor("f"), queue, local_queue("lq", "cq"), *jobs]
 
 
 def ready(cluster: Cluster, name: str, *updates: dict[str, Any]) -> None:

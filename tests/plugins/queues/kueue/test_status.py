@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from tests.plugins.queues.kueue.kueue_builders import (
     NOW,
+    check,
     cluster_queue,
     cohort,
     flavor,
@@ -74,7 +75,9 @@ def test_a_cluster_queue_shows_what_it_uses_and_borrows() -> None:
 def test_a_workload_whose_checks_are_not_ready_reserves_but_does_not_use() -> None:
     checks = {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}}
     queue = cluster_queue("q", {"a": {"cpu": 2}}, **checks)
-    admission = load(Admission(), [flavor("a"), queue, local_queue("q", "q"), workload("w", "q")])
+    admission = load(
+        Admission(), [check(), flavor("a"), queue, local_queue("q", "q"), workload("w", "q")]
+    )
     admission.cycle(NOW)
     status = cluster_queue_status(admission.store, "q", NOW)
     assert used(status.flavors_reservation) == [("a", "cpu", "1", "0")]

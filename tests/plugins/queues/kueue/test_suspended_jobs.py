@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.plugins.queues.kueue.kueue_builders import cluster_queue, cohort, flavor, local_queue
+from tests.plugins.queues.kueue.kueue_builders import (
+    check,
+    cluster_queue,
+    cohort,
+    flavor,
+    local_queue,
+)
 from tests.plugins.queues.kueue.queued_job_builders import (
     GPU,
     conditions,
@@ -272,7 +278,8 @@ def test_a_deactivated_workload_stops_its_job() -> None:
 def test_a_job_waits_for_its_admission_checks() -> None:
     checks = {"admissionChecks": [{"name": "budget"}]}
     queue = cluster_queue("cq", {"f": {GPU: 3}}, admissionChecksStrategy=checks)
-    cluster = started(make_node("n1", gpu=8), flavor("f"), queue, local_queue("lq", "cq"), job("a"))
+    others = [check(), flavor("f"), queue, local_queue("lq", "cq"), job("a")]
+    cluster = started(make_node("n1", gpu=8), *others)
     found = workload_of(cluster, "a")
     assert running(cluster) == set()
     assert [(c.name, c.state) for c in found.status.admission_checks] == [("budget", "Pending")]
@@ -299,6 +306,7 @@ def with_check() -> list[ApiObject]:
     checks = {"admissionChecks": [{"name": "budget"}]}
     queue = cluster_queue("cq", {"f": {GPU: 3}}, admissionChecksStrategy=checks)
     return [
+        check(),
         flavor("f"),
         queue,
         local_queue("lq", "cq"),
