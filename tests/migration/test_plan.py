@@ -34,6 +34,9 @@ kind: Configuration
 fairSharing: {preemptionStrategies: [LessThanOrEqualToFinalShare]}
 waitForPodsReady: {timeout: 5m, blockAdmission: true}
 multiKueue: {gcInterval: 1m}
+manageJobsWithoutQueueName: true
+managedJobsNamespaceSelector: {matchLabels: {team: x}}
+integrations: {frameworks: [batch/job, pod], podOptions: {}}
 """
 KOORDINATOR = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -150,6 +153,26 @@ def test_a_configuration_becomes_a_profile_that_loads(
             "timeout": "5m",
             "blockAdmission": True,
         }
+        assert queues["args"]["kueue"]["managedJobsNamespaceSelector"] == {
+            "matchLabels": {"team": "x"}
+        }
+        assert queues["args"]["kueue"]["manageJobsWithoutQueueName"] is True
+        assert queues["args"]["kueue"]["integrations"] == {"frameworks": ["batch/job", "pod"]}
+
+
+def test_kueue_leaves_out_the_namespaces_of_the_system_by_default() -> None:
+    text = "{kind: Configuration, namespace: kq, manageJobsWithoutQueueName: true}"
+    config = config_map("controller_manager_config.yaml", text)
+    (made,) = plan_of([workload("kueue/kueue:1", config="config")], [], config, []).conversions
+    (queues,) = made.profile["pluginConfig"]
+    key, values = "kubernetes.io/metadata.name", ["kube-system", "kq"]
+    assert queues["args"]["kueue"] == {
+        "managedJobsNamespaceSelector": {
+            "matchExpressions": [{"key": key, "operator": "NotIn", "values": values}]
+        },
+        "manageJobsWithoutQueueName": True,
+        "integrations": {"frameworks": ["batch/job"]},
+    }
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,12 @@ from bayplan.api import KINDS, ClusterColocationProfile, LocalQueue
 from bayplan.dialects.hami.requests import RequestRules
 from bayplan.dialects.kai import QUEUE_LABEL as KAI_QUEUE
 from bayplan.dialects.kai.shares import ASKING_ANNOTATIONS, GPU
-from bayplan.dialects.kueue import PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY
+from bayplan.dialects.kueue import (
+    DEFAULT_QUEUE,
+    PREFERRED_TOPOLOGY,
+    REQUIRED_TOPOLOGY,
+    UNCONSTRAINED_TOPOLOGY,
+)
 from bayplan.dialects.queued_job_checks import PRIORITY_LABEL, QUEUE_LABEL
 from bayplan.kinds import KINDS_OF_WORKLOADS
 from bayplan.topology.network.tree import HOSTNAME
@@ -72,7 +77,7 @@ def mutating_policies(defaults: Defaults) -> list[Content]:
         *_suspended(),
         *colocation_policies(defaults.profiles),
     ]
-    queue = {"name": _DEFAULT, "parameterNotFoundAction": "Allow"}
+    queue = {"name": DEFAULT_QUEUE, "parameterNotFoundAction": "Allow"}
     of_queues = _default_local_queue()
     for one in (*policies, of_queues):
         kept = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": hidden}
@@ -492,8 +497,6 @@ def _expected(name: str, what: str, got: str) -> str:
 _CONTAINERS = "(object.spec.?initContainers.orValue([]) + object.spec.containers)"
 _OWNERS = "object.metadata.?ownerReferences.orValue([])"
 _OF_NOBODY = f"!{_OWNERS}.exists(o, o.?controller.orValue(false))"
-_DEFAULT = "default"
-"""The name of the LocalQueue of jobs that name none, as in Kueue."""
 _WITHOUT_QUEUE = (
     ("of-nobody", _OF_NOBODY),
     ("without-a-queue", f"{label('object', QUEUE_LABEL)} == ''"),

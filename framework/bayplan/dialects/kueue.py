@@ -18,6 +18,7 @@ from bayplan.inputs.limits import ANNOTATION
 from bayplan.topology.network.tree import HOSTNAME, ROOT_LAYER, Layer
 
 __all__ = [
+    "DEFAULT_QUEUE",
     "INDEX_LABEL",
     "MANAGER_LEASE",
     "MEMBERS_BY",
@@ -48,6 +49,8 @@ __all__ = [
 NAME = "Kueue"
 MANAGER_LEASE = "c1f6bfd2.kueue.x-k8s.io"
 """The name of the Lease by which Kueue's manager leads, in whatever namespace it runs."""
+DEFAULT_QUEUE = "default"
+"""The name of the LocalQueue of what names none, where a namespace has it."""
 _DOMAIN = "kueue.x-k8s.io/"
 MULTI_CLUSTER_CONTROLLER = f"{_DOMAIN}multikueue"
 """The controller of checks that send jobs to other clusters; such jobs are managed by it."""

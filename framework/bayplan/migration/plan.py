@@ -227,12 +227,28 @@ def _of_kueue(content: Content, where: str) -> Conversion | None:
             kept = {k: v for k, v in content[key].items() if k != "enable"}
             if content[key].get("enable", True):
                 args[key] = kept
+    args |= _jobs_of_kueue(content)
     left_out = [k for k in ("multiKueue", "resources", "objectRetentionPolicies") if k in content]
     profile = {
         "schedulerName": "default-scheduler",
         "pluginConfig": [{"name": "Queues", "args": {"kueue": args}}],
     }
     return Conversion(where, profile, tuple(f"{key} has no counterpart" for key in left_out))
+
+
+def _jobs_of_kueue(content: Content) -> dict[str, Any]:
+    """Return which jobs Kueue manages; what a configuration leaves out is as Kueue fills it in."""
+    namespace = content.get("namespace") or "kueue-system"
+    others = {"operator": "NotIn", "values": ["kube-system", namespace]}
+    everywhere = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", **others}]}
+    found: dict[str, Any] = {
+        "managedJobsNamespaceSelector": content.get("managedJobsNamespaceSelector") or everywhere
+    }
+    if content.get("manageJobsWithoutQueueName"):
+        integrations = content.get("integrations") or {}
+        found["manageJobsWithoutQueueName"] = True
+        found["integrations"] = {"frameworks": integrations.get("frameworks") or ["batch/job"]}
+    return found
 
 
 def _of_koordinator(content: Content, where: str) -> Conversion | None:

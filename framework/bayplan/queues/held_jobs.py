@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bayplan.api import ApiObject, ClusterQueue, KueueWorkload, LocalQueue, ObjectMeta, kind_of
+from bayplan.api import (
+    KINDS,
+    ApiObject,
+    ClusterQueue,
+    KueueWorkload,
+    LocalQueue,
+    ObjectMeta,
+    OwnerReference,
+    kind_of,
+)
 from bayplan.api.object_key import object_key
 from bayplan.api.operated import ClusterTrainingRuntime, TrainingRuntime, TrainJob
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part, queued_job, queued_kinds
@@ -51,9 +60,9 @@ Key = tuple[str, str]
 
 
 class HeldJobs:
-    """The suspended jobs that name a queue and have not ended.
+    """The suspended jobs that name a queue, or have a Workload without, and have not ended.
 
-    A job that its user suspended names none, and waits for nobody but the user.
+    A job that its user suspended has neither, and waits for nobody but the user.
 
     :param changed: called with the key of a job that may wait in another way, or no more.
     """
@@ -91,7 +100,8 @@ class HeldJobs:
         obj = new or old
         assert obj is not None, "one of them is there"
         key = (kind_of(obj).name, object_key(obj))
-        job = queued_job(new, self._find) if new is not None and _names_queue(new) else None
+        waits = new is not None and (_names_queue(new) or key in self._workloads)
+        job = queued_job(new, self._find) if new is not None and waits else None
         if job is not None and job.suspended and job.state.end is None:
             pods = sum(job.counts.values())
             self._jobs[key] = _Waiting(job.kind, job.key, job.obj.metadata, pods, job.problem)
@@ -111,11 +121,22 @@ class HeldJobs:
         assert one is not None, "one of them is there"
         for owner in one.metadata.owner_references:
             key = (owner.kind, f"{one.metadata.namespace}/{owner.name}")
+            known = key in self._workloads
             if new is not None:
                 self._workloads[key] = new
             else:
                 self._workloads.pop(key, None)
+            if known is not (new is not None):
+                self._see_again(owner, key)
             self._changed(key)
+
+    def _see_again(self, owner: OwnerReference, key: Key) -> None:
+        """Look at a job whose Workload came or went: without a queue it is held by that alone."""
+        kind = KINDS.get((owner.api_version.rpartition("/")[0], owner.kind))
+        if kind is not None and kind.type in queued_kinds():
+            job = self._find(kind.type, key[1])
+            if job is not None and not _names_queue(job):
+                self._see_job(None, job)
 
     def _see_cluster_queue(self, old: ClusterQueue | None, new: ClusterQueue | None) -> None:
         if old is None or new is None:
@@ -127,13 +148,15 @@ class HeldJobs:
 
     def _held(self, job: _Waiting) -> HeldJob:
         meta = job.meta
-        name = meta.labels[QUEUE_LABEL]
+        name = meta.labels.get(QUEUE_LABEL, "")
         queue = self._snapshot.objects(LocalQueue).get(f"{meta.namespace}/{name}")
         workload = self._workloads.get((job.kind, job.key))
         since = timestamp(meta.creation_timestamp) if workload is None else waits_since(workload)
         why = _reported(workload) if workload is not None else "not tried yet"
         if job.problem:
             why = job.problem
+        elif not name:
+            why = f"it names no queue by the label {QUEUE_LABEL}"
         elif queue is None:
             why = f'there is no LocalQueue "{name}" in namespace "{meta.namespace}"'
         elif queue.spec.cluster_queue not in self._snapshot.objects(ClusterQueue):

@@ -9,9 +9,9 @@ import pydantic
 from pydantic import Field
 
 from bayplan import Args
-from bayplan.api.meta import LabelSelector, SelectorRequirement
-from bayplan.api.selectors import EVERYTHING, Selector, compile_selector
+from bayplan.api.selectors import EVERYTHING, Selector
 from bayplan.inputs.durations import parse_duration
+from bayplan_plugins.shared.selector_args import SelectorArgs
 
 __all__ = ["LowNodeLoadArgs", "PoolArgs"]
 
@@ -27,29 +27,6 @@ def _is_duration(text: str) -> str:
 
 
 Duration = Annotated[str, pydantic.AfterValidator(_is_duration)]
-
-
-class RequirementArgs(Args):
-    """One requirement of a selector."""
-
-    key: str
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: tuple[str, ...] = ()
-
-
-class SelectorArgs(Args):
-    """A selector of labels; an empty one selects everything."""
-
-    match_labels: dict[str, str] = Field(default_factory=dict)
-    match_expressions: tuple[RequirementArgs, ...] = ()
-
-    @cached_property
-    def compiled(self) -> Selector:
-        """The selector, to match labels with."""
-        terms = tuple(
-            SelectorRequirement(one.key, one.operator, one.values) for one in self.match_expressions
-        )
-        return compile_selector(LabelSelector(self.match_labels, terms))
 
 
 class PodSelectorArgs(Args):

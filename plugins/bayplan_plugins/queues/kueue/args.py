@@ -12,11 +12,13 @@ from bayplan import Args
 from bayplan.inputs.durations import parse_duration
 from bayplan_plugins.queues.kueue.settings import (
     FairRule,
+    Managed,
     PodsReady,
     RequeueOrder,
     Settings,
     UsageSharing,
 )
+from bayplan_plugins.shared.selector_args import SelectorArgs
 
 __all__ = ["KueueArgs", "PodsReadyArgs", "UsageSharingArgs"]
 
@@ -88,11 +90,22 @@ class PodsReadyArgs(Args):
         )
 
 
+class IntegrationsArgs(Args):
+    """Kueue's integrations: the kinds that are held where they name no queue.
+
+    As Kueue names them, such as batch/job and pod; without ``frameworks`` all kinds of jobs that
+    can be suspended, and no pods.
+    """
+
+    frameworks: tuple[str, ...] | None = None
+
+
 class KueueArgs(Args):
     """Arguments of ``cluster-queue``: what Kueue's configuration and feature gates choose.
 
     With ``fairSharing`` what is borrowed is divided by share, and ``preemptionStrategies`` say when
-    it may be taken back.
+    it may be taken back. With ``manageJobsWithoutQueueName`` jobs without a queue are held until
+    they have one; ``managedJobsNamespaceSelector`` selects the namespaces whose jobs are queued.
     """
 
     fair_sharing: bool = False
@@ -100,10 +113,14 @@ class KueueArgs(Args):
     admission_fair_sharing: UsageSharingArgs | None = None
     priority_sorting_within_cohort: bool = True
     wait_for_pods_ready: PodsReadyArgs | None = None
+    manage_jobs_without_queue_name: bool = False
+    managed_jobs_namespace_selector: SelectorArgs | None = None
+    integrations: IntegrationsArgs = IntegrationsArgs()
 
     def settings(self) -> Settings:
         """Return the same as the engine reads it."""
         usage, ready = self.admission_fair_sharing, self.wait_for_pods_ready
+        selector, frameworks = self.managed_jobs_namespace_selector, self.integrations.frameworks
         return Settings(
             fair_sharing=self.fair_sharing,
             fair_rules=self.preemption_strategies,
@@ -111,6 +128,11 @@ class KueueArgs(Args):
             pods_ready=ready.settings() if ready is not None else None,
             requeue_order=(
                 ready.requeuing_strategy.timestamp if ready is not None else RequeueOrder.EVICTION
+            ),
+            managed=Managed(
+                self.manage_jobs_without_queue_name,
+                selector.compiled if selector is not None else None,
+                frozenset(frameworks) if frameworks is not None else None,
             ),
             priority_across_queues=self.priority_sorting_within_cohort,
         )

@@ -31,7 +31,6 @@ from bayplan.dialects.queued_jobs import (
     QUEUE_LABEL,
     JobPods,
     QueuedJob,
-    is_part,
     queued_job,
     queued_kinds,
     sized_by,
@@ -39,6 +38,7 @@ from bayplan.dialects.queued_jobs import (
 from bayplan.dialects.train_jobs import runtime_name
 from bayplan_plugins.queues.kueue.conditions import is_true
 from bayplan_plugins.queues.kueue.job_slices import home_of, updated
+from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome, Wanted, pods_to_come
 from bayplan_plugins.queues.kueue.priority_classes import class_of
 
@@ -60,14 +60,15 @@ class _Reported:
 
 
 class JobWorkloads:
-    """Follows the jobs that name a LocalQueue.
+    """Follows the jobs that wait for a LocalQueue.
 
     A job is known by its home, ``namespace/name`` of its Workload as long as it never grows; each
     of its Workloads has a key of its own.
     """
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, managed: ManagedJobs) -> None:
         self._handle = handle
+        self._managed = managed
         self.jobs: dict[str, QueuedJob] = {}
         self.refused: dict[str, QueuedJob] = {}
         """By home, the jobs that cannot be queued as they are: they may not run either."""
@@ -99,6 +100,7 @@ class JobWorkloads:
         for runtime in (TrainingRuntime, ClusterTrainingRuntime):
             handle.snapshot.on_object(runtime, self._runtime_changed)
         handle.snapshot.on_object(KueueWorkload, self._workload_changed)
+        managed.on_change(self._namespace_changed)
 
     # Following ---------------------------------------------------------------------------
 
@@ -108,7 +110,7 @@ class JobWorkloads:
         place = type(obj), object_key(obj)
         self._note_owner(place, old, new)
         before = self._home_at.get(place)
-        after = home_of(obj) if new is not None and self._waits(new) else None
+        after = home_of(obj) if new is not None and self._managed.waits(new) else None
         if before is not None:
             self.refused.pop(before, None)
         if before is not None and before != after:
@@ -191,9 +193,12 @@ class JobWorkloads:
             if _names(job) == named:
                 self._job_changed(job, job)
 
-    def _waits(self, obj: ApiObject) -> bool:
-        """Tell whether a job waits for a queue itself, and no job that it is a part of does."""
-        return bool(obj.metadata.labels.get(QUEUE_LABEL)) and not is_part(obj.metadata)
+    def _namespace_changed(self, name: str) -> None:
+        """Look again which jobs of a namespace wait for queues."""
+        for type_ in queued_kinds():
+            for job in list(self._handle.snapshot.objects(type_).values()):
+                if job.metadata.namespace == name:
+                    self._job_changed(job, job)
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
         one = new if new is not None else old
@@ -379,7 +384,7 @@ class JobWorkloads:
                 PodSet(one.name, one.template, one.count, _fewer(one), one.topology)
                 for one in job.pods
             ),
-            meta.labels[QUEUE_LABEL],
+            meta.labels.get(QUEUE_LABEL, ""),
             ref,
             priority,
             maximum_execution_time_seconds=longest_time(meta),

@@ -24,13 +24,15 @@ from bayplan.cluster.protocol import (
     TemplateSource,
     pointer,
 )
-from bayplan.dialects.queued_jobs import QueuedJob
+from bayplan.dialects.kueue import DEFAULT_QUEUE
+from bayplan.dialects.queued_jobs import QUEUE_LABEL, QueuedJob
 from bayplan_plugins.queues.kueue.admission import WorkloadEvent
 from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
+from bayplan_plugins.queues.kueue.gates import mark
 from bayplan_plugins.queues.kueue.injection import admitted_fields, restored_fields
 from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
-from bayplan_plugins.queues.kueue.pod_set_info import ConflictError
+from bayplan_plugins.queues.kueue.pod_set_info import ConflictError, PodSetInfo
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads, pod_set_pointer
 from bayplan_plugins.queues.kueue.slices import replaced_key
 from bayplan_plugins.queues.kueue.store import Store
@@ -111,6 +113,22 @@ class JobWrites:
             self._written.once(f"refused {home}", "event", job.problem, event)
             if not job.suspended:
                 self._patch(home, job, dict(job.suspend))
+
+    def name_default_queues(self, store: Store) -> None:
+        """Put what names no queue into the LocalQueue ``default`` of its namespace, if it has one.
+
+        Kueue does so at creation.
+        """
+        queue = {QUEUE_LABEL: DEFAULT_QUEUE}
+        for home, job in self._jobs.jobs.items():
+            labels = job.obj.metadata.labels
+            if labels.get(QUEUE_LABEL) or _default_beside(job.key) not in store.local_queues:
+                continue
+            named: dict[str, Any] = {pointer("metadata", "labels", QUEUE_LABEL): DEFAULT_QUEUE}
+            self._patch(home, job, named if labels else {"/metadata/labels": queue})
+        for pod in self._pods.nameless():
+            if _default_beside(pod.key) in store.local_queues:
+                mark(self._written, self._pods.key_of(pod), pod, PodSetInfo(queue))
 
     def tell(self, events: Iterable[WorkloadEvent]) -> None:
         """Record events once the Workloads that they are about exist."""
@@ -201,6 +219,11 @@ class JobWrites:
         where = object_key(job.obj)
         write = PatchFields(type(job.obj), where, meta.uid, fields, subresource)
         self._written.once(key, f"job {subresource}", (meta.resource_version, fields), write)
+
+
+def _default_beside(key: str) -> str:
+    """Return the key of the default LocalQueue in the namespace of an object."""
+    return f"{key.partition('/')[0]}/{DEFAULT_QUEUE}"
 
 
 def _sources(job: QueuedJob, workload: KueueWorkload) -> dict[str, TemplateSource]:

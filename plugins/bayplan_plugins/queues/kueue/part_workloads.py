@@ -28,6 +28,7 @@ from bayplan.dialects.queued_parts import (
 )
 from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
 from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY, workload_name
+from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.pod_groups import GROUP_MARK
 from bayplan_plugins.queues.kueue.victims import JOB_UID
 
@@ -47,11 +48,15 @@ def name_of_part(part: OwnedPart) -> str:
 class PartWorkloads:
     """Follows the objects whose parts queue.
 
+    :param managed: which pods are queued.
     :param changed: called with the key of a Workload whose object changed.
     """
 
-    def __init__(self, handle: Handle, changed: Callable[[str], None]) -> None:
+    def __init__(
+        self, handle: Handle, managed: ManagedJobs, changed: Callable[[str], None]
+    ) -> None:
         self._handle = handle
+        self._managed = managed
         self._changed = changed
         self._parts: dict[str, OwnedPart] = {}
         """By the keys of their Workloads."""
@@ -172,7 +177,9 @@ class PartWorkloads:
         found = self.object_of(key)
         if found is None or found.problem:
             return False
-        return not found.has(self.number_of(key)) or QUEUE_LABEL not in found.obj.metadata.labels
+        meta = found.obj.metadata
+        queued = QUEUE_LABEL in meta.labels or self._managed.holds_pods(meta.namespace)
+        return not queued or not found.has(self.number_of(key))
 
     def delete(self, key: str) -> None:
         """Delete the Workload of a part that is gone."""

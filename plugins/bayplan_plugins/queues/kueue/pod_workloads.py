@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -50,6 +50,7 @@ from bayplan_plugins.queues.kueue.job_workloads import (
     is_of_pod,
     longest_time,
 )
+from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.part_workloads import PartWorkloads
 from bayplan_plugins.queues.kueue.pod_groups import GROUP_MARK, with_replacements
 from bayplan_plugins.queues.kueue.pods_to_come import JOB_LABEL, PodToCome, Wanted
@@ -75,9 +76,10 @@ class _Made:
 class PodWorkloads:
     """Follows the pods of workloads, and keeps admission in step with them and with jobs."""
 
-    def __init__(self, handle: Handle, jobs: JobWorkloads) -> None:
+    def __init__(self, handle: Handle, jobs: JobWorkloads, managed: ManagedJobs) -> None:
         self._handle = handle
         self._jobs = jobs
+        self._managed = managed
         self._members: dict[str, dict[str, PodInfo]] = {}
         self._ended: dict[str, dict[str, Pod]] = {}
         """By the keys of workloads that are no job's, and uid, their pods that have ended."""
@@ -91,10 +93,11 @@ class PodWorkloads:
         self._changed: dict[str, None] = {}
         self._orphans: dict[str, dict[str, PodInfo]] = {}
         """By the uids of their owners, pods of jobs that are not known."""
-        self._parts = PartWorkloads(handle, self._part_changed)
+        self._parts = PartWorkloads(handle, managed, self._part_changed)
         handle.snapshot.on_living(self._lives)
         handle.snapshot.on_ended(self._has_ended)
         handle.snapshot.on_object(KueueWorkload, self._workload_changed)
+        managed.on_change(self._namespace_changed)
 
     def key_of(self, pod: PodInfo) -> str:
         """Return the key of a pod's workload."""
@@ -139,7 +142,27 @@ class PodWorkloads:
                 return running.spec.queue_name or None
         if job is not None:
             return job.obj.metadata.labels.get(QUEUE_LABEL) or None
-        return _own_queue(pod) or None
+        return (_own_queue(pod) or None) if self._is_queued(pod) else None
+
+    def is_held(self, pod: PodInfo) -> bool:
+        """Tell whether a pod waits because it, or its job, names no queue."""
+        home = self._jobs.home_of_pod(pod)
+        if home is not None:
+            job = self._jobs.jobs.get(home)
+            return job is not None and not job.obj.metadata.labels.get(QUEUE_LABEL)
+        return not _own_queue(pod) and self._managed.holds_pod(pod)
+
+    def nameless(self) -> Iterator[PodInfo]:
+        """Yield the pods that wait as they name no queue, and are no job's."""
+        for key, members in self._members.items():
+            if not self._jobs.knows(key):
+                yield from (pod for pod in members.values() if not _own_queue(pod))
+
+    def _is_queued(self, pod: PodInfo) -> bool:
+        """Tell whether a pod that is no job's waits for a queue, whether it names one or not."""
+        if _own_queue(pod):
+            return self._managed.selects(pod.namespace)
+        return self._managed.holds_pod(pod)
 
     def members(self, key: str) -> Sequence[PodInfo]:
         """Return the living pods of a workload, and of the other slices of its job."""
@@ -297,7 +320,8 @@ class PodWorkloads:
         job = self._jobs.home_of_pod(pod)
         self._jobs.lives(pod, added)
         self._note_orphan(pod, added and job is None)
-        if job is None and not _own_queue(pod):
+        known = not added and pod.uid in self._own_keys
+        if job is None and not known and not self._is_queued(pod):
             return
         key = self._place_of(pod, added) if job is None else job
         members = self._members.setdefault(key, {})
@@ -318,7 +342,7 @@ class PodWorkloads:
 
     def _has_ended(self, pod: PodInfo, there: bool) -> None:
         """Note a pod that has ended: its Workload is finished, or waits for another pod."""
-        if self._jobs.home_of_pod(pod) is not None or not _own_queue(pod):
+        if self._jobs.home_of_pod(pod) is not None or not self._is_queued(pod):
             return
         key = self._own_key(pod)
         if there and pod.pod.status.phase in ("Succeeded", "Failed"):
@@ -342,6 +366,13 @@ class PodWorkloads:
         elif self._key_by_owner.get(owner) != one.key:
             self._key_by_owner[owner] = one.key
             self._move(owner, one.key)
+
+    def _namespace_changed(self, name: str) -> None:
+        """Look again which pods of a namespace wait for queues."""
+        for pod in list(self._handle.snapshot.living.values()):
+            if pod.namespace == name and self._jobs.home_of_pod(pod) is None:
+                self._lives(pod, added=False)
+                self._lives(pod, added=True)
 
     def _part_changed(self, key: str) -> None:
         self._changed[key] = None

@@ -20,7 +20,7 @@ from bayplan.api.definition import same_definition
 from bayplan.api.kueue import AdmissionCheck
 from bayplan.api.queue import Amounts, Queue
 from bayplan.cluster.protocol import Event, PatchStatus
-from bayplan.dialects.queued_jobs import queued_kinds
+from bayplan.dialects.queued_jobs import QUEUE_LABEL, queued_kinds
 from bayplan.naming import counted
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.report import PendingJob
@@ -45,6 +45,7 @@ from bayplan_plugins.queues.kueue.handles import Handles
 from bayplan_plugins.queues.kueue.injection import updates_of
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.job_writes import JobWrites, taking_over
+from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.manager import KueueManager
 from bayplan_plugins.queues.kueue.pod_groups import marks_of
 from bayplan_plugins.queues.kueue.pod_set_info import ConflictError, PodSetInfo
@@ -61,6 +62,9 @@ from bayplan_plugins.queues.policy import EvictionCandidates, EvictionPlan, Quot
 __all__ = ["KueueArgs", "KueuePolicy"]
 
 _LOCAL = "LocalQueue "
+_NO_QUEUE = "(none)"
+"""The queue of what is held because it names none; no object has such a name."""
+_NAMELESS = f"waiting for a queue: it names none by the label {QUEUE_LABEL}"
 _BY_PROFILE = "the profile leaves the ClusterQueues to Kueue's manager (kueue: null)"
 _BY_PODS = frozenset(("Pod", "ReplicaSet", "StatefulSet", "LeaderWorkerSet"))
 """The kinds of jobs that are followed by their pods."""
@@ -87,9 +91,11 @@ class KueuePolicy:
         self._handles = Handles(handle)
         self._on_turn: list[Callable[[], None]] = []
         self._never = args is None
-        self._jobs = JobWorkloads(handle)
+        settings = (args or KueueArgs()).settings()
+        self._managed = ManagedJobs(handle.snapshot, settings.managed)
+        self._jobs = JobWorkloads(handle, self._managed)
         self._manager = KueueManager(handle, self._jobs)
-        self._pods = PodWorkloads(handle, self._jobs)
+        self._pods = PodWorkloads(handle, self._jobs, self._managed)
         self._written = Written(handle, self._pods.changed)
         self._writes = JobWrites(handle, self._jobs, self._pods, self._written)
         self._dry_run = DryRun(self._handles, self._pods, lambda: self._admission.store)
@@ -98,7 +104,7 @@ class KueuePolicy:
         self._topologies = TopologyAssignments(handle, self._pods)
         self._finalizers = Finalizers(handle)
         self._admission = Admission(
-            (args or KueueArgs()).settings(),
+            settings,
             self._fits,
             self._dry_run.assume,
             self._waits,
@@ -184,13 +190,14 @@ class KueuePolicy:
 
     @property
     def active(self) -> bool:
-        """Whether the cluster has any ClusterQueue, and Kueue's manager is not at work."""
+        """Whether there is anything to decide, and Kueue's manager is not at work."""
         return self.has_queues and not self.left_to
 
     @property
     def has_queues(self) -> bool:
-        """Whether the cluster has any ClusterQueue."""
-        return bool(self._handle.snapshot.objects(ClusterQueue))
+        """Whether the cluster has any ClusterQueue, or jobs without a queue are held."""
+        held = self._managed.without_queue and not self._never
+        return held or bool(self._handle.snapshot.objects(ClusterQueue))
 
     @property
     def left_to(self) -> str:
@@ -264,12 +271,14 @@ class KueuePolicy:
         """Return the ClusterQueue of the LocalQueue that a pod's label, or its job's, names."""
         name = self._pods.queue_of(pod)
         if not name:
-            return None
+            return _NO_QUEUE if self._pods.is_held(pod) else None
         local = self._handle.snapshot.objects(LocalQueue).get(f"{pod.namespace}/{name}")
         return local.spec.cluster_queue if local is not None else f"{_LOCAL}{name}"
 
     def gate(self, pod: PodInfo, queue: str) -> str | None:
         """Hold back pods until their workload is admitted."""
+        if queue == _NO_QUEUE:
+            return _NAMELESS
         if queue.startswith(_LOCAL):
             return f'waiting for LocalQueue "{queue.removeprefix(_LOCAL)}", which does not exist'
         if queue not in self._admission.store.cluster_queues:
@@ -357,6 +366,8 @@ class KueuePolicy:
             self._checks.forget(key, store.workloads.get(key))
         self._writes.write(store, altered)
         self._writes.stop_refused()
+        if self._managed.without_queue:
+            self._writes.name_default_queues(store)
         # What checks have decided is carried out in another round.
         self._next_change = now if followed else self._time_of_next_change(now)
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-__all__ = ["FairRule", "PodsReady", "RequeueOrder", "Settings", "UsageSharing"]
+from bayplan.api.selectors import Selector
+
+__all__ = ["FairRule", "Managed", "PodsReady", "RequeueOrder", "Settings", "UsageSharing"]
 
 
 class FairRule(Enum):
@@ -63,6 +65,22 @@ class PodsReady:
 
 
 @dataclass(frozen=True)
+class Managed:
+    """Which jobs wait for queues, of those that name one, and of the others.
+
+    :param without_queue: whether jobs that name no queue are held until they do.
+    :param namespaces: those whose jobs wait at all; None for every one, in which jobs that name no
+        queue are left alone in those of the system.
+    :param frameworks: which kinds are held without a queue, as Kueue's ``integrations`` name them
+        (``batch/job``, ``pod``); None for all that can be suspended.
+    """
+
+    without_queue: bool = False
+    namespaces: Selector | None = None
+    frameworks: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
 class Settings:
     """What the administrator chose.
 
@@ -81,6 +99,7 @@ class Settings:
     fair_sharing: bool = False
     fair_rules: tuple[FairRule, ...] = (FairRule.FINAL_SHARE, FairRule.INITIAL_SHARE)
     usage_sharing: UsageSharing | None = None
+    managed: Managed = Managed()
     pods_ready: PodsReady | None = None
     requeue_order: RequeueOrder = RequeueOrder.EVICTION
     priority_across_queues: bool = True

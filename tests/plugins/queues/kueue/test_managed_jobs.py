@@ -1,0 +1,158 @@
+"""Jobs and pods that name no queue, where Kueue's configuration says that they are held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.plugins.queues.kueue.kueue_builders import local_queue
+from tests.plugins.queues.kueue.queued_job_builders import (
+    LABEL,
+    conditions,
+    job,
+    on_nodes,
+    one_queue,
+    running,
+    started,
+    workload_of,
+)
+
+from bayplan.api import ApiObject, Job, KueueWorkload, Namespace, ObjectMeta, Pod
+from bayplan.errors import InputError
+from bayplan.queues.held_jobs import HeldJobs
+from bayplan.testing import Cluster, make_node, make_pod
+
+HOLDS: dict[str, Any] = {"manageJobsWithoutQueueName": True}
+PODS = {**HOLDS, "integrations": {"frameworks": ["batch/job", "pod"]}}
+TEAMS = {"managedJobsNamespaceSelector": {"matchLabels": {"team": "x"}}}
+ON_NODE = [make_node("n", gpu=8), *one_queue(8)]
+
+
+def nameless(name: str, namespace: str = "default", **spec: Any) -> Job:
+    made = job(name, 2, **spec)
+    meta = msgspec.structs.replace(made.metadata, labels={}, namespace=namespace)
+    return msgspec.structs.replace(made, metadata=meta)
+
+
+def namespace(name: str, **labels: str) -> Namespace:
+    return Namespace(ObjectMeta(name=name, labels=labels))
+
+
+def given(args: dict[str, Any], *objects: ApiObject) -> Cluster:
+    return started(*ON_NODE, *objects, args={"kueue": args})
+
+
+def labelled(cluster: Cluster, name: str, queue: str) -> None:
+    (found,) = [one for one in cluster.api.list(Job) if one.metadata.name == name]
+    meta = msgspec.structs.replace(found.metadata, labels={LABEL: queue})
+    cluster.api.update(msgspec.structs.replace(found, metadata=meta))
+    cluster.advance(10.0)
+
+
+def test_a_job_without_a_queue_is_suspended_until_it_names_one() -> None:
+    cluster = given(HOLDS, nameless("a", suspend=False))
+    assert running(cluster) == set()
+    assert on_nodes(cluster) == {}
+    made = workload_of(cluster, "a")
+    assert made.spec.queue_name == ""
+    (stated,) = [one for one in made.status.conditions if one.type == "QuotaReserved"]
+    assert (stated.status, stated.reason) == ("False", "Misconfigured")
+    labelled(cluster, "a", "lq")
+    assert on_nodes(cluster) == {"a": 2}
+    assert workload_of(cluster, "a").spec.queue_name == "lq"
+    assert conditions(cluster, "a")["Admitted"] == "True"
+
+
+def test_a_job_that_is_held_says_what_it_lacks() -> None:
+    cluster = given(HOLDS, nameless("a"))
+    (held,) = HeldJobs(cluster.scheduler.snapshot).all()
+    assert (held.key, held.pods, held.queue) == ("default/a", 2, "")
+    assert held.why == f"it names no queue by the label {LABEL}"
+
+
+def test_jobs_without_a_queue_are_left_alone_by_default() -> None:
+    cluster = given({}, nameless("a", suspend=False), nameless("b"))
+    assert on_nodes(cluster) == {"a": 2}
+    assert cluster.api.list(KueueWorkload) == []
+    assert not list(HeldJobs(cluster.scheduler.snapshot).all())
+
+
+def test_namespaces_of_the_system_are_left_alone() -> None:
+    cluster = given(HOLDS, nameless("a", "kube-system", suspend=False))
+    assert on_nodes(cluster) == {"a": 2}
+    assert cluster.api.list(KueueWorkload) == []
+
+
+def test_only_selected_namespaces_are_managed_and_labels_count_when_they_change() -> None:
+    objects = [namespace("red", team="x"), namespace("blue")]
+    jobs = [nameless("r", "red", suspend=False), nameless("b", "blue", suspend=False)]
+    cluster = given(HOLDS | TEAMS, *objects, *jobs)
+    assert running(cluster) == {"b"}
+    cluster.api.update(namespace("blue", team="x"))
+    cluster.advance(10.0)
+    assert running(cluster) == set()
+    cluster.api.update(namespace("red"))
+    cluster.advance(10.0)
+    (left,) = [one for one in cluster.api.list(Job) if one.metadata.name == "r"]
+    cluster.api.update(
+        msgspec.structs.replace(left, spec=msgspec.structs.replace(left.spec, suspend=False))
+    )
+    cluster.advance(10.0)
+    assert on_nodes(cluster) == {"r": 2}
+
+
+def test_a_job_with_a_queue_in_another_namespace_is_not_queued() -> None:
+    cluster = given(TEAMS, job("a", 2, suspend=False))
+    assert on_nodes(cluster) == {"a": 2}
+    assert cluster.api.list(KueueWorkload) == []
+
+
+@pytest.mark.parametrize(
+    ("frameworks", "held"), [(["batch/job"], True), (["ray.io/rayjob"], False)]
+)
+def test_only_kinds_of_the_integrations_are_held(frameworks: list[str], held: bool) -> None:
+    args = {**HOLDS, "integrations": {"frameworks": frameworks}}
+    cluster = given(args, nameless("a", suspend=False))
+    assert on_nodes(cluster) == ({} if held else {"a": 2})
+
+
+def test_a_job_without_a_queue_gets_the_default_one_once_there_is_one() -> None:
+    cluster = given(HOLDS, nameless("a", suspend=False), nameless("b", "other"))
+    assert running(cluster) == set()
+    cluster.api.create(local_queue("default", "cq"))
+    cluster.advance(10.0)
+    assert on_nodes(cluster) == {"a": 2}
+    labels = {one.metadata.name: one.metadata.labels for one in cluster.api.list(Job)}
+    assert labels == {"a": {LABEL: "default"}, "b": {}}
+    assert workload_of(cluster, "a").spec.queue_name == "default"
+    assert workload_of(cluster, "b").spec.queue_name == ""
+
+
+def test_pods_without_a_queue_wait_where_pods_are_an_integration() -> None:
+    pods = [
+        make_pod("p", None, None, gpu=1),
+        make_pod("d", None, None, gpu=1, owner="DaemonSet/ds"),
+    ]
+    assert set(given(HOLDS, *pods).placements()) == {"p", "d"}
+    cluster = given(PODS, *pods)
+    assert set(cluster.placements()) == {"d"}
+    (made,) = cluster.api.list(KueueWorkload)
+    assert (made.metadata.owner_references[0].name, made.spec.queue_name) == ("p", "")
+    assert "waiting for a queue: it names none" in cluster.message("p")
+    cluster.api.create(local_queue("default", "cq"))
+    cluster.advance(10.0)
+    assert set(cluster.placements()) == {"p", "d"}
+
+
+def test_pods_that_run_already_go_on() -> None:
+    cluster = given(PODS, make_pod("p", node="n", gpu=1))
+    assert cluster.placements() == {"p": "n"}
+    assert cluster.api.list(KueueWorkload) == []
+    assert [one.metadata.labels for one in cluster.api.list(Pod)] == [{}]
+
+
+def test_a_selector_that_is_none_is_refused() -> None:
+    wrong = {"managedJobsNamespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}
+    with pytest.raises(InputError, match="managedJobsNamespaceSelector"):
+        given(wrong)
