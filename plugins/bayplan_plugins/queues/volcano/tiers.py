@@ -217,6 +217,15 @@ class Tiers:
 
     # Victims -----------------------------------------------------------------------------
 
+    @property
+    def gives_up_surplus(self) -> bool:
+        """Whether the gang plugin votes on what other queues reclaim: all beyond a minimum goes."""
+        return any(
+            isinstance(vote.__self__, Gang)
+            for tier in self._victims["reclaimable"]
+            for vote in tier
+        )
+
     def victims_of_tiers(
         self,
         kind: str,

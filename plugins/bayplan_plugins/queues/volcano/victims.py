@@ -193,7 +193,7 @@ class VolcanoPlan:
         """Tell whether a victim's queue, without it, might reclaim from the claimant's queue."""
         session, jobs = self.session, self.session.jobs
         job = jobs.named(step[0].gang or step[0].key, step[0])
-        if job.row is None:
+        if job.row is None or self._is_lent(job, step):
             return False
         takes = session.ledger.sum_of(step)
         back = Claimant(job, step, job.row, takes, jobs.priority(job, step))
@@ -202,3 +202,7 @@ class VolcanoPlan:
         claimant = self.claimant
         mine = Victim(claimant.job, claimant.pods, claimant.row, claimant.request, False)
         return self.tiers.victims_of_tiers("reclaimable", back, lambda: [mine], True) is not None
+
+    def _is_lent(self, job: Job, step: Step) -> bool:
+        """Tell whether the gang plugin gives up what a job, without it, may not ask room for."""
+        return self.tiers.gives_up_surplus and not self.tiers.starving(job, len(step))

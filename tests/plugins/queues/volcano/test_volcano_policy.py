@@ -347,6 +347,36 @@ def test_surplus_pods_go_first_and_only_as_many_as_needed() -> None:
     assert {"c-0", "c-1"} <= cluster.placements().keys()
 
 
+@pytest.mark.parametrize("gang_votes", [True, False])
+def test_the_gang_plugin_gives_other_queues_what_a_job_has_beyond_its_minimum(
+    gang_votes: bool,
+) -> None:
+    """Nodes of other schedulers count in what queues deserve, so no queue has more than that."""
+    gang = {"name": "gang", "enableReclaimable": gang_votes}
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=2),
+            make_node("elsewhere", cpu=8, taints=["example.com/other:NoSchedule"]),
+            queue("owner"),
+            queue("newcomer"),
+            group("elastic", "owner", 1),
+            *pods("elastic", 2, ["n0"] * 2, cpu=1),
+            group("new", "newcomer", 1),
+            *pods("new", 1, cpu=1),
+        ],
+        {
+            "actions": "enqueue, allocate, reclaim",
+            "tiers": [
+                {"plugins": [{"name": "priority"}, gang, {"name": "conformance"}]},
+                {"plugins": [{"name": "proportion"}]},
+            ],
+        },
+    )
+    settle(cluster)
+    assert evictions(cluster) == (["elastic-1"] if gang_votes else [])
+    assert ("new-0" in cluster.placements()) is gang_votes
+
+
 # Turns -------------------------------------------------------------------------------------
 
 
