@@ -134,18 +134,16 @@ class GroupStatuses:
         if isinstance(group, NativePodGroup):
             return _native(group, members, message)
         assert isinstance(group, VolcanoPodGroup | KaiPodGroup)
-        status = _conditioned(members, message, self._is_inqueue(key, group))
         if isinstance(group, KaiPodGroup):
             now = rfc3339(self._handle.unix_time)
             refusal = partial(self._refusal, members)
             found = scheduling_conditions(group, members, message, refusal, now)
-            return KaiPodGroupStatus(status.conditions, found)
-        return status
+            return KaiPodGroupStatus((_condition(members, message, len(members.bound)),), found)
+        return _volcano(members, message, self._is_inqueue(key, group))
 
-    def _is_inqueue(self, key: str, group: VolcanoPodGroup | KaiPodGroup) -> bool:
+    def _is_inqueue(self, key: str, group: VolcanoPodGroup) -> bool:
         """Tell whether a group is in phase Inqueue, also where the watch does not show it yet."""
-        phase = group.status.phase if isinstance(group, VolcanoPodGroup) else ""
-        queueing = self._handle.queueing
+        phase, queueing = group.status.phase, self._handle.queueing
         if phase in ("", "Pending") and queueing is not None:
             return queueing.is_admitted(key)
         return phase == _INQUEUE
@@ -237,17 +235,37 @@ def _is_of_1_37(group: NativePodGroup) -> bool:
     )
 
 
-def _conditioned(members: GangMembers, message: str, inqueue: bool) -> ConditionedStatus:
+def _volcano(members: GangMembers, message: str, inqueue: bool) -> ConditionedStatus:
+    succeeded, failed = members.count_ended("Succeeded"), members.count_ended("Failed")
+    condition = _condition(members, message, len(members.bound) + succeeded + failed)
+    phase = _volcano_phase(members, message, inqueue)
+    return ConditionedStatus(phase, (condition,), members.running, succeeded, failed)
+
+
+def _volcano_phase(members: GangMembers, message: str, inqueue: bool) -> str:
+    """Return a group's phase as volcano-sh/volcano does, whose members end and leave one by one.
+
+    A group that runs and lacks members is not admitted again for them, which a full cluster would
+    not allow: it keeps the phase Running, or Unknown where they find no place, for which jobs may
+    have policies. Volcano writes Unknown also while nobody has made these members yet.
+    """
     gang = members.gang
     assert gang is not None, "checked by the caller"
-    complete = has_minimum(gang, len(members.bound))
-    succeeded, failed = members.count_ended("Succeeded"), members.count_ended("Failed")
+    ended = members.count_ended("Succeeded") + members.count_ended("Failed")
+    if has_minimum(gang, len(members.bound) + ended):
+        return "Running" if members.bound or not ended else "Completed"
+    if members.running and message and has_minimum(gang, members.present + ended):
+        return "Unknown"
+    if inqueue:
+        return _INQUEUE
+    return "Running" if members.running else "Pending"
+
+
+def _condition(members: GangMembers, message: str, scheduled: int) -> GroupCondition:
+    gang = members.gang
+    assert gang is not None, "checked by the caller"
+    complete = has_minimum(gang, scheduled)
     if complete or not message:
-        condition = GroupCondition("Scheduled", "True" if complete else "False")
-    else:
-        reason = "NotEnoughResources" if has_minimum(gang, members.present) else "NotEnoughTasks"
-        condition = GroupCondition("Unschedulable", "True", reason, message)
-    phase = "Running" if complete else _INQUEUE if inqueue else "Pending"
-    if has_minimum(gang, succeeded):
-        phase = "Completed"
-    return ConditionedStatus(phase, (condition,), members.running, succeeded, failed)
+        return GroupCondition("Scheduled", "True" if complete else "False")
+    reason = "NotEnoughResources" if has_minimum(gang, members.present) else "NotEnoughTasks"
+    return GroupCondition("Unschedulable", "True", reason, message)
