@@ -29,11 +29,13 @@ __all__ = [
     "counted",
     "gang_of",
     "is_gated",
+    "may_hold_queue",
     "membership_of",
     "placement_of",
     "queue_of",
     "sets_of",
     "state_of",
+    "waits_for_queue",
 ]
 
 NAME = "Volcano"
@@ -71,6 +73,21 @@ def is_gated(pod: Pod) -> bool:
     """Tell whether a pod waits for somebody else to open a gate; the queue's own gate is none."""
     gates = [gate.name for gate in pod.spec.scheduling_gates]
     return bool(gates) and gates != [_QUEUE_GATE]
+
+
+def waits_for_queue(pod: Pod) -> bool:
+    """Tell whether a pod that opted in waits for its queue, and for nothing else."""
+    gates = [gate.name for gate in pod.spec.scheduling_gates]
+    return gates == [_QUEUE_GATE] and _has_opted_in(pod)
+
+
+def may_hold_queue(pod: Pod) -> bool:
+    """Tell whether a pod opted in and has no gate any more, so that its queue has taken it."""
+    return not pod.spec.scheduling_gates and _has_opted_in(pod)
+
+
+def _has_opted_in(pod: Pod) -> bool:
+    return pod.metadata.annotations.get(_QUEUE_GATE) == "true"
 
 
 def counted(quantities: Mapping[str, Quantity]) -> dict[str, Quantity]:

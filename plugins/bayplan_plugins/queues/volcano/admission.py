@@ -1,4 +1,4 @@
-"""The action enqueue: pod groups in phase Pending are admitted, queue by queue."""
+"""Pod groups in phase Pending are admitted, queue by queue, by the action enqueue if it is on."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ class Admission:
     """Admits waiting pod groups: their phase becomes Inqueue, and their pods are tried.
 
     The queues take turns in their order, each with its jobs in theirs, as in volcano-sh/volcano.
+
+    :param asks: whether the plugins are asked, by the action enqueue. Without it all groups of
+        queues are admitted: their controllers make no pods before.
     """
 
-    def __init__(self, session: Session, tiers: Tiers) -> None:
+    def __init__(self, session: Session, tiers: Tiers, asks: bool) -> None:
         self._session = session
         self._tiers = tiers
+        self._asks = asks
         self._admitting: set[str] = set()
         self._rejected: dict[str, str] = {}
 
     def rejection(self, group: str) -> str | None:
-        """Return why a group, by key, is not admitted; None for one that is."""
-        found = self._session.jobs.group(group)
+        """Return why a group, by key, is not admitted; None for one that is, or need not be."""
+        found = self._session.jobs.group(group) if self._asks else None
         if found is None or found.status.phase not in _WAITING or group in self._admitting:
             return None
         return self._rejected.get(group, "it has not been admitted yet")
@@ -80,7 +84,7 @@ class Admission:
 
     def _try(self, job: Job, row: int, inqueue: Inqueue) -> None:
         least = self._session.jobs.min_resources(job.key)
-        why = self._tiers.rejection(job, row, least, inqueue)
+        why = self._tiers.rejection(job, row, least, inqueue) if self._asks else None
         if why is not None:
             self._rejected[job.key] = why
             return

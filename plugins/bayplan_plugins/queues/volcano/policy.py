@@ -21,6 +21,7 @@ from bayplan_plugins.queues.policy import EvictionCandidates, QuotaRefusal
 from bayplan_plugins.queues.volcano.admission import Admission
 from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
 from bayplan_plugins.queues.volcano.definitions import QueueDefinitions
+from bayplan_plugins.queues.volcano.gates import QueueGates
 from bayplan_plugins.queues.volcano.jobs import Jobs
 from bayplan_plugins.queues.volcano.limits import first_over
 from bayplan_plugins.queues.volcano.queue_status import statuses
@@ -55,8 +56,8 @@ class VolcanoPolicy:
         jobs = Jobs(handle, self.ledger)
         self.session = Session(handle, self.ledger, jobs, hierarchical, divides)
         self.tiers = Tiers(self.session, tiers)
-        enqueues = "enqueue" in args.action_names
-        self._admission = Admission(self.session, self.tiers) if enqueues else None
+        self._admission = Admission(self.session, self.tiers, "enqueue" in args.action_names)
+        self._gates = QueueGates(handle, self.session, self.tiers, self.gate)
 
     def _ledger(self, hierarchical: bool) -> Ledger:
         definitions = QueueDefinitions(hierarchical)
@@ -103,19 +104,22 @@ class VolcanoPolicy:
         closed = gate(self.ledger.tree, "Queue", queue, self.session.hierarchical)
         if closed is not None:
             return closed
-        if self._admission is not None and pod.gang is not None:
+        if pod.gang is not None:
             why = self._admission.rejection(pod.gang)
             return None if why is None else f"its PodGroup is Pending: {why}"
         return None
 
     def admit(self) -> None:
-        """Admit pod groups that wait in phase Pending, where the action enqueue is on."""
-        if self._admission is not None:
-            self._admission.run()
+        """Admit pod groups that wait in phase Pending.
+
+        Pods that wait for their queue at a gate lose it where the queue has room.
+        """
+        self._admission.run()
+        self._gates.open()
 
     def is_admitted(self, group: str) -> bool:
         """Tell whether a group's phase is being written, by key."""
-        return self._admission is not None and self._admission.is_admitting(group)
+        return self._admission.is_admitting(group)
 
     def order(self, unit: Unit, added: float) -> tuple[float, ...]:
         """Order as the plugins say, then by age."""
