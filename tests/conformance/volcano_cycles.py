@@ -15,6 +15,7 @@ from tests.conformance.case_format import ApiFields, UnknownFieldError, api_spel
 from tests.conformance.vectors import SHARED
 
 from bayplan.api import ApiObject, Pod, VolcanoPodGroup
+from bayplan.migration.volcano import volcano_profile
 from bayplan.profiles.loading import load_profiles
 from bayplan.queues.tree import AmountRows
 from bayplan.testing import Cluster, make_object
@@ -294,19 +295,10 @@ def run(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Outcome:
     names = frozenset((*configuration_of_volcano.PLUGIN_NAMES, "test-rejecter"))
     monkeypatch.setattr(configuration_of_volcano, "PLUGIN_NAMES", names)
     monkeypatch.setitem(cast(dict[str, type[VolcanoPlugin]], PLUGINS), "test-rejecter", Rejecter)
-    arguments = {"Queues": {"volcano": configuration(case)}, **_packing(case)}
-    weights = _weights(case)
-    if weights is None:
-        cluster = Cluster(plugins=arguments)
-    else:
-        profile = {
-            "schedulerName": "volcano",
-            "plugins": {"score": weights},
-            "pluginConfig": [{"name": name, "args": args} for name, args in arguments.items()],
-        }
-        file = tmp_path / "profile.yaml"
-        file.write_text(json.dumps({**_CONFIGURATION, "profiles": [profile]}), encoding="utf-8")
-        cluster = Cluster(profiles=load_profiles(file))
+    profile, _ = volcano_profile(configuration(case), "volcano")
+    file = tmp_path / "profile.yaml"
+    file.write_text(json.dumps({**_CONFIGURATION, "profiles": [profile]}), encoding="utf-8")
+    cluster = Cluster(profiles=load_profiles(file))
     cluster.add(*objects(case))
     cluster.schedule()
     return _outcome(case, cluster)
@@ -316,43 +308,6 @@ _CONFIGURATION = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
     "kind": "KubeSchedulerConfiguration",
 }
-_WEIGHTS = {
-    "balancedresource.weight": ("NodeResourcesBalancedAllocation", 1),
-    "nodeaffinity.weight": ("NodeAffinity", 2),
-    "tainttoleration.weight": ("TaintToleration", 3),
-    "podaffinity.weight": ("InterPodAffinity", 2),
-    "podtopologyspread.weight": ("PodTopologySpread", 2),
-    "imagelocality.weight": ("ImageLocality", 1),
-}
-"""Volcano's weights of scores with their defaults, and the plugins that give these scores."""
-
-
-def _nodeorder(case: Case) -> Case:
-    plugins = [one for tier in case["tiers"] for one in tier["plugins"]]
-    found: Case = next((p.get("arguments") or {} for p in plugins if p["name"] == "nodeorder"), {})
-    return found
-
-
-def _packing(case: Case) -> dict[Any, Case]:
-    """Return the arguments with which nodes are packed, where Volcano's plugins pack them."""
-    if "binpack" in case["plugins"] or _nodeorder(case).get("mostrequested.weight", 0) > 0:
-        return {"NodeResourcesFit": {"scoringStrategy": {"type": "MostAllocated"}}}
-    return {}
-
-
-def _weights(case: Case) -> Case | None:
-    """Return the weights of scores as the case's nodeorder states them, None if it does not."""
-    stated = _nodeorder(case)
-    if not stated:
-        return None
-    fit = max(stated.get("leastrequested.weight", 1), stated.get("mostrequested.weight", 0))
-    weights = {"NodeResourcesFit": fit}
-    weights |= {name: stated.get(key, own) for key, (name, own) in _WEIGHTS.items()}
-    unknown = stated.keys() - _WEIGHTS.keys() - {"leastrequested.weight", "mostrequested.weight"}
-    if unknown:
-        raise UnknownFieldError(f"nobody reads the weight {sorted(unknown)[0]}")
-    enabled = [{"name": name, "weight": weight} for name, weight in weights.items() if weight]
-    return {"disabled": [{"name": "*"}], "enabled": enabled}
 
 
 def _outcome(case: Case, cluster: Cluster) -> Outcome:

@@ -12,7 +12,7 @@ __all__ = ["better_answer", "out_of_scope"]
 
 Case = dict[str, Any]
 
-_SCORING = ("resource-strategy-fit", "usage", "numaaware")
+_SCORING = ("usage", "numaaware")
 _DEVICES = 32
 """The most devices that the API lets a request of a claim ask for."""
 

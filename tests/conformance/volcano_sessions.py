@@ -11,15 +11,20 @@ import pytest
 from tests.conformance.case_format import UnknownFieldError
 from tests.conformance.volcano_cycles import Case, configuration, objects
 
+from bayplan import Plugin
 from bayplan.api import VolcanoPodGroup
+from bayplan.migration.volcano import volcano_profile
 from bayplan.testing import Cluster, make_object, refusals, scores
+from bayplan.testing.cluster import runtime_of
 from bayplan_plugins.queues.plugin import Queues
 from bayplan_plugins.queues.volcano.admitted_amounts import Inqueue
+from bayplan_plugins.queues.volcano.binpack import VolcanoBinpack
 from bayplan_plugins.queues.volcano.entitlements import dominant_share
 from bayplan_plugins.queues.volcano.jobs import Jobs
 from bayplan_plugins.queues.volcano.node_groups import VolcanoNodeGroups
 from bayplan_plugins.queues.volcano.plugins.base import VolcanoPlugin
 from bayplan_plugins.queues.volcano.policy import VolcanoPolicy
+from bayplan_plugins.queues.volcano.resource_strategy_fit import VolcanoResourceStrategyFit
 from bayplan_plugins.queues.volcano.revocable_nodes import VolcanoRevocableNodes
 from bayplan_plugins.queues.volcano.session import Claimant, Victim
 
@@ -179,7 +184,42 @@ def _group_score(
     return plugin.rules_of(queue.spec.queue).score(group, plugin.args.enable_preferred_order)
 
 
+_SCORERS: Mapping[str, tuple[type[Plugin[Any]], str]] = {
+    "binpack": (VolcanoBinpack, "VolcanoBinpack"),
+    "resource-strategy-fit": (VolcanoResourceStrategyFit, "VolcanoResourceStrategyFit"),
+}
+
+
+def _node_scores(case: Case) -> tuple[Any, Any]:
+    """Compare the weighted score of each node, also of those that a pod does not fit."""
+    name = case["tiers"][0]["plugins"][0]["name"]
+    kind, plugin_name = _SCORERS[name]
+    profile, _ = volcano_profile(configuration(case), "volcano")
+    (weight,) = (
+        one["weight"]
+        for one in profile["plugins"]["multiPoint"]["enabled"]
+        if one["name"] == plugin_name
+    )
+    (arguments,) = (one["args"] for one in profile["pluginConfig"] if one["name"] == plugin_name)
+    cluster = Cluster()
+    cluster.add(*objects(case))
+    plugin: Any = runtime_of(kind, cluster, arguments).plugins[plugin_name]
+    snapshot = cluster.snapshot
+    found = {}
+    for key in case["row"]["expected"]:
+        column = plugin.score(snapshot.living[key], snapshot.view())
+        own = dict(zip(snapshot.nodes.names, column.tolist(), strict=True))
+        found[key] = {node: round(own[node] * weight, 5) for node in case["row"]["expected"][key]}
+    wanted = {
+        key: {node: round(score, 5) for node, score in by_node.items()}
+        for key, by_node in case["row"]["expected"].items()
+    }
+    return found, wanted
+
+
 _SESSIONS = {
+    "binpack": _node_scores,
+    "resource-strategy-fit": _node_scores,
     "conformance": _conformance,
     "nodegroup": _node_groups,
     "overcommit": _admission,
@@ -188,6 +228,8 @@ _SESSIONS = {
     "tdm": _tdm,
 }
 _ROWS: Mapping[str, frozenset[str]] = {
+    "binpack": frozenset(("arguments", "expected")),
+    "resource-strategy-fit": frozenset(("arguments", "expected")),
     "conformance": frozenset(("preemptees", "expectVictims")),
     "nodegroup": frozenset(
         (
@@ -204,10 +246,8 @@ _ROWS: Mapping[str, frozenset[str]] = {
 """What a session compares with of the row of its test's table."""
 _SCORES = "it compares single scores of nodes, which plugins of the profile give by their own rules"
 _OUT_OF_SCOPE = {
-    "binpack": _SCORES,
     "drf": "the table compares values of different types and can never fail",
     "network-topology-aware": _SCORES,
-    "resource-strategy-fit": _SCORES,
     "usage": "it scores by metrics of nodes",
 }
 

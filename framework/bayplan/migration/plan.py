@@ -9,6 +9,7 @@ from typing import Any
 from bayplan.inputs.limits import CONFIGURATION
 from bayplan.inputs.yamltext import YamlProblem, parse_yaml
 from bayplan.migration.components import Component, component_of
+from bayplan.migration.volcano import volcano_profile
 from bayplan.schemas.upstream import SYSTEMS
 
 __all__ = ["GROUPS", "Conversion", "FallingDefinition", "Plan", "Running", "mounted", "plan_of"]
@@ -201,15 +202,7 @@ def _parsed(text: str, where: str) -> Any:
 def _of_volcano(content: Content, where: str) -> Conversion | None:
     if not {"actions", "tiers"} & content.keys():
         return None
-    known = {"actions", "tiers", "configurations", "metrics"}
-    args = {key: content[key] for key in sorted(known & content.keys())}
-    notes = tuple(f"{key} has no counterpart" for key in sorted(content.keys() - known))
-    profile = {
-        "schedulerName": _SCHEDULERS["volcano"],
-        "plugins": {"multiPoint": {"disabled": [{"name": "DefaultPreemption"}]}},
-        "pluginConfig": [{"name": "Queues", "args": {"volcano": args}}],
-    }
-    return Conversion(where, profile, notes)
+    return Conversion(where, *volcano_profile(content, _SCHEDULERS["volcano"]))
 
 
 def _of_kueue(content: Content, where: str) -> Conversion | None:

@@ -48,7 +48,7 @@ class Queueing(Protocol):
         return False
 
     def pods_to_place(self, unit: Unit) -> Sequence[PodInfo] | None:
-        """Return the pods of a unit that are placed in this cycle; None for all of them.
+        """Return the pods of a unit that are placed in this cycle, in order; None for all of them.
 
         The others get a cycle of their own once these have their nodes.
         """

@@ -455,7 +455,12 @@ class Scheduler:
             # It is placed as a whole, which is what happens without the plugin.
             self._state.recorder.plugin_failed(unit.pods[0], exc)
             return unit
-        return self._state.unit_of(unit.key, chosen) if chosen else unit
+        if not chosen:
+            return unit
+        part = self._state.unit_of(unit.key, chosen)
+        if not part.parts:
+            part.pods = chosen
+        return part
 
     def _run(self, queued: QueuedUnit, unit: Unit, profile: ActiveProfile) -> Result:
         """Run a unit's cycle with its nominated nodes free; keep the nomination if it fails."""

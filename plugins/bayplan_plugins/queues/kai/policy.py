@@ -13,6 +13,7 @@ from bayplan.api.queue import Amounts
 from bayplan.cluster.protocol import PatchAnnotations, PatchStatus
 from bayplan.dialects import kai
 from bayplan.dialects.kai.shares import GpuShareRequest, mig_gpus
+from bayplan.gangs.completeness import rank_order
 from bayplan.inputs.durations import parse_duration
 from bayplan.queues.definitions import Translations
 from bayplan.queues.gate import gate
@@ -221,7 +222,8 @@ class KaiPolicy:
             # They count as placed, and yet it is they that are placed now.
             return [pod for pod in unit.pods if pod.key in unit.nominated]
         ready = {pod.key for pod in unit.pods}
-        return next_pods(self._jobs.of_unit(unit, "").whole.offering(ready))
+        pods = next_pods(self._jobs.of_unit(unit, "").whole.offering(ready))
+        return sorted(pods, key=rank_order)
 
     # Limits ------------------------------------------------------------------------------
 

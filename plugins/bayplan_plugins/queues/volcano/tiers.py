@@ -32,6 +32,7 @@ from bayplan_plugins.queues.volcano.plugins.protection import (
     CooldownProtection,
     DisruptionBudgets,
 )
+from bayplan_plugins.queues.volcano.plugins.task_topology import TaskOrder
 from bayplan_plugins.queues.volcano.plugins.time_division import TimeDivision, merged
 from bayplan_plugins.queues.volcano.session import Claimant, Session, Victim
 
@@ -49,6 +50,7 @@ PLUGINS: Mapping[str, type[VolcanoPlugin]] = {
     "proportion": Proportion,
     "resourcequota": NamespaceQuota,
     "sla": ServiceLevel,
+    "task-topology": TaskOrder,
     "tdm": TimeDivision,
 }
 """Plugins of Volcano that vote, by name. Others choose nodes, which the profile's plugins do."""
@@ -68,6 +70,7 @@ class _Enabled:
 _SWITCH_OF = {
     "job_order": "enable_job_order",
     "task_order": "enable_task_order",
+    "gathers_tasks": "enable_task_order",
     "queue_order": "enable_queue_order",
     "victim_queue_order": "enable_queue_order",
     "overused": "enabled_overused",
@@ -99,6 +102,7 @@ class Tiers:
         ]
         self._job_orders = self._flat("job_order")
         self._task_orders = self._flat("task_order")
+        self._gather_tasks = self._flat("gathers_tasks")
         self._queue_orders = self._flat("queue_order")
         self._victim_queue_orders = self._flat("victim_queue_order")
         self._overused = self._flat("overused")
@@ -139,6 +143,10 @@ class Tiers:
         if not self._task_orders:
             return (-float(task_priority(pod)),)
         return tuple(part for vote in self._task_orders for part in vote(pod))
+
+    def gathers_tasks(self, pod: PodInfo) -> bool:
+        """Tell whether the order of a job's pods is also that in which they are placed."""
+        return any(vote(pod) for vote in self._gather_tasks)
 
     def queue_order(self, row: int) -> tuple[tuple[float, ...], float, str]:
         """Return a queue's key: by the plugins, then by age and uid."""

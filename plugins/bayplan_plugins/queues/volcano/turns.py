@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bayplan import Handle, PodInfo, Unit
+from bayplan.api.gang import Gang
+from bayplan.gangs.completeness import rank_order
 from bayplan_plugins.queues.volcano.tiers import Tiers
 
 __all__ = ["pods_of_turn"]
@@ -14,11 +16,24 @@ __all__ = ["pods_of_turn"]
 def pods_of_turn(handle: Handle, tiers: Tiers, unit: Unit) -> Sequence[PodInfo] | None:
     """Return the pods to place now; None for all, where any subset could be the wrong one.
 
-    Pods that no node takes now do not count, and each role's minimum comes first.
+    Pods that no node takes now do not count, and each role's minimum comes first. They are in the
+    order of their ranks, unless their job says which of its tasks belong together.
     """
     gang = unit.gang
     if gang is None or gang.sub_groups or unit.parts:
         return None
+    gathers = tiers.gathers_tasks(unit.pods[0])
+    chosen = _chosen(handle, tiers, unit, gang)
+    if chosen is None:
+        return _ordered(tiers, unit.pods) if gathers else None
+    return _ordered(tiers, chosen) if gathers else sorted(chosen, key=rank_order)
+
+
+def _ordered(tiers: Tiers, pods: Sequence[PodInfo]) -> Sequence[PodInfo]:
+    return sorted(pods, key=lambda pod: (tiers.task_order(pod), rank_order(pod)))
+
+
+def _chosen(handle: Handle, tiers: Tiers, unit: Unit, gang: Gang) -> Sequence[PodInfo] | None:
     needed = max(1, unit.min_placed)
     if unit.nominated:
         return [pod for pod in unit.pods if pod.key in unit.nominated]

@@ -46,6 +46,10 @@ class VolcanoPlugin:
         """Return a pod's key among the pods of its job."""
         raise NotImplementedError
 
+    def gathers_tasks(self, pod: PodInfo) -> bool:
+        """Tell whether ``task_order`` is also the order in which a pod's job is placed."""
+        raise NotImplementedError
+
     def queue_order(self, row: int) -> tuple[float, ...]:
         """Return a queue's key among the queues."""
         raise NotImplementedError
