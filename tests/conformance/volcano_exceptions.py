@@ -12,7 +12,7 @@ __all__ = ["better_answer", "out_of_scope"]
 
 Case = dict[str, Any]
 
-_SCORING = ("usage", "numaaware")
+_SCORING = ("numaaware",)
 _DEVICES = 32
 """The most devices that the API lets a request of a claim ask for."""
 

@@ -12,7 +12,8 @@ from tests.conformance.case_format import UnknownFieldError
 from tests.conformance.volcano_cycles import Case, configuration, objects
 
 from bayplan import Plugin
-from bayplan.api import VolcanoPodGroup
+from bayplan.api import VolcanoPodGroup, WatchedLoad, WatchedMetric
+from bayplan.api.meta import ObjectMeta
 from bayplan.migration.volcano import volcano_profile
 from bayplan.testing import Cluster, make_object, refusals, scores
 from bayplan.testing.cluster import runtime_of
@@ -27,6 +28,7 @@ from bayplan_plugins.queues.volcano.policy import VolcanoPolicy
 from bayplan_plugins.queues.volcano.resource_strategy_fit import VolcanoResourceStrategyFit
 from bayplan_plugins.queues.volcano.revocable_nodes import VolcanoRevocableNodes
 from bayplan_plugins.queues.volcano.session import Claimant, Victim
+from bayplan_plugins.queues.volcano.usage import VolcanoUsage
 
 __all__ = ["RUNNERS", "run_session"]
 
@@ -217,7 +219,40 @@ def _node_scores(case: Case) -> tuple[Any, Any]:
     return found, wanted
 
 
+def _usage(case: Case) -> tuple[Any, Any]:
+    """Compare which nodes are refused, or the weighted score of each."""
+    profile, _ = volcano_profile(configuration(case), "volcano")
+    (enabled,) = (
+        one for one in profile["plugins"]["multiPoint"]["enabled"] if one["name"] == "VolcanoUsage"
+    )
+    (arguments,) = (one["args"] for one in profile["pluginConfig"] if one["name"] == "VolcanoUsage")
+    cluster = Cluster()
+    cluster.add(*objects(case))
+    cluster.snapshot.sync()
+    for name, usage in case["row"]["nodesUsageMap"].items():
+        # What has no time is as old as can be.
+        age = -usage["MetricsTime"] if "MetricsTime" in usage else 1e9
+        metrics = tuple(
+            WatchedMetric(kind, "AVG", float(usage[key]["10m"]))
+            for kind, key in (("CPU", "CPUUsageAvg"), ("Memory", "MEMUsageAvg"))
+        )
+        end = cluster.snapshot.unix_time - age
+        load = WatchedLoad(ObjectMeta(name=name), end, metrics)
+        cluster.snapshot.set_object(name, load)
+    plugin: Any = runtime_of(VolcanoUsage, cluster, arguments).plugins["VolcanoUsage"]
+    expected = case["row"]["expected"]
+    view = cluster.snapshot.view()
+    if "predicateStatus" in expected:
+        wanted = [one["Reason"] for one in expected["predicateStatus"] if one]
+        return [one.reason for one in plugin.filter(view)], wanted
+    column = dict(zip(view.names, plugin.score(view).tolist(), strict=True))
+    (by_node,) = expected.values()
+    found = {name: round(column[name] * enabled["weight"], 5) for name in by_node}
+    return found, {name: float(score) for name, score in by_node.items()}
+
+
 _SESSIONS = {
+    "usage": _usage,
     "binpack": _node_scores,
     "resource-strategy-fit": _node_scores,
     "conformance": _conformance,
@@ -229,6 +264,7 @@ _SESSIONS = {
 }
 _ROWS: Mapping[str, frozenset[str]] = {
     "binpack": frozenset(("arguments", "expected")),
+    "usage": frozenset(("arguments", "expected", "nodesUsageMap")),
     "resource-strategy-fit": frozenset(("arguments", "expected")),
     "conformance": frozenset(("preemptees", "expectVictims")),
     "nodegroup": frozenset(
@@ -248,7 +284,6 @@ _SCORES = "it compares single scores of nodes, which plugins of the profile give
 _OUT_OF_SCOPE = {
     "drf": "the table compares values of different types and can never fail",
     "network-topology-aware": _SCORES,
-    "usage": "it scores by metrics of nodes",
 }
 
 

@@ -235,3 +235,44 @@ def test_the_profile_of_the_documents_is_what_its_configuration_becomes() -> Non
     configuration = profile["pluginConfig"][0]["args"]["volcano"]
     made, notes = volcano_profile(configuration, "volcano")
     assert (made, notes) == (profile, ())
+
+
+def test_usage_keeps_its_arguments_and_prometheus(tmp_path: Path) -> None:
+    arguments = {
+        "usage.weight": 7,
+        "cpu.weight": 2,
+        "thresholds": {"cpu": 70, "mem": 101},
+        "estimator": {"request_ratio": 0.5, "be_cpu": "300m"},
+    }
+    content = {
+        "tiers": [{"plugins": [{"name": "usage", "arguments": arguments}]}],
+        "metrics": {"type": "prometheus", "address": "http://prometheus:9090", "interval": "20s"},
+    }
+    made, notes = volcano_profile(content, "volcano")
+    assert notes == ()
+    assert loaded(made, tmp_path)["VolcanoUsage"] == 7
+    assert args_of(made, "VolcanoUsage") == {
+        "cpuWeight": 2,
+        "memoryWeight": 1,
+        "thresholds": {"cpu": 70},
+        "estimator": {"request_ratio": 0.5, "be_cpu": "300m"},
+        "metricsIntervalSeconds": 20.0,
+        "metricProvider": {
+            "type": "Prometheus",
+            "address": "http://prometheus:9090",
+            "insecureSkipVerify": False,
+        },
+    }
+
+
+def test_usage_without_predicates_refuses_nobody(tmp_path: Path) -> None:
+    made, notes = volcano_profile(
+        {
+            "tiers": [{"plugins": [{"name": "usage", "enablePredicate": False}]}],
+            "metrics": {"type": "elasticsearch", "interval": "soon"},
+        },
+        "volcano",
+    )
+    assert loaded(made, tmp_path)["VolcanoUsage"] == 5
+    assert made["plugins"]["filter"]["disabled"] == [{"name": "VolcanoUsage"}]
+    assert notes == ("metrics of type elasticsearch have no counterpart: metrics-server is asked",)

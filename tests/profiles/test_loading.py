@@ -251,6 +251,41 @@ def test_koordinators_config_map_loads(tmp_path: Path) -> None:
     assert "NetworkGather" not in load_profiles(path).profiles[0].plugins
 
 
+def test_trimarans_profile_loads(tmp_path: Path) -> None:
+    path = tmp_path / "profiles.yaml"
+    path.write_text(
+        HEAD
+        + textwrap.dedent(
+            """
+            leaderElection: {leaderElect: false}
+            profiles:
+            - schedulerName: trimaran
+              plugins:
+                score:
+                  disabled:
+                  - name: NodeResourcesBalancedAllocation
+                  enabled:
+                  - name: TargetLoadPacking
+              pluginConfig:
+              - name: TargetLoadPacking
+                args:
+                  apiVersion: kubescheduler.config.k8s.io/v1
+                  kind: TargetLoadPackingArgs
+                  defaultRequests: {cpu: "2000m"}
+                  defaultRequestsMultiplier: "1"
+                  targetUtilization: 70
+                  metricProvider: {type: Prometheus, address: "http://prometheus:9090"}
+            """
+        )
+    )
+    (profile,) = load_profiles(path).profiles
+    assert profile.scheduler_name == "trimaran"
+    assert "TargetLoadPacking" in dict(profile.points["score"])
+    source = profile.args["TargetLoadPacking"].load_source
+    assert source is not None
+    assert (source.kind, source.url) == ("Prometheus", "http://prometheus:9090")
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [

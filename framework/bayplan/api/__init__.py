@@ -25,7 +25,7 @@ from bayplan.api.kueue import (
     ResourceFlavor,
     WorkloadPriorityClass,
 )
-from bayplan.api.load import NodeMetric, NodeMetrics
+from bayplan.api.load import NodeMetric, NodeMetrics, WatchedLoad, WatchedMetric
 from bayplan.api.meta import LabelSelector, ObjectMeta, OwnerReference, SelectorRequirement
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node, Taint
@@ -149,6 +149,8 @@ __all__ = [
     "VolcanoJob",
     "VolcanoPodGroup",
     "VolcanoQueue",
+    "WatchedLoad",
+    "WatchedMetric",
     "Workload",
     "WorkloadPriorityClass",
     "decode_object",

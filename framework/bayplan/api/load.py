@@ -18,6 +18,8 @@ __all__ = [
     "NodeMetrics",
     "PodMetricInfo",
     "ResourceUsage",
+    "WatchedLoad",
+    "WatchedMetric",
 ]
 
 Amount = str | int | float
@@ -92,6 +94,30 @@ class NodeMetrics(ApiStruct, frozen=True):
     timestamp: str | None = None
     window: str = ""
     usage: dict[str, Amount] = msgspec.field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The node's name."""
+        return self.metadata.name
+
+
+class WatchedMetric(ApiStruct, frozen=True):
+    """A figure of load-watcher's: percent of a node's CPU or Memory, as AVG, STD or Latest."""
+
+    type: str = ""
+    operator: str = ""
+    value: float = 0.0
+
+
+class WatchedLoad(ApiStruct, frozen=True):
+    """What load-watcher or Prometheus says of a node, named like it; no API server has it.
+
+    ``end`` is until when it was measured, in seconds since 1970.
+    """
+
+    metadata: ObjectMeta = ObjectMeta()
+    end: float = 0.0
+    metrics: tuple[WatchedMetric, ...] = ()
 
     @property
     def key(self) -> str:

@@ -40,7 +40,7 @@ from bayplan.api.kueue import (
 )
 from bayplan.api.kueue_versions import as_v1beta2
 from bayplan.api.lease import Lease
-from bayplan.api.load import NodeMetric, NodeMetrics
+from bayplan.api.load import NodeMetric, NodeMetrics, WatchedLoad
 from bayplan.api.network import ClusterNetworkTopology, HyperNode, KaiTopology, Topology
 from bayplan.api.node import Node
 from bayplan.api.numa import NodeResourceTopology
@@ -171,6 +171,7 @@ ApiObject: TypeAlias = (
     | ClusterColocationProfile
     | NodeMetric
     | NodeMetrics
+    | WatchedLoad
     | Reservation
     | NodeResourceTopology
     | KoordinatorDevice
@@ -395,13 +396,22 @@ _KINDS = (
         whole=True,
     ),
 )
+WATCHED_LOADS = Kind(
+    "load-watcher",
+    "WatchedLoad",
+    ("v1",),
+    WatchedLoad,
+    namespaced=False,
+    poll_seconds=30.0,
+)
+"""What a program beside the API server knows; followed where a profile names one."""
 KINDS: dict[tuple[str, str], Kind] = {(kind.group, kind.name): kind for kind in _KINDS}
 _WRITTEN = (
     Kind("apps", "ControllerRevision", ("v1",), ControllerRevision),
     Kind("", "PodTemplate", ("v1",), StoredPodTemplate),
 )
 """Kinds that bayplan only writes; in manifests they are ignored."""
-_BY_TYPE = {kind.type: kind for kind in (*_KINDS, *_WRITTEN)}
+_BY_TYPE = {kind.type: kind for kind in (*_KINDS, *_WRITTEN, WATCHED_LOADS)}
 
 
 def add_kind(kind: Kind) -> None:

@@ -35,6 +35,7 @@ from bayplan.live.budget_metrics import BudgetMetrics
 from bayplan.live.elastic_jobs import ElasticJobs
 from bayplan.live.election import Election
 from bayplan.live.leases import annotations_of
+from bayplan.live.load_sources import ReaderWithLoads, load_source_of
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
@@ -133,8 +134,9 @@ class LiveApp:
         self.live: LiveScheduler | None = None
         self._lost = False
         self._stopping = asyncio.Event()
+        source = load_source_of(self._profiles)
         self.cache = ObjectCache(
-            self.transport,
+            self.transport if source is None else ReaderWithLoads(self.transport, source),
             on_unreadable=self._unreadable,
             parts=parts_of(self._profiles),
         )

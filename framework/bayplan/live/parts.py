@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bayplan.api import KINDS, Kind
+from bayplan.api.objects import WATCHED_LOADS
 from bayplan.cluster.kubernetes.resources import Part
 from bayplan.dialects import queue_configmap
 from bayplan.dialects.kueue import MANAGER_LEASE
+from bayplan.live.load_sources import load_source_of
 from bayplan.profiles.loading import ProfileSet
 
 __all__ = ["parts_of"]
@@ -24,7 +26,9 @@ def parts_of(profiles: ProfileSet) -> Mapping[Kind, Sequence[Part]]:
     keys = sorted({key for one in arguments for key in one.config_maps})
     named = [Part(key.partition("/")[0], name=key.partition("/")[2]) for key in keys]
     manager = Part(name=MANAGER_LEASE)
+    loads = {WATCHED_LOADS: [Part()]} if load_source_of(profiles) is not None else {}
     return {
+        **loads,
         KINDS["", "ConfigMap"]: [queues, *named],
         KINDS["coordination.k8s.io", "Lease"]: [manager],
     }

@@ -36,7 +36,7 @@ COMPONENTS: tuple[Component, ...] = (
         ("volcanosh/vc-scheduler", "vc-scheduler"),
         "go",
         "bayplan reads its queues, PodGroups, HyperNodes and configuration",
-        "the plugins rescheduling, usage and extender",
+        "the plugins rescheduling and extender",
     ),
     Component(
         "volcano",

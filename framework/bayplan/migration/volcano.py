@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bayplan.inputs.durations import parse_duration
+
 __all__ = ["volcano_profile"]
 
 Content = Mapping[str, Any]
@@ -14,6 +16,8 @@ _KNOWN = ("actions", "configurations", "metrics", "tiers")
 _BUILT_IN = ("predicates", "nodeorder")
 """The plugins that choose nodes of Volcano's built-in configuration."""
 _MOST_WEIGHT = 10_000
+_ALL = 100
+_HOUR = 3600.0
 _NODE_ORDER = {
     "nodeaffinity.weight": ("NodeAffinity", 2),
     "podaffinity.weight": ("InterPodAffinity", 2),
@@ -74,6 +78,8 @@ def volcano_profile(content: Content, scheduler: str) -> tuple[Content, tuple[st
     for name, convert in _CONVERTED.items():
         if name in by_name:
             convert(by_name[name], scores)
+    if "usage" in by_name:
+        _usage(by_name["usage"], _part(content, "metrics"), scores)
     plugins: dict[str, Any] = {
         "multiPoint": {
             "enabled": [{"name": n, "weight": w} for n, w in scores.weights.items()],
@@ -235,6 +241,60 @@ def _node_groups(plugin: Content, scores: _Scores) -> None:
 def _revocable_nodes(plugin: Content, scores: _Scores) -> None:
     if _scores_nodes(plugin):
         scores.weights["VolcanoRevocableNodes"] = 1
+
+
+_ESTIMATOR = ("request_ratio", "burst_ratio", "risk_threshold", "risk_factor", "be_cpu", "be_mem")
+
+
+def _usage(plugin: Content, metrics: Content, scores: _Scores) -> None:
+    """Carry usage over; where the metrics come from stands beside the tiers."""
+    name = "VolcanoUsage"
+    weight = scores.number(plugin, "usage.weight", 5)
+    thresholds, estimator = (_part(_arguments(plugin), key) for key in ("thresholds", "estimator"))
+    own: dict[str, Any] = {
+        "cpuWeight": scores.number(plugin, "cpu.weight", 1),
+        "memoryWeight": scores.number(plugin, "memory.weight", 1),
+        "thresholds": {
+            key: thresholds[key]
+            for key in ("cpu", "mem")
+            if 0 <= _whole(thresholds.get(key), _ALL + 1) <= _ALL
+        },
+        "estimator": {key: estimator[key] for key in _ESTIMATOR if key in estimator},
+    }
+    interval = _seconds(metrics.get("interval"))
+    if interval is not None:
+        own["metricsIntervalSeconds"] = interval
+    own |= _metric_provider(metrics, scores)
+    scored = weight and _scores_nodes(plugin)
+    scores.weights[name] = weight if scored else 1
+    scores.args[name] = own
+    if not scored:
+        scores.unscored.append(name)
+    if plugin.get("enablePredicate") is False:
+        scores.unfiltered.append(name)
+
+
+def _metric_provider(metrics: Content, scores: _Scores) -> Content:
+    kind, address = metrics.get("type"), metrics.get("address")
+    if kind != "prometheus" or not isinstance(address, str):
+        if kind is not None:
+            scores.notes.append(
+                f"metrics of type {kind} have no counterpart: metrics-server is asked"
+            )
+        return {}
+    # Volcano's configuration map has texts.
+    tls = _part(metrics, "tls")
+    verifies = str(tls.get("insecureSkipVerify", "false")).lower() != "true"
+    given = {"type": "Prometheus", "address": address, "insecureSkipVerify": not verifies}
+    return {"metricProvider": given}
+
+
+def _seconds(text: Any) -> float | None:
+    try:
+        seconds = parse_duration(text) if isinstance(text, str) else 0.0
+    except ValueError:
+        return None
+    return seconds if 0 < seconds <= _HOUR else None
 
 
 _CONVERTED = {

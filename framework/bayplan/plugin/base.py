@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ __all__ = [
     "DomainState",
     "DomainTrial",
     "Eviction",
+    "LoadSource",
     "NodeRefusals",
     "NodeRequest",
     "Normalize",
@@ -77,6 +78,20 @@ class PreFilterResult:
     node_names: frozenset[str]
 
 
+@dataclass(frozen=True)
+class LoadSource:
+    """A program that knows what nodes use: load-watcher, or Prometheus.
+
+    :param token: a bearer token, "" for none.
+    :param verify: whether its certificate is checked.
+    """
+
+    kind: Literal["load-watcher", "Prometheus"]
+    url: str
+    token: str = field(default="", repr=False)
+    verify: bool = True
+
+
 class Args(pydantic.BaseModel):
     """Base of a plugin's arguments: camelCase in YAML, unknown names refused, immutable."""
 
@@ -91,6 +106,11 @@ class Args(pydantic.BaseModel):
     def config_maps(self) -> Sequence[str]:
         """The ConfigMaps ("namespace/name") that the plugin reads and a live scheduler follows."""
         return ()
+
+    @property
+    def load_source(self) -> LoadSource | None:
+        """Who besides the API server knows what nodes use; a live scheduler asks."""
+        return None
 
 
 class Reads(Flag):

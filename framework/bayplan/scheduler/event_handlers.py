@@ -21,6 +21,7 @@ from bayplan.api import (
     Reservation,
     ResourceClaim,
     ResourceSlice,
+    WatchedLoad,
 )
 from bayplan.api.definition import same_definition
 from bayplan.api.gang import Gang, Membership
@@ -414,7 +415,7 @@ class EventHandlers:
     def _object(self, type_: WatchType, obj: ApiObject) -> None:
         state, key = self._state, object_key(obj)
         deleted = type_ is WatchType.DELETED
-        if isinstance(obj, NodeMetric | NodeMetrics):
+        if isinstance(obj, NodeMetric | NodeMetrics | WatchedLoad):
             # Thousands come in a minute: pods that wait for one of them are woken once for many.
             self._store(key, obj, deleted)
             self._loads_changed = True

@@ -29,6 +29,7 @@ from bayplan.plugin.hookspecs import BoolColumn, FloatColumn, IntColumn
 from bayplan_plugins.load_aware.args import LoadAwareArgs
 from bayplan_plugins.load_aware.limits import Limit, Limits
 from bayplan_plugins.loads.columns import LATEST, PROD, LoadColumns, View, statistic
+from bayplan_plugins.loads.estimated_usage import EstimatedUsage
 from bayplan_plugins.loads.estimates import EstimateSettings, PodEstimate
 from bayplan_plugins.loads.formulas import least_loaded, over
 from bayplan_plugins.loads.ledger import NodeLoads
@@ -61,9 +62,9 @@ class LoadAwareScheduling(Plugin[LoadAwareArgs]):
             args.estimated_seconds_after_initialized,
             args.allow_customize_estimation,
         )
-        self._columns = LoadColumns(
-            handle.snapshot, self._loads, settings, (LATEST, PROD), args.prod_usage_include_sys
-        )
+        rule = EstimatedUsage(self._loads, settings, args.prod_usage_include_sys)
+        self._estimates = rule.estimates
+        self._columns = LoadColumns(handle.snapshot, self._loads, rule, (LATEST, PROD))
         self._limits = Limits(args, handle.snapshot, self._columns)
         self._weights = [args.weights.get(name, 0) for name in args.resources]
         self._scored = _scored_view(args)
@@ -80,14 +81,14 @@ class LoadAwareScheduling(Plugin[LoadAwareArgs]):
         Reports come, and get old, without any change of the nodes themselves.
         """
         known = self._loads.version, int(self.handle.snapshot.unix_time)
-        return self._columns.estimates.of(pod), _is_of_daemon_set(pod), known
+        return self._estimates.of(pod), _is_of_daemon_set(pod), known
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes by their usage with the pod, resource by resource, then by old reports."""
         if _is_of_daemon_set(pod):
             return
-        refused, reasons = self._judge(self._columns.estimates.of(pod))
+        refused, reasons = self._judge(self._estimates.of(pod))
         self._remember(pod, refused > 0)
         own = nodes.pick(refused)
         for code, (reason, resolvable) in enumerate(reasons, 1):
@@ -100,7 +101,7 @@ class LoadAwareScheduling(Plugin[LoadAwareArgs]):
         """Return why one node is too busy for the pod."""
         if _is_of_daemon_set(pod):
             return None
-        refused, reasons = self._judge(self._columns.estimates.of(pod))
+        refused, reasons = self._judge(self._estimates.of(pod))
         code = int(refused[node.row])
         return Refusal((reasons[code - 1][0],), reasons[code - 1][1]) if code else None
 
@@ -151,7 +152,7 @@ class LoadAwareScheduling(Plugin[LoadAwareArgs]):
         """Keep which rows refused such a pod."""
         if len(self._refused) >= _MOST_KEPT:
             self._refused.clear()
-        self._refused[self._columns.estimates.of(pod)] = (self._epoch, refused)
+        self._refused[self._estimates.of(pod)] = (self._epoch, refused)
 
     @property
     def _epoch(self) -> int:
@@ -162,7 +163,7 @@ class LoadAwareScheduling(Plugin[LoadAwareArgs]):
         """Try a pod again after reports if a node would take it that refused it before."""
         if event is not ClusterEvent.LOAD_CHANGED:
             return True
-        estimate = self._columns.estimates.of(pod)
+        estimate = self._estimates.of(pod)
         known = self._helped.get(estimate)
         if known is None or known[0] != self._loads.version:
             if len(self._helped) >= _MOST_KEPT:
@@ -197,7 +198,7 @@ class LoadAwareScheduling(Plugin[LoadAwareArgs]):
     def _points(self, pod: PodInfo) -> IntColumn:
         columns = self._columns
         columns.refresh()
-        estimate = columns.estimates.of(pod)
+        estimate = self._estimates.of(pod)
         by_prod = self.args.score_according_prod_usage and estimate.prod
         used = columns.used(PROD if by_prod else self._scored)
         points = least_loaded(
@@ -215,7 +216,7 @@ class LoadAwareScheduling(Plugin[LoadAwareArgs]):
         """Say by how much nodes are too busy, and which have not reported."""
         if _is_of_daemon_set(pod):
             return
-        estimate = self._columns.estimates.of(pod)
+        estimate = self._estimates.of(pod)
         refused, reasons = self._judge(estimate)
         for node in nodes:
             code = int(refused[node.row])

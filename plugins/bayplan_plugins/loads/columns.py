@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from bayplan import PodInfo
 from bayplan.api import Node
 from bayplan.api.resources import amount_of
 from bayplan.dialects.koordinator.load_aware import raw_allocatable
-from bayplan.plugin.hookspecs import FloatColumn
+from bayplan.plugin.hookspecs import BoolColumn, FloatColumn
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.row_changes import moved
-from bayplan_plugins.loads.estimates import Estimates, EstimateSettings
 from bayplan_plugins.loads.ledger import NodeLoads
-from bayplan_plugins.loads.node_load import NodeLoad, Usage
+from bayplan_plugins.loads.node_load import NodeLoad
 from bayplan_plugins.shared.stale_nodes import StaleNodes
 
-__all__ = ["LATEST", "PROD", "LoadColumns", "View", "offered", "statistic"]
+__all__ = ["LATEST", "PROD", "LoadColumns", "UsageRule", "View", "offered", "statistic"]
 
 View: TypeAlias = tuple[str, float]
 """Whose usage: of the node now, of ``koord-prod`` alone, or of the node by a statistic."""
 LATEST: View = ("", 0.0)
 PROD: View = ("prod", 0.0)
 Matrix = npt.NDArray[np.int64]
+_AMOUNTS = 3
 
 
 def statistic(name: str, duration: float) -> View:
@@ -33,32 +34,42 @@ def statistic(name: str, duration: float) -> View:
     return (f"statistic {name}", duration)
 
 
+class UsageRule(Protocol):
+    """How the usage of a node is reckoned from its report and from the pods that it has."""
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The resources of usages, in order."""
+
+    def usage(
+        self, load: NodeLoad, pods: Iterable[PodInfo], has: Sequence[int], views: Sequence[View]
+    ) -> Sequence[Sequence[int]]:
+        """Return what a node uses, views by resources.
+
+        :param has: what the node has of each resource, with what is kept from pods.
+        """
+
+
 class LoadColumns:
     """Loads by node row, brought up to date for nodes that changed only.
 
     :param views: whose usage to keep.
-    :param with_system: whether what no pod uses counts as used by ``koord-prod``.
     """
 
     def __init__(
-        self,
-        snapshot: Snapshot,
-        loads: NodeLoads,
-        settings: EstimateSettings,
-        views: Sequence[View],
-        with_system: bool = False,
+        self, snapshot: Snapshot, loads: NodeLoads, rule: UsageRule, views: Sequence[View]
     ) -> None:
         self._snapshot = snapshot
         self._loads = loads
-        self.resources = settings.resources
-        self.estimates = Estimates(settings)
+        self.resources = rule.resources
+        self._rule = rule
         self._views = tuple(dict.fromkeys(views))
-        self._with_system = with_system
         self._stale = StaleNodes(snapshot)
         width = len(self.resources)
         self._times: FloatColumn = np.zeros(0)
         self._used: Matrix = np.zeros((0, len(self._views), width), dtype=np.int64)
-        self._allocatable: Matrix = np.zeros((0, width), dtype=np.int64)
+        # What pods may use, what the node has, and the deviation of what it uses.
+        self._amounts: Matrix = np.zeros((0, _AMOUNTS, width), dtype=np.int64)
         loads.on_change(self._on_report)
 
     def _on_report(self, name: str) -> None:
@@ -74,30 +85,58 @@ class LoadColumns:
             size, width = len(table), len(self.resources)
             self._times = np.full(size, np.nan)
             self._used = np.zeros((size, len(self._views), width), dtype=np.int64)
-            self._allocatable = np.zeros((size, width), dtype=np.int64)
+            self._amounts = np.zeros((size, _AMOUNTS, width), dtype=np.int64)
         elif stale.origin is not None:
             self._times = moved(self._times, stale.origin)
             self._used = moved(self._used, stale.origin)
-            self._allocatable = moved(self._allocatable, stale.origin)
+            self._amounts = moved(self._amounts, stale.origin)
         for name in stale.names:
             row = table.row_of.get(name)
-            if row is None:
-                continue
-            load = self._loads.of(name)
-            self._allocatable[row] = offered(table.nodes[row], self.resources)
-            self._times[row] = np.nan if load is None else load.time
-            if load is not None:
-                self._used[row] = self._usage(load, row)
+            if row is not None:
+                self._read(name, row)
+
+    def _read(self, name: str, row: int) -> None:
+        load = self._loads.of(name)
+        table = self._snapshot.nodes
+        node = table.nodes[row]
+        offers, stated = offered(node, self.resources), node.status.capacity
+        has = [
+            amount_of(one, stated[one]) if one in stated else offer
+            for one, offer in zip(self.resources, offers, strict=True)
+        ]
+        self._times[row] = np.nan if load is None else load.time
+        spread = [0] * len(has)
+        if load is not None:
+            spread = load.deviation_of(self.resources)
+            pods = table.pods[row].values()
+            self._used[row] = self._rule.usage(load, pods, has, self._views)
+        self._amounts[row] = [offers, has, spread]
 
     @property
     def times(self) -> FloatColumn:
         """When each node was measured, in seconds since 1970; not a number for never."""
         return self._times
 
+    def fresh(self, seconds: float) -> BoolColumn:
+        """Tell which nodes were measured in the last so many seconds."""
+        with np.errstate(invalid="ignore"):
+            found: BoolColumn = self._snapshot.unix_time - self._times <= seconds
+        return found
+
     @property
     def allocatable(self) -> Matrix:
         """What pods may use: nodes by resources."""
-        return self._allocatable
+        return self._amounts[:, 0]
+
+    @property
+    def capacity(self) -> Matrix:
+        """What the nodes have, with what is kept from pods: nodes by resources."""
+        return self._amounts[:, 1]
+
+    @property
+    def deviation(self) -> Matrix:
+        """The standard deviation of what nodes use: nodes by resources."""
+        return self._amounts[:, 2]
 
     def used(self, view: View) -> Matrix:
         """Return what is used, or will be: nodes by resources."""
@@ -108,60 +147,6 @@ class LoadColumns:
         if view not in self._views:
             self._views = (*self._views, view)
             self._stale = StaleNodes(self._snapshot)
-
-    def _usage(self, load: NodeLoad, row: int) -> list[list[int]]:
-        """Return what a node uses by view, with what its unmeasured pods will use."""
-        width = range(len(self.resources))
-        delta, full = [0] * len(width), [0] * len(width)
-        prod = self._vector(load.system) if self._with_system else [0] * len(width)
-        for pod in self._snapshot.nodes.pods[row].values():
-            key = (pod.namespace, pod.name)
-            own = self.estimates.of(pod)
-            usage = load.pods.get(key)
-            measured = self._vector(usage) if usage is not None else None
-            since = self._loads.since(pod)
-            counts = (
-                measured is None
-                or load.time - load.interval < since
-                or (own.may_count and own.until(pod, since) > load.time)
-            )
-            for i in width:
-                full[i] += own.amounts[i]
-            if counts:
-                _add_excess(delta, own.amounts, measured)
-            if not own.prod:
-                continue
-            if key in load.prod and measured is not None:
-                for i in width:
-                    prod[i] += measured[i]
-                if counts:
-                    _add_excess(prod, own.amounts, measured)
-            else:
-                _add_excess(prod, own.amounts, None)
-        return [self._of_view(view, load, delta, full, prod) for view in self._views]
-
-    def _of_view(
-        self,
-        view: View,
-        load: NodeLoad,
-        delta: Sequence[int],
-        full: list[int],
-        prod: list[int],
-    ) -> list[int]:
-        if view == PROD:
-            return prod
-        name, duration = view
-        usage = load.usage
-        if view != LATEST:
-            found = load.statistic(name.removeprefix("statistic "), duration)
-            if found is None:
-                # Of this duration nothing was reported.
-                return full
-            usage = found
-        return [a + b for a, b in zip(self._vector(usage), delta, strict=True)]
-
-    def _vector(self, usage: Usage) -> list[int]:
-        return [usage.get(name, 0) for name in self.resources]
 
 
 def offered(node: Node, resources: Sequence[str]) -> list[int]:
@@ -175,11 +160,3 @@ def offered(node: Node, resources: Sequence[str]) -> list[int]:
         raw[name] if name in raw else amount_of(name, stated[name]) if name in stated else 0
         for name in resources
     ]
-
-
-def _add_excess(into: list[int], estimated: Sequence[int], measured: Sequence[int] | None) -> None:
-    """Add what pods will use beyond what they were measured to use."""
-    for i, amount in enumerate(estimated):
-        more = amount - (measured[i] if measured is not None else 0)
-        if more > 0:
-            into[i] += more

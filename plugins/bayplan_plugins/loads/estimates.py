@@ -13,7 +13,7 @@ from bayplan.dialects.koordinator.load_aware import CustomEstimate, custom_estim
 from bayplan.dialects.koordinator.qos import PRIORITY_LABEL, QOS_LABEL, priority_class
 from bayplan_plugins.loads.formulas import estimate
 
-__all__ = ["EstimateSettings", "Estimates", "PodEstimate"]
+__all__ = ["EstimateSettings", "Estimates", "PodEstimate", "limits_of"]
 
 _MOST_KEPT = 20_000
 _OF_CLASS = {
@@ -101,7 +101,7 @@ class Estimates:
         )
         kind = priority_class(pod.pod)
         names = _OF_CLASS.get(kind, {})
-        limits = _limits(pod.spec)
+        limits = limits_of(pod.spec)
         requests = pod.facts.requests
         amounts = tuple(
             estimate(name, requests.get(name, 0), limits.get(name, 0), factors[stated])
@@ -113,7 +113,7 @@ class Estimates:
         return PodEstimate(amounts, kind == "koord-prod", *after)
 
 
-def _limits(spec: PodSpec) -> Mapping[str, int]:
+def limits_of(spec: PodSpec) -> Mapping[str, int]:
     """Return a pod's limits: the sum of its containers, or what an init container may use."""
     total: dict[str, int] = {}
     peak: dict[str, int] = {}

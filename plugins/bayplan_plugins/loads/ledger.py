@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bayplan import PodInfo
-from bayplan.api import NodeMetric, NodeMetrics
+from bayplan.api import NodeMetric, NodeMetrics, WatchedLoad
 from bayplan.api.times import seconds_of
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.loads.node_load import NodeLoad, load_of_metric, load_of_metrics
+from bayplan_plugins.loads.node_load import (
+    NodeLoad,
+    load_of_metric,
+    load_of_metrics,
+    load_of_watcher,
+)
 
 __all__ = ["NodeLoads"]
+
+Report = NodeMetric | NodeMetrics | WatchedLoad
 
 
 class NodeLoads:
     """The loads of a cluster. All profiles of a scheduler share one.
 
-    Koordinator's NodeMetric counts where a node has one, else what metrics-server answers.
+    Koordinator's NodeMetric counts where a node has one, else what load-watcher or Prometheus
+    knows, else what metrics-server answers.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -24,10 +33,16 @@ class NodeLoads:
         self._known: dict[str, NodeLoad | None] = {}
         self._since: dict[str, float] = {}
         self._listeners: list[Callable[[str], None]] = []
+        self._readers: Mapping[type[Report], Callable[[Any], NodeLoad | None]] = {
+            NodeMetric: load_of_metric,
+            WatchedLoad: self._of_watcher,
+            NodeMetrics: load_of_metrics,
+        }
         self.version = 0
         """Changes with every report."""
         snapshot.on_object(NodeMetric, self._on_report)
         snapshot.on_object(NodeMetrics, self._on_report)
+        snapshot.on_object(WatchedLoad, self._on_report)
         snapshot.on_pod(self._on_pod)
         for pod, node in snapshot.placed.values():
             self._on_pod(pod, node, True)
@@ -36,9 +51,7 @@ class NodeLoads:
         """Call ``listener(node)`` when a node's load was reported."""
         self._listeners.append(listener)
 
-    def _on_report(
-        self, old: NodeMetric | NodeMetrics | None, new: NodeMetric | NodeMetrics | None
-    ) -> None:
+    def _on_report(self, old: Report | None, new: Report | None) -> None:
         obj = new or old
         assert obj is not None
         name = obj.metadata.name
@@ -54,20 +67,23 @@ class NodeLoads:
         return self._known[name]
 
     def _read(self, name: str) -> NodeLoad | None:
-        objects = self._snapshot.objects
-        metric, metrics = objects(NodeMetric).get(name), objects(NodeMetrics).get(name)
-        found, problem = None, ""
-        try:
-            found = load_of_metric(metric) if metric is not None else None
-        except ValueError as exc:
-            problem = f"NodeMetric {name}: {exc}"
-        if found is None and metrics is not None:
+        problem = ""
+        for kind, read in self._readers.items():
+            report = self._snapshot.objects(kind).get(name)
             try:
-                found = load_of_metrics(metrics)
+                found = read(report) if report is not None else None
             except ValueError as exc:
-                problem = f"NodeMetrics {name}: {exc}"
+                problem = problem or f"{kind.__name__} {name}: {exc}"
+                continue
+            if found is not None:
+                self._snapshot.set_problem(name, "load", problem)
+                return found
         self._snapshot.set_problem(name, "load", problem)
-        return found
+        return None
+
+    def _of_watcher(self, report: WatchedLoad) -> NodeLoad | None:
+        node = self._snapshot.node(report.metadata.name)
+        return load_of_watcher(report, node.status.capacity) if node is not None else None
 
     # Pods ------------------------------------------------------------------------------------
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bayplan.api import NodeMetric, NodeMetrics
+from bayplan.api import NodeMetric, NodeMetrics, WatchedLoad
 from bayplan.api.load import Amount
 from bayplan.api.quantity import Quantity
 from bayplan.api.resources import amount_of
 from bayplan.api.times import seconds_of
 from bayplan.inputs.durations import parse_duration
 
-__all__ = ["NodeLoad", "load_of_metric", "load_of_metrics"]
+__all__ = ["NodeLoad", "load_of_metric", "load_of_metrics", "load_of_watcher"]
 
 _USUAL_INTERVAL = 60.0
 _PROD = "koord-prod"
+_PERCENTILES = ("p50", "p90")
+_DISTANCE = 1.2815515655446004
+"""In standard deviations: half of all values are below one percentile, 90 % below the other."""
 
 Usage = Mapping[str, int]
 """Amounts by resource: milli-CPU, and units of any other."""
@@ -30,6 +34,7 @@ class NodeLoad:
     :param pods: by namespace and name.
     :param prod: those pods that the agent counts as ``koord-prod``.
     :param aggregated: usage by statistic and duration in seconds; 0 stands for the longest.
+    :param deviation: the standard deviation of usage, where it was measured.
     """
 
     time: float
@@ -39,6 +44,7 @@ class NodeLoad:
     pods: Mapping[tuple[str, str], Usage] = field(default_factory=dict)
     prod: frozenset[tuple[str, str]] = frozenset()
     aggregated: Mapping[tuple[str, float], Usage] = field(default_factory=dict)
+    deviation: Usage | None = None
 
     def statistic(self, name: str, duration: float) -> Usage | None:
         """Return usage by a statistic; without a duration that of the longest, else the latest.
@@ -47,6 +53,18 @@ class NodeLoad:
         """
         found = self.aggregated.get((name, duration))
         return self.usage if found is None and not duration else found
+
+    def deviation_of(self, resources: Sequence[str]) -> list[int]:
+        """Return the standard deviation of usage by resource, 0 where nothing is known of it.
+
+        Where only percentiles were measured, it is that of the normal distribution with their
+        distance.
+        """
+        if self.deviation is not None:
+            return [self.deviation.get(name, 0) for name in resources]
+        low, high = (self.aggregated.get((name, 0.0), {}) for name in _PERCENTILES)
+        spread = {name: (high[name] - low[name]) / _DISTANCE for name in high if name in low}
+        return [max(0, round(spread.get(name, 0.0))) for name in resources]
 
 
 def load_of_metric(found: NodeMetric) -> NodeLoad | None:
@@ -106,6 +124,35 @@ def load_of_metrics(found: NodeMetrics) -> NodeLoad:
     window = _seconds(found.window, "$.window")
     usage = _usage(found.usage, "$.usage")
     return NodeLoad(seconds_of(found.timestamp), window or _USUAL_INTERVAL, usage)
+
+
+_TYPES = {"CPU": "cpu", "Memory": "memory"}
+_MEANS = ("AVG", "Latest", "")
+"""The first that a node has counts; older load-watchers name no operator."""
+
+
+def load_of_watcher(found: WatchedLoad, capacity: Mapping[str, Quantity]) -> NodeLoad | None:
+    """Return the load in load-watcher's words: percent of what the node has, and no pods.
+
+    None where it says nothing of CPU and memory.
+
+    :param capacity: of the node.
+    """
+    stated: dict[tuple[str, str], int] = {}
+    for metric in found.metrics:
+        name = _TYPES.get(metric.type)
+        if name is not None and name in capacity and math.isfinite(metric.value):
+            has = amount_of(name, capacity[name])
+            stated[name, metric.operator] = round(has * min(max(metric.value, 0.0), 1e4) / 100)
+    usage, deviation = {}, {}
+    for name in _TYPES.values():
+        means = [stated[name, one] for one in _MEANS if (name, one) in stated]
+        if means:
+            usage[name] = means[0]
+            deviation[name] = stated.get((name, "STD"), 0)
+    if not usage:
+        return None
+    return NodeLoad(found.end, _USUAL_INTERVAL, usage, deviation=deviation)
 
 
 def _seconds(text: str, where: str) -> float:

@@ -352,7 +352,9 @@ class Reflector:
                 # What only some clusters use need not be allowed everywhere.
                 _log.log(logging.INFO if refused and self.is_partial else level, "%s", exc)
         self.health, self.problem = health, str(exc)
-        if self.is_partial and (refused or isinstance(exc.__cause__, Forbidden)):
+        # What is asked for now and then is known later; nobody waits for it.
+        may_be_denied = self.is_partial and (refused or isinstance(exc.__cause__, Forbidden))
+        if may_be_denied or self.kind.poll_seconds:
             self.settled.set()
         pause = self._wait * (1 + self._random.random())
         after = exc.retry_after if isinstance(exc, Transient) else None
