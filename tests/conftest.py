@@ -7,6 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from tests.controlplane.installation import install
 from tests.controlplane.plane import ControlPlane, control_plane
 from tests.live.fastloop import FastLoop
+from tests.paths import ROOT
 from tests.real_programs import RAN, missing, report
 from xdist.scheduler import LoadScopeScheduling
 
@@ -93,15 +95,25 @@ def plane() -> Iterator[ControlPlane]:
 
 
 class _Scheduling(LoadScopeScheduling):
-    """All tests on a real control plane go to one process, likewise those on a real node and those
-    of the peers. Any other test goes to the next process that is free.
+    """All tests on a real control plane go to one process, likewise those on a real node, those of
+    the peers, and those of a file that share a fixture. Any other test goes to the next process
+    that is free.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         for place, scope in _OWN.items():
             if place in nodeid:
                 return scope
-        return "the control plane" if _REAL.search(nodeid) else nodeid
+        if _REAL.search(nodeid) and "[embedded" not in nodeid:
+            return "the control plane"
+        path = nodeid.partition("::")[0]
+        return path if _has_shared_fixtures(path) else nodeid
+
+
+@cache
+def _has_shared_fixtures(path: str) -> bool:
+    """Tell whether the tests of a file share what would be made again in each process."""
+    return 'scope="module"' in (ROOT / path).read_text()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -181,7 +181,7 @@ def wait_until(true: Callable[[], Any], what: str, seconds: float = SECONDS) -> 
     while not true():
         if time.monotonic() > until:
             raise TimeoutError(f"waited for {seconds:g} s: {what}")
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 @contextmanager

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -110,6 +111,8 @@ class Site:
     """A cluster that runs jobs of others, and the way there."""
 
     cluster: LiveCluster
+    account: Path
+    """The kubeconfig that the manager gets."""
     relay: Relay
 
     def jobs(self) -> dict[str, bool]:
@@ -211,33 +214,47 @@ def relayed(kubeconfig: Path, relay: Relay) -> str:
     return yaml.safe_dump(content)
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, bool], Site]]:
+    """Starts a cluster that runs jobs of others, with its scheduler, when first asked for it."""
+    with ExitStack() as stack:
+
+        @cache
+        def start(name: str, is_real: bool) -> Site:
+            folder = tmp_path_factory.mktemp(name)
+            made = real_site(folder) if is_real else embedded_site(folder)
+            cluster, account = stack.enter_context(made)
+            scheduler = Scheduler(cluster.kubeconfig, folder)
+            scheduler.start()
+            stack.callback(scheduler.stop)
+            relay = Relay(yaml.safe_load(account.read_text())["clusters"][0]["cluster"]["server"])
+            stack.callback(relay.end)
+            return Site(cluster, account, relay)
+
+        yield start
+
+
 @pytest.fixture
-def federation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Federation]:
+def federation(
+    request: pytest.FixtureRequest, tmp_path: Path, started: Callable[[str, bool], Site]
+) -> Iterator[Federation]:
     """A manager without nodes, and two clusters of two nodes of eight cores.
 
     The manager is the embedded cluster or the real one; then one of the two is real, too.
     """
     kind: str = request.param
     manager: LiveCluster = request.getfixturevalue(kind)
+    manager.client.post("/api/v1/namespaces", NAMESPACE)
     with ExitStack() as stack:
         sites = {}
         for name in ("east", "west"):
-            folder = tmp_path / name
-            folder.mkdir()
-            is_real = (kind, name) == ("real", "west")
-            cluster, account = stack.enter_context(
-                (real_site if is_real else embedded_site)(folder)
-            )
-            cluster.apply([*nodes(2), *cluster_queue("q")])
-            scheduler = Scheduler(cluster.kubeconfig, folder)
-            scheduler.start()
-            stack.callback(scheduler.stop)
-            relay = Relay(yaml.safe_load(account.read_text())["clusters"][0]["cluster"]["server"])
-            stack.callback(relay.end)
-            sites[name] = Site(cluster, relay)
-            made = secret(name, relayed(account, relay))
-            manager.client.post("/api/v1/namespaces", NAMESPACE)
-            answer = manager.client.post(SECRETS, made)
+            one = sites[name] = started(name, (kind, name) == ("real", "west"))
+            one.cluster.apply([*nodes(2), *cluster_queue("q")])
+            # Jobs and Workloads come from the manager.
+            one.cluster.used(job("any", 1))
+            stack.callback(one.cluster.clear)
+            stack.callback(one.relay.mend)
+            answer = manager.client.post(SECRETS, secret(name, relayed(one.account, one.relay)))
             assert answer.code == 201, answer
             stack.callback(manager.client.delete, f"{SECRETS}/{name}")
         manager.apply([*map(site, sites), *queue()])

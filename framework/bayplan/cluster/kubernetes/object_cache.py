@@ -34,8 +34,7 @@ class ObjectCache:
     :param kinds: the kinds to watch; None for those that the scheduler watches.
     :param on_unreadable: called with (kind, key, problem) of an object that cannot be decoded.
     :param parts: more kinds to watch, of which only some objects matter; no object is in two parts.
-
-    ``changed`` is set when there are watch events to deliver.
+    :param changed: is set with each watch event; several caches may share it.
     """
 
     def __init__(
@@ -44,11 +43,12 @@ class ObjectCache:
         kinds: Iterable[Kind] | None = None,
         on_unreadable: Callable[[Kind, str, str], None] | None = None,
         parts: Mapping[Kind, Sequence[Part]] = _NONE,
+        changed: asyncio.Event | None = None,
     ) -> None:
         self._handler: WatchHandler | None = None
         self._events: deque[WatchEvent] = deque()
         self._tasks: list[asyncio.Task[None]] = []
-        self.changed = asyncio.Event()
+        self.changed = changed or asyncio.Event()
         followed = watched() if kinds is None else kinds
         self._outages = Outages()
         self.reflectors = tuple(
@@ -206,7 +206,7 @@ class ObjectCache:
         assert event.obj is not None, "reflectors deliver objects"
         if self._handler is not None:
             self._events.append(event)
-            self.changed.set()
+        self.changed.set()
 
 
 def _age(obj: ApiObject) -> tuple[str, int, str]:

@@ -30,7 +30,9 @@ from bayplan.profiles.loading import ProfileSet
 __all__ = ["Options", "run"]
 
 _log = logging.getLogger("bayplan.multikueue")
-_STEP_SECONDS = 2.0
+_PAUSE_SECONDS = 0.1
+"""Between two steps at least, and as long as a step takes: what comes together is read together."""
+_LONGEST_PAUSE = 2.0
 _LEASE = "bayplan-multikueue"
 _KUEUE = "kueue.x-k8s.io"
 _OF_KUEUE = ("Workload", "AdmissionCheck", "MultiKueueConfig", "MultiKueueCluster")
@@ -118,8 +120,12 @@ async def _control(
     controller = Controller(transport, seen, workers, options.profiles, options.settings)
     await seen.start()
     said = ""
+    loop = asyncio.get_running_loop()
     try:
         while not ended.is_set():
+            began = loop.time()
+            seen.changed.clear()
+            workers.changed.clear()
             if seen.settled_or_refused and (election is None or election.leads()):
                 try:
                     await controller.step()
@@ -128,9 +134,19 @@ async def _control(
                     if said != str(exc):
                         said = str(exc)
                         _log.warning("%s; retrying", exc)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_STEP_SECONDS):
-                    await ended.wait()
+            pause = max(_PAUSE_SECONDS, loop.time() - began)
+            if not await _any(pause, ended):
+                await _any(_LONGEST_PAUSE, ended, seen.changed, workers.changed)
     finally:
         await workers.close()
         await seen.stop()
+
+
+async def _any(seconds: float, *events: asyncio.Event) -> bool:
+    """Wait until something happens; return whether it did in time."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    done, late = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*late, return_exceptions=True)
+    return bool(done)

@@ -37,6 +37,8 @@ _log = logging.getLogger("bayplan.multikueue")
 _KEY = "kubeconfig"
 _SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 """It becomes a part of a path."""
+_LOOK_SECONDS = 2.0
+"""How often clusters are asked whether they are there, and Secrets are read."""
 _PROBE_SECONDS = 5.0
 _LIST_SECONDS = 60.0
 """How long the first lists of a cluster are waited for."""
@@ -62,13 +64,17 @@ class Worker:
     ``lost_since`` is when it first did not answer, by the clock of the loop; None while it does.
     """
 
-    def __init__(self, name: str, kubeconfig: Path, profiles: ProfileSet) -> None:
+    def __init__(
+        self, name: str, kubeconfig: Path, profiles: ProfileSet, changed: asyncio.Event
+    ) -> None:
         self.name = name
         self.transport = Transport(Credentials(kubeconfig))
         self.lost_since: float | None = None
         self.problem = ""
         self._listed_by = math.inf
-        self._cache = ObjectCache(self.transport, of_snapshots(), parts=parts_of(profiles))
+        self._cache = ObjectCache(
+            self.transport, of_snapshots(), parts=parts_of(profiles), changed=changed
+        )
 
     async def start(self) -> None:
         """Begin to follow the cluster."""
@@ -167,6 +173,9 @@ class Workers:
         self._profiles = profiles
         self._workers: dict[str, tuple[str, Worker]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="bayplan-multikueue-")
+        self._looked: tuple[float, Mapping[str, MultiKueueCluster]] = (-math.inf, {})
+        self.changed = asyncio.Event()
+        """Set when an object of any cluster changes."""
         self.problems: dict[str, str] = {}
         """By name, why clusters cannot be used."""
 
@@ -181,6 +190,10 @@ class Workers:
 
     async def follow(self, clusters: Mapping[str, MultiKueueCluster]) -> None:
         """Connect to clusters that are new, and leave those that are gone."""
+        now = asyncio.get_running_loop().time()
+        if now < self._looked[0] + _LOOK_SECONDS and self._looked[1] == clusters:
+            return
+        self._looked = (now, clusters)
         for name in [name for name in self._workers if name not in clusters]:
             await self._leave(name)
         self.problems = {name: why for name, why in self.problems.items() if name in clusters}
@@ -212,7 +225,7 @@ class Workers:
         if known is not None and known[0] == marks:
             return
         await self._leave(name)
-        worker = Worker(name, kubeconfig, self._profiles)
+        worker = Worker(name, kubeconfig, self._profiles, self.changed)
         self._workers[name] = (marks, worker)
         await worker.start()
         _log.info("cluster %s: connected", name)
