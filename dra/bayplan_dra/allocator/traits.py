@@ -7,16 +7,17 @@ group devices it counts which devices have equal values.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
-from bayplan.api.dra import DeviceAttribute
-from bayplan_dra.allocator.model import PoolDevice
+from bayplan.api.dra import DeviceAttribute, DeviceCapacity
 from bayplan_dra.allocator.requests import ClaimToAllocate
 from bayplan_dra.allocator.table import DeviceTable
 
 __all__ = ["TraitReader"]
 
 _READABLE = {"attribute", "capacity", "driver"}
+_Value = TypeVar("_Value")
 
 
 class TraitReader:
@@ -52,54 +53,62 @@ class TraitReader:
         if not self._knows or not simple or table.consumers or table.shareable:
             return None
         devices = table.devices
+        specs = [device.spec for device in devices]
+        drivers = [device.id.driver for device in devices]
+        attributes = [spec.attributes for spec in specs]
         columns: list[Hashable] = [
             tuple([device.id.device for device in devices]),
-            tuple([device.id.driver for device in devices]),
+            tuple(drivers),
             tuple([device.taints for device in devices]),
-            tuple([device.spec.binding_conditions for device in devices]),
+            tuple([spec.binding_conditions for spec in specs]),
         ]
-        full = set[str]().union(*[device.spec.attributes for device in devices])
-        present = {name.rpartition("/")[2] for name in full}
-        columns += [tuple(_named(devices, name)) for name in self._attributes]
-        columns += [_capacities(devices, name) for name in self._capacities]
+        columns += [tuple(_named(attributes, drivers, name)) for name in self._attributes]
+        if self._capacities:
+            offered = [spec.capacity for spec in specs]
+            columns += [_amounts(offered, drivers, name) for name in self._capacities]
         for name in self._grouping:
-            if name.rpartition("/")[2] not in present:
-                columns.append("")
-                continue
-            groups = _pattern(_named(devices, name))
+            groups = _pattern(_named(attributes, drivers, name))
             if groups is None:
                 return None
             columns.append(groups)
         return tuple(columns)
 
 
-def _named(devices: Iterable[PoolDevice], name: str) -> list[DeviceAttribute | None]:
-    """Return an attribute of each device, by its full name, or by ``*/name`` for any driver."""
+def _named(
+    given: Sequence[Mapping[str, _Value]], drivers: Sequence[str], name: str
+) -> list[_Value | None]:
+    """Return a value of each device, by its full name, or by ``*/name`` for any driver.
+
+    :param given: the values of each device by name; those of its driver may lack the domain.
+    """
     domain, _, identifier = name.rpartition("/")
     if domain == "*":
         return [
-            own.get(f"{device.id.driver}/{identifier}") or own.get(identifier)
-            for device in devices
-            for own in (device.spec.attributes,)
+            own.get(f"{driver}/{identifier}") or own.get(identifier)
+            for own, driver in zip(given, drivers, strict=True)
         ]
-    return [
-        own.get(name) or (own.get(identifier) if device.id.driver == domain else None)
-        for device in devices
-        for own in (device.spec.attributes,)
-    ]
-
-
-def _capacities(devices: Iterable[PoolDevice], name: str) -> Hashable:
-    return tuple(
-        [
-            found.text if (found := device.view.flat_capacity.get(name)) is not None else None
-            for device in devices
+    found = [own.get(name) for own in given]
+    if None in found and domain in drivers:
+        return [
+            own.get(identifier) if one is None and driver == domain else one
+            for one, own, driver in zip(found, given, drivers, strict=True)
         ]
-    )
+    return found
 
 
-def _pattern(values: Iterable[DeviceAttribute | None]) -> Hashable | None:
+def _amounts(
+    offered: Sequence[Mapping[str, DeviceCapacity]], drivers: Sequence[str], name: str
+) -> Hashable:
+    """Return what each device offers of a capacity, by its full name and by that in its driver."""
+    short = name.rpartition("/")[2]
+    columns = _named(offered, drivers, name), [own.get(short) for own in offered]
+    return tuple([one.value.text if one is not None else None for own in columns for one in own])
+
+
+def _pattern(values: Sequence[DeviceAttribute | None]) -> Hashable | None:
     """Return which devices have equal values; None for values that may be more than one."""
+    if not any(values):
+        return ""
     seen: dict[object, int] = {None: -1}
     pattern = []
     for value in values:

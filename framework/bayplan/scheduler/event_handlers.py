@@ -525,8 +525,11 @@ class EventHandlers:
             and claim.status.allocation is not None
         )
         if deleted or terminating or replaced or allocated:
+            gone = deleted or terminating or replaced
             for pod_key in state.claims.of(claim):
-                self._recheck_pod(pod_key)
+                # An allocation opens no gate to a pod that has its node already.
+                if gone or pod_key not in state.snapshot.placed:
+                    self._recheck_pod(pod_key)
         if deleted or claim_freed(old, claim):
             state.broadcast(ClusterEvent.OBJECT_CHANGED)
         state.preparations.recheck(state.claims.of(claim))

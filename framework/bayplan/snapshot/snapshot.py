@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TypeVar
 
-from bayplan.api import ApiObject, Namespace, Node, ObjectMeta
+from bayplan.api import ApiObject, Namespace, Node, ObjectMeta, ResourceClaim
 from bayplan.snapshot.node_problems import NodeProblem
 from bayplan.snapshot.nodes import NodeRow, NodeTable, NodeView
 from bayplan.snapshot.podindex import PodIndex
@@ -67,7 +67,7 @@ class Snapshot:
         self.index = PodIndex(self._pods_on_rows)
         self._objects: dict[type, dict[str, ApiObject]] = {}
         self.objects_version = 0
-        """Changes with every object that is neither a node nor a pod."""
+        """Changes with every object but nodes, pods and the claims that come and go with pods."""
         self._placed: dict[str, tuple[PodInfo, str]] = {}
         self._homeless: dict[str, dict[str, PodInfo]] = {}
         """The pods on nodes that are not shown, by node and key."""
@@ -104,7 +104,7 @@ class Snapshot:
         objects = self._objects.setdefault(type(obj), {})
         old = objects.get(key)
         objects[key] = obj
-        self.objects_version += 1
+        self.objects_version += not isinstance(obj, ResourceClaim)
         self._namespaces_changed(obj)
         for listener in self._object_listeners.get(type(obj), ()):
             listener(old, obj)
@@ -112,7 +112,7 @@ class Snapshot:
     def delete_object(self, key: str, obj: ApiObject) -> None:
         """Remove an object that is neither a node nor a pod."""
         old = self._objects.get(type(obj), {}).pop(key, None)
-        self.objects_version += 1
+        self.objects_version += not isinstance(obj, ResourceClaim)
         self._namespaces_changed(obj)
         for listener in self._object_listeners.get(type(obj), ()) if old is not None else ():
             listener(old, None)
