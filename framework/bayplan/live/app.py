@@ -43,11 +43,8 @@ from bayplan.live.parts import parts_of
 from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.live.tenants import TenantAddress, TenantPage
 from bayplan.live.token_reviews import TokenReviews
-from bayplan.live.usage_metrics import UsageMetrics
-from bayplan.live.usage_writer import UsageWriter
 from bayplan.live.visibility import VisibilityAddress, VisibilityServer
 from bayplan.live.web import Address, WebPage
-from bayplan.metering.journal import Journal
 from bayplan.page.feed import Feed
 from bayplan.page.site import Site
 from bayplan.profiles.loading import ProfileSet
@@ -57,6 +54,8 @@ from bayplan.snapshot.kept_nodes import KeptNodes
 
 if TYPE_CHECKING:
     from bayplan.live.traces import Traces
+    from bayplan.live.usage_writer import UsageWriter
+    from bayplan.metering.journal import Journal
 
 __all__ = ["DRAIN_SECONDS", "RELEASE_SECONDS", "LiveApp", "Options", "run"]
 
@@ -181,8 +180,6 @@ class LiveApp:
             else ElasticJobs(self.transport, self.cache, self.leads, self.cluster.submit)
         )
         self._usage = self._make_usage()
-        if self._usage is not None:
-            UsageMetrics(self._usage, options.registry)
 
     def _make_election(self) -> Election | None:
         """Return this process's candidacy, None when it schedules without leader election."""
@@ -214,9 +211,15 @@ class LiveApp:
         journal = self._options.journal
         if journal is None or self._options.dry_run:
             return None
-        return UsageWriter(
+        # The journal's database library takes a fifth of the start.
+        from bayplan.live.usage_metrics import UsageMetrics
+        from bayplan.live.usage_writer import UsageWriter
+
+        made = UsageWriter(
             journal, self.leads, lambda: self.cluster.unix_time, self._queue_name, self._spares
         )
+        UsageMetrics(made, self._options.registry)
+        return made
 
     def _spares(self) -> Iterable[str] | None:
         """Return the spares; None before all nodes were read."""

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.protocol import Cluster, Done, WatchEvent, WatchHandler, Write
@@ -18,12 +19,15 @@ from bayplan.cluster.wrapped import WrappedCluster
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.errors import BayplanError
 from bayplan.live.unread_nodes import UnreadNodes
-from bayplan.live.usage_writer import UsageWriter
 from bayplan.page.feed import Feed
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.runtime import Runtime
 from bayplan.scheduler.observer import Observer
 from bayplan.scheduler.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    # With its database library: for those who record usage.
+    from bayplan.live.usage_writer import UsageWriter
 
 __all__ = ["LiveScheduler"]
 
