@@ -18,6 +18,7 @@ from bayplan import (
     Eviction,
     Handle,
     NodeView,
+    Overdue,
     Placements,
     Plugin,
     PodInfo,
@@ -171,6 +172,15 @@ class Gang(Plugin[Args]):
     def group_status(self, members: GangMembers, why: str) -> list[Write]:
         """Tell pod groups of all systems what became of them."""
         return list(self._statuses.of(members, why))
+
+    @hookimpl
+    def overdue(self) -> Overdue | None:
+        """Evict nobody: tell the groups that run and lack members, which takes some seconds."""
+        for key in self._statuses.lacking:
+            for write in self._statuses.of(self.handle.gang(key), ""):
+                self.handle.submit(write)
+        again = self._statuses.next_lack
+        return Overdue(again=again) if again is not None else None
 
     @hookimpl
     def post_evict(self, pod: PodInfo, eviction: Eviction) -> None:

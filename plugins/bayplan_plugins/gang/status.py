@@ -62,6 +62,8 @@ _GROUPS: tuple[type[Any], ...] = (
 )
 _INQUEUE = "Inqueue"
 _INITIALLY = "PodGroupInitiallyScheduled"
+_REPLACED_WITHIN = 2.0
+"""Seconds in which controllers make members again; only then a group that runs lacks them."""
 
 
 @dataclass
@@ -79,6 +81,8 @@ class GroupStatuses:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._recorded: WeakKeyDictionary[GangMembers, _Recorded] = WeakKeyDictionary()
+        self._lacking: dict[str, float] = {}
+        """When Volcano's groups that run began to lack members, by key."""
 
     def of(self, members: GangMembers, why: str) -> Iterator[Write]:
         """Yield what the objects of a gang do not say yet.
@@ -89,7 +93,9 @@ class GroupStatuses:
         if gang is None:
             self._recorded.pop(members, None)
             return
-        message = gang.problem or (why if members.pending else "")
+        if not _runs_short(members):
+            self._lacking.pop(gang.key, None)
+        message = gang.problem or (why if members.pending else "") or self._lack(members)
         for type_ in _GROUPS:
             group: ApiObject | None = self._handle.snapshot.objects(type_).get(gang.key)
             if group is None:
@@ -100,6 +106,29 @@ class GroupStatuses:
             yield from self._events(group, gang.key, members, message)
             if isinstance(group, KaiPodGroup):
                 yield from self._start(gang.key, group, members)
+
+    @property
+    def lacking(self) -> list[str]:
+        """The groups, by key, that have lacked members for so long that their phase says so."""
+        groups = self._handle.snapshot.objects(VolcanoPodGroup)
+        due = [key for key in self._lacking if self._is_short(key)]
+        return [key for key in due if key in groups and groups[key].status.phase != "Unknown"]
+
+    @property
+    def next_lack(self) -> float | None:
+        """When the next group will have lacked members for that long, in seconds; None if none."""
+        times = (since + _REPLACED_WITHIN for since in self._lacking.values())
+        return min((at for at in times if at > self._handle.now), default=None)
+
+    def _lack(self, members: GangMembers) -> str:
+        gang = members.gang
+        if gang is None or not self._is_short(gang.key):
+            return ""
+        return f"{members.present} members exist of the {gang.min_member} that it needs to run"
+
+    def _is_short(self, key: str) -> bool:
+        since = self._lacking.get(key)
+        return since is not None and self._handle.now >= since + _REPLACED_WITHIN
 
     def of_eviction(self, pod: PodInfo, eviction: Eviction) -> Iterator[Write]:
         """Yield what tells a KAI pod group that one of its members was evicted."""
@@ -139,7 +168,9 @@ class GroupStatuses:
             refusal = partial(self._refusal, members)
             found = scheduling_conditions(group, members, message, refusal, now)
             return KaiPodGroupStatus((_condition(members, message, len(members.bound)),), found)
-        return _volcano(members, message, self._is_inqueue(key, group))
+        if _runs_short(members):
+            self._lacking.setdefault(key, self._handle.now)
+        return _volcano(members, message, self._is_inqueue(key, group), self._is_short(key))
 
     def _is_inqueue(self, key: str, group: VolcanoPodGroup) -> bool:
         """Tell whether a group is in phase Inqueue, also where the watch does not show it yet."""
@@ -235,26 +266,35 @@ def _is_of_1_37(group: NativePodGroup) -> bool:
     )
 
 
-def _volcano(members: GangMembers, message: str, inqueue: bool) -> ConditionedStatus:
+def _runs_short(members: GangMembers) -> bool:
+    """Tell whether a gang runs without all the members that it needs, and nobody has made them."""
+    gang = members.gang
+    there = members.present + len(members.ended)
+    return gang is not None and members.running > 0 and not has_minimum(gang, there)
+
+
+def _volcano(
+    members: GangMembers, message: str, inqueue: bool, is_short: bool
+) -> ConditionedStatus:
     succeeded, failed = members.count_ended("Succeeded"), members.count_ended("Failed")
     condition = _condition(members, message, len(members.bound) + succeeded + failed)
-    phase = _volcano_phase(members, message, inqueue)
+    phase = _volcano_phase(members, message, inqueue, is_short)
     return ConditionedStatus(phase, (condition,), members.running, succeeded, failed)
 
 
-def _volcano_phase(members: GangMembers, message: str, inqueue: bool) -> str:
+def _volcano_phase(members: GangMembers, message: str, inqueue: bool, is_short: bool) -> str:
     """Return a group's phase as volcano-sh/volcano does, whose members end and leave one by one.
 
     A group that runs and lacks members is not admitted again for them, which a full cluster would
-    not allow: it keeps the phase Running, or Unknown where they find no place, for which jobs may
-    have policies. Volcano writes Unknown also while nobody has made these members yet.
+    not allow: it keeps the phase Running, or Unknown where they find no place or nobody makes them
+    (``is_short``), for which jobs may have policies.
     """
     gang = members.gang
     assert gang is not None, "checked by the caller"
-    ended = members.count_ended("Succeeded") + members.count_ended("Failed")
+    ended = len(members.ended)
     if has_minimum(gang, len(members.bound) + ended):
         return "Running" if members.bound or not ended else "Completed"
-    if members.running and message and has_minimum(gang, members.present + ended):
+    if members.running and message and (is_short or not _runs_short(members)):
         return "Unknown"
     if inqueue:
         return _INQUEUE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 from tests.plugins.queues.volcano.volcano_worlds import cluster_of, group, phase, pods, queue
 
-from bayplan.api import Node, Pod
+from bayplan.api import Node, Pod, VolcanoPodGroup
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.testing import Cluster, make_node
 
@@ -49,7 +49,7 @@ def test_a_job_in_a_full_cluster_gets_a_pod_again_that_it_lost() -> None:
     """Its group is not admitted again for one pod: the cluster has no room for all of them."""
     cluster = running(4, 4)
     cluster.remove("job-2")
-    cluster.advance(5)
+    cluster.advance(1)
     assert phase(cluster, "job") == "Running"
     cluster.add(*pods("job", 1, first=2, cpu=1))
     cluster.advance(5)
@@ -67,6 +67,22 @@ def test_a_group_that_runs_and_finds_no_place_for_a_member_is_unknown() -> None:
     assert phase(cluster, "job") == "Unknown"
     cordon(cluster, False)
     cluster.advance(600)
+    assert phase(cluster, "job") == "Running"
+
+
+def test_a_group_that_runs_and_gets_no_member_again_is_unknown_after_seconds() -> None:
+    cluster = running(2, 2)
+    cluster.remove("job-0")
+    cluster.advance(1)
+    assert phase(cluster, "job") == "Running"
+    cluster.advance(5)
+    assert phase(cluster, "job") == "Unknown"
+    group = cluster.api.get(VolcanoPodGroup, "default/job")
+    assert group is not None
+    (condition,) = group.status.conditions
+    assert (condition.type, condition.reason) == ("Unschedulable", "NotEnoughTasks")
+    cluster.add(*pods("job", 1, cpu=1))
+    cluster.advance(5)
     assert phase(cluster, "job") == "Running"
 
 
