@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan import PodInfo
@@ -11,6 +11,7 @@ from bayplan.api.resources import amount_of
 from bayplan.dialects.koordinator.reservations import (
     ReservationAffinity,
     amounts_left,
+    matches_exactly,
     may_use,
     order_of,
     restricted_resources,
@@ -51,9 +52,15 @@ def filled(
 
 
 def matches_of(
-    pod: PodInfo, available: Iterable[Match], affinity: ReservationAffinity | None
+    pod: PodInfo,
+    available: Iterable[Match],
+    affinity: ReservationAffinity | None,
+    exact: Sequence[str] = (),
 ) -> list[Match]:
-    """Return the reservations that a pod may use, the best first."""
+    """Return the reservations that a pod may use, the best first.
+
+    :param exact: the resources of which a reservation has to have just what the pod requests.
+    """
     found = []
     for match in available:
         one = match.found
@@ -68,6 +75,8 @@ def matches_of(
             {name: amount_of(name, quantity) for name, quantity in amounts.items()}
             for amounts in (one.status.allocatable, one.status.allocated)
         )
+        if not matches_exactly(pod.requests, allocatable, exact):
+            continue
         points = filled(allocatable, allocated, pod.requests)
         found.append(((not order, order, -points, one.key), match))
     return [match for _, match in sorted(found, key=lambda pair: pair[0])]

@@ -26,6 +26,7 @@ from bayplan import (
     Placements,
     Plugin,
     PodInfo,
+    Preparation,
     StateKey,
     Unit,
     hookimpl,
@@ -35,37 +36,49 @@ from bayplan.api import Reservation as ReservationObject
 from bayplan.api.pod import ResourceRequirements
 from bayplan.api.resources import amount_of
 from bayplan.api.times import seconds_of
-from bayplan.cluster.protocol import DeleteObject, PatchStatus
+from bayplan.cluster.protocol import DeleteObject, PatchFields, PatchStatus
 from bayplan.dialects.koordinator.elastic_quota import quantity_of
 from bayplan.dialects.koordinator.reservations import (
     AFFINITY,
     ALLOCATED,
+    EXACT_MATCH,
     ReservationAffinity,
     affinity_of,
     allocated_by,
     allocated_text,
     as_expired,
+    exact_match_of,
     expires_at,
     is_allocate_once,
     is_reserve_pod,
+    requires_pre_allocation,
+    reservation_of,
     with_owners,
 )
 from bayplan_plugins.reservation.matching import Match, matches_of
+from bayplan_plugins.reservation.pre_allocation import (
+    Adoption,
+    PreAllocationArgs,
+    adoptions,
+    unsupported,
+)
 
 __all__ = ["Reservation", "ReservationArgs"]
 
 _MOST_TRIED = 64
+_NO_PODS = "node(s) no pod match reservation with pre allocation required"
 _NO_MATCH = "node(s) no reservations match reservation affinity"
 
 
 class ReservationArgs(Args):
-    """Arguments of Reservation: when reservations that are over are deleted, if at all.
+    """Arguments of Reservation: when those that are over are deleted, and how some take over pods.
 
     The others are Koordinator's; bayplan needs none of them.
     """
 
     gc_duration_seconds: int = pydantic.Field(default=86400, ge=0)
     disable_garbage_collection: bool = False
+    pre_allocation_config: PreAllocationArgs = PreAllocationArgs()
     controller_workers: int = 1
     enable_preemption: bool = False
     gc_interval_seconds: int = 60
@@ -83,6 +96,7 @@ class _Taken:
 
 
 _CHOSEN: StateKey[_Taken] = StateKey("reservation.chosen")
+_ADOPTED: StateKey[Adoption] = StateKey("reservation.adopted")
 
 
 class Reservation(Plugin[ReservationArgs]):
@@ -100,6 +114,8 @@ class Reservation(Plugin[ReservationArgs]):
         """Reservations, by name, of which some owner is a single pod."""
         self._given: dict[tuple[str, str], _Taken] = {}
         """What gave way within a cycle, by the keys of pod and node."""
+        self._adopted: dict[tuple[str, str], Adoption] = {}
+        """The pods that reservations take over within a cycle, likewise."""
         self._owners: dict[str, dict[str, PodInfo]] = {}
         """The pods that use each reservation, by its uid and theirs."""
         self._holding: dict[str, dict[str, PodInfo]] = {}
@@ -167,16 +183,20 @@ class Reservation(Plugin[ReservationArgs]):
         if is_reserve_pod(meta.annotations) or not (self._all or AFFINITY in meta.annotations):
             return None
         name = meta.name if self._by_object else ""
-        return (pod.labels_id, name, meta.owner_references, meta.annotations.get(AFFINITY))
+        notes = meta.annotations
+        own = (notes.get(AFFINITY), notes.get(EXACT_MATCH))
+        return (pod.labels_id, name, meta.owner_references, *own)
 
     @hookimpl
     def placement_generate(self, unit: Unit) -> Placements | None:
         """Offer the nodes of reservations for a unit of owners, before all others."""
         notes = unit.pods[0].pod.metadata.annotations if unit.pods else {}
-        if not (self._all or AFFINITY in notes) or is_reserve_pod(notes):
+        if not (self._all or AFFINITY in notes):
             return None
+        if is_reserve_pod(notes):
+            return self._pre_allocations(unit)
         try:
-            affinity = affinity_of(notes)
+            affinity, _ = affinity_of(notes), exact_match_of(notes)
         except ValueError as exc:
             return Placements(reason=str(exc))
         if unit.gang is not None and (unit.parts or unit.gang.gather):
@@ -229,7 +249,82 @@ class Reservation(Plugin[ReservationArgs]):
             key = _stands(one)
             if key in placed and placed[key][1] == one.status.node_name:
                 available.append(Match(one, key))
-        return matches_of(pod, available, affinity)
+        exact = exact_match_of(pod.pod.metadata.annotations)
+        return matches_of(pod, available, affinity, exact)
+
+    def _pre_allocations(self, unit: Unit) -> Placements | None:
+        """Offer the nodes where a reservation may take over pods, if it is to."""
+        pod = unit.pods[0]
+        one = self._all.get(reservation_of(pod.pod.metadata.annotations))
+        if unit.gang is not None or one is None or not one.spec.pre_allocation:
+            return None
+        args = self.args.pre_allocation_config
+        snapshot, count = self.handle.snapshot, len(self.handle.snapshot.nodes)
+        refusal = unsupported(one, args)
+        if refusal:
+            return Placements(reason=f"0/{count} nodes are available: {count} {refusal}.")
+        found = [] if pod.facts.wants_devices else adoptions(one, pod.requests, snapshot, args)
+        offered = [
+            Placement(
+                f"pods of {adoption.node}",
+                np.array([snapshot.nodes.row_of[adoption.node]], dtype=np.intp),
+                plan=_AdoptionPlan(self, adoption),
+                exact=True,
+            )
+            for adoption in found[:_MOST_TRIED]
+        ]
+        if requires_pre_allocation(one):
+            return Placements(
+                tuple(offered),
+                reason="" if offered else f"0/{count} nodes are available: {count} {_NO_PODS}.",
+            )
+        anywhere = Placement("", None)
+        ordered = (
+            (anywhere, *offered) if args.prefer_no_pre_allocated_pods else (*offered, anywhere)
+        )
+        return Placements(ordered) if offered else None
+
+    def make_room(self, pod: PodInfo, adoption: Adoption) -> None:
+        """Take pods that a reservation takes over out of the snapshot, within the running trial."""
+        snapshot = self.handle.snapshot
+        for one in adoption.pods:
+            snapshot.remove_pod(one.key)
+        key = (pod.key, adoption.node)
+        self._adopted[key] = adoption
+        snapshot.on_rollback(lambda: self._forget(key))
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        self._adopted.pop(key, None)
+
+    def _adopt(self, pod: PodInfo, adoption: Adoption, state: CycleState) -> None:
+        """Put the pods back that a reservation takes over, and in it what they leave."""
+        snapshot = self.handle.snapshot
+        state[_ADOPTED] = adoption
+        names = ", ".join(one.key for one in adoption.pods)
+        state[NOTES] = (*(state.get(NOTES) or ()), f"takes over {names}")
+        snapshot.remove_pod(pod.key)
+        for one in adoption.pods:
+            snapshot.add_pod(one, adoption.node)
+        snapshot.add_pod(_with_requests(pod, adoption.left(pod.requests)), adoption.node)
+
+    @hookimpl
+    def pre_bind(self, pod: PodInfo, state: CycleState) -> Preparation | None:
+        """Write on the pods that a reservation takes over that they use it."""
+        adoption = state.get(_ADOPTED)
+        one = self._all.get(reservation_of(pod.pod.metadata.annotations))
+        if adoption is None or one is None:
+            return None
+        writes = []
+        for adopted in adoption.pods:
+            text = allocated_text(one)
+            fields = (
+                {f"/metadata/annotations/{ALLOCATED.replace('/', '~1')}": text}
+                if adopted.pod.metadata.annotations
+                else {"/metadata/annotations": {ALLOCATED: text}}
+            )
+            writes.append(PatchFields(Pod, adopted.key, adopted.pod.metadata.uid, fields))
+            self._use(one.metadata.uid, adopted)
+        return Preparation(writes)
 
     def give_way(self, pod: PodInfo, match: Match) -> bool:
         """Take a reservation out of the snapshot for a pod, within the running trial."""
@@ -248,6 +343,10 @@ class Reservation(Plugin[ReservationArgs]):
     @hookimpl
     def reserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> None:
         """Put back what is left of the reservation that gave way to the pod."""
+        adoption = self._adopted.pop((pod.key, node.name), None)
+        if adoption is not None:
+            self._adopt(pod, adoption, state)
+            return
         taken = self._given.pop((pod.key, node.name), None)
         if taken is None:
             return
@@ -269,9 +368,12 @@ class Reservation(Plugin[ReservationArgs]):
 
     @hookimpl
     def unreserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> None:
-        """Put the whole reservation back."""
+        """Put the whole reservation back, or let the pods go that one took over."""
         taken = state.get(_CHOSEN)
         snapshot = self.handle.snapshot
+        if state.get(_ADOPTED) is not None:
+            snapshot.remove_pod(pod.key)
+            return
         if taken is None or taken.match.found.key not in self._all:
             return
         snapshot.remove_pod(taken.match.stands)
@@ -399,6 +501,21 @@ class _Plan:
                 break
             found.append(rows[left.pop(0).node])
         return found
+
+
+class _AdoptionPlan:
+    """Gives a reservation the node of the pods that it takes over."""
+
+    def __init__(self, plugin: Reservation, adoption: Adoption) -> None:
+        self._plugin = plugin
+        self._adoption = adoption
+
+    def __call__(self, pods: Sequence[PodInfo], limits: Mapping[int, int]) -> Sequence[int]:
+        row = self._plugin.handle.snapshot.nodes.row_of[self._adoption.node]
+        if row in limits or not pods:
+            return []
+        self._plugin.make_room(pods[0], self._adoption)
+        return [row]
 
 
 def _stands(one: ReservationObject) -> str:

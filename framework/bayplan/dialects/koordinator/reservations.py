@@ -35,6 +35,7 @@ from bayplan.inputs.durations import parse_duration
 __all__ = [
     "AFFINITY",
     "ALLOCATED",
+    "EXACT_MATCH",
     "ReservationAffinity",
     "affinity_of",
     "allocated_by",
@@ -43,14 +44,18 @@ __all__ = [
     "as_available",
     "as_expired",
     "as_unschedulable",
+    "exact_match_of",
     "expires_at",
     "is_allocate_once",
     "is_owner",
     "is_reserve_pod",
+    "matches_exactly",
     "may_use",
     "order_of",
+    "requires_pre_allocation",
     "reservation_of",
     "reserve_pod",
+    "restricted_names",
     "restricted_resources",
     "with_owners",
 ]
@@ -58,7 +63,9 @@ __all__ = [
 _DOMAIN = "scheduling.koordinator.sh/"
 ALLOCATED = f"{_DOMAIN}reservation-allocated"
 AFFINITY = f"{_DOMAIN}reservation-affinity"
+EXACT_MATCH = f"{_DOMAIN}exact-match-reservation"
 _RESTRICTED = f"{_DOMAIN}reservation-restricted-options"
+_REQUIRED = f"{_DOMAIN}pre-allocation-required"
 _ORDER = f"{_DOMAIN}reservation-order"
 _IGNORED = f"{_DOMAIN}reservation-ignored"
 _RESERVE_POD = "internal.scheduling.koordinator.sh/reserve-pod"
@@ -172,6 +179,10 @@ class _Affinity(ApiStruct, frozen=True):
     tolerations: tuple[Toleration, ...] = ()
 
 
+class _ExactMatch(ApiStruct, frozen=True):
+    resource_names: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class ReservationAffinity:
     """Which reservations a pod has to use, and which of their taints it tolerates."""
@@ -225,6 +236,24 @@ def may_use(pod: Pod, found: Reservation, affinity: ReservationAffinity | None) 
     return is_owner(pod, found.spec.owners)
 
 
+def exact_match_of(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the resources of which a pod wants a reservation to have just what it requests.
+
+    :raises ValueError: for an annotation that cannot be read, naming it.
+    """
+    if not annotations.get(EXACT_MATCH):
+        return ()
+    content = mapping_in(annotations, EXACT_MATCH)
+    return part_of(_ExactMatch, EXACT_MATCH, "$", content).resource_names
+
+
+def matches_exactly(
+    requests: Mapping[str, int], reserved: Mapping[str, int], names: Iterable[str]
+) -> bool:
+    """Tell whether a pod requests just what is reserved of some resources."""
+    return all(requests.get(name, 0) == reserved.get(name, 0) for name in names)
+
+
 def is_owner(pod: Pod, owners: Iterable[ReservationOwner], api_version: str = "v1") -> bool:
     """Tell whether a pod is one of those that may use a reservation; nobody is without owners.
 
@@ -275,8 +304,18 @@ def is_allocate_once(found: Reservation) -> bool:
     return found.spec.allocate_once is not False
 
 
+def requires_pre_allocation(found: Reservation) -> bool:
+    """Tell whether a reservation has to take over pods of the node that it gets."""
+    return found.metadata.labels.get(_REQUIRED) == "true"
+
+
 def restricted_resources(found: Reservation) -> frozenset[str]:
     """Return the resources that pods may have from the reservation only; none unless Restricted."""
+    return restricted_names(found, found.status.allocatable)
+
+
+def restricted_names(found: Reservation, reserved: Iterable[str]) -> frozenset[str]:
+    """Return which of the reserved resources pods may have from the reservation only."""
     if found.spec.allocate_policy != "Restricted":
         return frozenset()
     named: object = None
@@ -284,8 +323,8 @@ def restricted_resources(found: Reservation) -> frozenset[str]:
         named = mapping_in(found.metadata.annotations, _RESTRICTED).get("resources")
     except ValueError:
         named = None
-    reserved = frozenset(found.status.allocatable)
-    return frozenset(map(str, named)) & reserved if isinstance(named, list) and named else reserved
+    every = frozenset(reserved)
+    return frozenset(map(str, named)) & every if isinstance(named, list) and named else every
 
 
 def allocated_by(annotations: Mapping[str, str]) -> str:
