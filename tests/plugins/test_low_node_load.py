@@ -133,6 +133,10 @@ def metric(node: str, now: float, pods: Mapping[str, float]) -> ApiObject:
     )
 
 
+UNLIMITED: Any = {"workload": {"duration": "0s"}}
+"""Pods of one controller may go as often as other limits let them."""
+
+
 def test_pods_leave_a_busy_node_until_it_is_not_and_no_more() -> None:
     stage = Stage("a", "b", uses={"web": 2})
     stage.fill("a", deployment("web", 4))
@@ -166,7 +170,8 @@ def test_the_decision_on_the_pod_that_begins_again_says_why() -> None:
 
 
 def test_what_has_left_since_the_last_report_counts_no_more() -> None:
-    stage = Stage("a", "b", uses={"web": 2}, anomalyCondition={"consecutiveAbnormalities": 1})
+    often = {"anomalyCondition": {"consecutiveAbnormalities": 1}, "objectLimiters": UNLIMITED}
+    stage = Stage("a", "b", uses={"web": 2}, **often)
     stage.fill("a", deployment("web", 5))
     stage.cluster.advance(ROUND)
     stage.report()
@@ -247,7 +252,12 @@ def test_old_reports_move_nothing() -> None:
 )
 def test_at_most_so_many_go_at_a_time(args: dict[str, Any], most: int) -> None:
     """Ten pods use 95 %; without any limit three would go."""
-    free = {"maxMigratingPerNode": 0, "maxMigratingPerWorkload": 9, "maxUnavailablePerWorkload": 9}
+    free = {
+        "maxMigratingPerNode": 0,
+        "maxMigratingPerWorkload": 9,
+        "maxUnavailablePerWorkload": 9,
+        "objectLimiters": UNLIMITED,
+    }
     stage = Stage("a", "b", uses={"web": 0.95}, **{**free, **args})
     stage.fill("a", deployment("web", 10))
     stage.pass_time(4.5)
@@ -416,3 +426,59 @@ def test_bad_arguments_are_named(tmp_path: Any, args: dict[str, Any], said: str)
     with pytest.raises(InputError) as caught:
         load_profiles(path)
     assert said in str(caught.value)
+
+
+# How often ---------------------------------------------------------------------------------
+
+
+def frequent(rounds: float, **args: Any) -> int:
+    """Return how many of ten pods that use 95 % go in so many rounds, when each round may evict."""
+    given = {
+        "maxMigratingPerNode": 0,
+        "maxMigratingPerWorkload": 9,
+        "maxUnavailablePerWorkload": 9,
+        "anomalyCondition": {"consecutiveAbnormalities": 1},
+        **args,
+    }
+    stage = Stage("a", "b", uses={"web": 0.95}, **given)
+    stage.fill("a", deployment("web", 10))
+    stage.pass_time(rounds)
+    return len(stage.evicted)
+
+
+@pytest.mark.parametrize(
+    ("limiters", "expected"),
+    [
+        (UNLIMITED, 3),
+        ({"workload": {"duration": "1h", "maxMigrating": 1}}, 1),
+        ({"workload": {"duration": "1h", "maxMigrating": "10%", "burst": 2}}, 2),
+        ({"namespace": {"duration": "1h", "maxMigrating": 1, "burst": 2}}, 2),
+        # A percentage of a namespace is nothing.
+        ({"namespace": {"duration": "1h", "maxMigrating": "10%"}}, 3),
+        ({"namespace": {"duration": "1h"}}, 3),
+    ],
+    ids=["none", "one", "two at once", "by namespace", "percent", "no number"],
+)
+def test_pods_of_one_controller_or_namespace_go_one_after_the_other(
+    limiters: Any, expected: int
+) -> None:
+    assert frequent(2, objectLimiters=limiters) == expected
+
+
+def test_tokens_come_again_with_time() -> None:
+    hourly = {"workload": {"duration": "1h", "maxMigrating": 1}}
+    assert frequent(6, objectLimiters=hourly) == 1
+    quick = {"workload": {"duration": "2m", "maxMigrating": 1}}
+    assert frequent(6, objectLimiters=quick) == 3
+    # Usually two of ten in five minutes, one at a time: a round after two minutes comes too early.
+    assert frequent(1.5, maxMigratingPerWorkload=None) == 1
+    assert frequent(2, maxMigratingPerWorkload=None) == 2
+
+
+def test_a_gang_does_not_count_for_its_controller() -> None:
+    hourly = {"workload": {"duration": "1h", "maxMigrating": 1}}
+    stage = Stage("a", "b", "c", uses={"train": 2.5, "web": 3}, objectLimiters=hourly)
+    stage.fill("a", *gang_job("train", 2))
+    stage.fill("a", deployment("web", 1))
+    stage.pass_time(8)
+    assert len(stage.evicted) == 2

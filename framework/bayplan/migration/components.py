@@ -185,7 +185,7 @@ COMPONENTS: tuple[Component, ...] = (
         "descheduler",
         ("koord-descheduler",),
         "stay",
-        "moves pods by rules of its own; bayplan's LowNodeLoad can take the place of its",
+        "moves pods by rules of its own; LowNodeLoad alone becomes bayplan's plugin",
     ),
     Component(
         "hami",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bayplan.inputs.limits import CONFIGURATION
 from bayplan.inputs.yamltext import YamlProblem, parse_yaml
 from bayplan.migration.components import Component, component_of
+from bayplan.migration.koordinator import low_node_load_of, with_low_node_load
 from bayplan.migration.volcano import volcano_profile
 from bayplan.schemas.upstream import SYSTEMS
 
@@ -100,14 +101,18 @@ def plan_of(
     """
     running: list[Running] = []
     conversions: list[Conversion] = []
+    rebalancing: list[Conversion] = []
     problems: list[str] = []
     for workload in workloads:
         for component, _ in _components(workload):
             running.append(Running(component, _place(workload)))
+            descheduler = (component.system, component.name) == ("koordinator", "descheduler")
+            into = rebalancing if descheduler else conversions
             try:
-                conversions += _converted(component, workload, config_maps)
+                into += _converted(component, workload, config_maps)
             except ValueError as exc:
                 problems.append(str(exc))
+    conversions = _joined(conversions, rebalancing)
     found = list(shards)
     conversions += [_of_shard(one) for one in found]
     parts = {(one.component.system, one.component.name) for one in running}
@@ -168,16 +173,15 @@ def _falling(definitions: Iterable[Content]) -> Iterator[FallingDefinition]:
 def _converted(
     component: Component, workload: Content, config_maps: Mapping[str, Content]
 ) -> Iterator[Conversion]:
-    if component.name not in ("scheduler", "manager"):
-        return
     convert = {
-        "volcano": _of_volcano,
-        "kueue": _of_kueue,
-        "koordinator": _of_koordinator,
-    }.get(component.system)
-    if component.system == "hami":
+        ("volcano", "scheduler"): _of_volcano,
+        ("kueue", "manager"): _of_kueue,
+        ("koordinator", "scheduler"): _of_koordinator,
+        ("koordinator", "descheduler"): _of_descheduler,
+    }.get((component.system, component.name))
+    if (component.system, component.name) == ("hami", "scheduler"):
         yield Conversion(_place(workload), {"schedulerName": _SCHEDULERS["hami"]})
-    if convert is None or (component.system, component.name) == ("koordinator", "manager"):
+    if convert is None:
         return
     for key in mounted(workload):
         for name, text in (config_maps.get(key, {}).get("data") or {}).items():
@@ -252,6 +256,31 @@ def _of_koordinator(content: Content, where: str) -> Conversion | None:
         return None
     name = profiles[0].get("schedulerName") or _SCHEDULERS["koordinator"]
     return Conversion(where, {**profiles[0], "schedulerName": name})
+
+
+def _of_descheduler(content: Content, where: str) -> Conversion | None:
+    """Return what stands for a descheduler's configuration; its profile holds arguments only."""
+    found = low_node_load_of(content)
+    return None if found is None else Conversion(where, *found)
+
+
+def _joined(
+    conversions: Sequence[Conversion], rebalancing: Sequence[Conversion]
+) -> list[Conversion]:
+    """Let the profile of Koordinator's scheduler rebalance, or one of its own where it has none."""
+    if not rebalancing:
+        return list(conversions)
+    one, name = rebalancing[0], _SCHEDULERS["koordinator"]
+    known = [own for own in conversions if own.profile["schedulerName"] == name]
+    base = known[0] if known else Conversion("", {"schedulerName": name})
+    joined = Conversion(
+        ", ".join(filter(None, (base.source, one.source))),
+        with_low_node_load(base.profile, one.profile),
+        (*base.notes, *one.notes),
+    )
+    if not known:
+        return [*conversions, joined]
+    return [joined if own is base else own for own in conversions]
 
 
 _ORDER = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -66,6 +67,22 @@ class PriorityThresholdArgs(Args):
 
     value: int
     name: Literal[""] = ""
+
+
+class ObjectLimiterArgs(Args):
+    """How many pods of one controller, or of one namespace, may be evicted in a duration.
+
+    Without a number it is that of ``maxMigratingPerWorkload``. ``burst`` is how many at once.
+    """
+
+    duration: Duration = "0s"
+    max_migrating: int | str | None = None
+    burst: Limit = 0
+
+
+_USUAL_LIMITERS: Mapping[Literal["workload", "namespace"], ObjectLimiterArgs] = {
+    "workload": ObjectLimiterArgs(duration="5m")
+}
 
 
 class _LoadArgs(Args):
@@ -137,6 +154,7 @@ class LowNodeLoadArgs(_LoadArgs):
     max_migrating_per_namespace: Limit = 0
     max_migrating_per_workload: int | str | None = None
     max_unavailable_per_workload: int | str | None = None
+    object_limiters: Mapping[Literal["workload", "namespace"], ObjectLimiterArgs] = {}
     skip_check_expected_replicas: bool = False
     evict_local_storage_pods: bool = False
     evict_system_critical_pods: bool = False
@@ -153,6 +171,11 @@ class LowNodeLoadArgs(_LoadArgs):
         if value is not None and not is_percent and (isinstance(value, str) or value < 0):
             raise ValueError(f'expected a number or percent such as "10%", got {value!r}')
         return value
+
+    @property
+    def limiters(self) -> Mapping[Literal["workload", "namespace"], ObjectLimiterArgs]:
+        """How often pods of one controller or namespace may go; 5 minutes where nothing is said."""
+        return self.object_limiters or _USUAL_LIMITERS
 
     @cached_property
     def pools(self) -> tuple[PoolArgs, ...]:

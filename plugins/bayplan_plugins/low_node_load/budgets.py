@@ -13,11 +13,12 @@ from typing import NamedTuple
 from bayplan import Handle, PodInfo
 from bayplan_plugins.low_node_load.args import LowNodeLoadArgs
 from bayplan_plugins.low_node_load.evictable import EVICT
+from bayplan_plugins.low_node_load.eviction_rates import Evicted, EvictionRates
 from bayplan_plugins.shared.budgets import DisruptionBudgets
 from bayplan_plugins.shared.moved_pods import ToCome
 from bayplan_plugins.shared.moving import maker_of
 
-__all__ = ["Budgets"]
+__all__ = ["Budgets", "most_away"]
 
 _FEW, _SOME = 3, 10
 
@@ -37,8 +38,16 @@ class Budgets:
     and of namespaces, count for it; not those of its own controller.
     """
 
-    def __init__(self, args: LowNodeLoadArgs, handle: Handle, on_way: Iterable[ToCome]) -> None:
+    def __init__(
+        self,
+        args: LowNodeLoadArgs,
+        handle: Handle,
+        on_way: Iterable[ToCome],
+        rates: EvictionRates,
+    ) -> None:
         self._args = args
+        self._rates = rates
+        self._clock = handle.now
         self._snapshot = handle.snapshot
         self._on_way = [_Place(one.left, one.namespace, one.maker) for one in on_way]
         self._now: list[_Place] = []
@@ -58,9 +67,23 @@ class Budgets:
             return at_a_time
         if all(EVICT in pod.annotations for pod in pods):
             return ""
-        return self._refused_on_way(own) or (
-            "" if pods[0].gang is not None else self._refused_by_controller(pods[0])
+        by_rate = (self._rates.refuses(self._evicted(pod), self._clock) for pod in pods)
+        return (
+            next(filter(None, by_rate), "")
+            or self._refused_on_way(own)
+            or ("" if pods[0].gang is not None else self._refused_by_controller(pods[0]))
         )
+
+    def _evicted(self, pod: PodInfo) -> Evicted:
+        """Return what limits of rates ask of a pod; a gang does not count for its controller."""
+        if pod.gang is not None or not any(o.controller for o in pod.pod.metadata.owner_references):
+            return Evicted(pod.namespace, "", 0)
+        maker = maker_of(pod)
+        return Evicted(pod.namespace, maker, self._replicas(maker))
+
+    def _replicas(self, maker: str) -> int:
+        """Return how many pods a controller has, with those that it has yet to make again."""
+        return len(self._of_maker[maker]) + sum(one.maker == maker for one in self._on_way)
 
     def _refused_at_a_time(self, own: Sequence[_Place]) -> str:
         args = self._args
@@ -84,10 +107,9 @@ class Budgets:
         """Return why a pod of several of one controller stays: too many are away, or it is all."""
         args, maker = self._args, maker_of(pod)
         away = sum(one.maker == maker for one in (*self._on_way, *self._now))
-        waiting = sum(one.maker == maker for one in self._on_way)
-        replicas = len(self._of_maker[maker]) + waiting
-        migrating = _most(args.max_migrating_per_workload, replicas)
-        unavailable = _most(args.max_unavailable_per_workload, replicas)
+        replicas = self._replicas(maker)
+        migrating = most_away(args.max_migrating_per_workload, replicas)
+        unavailable = most_away(args.max_unavailable_per_workload, replicas)
         if not args.skip_check_expected_replicas and replicas in (1, migrating, unavailable):
             return "skipCheckExpectedReplicas"
         if away and away >= migrating:
@@ -104,6 +126,7 @@ class Budgets:
         for pod in pods:
             self._now.append(_Place(nodes[pod.key], pod.namespace, maker_of(pod)))
             self._gone.append(pod)
+            self._rates.take(self._evicted(pod), self._clock)
 
 
 def _beyond(
@@ -124,7 +147,7 @@ def _beyond(
     return ""
 
 
-def _most(stated: int | str | None, replicas: int) -> int:
+def most_away(stated: int | str | None, replicas: int) -> int:
     """Return how many of so many pods may be away; by default the fewer, the more cautious."""
     if isinstance(stated, str):
         return max(1, replicas * int(stated.removesuffix("%")) // 100)

@@ -32,9 +32,10 @@ from bayplan.plugin.hookspecs import FloatColumn
 from bayplan_plugins.loads.ledger import NodeLoads
 from bayplan_plugins.low_node_load.args import LowNodeLoadArgs, PoolArgs
 from bayplan_plugins.low_node_load.balancing import Balancing, Move
-from bayplan_plugins.low_node_load.budgets import Budgets
+from bayplan_plugins.low_node_load.budgets import Budgets, most_away
 from bayplan_plugins.low_node_load.detector import Detectors
 from bayplan_plugins.low_node_load.evictable import EvictionRules
+from bayplan_plugins.low_node_load.eviction_rates import EvictionRates
 from bayplan_plugins.low_node_load.usage import Classes, NodeUsage, Usages, classify
 from bayplan_plugins.shared.moved_pods import MovedPods
 from bayplan_plugins.shared.moving import still_fit
@@ -61,6 +62,7 @@ class LowNodeLoad(Plugin[LowNodeLoadArgs]):
         keep = parse_duration(args.detector_cache_timeout)
         self._detectors = {prod: Detectors(keep) for prod in (False, True)}
         self._interval = parse_duration(args.descheduling_interval)
+        self._rates = EvictionRates(args, most_away)
         self._next = 0.0
 
     # Rounds ----------------------------------------------------------------------------------
@@ -98,7 +100,10 @@ class LowNodeLoad(Plugin[LowNodeLoadArgs]):
 
     def _round(self) -> tuple[bool, list[Move]]:
         """Return whether any node is too busy, and what moves."""
-        budgets = Budgets(self.args, self.handle, self._moved.under_way())
+        # Nothing goes in a dry run, so that nothing counts in the next.
+        rates = EvictionRates(self.args, most_away) if self.args.dry_run else self._rates
+        rates.forget_old(self.handle.now)
+        budgets = Budgets(self.args, self.handle, self._moved.under_way(), rates)
         oldest = self.handle.unix_time - self.args.node_metric_expiration_seconds
         seen: set[str] = set()
         found: list[Move] = []
