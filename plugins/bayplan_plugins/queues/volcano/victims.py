@@ -11,6 +11,7 @@ from bayplan.dialects import may_be_evicted
 from bayplan_plugins.queues.policy import Moves, Step
 from bayplan_plugins.queues.volcano.jobs import Job
 from bayplan_plugins.queues.volcano.session import Claimant, Session, Victim
+from bayplan_plugins.queues.volcano.surplus import Surplus
 from bayplan_plugins.queues.volcano.tiers import Tiers
 
 __all__ = ["VolcanoPlan", "plan_for"]
@@ -78,23 +79,27 @@ class VolcanoPlan:
         ledger, jobs = self.session.ledger, self.session.jobs
         for job in self._jobs():
             assert job.row is not None, "asked of jobs of queues"
-            if jobs.surplus(job):
-                pod = max(job.placed.values(), key=self._task_key)
-                yield Victim(job, [pod], job.row, ledger.amounts_of(pod), False)
+            spared = self._spared(job)
+            if spared:
+                yield Victim(job, spared[:1], job.row, ledger.amounts_of(spared[0]), False)
             elif job.key != self.claimant.job.key:
                 yield Victim(job, list(job.placed.values()), job.row, jobs.allocated(job), True)
 
     def steps(self) -> Iterator[Step]:
         """Yield victims in Volcano's order, judged by what is left after those before.
 
-        The queue that gives next is chosen again for each victim, so that none loses more than its
-        part; the order of the jobs of a queue is settled at the start.
+        Whole jobs end only after what all jobs can spare. The queue that gives next is chosen again
+        for each victim, so that none loses more than its part; the order of the jobs of a queue is
+        settled at the start.
         """
-        lines = self._lines()
         done: set[str] = set()
+        for whole in (False, True):
+            yield from self._of_lines(self._lines(), whole, done)
+
+    def _of_lines(self, lines: dict[int, list[Job]], whole: bool, done: set[str]) -> Iterator[Step]:
         while lines:
             for row in self._order(lines):
-                victim = self._next(lines[row], done)
+                victim = self._next(lines[row], whole, done)
                 if victim is not None:
                     done |= {pod.key for pod in victim.pods}
                     yield victim.pods
@@ -113,14 +118,14 @@ class VolcanoPlan:
         job = jobs.named(step[0].gang or step[0].key, step[0])
         return len(job.placed) > 0 and jobs.ready(job) < jobs.min_available(job)
 
-    def _next(self, line: list[Job], done: set[str]) -> Victim | None:
+    def _next(self, line: list[Job], whole: bool, done: set[str]) -> Victim | None:
         """Return the first victim of a queue's jobs, without those that can give up nothing.
 
         What a job may not give up now it may not later: its queue only loses more.
         """
         assert self._accepts is not None, "decides was asked first"
         while line:
-            for victim in self._parts(line[-1]):
+            for victim in self._parts(line[-1], whole):
                 fresh = not any(pod.key in done for pod in victim.pods)
                 if fresh and self._accepts(victim):
                     return victim
@@ -163,17 +168,26 @@ class VolcanoPlan:
             elif job.row != self.claimant.row and tree.queues[job.row].reclaimable:
                 yield job
 
-    def _parts(self, job: Job) -> Iterator[Victim]:
-        """Yield what a job can give up now: pods beyond its minimum, then the whole job."""
+    def _parts(self, job: Job, whole: bool) -> Iterator[Victim]:
+        """Yield what a job can give up now: pods beyond its minimum, or the ``whole`` job."""
         assert job.row is not None, "asked of jobs of queues"
-        if self.session.jobs.surplus(job):
-            for pod in sorted(job.placed.values(), key=self._task_key, reverse=True):
-                if self._may_go(pod):
-                    yield Victim(job, [pod], job.row, self.session.ledger.amounts_of(pod), False)
-        elif job.placed and job.key != self.claimant.job.key:
+        spared = self._spared(job)
+        for pod in spared:
+            if self._may_go(pod):
+                yield Victim(job, [pod], job.row, self.session.ledger.amounts_of(pod), False)
+        if whole and not spared and job.placed and job.key != self.claimant.job.key:
             pods = list(job.placed.values())
             if all(self._may_go(pod) for pod in pods):
                 yield Victim(job, pods, job.row, self.session.jobs.allocated(job), True)
+
+    def _spared(self, job: Job) -> list[PodInfo]:
+        """Return the pods that a job can lose, one of them, and still run; the first to go first.
+
+        What it lost before counts: each is one of those that can go next.
+        """
+        surplus = Surplus(self.session.jobs, job)
+        found = [pod for pod in job.placed.values() if surplus.spares(pod)]
+        return sorted(found, key=self._task_key, reverse=True)
 
     def _task_key(self, pod: PodInfo) -> tuple[object, ...]:
         return self.tiers.task_order(pod), pod.rank or 0, pod.key
