@@ -79,9 +79,9 @@ class VolcanoPlan:
         ledger, jobs = self.session.ledger, self.session.jobs
         for job in self._jobs():
             assert job.row is not None, "asked of jobs of queues"
-            spared = self._spared(job)
-            if spared:
-                yield Victim(job, spared[:1], job.row, ledger.amounts_of(spared[0]), False)
+            extra = self._surplus(job)
+            if extra:
+                yield Victim(job, extra[:1], job.row, ledger.amounts_of(extra[0]), False)
             elif job.key != self.claimant.job.key:
                 yield Victim(job, list(job.placed.values()), job.row, jobs.allocated(job), True)
 
@@ -171,16 +171,16 @@ class VolcanoPlan:
     def _parts(self, job: Job, whole: bool) -> Iterator[Victim]:
         """Yield what a job can give up now: pods beyond its minimum, or the ``whole`` job."""
         assert job.row is not None, "asked of jobs of queues"
-        spared = self._spared(job)
-        for pod in spared:
+        extra = self._surplus(job)
+        for pod in extra:
             if self._may_go(pod):
                 yield Victim(job, [pod], job.row, self.session.ledger.amounts_of(pod), False)
-        if whole and not spared and job.placed and job.key != self.claimant.job.key:
+        if whole and not extra and job.placed and job.key != self.claimant.job.key:
             pods = list(job.placed.values())
             if all(self._may_go(pod) for pod in pods):
                 yield Victim(job, pods, job.row, self.session.jobs.allocated(job), True)
 
-    def _spared(self, job: Job) -> list[PodInfo]:
+    def _surplus(self, job: Job) -> list[PodInfo]:
         """Return the pods that a job can lose, one of them, and still run; the first to go first.
 
         What it lost before counts: each is one of those that can go next.
