@@ -18,18 +18,7 @@ def out_of_scope(case: Case) -> str | None:
     """Return why a scenario is not run, None when it is."""
     if any(task.get("is_legacy_mig_task") for job in case["jobs"] for task in job["tasks"]):
         return "pods on partitions of MIG that no resource names"
-    if any(len(_topologies_of(job.get("root_sub_group_set"))) > 1 for job in case["jobs"]):
-        return "several network topologies in one job"
     return None
-
-
-def _topologies_of(group: Case | None) -> set[str]:
-    """Return the network topologies that a job's sub-groups name."""
-    if group is None:
-        return set()
-    named = (one.get("topology_constraint") for one in (group, *group["pod_sets"]))
-    own = {one["topology"] for one in named if one is not None}
-    return own.union(*map(_topologies_of, group["groups"])) - {""}
 
 
 def profiles_of(case: Case) -> ProfileSet:

@@ -68,7 +68,8 @@ class SubGroup:
     ``selector`` selects the members by label; with ``label_keys`` there is one group for each
     combination of the values of these labels. The ``size`` members of a group run together, and at
     least ``min_groups`` groups have to run. Sub-groups of one ``kind`` count together for that; by
-    default each is of a kind of its own. ``parent`` names the sub-group that contains this one.
+    default each is of a kind of its own. ``parent`` names the sub-group that contains this one,
+    ``topology`` the network tree of its own rules; "" stands for the gang's.
     """
 
     name: str
@@ -80,6 +81,7 @@ class SubGroup:
     slices: tuple[Slice, ...] = ()
     parent: str = ""
     kind: str = ""
+    topology: str = ""
 
 
 @dataclass(frozen=True)

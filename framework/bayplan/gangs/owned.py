@@ -462,9 +462,7 @@ def _gathered(
         # Its only pods, or pod sets that share a domain: the first one says which.
         whole = of_role[0] if of_role[0].gather or of_role[0].slices else whole
         of_role = [Placement()] * len(roles)
-    topologies = {one.topology for one in (whole, *of_role) if one.topology}
-    if len(topologies) > 1:
-        raise ValueError(f"names several topologies: {', '.join(sorted(topologies))}")
+    topologies = (one.topology for one in (whole, *of_role) if one.topology)
     chosen = next((one for one in (whole, *of_role) if one.gather or one.slices), None)
     if chosen is None and not in_parts:
         return gang
@@ -475,7 +473,7 @@ def _gathered(
         slices=whole.slices,
         fill=whole.fill,
         domain_order=chosen.domain_order,
-        topology=next(iter(topologies), ""),
+        topology=next(topologies, ""),
     )
     if not in_parts and not any(one.gather or one.slices for one in of_role):
         return gang
@@ -511,7 +509,8 @@ def _in_segments(
             needed = int(least[index] > 0)
             found.append(SubGroup(role.name, selector, size=least[index], min_groups=needed))
         if size is not None:
-            found += segments_of_role(role, least[index], size, rule.gather, selector)
+            segments = segments_of_role(role, least[index], size, rule.gather, selector)
+            found += [replace(one, topology=rule.topology) for one in segments]
     topology = next((rule.topology for rule in rules if rule.gather), "")
     return replace(gang, sub_groups=tuple(found), roles=(), topology=gang.topology or topology)
 
@@ -548,8 +547,15 @@ def _sub_groups(
             others = [role for at, role in enumerate(roles) if at not in found]
             selector = _common([roles[at] for at in found], others, name)
             size = sum(least[at] for at in found)
-            gather = asked[found[0]].gather
-            yield SubGroup(name, selector, size=size, min_groups=int(size > 0), gather=gather)
+            first = asked[found[0]]
+            yield SubGroup(
+                name,
+                selector,
+                size=size,
+                min_groups=int(size > 0),
+                gather=first.gather,
+                topology=first.topology,
+            )
     for index, (role, one) in enumerate(zip(roles, asked, strict=True)):
         parent = shared.get(index, "")
         part = role.part if _is_cut(role) else None
@@ -563,6 +569,7 @@ def _sub_groups(
             if part is not None
             else int(least[index] > 0),
             gather=() if parent else one.gather,
+            topology="" if parent else one.topology,
             slices=one.slices,
             parent=parent,
         )

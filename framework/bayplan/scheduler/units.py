@@ -278,6 +278,7 @@ def _groups_of(gang: Gang, sub_group: SubGroup, members: _MembersByLabels) -> li
             _plain(gang, f"{gang.key}/{name}", sub_group.size),
             gather=sub_group.gather,
             slices=sub_group.slices,
+            topology=sub_group.topology or gang.topology,
         )
         part = Unit(own_gang.key, own, own_gang, placed)
         part.kind, part.needed = sub_group.kind or sub_group.name, sub_group.min_groups

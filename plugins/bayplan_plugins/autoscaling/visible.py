@@ -206,7 +206,7 @@ class VisiblePods:
         found: dict[str, tuple[str, tuple[str, ...]]] = {}
         for part in unit.parts:
             rules = part.gang.gather if part.gang is not None else ()
-            keys = self._label_keys(unit.gang, rules)
+            keys = self._label_keys(part.gang or unit.gang, rules)
             if keys:
                 found |= {pod.key: (code_of(part.key), keys) for pod in part.pods}
         return found

@@ -136,16 +136,8 @@ def gang_by_label(group: KaiPodGroup, label: str) -> Gang:
             problem = f'subGroup "{name}" has the parent "{parent}", which does not exist'
         elif _is_cycle(name, parents):
             problem = f'subGroup "{name}" is part of itself'
-    topologies = {
-        constraint.topology
-        for constraint in (
-            spec.topology_constraint,
-            *(g.topology_constraint for g in spec.sub_groups),
-        )
-        if constraint is not None and constraint.topology
-    }
-    if len(topologies) > 1:
-        problem = f"names several topologies: {', '.join(sorted(topologies))}"
+    constraints = (spec.topology_constraint, *(g.topology_constraint for g in spec.sub_groups))
+    topologies = (one.topology for one in constraints if one is not None and one.topology)
     return Gang(
         f"{meta.namespace}/{meta.name}",
         spec.min_member,
@@ -153,7 +145,7 @@ def gang_by_label(group: KaiPodGroup, label: str) -> Gang:
         sub_groups=()
         if problem
         else tuple(_sub_group(one, group, label) for one in spec.sub_groups),
-        topology=next(iter(topologies), ""),
+        topology=next(topologies, ""),
         domain_order="OutermostFirst",
         match_policy="waiting-and-running",
         queue=spec.queue,
@@ -296,6 +288,7 @@ def _sub_group(one: KaiSubGroup, group: KaiPodGroup, label: str) -> SubGroup:
         size=one.min_member,
         min_groups=_children_needed(one.parent, group),
         gather=_gather_of(one.topology_constraint),
+        topology=one.topology_constraint.topology if one.topology_constraint is not None else "",
         parent=one.parent,
         kind=f"child of {one.parent}" if one.parent else "child",
     )
