@@ -24,6 +24,7 @@ ALL = {
     "admission": {"enabled": True},
     "roles": {
         "kueueJobs": True,
+        "queueGates": True,
         "resizer": True,
         "autoscaling": True,
         "failureRecovery": True,

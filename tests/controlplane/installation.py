@@ -29,6 +29,7 @@ _RIGHTS = (
     "namespace.yaml",
     "rbac.yaml",
     "kueue-jobs.yaml",
+    "queue-gates.yaml",
     "resizer.yaml",
     "gpu-sharing.yaml",
     "autoscaling.yaml",

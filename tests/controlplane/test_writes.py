@@ -200,6 +200,7 @@ ROLES = (
     "dra-driver.yaml",
     "nccl-configmaps.yaml",
     "kueue-jobs.yaml",
+    "queue-gates.yaml",
     "resizer.yaml",
     "pools.yaml",
     "gpu-sharing.yaml",

@@ -100,6 +100,7 @@ def options() -> dict[str, Any]:
 MORE_ROLES = (
     "nccl-configmaps.yaml",
     "kueue-jobs.yaml",
+    "queue-gates.yaml",
     "resizer.yaml",
     "gpu-sharing.yaml",
     "autoscaling.yaml",

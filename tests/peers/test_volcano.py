@@ -14,6 +14,7 @@ JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
 GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
 QUEUES = "/apis/scheduling.volcano.sh/v1beta1/queues"
 GATE = "example.com/hold"
+QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,27 @@ def test_pods_that_are_gated_keep_no_other_job_out(peers: Peers, volcano: Schedu
     peers.cluster.apply([job("free", {"w": 8}, least=8)])
     peers.wait(lambda: phase(peers, "free") == "Running", "the job without gates runs")
     assert not any(nodes_of(peers, "gated"))
+
+
+def test_the_gate_of_a_queue_opens_for_pods_that_opted_in(peers: Peers, volcano: Scheduler) -> None:
+    opted_in = job("opted", {"w": 2}, least=2)
+    template = opted_in["spec"]["tasks"][0]["template"]
+    template["metadata"] = {"annotations": {QUEUE_GATE: "true"}}
+    template["spec"]["schedulingGates"] = [{"name": QUEUE_GATE}]
+    peers.cluster.apply([*nodes(1), opted_in])
+    peers.wait(lambda: phase(peers, "opted") == "Running", "the job runs")
+
+
+def test_a_running_group_that_finds_no_place_for_a_pod_again_is_unknown(
+    peers: Peers, volcano: Scheduler
+) -> None:
+    policy = {"event": "Unknown", "action": "AbortJob"}
+    peers.cluster.apply([*nodes(1), job("train", {"w": 8}, least=8, policies=[policy])])
+    peers.wait(lambda: phase(peers, "train") == "Running", "the job runs")
+    (node,) = set(nodes_of(peers, "train"))
+    peers.cluster.client.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
+    peers.cluster.client.delete(f"{PODS}/train-w-0", gracePeriodSeconds=0)
+    peers.wait(lambda: phase(peers, "train") == "Aborted", "Volcano's policy stops the job")
 
 
 def _owner(group: Content) -> str:
