@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bayplan.api import ApiObject, HyperNode, Pod, VolcanoPodGroup, VolcanoQueue
+from bayplan.api import ApiObject, HyperNode, Namespace, Pod, VolcanoPodGroup, VolcanoQueue
 from bayplan.api.gang import Gang, Gather, Membership, SubGroup
 from bayplan.api.network import HyperNodeMember
 from bayplan.api.podgroup import NetworkTopologySpec, SubGroupPolicy, VolcanoPodGroupSpec
@@ -25,6 +25,7 @@ __all__ = [
     "MEMBERS_BY",
     "NAME",
     "QUEUE_ANNOTATION",
+    "SCHEDULER",
     "TASK_ANNOTATION",
     "counted",
     "gang_of",
@@ -33,6 +34,7 @@ __all__ = [
     "membership_of",
     "placement_of",
     "queue_of",
+    "queue_of_new_groups",
     "sets_of",
     "state_of",
     "waits_for_queue",
@@ -44,7 +46,10 @@ GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
 TASK_ANNOTATION = "volcano.sh/task-spec"
 """The annotation (and label) that names a pod's task."""
 QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
-"""The annotation that names the queue of a pod without a PodGroup."""
+"""The annotation that names the queue of a pod without a PodGroup, and of a namespace's groups."""
+SCHEDULER = "volcano"
+"""The scheduler whose pods get PodGroups from Volcano's controllers."""
+_DEFAULT_QUEUE = "default"
 _TOPOLOGY_MODE = "volcano.sh/network-topology-mode"
 _HIGHEST_TIER = "volcano.sh/network-topology-highest-tier"
 _QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
@@ -153,6 +158,12 @@ def queue_of(queue: VolcanoQueue) -> Queue:
         order=Order.STRICT if spec.dequeue_strategy == "fifo" else Order.PRIORITY,
         state=state_of(queue),
     )
+
+
+def queue_of_new_groups(namespace: Namespace | None) -> str:
+    """Return the queue of the groups that Volcano's controller makes in a namespace."""
+    annotations = namespace.metadata.annotations if namespace is not None else {}
+    return annotations.get(QUEUE_ANNOTATION, _DEFAULT_QUEUE)
 
 
 def state_of(queue: VolcanoQueue) -> QueueState:

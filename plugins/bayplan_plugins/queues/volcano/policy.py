@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from bayplan import Handle, NodeView, Overdue, PodInfo, Reject, Unit
-from bayplan.api import VolcanoPodGroup, VolcanoQueue
+from bayplan.api import Namespace, VolcanoPodGroup, VolcanoQueue
 from bayplan.api.queue import Amounts
 from bayplan.cluster.protocol import PatchStatus
 from bayplan.dialects import volcano
@@ -92,12 +92,21 @@ class VolcanoPolicy:
         return bool(self._handle.snapshot.objects(VolcanoQueue))
 
     def queue_of(self, pod: PodInfo) -> str | None:
-        """Return the queue of the pod's group, or the one that its annotation names."""
+        """Return the queue of the pod's group, or the one that its annotation names.
+
+        Pods of Volcano's scheduler have a queue before its controller has made their group.
+        """
         if pod.gang is not None:
             group = self._handle.snapshot.objects(VolcanoPodGroup).get(pod.gang)
             if group is not None:
                 return group.spec.queue
-        return pod.annotations.get(volcano.QUEUE_ANNOTATION)
+        named = pod.annotations.get(volcano.QUEUE_ANNOTATION)
+        if named is not None or pod.pod.spec.scheduler_name != volcano.SCHEDULER:
+            return named
+        objects = self._handle.snapshot.objects
+        namespace = objects(Namespace).get(pod.namespace)
+        named = volcano.queue_of_new_groups(namespace)
+        return named if named in objects(VolcanoQueue) else None
 
     def gate(self, pod: PodInfo, queue: str) -> str | None:
         """Hold back pods of queues that do not exist or are not open, and of waiting groups."""

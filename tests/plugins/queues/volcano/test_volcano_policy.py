@@ -562,3 +562,25 @@ def test_a_claim_that_pods_share_counts_once() -> None:
     )
     assert cluster.schedule().keys() == {"a", "b"}
     assert "capability of deviceclass/gpu.com exceeded" in cluster.message("c")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "annotated", "placed"),
+    [("volcano", "", 2), ("volcano", "team", 1), ("bayplan", "team", 4)],
+)
+def test_pods_of_volcanos_scheduler_have_a_queue_before_they_have_a_group(
+    scheduler: str, annotated: str, placed: int
+) -> None:
+    """Else all pods of a Deployment had nodes before its group said what bounds them."""
+    marks = {"scheduling.volcano.sh/queue-name": annotated} if annotated else {}
+    namespace = {"apiVersion": "v1", "kind": "Namespace"}
+    cluster = cluster_of(
+        [
+            make_object({**namespace, "metadata": {"name": "default", "annotations": marks}}),
+            make_node("n0", cpu=8),
+            queue("default", capability={"cpu": 2}),
+            queue("team", capability={"cpu": 1}),
+            *(make_pod(f"p{index}", spec={"schedulerName": scheduler}) for index in range(4)),
+        ]
+    )
+    assert len(cluster.schedule()) == placed
