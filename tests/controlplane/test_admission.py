@@ -30,6 +30,7 @@ from bayplan.api.objects import decode_json
 from bayplan.cli.admission import command
 from bayplan.dialects.hami.requests import RequestRules, admitted
 from bayplan.dialects.kai.shares import gpu_share_of
+from bayplan.dialects.kueue import MULTI_CLUSTER_CONTROLLER
 from bayplan.dialects.queued_job_checks import QUEUE_LABEL, refusals_of
 from bayplan.errors import BayplanError
 from bayplan.kinds import KINDS_OF_WORKLOADS, templates_of
@@ -395,12 +396,50 @@ def facts(policies: ControlPlane, real: LiveCluster) -> ControlPlane:
             },
         ]
     )
-    done = CliRunner().invoke(
-        command, ["facts", "--write", "--kubeconfig", str(policies.kubeconfig)]
-    )
-    assert done.exit_code == 0, (done.output, done.exception)
+    read_facts(policies)
     wait_until(lambda: warnings(policies, job("no-such")), "the server has read the facts")
     return policies
+
+
+def read_facts(plane: ControlPlane) -> None:
+    done = CliRunner().invoke(command, ["facts", "--write", "--kubeconfig", str(plane.kubeconfig)])
+    assert done.exit_code == 0, (done.output, done.exception)
+
+
+def test_jobs_of_a_queue_that_sends_them_elsewhere_say_so(
+    facts: ControlPlane, real: LiveCluster
+) -> None:
+    version = f"kueue.x-k8s.io/{KINDS['kueue.x-k8s.io', 'LocalQueue'].versions[0]}"
+
+    def made(kind: str, name: str, spec: Content, **meta: str) -> Content:
+        head = {"apiVersion": version, "kind": kind, "metadata": {"name": name, **meta}}
+        return {**head, "spec": spec}
+
+    check = {"controllerName": MULTI_CLUSTER_CONTROLLER}
+    checks = {"admissionChecksStrategy": {"admissionChecks": [{"name": "elsewhere"}]}}
+    real.apply(
+        [
+            made("AdmissionCheck", "elsewhere", check),
+            made("ClusterQueue", "far", {"namespaceSelector": {}, **checks}),
+            made("LocalQueue", "far", {"clusterQueue": "far"}, namespace="default"),
+        ]
+    )
+    read_facts(facts)
+
+    def managed_by(queue: str, **own: str) -> str:
+        content = job(queue)
+        content["metadata"].pop("namespace")
+        content["spec"] |= own
+        answer = create(facts, JOBS, content, "default")
+        assert answer.code == 201, answer
+        found: str = answer.json["spec"].get("managedBy", "")
+        return found
+
+    wait_until(lambda: managed_by("far") == MULTI_CLUSTER_CONTROLLER, "the queue is known")
+    assert managed_by("research") == managed_by("") == ""
+    own = "kubernetes.io/job-controller"
+    assert managed_by("far", managedBy=own) == MULTI_CLUSTER_CONTROLLER
+    assert managed_by("far", managedBy="example.com/own") == "example.com/own"
 
 
 def gpu_node(name: str, rack: str) -> Content:

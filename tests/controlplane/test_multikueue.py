@@ -158,6 +158,11 @@ class Federation:
         checks = self.workload(job).get("status", {}).get("admissionChecks", [])
         return checks[0] if checks else {}
 
+    def reasons(self, job: str) -> list[str]:
+        """Return the messages of the conditions of a job's Workload."""
+        found = self.workload(job).get("status", {}).get("conditions", [])
+        return [one["message"] for one in found]
+
     def where(self, job: str) -> str:
         """Return the cluster that runs a job, "" before it is known."""
         return str(self.workload(job).get("status", {}).get("clusterName", ""))
@@ -363,6 +368,61 @@ def test_jobs_wait_for_a_lost_cluster_as_configured(federation: Federation) -> N
     assert federation.check("train")["state"] == "Ready"
 
 
+@EACH
+def test_a_job_that_is_evicted_elsewhere_waits_here_and_goes_on(federation: Federation) -> None:
+    east, west = federation.sites["east"], federation.sites["west"]
+    east.cluster.apply([asking(f"busy-{i}", 8, nodeName=f"n{i}") for i in range(2)])
+    federation.start()
+    federation.manager.apply([job("train", 4)])
+    wait_until(lambda: federation.where("train") == "west", "the job runs in west")
+    for i in range(2):
+        east.cluster.client.delete(f"{PODS}/busy-{i}", gracePeriodSeconds="0")
+    stop = {"spec": {"stopPolicy": "HoldAndDrain"}}
+    west.cluster.client.patch(f"/apis/{KUEUE}/clusterqueues/q", stop)
+    wait_until(lambda: federation.where("train") == "east", "the job runs in east")
+    wait_until(lambda: west.jobs() == {}, "its copy in west is gone")
+    stats = federation.workload("train")["status"]["schedulingStats"]["evictions"]
+    assert [one["reason"] for one in stats] == ["AdmissionCheck"]
+    assert east.jobs() == {"train": False}
+
+
+def queued_pod(name: str, **annotations: str) -> Content:
+    """Return a pod in the queue, or in a group of two if it has annotations."""
+    made = asking(name, 2, schedulerName="bayplan")
+    labels = {"kueue.x-k8s.io/queue-name": "q"}
+    if annotations:
+        labels["kueue.x-k8s.io/pod-group-name"] = "pair"
+    made["metadata"] |= {"labels": labels, "annotations": annotations}
+    return made
+
+
+@EACH
+def test_pods_stand_for_those_of_another_cluster(federation: Federation) -> None:
+    east, west = federation.sites["east"], federation.sites["west"]
+    east.cluster.apply([asking("busy-0", 8, nodeName="n0"), asking("busy-1", 5, nodeName="n1")])
+    federation.start()
+    total = {"kueue.x-k8s.io/pod-group-total-count": "2"}
+    federation.manager.apply([queued_pod("a", **total), queued_pod("b", **total)])
+    federation.manager.apply([queued_pod("alone")])
+    wait_until(lambda: federation.where("a") == "west", "the group runs in west")
+    wait_until(lambda: federation.where("alone") == "east", "the pod runs in east")
+
+    def phases() -> dict[str, str]:
+        found = federation.manager.items(PODS)
+        assert not [one for one in found if one["spec"].get("nodeName")]
+        return {one["metadata"]["name"]: one["status"]["phase"] for one in found}
+
+    wait_until(lambda: set(phases().values()) == {"Running"}, "their statuses came back")
+    assert {one["metadata"]["name"] for one in west.cluster.items(PODS)} == {"a", "b"}
+    for one, names in ((west, "ab"), (east, ["alone"])):
+        for name in names:
+            status = {"status": {"phase": "Succeeded"}}
+            one.cluster.client.patch(f"{PODS}/{name}/status", status)
+    wait_until(lambda: set(phases().values()) == {"Succeeded"}, "they have ended here, too")
+    wait_until(lambda: west.cluster.items(PODS) == [], "their copies are gone")
+    wait_until(lambda: len(east.cluster.items(PODS)) == 2, "but for what was there before")
+
+
 @pytest.mark.parametrize("federation", ["embedded"], indirect=True)
 def test_what_cannot_be_used_is_said_where_it_is_configured(federation: Federation) -> None:
     client = federation.manager.client
@@ -384,8 +444,8 @@ def test_what_cannot_be_used_is_said_where_it_is_configured(federation: Federati
         "no cluster answers: east, west"
     )
     federation.manager.apply([job("train", 4)])
-    text = "no cluster answers: east, west"
-    wait_until(lambda: federation.check("train").get("message") == text, "its check says why")
+    text = "ClusterQueue q is inactive"
+    wait_until(lambda: text in federation.reasons("train"), "its Workload says that it waits")
     assert federation.where("train") == ""
     assert not process.problems()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -11,9 +13,18 @@ from tests.paths import ROOT
 from bayplan.api import KINDS, ApiObject
 from bayplan.api.kueue import KueueWorkload
 from bayplan.api.objects import decode_object, decode_part
+from bayplan.errors import InputError
 from bayplan.kinds import KINDS_OF_WORKLOADS
+from bayplan.live.multikueue.cluster_profiles import kubeconfig_of
 from bayplan.live.multikueue.forecast import Forecast, forecast
-from bayplan.live.multikueue.jobs import JobReference, copy_of, is_managed, is_suspended
+from bayplan.live.multikueue.jobs import (
+    JobReference,
+    copy_of,
+    is_managed,
+    is_suspended,
+    pod_copy_of,
+    status_of_copy,
+)
 from bayplan.profiles.loading import default_profiles
 
 Content = dict[str, Any]
@@ -106,7 +117,7 @@ def test_each_kind_says_in_its_own_place_who_makes_its_pods(
     ("owner", "found"),
     [
         ({"apiVersion": "batch/v1", "kind": "Job"}, True),
-        ({"apiVersion": "v1", "kind": "Pod"}, False),
+        ({"apiVersion": "v1", "kind": "Pod"}, True),
         ({"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}, False),
         ({"apiVersion": "example.com/v1", "kind": "Job"}, False),
     ],
@@ -160,10 +171,66 @@ def cluster(cores: int) -> list[ApiObject]:
 def test_a_forecast_tells_when_a_job_starts_or_what_it_waits_for() -> None:
     made = decode_object(KINDS["batch", "Job"], copy_of(JOB, job(), "here"))
     profiles = default_profiles()
-    assert forecast("large", cluster(4), made, profiles) == Forecast("large", 0.0)
-    small = forecast("small", cluster(1), made, profiles)
+    assert forecast("large", cluster(4), [made], profiles) == Forecast("large", 0.0)
+    small = forecast("small", cluster(1), [made], profiles)
     assert small.starts is None
     assert "its pods would not get nodes" in small.why
+
+
+def pod(name: str, **spec: Any) -> Content:
+    """A pod as the API server has it."""
+    meta = {"name": name, "namespace": "default", "uid": name, "labels": {"app": "train"}}
+    container = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}
+    own = {"priority": 5, "preemptionPolicy": "Never", "priorityClassName": "high"}
+    content = {**own, "containers": [container], **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": content, "status": {}}
+
+
+def test_a_pod_is_gated_in_the_queue_of_its_workload_until_it_is_admitted_there() -> None:
+    made = pod_copy_of(pod("p"), "q", "here")
+    assert made["metadata"]["labels"] == {
+        "app": "train",
+        "kueue.x-k8s.io/queue-name": "q",
+        "kueue.x-k8s.io/multikueue-origin": "here",
+    }
+    assert made["metadata"]["annotations"] == {"kueue.x-k8s.io/multikueue-origin-uid": "p"}
+    assert made["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/admission"}]
+    assert not {"priority", "preemptionPolicy"} & made["spec"].keys()
+    assert made["spec"]["priorityClassName"] == "high"
+    gated = pod("p", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
+    assert pod_copy_of(gated, "q", "here")["spec"] == made["spec"]
+
+
+def of_pods(*names: str, **meta: Any) -> KueueWorkload:
+    owners = [{"apiVersion": "v1", "kind": "Pod", "name": one, "uid": one} for one in names]
+    own = {"name": "w", "namespace": "default", "ownerReferences": owners, **meta}
+    return decode_part(KueueWorkload, {"metadata": own, "spec": {"queueName": "q"}})
+
+
+def test_pods_of_a_group_go_together_and_those_of_other_gangs_do_not() -> None:
+    group = of_pods("b", "a", annotations={"kueue.x-k8s.io/is-group-workload": "true"})
+    found = JobReference.of(group)
+    assert found is not None
+    assert [one.key for one in found.items] == ["default/a", "default/b"]
+    assert (found.row, found.queue) == (None, "q")
+    assert JobReference.of(of_pods("a", "b")) is None
+
+
+def test_a_forecast_of_pods_counts_all_of_them() -> None:
+    made = [pod_copy_of(pod(name, priorityClassName=""), "q", "here") for name in "abc"]
+    pods = [decode_object(KINDS["", "Pod"], one) for one in made]
+    profiles = default_profiles()
+    assert forecast("large", cluster(4), pods, profiles) == Forecast("large", 0.0)
+    assert forecast("small", cluster(2), pods, profiles).starts is None
+
+
+def test_a_pod_gets_the_status_of_its_copy_once_that_has_a_node() -> None:
+    here = pod("p")
+    waits = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}
+    assert status_of_copy({**pod("p"), "status": waits}, here) is None
+    runs = {**pod("p", nodeName="n"), "status": {"phase": "Running"}}
+    assert status_of_copy(runs, here) == {"phase": "Running"}
+    assert status_of_copy(runs, {**here, "status": {"phase": "Running"}}) is None
 
 
 def test_a_worker_is_seen_as_its_scheduler_sees_it() -> None:
@@ -197,7 +264,8 @@ def test_every_kind_that_can_go_has_its_rights_in_both_clusters() -> None:
         for where, row in KINDS_OF_WORKLOADS.items()
         if row.managed_by and (kind := KINDS.get(where)) is not None
     }
-    for manifest, verbs in (("manager.yaml", "get list watch"), ("worker.yaml", "create delete")):
+    kinds.add(("", "pods"))
+    for manifest, verbs in (("manager.yaml", "get"), ("worker.yaml", "create delete")):
         (role,) = (d for d in documents(RIGHTS / manifest) if d["kind"] == "ClusterRole")
         allowed = {
             (group, name)
@@ -207,3 +275,65 @@ def test_every_kind_that_can_go_has_its_rights_in_both_clusters() -> None:
             for name in rule["resources"]
         }
         assert kinds <= allowed
+
+
+# ClusterProfiles -----------------------------------------------------------------------------
+
+
+def profile(*providers: str, **extension: Any) -> Content:
+    cluster = {
+        "server": "https://east:6443",
+        "certificate-authority-data": "Q0E=",
+        "insecure-skip-tls-verify": True,
+        "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": extension}],
+    }
+    return {"status": {"accessProviders": [{"name": p, "cluster": cluster} for p in providers]}}
+
+
+def kubeconfig_by(content: Content, secrets: dict[tuple[str, str], bytes]) -> Content:
+    async def read(name: str, key: str) -> bytes:
+        return secrets[name, key]
+
+    text = asyncio.run(kubeconfig_of(content, "ClusterProfile ns/east", "ns", read))
+    made = json.loads(text)
+    (cluster,), (user,) = made["clusters"], made["users"]
+    assert cluster["cluster"] == {
+        "server": "https://east:6443",
+        "certificate-authority-data": "Q0E=",
+    }
+    found: Content = user["user"]
+    return found
+
+
+def test_a_profile_has_its_token_in_a_secret() -> None:
+    content = profile("other", "secretreader", clusterName="east")
+    assert kubeconfig_by(content, {("east", "token"): b"t\n"}) == {"token": "t"}
+
+
+def test_a_profile_has_its_kubeconfig_in_a_secret_of_which_only_credentials_count() -> None:
+    users = [{"name": "u", "user": {"token": "t", "exec": {"command": "never"}}}]
+    contexts = [{"name": "c", "context": {"cluster": "x", "user": "u"}}]
+    text = json.dumps({"users": users, "contexts": contexts, "current-context": "c"}).encode()
+    content = profile("kubeconfig-secretreader", name="s", key="k")
+    assert kubeconfig_by(content, {("s", "k"): text}) == {"token": "t"}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (profile("gcp", "eks"), r"access providers \(gcp, eks\) come from programs"),
+        ({}, r"access providers \(none\)"),
+        (profile("secretreader"), "expected clusterName"),
+        (profile("kubeconfig-secretreader", name="s"), "expected name and key"),
+        (
+            profile("kubeconfig-secretreader", name="s", key="k", namespace="others"),
+            "expected a Secret of the namespace ns",
+        ),
+        (profile("kubeconfig-secretreader", name="s", key="k"), "has no token"),
+    ],
+)
+def test_a_profile_whose_credentials_are_in_no_secret_is_refused(
+    content: Content, problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        kubeconfig_by(content, {("s", "k"): b"users: [{name: u, user: {exec: {}}}]"})

@@ -10,6 +10,7 @@ from typing import Any
 from bayplan.api import (
     KINDS,
     ApiObject,
+    ClusterQueue,
     KaiQueue,
     Kind,
     LocalQueue,
@@ -17,14 +18,25 @@ from bayplan.api import (
     Topology,
     VolcanoQueue,
 )
+from bayplan.api.kueue import AdmissionCheck
 from bayplan.api.network import KaiTopology
+from bayplan.dialects.kueue import MULTI_CLUSTER_CONTROLLER
 from bayplan.topology.network.tree import HOSTNAME
 
 __all__ = ["FACTS", "KINDS_OF_FACTS", "facts_of"]
 
 FACTS = "bayplan-admission-facts"
 """The name of the ConfigMap."""
-_TYPES = (KaiQueue, KaiTopology, LocalQueue, Node, Topology, VolcanoQueue)
+_TYPES = (
+    AdmissionCheck,
+    ClusterQueue,
+    KaiQueue,
+    KaiTopology,
+    LocalQueue,
+    Node,
+    Topology,
+    VolcanoQueue,
+)
 KINDS_OF_FACTS = tuple(kind for kind in KINDS.values() if kind.type in _TYPES)
 """The kinds that facts are read from."""
 _KEPT = ("cpu", "memory", "ephemeral-storage", "pods", "hugepages-")
@@ -35,6 +47,8 @@ def facts_of(
     objects: Mapping[Kind, Sequence[ApiObject]], namespace: str, now: datetime
 ) -> Mapping[str, Any]:
     """Return the ConfigMap of a cluster's queues, topology levels and largest domains.
+
+    ``remoteQueues`` are the LocalQueues whose jobs run in other clusters.
 
     Each value has one fact a line. A line of ``capacity`` is a resource, the label of a level, and
     the amount of the resource in the largest domain of that level, in whole units.
@@ -50,6 +64,7 @@ def facts_of(
             for one in found
             if isinstance(one, LocalQueue)
         ),
+        "remoteQueues": _lines(_remote_queues(found)),
         "kaiQueues": _lines(one.metadata.name for one in found if isinstance(one, KaiQueue)),
         "volcanoQueues": _lines(
             one.metadata.name for one in found if isinstance(one, VolcanoQueue)
@@ -68,6 +83,24 @@ def facts_of(
 
 def _lines(facts: Iterable[str]) -> str:
     return "\n".join(sorted(facts))
+
+
+def _remote_queues(found: Sequence[ApiObject]) -> Iterator[str]:
+    """Yield the LocalQueues whose jobs run in other clusters, by a check of MultiKueue."""
+    checks = {
+        one.metadata.name
+        for one in found
+        if isinstance(one, AdmissionCheck) and one.spec.controller_name == MULTI_CLUSTER_CONTROLLER
+    }
+    remote = {
+        one.metadata.name
+        for one in found
+        if isinstance(one, ClusterQueue)
+        and any(r.name in checks for r in one.spec.admission_checks_strategy.admission_checks)
+    }
+    for one in found:
+        if isinstance(one, LocalQueue) and one.spec.cluster_queue in remote:
+            yield f"{one.metadata.namespace}/{one.metadata.name}"
 
 
 def _levels(found: Iterable[ApiObject]) -> Iterator[str]:

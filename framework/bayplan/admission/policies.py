@@ -21,6 +21,7 @@ from bayplan.dialects.kai import QUEUE_LABEL as KAI_QUEUE
 from bayplan.dialects.kai.shares import ASKING_ANNOTATIONS, GPU
 from bayplan.dialects.kueue import (
     DEFAULT_QUEUE,
+    MULTI_CLUSTER_CONTROLLER,
     PREFERRED_TOPOLOGY,
     REQUIRED_TOPOLOGY,
     UNCONSTRAINED_TOPOLOGY,
@@ -42,6 +43,16 @@ SCHEDULER = "bayplan.dev/scheduler"
 """The label of a namespace, or of a pod, with the schedulerName that pods without one get."""
 MOVED_FROM = "bayplan.dev/moved-from"
 """The label of a namespace with the schedulerName whose new pods bayplan gets as well."""
+_OWN_CONTROLLERS = (
+    "kubernetes.io/job-controller",
+    "jobset.sigs.k8s.io/jobset-controller",
+    "trainer.kubeflow.org/trainjob-controller",
+    "kubeflow.org/training-operator",
+    "kubeflow.org/mpi-operator",
+    "ray.io/kuberay-operator",
+    "workload.codeflare.dev/appwrapper",
+)
+"""Who makes the pods of jobs that say nothing else."""
 QUEUE_OF_NAMESPACE = "bayplan.dev/default-queue"
 """The label of a namespace with the LocalQueue of jobs that name none."""
 
@@ -77,13 +88,27 @@ def mutating_policies(defaults: Defaults) -> list[Content]:
         *_suspended(),
         *colocation_policies(defaults.profiles),
     ]
+    elsewhere = list(_managed_elsewhere())
     queue = {"name": DEFAULT_QUEUE, "parameterNotFoundAction": "Allow"}
     of_queues = _default_local_queue()
-    for one in (*policies, of_queues):
+    for one in (*policies, of_queues, *elsewhere):
         kept = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": hidden}
         one["spec"]["matchConstraints"]["namespaceSelector"] = {"matchExpressions": [kept]}
     kind = "MutatingAdmissionPolicyBinding"
-    return [*bound(policies, kind, {}), *bound([of_queues], kind, {"paramRef": queue})]
+    return [
+        *bound(policies, kind, {}),
+        *bound([of_queues], kind, {"paramRef": queue}),
+        *bound(elsewhere, kind, {"paramRef": _facts(defaults)}),
+    ]
+
+
+def _facts(defaults: Defaults) -> Content:
+    """Return the reference to the facts of a cluster; without them nothing is said or done."""
+    return {
+        "name": FACTS,
+        "namespace": defaults.namespace,
+        "parameterNotFoundAction": "Allow",
+    }
 
 
 def _scheduler_name(defaults: Defaults) -> Content:
@@ -231,31 +256,67 @@ def _suspended() -> Iterator[Content]:
     )
     for path, rules in sorted(_suspendable().items()):
         steps = path.split(".")
-        parents, pointer, known = [], "", "object"
-        for step in steps[:-1]:
-            pointer, known = f"{pointer}/{step}", f"{known}.{step}"
-            parents.append(
-                f'(has({known}) ? [] : [JSONPatch{{op: "add", path: "{pointer}", value: {{}}}}])'
-            )
-        last = f'[JSONPatch{{op: "add", path: "/{"/".join(steps)}", value: true}}]'
         yield mutating(
             f"bayplan-suspend-{'-'.join(steps[1:]).lower()}",
             rules,
             [("of-nobody", _OF_NOBODY)],
             {"queued": queued},
-            f"variables.queued ? {' + '.join([*parents, last])} : []",
+            f"variables.queued ? {_set(path, 'true')} : []",
         )
+
+
+def _managed_elsewhere() -> Iterator[Content]:
+    """Yield a policy for each field that says who makes a job's pods.
+
+    In a queue whose jobs run in other clusters it is who sends them there, as by Kueue's webhook.
+    """
+    queue = f"(request.namespace + '/' + {label('object', QUEUE_LABEL)})"
+    for path, rules in sorted(_rules_by("managed_by").items()):
+        steps = path.split(".")
+        said = f"object.{'.'.join(f'?{step}' for step in steps)}.orValue('')"
+        policy = mutating(
+            f"bayplan-{'-'.join(steps[1:]).lower()}",
+            rules,
+            [
+                ("of-nobody", _OF_NOBODY),
+                ("in-a-queue", f"{label('object', QUEUE_LABEL)} != ''"),
+                ("of-its-own-controller", f"{said} in {json.dumps(['', *_OWN_CONTROLLERS])}"),
+            ],
+            {"elsewhere": _fact("remoteQueues", queue)},
+            f"variables.elsewhere ? {_set(path, json.dumps(MULTI_CLUSTER_CONTROLLER))} : []",
+        )
+        policy["spec"]["paramKind"] = {"apiVersion": "v1", "kind": "ConfigMap"}
+        yield policy
+
+
+def _set(path: str, value: str) -> str:
+    """Return the patches that set a field, and what it is in."""
+    steps = path.split(".")
+    patches, pointer, known = [], "", "object"
+    for step in steps[:-1]:
+        pointer, known = f"{pointer}/{step}", f"{known}.{step}"
+        patches.append(
+            f'(has({known}) ? [] : [JSONPatch{{op: "add", path: "{pointer}", value: {{}}}}])'
+        )
+    patches.append(f'[JSONPatch{{op: "add", path: "/{"/".join(steps)}", value: {value}}}]')
+    return " + ".join(patches)
 
 
 def _suspendable() -> Mapping[str, list[Content]]:
     """Return rules of all kinds that queues suspend, by the path of the field."""
+    return _rules_by("suspend")
+
+
+def _rules_by(field: str) -> Mapping[str, list[Content]]:
+    """Return rules of all kinds with a path of some meaning in the table of kinds, by that path."""
     groups: dict[str, dict[tuple[str, tuple[str, ...]], list[str]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for key, row in KINDS_OF_WORKLOADS.items():
-        if row.suspend and key in KINDS:
+        path: str = getattr(row, field)
+        if path and key in KINDS:
             kind = KINDS[key]
-            groups[row.suspend][kind.group, tuple(kind.versions)].append(kind.plural)
+            groups[path][kind.group, tuple(kind.versions)].append(kind.plural)
     return {
         path: [rule(group, ("*",), plurals) for (group, _), plurals in sorted(found.items())]
         for path, found in groups.items()
@@ -269,15 +330,10 @@ def validating_policies(defaults: Defaults) -> list[Content]:
     """Return the policies that refuse what nobody could place, and those that only warn."""
     refusing = [_share_refusals(), _queued_job_refusals()]
     warning = [_pod_warnings(), _job_warnings()]
-    facts = {
-        "name": FACTS,
-        "namespace": defaults.namespace,
-        "parameterNotFoundAction": "Allow",
-    }
     kind = "ValidatingAdmissionPolicyBinding"
     return [
         *bound(refusing, kind, {"validationActions": ["Deny"]}),
-        *bound(warning, kind, {"validationActions": ["Warn"], "paramRef": facts}),
+        *bound(warning, kind, {"validationActions": ["Warn"], "paramRef": _facts(defaults)}),
     ]
 
 

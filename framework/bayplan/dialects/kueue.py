@@ -18,7 +18,9 @@ from bayplan.inputs.limits import ANNOTATION
 from bayplan.topology.network.tree import HOSTNAME, ROOT_LAYER, Layer
 
 __all__ = [
+    "ADMISSION_GATE",
     "DEFAULT_QUEUE",
+    "GROUP_MARK",
     "INDEX_LABEL",
     "MANAGER_LEASE",
     "MEMBERS_BY",
@@ -49,6 +51,10 @@ __all__ = [
 NAME = "Kueue"
 MANAGER_LEASE = "c1f6bfd2.kueue.x-k8s.io"
 """The name of the Lease by which Kueue's manager leads, in whatever namespace it runs."""
+ADMISSION_GATE = "kueue.x-k8s.io/admission"
+"""The scheduling gate of pods until their Workload is admitted."""
+GROUP_MARK = ("kueue.x-k8s.io/is-group-workload", "true")
+"""The annotation of Workloads of groups of pods, and its value."""
 DEFAULT_QUEUE = "default"
 """The name of the LocalQueue of what names none, where a namespace has it."""
 _DOMAIN = "kueue.x-k8s.io/"

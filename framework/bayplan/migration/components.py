@@ -147,7 +147,7 @@ COMPONENTS: tuple[Component, ...] = (
         ("kueue/kueue", "kueue-manager"),
         "go",
         "bayplan admits in its place once its Lease is given back; its webhooks go with it",
-        "MultiKueue, and kinds that bayplan does not suspend",
+        "kinds that bayplan does not suspend",
     ),
     Component(
         "kueue", "viz", ("kueueviz-backend", "kueueviz-frontend"), "go", "bayplan has a page"

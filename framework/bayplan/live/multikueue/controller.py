@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from bayplan.api import ApiObject
+from bayplan.api import ApiObject, Pod
 from bayplan.api.conditions import set_condition
 from bayplan.api.kueue import (
     AdmissionCheck,
@@ -38,10 +38,10 @@ from bayplan.live.multikueue.forecast import Forecast, forecast
 from bayplan.live.multikueue.jobs import (
     ORIGIN,
     ORIGIN_UID,
+    Item,
     JobReference,
-    copy_of,
-    is_managed,
-    is_suspended,
+    has_ended,
+    status_of_copy,
 )
 from bayplan.live.multikueue.workers import Copy, Worker, Workers
 from bayplan.profiles.loading import ProfileSet
@@ -115,10 +115,12 @@ class Controller:
         self._copied: dict[str, str] = {}
         """The version of each copy, by uid of its job, whose status was brought back."""
         self._sent: dict[str, dict[str, ApiObject]] = {}
-        """By cluster and uid of the job, copies that are not seen there yet, for forecasts."""
+        """By cluster and uid of their originals, copies that are not seen there yet."""
         self._waits_since: dict[str, float] = {}
         """By uids of jobs, since when their copies wait, by the clock of the loop."""
         self._said: dict[str, str] = {}
+        self._evictions: dict[str, Mapping[str, str]] = {}
+        """By cluster and uid of a copy, why its Workload there was evicted."""
 
     async def step(self) -> None:
         """Look at everything once, and do what is to be done.
@@ -132,7 +134,9 @@ class Controller:
         for cluster in clusters.values():
             await self._state_cluster(cluster)
         cases = list(self._cases(await self._checks()))
-        self._forget_seen({case.job.uid for case in cases if case.job is not None})
+        jobs = [case.job for case in cases if case.job is not None]
+        self._forget_seen({item.uid for job in jobs for item in job.items})
+        self._evictions = {one.name: one.evictions() for one in self._workers.all()}
         until = asyncio.get_running_loop().time() + _CHOOSING_SECONDS
         for case in sorted(cases, key=lambda case: not case.chosen):
             if case.chosen or asyncio.get_running_loop().time() < until:
@@ -161,12 +165,12 @@ class Controller:
         return not why
 
     def _wanted(self) -> Iterator[tuple[str, str]]:
-        """Yield the cluster and the uid of each job with quota, whatever its checks are now."""
+        """Yield the cluster and uid of all that is sent, of whatever has quota."""
         for workload in self._seen.all(KueueWorkload):
             job = JobReference.of(workload)
             name = _chosen(workload)
             if job is not None and name and _is_kept(workload):
-                yield name, job.uid
+                yield from ((name, item.uid) for item in job.items)
 
     def _forget_seen(self, uids: set[str]) -> None:
         """Forget copies that are seen now, and those of jobs that are no longer sent."""
@@ -277,81 +281,116 @@ class Controller:
             _log.warning("%s: %s: it goes to another cluster", case.job, text)
 
     async def _follow_copy(self, case: _Case, job: JobReference, worker: Worker) -> None:
-        copy = worker.get(job)
-        uid = copy.metadata.annotations.get(ORIGIN_UID) if copy is not None else None
-        if copy is not None and uid != job.uid:
-            text = f'"{worker.name}" has another {job}'
-            if copy.metadata.labels.get(ORIGIN) != self._settings.origin:
-                await self._report(case, "Rejected", text)
+        copies = {item: worker.get(item) for item in job.items}
+        for item, copy in copies.items():
+            if copy is not None and copy.metadata.annotations.get(ORIGIN_UID) != item.uid:
+                if copy.metadata.labels.get(ORIGIN) != self._settings.origin:
+                    text = f'"{worker.name}" has another {item}'
+                    await self._report(case, "Rejected", text)
+                return
+        there = {item: copy for item, copy in copies.items() if copy is not None}
+        lost = self._why_lost(case, job, worker, there)
+        if lost:
+            await self._report(case, "Retry", lost)
+            _log.info("%s: %s", job, lost)
             return
-        if copy is None and case.check.state == "Ready":
-            await self._report(case, "Retry", f'the job is gone from "{worker.name}"')
-        elif copy is None:
-            await self._send(job, worker)
-        elif is_suspended(job.row, msgspec.to_builtins(copy, enc_hook=str)):
-            await self._reconsider(case, job, worker, Copy(job.kind, copy, job.uid))
-        else:
-            await self._run(case, job, worker, copy)
+        missing = [item for item in copies if item not in there]
+        if missing and await self._send(job, worker, missing):
+            return
+        if case.check.state != "Ready" and job.waits_there(map(_plain, there.values())):
+            await self._reconsider(case, job, worker, there)
+        elif there:
+            await self._run(case, job, worker, there)
+
+    def _why_lost(
+        self,
+        case: _Case,
+        job: JobReference,
+        worker: Worker,
+        there: Mapping[Item, ApiObject],
+    ) -> str:
+        """Return why a job that was admitted in a cluster has lost its place there; "" if not.
+
+        It waits for quota here again, as in Kueue.
+        """
+        if case.check.state != "Ready":
+            return ""
+        if not there:
+            return f'the job is gone from "{worker.name}"'
+        evictions = self._evictions.get(worker.name, {})
+        uids = (copy.metadata.uid for copy in there.values())
+        why = next((evictions[uid] for uid in uids if uid in evictions), "")
+        stopped = job.row is not None and job.waits_there(map(_plain, there.values()))
+        if not why and not stopped:
+            return ""
+        return f'evicted in "{worker.name}": {why or "it was suspended there"}'
 
     async def _choose(self, case: _Case, job: JobReference) -> None:
         """Choose the cluster where the job starts first and evicts least."""
-        content = await self._content(job)
-        if not is_managed(job.row, content):
-            text = f'set {job.row.managed_by} to "{MULTI_CLUSTER_CONTROLLER}"'
+        contents = await self._contents(job)
+        if not job.is_managed(contents):
+            path = job.row.managed_by if job.row is not None else ""
+            text = f'set {path} to "{MULTI_CLUSTER_CONTROLLER}"'
             await self._report(case, "Rejected", f"its pods would be made here, too: {text}")
             return
         workers = [worker for name in case.clusters if (worker := self._workers.get(name))]
-        if not is_suspended(job.row, content) or any(one.is_being_listed for one in workers):
+        if not job.waits(contents) or any(one.is_being_listed for one in workers):
             return
-        found = await self._forecasts(case, job, content)
+        found = await self._forecasts(case, job, contents)
         if not found:
             names = ", ".join(case.clusters) or "none"
             await self._report(case, "Pending", f"no cluster answers: {names}")
             return
-        await self._nominate(case, job, found, content)
+        await self._nominate(case, job, found, contents)
 
     async def _nominate(
         self,
         case: _Case,
         job: JobReference,
         found: Sequence[Forecast],
-        content: Mapping[str, Any],
+        contents: Sequence[Mapping[str, Any]],
     ) -> None:
         best = min(found, key=lambda one: one.order)
         text = "; ".join(map(str, sorted(found, key=lambda one: one is not best)))
         _log.info("%s: %s", job, text)
         self._waits_since.pop(job.uid, None)
         await self._report(case, "Pending", f"sent to {text}", nominated=(best.cluster,))
-        self._sent.setdefault(best.cluster, {})[job.uid] = self._made(job, content)
+        made = self._made(job, contents)
+        uids = (one["metadata"]["uid"] for one in contents)
+        self._sent.setdefault(best.cluster, {}).update(zip(uids, made, strict=True))
 
-    def _made(self, job: JobReference, content: Mapping[str, Any]) -> ApiObject:
-        """Return the copy of a job, as a forecast needs it."""
-        return decode_object(job.kind, copy_of(job.row, content, self._settings.origin))
+    def _made(self, job: JobReference, contents: Sequence[Mapping[str, Any]]) -> list[ApiObject]:
+        """Return the copies of a job, as a forecast needs them."""
+        copies = job.copies_of(contents, self._settings.origin)
+        return [decode_object(job.kind, one) for one in copies]
 
     async def _forecasts(
-        self, case: _Case, job: JobReference, content: Mapping[str, Any]
+        self, case: _Case, job: JobReference, contents: Sequence[Mapping[str, Any]]
     ) -> list[Forecast]:
         """Return what the usable clusters would do, in the order of the configuration."""
-        made = self._made(job, content)
+        made = self._made(job, contents)
+        own = {item.uid for item in job.items}
         found = []
         for name in case.clusters:
             worker = self._workers.get(name)
             if worker is not None and worker.is_usable:
-                objects = [one for one in worker.objects() if not _is(one, made)]
-                objects += [o for uid, o in self._sent.get(name, {}).items() if uid != job.uid]
+                objects = [one for one in worker.objects() if not any(_is(one, m) for m in made)]
+                objects += [o for uid, o in self._sent.get(name, {}).items() if uid not in own]
                 run = partial(forecast, name, objects, made, self._profiles)
                 found.append(await asyncio.to_thread(run))
         return found
 
-    async def _reconsider(self, case: _Case, job: JobReference, worker: Worker, copy: Copy) -> None:
+    async def _reconsider(
+        self, case: _Case, job: JobReference, worker: Worker, there: Mapping[Item, ApiObject]
+    ) -> None:
         """Let a job that waits in a cluster go to one that would start it now."""
         now = asyncio.get_running_loop().time()
         since = self._waits_since.setdefault(job.uid, now)
-        if case.check.state == "Ready" or now - since < self._settings.again_after:
+        if now - since < self._settings.again_after:
             return
         self._waits_since[job.uid] = now
-        content = await self._content(job)
-        found = await self._forecasts(case, job, content)
+        contents = await self._contents(job)
+        found = await self._forecasts(case, job, contents)
         best = min(found, key=lambda one: one.order, default=None)
         own = next((one for one in found if one.cluster == worker.name), None)
         if best is None or best is own or best.starts is None:
@@ -359,44 +398,63 @@ class Controller:
         if own is not None and own.starts is not None:
             return
         # If it has started meanwhile it has changed, and stays.
-        await worker.delete(copy, unchanged=True)
-        await self._nominate(case, job, found, content)
+        for item, copy in there.items():
+            await worker.delete(Copy(item.kind, copy, item.uid), unchanged=True)
+        await self._nominate(case, job, found, contents)
 
-    async def _send(self, job: JobReference, worker: Worker) -> None:
-        content = await self._content(job)
-        if is_suspended(job.row, content):
+    async def _send(self, job: JobReference, worker: Worker, items: Sequence[Item]) -> bool:
+        """Create the copies that are not there; tell whether there were any to create."""
+        contents = [one for one in await self._contents(job) if not has_ended(one)]
+        if not job.waits(contents):
+            return False
+        missing = {item.uid: item for item in items}
+        sent = False
+        for content in job.copies_of(contents, self._settings.origin):
+            item = missing.get(content["metadata"]["annotations"][ORIGIN_UID])
+            if item is None:
+                continue
+            sent = True
             try:
-                await worker.create(job, copy_of(job.row, content, self._settings.origin))
+                await worker.create(item, content)
             except AlreadyExists:
-                return
-            _log.info("%s: created in %s", job, worker.name)
+                continue
+            _log.info("%s: created in %s", item, worker.name)
+        return sent
 
-    async def _run(self, case: _Case, job: JobReference, worker: Worker, copy: ApiObject) -> None:
+    async def _run(
+        self, case: _Case, job: JobReference, worker: Worker, there: Mapping[Item, ApiObject]
+    ) -> None:
         """Admit a job that runs in a cluster, and bring its status back."""
         self._waits_since.pop(job.uid, None)
         if case.check.state != "Ready" or not case.workload.status.cluster_name:
             text = f'The workload got reservation on "{worker.name}"'
             await self._report(case, "Ready", text, cluster=worker.name)
             return
-        version = copy.metadata.resource_version
-        if self._copied.get(job.uid) == version:
+        for item, copy in there.items():
+            if copy.metadata.deletion_timestamp is not None:
+                # What becomes of it while it is deleted is nobody's result.
+                continue
+            if self._copied.get(item.uid) != copy.metadata.resource_version:
+                await self._bring_back(job, item, worker)
+
+    async def _bring_back(self, job: JobReference, item: Item, worker: Worker) -> None:
+        """Bring the status of a copy back."""
+        here = await self._content(item)
+        if here is None or (job.row is not None and job.waits([here])):
             return
-        here = await self._content(job)
-        if is_suspended(job.row, here):
-            return
-        answer = await worker.transport.request("GET", worker.path(job.kind, job.key))
+        answer = await worker.transport.request("GET", worker.path(item.kind, item.key))
         there = json.loads(answer)
-        status = there.get("status")
-        if status and status != here.get("status"):
+        status = status_of_copy(there, here)
+        if status is not None:
             body = [{"op": "add", "path": "/status", "value": status}]
             await self._transport.request(
                 "PATCH",
-                f"{self._path(job)}/status",
+                f"{self._path(item)}/status",
                 json.dumps(body).encode(),
                 JSON_PATCH,
                 _MANAGER,
             )
-        self._copied[job.uid] = there["metadata"]["resourceVersion"]
+        self._copied[item.uid] = there["metadata"]["resourceVersion"]
 
     async def _remove_others(self, worker: Worker, wanted: set[tuple[str, str]]) -> None:
         """Delete copies that their jobs no longer need."""
@@ -452,21 +510,34 @@ class Controller:
         path = f"{resource.path(key)}/status"
         await self._transport.request("PATCH", path, body, MERGE_PATCH, _MANAGER)
 
-    def _path(self, job: JobReference) -> str:
-        resource = self._seen.resource_of(job.kind.type)
+    def _path(self, item: Item) -> str:
+        if item.kind.type is Pod:
+            # There are many, of which few are sent: they are not followed.
+            namespace, _, name = item.key.partition("/")
+            return f"/api/v1/namespaces/{namespace}/pods/{name}"
+        resource = self._seen.resource_of(item.kind.type)
         if resource is None:
-            raise NotFound(f"the manager has no kind {job.kind.name}")
-        return resource.path(job.key)
+            raise NotFound(f"the manager has no kind {item.kind.name}")
+        return resource.path(item.key)
 
-    async def _content(self, job: JobReference) -> dict[str, Any]:
-        """Return a job as JSON.
+    async def _contents(self, job: JobReference) -> list[dict[str, Any]]:
+        """Return all that is sent of a job as JSON.
 
-        :raises NotFound: when it is gone, or another one has its name.
+        :raises NotFound: when nothing of it is there.
         """
-        content: dict[str, Any] = json.loads(await self._transport.request("GET", self._path(job)))
-        if content["metadata"]["uid"] != job.uid:
+        found = [one for item in job.items if (one := await self._content(item)) is not None]
+        if not found:
             raise NotFound(f"{job} is gone")
-        return content
+        return found
+
+    async def _content(self, item: Item) -> dict[str, Any] | None:
+        """Return an object as JSON; None where it is gone, or another one has its name."""
+        try:
+            answer = await self._transport.request("GET", self._path(item))
+        except NotFound:
+            return None
+        content: dict[str, Any] = json.loads(answer)
+        return content if content["metadata"]["uid"] == item.uid else None
 
 
 def _chosen(workload: KueueWorkload) -> str:
@@ -485,3 +556,9 @@ def _is(obj: ApiObject, other: ApiObject) -> bool:
     """Tell whether two objects have one kind and name."""
     mine, its = obj.metadata, other.metadata
     return type(obj) is type(other) and (mine.namespace, mine.name) == (its.namespace, its.name)
+
+
+def _plain(obj: ApiObject) -> Mapping[str, Any]:
+    """Return an object as JSON."""
+    found: Mapping[str, Any] = msgspec.to_builtins(obj, enc_hook=str)
+    return found

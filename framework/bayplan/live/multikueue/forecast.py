@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -51,12 +51,12 @@ class Forecast:
 
 
 def forecast(
-    cluster: str, objects: Iterable[ApiObject], job: ApiObject, profiles: ProfileSet
+    cluster: str, objects: Iterable[ApiObject], jobs: Sequence[ApiObject], profiles: ProfileSet
 ) -> Forecast:
-    """Return what a cluster would do with a job that is created now.
+    """Return what a cluster would do with a job, or with pods, that are created now.
 
     :param objects: what is seen of the cluster.
-    :param job: the job, suspended.
+    :param jobs: the job, suspended, or the pods.
     :param profiles: those that schedule there.
     """
     simulation = Simulation(profiles, start=datetime.now(UTC))
@@ -64,40 +64,48 @@ def forecast(
     # What happens there without the job counts neither as a wait nor as an eviction.
     simulation.outlast(0.0)
     begun, evicted = simulation.cluster.now, simulation.evictions
-    simulation.create([job])
-    made = simulation.cluster.get(type(job), object_key(job))
-    if made is None:
+    simulation.create(jobs)
+    made = [one for job in jobs if (one := simulation.cluster.get(type(job), object_key(job)))]
+    if len(made) < len(jobs):
         refused = simulation.refused()
         return Forecast(cluster, None, why=next(iter(refused.values()), "it is refused"))
-    wanted = sum(queued_job(job).counts.values())
+    uids = {one.metadata.uid for one in made}
+    wanted = sum(1 if isinstance(one, Pod) else _pods_of(one) for one in jobs)
     started: list[float] = []
 
     def look(_: Simulation) -> None:
-        if not started and _placed(simulation.cluster, made.metadata.uid) >= wanted:
+        if not started and _placed(simulation.cluster, uids) >= wanted:
             started.append(simulation.cluster.now - begun)
 
     simulation.on_settled(look)
     simulation.outlast(begun + _HORIZON)
     if started:
         return Forecast(cluster, started[0], simulation.evictions - evicted)
-    key = object_key(job)
-    why = next((one.why for one in simulation.held_jobs() if one.key == key), "")
+    keys = set(map(object_key, jobs))
+    held = (one.why for one in simulation.held_jobs() if one.key in keys)
+    pending = (why for key, (why, _) in simulation.pending().items() if key in keys)
+    why = next(held, "") or next(pending, "")
     return Forecast(cluster, None, why=why or "not all of its pods get nodes")
 
 
-def _placed(cluster: MemoryCluster, uid: str) -> int:
-    """Return how many pods of an object have nodes."""
-    return sum(bool(pod.spec.node_name) and _is_of(cluster, pod, uid) for pod in cluster.list(Pod))
+def _pods_of(job: ApiObject) -> int:
+    return sum(queued_job(job).counts.values())
 
 
-def _is_of(cluster: MemoryCluster, pod: Pod, uid: str) -> bool:
+def _placed(cluster: MemoryCluster, uids: Set[str]) -> int:
+    """Return how many pods with nodes some objects have, or are."""
+    placed = (pod for pod in cluster.list(Pod) if pod.spec.node_name)
+    return sum(pod.metadata.uid in uids or _is_of(cluster, pod, uids) for pod in placed)
+
+
+def _is_of(cluster: MemoryCluster, pod: Pod, uids: Set[str]) -> bool:
     obj: ApiObject | None = pod
     for _ in range(_OWNERS_DEEP):
         owners = obj.metadata.owner_references if obj is not None else ()
         owner = next((one for one in owners if one.controller), None)
         if owner is None:
             return False
-        if owner.uid == uid:
+        if owner.uid in uids:
             return True
         kind = KINDS.get((owner.api_version.rpartition("/")[0], owner.kind))
         key = f"{pod.metadata.namespace}/{owner.name}"

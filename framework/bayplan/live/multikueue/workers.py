@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayplan.api import ApiObject, Kind
-from bayplan.api.kueue import KubeConfig, MultiKueueCluster
+from bayplan.api import ApiObject, Kind, Pod
+from bayplan.api.kueue import KueueWorkload, MultiKueueCluster
 from bayplan.api.objects import kind_of
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
@@ -27,7 +27,8 @@ from bayplan.cluster.kubernetes.transport import JSON, Requests, Transport
 from bayplan.dialects.queued_jobs import queued_kinds
 from bayplan.errors import BayplanError, ClusterError, InputError, NotFound
 from bayplan.inputs.documents import parse_documents
-from bayplan.live.multikueue.jobs import JobReference, belongs_to
+from bayplan.live.multikueue.cluster_profiles import kubeconfig_of, path_of_profile
+from bayplan.live.multikueue.jobs import Item, JobReference, belongs_to
 from bayplan.live.parts import parts_of
 from bayplan.profiles.loading import ProfileSet
 
@@ -35,7 +36,7 @@ __all__ = ["Copy", "Worker", "Workers"]
 
 _log = logging.getLogger("bayplan.multikueue")
 _KEY = "kubeconfig"
-_SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 """It becomes a part of a path."""
 _LOOK_SECONDS = 2.0
 """How often clusters are asked whether they are there, and Secrets are read."""
@@ -51,7 +52,7 @@ _NOT_OF_A_SECRET = {
 
 @dataclass(frozen=True)
 class Copy:
-    """A job of this cluster in another one."""
+    """A job, or a pod, of this cluster in another one."""
 
     kind: Kind
     obj: ApiObject
@@ -112,8 +113,8 @@ class Worker:
         return [one for found in self._cache.objects().values() for one in found.values()]
 
     def copies(self, origin: str) -> Iterator[Copy]:
-        """Yield the jobs there that are copies of a manager's."""
-        for type_ in queued_kinds():
+        """Yield the jobs and pods there that are copies of a manager's."""
+        for type_ in (*queued_kinds(), Pod):
             for obj in self._cache.all(type_):
                 uid = belongs_to(obj, origin)
                 if uid is not None:
@@ -123,9 +124,19 @@ class Worker:
         """Tell whether all jobs of a job's kind are seen: what is not seen is not there."""
         return self._cache.follows(job.kind.type)
 
-    def get(self, job: JobReference) -> ApiObject | None:
-        """Return the object of a job's kind and name."""
-        return self._cache.get(job.kind.type, job.key)
+    def get(self, item: Item) -> ApiObject | None:
+        """Return the object of the same kind and name."""
+        return self._cache.get(item.kind.type, item.key)
+
+    def evictions(self) -> dict[str, str]:
+        """Return why Workloads there are evicted, by the uids of what they are of."""
+        found: dict[str, str] = {}
+        for workload in self._cache.all(KueueWorkload):
+            for one in workload.status.conditions:
+                if (one.type, one.status) == ("Evicted", "True"):
+                    owners = workload.metadata.owner_references
+                    found |= dict.fromkeys((owner.uid for owner in owners), one.message)
+        return found
 
     def path(self, kind: Kind, key: str) -> str:
         """Return where an object is in its API.
@@ -137,12 +148,12 @@ class Worker:
             raise NotFound(f"{self.name} has no kind {kind.name}")
         return resource.path(key)
 
-    async def create(self, job: JobReference, content: Mapping[str, Any]) -> None:
-        """Create a job.
+    async def create(self, item: Item, content: Mapping[str, Any]) -> None:
+        """Create a copy.
 
         :raises ClusterError: when the cluster refuses it.
         """
-        path = self.path(job.kind, job.key).rpartition("/")[0]
+        path = self.path(item.kind, item.key).rpartition("/")[0]
         query = {"fieldManager": "bayplan-multikueue"}
         await self.transport.request("POST", path, json.dumps(content).encode(), JSON, query)
 
@@ -199,7 +210,7 @@ class Workers:
         self.problems = {name: why for name, why in self.problems.items() if name in clusters}
         for name, cluster in clusters.items():
             try:
-                await self._connect(name, await self._kubeconfig(name, cluster.kube_config))
+                await self._connect(name, await self._kubeconfig(name, cluster))
             except ClusterError as exc:
                 # What is connected stays so while the Secret cannot be read.
                 self.problems[name] = str(exc)
@@ -236,43 +247,60 @@ class Workers:
             await known[1].stop()
             _log.info("cluster %s: disconnected", name)
 
-    async def _kubeconfig(self, name: str, source: KubeConfig | None) -> Path:
+    async def _kubeconfig(self, name: str, cluster: MultiKueueCluster) -> Path:
         """Return the file of a cluster's kubeconfig.
 
         :raises InputError: when it cannot be used.
-        :raises ClusterError: when its Secret cannot be read.
+        :raises ClusterError: when its Secret, or its ClusterProfile, cannot be read.
         """
-        if source is None:
-            raise InputError("a clusterProfileRef is not supported: give a kubeConfig", name)
-        if source.location_type == "Path":
+        source, profile = cluster.kube_config, cluster.spec.cluster_source.cluster_profile_ref
+        if source is not None and source.location_type == "Path":
             path = Path(source.location)
             if not path.is_file():
                 raise InputError("is not there", source.location)
             return path
-        if not _SECRET_NAME.fullmatch(source.location):
-            raise InputError(f'"{source.location}" is not the name of a Secret', name)
-        secret = f"{self._namespace}/{source.location}"
-        where = f"/api/v1/namespaces/{self._namespace}/secrets/{source.location}"
-        try:
-            answer = json.loads(await self._transport.request("GET", where))
-        except NotFound:
-            raise InputError("is not there", f"Secret {secret}") from None
-        text = _decoded(answer.get("data") or {}, secret)
-        _check(text, f"Secret {secret}")
+        if source is not None:
+            text = await self._secret(source.location, _KEY)
+            _check(text, f"Secret {self._namespace}/{source.location}")
+        elif profile is not None:
+            text = await self._of_profile(profile.name)
+        else:
+            raise InputError("expected a kubeConfig or a clusterProfileRef", name)
         path = Path(self._folder.name) / hashlib.sha256(name.encode()).hexdigest()
         if not path.exists() or path.read_bytes() != text:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(text)
         return path
 
+    async def _of_profile(self, name: str) -> bytes:
+        """Return a kubeconfig for the cluster of a ClusterProfile beside the Secrets."""
+        source = f"ClusterProfile {self._namespace}/{name}"
+        if not _NAME.fullmatch(name):
+            raise InputError("is not a name", source)
+        where = path_of_profile(self._namespace, name)
+        try:
+            profile = json.loads(await self._transport.request("GET", where))
+        except NotFound:
+            raise InputError("is not there, or its API is not served", source) from None
+        return await kubeconfig_of(profile, source, self._namespace, self._secret)
 
-def _decoded(data: Mapping[str, str], secret: str) -> bytes:
-    if _KEY not in data:
-        raise InputError(f'has no key "{_KEY}"', f"Secret {secret}")
-    try:
-        return base64.b64decode(data[_KEY], validate=True)
-    except (binascii.Error, ValueError):
-        raise InputError(f'"{_KEY}" is not base64', f"Secret {secret}") from None
+    async def _secret(self, name: str, key: str) -> bytes:
+        """Return what a Secret has under a key."""
+        if not _NAME.fullmatch(name):
+            raise InputError(f'"{name}" is not the name of a Secret', self._namespace)
+        secret = f"Secret {self._namespace}/{name}"
+        where = f"/api/v1/namespaces/{self._namespace}/secrets/{name}"
+        try:
+            answer = json.loads(await self._transport.request("GET", where))
+        except NotFound:
+            raise InputError("is not there", secret) from None
+        data = answer.get("data") or {}
+        if key not in data:
+            raise InputError(f'has no key "{key}"', secret)
+        try:
+            return base64.b64decode(data[key], validate=True)
+        except (binascii.Error, ValueError):
+            raise InputError(f'"{key}" is not base64', secret) from None
 
 
 def _check(text: bytes, source: str) -> None:

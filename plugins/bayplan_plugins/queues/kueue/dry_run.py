@@ -173,7 +173,7 @@ class DryRun:
 
         Where it will run in another cluster, it needs none here.
         """
-        if self._runs_elsewhere(key):
+        if self.runs_elsewhere(key):
             return None
         units: dict[str, _Together] = {}
         counts = {one.name: one.count or 0 for one in self._assigned(key)}
@@ -185,7 +185,7 @@ class DryRun:
             unit.gang = one.gang
         return next(filter(None, map(self._place_unit, units.values())), None)
 
-    def _runs_elsewhere(self, key: str) -> bool:
+    def runs_elsewhere(self, key: str) -> bool:
         """Tell whether an admission check sends a workload to another cluster."""
         checks = self._handle.snapshot.objects(AdmissionCheck)
         others = {

@@ -11,16 +11,16 @@ from bayplan import PodInfo
 from bayplan.api import Pod
 from bayplan.api.kueue import ResourceFlavor
 from bayplan.cluster.protocol import PatchFields, pointer
+from bayplan.dialects.kueue import ADMISSION_GATE
 from bayplan_plugins.queues.kueue.injection import ELASTIC_GATE, admitted_spec
 from bayplan_plugins.queues.kueue.pod_set_info import PodSetInfo
 from bayplan_plugins.queues.kueue.written import Written
 
 __all__ = ["as_admitted", "is_gated", "mark", "open_gate", "waits_for_topology"]
 
-_GATE = "kueue.x-k8s.io/admission"
 _TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
 """Of pods whose nodes Kueue chooses."""
-_OWN = (_GATE, ELASTIC_GATE, _TOPOLOGY_GATE)
+_OWN = (ADMISSION_GATE, ELASTIC_GATE, _TOPOLOGY_GATE)
 
 
 def is_gated(pod: PodInfo) -> bool:
@@ -33,7 +33,7 @@ def waits_for_topology(pod: PodInfo) -> bool:
     if not pod.spec.scheduling_gates:
         return False
     gates = {one.name for one in pod.spec.scheduling_gates}
-    return _TOPOLOGY_GATE in gates and _GATE not in gates
+    return _TOPOLOGY_GATE in gates and ADMISSION_GATE not in gates
 
 
 def mark(written: Written, key: str, pod: PodInfo, asked: PodSetInfo) -> None:

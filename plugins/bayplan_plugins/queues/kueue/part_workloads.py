@@ -18,6 +18,7 @@ from bayplan.api.meta import ObjectMeta
 from bayplan.api.object_key import object_key
 from bayplan.api.resources import effective_requests
 from bayplan.cluster.protocol import DeleteObject, TemplateSource
+from bayplan.dialects.kueue import GROUP_MARK
 from bayplan.dialects.queued_job_checks import QUEUE_LABEL
 from bayplan.dialects.queued_parts import (
     QueuedParts,
@@ -29,7 +30,6 @@ from bayplan.dialects.queued_parts import (
 from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
 from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY, workload_name
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
-from bayplan_plugins.queues.kueue.pod_groups import GROUP_MARK
 from bayplan_plugins.queues.kueue.victims import JOB_UID
 
 __all__ = ["PartWorkloads", "name_of_part"]

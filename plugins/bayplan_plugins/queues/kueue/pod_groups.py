@@ -36,7 +36,6 @@ from bayplan_plugins.queues.kueue.conditions import condition
 from bayplan_plugins.queues.kueue.job_slices import workload_name
 
 __all__ = [
-    "GROUP_MARK",
     "end_of",
     "is_group_of",
     "key_of",
@@ -52,8 +51,6 @@ __all__ = [
     "without_owner",
 ]
 
-GROUP_MARK = ("kueue.x-k8s.io/is-group-workload", "true")
-"""The annotation of the Workloads of Kueue's pod groups."""
 _MANAGED = ("kueue.x-k8s.io/managed", "true")
 """The label of the pods whose Workloads Kueue's manager keeps."""
 _ROLE = "kueue.x-k8s.io/role-hash"

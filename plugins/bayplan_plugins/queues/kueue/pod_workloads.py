@@ -28,7 +28,7 @@ from bayplan.api.kueue import (
 from bayplan.api.resources import effective_requests
 from bayplan.api.times import seconds_of
 from bayplan.cluster.protocol import PatchStatus, TemplateSource
-from bayplan.dialects.kueue import group_of, total_of
+from bayplan.dialects.kueue import GROUP_MARK, group_of, total_of
 from bayplan.dialects.progress import MIN_RUNTIME, min_runtime
 from bayplan.dialects.queued_job_checks import GATES_ANNOTATION, gates_of
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part
@@ -52,7 +52,7 @@ from bayplan_plugins.queues.kueue.job_workloads import (
 )
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.part_workloads import PartWorkloads
-from bayplan_plugins.queues.kueue.pod_groups import GROUP_MARK, with_replacements
+from bayplan_plugins.queues.kueue.pod_groups import with_replacements
 from bayplan_plugins.queues.kueue.pods_to_come import JOB_LABEL, PodToCome, Wanted
 from bayplan_plugins.queues.kueue.priority_classes import class_of
 from bayplan_plugins.queues.kueue.slices import unfinished

@@ -290,15 +290,18 @@ class KueuePolicy:
         if found is not None and is_true(found, "Admitted") and not is_true(found, "Evicted"):
             if self._is_unwritten(found):
                 return _waits_for(queue, "its admission is being written")
+            if self._dry_run.runs_elsewhere(key):
+                return f'it runs in the cluster "{found.status.cluster_name}"'
             return self._surplus(pod, found)
         return _waits_for(queue, self._why(pod, found, queue))
 
     def _is_unwritten(self, found: KueueWorkload) -> bool:
-        """Tell whether the pods of a job wait until the API server has its admission.
+        """Tell whether the pods of a workload wait until the API server has its admission.
 
-        A job that was not created suspended has pods by then. Where nobody may write it, they run.
+        A job that was not created suspended has pods by then, and others need no gate of Kueue's.
+        Where nobody writes it, or may do so, they run.
         """
-        if not self._pods.is_of_job(found.key) or self._is_stored(found):
+        if not self._handle.writes or self._is_stored(found):
             return False
         return not self._written.is_refused(found.key, ("create", "status"))
 
@@ -381,6 +384,9 @@ class KueuePolicy:
             self._written.forget(key)
         elif is_true(found, "Admitted") and not is_true(found, "Evicted"):
             if self._pods.owns(key) and not self._is_stored(found):
+                return
+            if self._dry_run.runs_elsewhere(key):
+                # Its pods here stand for those of another cluster.
                 return
             for pod in self._pods.members(key):
                 if self._surplus(pod, found) is None:
