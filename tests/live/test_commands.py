@@ -26,9 +26,12 @@ from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 from tests.cluster.apiserver.faces import Client, Face, serving
 from tests.paths import ROOT
+from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
 
-from bayplan.api import ApiObject, Namespace, ObjectMeta, Pod, VolcanoQueue
+from bayplan.api import ApiObject, Job, Namespace, ObjectMeta, Pod, VolcanoQueue
 from bayplan.api.configmap import ConfigMap
+from bayplan.api.pod import PodTemplate
+from bayplan.api.workloads import JobSpec
 from bayplan.cli import cli, main
 from bayplan.cluster.apiserver import Role, Rule, ServedCluster
 from bayplan.cluster.embedded.assembly import create_in_order
@@ -51,6 +54,9 @@ def kubeconfig(face: Face, tmp_path: Path) -> Path:
     path = tmp_path / "kubeconfig"
     face.server.write_kubeconfig(path)
     return path
+
+
+POD = make_pod("p", memory=None).spec
 
 
 def create(face: Face, *objects: ApiObject) -> None:
@@ -173,6 +179,20 @@ def test_a_dry_run_decides_and_writes_nothing(face: Face, run: Any) -> None:
     assert "pod=default/p node=n0" in running.until("would be bound")
     assert running.end() == 0
     assert {verb for verb, *_ in face.do(lambda server: dict(server.calls))} == {"list", "watch"}
+
+
+def test_a_dry_run_admits_jobs_whose_pods_are_there(face: Face, run: Any) -> None:
+    """Nobody will write their admission, for which pods wait otherwise."""
+    labels = {"kueue.x-k8s.io/queue-name": "lq"}
+    job = Job(
+        ObjectMeta(name="j", namespace="default", labels=labels),
+        JobSpec(template=PodTemplate(spec=POD)),
+    )
+    queue = cluster_queue("cq", {"f": {"cpu": 4}})
+    create(face, make_node("n0"), flavor("f"), queue, local_queue("lq", "cq"), job)
+    running = run("--dry-run")
+    assert "pod=default/j-" in running.until("would be bound")
+    assert running.end() == 0
 
 
 def test_sighup_reads_the_profiles_again_and_keeps_the_old_ones_if_they_are_wrong(

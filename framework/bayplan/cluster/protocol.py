@@ -345,6 +345,10 @@ class Cluster(Protocol):
     def in_order(self) -> bool:
         """Whether an object is always delivered before what it owns."""
 
+    @property
+    def writes(self) -> bool:
+        """Whether writes are carried out; a dry run carries out none."""
+
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all objects as ADDED, then every change, one at a time and in order."""
 

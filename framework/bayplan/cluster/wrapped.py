@@ -28,6 +28,11 @@ class WrappedCluster:
         """Whether an object is always delivered before what it owns."""
         return self._cluster.in_order
 
+    @property
+    def writes(self) -> bool:
+        """Whether writes are carried out."""
+        return self._cluster.writes
+
     def watch(self, handler: WatchHandler) -> None:
         """Deliver all objects as ADDED, then every change."""
         self._cluster.watch(handler)

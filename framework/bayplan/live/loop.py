@@ -244,6 +244,7 @@ class _EmptyCluster:
         self.now = cluster.now
         self.unix_time = cluster.unix_time
         self.in_order = cluster.in_order
+        self.writes = cluster.writes
 
     def watch(self, handler: WatchHandler) -> None:
         pass

@@ -51,6 +51,10 @@ class Handle(Protocol):
     def unix_time(self) -> float:
         """The time in seconds since 1970, as objects' timestamps state it."""
 
+    @property
+    def writes(self) -> bool:
+        """Whether writes are carried out: not in a dry run, nor beside another scheduler."""
+
     def gang(self, key: str) -> GangMembers:
         """Return a gang's definition and its members; an unknown key gives one without members."""
 

@@ -67,6 +67,10 @@ class PluginHandle:
     def unix_time(self) -> float:
         return self._state.cluster.unix_time
 
+    @property
+    def writes(self) -> bool:
+        return self._cluster.writes
+
     def gang(self, key: str) -> GangMembers:
         return self._state.gangs.all().get(key) or GangMembers()
 

@@ -29,6 +29,11 @@ class ReadOnlyCluster(WrappedCluster):
     carried out; no other is, nor answered.
     """
 
+    @property
+    def writes(self) -> bool:
+        """Whether writes are carried out: those about other things than pools are not."""
+        return False
+
     def submit(self, write: Write, done: Done | None = None) -> None:
         """Carry out a write about a pool."""
         if isinstance(write, PatchStatus) and issubclass(write.type, ComputePool):

@@ -110,6 +110,11 @@ class MemoryCluster:
         """Whether an object is always delivered before what it owns."""
         return True
 
+    @property
+    def writes(self) -> bool:
+        """Whether writes are carried out: always."""
+        return True
+
     # Reading -----------------------------------------------------------------------------
 
     def list(self, type_: type[Obj]) -> list[Obj]:

@@ -20,6 +20,7 @@ from bayplan.api import (
 )
 from bayplan.api.kueue import ClusterQueue, PriorityClassRef
 from bayplan.api.objects import decode_part
+from bayplan.cluster.protocol import WatchEvent
 from bayplan.testing import Cluster, make_gang, make_node, make_pod
 
 GATE = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
@@ -355,3 +356,23 @@ def test_pods_that_ended_while_nobody_was_there_lose_the_finalizer_and_finish() 
     assert found.metadata.finalizers == ()
     assert stated(only(cluster))["Finished"] == ("True", "Failed")
     assert charged(cluster) == 0
+
+
+def test_a_pod_without_a_gate_gets_no_node_before_its_workload_says_so() -> None:
+    """Whoever comes next would not know why it runs."""
+    cluster = started(make_node("n", gpu=8), *one_queue(4))
+    seen: list[str] = []
+
+    def note(event: WatchEvent) -> None:
+        if isinstance(event.obj, KueueWorkload):
+            status = {one.type: one.status for one in event.obj.status.conditions}
+            seen.extend(["admitted"] if status.get("Admitted") == "True" else [])
+        elif isinstance(event.obj, Pod) and event.obj.spec.node_name:
+            seen.append("placed")
+
+    cluster.api.watch(note)
+    cluster.add(queued("p"))
+    cluster.schedule()
+    cluster.advance(5.0)
+    assert cluster.placements() == {"p": "n"}
+    assert seen.index("admitted") < seen.index("placed")
