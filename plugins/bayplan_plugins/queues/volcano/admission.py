@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 
 from msgspec.structs import replace
 
 from bayplan.api import VolcanoPodGroup
-from bayplan.cluster.protocol import PatchStatus
+from bayplan.cluster.protocol import Event, PatchStatus
 from bayplan_plugins.queues.volcano.admitted_amounts import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
 from bayplan_plugins.queues.volcano.session import Session
@@ -16,6 +17,7 @@ from bayplan_plugins.queues.volcano.tiers import Tiers
 __all__ = ["Admission"]
 
 _WAITING = ("", "Pending")
+_NUMBERS = re.compile(r"\d+")
 
 
 class Admission:
@@ -33,6 +35,8 @@ class Admission:
         self._asks = asks
         self._admitting: set[str] = set()
         self._rejected: dict[str, str] = {}
+        self._told: dict[str, str] = {}
+        """Why groups without pods are not admitted, as their events say."""
 
     def rejection(self, group: str) -> str | None:
         """Return why a group, by key, is not admitted; None for one that is, or need not be."""
@@ -54,6 +58,7 @@ class Admission:
         waiting = self._lines()
         self._rejected = {}
         if not waiting:
+            self._told = {}
             return
         inqueue = Inqueue(self._session, self._admitting)
         turns = deque(sorted(waiting, key=self._tiers.queue_order))
@@ -62,6 +67,23 @@ class Admission:
             self._try(waiting[row].popleft(), row, inqueue)
             if waiting[row]:
                 turns.append(row)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Write an event of each group that is rejected, once for each reason.
+
+        Pods, if there are any, say it themselves.
+        """
+        handle = self._session.handle
+        told = {}
+        for key, why in self._rejected.items():
+            if handle.gang(key).pending:
+                continue
+            # Amounts change with every pod that comes or goes.
+            told[key] = _NUMBERS.sub("", why)
+            if self._told.get(key) != told[key]:
+                handle.submit(Event(key, "Normal", "Unschedulable", why, about="PodGroup"))
+        self._told = told
 
     def _waits(self, group: VolcanoPodGroup) -> bool:
         return group.status.phase in _WAITING

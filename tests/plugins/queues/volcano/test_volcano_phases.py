@@ -130,3 +130,12 @@ def test_groups_are_admitted_without_the_action_enqueue_too() -> None:
     cluster.advance(5)
     assert phase(cluster, "job") == "Inqueue"
     assert phase(cluster, "nowhere") == "Pending"
+
+
+def test_a_group_without_pods_is_told_once_why_it_is_not_admitted() -> None:
+    cluster = running(2, 2)
+    cluster.add(group("large", "q", 2, {"cpu": 2}, phase="Pending"))
+    cluster.advance(60)
+    said = [one for _, one in cluster.api.events if one.pod == "default/large"]
+    assert [(one.about, one.reason) for one in said] == [("PodGroup", "Unschedulable")]
+    assert "overcommitted" in said[0].message
