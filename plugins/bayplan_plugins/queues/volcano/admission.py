@@ -35,7 +35,7 @@ class Admission:
         self._asks = asks
         self._admitting: set[str] = set()
         self._rejected: dict[str, str] = {}
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         """Why groups without pods are not admitted, as their events say."""
 
     def rejection(self, group: str) -> str | None:
@@ -58,7 +58,7 @@ class Admission:
         waiting = self._lines()
         self._rejected = {}
         if not waiting:
-            self._told = {}
+            self._reported = {}
             return
         inqueue = Inqueue(self._session, self._admitting)
         turns = deque(sorted(waiting, key=self._tiers.queue_order))
@@ -75,15 +75,15 @@ class Admission:
         Pods, if there are any, say it themselves.
         """
         handle = self._session.handle
-        told = {}
+        reported = {}
         for key, why in self._rejected.items():
             if handle.gang(key).pending:
                 continue
             # Amounts change with every pod that comes or goes.
-            told[key] = _NUMBERS.sub("", why)
-            if self._told.get(key) != told[key]:
+            reported[key] = _NUMBERS.sub("", why)
+            if self._reported.get(key) != reported[key]:
                 handle.submit(Event(key, "Normal", "Unschedulable", why, about="PodGroup"))
-        self._told = told
+        self._reported = reported
 
     def _waits(self, group: VolcanoPodGroup) -> bool:
         return group.status.phase in _WAITING

@@ -132,7 +132,7 @@ def test_groups_are_admitted_without_the_action_enqueue_too() -> None:
     assert phase(cluster, "nowhere") == "Pending"
 
 
-def test_a_group_without_pods_is_told_once_why_it_is_not_admitted() -> None:
+def test_a_group_without_pods_says_once_why_it_is_not_admitted() -> None:
     cluster = running(2, 2)
     cluster.add(group("large", "q", 2, {"cpu": 2}, phase="Pending"))
     cluster.advance(60)
