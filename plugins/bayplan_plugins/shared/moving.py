@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from bayplan import Handle, Placement, PodInfo, Unit
+from bayplan.dialects.koordinator.reservations import is_reserve_pod
 from bayplan.dialects.reading import timestamp
 from bayplan.plugin.hookspecs import IntColumn
 
@@ -14,7 +15,12 @@ __all__ = ["maker_of", "placed_again", "started_at", "still_fit"]
 
 
 def maker_of(pod: PodInfo) -> str:
-    """Return the controller that makes a pod again; "" for a pod without one."""
+    """Return the controller that makes a pod again; "" for a pod without one.
+
+    Nobody makes a pod again that only stands for a reservation, whatever its template copies.
+    """
+    if is_reserve_pod(pod.pod.metadata.annotations):
+        return ""
     owners = (one for one in pod.pod.metadata.owner_references if one.controller)
     return next((f"{pod.namespace}/{one.kind}/{one.name}/{one.uid}" for one in owners), "")
 

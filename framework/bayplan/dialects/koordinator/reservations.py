@@ -68,6 +68,8 @@ _RESTRICTED = f"{_DOMAIN}reservation-restricted-options"
 _REQUIRED = f"{_DOMAIN}pre-allocation-required"
 _ORDER = f"{_DOMAIN}reservation-order"
 _IGNORED = f"{_DOMAIN}reservation-ignored"
+_WRITTEN = (ALLOCATED, f"{_DOMAIN}device-allocated", f"{_DOMAIN}resource-status")
+"""What the template of a PodMigrationJob's reservation has of the pod that is to move."""
 _RESERVE_POD = "internal.scheduling.koordinator.sh/reserve-pod"
 _NAME = "internal.scheduling.koordinator.sh/reservation-name"
 _DEFAULT_SCHEDULER = "koord-scheduler"
@@ -97,7 +99,7 @@ def reserve_pod(found: Reservation) -> Pod | None:
         namespace=own.namespace or "default",
         uid=meta.uid or meta.name,
         labels={**own.labels, **meta.labels},
-        annotations={**own.annotations, **meta.annotations, **notes},
+        annotations={**_before_scheduling(own.annotations), **meta.annotations, **notes},
         owner_references=own.owner_references,
         creation_timestamp=meta.creation_timestamp,
     )
@@ -119,6 +121,11 @@ def reserve_pod(found: Reservation) -> Pod | None:
     if status.node_name:
         pod_spec = _with_rest(pod_spec, status)
     return Pod(pod_meta, pod_spec)
+
+
+def _before_scheduling(annotations: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a template's annotations without what a scheduler wrote on the pod that it copies."""
+    return {key: value for key, value in annotations.items() if key not in _WRITTEN}
 
 
 def _pinned(spec: PodSpec, node: str) -> PodSpec:
