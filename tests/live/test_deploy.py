@@ -8,6 +8,7 @@ import shutil
 import ssl
 import subprocess
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -52,6 +53,7 @@ from bayplan.api.lease import Lease
 from bayplan.api.operated import LeaderWorkerSet
 from bayplan.api.podgroup import ConditionedStatus
 from bayplan.api.provisioning import ProvisioningRequest
+from bayplan.api.times import rfc3339
 from bayplan.api.workloads import StoredPodTemplate
 from bayplan.cli.run import command
 from bayplan.cluster.apiserver import Role, ServedCluster
@@ -814,6 +816,28 @@ async def reservations_are_kept_and_end(audit: Audit) -> None:
         assert made.placements() == {"default/own": "n"}
 
 
+async def what_moves_gets_a_reservation(audit: Audit) -> None:
+    """A pod that leaves before a maintenance has its room kept elsewhere."""
+    config = yaml.safe_load((ROOT / "configs" / "profiles" / "default.yaml").read_text())
+    (profile, *_) = config["profiles"]
+    own = {"name": "Reservation", "args": {"reserveForMovedPods": True}}
+    profile.setdefault("pluginConfig", []).append(own)
+    multi = profile.setdefault("plugins", {}).setdefault("multiPoint", {})
+    multi.setdefault("enabled", []).append({"name": "Recovery"})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.yaml"
+        path.write_text(yaml.safe_dump(config))
+        profiles = load_profiles(path)
+    spec = {"schedulerName": "bayplan"}
+    pod = make_pod("web", node="old", owner="ReplicaSet/web", spec=spec)
+    at = {"bayplan.dev/maintenance-at": rfc3339(time.time() + 3600)}
+    objects = [make_node("old", annotations=at), make_node("new"), pod]
+    async with scheduling(audit, objects, profiles) as (made, _):
+        await made.passes(lambda: bool(made.cluster.list(Reservation)))
+        (kept,) = made.cluster.list(Reservation)
+        assert kept.metadata.name.startswith("moved-")
+
+
 async def replicas_come_and_go(audit: Audit) -> None:
     """Each replica of a LeaderWorkerSet has a Workload, as long as there is such a replica."""
     quota = {"name": "f", "resources": [{"name": "cpu", "nominalQuota": 4}]}
@@ -902,6 +926,7 @@ async def do_everything(found: Audit) -> None:
         a_gpu_is_shared,
         nodes_are_asked_for,
         reservations_are_kept_and_end,
+        what_moves_gets_a_reservation,
         replicas_come_and_go,
         one_leads,
     ):

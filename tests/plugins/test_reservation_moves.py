@@ -11,7 +11,7 @@ from tests.plugins.test_low_node_load import deployment
 from tests.plugins.test_reservation import ALLOCATED, found, web
 from tests.plugins.test_reservation import reservation as reservation_of
 
-from bayplan.api import ApiObject, Node, Pod
+from bayplan.api import ApiObject, Node, Pod, Reservation
 from bayplan.api.times import rfc3339
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.testing import Cluster, assert_pending, make_node, make_object, make_pod
@@ -19,8 +19,8 @@ from bayplan.testing import Cluster, assert_pending, make_node, make_object, mak
 DEVICES = "scheduling.koordinator.sh/device-allocated"
 
 
-def stage(*nodes: str) -> Cluster:
-    cluster = Cluster(plugins={"Reservation": {}, "Recovery": {}})
+def stage(*nodes: str, **args: Any) -> Cluster:
+    cluster = Cluster(plugins={"Reservation": args, "Recovery": {}})
     start_controllers(cluster.api)
     cluster.add(*(make_node(name, 8, "64Gi") for name in nodes))
     cluster.schedule()
@@ -149,3 +149,39 @@ def test_a_copy_of_a_pod_is_no_pod_that_its_controller_makes_again() -> None:
     # The node that the reservation is on begins its maintenance: nothing of it is evicted.
     assert found(cluster, "job-uid").status.phase == "Available"
     assert list(cluster.scheduler.evictor.evicted) == []
+
+
+# Reservations for what bayplan moves -------------------------------------------------------
+
+
+def drained(**args: Any) -> tuple[Cluster, str, str]:
+    """Return a cluster whose node goes into maintenance, and both of its nodes."""
+    cluster = stage("a", "b", **args)
+    cluster.add(deployment("db", 1, "6"))
+    cluster.advance(2)
+    old = running(cluster, "db").spec.node_name
+    (other,) = {"a", "b"} - {old}
+    announce(cluster, old, 3600)
+    cluster.advance(0.5)
+    return cluster, old, other
+
+
+def test_the_room_of_a_pod_that_moves_is_kept_until_it_is_made_again() -> None:
+    cluster, _, other = drained(reserveForMovedPods=True)
+    (made,) = cluster.api.list(Reservation)
+    assert made.metadata.name.startswith("moved-")
+    cluster.add(make_pod("stranger", 6))
+    cluster.advance(90)
+    new = running(cluster, "db")
+    assert new.spec.node_name == other
+    (made,) = cluster.api.list(Reservation)
+    assert made.status.phase == "Succeeded"
+    assert json.loads(new.metadata.annotations[ALLOCATED])["name"] == made.metadata.name
+    assert cluster.placements().get("stranger") is None
+
+
+def test_unless_it_is_asked_for_no_reservation_is_made() -> None:
+    cluster, _, other = drained()
+    cluster.advance(90)
+    assert running(cluster, "db").spec.node_name == other
+    assert cluster.api.list(Reservation) == []

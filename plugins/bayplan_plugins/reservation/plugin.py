@@ -19,6 +19,7 @@ from bayplan import (
     Args,
     ClusterEvent,
     CycleState,
+    Eviction,
     Handle,
     NodeRow,
     Overdue,
@@ -36,7 +37,13 @@ from bayplan.api import Reservation as ReservationObject
 from bayplan.api.pod import ResourceRequirements
 from bayplan.api.resources import amount_of
 from bayplan.api.times import seconds_of
-from bayplan.cluster.protocol import DeleteObject, PatchFields, PatchStatus
+from bayplan.cluster.protocol import (
+    CreateObject,
+    DeleteObject,
+    PatchFields,
+    PatchStatus,
+    annotation_field,
+)
 from bayplan.dialects.koordinator.elastic_quota import quantity_of
 from bayplan.dialects.koordinator.reservations import (
     AFFINITY,
@@ -56,6 +63,7 @@ from bayplan.dialects.koordinator.reservations import (
     with_owners,
 )
 from bayplan_plugins.reservation.matching import Match, matches_of
+from bayplan_plugins.reservation.moved import reservation_for
 from bayplan_plugins.reservation.pre_allocation import (
     Adoption,
     PreAllocationArgs,
@@ -73,12 +81,16 @@ _NO_MATCH = "node(s) no reservations match reservation affinity"
 class ReservationArgs(Args):
     """Arguments of Reservation: when those that are over are deleted, and how some take over pods.
 
+    With ``reserveForMovedPods`` a pod that is evicted because it fits elsewhere, as before a
+    maintenance, by rebalancing or by repacking, gets a reservation there for what is made again.
+
     The others are Koordinator's; bayplan needs none of them.
     """
 
     gc_duration_seconds: int = pydantic.Field(default=86400, ge=0)
     disable_garbage_collection: bool = False
     pre_allocation_config: PreAllocationArgs = PreAllocationArgs()
+    reserve_for_moved_pods: bool = False
     controller_workers: int = 1
     enable_preemption: bool = False
     gc_interval_seconds: int = 60
@@ -316,12 +328,8 @@ class Reservation(Plugin[ReservationArgs]):
             return None
         writes = []
         for adopted in adoption.pods:
-            text = allocated_text(one)
-            fields = (
-                {f"/metadata/annotations/{ALLOCATED.replace('/', '~1')}": text}
-                if adopted.pod.metadata.annotations
-                else {"/metadata/annotations": {ALLOCATED: text}}
-            )
+            notes = adopted.pod.metadata.annotations
+            fields = annotation_field(notes, ALLOCATED, allocated_text(one))
             writes.append(PatchFields(Pod, adopted.key, adopted.pod.metadata.uid, fields))
             self._use(one.metadata.uid, adopted)
         return Preparation(writes)
@@ -401,6 +409,15 @@ class Reservation(Plugin[ReservationArgs]):
         one = self._all.get(taken.match.found.key) if taken is not None else None
         if one is not None:
             self._report(one, self.handle.unix_time)
+
+    @hookimpl
+    def post_evict(self, pod: PodInfo, eviction: Eviction) -> None:
+        """Keep the node where an evicted pod fits for the one that is made in its place."""
+        if not self.args.reserve_for_moved_pods or not eviction.moves_to:
+            return
+        made = reservation_for(pod, eviction.moves_to)
+        if made is not None:
+            self.handle.submit(CreateObject(made))
 
     # When they end ---------------------------------------------------------------------------
 
