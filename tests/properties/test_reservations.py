@@ -18,7 +18,15 @@ NODES = ("a", "b", "c")
 CPUS = 8
 
 
-def reservation(name: str, cpu: int, owners: str, once: bool, ttl: int) -> object:
+def reservation(
+    name: str, cpu: int, owners: str, once: bool, ttl: int, takes_over: int = 0
+) -> object:
+    """Return a reservation that takes over no pod, one, or as many as it needs."""
+    more = {
+        "preAllocation": True,
+        "allocatePolicy": "Restricted",
+        "preAllocationPolicy": {"enableMultiple": takes_over > 1},
+    }
     container = {"name": "c", "resources": {"requests": {"cpu": str(cpu)}}}
     return make_object(
         {
@@ -30,6 +38,7 @@ def reservation(name: str, cpu: int, owners: str, once: bool, ttl: int) -> objec
                 "owners": [{"labelSelector": {"matchLabels": {"app": owners}}}],
                 "allocateOnce": once,
                 "ttl": f"{ttl}s",
+                **(more if takes_over else {}),
             },
         }
     )
@@ -63,7 +72,8 @@ def test_nothing_is_given_twice(seed: int) -> None:
         if choice < 0.35:
             owners, once = dice.choice("xy"), dice.random() < 0.5
             ttl = dice.choice((0, 60, 300))
-            one = reservation(f"r{step}", dice.randint(1, 6), owners, once, ttl)
+            size, takes_over = dice.randint(1, 6), dice.choice((0, 0, 1, 2))
+            one = reservation(f"r{step}", size, owners, once, ttl, takes_over)
             cluster.add(one)  # type: ignore[arg-type]
         elif choice < 0.75:
             pods.append(f"p{step}")
