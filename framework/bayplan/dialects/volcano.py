@@ -27,6 +27,7 @@ __all__ = [
     "QUEUE_ANNOTATION",
     "SCHEDULER",
     "TASK_ANNOTATION",
+    "awaits_group",
     "counted",
     "gang_of",
     "is_gated",
@@ -84,6 +85,11 @@ def waits_for_queue(pod: Pod) -> bool:
     """Tell whether a pod that opted in waits for its queue, and for nothing else."""
     gates = [gate.name for gate in pod.spec.scheduling_gates]
     return gates == [_QUEUE_GATE] and _has_opted_in(pod)
+
+
+def awaits_group(pod: Pod) -> bool:
+    """Tell whether Volcano's controller is to make a group for a pod, and name it there."""
+    return pod.spec.scheduler_name == SCHEDULER and membership_of(pod) is None
 
 
 def may_hold_queue(pod: Pod) -> bool:

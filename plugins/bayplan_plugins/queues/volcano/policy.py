@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from bayplan.queues.tree import AmountRows
 from bayplan_plugins.queues.class_devices import devices_of, devices_of_templates
 from bayplan_plugins.queues.policy import EvictionCandidates, QuotaRefusal
 from bayplan_plugins.queues.volcano.admission import Admission
+from bayplan_plugins.queues.volcano.awaited_groups import AwaitedGroups
 from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
 from bayplan_plugins.queues.volcano.definitions import QueueDefinitions
 from bayplan_plugins.queues.volcano.gates import QueueGates
@@ -57,6 +59,7 @@ class VolcanoPolicy:
         self.session = Session(handle, self.ledger, jobs, hierarchical, divides)
         self.tiers = Tiers(self.session, tiers)
         self._admission = Admission(self.session, self.tiers, "enqueue" in args.action_names)
+        self._groups = AwaitedGroups(handle)
         self._gates = QueueGates(handle, self.session, self.tiers, self.gate)
 
     def _ledger(self, hierarchical: bool) -> Ledger:
@@ -113,6 +116,9 @@ class VolcanoPolicy:
         closed = gate(self.ledger.tree, "Queue", queue, self.session.hierarchical)
         if closed is not None:
             return closed
+        awaited = self._groups.refusal(pod)
+        if awaited is not None:
+            return awaited
         if pod.gang is not None:
             why = self._admission.rejection(pod.gang)
             return None if why is None else f"its PodGroup is Pending: {why}"
@@ -224,7 +230,10 @@ class VolcanoPolicy:
 
     def overdue(self) -> Overdue | None:
         """Evict what plugins want to leave, such as from nodes whose hours are over."""
-        return self.tiers.overdue()
+        again, found = self._groups.end(), self.tiers.overdue()
+        if again is None or (found is not None and found.again is not None and found.again < again):
+            return found
+        return Overdue(again=again) if found is None else replace(found, again=again)
 
     def statuses(self) -> Iterable[PatchStatus]:
         """Return the status of each Queue."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.plugins.queues.volcano.volcano_worlds import (
     cluster_of,
     evictions,
@@ -13,7 +14,7 @@ from tests.plugins.queues.volcano.volcano_worlds import (
     settle,
 )
 
-from bayplan.api import ApiObject
+from bayplan.api import ApiObject, Pod
 from bayplan.errors import InputError
 from bayplan.testing import make_node, make_object, make_pod
 
@@ -583,4 +584,26 @@ def test_pods_of_volcanos_scheduler_have_a_queue_before_they_have_a_group(
             *(make_pod(f"p{index}", spec={"schedulerName": scheduler}) for index in range(4)),
         ]
     )
-    assert len(cluster.schedule()) == placed
+    assert len(cluster.advance(5)) == placed
+
+
+def test_a_pod_of_volcanos_scheduler_waits_a_moment_for_its_group() -> None:
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=8),
+            queue("default"),
+            make_pod("late", spec={"schedulerName": "volcano"}),
+            make_pod("never", spec={"schedulerName": "volcano"}),
+        ],
+        {"actions": "enqueue, allocate", "tiers": [{"plugins": [{"name": "gang"}]}]},
+    )
+    assert cluster.advance(1) == {}
+    assert "PodGroup" in cluster.message("late")
+    found = cluster.api.get(Pod, "default/late")
+    assert found is not None
+    marks = {"scheduling.k8s.io/group-name": "job"}
+    cluster.api.update(replace(found, metadata=replace(found.metadata, annotations=marks)))
+    cluster.add(group("job", "default", 1, phase="Pending"))
+    assert cluster.advance(0.5) == {"late": "n0"}
+    assert phase(cluster, "job") == "Running"
+    assert cluster.advance(5) == {"late": "n0", "never": "n0"}
