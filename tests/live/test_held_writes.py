@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from bayplan.api import KaiPodGroup, PodCondition
+from bayplan.api import KaiPodGroup, PodCondition, VolcanoPodGroup
+from bayplan.api.podgroup import ConditionedStatus
 from bayplan.cluster.kubernetes.held_writes import HeldWrites
 from bayplan.cluster.kubernetes.pending_write import PendingWrite
 from bayplan.cluster.protocol import (
@@ -15,6 +16,7 @@ from bayplan.cluster.protocol import (
     Evict,
     PatchAnnotations,
     PatchPodStatus,
+    PatchStatus,
     ReserveClaim,
     Write,
 )
@@ -94,6 +96,16 @@ async def test_a_nomination_is_written_at_once() -> None:
     held = Held()
     held.submit(waits("no room"), waits("waits for its victims", "n"))
     assert held.sent == [waits("waits for its victims", "n")]
+
+
+async def test_a_status_that_others_await_is_written_at_once() -> None:
+    held = Held()
+    passing = PatchStatus(VolcanoPodGroup, "default/g", ConditionedStatus("Pending"))
+    awaited = PatchStatus(VolcanoPodGroup, "default/g", ConditionedStatus("Inqueue"), awaited=True)
+    held.submit(passing, awaited)
+    assert held.sent == [awaited]
+    held.submit(passing)
+    assert held.sent == [awaited]
 
 
 async def test_other_pods_and_other_events_are_not_touched() -> None:

@@ -127,11 +127,16 @@ class PatchPodStatus(msgspec.Struct, frozen=True):
 
 
 class PatchStatus(msgspec.Struct, frozen=True):
-    """Replace the status of an object that is not a pod."""
+    """Replace the status of an object that is not a pod.
+
+    ``awaited``: others go on once they see it, such as the controller that makes an admitted
+    group's pods, so it is written at once.
+    """
 
     type: type[ApiObject]
     key: str
     status: msgspec.Struct
+    awaited: bool = False
 
 
 class PatchAnnotations(msgspec.Struct, frozen=True):

@@ -134,13 +134,15 @@ class HeldWrites:
 def _is_passing(write: Write) -> bool:
     """Return whether a write tells only a state of the moment.
 
-    A nomination does not pass: other programs count on the node.
+    A nomination does not pass: other programs count on the node. Nor does what others await.
     """
     if isinstance(write, Event):
         return write.passing
     if isinstance(write, PatchPodStatus):
         return write.nominated_node is None and write.condition.type == "PodScheduled"
-    return isinstance(write, PatchStatus | PatchAnnotations)
+    if isinstance(write, PatchStatus):
+        return not write.awaited
+    return isinstance(write, PatchAnnotations)
 
 
 def _object_of(write: Write) -> Subject | None:

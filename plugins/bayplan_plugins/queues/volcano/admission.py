@@ -114,4 +114,4 @@ class Admission:
         self._admitting.add(job.key)
         group = self._session.jobs.groups()[job.key]
         status = replace(group.status, phase="Inqueue")
-        self._session.handle.submit(PatchStatus(VolcanoPodGroup, job.key, status))
+        self._session.handle.submit(PatchStatus(VolcanoPodGroup, job.key, status, awaited=True))
