@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,40 @@ from tests.peers.test_kueue import FRAMEWORKS, MANAGER, WORKLOADS, finish, is_tr
 
 LABEL = "kueue.x-k8s.io/queue-name"
 LOCAL_QUEUE = f"/apis/{KUEUE}/namespaces/default/localqueues/q"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CLUSTER_QUEUE = f"/apis/{KUEUE}/clusterqueues/q"
+
+
+@contextmanager
+def admission(who: str, peers: Peers, folder: Path, **settings: Any) -> Iterator[Peers]:
+    """Have Kueue's manager or bayplan admit; bayplan places.
+
+    :param settings: what both have in their configurations.
+    """
+    with ExitStack() as stack:
+        plugins = {"Queues": {"kueue": settings}} if settings else {}
+        stack.enter_context(peers.scheduler(folder, expected=MANAGER, plugins=plugins))
+        if who == "kueue":
+            config = "\n".join(f"{name}: {json.dumps(one)}" for name, one in settings.items())
+            more = {"KUEUE_CONFIG": config} if settings else {}
+            stack.enter_context(peers.running("kueue", KUEUE_FRAMEWORKS=FRAMEWORKS, **more))
+        else:
+            peers.define("kueue.x-k8s.io_*")
+        yield peers
 
 
 @pytest.fixture(params=["kueue", "bayplan"])
 def admitting(request: pytest.FixtureRequest, peers: Peers, tmp_path: Path) -> Iterator[Peers]:
     """A cluster on which the one or the other admits; bayplan places. The quota is 6 cores."""
-    with ExitStack() as stack:
-        stack.enter_context(peers.scheduler(tmp_path, expected=MANAGER))
-        if request.param == "kueue":
-            stack.enter_context(peers.running("kueue", KUEUE_FRAMEWORKS=FRAMEWORKS))
-        else:
-            peers.define("kueue.x-k8s.io_*")
-        yield peers
+    with admission(request.param, peers, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(params=["kueue", "bayplan"])
+def holding(request: pytest.FixtureRequest, peers: Peers, tmp_path: Path) -> Iterator[Peers]:
+    """The same, where jobs without a queue are held."""
+    with admission(request.param, peers, tmp_path, manageJobsWithoutQueueName=True) as found:
+        yield found
 
 
 def workload(peers: Peers, owner: str) -> Content:
@@ -150,3 +172,98 @@ def test_a_single_pod_is_queued_and_admitted(admitting: Peers) -> None:
         ),
         "it is marked",
     )
+
+
+def nameless(name: str, count: int) -> list[Content]:
+    """Return a job that names no queue, and is not suspended."""
+    (made,) = suspended_job(name, "q", count)
+    del made["metadata"]["labels"]
+    made["spec"]["suspend"] = False
+    return [made]
+
+
+def quota_reserved(peers: Peers, name: str) -> tuple[str, str, str]:
+    """Return status, reason and message of whether a job has quota."""
+    found = condition(workload(peers, name), "QuotaReserved")
+    return found.get("status", ""), found.get("reason", ""), found.get("message", "")
+
+
+def test_a_queue_with_an_inactive_check_takes_no_jobs_until_it_is_active(admitting: Peers) -> None:
+    client, now = admitting.cluster.client, "2026-01-01T00:00:00Z"
+    check = head(KUEUE, "AdmissionCheck", "budget", False)
+    check["spec"] = {"controllerName": "example.com/budget"}
+    flavor, local, queue = cluster_queue("q")
+    queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": "budget"}]}
+    admitting.cluster.apply([*nodes(2), check, flavor, local, queue, *classed("job", 4)])
+    inactive = ("False", "Suspended", "ClusterQueue q is inactive")
+    waits_for(admitting, "job", lambda _: quota_reserved(admitting, "job") == inactive, "it waits")
+
+    def active() -> tuple[str, str, str]:
+        found = condition(client.get(CLUSTER_QUEUE).json, "Active")
+        return found.get("status", ""), found.get("reason", ""), found.get("message", "")
+
+    text = "Can't admit new workloads: references inactive AdmissionCheck(s): budget."
+    assert active() == ("False", "AdmissionCheckInactive", text)
+    stated = {"type": "Active", "status": "True", "reason": "R", "message": ""}
+    body = {"status": {"conditions": [{**stated, "lastTransitionTime": now}]}}
+    assert client.patch(f"/apis/{KUEUE}/admissionchecks/budget/status", body).code == 200
+    waits_for(admitting, "job", lambda one: is_true(one, "QuotaReserved"), "it has quota")
+    assert active() == ("True", "Ready", "Can admit new workloads")
+    waits_for(admitting, "job", lambda one: one["status"].get("admissionChecks"), "it is checked")
+    assert placed(admitting, "job") == 0
+    ready = {"name": "budget", "state": "Ready", "message": "", "lastTransitionTime": now}
+    path = f"{WORKLOADS}/{workload(admitting, 'job')['metadata']['name']}/status"
+    assert client.patch(path, {"status": {"admissionChecks": [ready]}}).code == 200
+    admitting.wait(lambda: placed(admitting, "job") == 4, "it runs")
+
+
+def test_a_local_queue_that_is_held_and_drained_evicts_and_goes_on(admitting: Peers) -> None:
+    client = admitting.cluster.client
+    admitting.cluster.apply([*nodes(2), *cluster_queue("q"), *classed("job", 4)])
+    admitting.wait(lambda: placed(admitting, "job") == 4, "it has its nodes")
+    assert client.patch(LOCAL_QUEUE, {"spec": {"stopPolicy": "HoldAndDrain"}}).code == 200
+    admitting.wait(lambda: placed(admitting, "job") == 0, "it is evicted")
+    held = ("False", "Suspended", "LocalQueue q is inactive")
+    waits_for(admitting, "job", lambda _: quota_reserved(admitting, "job") == held, "it waits")
+    assert condition(workload(admitting, "job"), "Evicted")["reason"] == "LocalQueueStopped"
+    assert client.patch(LOCAL_QUEUE, {"spec": {"stopPolicy": "None"}}).code == 200
+    admitting.wait(lambda: placed(admitting, "job") == 4, "it runs again")
+
+
+def test_a_job_that_may_be_smaller_runs_with_what_there_is(admitting: Peers) -> None:
+    (large,) = suspended_job("large", "q", 8)
+    large["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": "2"}
+    admitting.cluster.apply([*nodes(2), *cluster_queue("q"), large])
+    admitting.wait(lambda: placed(admitting, "large") == 6, "it runs with what there is")
+    assert admitting.cluster.client.get(f"{JOBS}/large").json["spec"]["parallelism"] == 6
+    (assigned,) = workload(admitting, "large")["status"]["admission"]["podSetAssignments"]
+    assert (assigned["count"], assigned["resourceUsage"]) == (6, {"cpu": "6"})
+
+
+def test_a_job_gives_its_quota_back_pod_by_pod(admitting: Peers) -> None:
+    admitting.cluster.apply([*nodes(2), *cluster_queue("q"), *classed("large", 6)])
+    admitting.wait(lambda: placed(admitting, "large") == 6, "it runs")
+    admitting.cluster.apply(classed("next", 2))
+    waits_for(admitting, "next", lambda one: condition(one, "QuotaReserved"), "it waits")
+    for pod in [one for one in admitting.cluster.items(PODS) if "nodeName" in one["spec"]][:4]:
+        path = f"{PODS}/{pod['metadata']['name']}/status"
+        body = {"status": {"phase": "Succeeded"}}
+        assert admitting.cluster.client.patch(path, body).code == 200
+    admitting.wait(lambda: placed(admitting, "next") == 2, "the other has what it needs no more")
+    reclaimed = workload(admitting, "large")["status"]["reclaimablePods"]
+    assert [(one["name"], one["count"]) for one in reclaimed] == [("main", 4)]
+
+
+def test_a_job_without_a_queue_is_held_until_it_names_one(holding: Peers) -> None:
+    client = holding.cluster.client
+    holding.cluster.apply([*nodes(2), *cluster_queue("q"), *nameless("job", 4)])
+    waits_for(holding, "job", lambda one: condition(one, "QuotaReserved"), "it has a Workload")
+    holding.wait(lambda: client.get(f"{JOBS}/job").json["spec"]["suspend"], "it is suspended")
+    assert "queueName" not in workload(holding, "job")["spec"]
+    missing = ("False", "Misconfigured", "LocalQueue  doesn't exist")
+    assert quota_reserved(holding, "job") == missing
+    assert placed(holding, "job") == 0
+    labels = {"metadata": {"labels": {LABEL: "q"}}}
+    assert client.patch(f"{JOBS}/job", labels).code == 200
+    holding.wait(lambda: placed(holding, "job") == 4, "it runs")
+    assert workload(holding, "job")["spec"]["queueName"] == "q"
