@@ -30,14 +30,15 @@ Fill = Literal["BestFit", "LargestFirst", "LeastFree", "Balanced", "ByScore"]
 :mod:`bayplan.topology.network.packing`. With ``ByScore`` each member takes the node of the domain
 that scores best."""
 
-DomainOrder = Literal["LeastOffered", "LeastFree", "OutermostFirst"]
+DomainOrder = Literal["LeastOffered", "LeastFree", "OutermostFirst", "MostUsed"]
 """Which of several domains of a layer that can hold a gang is tried first.
 
 ``LeastOffered`` is the one that leaves the fewest members' places over, where a node offers no more
 than there are members (Koordinator's rule); among equals, the one with the least free.
 ``LeastFree`` is the one with the least free, whatever is free around it (Kueue's rule).
 ``OutermostFirst`` lies in the outermost domain with the least free, and so on inwards (KAI's
-rule)."""
+rule). ``MostUsed`` is as ``LeastOffered``, and among equals the one of whose resources most is used
+(Volcano's rule)."""
 
 
 @dataclass(frozen=True)

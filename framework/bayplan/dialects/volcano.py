@@ -123,6 +123,7 @@ def gang_of(group: ApiObject) -> Gang | None:
         f"{meta.namespace}/{meta.name}",
         spec.min_member,
         gather=_gather_of(spec.network_topology),
+        domain_order="MostUsed",
         sub_groups=tuple(_sub_group(policy) for policy in spec.sub_group_policy),
         roles=_roles_of(spec),
         match_policy="waiting-and-running",

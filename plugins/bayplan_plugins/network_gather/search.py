@@ -35,6 +35,7 @@ _MOST_ON_A_NODE = 1 << 20
 
 _Offer = tuple[int, str, int, int]
 """A domain that is offered: what sorts it, its layer, its place there, and what it offers."""
+_MILLIONTHS = 1_000_000
 _EVERYWHERE = ""
 """Instead of a layer: the whole cluster."""
 
@@ -185,6 +186,7 @@ class DomainSearch:
             "LeastOffered": around + free,
             "LeastFree": free,
             "OutermostFirst": free[::-1],
+            "MostUsed": [*around, *free, self._unused(layer)],
         }
         ranked = self._ranked(layer, enough, existing, orders[self._gang.domain_order])
         rooms = offered[ranked].tolist()
@@ -245,6 +247,25 @@ class DomainSearch:
         if layer == ROOT_LAYER:
             return np.array([capacity.of(self._tree.root)], dtype=np.int64)
         return capacity.of_layer(layer)
+
+    def _unused(self, layer: str) -> IntColumn:
+        """Return, per domain of a layer, how little is used of what members request, in millionths.
+
+        The mean over their resources, only where the order of domains asks for it.
+        """
+        found = self._of_domains(layer, None)
+        if self._gang.domain_order != "MostUsed":
+            return found
+        table, order = self._nodes.table, self._tree.order
+        names = [name for name, amount in self._kinds[0].requests.items() if amount]
+        for name in names:
+            used, most = (
+                self._of_domains(layer, np.concatenate([[0], np.cumsum(column[order])]))
+                for column in (table.used(name), table.allocatable(name))
+            )
+            part = np.divide(used, most, out=np.ones(len(used)), where=most > 0)
+            found = found - (part * _MILLIONTHS / len(names)).astype(np.int64)
+        return found
 
     def _bound_in(self, layer: str) -> IntColumn:
         """Return, per domain of a layer, how many members are bound there."""
