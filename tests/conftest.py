@@ -139,10 +139,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Scheduli
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector from walking what all tests share over and over."""
+    """Keep the garbage collector from walking what all tests share over and over.
+
+    A command that runs in this process freezes what is its own; it must not thaw that of all.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
+    gc.unfreeze = lambda: None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

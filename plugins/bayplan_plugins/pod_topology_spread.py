@@ -284,8 +284,10 @@ class PodTopologySpread(Plugin[PodTopologySpreadArgs]):
 
     def _has_owners(self, pod: PodInfo) -> bool:
         """Tell whether the pod could get a default selector."""
+        if self.handle.snapshot.objects(Service):
+            return True
         owners = pod.pod.metadata.owner_references
-        return bool(self.handle.snapshot.objects(Service)) or any(
+        return bool(owners) and any(
             one.controller and one.kind in _WITH_SELECTORS for one in owners
         )
 

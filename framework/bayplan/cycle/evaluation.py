@@ -27,7 +27,7 @@ _FEW_ROWS = 8
 
 
 _BLOCK = 256
-_MANY_ROWS = 4096
+_MANY_ROWS = 16_384
 """From so many rows on, the best is found by the best of each block of rows."""
 
 

@@ -392,9 +392,10 @@ class Evaluator:
         if changes is None:
             return False
         rows = sorted(set(changes))
-        part = _PART if kept.over_columns else _PART_BY_ROW
-        if len(rows) > max(_FEW_CHANGES, len(view) // part):
-            return False
+        if len(rows) > _FEW_CHANGES:
+            part = _PART if kept.over_columns else _PART_BY_ROW
+            if len(rows) > len(view) // part:
+                return False
         kept.position = table.position
         few = len(rows) <= _FEW_ROWS
         nodes = tuple(NodeRow(table, row) for row in rows) if few else ()

@@ -33,6 +33,7 @@ __all__ = [
     "is_gated",
     "may_hold_queue",
     "membership_of",
+    "opted_into_queue_gate",
     "placement_of",
     "queue_of",
     "queue_of_new_groups",
@@ -84,7 +85,7 @@ def is_gated(pod: Pod) -> bool:
 def waits_for_queue(pod: Pod) -> bool:
     """Tell whether a pod that opted in waits for its queue, and for nothing else."""
     gates = [gate.name for gate in pod.spec.scheduling_gates]
-    return gates == [_QUEUE_GATE] and _has_opted_in(pod)
+    return gates == [_QUEUE_GATE] and opted_into_queue_gate(pod)
 
 
 def awaits_group(pod: Pod) -> bool:
@@ -94,10 +95,11 @@ def awaits_group(pod: Pod) -> bool:
 
 def may_hold_queue(pod: Pod) -> bool:
     """Tell whether a pod opted in and has no gate any more, so that its queue has taken it."""
-    return not pod.spec.scheduling_gates and _has_opted_in(pod)
+    return not pod.spec.scheduling_gates and opted_into_queue_gate(pod)
 
 
-def _has_opted_in(pod: Pod) -> bool:
+def opted_into_queue_gate(pod: Pod) -> bool:
+    """Tell whether a pod asked for Volcano's gate, which keeps it until its queue takes it."""
     return pod.metadata.annotations.get(_QUEUE_GATE) == "true"
 
 

@@ -194,7 +194,7 @@ class EventHandlers:
 
     def _owner_came(self, uid: str) -> None:
         """Read the pods again that have waited for an owner."""
-        pods = self._owner_waits.arrived(uid)
+        pods = self._owner_waits.arrived(uid) if self._owner_waits else ()
         if pods:
             self._read_again(one.pod for one in self._state.pods.values() if one.uid in pods)
 
@@ -375,6 +375,8 @@ class EventHandlers:
 
         What this process nominated itself is known better than the status says, which follows.
         """
+        if not self._renominated:
+            return
         state = self._state
         changed, self._renominated = self._renominated, {}
         units = [state.queue.unit_key(key) for key in changed]

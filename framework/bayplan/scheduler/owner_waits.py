@@ -19,6 +19,10 @@ class OwnerWaits:
         self._waiting: dict[str, set[str]] = {}
         self._due: deque[tuple[float, str]] = deque()
 
+    def __bool__(self) -> bool:
+        """Tell whether any pod lacks an owner."""
+        return bool(self._waiting)
+
     def may_wait(self, pod_uid: str, owner_uid: str, now: float) -> bool:
         """Tell whether a pod may still wait for an owner, by their UIDs.
 

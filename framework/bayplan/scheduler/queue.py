@@ -461,7 +461,8 @@ class UnitQueue:
         if unit.place is Place.PARKED:
             self._order.unpark(unit)
         for refused in (self._unschedulable, self._waiting):
-            self._take_out(unit, refused)
+            if refused:
+                self._take_out(unit, refused)
 
     def _take_out(
         self, unit: QueuedUnit, refused: dict[frozenset[str], dict[str, QueuedUnit]]

@@ -34,6 +34,9 @@ class SharedGpus:
 
     def requests(self, pod: PodInfo) -> Requests:
         """Return what a pod requests; nothing for one that holds a GPU for others."""
+        if not (pod.facts.wants_devices or pod.annotations):
+            # Nor do KAI's words, which are annotations.
+            return NO_REQUESTS
         found = self._ledger.requests(pod)
         if found:
             return NO_REQUESTS if is_reservation(pod.pod) else found

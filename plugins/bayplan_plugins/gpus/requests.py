@@ -38,7 +38,8 @@ class GpuRequests:
 
     def of(self, pod: PodInfo) -> Requests:
         """Return what a pod requests, by adapter; empty for a pod without GPUs."""
-        if not (pod.facts.wants_devices or self.concerns(pod)):
+        # As ``concerns``: most pods are asked about again and again, and most ask for none.
+        if not pod.facts.wants_devices and self._reads.isdisjoint(pod.annotations):
             return NO_REQUESTS
         # Limits of namespaces are part of a request.
         objects, use = self._snapshot.objects_version, self._use.version

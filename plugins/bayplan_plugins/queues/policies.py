@@ -44,7 +44,7 @@ class Policies:
     """
 
     def __init__(self, args: QueuesArgs, handle: Handle) -> None:
-        self._handle = handle
+        self._snapshot = handle.snapshot
         self._all: Sequence[Policy] = _make_policies(args, handle)
         self.own = [one for one in self._all if not _is_of_another(one, handle)]
         """Those that act for this profile's plugin; admission to a cluster's queues is one."""
@@ -71,7 +71,7 @@ class Policies:
     @property
     def active(self) -> Sequence[Policy]:
         """The policies of the systems that have any queue; found again when objects change."""
-        version = self._handle.snapshot.objects_version
+        version = self._snapshot.objects_version
         if version != self._seen:
             self._seen = version
             self._active = [policy for policy in self._all if policy.active]

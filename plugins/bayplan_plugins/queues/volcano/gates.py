@@ -107,6 +107,8 @@ class QueueGates:
         return answered
 
     def _lives(self, pod: PodInfo, added: bool) -> None:
+        if not volcano.opted_into_queue_gate(pod.pod):
+            return
         waits = added and volcano.waits_for_queue(pod.pod)
         _follow(self._waiting, pod, waits)
         _follow(self._holding, pod, added and volcano.may_hold_queue(pod.pod))
