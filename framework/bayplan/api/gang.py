@@ -37,8 +37,8 @@ DomainOrder = Literal["LeastOffered", "LeastFree", "OutermostFirst", "MostUsed"]
 than there are members (Koordinator's rule); among equals, the one with the least free.
 ``LeastFree`` is the one with the least free, whatever is free around it (Kueue's rule).
 ``OutermostFirst`` lies in the outermost domain with the least free, and so on inwards (KAI's
-rule). ``MostUsed`` is as ``LeastOffered``, and among equals the one of whose resources most is used
-(Volcano's rule)."""
+rule). ``MostUsed`` leaves the fewest members' places over, too, and among equals it is the one of
+whose resources most is used, whatever is around it (Volcano's rule)."""
 
 
 @dataclass(frozen=True)

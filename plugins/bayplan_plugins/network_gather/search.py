@@ -186,7 +186,7 @@ class DomainSearch:
             "LeastOffered": around + free,
             "LeastFree": free,
             "OutermostFirst": free[::-1],
-            "MostUsed": [*around, *free, self._unused(layer)],
+            "MostUsed": [around[0], self._unused(layer), *around[1:], *free],
         }
         ranked = self._ranked(layer, enough, existing, orders[self._gang.domain_order])
         rooms = offered[ranked].tolist()

@@ -8,16 +8,17 @@ from bayplan.api import ApiObject
 from bayplan.testing import make_node, make_object, make_pod
 
 
-def hyper_node(name: str, *nodes: str) -> ApiObject:
+def hyper_node(name: str, *members: str, tier: int = 1) -> ApiObject:
+    kind = "Node" if tier == 1 else "HyperNode"
     return make_object(
         {
             "apiVersion": "topology.volcano.sh/v1alpha1",
             "kind": "HyperNode",
             "metadata": {"name": name},
             "spec": {
-                "tier": 1,
+                "tier": tier,
                 "members": [
-                    {"type": "Node", "selector": {"exactMatch": {"name": node}}} for node in nodes
+                    {"type": kind, "selector": {"exactMatch": {"name": one}}} for one in members
                 ],
             },
         }
@@ -42,3 +43,24 @@ def test_the_domain_of_whose_resources_most_is_used_comes_first() -> None:
     )
     placed = cluster.schedule()
     assert {placed[f"job-{index}"] for index in range(4)} == {"n2", "n3"}
+
+
+def test_what_lies_around_a_domain_counts_less_than_what_is_used_in_it() -> None:
+    """The first domain has a full one beside it, the third has a pod."""
+    topology = {"networkTopology": {"mode": "hard", "highestTierAllowed": 1}}
+    cluster = cluster_of(
+        [
+            *(make_node(f"n{index}", cpu=8) for index in range(8)),
+            *(hyper_node(f"s{index}", f"n{2 * index}", f"n{2 * index + 1}") for index in range(4)),
+            hyper_node("b0", "s0", "s1", tier=2),
+            hyper_node("b1", "s2", "s3", tier=2),
+            queue("q"),
+            make_pod("full-2", cpu=8, memory=None, node="n2"),
+            make_pod("full-3", cpu=8, memory=None, node="n3"),
+            make_pod("small", cpu=1, memory=None, node="n4"),
+            group("job", "q", 2, **topology),
+            *pods("job", 2, cpu=5),
+        ]
+    )
+    placed = cluster.schedule()
+    assert {placed["job-0"], placed["job-1"]} == {"n4", "n5"}
