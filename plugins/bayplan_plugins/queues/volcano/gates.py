@@ -72,6 +72,13 @@ class QueueGates:
                 self._remove(pod)
             owed[row] = asked
 
+    def retry(self) -> float | None:
+        """Try the gates again that might not be removed; return when to ask again, in seconds."""
+        now = self._handle.now
+        if any(at <= now for at in self._refused.values()):
+            self.open()
+        return min((at for at in self._refused.values() if at > now), default=None)
+
     def _refusal(self, pod: PodInfo, row: int, asked: AmountRows) -> object:
         closed = self._closed(pod, self._session.tree.name(row))
         return closed or self._tiers.refusal(row, asked)
@@ -90,6 +97,7 @@ class QueueGates:
     def _remove(self, pod: PodInfo) -> None:
         if self._handle.now < self._refused.get(pod.key, 0.0):
             return
+        self._refused.pop(pod.key, None)
         self._opened[pod.key] = pod.uid
         gone: dict[str, object] = {"/spec/schedulingGates": []}
         write = PatchFields(Pod, pod.key, pod.uid, gone)

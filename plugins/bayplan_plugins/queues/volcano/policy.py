@@ -230,10 +230,12 @@ class VolcanoPolicy:
 
     def overdue(self) -> Overdue | None:
         """Evict what plugins want to leave, such as from nodes whose hours are over."""
-        again, found = self._groups.end(), self.tiers.overdue()
-        if again is None or (found is not None and found.again is not None and found.again < again):
-            return found
-        return Overdue(again=again) if found is None else replace(found, again=again)
+        found = self.tiers.overdue() or Overdue()
+        times = (self._groups.end(), self._gates.retry(), found.again)
+        again = min((at for at in times if at is not None), default=None)
+        if again is None and not found.victims and not found.waited:
+            return None
+        return replace(found, again=again)
 
     def statuses(self) -> Iterable[PatchStatus]:
         """Return the status of each Queue."""

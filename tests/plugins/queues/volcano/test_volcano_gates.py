@@ -6,6 +6,8 @@ import pytest
 from tests.plugins.queues.volcano.volcano_worlds import cluster_of, group, queue
 
 from bayplan.api import ApiObject, Pod
+from bayplan.cluster.protocol import PatchFields
+from bayplan.errors import Forbidden
 from bayplan.testing import Cluster, make_node, make_pod
 
 GATE = "scheduling.volcano.sh/queue-allocation-gate"
@@ -111,3 +113,13 @@ def test_the_pods_of_a_gang_lose_their_gates_together() -> None:
     )
     cluster.advance(5)
     assert cluster.placements() == {"a": "n0", "b": "n0"}
+
+
+def test_a_gate_that_may_not_be_removed_is_tried_again_after_a_minute() -> None:
+    cluster = world()
+    cluster.api.faults.fail_next(PatchFields, Forbidden("pods is forbidden"))
+    cluster.add(opted_in("a", GATE))
+    cluster.advance(30)
+    assert gated(cluster) == {"a"}
+    cluster.advance(60)
+    assert cluster.placements() == {"a": "n0"}
