@@ -77,7 +77,7 @@ def volcano_job(name: str, queue: str, count: int) -> list[Content]:
 
 def volcano_said(queue: Content) -> tuple[str | None, str | None]:
     status = queue.get("status", {})
-    groups = [status.get(phase, 0) for phase in ("pending", "inqueue", "running")]
+    groups = [status.get(phase, 0) for phase in ("pending", "inqueue", "running", "unknown")]
     whole = status.get("state") == "Open" and sum(groups) == JOBS // 2
     return (status.get("allocated", {}).get("cpu") if whole else None), None
 

@@ -115,9 +115,12 @@ class Jobs:
         return max((pod.priority for pod in (*job.placed.values(), *pods)), default=0)
 
     def created(self, key: str) -> float:
-        """Return when a job's pod group was made, in seconds since 1970; 0 without one."""
+        """Return when a job's pod group was made, or its pod, in seconds since 1970."""
         group = self.group(key)
-        return timestamp(group.metadata.creation_timestamp) if group is not None else 0.0
+        if group is not None:
+            return timestamp(group.metadata.creation_timestamp)
+        pod = self._snapshot.living.get(key)
+        return timestamp(pod.pod.metadata.creation_timestamp) if pod is not None else 0.0
 
     def min_resources(self, key: str) -> AmountRows | None:
         """Return what counts of the pod group's ``minResources``, None where it states none."""

@@ -607,3 +607,22 @@ def test_a_pod_of_volcanos_scheduler_waits_a_moment_for_its_group() -> None:
     assert cluster.advance(0.5) == {"late": "n0"}
     assert phase(cluster, "job") == "Running"
     assert cluster.advance(5) == {"late": "n0", "never": "n0"}
+
+
+def test_a_job_that_holds_nodes_below_its_minimum_comes_before_younger_and_smaller_ones() -> None:
+    """Its nodes are idle until the member that it lost is back."""
+    cluster = cluster_of(
+        [
+            make_node("n0", cpu=4),
+            queue("q"),
+            group("large", "q", 3, phase="Running"),
+            *pods("large", 3, ["n0"] * 2, cpu=1),
+            group("small", "q", 1),
+            *pods("small", 1, cpu=2),
+        ],
+        {
+            "actions": "allocate",
+            "tiers": [{"plugins": [{"name": "gang"}]}, {"plugins": [{"name": "drf"}]}],
+        },
+    )
+    assert cluster.schedule().keys() == {"large-0", "large-1", "large-2"}

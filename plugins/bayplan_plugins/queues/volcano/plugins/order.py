@@ -27,8 +27,10 @@ class Gang(VolcanoPlugin):
     """Jobs that lack their minimum come first, and no job is brought below its minimum."""
 
     def job_order(self, job: Job, pods: Iterable[PodInfo]) -> tuple[float, ...]:
-        """Put jobs that are not ready first."""
-        return (float(self._is_ready(job)),)
+        """Put jobs that are not ready first, above all those that hold nodes for nothing."""
+        if self._is_ready(job):
+            return (1.0,)
+        return (-1.0,) if job.placed else (0.0,)
 
     def _is_ready(self, job: Job) -> bool:
         return self.session.jobs.ready(job) >= self.session.jobs.min_available(job)
