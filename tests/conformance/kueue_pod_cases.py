@@ -11,10 +11,9 @@ from tests.conformance.kueue_objects import NOW
 from bayplan import PodInfo
 from bayplan.api import KueueWorkload, Pod
 from bayplan.api.objects import decode_part
-from bayplan.dialects.kueue import total_of
+from bayplan.dialects.kueue import GROUP_MARK, total_of
 from bayplan_plugins.queues.kueue.job_workloads import longest_time
 from bayplan_plugins.queues.kueue.pod_groups import (
-    GROUP_MARK,
     key_of,
     owner_of,
     pod_set_of,

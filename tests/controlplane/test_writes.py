@@ -25,6 +25,7 @@ from tests.live.deployed import DEPLOY, documents
 from tests.plugins.queues.kueue.queued_job_builders import runtime, suspended_content
 from tests.resizing.elastic_builders import ELASTIC
 
+from bayplan import PodInfo
 from bayplan.api import (
     AiComputePool,
     AiElasticJob,
@@ -189,6 +190,7 @@ from bayplan_plugins.autoscaling.stand_ins import STAND_IN_FIELDS
 from bayplan_plugins.queues.kueue.finalizers import IN_USE
 from bayplan_plugins.queues.kueue.injection import started_fields
 from bayplan_plugins.queues.kueue.pod_set_info import PodSetInfo
+from bayplan_plugins.reservation.moved import reservation_for
 
 Obj = TypeVar("Obj", bound=ApiObject)
 Result = TypeVar("Result")
@@ -568,6 +570,28 @@ def test_what_becomes_of_a_reservation(wire: Wire, real: LiveCluster) -> None:
     assert (
         real.client.get("/apis/scheduling.koordinator.sh/v1alpha1/reservations").json["items"] == []
     )
+
+
+@needs("create reservations.scheduling.koordinator.sh")
+def test_a_reservation_for_a_pod_that_moves(wire: Wire, real: LiveCluster) -> None:
+    if "reservations.scheduling.koordinator.sh" not in upstream_definitions():
+        pytest.skip("no definition of Koordinator's own on this machine")
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r-uid"}
+    content = pod("p", schedulerName="nobody")
+    content["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+    moving = PodInfo(made_pod(wire, real, content))
+    made = reservation_for(moving, "n")
+    assert made is not None
+    wire.carry_out(CreateObject(made))
+    real.used(
+        {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Reservation"}
+        | {"metadata": {"name": made.metadata.name}}
+    )
+    found = wire.get(Reservation, made.metadata.name)
+    assert found.spec.template.spec.node_name == "n"
+    (by,) = found.spec.owners
+    assert by.controller is not None
+    assert by.controller.uid == "r-uid"
 
 
 FEW = {"cpu": Quantity("1500m"), "nvidia.com/gpu": Quantity("4")}

@@ -86,9 +86,9 @@ def _events(cluster: ServedCluster, written: list[dict[str, Any]]) -> list[tuple
 
 REFUSED_LATER = "kubernetes-budget-refuses"
 """Over HTTP an eviction is refused after the pod was told of it, so the last word is another."""
-TOLD_MORE = ("kubernetes-volume-zones", "koordinator-reservation")
+TOLD_MORE = ("kubernetes-volume-zones", "koordinator-reservation", "queues-kueue")
 """Over HTTP a pod may be tried before the volume is there that its neighbour waits for, too, or
-before what was written of a reservation has come back."""
+before what was written of a reservation, or of an admission, has come back."""
 TOLD_LESS = ("remote-gpus", "tensor-fusion-shares")
 """Over HTTP a client is tried only after its worker is there."""
 

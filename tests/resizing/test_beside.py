@@ -29,10 +29,10 @@ class Noted(WrappedCluster):
 
     def __init__(self, cluster: MemoryCluster) -> None:
         super().__init__(cluster)
-        self.writes: list[Write] = []
+        self.written: list[Write] = []
 
     def submit(self, write: Write, done: Done | None = None) -> None:
-        self.writes.append(write)
+        self.written.append(write)
         super().submit(write, done)
 
 
@@ -143,7 +143,7 @@ def test_it_binds_evicts_and_marks_no_pod(both: Both) -> None:
     both.add(make_pod("huge", "1", None, priority=9, **{GPU: 99}))
     both.off = True
     both.advance(60)
-    kinds = {type(one) for one in both.noted.writes}
+    kinds = {type(one) for one in both.noted.written}
     assert not kinds & {Bind, Evict, PatchPodStatus}
     assert "urgent" not in both.on_nodes(), "nobody else binds now"
 
