@@ -66,7 +66,11 @@ class TraitReader:
         if self._capacities:
             offered = [spec.capacity for spec in specs]
             columns += [_amounts(offered, drivers, name) for name in self._capacities]
+        present = {key.rpartition("/")[2] for key in set[str]().union(*attributes)}
         for name in self._grouping:
+            if name.rpartition("/")[2] not in present:
+                columns.append("")
+                continue
             groups = _pattern(_named(attributes, drivers, name))
             if groups is None:
                 return None
@@ -83,8 +87,9 @@ def _named(
     """
     domain, _, identifier = name.rpartition("/")
     if domain == "*":
+        names = {driver: f"{driver}/{identifier}" for driver in drivers}
         return [
-            own.get(f"{driver}/{identifier}") or own.get(identifier)
+            own.get(names[driver]) or own.get(identifier)
             for own, driver in zip(given, drivers, strict=True)
         ]
     found = [own.get(name) for own in given]
