@@ -3,7 +3,7 @@
 Where the Lease is seen it decides: a manager is at work while it renews it. Without one (leader
 election is off, or nobody may read it) a manager is at work until a job waits for long, while it
 does nothing at all, for what it does at once: a job gets a Workload, that of one that has ended is
-finished, and a pod of an admitted one gets its nodes by topology.
+finished, one that is deleted goes, and a pod of an admitted one gets its nodes by topology.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class KueueManager:
         """Workloads that it made and has not finished."""
         self._own: dict[str, None] = {}
         """Workloads that are bayplan's."""
+        self._deleted: dict[str, float] = {}
+        """Since when those that it made are being deleted, which its finalizer keeps."""
         self._in_use: dict[str, None] = {}
         """ClusterQueues that it has taken into use."""
         self._kinds: set[str] = set()
@@ -85,6 +87,10 @@ class KueueManager:
             self._did, self._gone = self._handle.now, False
             if not is_true(new, "Finished"):
                 self._foreign[key] = None
+        if key not in self._foreign or new is None or new.metadata.deletion_timestamp is None:
+            self._deleted.pop(key, None)
+        else:
+            self._deleted.setdefault(key, self._handle.now)
         self._review(self._jobs.home_of(key))
 
     def _queue_changed(self, old: ClusterQueue | None, new: ClusterQueue | None) -> None:
@@ -171,6 +177,7 @@ class KueueManager:
         ]
         if self._fits_since is not None:
             waits.append(self._fits_since)
+        waits += self._deleted.values()
         waits += [since for pod, since in self._gated.values() if self._would_be_let_go(pod)]
         return max(min(waits), self._did) + _PATIENCE if waits else None
 

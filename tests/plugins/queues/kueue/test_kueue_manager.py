@@ -259,6 +259,23 @@ def test_a_job_that_ended_and_was_not_noted_shows_that_the_manager_is_gone() -> 
     assert on_nodes(cluster)["second"] == 2
 
 
+def test_a_workload_that_is_deleted_and_stays_shows_that_the_manager_is_gone() -> None:
+    """Only its manager's finalizer keeps it: its pod is gone, and there is no job to tell."""
+    before = make_pod("before", cpu=None, memory=None, gpu=1, labels={LABEL: "lq"})
+    left = kueues(before, 1, kind="Pod", **admitted(1))
+    deleted = replace(
+        left.metadata, deletion_timestamp="2025-01-01T00:00:00Z", finalizers=(IN_USE,)
+    )
+    cluster = started(*queue(), replace(left, metadata=deleted))
+    cluster.add(make_pod("next", cpu=None, memory=None, gpu=1, labels={LABEL: "lq"}))
+    cluster.advance(20.0)
+    assert len(cluster.api.list(KueueWorkload)) == 1
+    cluster.advance(40.0)
+    (own,) = cluster.api.list(KueueWorkload)
+    assert own.metadata.name.startswith("pod-next-")
+    assert own.status.admission is not None
+
+
 def test_quota_of_jobs_that_bayplan_does_not_know_stays_theirs() -> None:
     unknown = owned("unknown")
     workload = kueues(unknown, 3, kind="Unheard", **admitted(3))
