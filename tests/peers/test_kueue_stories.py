@@ -36,6 +36,8 @@ def admission(who: str, peers: Peers, folder: Path, **settings: Any) -> Iterator
             stack.enter_context(peers.running("kueue", KUEUE_FRAMEWORKS=FRAMEWORKS, **more))
         else:
             peers.define("kueue.x-k8s.io_*")
+        # One that Kueue's finalizer keeps would hold back whoever admits next.
+        peers.cluster.used(head(KUEUE, "Workload", "any"))
         yield peers
 
 
