@@ -526,11 +526,11 @@ class EventHandlers:
             and old.status.allocation is None
             and claim.status.allocation is not None
         )
-        if deleted or terminating or replaced or allocated:
-            gone = deleted or terminating or replaced
+        another = deleted or terminating or replaced
+        if another or allocated:
             for pod_key in state.claims.of(claim):
                 # An allocation opens no gate to a pod that has its node already.
-                if gone or pod_key not in state.snapshot.placed:
+                if another or pod_key not in state.snapshot.placed:
                     self._recheck_pod(pod_key)
         if deleted or claim_freed(old, claim):
             state.broadcast(ClusterEvent.OBJECT_CHANGED)

@@ -104,7 +104,7 @@ class Snapshot:
         objects = self._objects.setdefault(type(obj), {})
         old = objects.get(key)
         objects[key] = obj
-        self.objects_version += not isinstance(obj, ResourceClaim)
+        self._count_change(obj)
         self._namespaces_changed(obj)
         for listener in self._object_listeners.get(type(obj), ()):
             listener(old, obj)
@@ -112,10 +112,15 @@ class Snapshot:
     def delete_object(self, key: str, obj: ApiObject) -> None:
         """Remove an object that is neither a node nor a pod."""
         old = self._objects.get(type(obj), {}).pop(key, None)
-        self.objects_version += not isinstance(obj, ResourceClaim)
+        self._count_change(obj)
         self._namespaces_changed(obj)
         for listener in self._object_listeners.get(type(obj), ()) if old is not None else ():
             listener(old, None)
+
+    def _count_change(self, obj: ApiObject) -> None:
+        """Count a change; claims come and go with pods, and nobody need read all again for one."""
+        if not isinstance(obj, ResourceClaim):
+            self.objects_version += 1
 
     # For plugins that keep state of their own ---------------------------------------------
 
