@@ -156,8 +156,16 @@ def profiles_of(folder: Path, plugin: str, args: Any) -> Any:
             {"metricProvider": {"type": "Prometheus", "insecureSkipVerify": False}},
             LoadSource("Prometheus", "http://prometheus-k8s:9090"),
         ),
+        (
+            {"metricProvider": {"type": "Prometheus", "address": "https://p"}},
+            LoadSource("Prometheus", "https://p", verify=False),
+        ),
+        (
+            {"metricProvider": {"type": "Prometheus", "address": "https://p", "token": "t"}},
+            LoadSource("Prometheus", "https://p", "t", verify=True),
+        ),
     ],
-    ids=["nothing", "metrics-server", "load-watcher", "Prometheus"],
+    ids=["nothing", "metrics-server", "load-watcher", "Prometheus", "as Trimaran", "with a token"],
 )
 def test_profiles_name_the_source(args: Any, expected: LoadSource | None, tmp_path: Path) -> None:
     profiles = profiles_of(tmp_path, "TargetLoadPacking", args)

@@ -17,13 +17,16 @@ _DEFAULT_PROMETHEUS = "http://prometheus-k8s:9090"
 class MetricProviderArgs(Args):
     """Where usage is asked for: metrics-server, which is asked in any case, or Prometheus.
 
+    Trimaran does not check Prometheus' certificate by default. Here that holds only without a
+    token: whoever stands in between would get it.
+
     Of SignalFx load-watcher knows: run it as a service, and name it as ``watcherAddress``.
     """
 
     type: Literal["", "KubernetesMetricsServer", "Prometheus"] = ""
     address: str = ""
     token: str = pydantic.Field(default="", repr=False)
-    insecure_skip_verify: bool = True
+    insecure_skip_verify: bool | None = None
 
 
 class LoadSourceArgs(Args):
@@ -51,7 +54,9 @@ class LoadSourceArgs(Args):
             return LoadSource("load-watcher", self.watcher_address)
         if given.type == "Prometheus":
             url = given.address or _DEFAULT_PROMETHEUS
-            return LoadSource("Prometheus", url, given.token, not given.insecure_skip_verify)
+            skips = given.insecure_skip_verify
+            verifies = bool(given.token) if skips is None else not skips
+            return LoadSource("Prometheus", url, given.token, verifies)
         return None
 
 
