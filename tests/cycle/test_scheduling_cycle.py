@@ -65,7 +65,7 @@ def job(size: int, cpu: str = "1", **strategies: str) -> list[ApiObject]:
 def test_gang_waits_until_min_member_exists() -> None:
     cluster = Cluster([make_node("n")])
     cluster.add(make_gang("job", 2), make_pod("job-0", gang="job"))
-    assert_pending(cluster, "job-0", 'gang "default/job"', "needs 2 members", "make 1 at most")
+    assert_pending(cluster, "job-0", 'gang "default/job"', "is waiting for members: 1 of 2 exist")
     cluster.add(make_pod("job-1", gang="job"))
     assert_placed(cluster, job_0="n", job_1="n")
 

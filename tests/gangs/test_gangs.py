@@ -293,10 +293,7 @@ def test_a_gang_whose_members_do_not_come_in_time_says_so() -> None:
 
 BAD = [
     (make_gang("job", 0), "spec.minMember: expected 1 or more, got 0"),
-    (
-        make_gang("job", 2),
-        'gang "default/job" needs 2 members, but its pods and',
-    ),
+    (make_gang("job", 2), 'gang "default/job" is waiting for members: 1 of 2 exist'),
     (make_gang("job", 1, {SPEC: "{"}), "network-topology-spec: not JSON"),
     (make_gang("job", 1, must("Rackk")), 'there is no network layer "Rackk" (rack, Node'),
     (make_gang("job", 1, {f"{KOORD}mode": "Lax"}), 'expected Strict or NonStrict, got "Lax"'),

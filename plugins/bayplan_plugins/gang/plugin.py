@@ -26,15 +26,8 @@ from bayplan import (
     Unit,
     hookimpl,
 )
-from bayplan.api import Job, ReplicaSet, StatefulSet, VolcanoJob
-from bayplan.api.gang import Gang as GangDefinition
-from bayplan.gangs.completeness import (
-    has_enough_groups,
-    missing_role,
-    needs_no_minimum,
-    still_needed,
-)
 from bayplan.gangs.directory import GangMembers
+from bayplan_plugins.gang.lacks import Lacks
 from bayplan_plugins.gang.status import GroupStatuses, Write
 
 __all__ = ["Gang"]
@@ -56,7 +49,8 @@ class Gang(Plugin[Args]):
 
     def __init__(self, args: Args, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._statuses = GroupStatuses(handle)
+        self._lacks = Lacks(handle)
+        self._statuses = GroupStatuses(handle, self._lacks)
 
     @hookimpl
     def pre_enqueue(self, pod: PodInfo) -> str | None:
@@ -68,69 +62,8 @@ class Gang(Plugin[Args]):
             return f'waiting for PodGroup "{pod.gang}", which does not exist'
         if gang.problem is not None:
             return f"{gang.title}: {gang.problem}"
-        if gang.tree:
-            return self._lacks_groups(gang)
-        for key in gang.together or (pod.gang,):
-            refusal = self._incomplete(key)
-            if refusal is not None:
-                return refusal if key == pod.gang else f"{refusal} (a gang of the same group)"
-        return None
-
-    def _lacks_groups(self, gang: GangDefinition) -> str | None:
-        """Return what a gang of a tree of gangs waits for: its own members, or other gangs."""
-        own = self._incomplete(gang.key)
-        if own is not None:
-            return own
-        refusals = {key: self._incomplete(key) for key in gang.together}
-        complete = [key for key, refusal in refusals.items() if refusal is None]
-        if has_enough_groups(gang.tree, complete):
-            return None
-        first = next(refusal for refusal in refusals.values() if refusal is not None)
-        return f"{first} (a group of the same tree)"
-
-    def _incomplete(self, key: str) -> str | None:
-        """Return what a gang waits for, None for nothing."""
-        members = self.handle.gang(key)
-        gang = members.gang
-        if gang is None:
-            return f'waiting for PodGroup "{key}", which does not exist'
-        if needs_no_minimum(gang, members.satisfied):
-            return None
-        bound = len(members.bound) if members.satisfied else members.staying
-        counted = gang.min_member - still_needed(gang, bound, members.satisfied)
-        need, have = gang.min_member, counted + len(members.pending)
-        if have >= need:
-            return _missing_role(gang, members)
-        overdue = ""
-        if members.overdue:
-            overdue = f", for longer than the {members.timeout:g} s that it allows"
-        possible = self._possible(members)
-        if possible < need:
-            return (
-                f'gang "{key}" needs {need} members, but its pods and controllers '
-                f"make {possible} at most{overdue}"
-            )
-        return f'gang "{key}" is waiting for members: {have} of {need} exist{overdue}'
-
-    def _possible(self, members: GangMembers) -> int:
-        """Return the most members that single pods and controllers can make."""
-        return sum(
-            count if not kind else max(count, self._size_of(kind, key))
-            for (kind, key), count in members.owners.items()
-        )
-
-    def _size_of(self, kind: str, key: str) -> int:
-        objects = self.handle.snapshot.objects
-        job = objects(Job).get(key) if kind == "Job" else None
-        if job is not None:
-            return min(job.spec.parallelism, job.spec.completions or job.spec.parallelism)
-        volcano = objects(VolcanoJob).get(key) if kind == "Job" else None
-        if volcano is not None:
-            return sum(task.replicas for task in volcano.spec.tasks)
-        replicas = objects(ReplicaSet).get(key) if kind == "ReplicaSet" else None
-        stateful = objects(StatefulSet).get(key) if kind == "StatefulSet" else None
-        owner = replicas or stateful
-        return owner.spec.replicas if owner is not None else 0
+        lack = self._lacks.of(gang)
+        return lack.text if lack is not None else None
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
@@ -195,12 +128,3 @@ class Gang(Plugin[Args]):
         if gang is not None and gang.problem is not None:
             return f"{gang.title}: {gang.problem}"
         return None
-
-
-def _missing_role(gang: GangDefinition, members: GangMembers) -> str | None:
-    existing = [*members.pending.values(), *(pod for pod, _ in members.bound.values())]
-    missing = missing_role(gang, existing)
-    if missing is None:
-        return None
-    role, have, least = missing
-    return f'gang "{gang.key}" is waiting for role "{role}": {have} of {least} exist'

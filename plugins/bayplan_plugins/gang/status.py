@@ -40,7 +40,9 @@ from bayplan.api.times import rfc3339
 from bayplan.cluster.protocol import Event, PatchAnnotations, PatchStatus
 from bayplan.gangs.completeness import has_minimum
 from bayplan.gangs.directory import GangMembers
+from bayplan.plugin.decision import NODES_LACK, NOT_READY
 from bayplan_plugins.gang.kai import eviction_event, last_start, not_ready, scheduling_conditions
+from bayplan_plugins.gang.lacks import Lack, Lacks
 
 __all__ = ["GroupStatuses", "Write", "phase_of"]
 
@@ -62,6 +64,8 @@ _GROUPS: tuple[type[Any], ...] = (
 )
 _INQUEUE = "Inqueue"
 _INITIALLY = "PodGroupInitiallyScheduled"
+_BEING_MADE = "being made"
+"""What is recorded in the place of texts that count the pods there are."""
 _REPLACED_WITHIN = 2.0
 """Seconds in which controllers make members again; only then a group that runs lacks them."""
 
@@ -78,8 +82,9 @@ class _Recorded:
 class GroupStatuses:
     """Knows what the objects of gangs should say, and what was recorded of them."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, lacks: Lacks) -> None:
         self._handle = handle
+        self._lacks = lacks
         self._recorded: WeakKeyDictionary[GangMembers, _Recorded] = WeakKeyDictionary()
         self._lacking: dict[str, float] = {}
         """When Volcano's groups that run began to lack members, by key."""
@@ -161,7 +166,7 @@ class GroupStatuses:
                 members.count_ended("Failed"),
             )
         if isinstance(group, NativePodGroup):
-            return _native(group, members, message)
+            return _native(group, members, message, self._waits(members) is None)
         assert isinstance(group, VolcanoPodGroup | KaiPodGroup)
         if isinstance(group, KaiPodGroup):
             now = rfc3339(self._handle.unix_time)
@@ -189,18 +194,31 @@ class GroupStatuses:
     def _events(
         self, group: ApiObject, key: str, members: GangMembers, message: str
     ) -> Iterator[Event]:
-        """Yield an event of what keeps a group pending, once for each message."""
+        """Yield an event of what keeps a group pending, once for each message.
+
+        That its pods are still being made is no warning, and but for KAI is said once.
+        """
+        lack = self._waits(members) if message else None
         waits = not_ready(members) if isinstance(group, KaiPodGroup) else ""
+        passing = bool(waits) or (lack is not None and lack.passing)
         text, recorded = waits or message, self._record(members)
-        is_new, recorded.message = text != recorded.message, text
+        mark = _BEING_MADE if passing and not waits else text
+        is_new, recorded.message = mark != recorded.message, mark
         if not text or not is_new:
             return
         gang = members.gang
         wrong = gang is not None and gang.problem is not None
         type_, reason = "Warning", "Invalid" if wrong else "Unschedulable"
-        if waits:
+        if passing:
             type_, reason = "Normal", "NotReady"
         yield Event(key, type_, reason, text, about=kind_of(group).name)
+
+    def _waits(self, members: GangMembers) -> Lack | None:
+        """Return what keeps a gang with pending members from being tried, None for nothing."""
+        gang = members.gang
+        if gang is None or gang.problem is not None or not members.pending:
+            return None
+        return self._lacks.of(gang)
 
     def _start(
         self, key: str, group: KaiPodGroup, members: GangMembers
@@ -242,14 +260,18 @@ def phase_of(members: GangMembers) -> str:
     return "Pending"
 
 
-def _native(group: NativePodGroup, members: GangMembers, message: str) -> NativePodGroupStatus:
+def _native(
+    group: NativePodGroup, members: GangMembers, message: str, tried: bool
+) -> NativePodGroupStatus:
+    """Return the status of a group of Kubernetes'; ``tried`` tells whether all it needs exists."""
     assert members.gang is not None, "checked by the caller"
     type_ = _INITIALLY if _is_of_1_37(group) else "PodGroupScheduled"
     known = {one.type: one.status for one in group.status.conditions}
     if has_minimum(members.gang, len(members.bound)):
         condition = GroupCondition(type_, "True", "Scheduled")
     elif message and (type_, known.get(type_)) != (_INITIALLY, "True"):
-        condition = GroupCondition(type_, "False", "Unschedulable", message)
+        reason = NODES_LACK if tried else NOT_READY
+        condition = GroupCondition(type_, "False", reason, message)
     else:
         return cast(NativePodGroupStatus, without_times(group.status))
     return NativePodGroupStatus((condition,))
