@@ -117,8 +117,8 @@ class Ledger:
             snapshot.on_object(kind, self._group_changed)
         if rules.claim is not None:
             snapshot.on_object(ResourceClaim, self._claim_changed)
-        snapshot.on_pod(self._pod_moved)
-        snapshot.on_living(self._pod_lives)
+        self._following = (snapshot.on_pod(self._pod_moved), snapshot.on_living(self._pod_lives))
+        self._follow_pods(False)
         snapshot.on_supposed(self._supposed)
 
     @property
@@ -194,6 +194,7 @@ class Ledger:
             return
         if old is None or new is None or not same_definition(old, new):
             self._stale = True
+            self._begin()
         elif self._states(old) != self._states(new):
             self._restated = True
 
@@ -223,18 +224,24 @@ class Ledger:
         self._charge_claims(pod)
         self._version += 1
 
-    @property
-    def _counts_nothing(self) -> bool:
-        """Whether there is no queue that counts pods; a system that nobody uses costs nothing."""
-        return self._stale or not len(self._tree)
+    def _follow_pods(self, follow: bool) -> None:
+        """Follow pods, or none while there is no queue: unused, a system costs nothing."""
+        for one in self._following:
+            one.listens = follow
+
+    def _begin(self) -> None:
+        """Follow pods from the first queue on; those with nodes have their turn at a claim."""
+        if not self._following[0].listens:
+            self._follow_pods(True)
+            for pod, _ in self._snapshot.placed.values():
+                if self._claims_of(pod):
+                    self._users.placed(pod)
 
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
-        if self._rules.claim is None and self._counts_nothing:
-            return
         claims = self._claims_of(pod)
         if claims:
             (self._users.placed if placed else self._users.removed)(pod)
-        if self._counts_nothing:
+        if self._stale:
             return
         if not placed:
             self._take_back(self._used, pod.key, self._tree.use)
@@ -263,8 +270,6 @@ class Ledger:
         if self._stale:
             return
         self._version += 1
-        if not len(self._tree) and self._rules.claim is None:
-            return
         if not added:
             self._take_back(self._asked, pod.key, self._ask)
             self._charge_claims(pod)
@@ -394,9 +399,13 @@ class Ledger:
             entries.clear()
         self._vectors.clear()
         self._users.clear()
+        self._by_group.clear()
+        self._follow_pods(len(self._tree) > 0)
         for pod, node in list(self._snapshot.placed.values()):
             self._pod_moved(pod, node, True)
         for pod in list(self._snapshot.living.values()):
+            if pod.gang is not None:
+                self._by_group.setdefault(pod.gang, set()).add(pod.key)
             entry = self._entry(pod)
             if entry is not None:
                 self._asked[pod.key] = entry

@@ -84,6 +84,8 @@ class BindingCycle:
 
     def settle_permits(self) -> bool:
         """End the waits at Permit that are over; return whether there were any."""
+        if self._state.permits.idle:
+            return False
         endings, shorter = self._state.permits.settle(self._state.now)
         for wait in shorter:
             self._report_wait(self._permitting[wait.unit], wait)

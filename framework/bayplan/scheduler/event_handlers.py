@@ -563,6 +563,8 @@ class EventHandlers:
 
     def recheck_stale_gates(self) -> None:
         """Check gates after changes since the last call: of gangs' members, or of other objects."""
+        if not (self._stale_gates or self._objects_changed):
+            return
         queue, now = self._state.queue, self._state.now
         stale, self._stale_gates = self._stale_gates, {}
         for unit_key in stale:

@@ -8,9 +8,8 @@ would take together.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice
 from typing import Any, TypeGuard
 
@@ -20,8 +19,8 @@ from bayplan.plugin.decision import NODES_LACK, NOT_READY, Decision, Outcome
 from bayplan.scheduler.known_refusals import Refusal
 from bayplan.scheduler.nominator import Nomination
 from bayplan.scheduler.queued_unit import Place, QueuedUnit
+from bayplan.scheduler.refused_units import GroupedUnits, RefusedUnit
 from bayplan.scheduler.state import SchedulerState
-from bayplan.snapshot import PodInfo
 
 __all__ = ["AskedNodes", "NodeDemand"]
 
@@ -39,39 +38,6 @@ def _lacks_nodes(decision: Decision, nomination: Nomination | None = None) -> bo
     evicting = nomination is not None and bool(nomination.victims)
     held = decision.held_by_queue or decision.of_members or decision.at_permit or evicting
     return not held
-
-
-@dataclass(frozen=True)
-class _Refused:
-    """A unit of a queue that no action placed, and why."""
-
-    queued: QueuedUnit
-    unit: Unit
-    decision: Decision
-    answer: NodeRequest | None = None
-    """What a plugin says that asks for its nodes."""
-
-    @property
-    def kind(self) -> Hashable:
-        """What units have in common that are equal for their queue."""
-        return self.queued.queue, self.queued.equivalence, self.queued.size
-
-    @property
-    def count(self) -> int:
-        """How many pods its queue has to take at once."""
-        return min(len(self.unit.pods), max(1, self.unit.min_placed))
-
-    @cached_property
-    def least(self) -> tuple[Sequence[PodInfo], int]:
-        """The pods that its queue has to take at once, and how often: one if all are equal."""
-        pods = self.unit.pods[: self.count]
-        first = pods[0]
-        said = first.pod.metadata.annotations
-        claims = first.spec.resource_claims
-        for pod in pods:
-            if claims or pod.facts is not first.facts or pod.pod.metadata.annotations != said:
-                return pods, 1
-        return (first,), self.count
 
 
 @dataclass(frozen=True)
@@ -100,7 +66,7 @@ class NodeDemand:
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
-        self._answered: dict[str, _Refused] = {}
+        self._answered: dict[str, RefusedUnit] = {}
         """The units whose nodes plugins ask for, by key."""
         self._again: dict[str, float] = {}
         """When plugins are to be asked again about these, in seconds."""
@@ -109,9 +75,11 @@ class NodeDemand:
         self._seen_by_plugins = -1
         self._unrecorded: dict[str, Decision] = {}
         """What refused units that do not know it yet, by key."""
-        self._asking: dict[str, _Refused] = {}
-        """The units that ask for nodes, by key, in the order in which they were refused."""
-        self._held: dict[str, _Refused] = {}
+        self._asking = GroupedUnits(lambda one: one.queued.queue)
+        """The units that ask for nodes by queue, in the order in which they were refused."""
+        self._asking_alike = GroupedUnits(_alike)
+        """The same ones by what queues count of them."""
+        self._held = GroupedUnits(lambda one: one.kind)
         """The units that no node takes and that their queues would not take beside those."""
         self._seen = (-1, -1)
 
@@ -126,12 +94,13 @@ class NodeDemand:
         changed, self._seen = at != self._seen, at
         if changed or self._unrecorded:
             self._forget_gone()
-        reported: dict[str, _Refused] = {}
-        fresh: list[_Refused] = []
+        reported: dict[str, RefusedUnit] = {}
+        fresh: list[RefusedUnit] = []
         # What asks already, and was refused once more, asks on until its queue is overtaken.
         for one in self._take_unrecorded():
             if one.unit.key in self._asking and not one.decision.held_by_queue:
-                self._asking[one.unit.key] = reported[one.unit.key] = one
+                reported[one.unit.key] = one
+                self._ask_for(one)
             else:
                 fresh.append(one)
         if fresh or (changed and (self._asking or self._held)):
@@ -147,9 +116,9 @@ class NodeDemand:
 
     def report(self, queued: QueuedUnit, unit: Unit, decision: Decision) -> None:
         """Write into the pods of a unit that was refused why they have no node."""
-        self._report(_Refused(queued, unit, decision))
+        self._report(RefusedUnit(queued, unit, decision))
 
-    def _report(self, one: _Refused) -> None:
+    def _report(self, one: RefusedUnit) -> None:
         nomination = self._state.nominator.get(one.unit.key)
         lacks = _lacks_nodes(one.decision, nomination)
         # A pod without gang and queue has kube-scheduler's reason, whatever refuses it.
@@ -167,7 +136,7 @@ class NodeDemand:
         asking = one.count if one.queued.queue else len(one.unit.pods)
         self._state.recorder.refused(one.unit, decision, reason, nodes, asking)
 
-    def _ask(self, one: _Refused, lacks: bool) -> NodeRequest | None:
+    def _ask(self, one: RefusedUnit, lacks: bool) -> NodeRequest | None:
         """Let plugins ask for the nodes of a unit, if it lacks any."""
         key = one.unit.key
         profile = self._state.profiles.of(one.unit.pods[0].pod)
@@ -192,7 +161,7 @@ class NodeDemand:
             self._following.add(key)
         if answer.gave_up:
             # Its queue would admit others in its place: they are weighed again.
-            if self._asking.pop(key, None) is not None:
+            if self._end_asking(key) is not None:
                 self._seen = (-1, -1)
         elif one.queued.queue and key not in self._asking:
             self._unrecorded.setdefault(key, one.decision)
@@ -226,11 +195,11 @@ class NodeDemand:
         """Return when a plugin wants to be asked again, in seconds; None for never."""
         return min(self._again.values(), default=None)
 
-    def _weigh(self, fresh: Sequence[_Refused], changed: bool) -> list[_Refused]:
+    def _weigh(self, fresh: Sequence[RefusedUnit], changed: bool) -> list[RefusedUnit]:
         """Return the reasons of units that were refused, and of others whose reason has changed."""
         for one in fresh:
-            self._asking.pop(one.unit.key, None)
-            self._held.pop(one.unit.key, None)
+            self._end_asking(one.unit.key)
+            self._held.pop(one.unit.key)
         with self._state.snapshot.trial():
             self._suppose_asking()
             reported = [self._weighed(one) for one in fresh]
@@ -240,21 +209,38 @@ class NodeDemand:
 
     def _forget_gone(self) -> None:
         """Drop the units that are gone, have nodes, or wait behind gates."""
-        units = self._state.queue.units
-        for known in (self._asking, self._held, self._unrecorded):
-            for key in list(known):
-                queued = units.get(key)
-                if queued is None or queued.place in (Place.GATED, Place.IN_FLIGHT):
-                    known.pop(key)
+        for key in self._gone(self._asking):
+            self._end_asking(key)
+        for key in self._gone(self._held):
+            self._held.pop(key)
+        for key in self._gone(self._unrecorded):
+            del self._unrecorded[key]
 
-    def _take_unrecorded(self) -> list[_Refused]:
+    def _gone(self, keys: Iterable[str]) -> list[str]:
+        units = self._state.queue.units
+        found = []
+        for key in keys:
+            queued = units.get(key)
+            if queued is None or queued.place in (Place.GATED, Place.IN_FLIGHT):
+                found.append(key)
+        return found
+
+    def _ask_for(self, one: RefusedUnit) -> None:
+        self._asking.add(one)
+        self._asking_alike.add(one)
+
+    def _end_asking(self, key: str) -> RefusedUnit | None:
+        self._asking_alike.pop(key)
+        return self._asking.pop(key)
+
+    def _take_unrecorded(self) -> list[RefusedUnit]:
         queue = self._state.queue
         keys = list(self._unrecorded)[:_MOST_REASONS]
         found = {key: self._unrecorded.pop(key) for key in keys}
         for key, refusal in queue.take_unrecorded(_MOST_REASONS).items():
             found.setdefault(key, self._as_equivalent(key, refusal))
         units = [queue.units[key] for key in found]
-        return [_Refused(one, self._state.unit(one), found[one.key]) for one in units]
+        return [RefusedUnit(one, self._state.unit(one), found[one.key]) for one in units]
 
     def _as_equivalent(self, key: str, refusal: Refusal) -> Decision:
         """Return the decision on a unit that was not tried, as one that needs no more was refused.
@@ -290,35 +276,32 @@ class NodeDemand:
         if (queued.queue and key not in self._asking) or (answer is not None and answer.gave_up):
             return None
         unit = self._state.unit(queued)
-        one = _Refused(queued, unit, decision)
+        one = RefusedUnit(queued, unit, decision)
         kept = sorted(set(answer.promised.values())) if answer is not None else ()
         count = one.count if queued.queue else len(unit.pods)
         return AskedNodes(key, count, answer.text if answer is not None else "", kept)
 
     # As many as queues take ----------------------------------------------------------------
 
-    def _weighed(self, one: _Refused) -> _Refused:
+    def _weighed(self, one: RefusedUnit) -> RefusedUnit:
         """Let a unit ask for nodes if its queue would take it beside those that ask already."""
-        key = one.unit.key
         if not _lacks_nodes(one.decision):
             return one
         refusal = self._queue_refusal(one.unit)
         if not refusal:
-            self._asking[key] = one
+            self._ask_for(one)
             self._state.snapshot.suppose(*one.least)
             return one
-        self._held[key] = one
+        self._held.add(one)
         message = f"{one.decision.message} More nodes alone would not help: {refusal}"
         return replace(one, decision=replace(one.decision, message=message, of_queue=True))
 
-    def _overtaken(self) -> Iterator[_Refused]:
+    def _overtaken(self) -> Iterator[RefusedUnit]:
         """Yield the units that asked for nodes until others took what their queue had left."""
-        by_queue: dict[str, list[str]] = {}
-        for key, one in self._asking.items():
-            by_queue.setdefault(one.queued.queue, []).append(key)
-        for keys in by_queue.values():
-            for key in reversed(keys):
-                one = self._asking.pop(key)
+        for queue in list(self._asking.groups):
+            while (key := self._asking.last_of(queue)) is not None:
+                one = self._end_asking(key)
+                assert one is not None, "it is the last of its queue"
                 pods, times = one.least
                 self._state.snapshot.suppose(pods, -times)
                 reported = self._weighed(one)
@@ -326,31 +309,22 @@ class NodeDemand:
                     break
                 yield reported
 
-    def _openings(self) -> Iterator[_Refused]:
+    def _openings(self) -> Iterator[RefusedUnit]:
         """Yield the units that were held back and that their queues would take now."""
-        kinds: dict[Hashable, list[str]] = {}
-        for key, one in self._held.items():
-            kinds.setdefault(one.kind, []).append(key)
-        for keys in list(kinds.values())[:_KINDS_AT_ONCE]:
-            for key in keys:
-                reported = self._weighed(self._held[key])
+        for units in list(self._held.groups.values())[:_KINDS_AT_ONCE]:
+            for key, one in list(units.items()):
+                reported = self._weighed(one)
                 if key not in self._asking:
                     break
-                del self._held[key]
+                self._held.pop(key)
                 yield reported
 
     def _suppose_asking(self) -> None:
         """Let queues count the units that ask for nodes as placed, all of a kind at once."""
-        counts: dict[Hashable, list[int]] = {}
-        pods_of: dict[Hashable, Sequence[PodInfo]] = {}
-        for one in self._asking.values():
-            pods, often = one.least
+        for units in self._asking_alike.groups.values():
             # Equivalent units have equal pods; only their number differs.
-            kind: Hashable = (one.queued.queue, one.queued.equivalence, len(pods))
-            pods_of.setdefault(kind, pods)
-            counts.setdefault(kind, []).append(often)
-        for kind, times in counts.items():
-            self._state.snapshot.suppose(pods_of[kind], sum(times))
+            pods, _ = next(iter(units.values())).least
+            self._state.snapshot.suppose(pods, sum(one.least[1] for one in units.values()))
 
     def _queue_refusal(self, unit: Unit) -> str:
         """Return why a unit's queue would not take it if there were nodes, "" if it would."""
@@ -361,6 +335,11 @@ class NodeDemand:
             self._state.recorder.plugin_failed(unit.pods[0], exc)
             return ""
         return refused.reason if refused is not None and not refused.more_nodes else ""
+
+
+def _alike(one: RefusedUnit) -> Hashable:
+    """Return what units have in common that a queue counts alike."""
+    return one.queued.queue, one.queued.equivalence, len(one.least[0])
 
 
 def _is_tried(queued: QueuedUnit | None) -> TypeGuard[QueuedUnit]:

@@ -123,6 +123,11 @@ class Permits:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits, nor is to be let go."""
+        return not (self._held or self._orders)
+
     def begin(
         self, unit: Unit, reserved: Iterable[Reserved], runtime: Runtime, waits: Waits, now: float
     ) -> PermitWait:

@@ -302,7 +302,8 @@ def _differ_in_name_only(one: PodInfo, other: PodInfo) -> bool:
     return (
         one.facts is other.facts
         and one.labels == other.labels
-        and one.annotations == other.annotations
+        and one.pod.metadata.annotations == other.pod.metadata.annotations
+        and one.inherited == other.inherited
     )
 
 

@@ -5,6 +5,7 @@ undo log, so that a trial leaves no trace.
 """
 
 from bayplan.snapshot.affinity import AffinityTerm, compile_affinity_term
+from bayplan.snapshot.listeners import Subscription
 from bayplan.snapshot.node_problems import NodeProblem, problem_lines
 from bayplan.snapshot.nodes import LabelColumn, NodeRow, NodeTable, NodeView
 from bayplan.snapshot.podindex import PodIndex, PodQuery
@@ -23,6 +24,7 @@ __all__ = [
     "PodQuery",
     "Snapshot",
     "SpecFacts",
+    "Subscription",
     "Trial",
     "compile_affinity_term",
     "problem_lines",

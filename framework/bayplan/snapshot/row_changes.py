@@ -66,6 +66,8 @@ class RowChanges:
     def __init__(self) -> None:
         self.epoch = 0
         """Changes when rows get other numbers, or everything about all of them is stale."""
+        self.position = 0
+        """How many changes of rows there were up to now."""
         self._changes: list[int] = []
         """The rows that changed, oldest first, by their numbers now; the oldest are forgotten."""
         self._forgotten = 0
@@ -74,14 +76,10 @@ class RowChanges:
         self._moves: deque[tuple[int, Rows]] = deque(maxlen=_MOST_MOVES)
         """The epochs that began as rows moved, with the row before of each row."""
 
-    @property
-    def position(self) -> int:
-        """How many changes of rows there were up to now."""
-        return self._forgotten + len(self._changes)
-
     def mark(self, row: int) -> None:
         """Log a change of a row."""
         self._changes.append(row)
+        self.position += 1
 
     def since(self, position: int) -> list[int] | None:
         """Return the rows that changed since a position, oldest first.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TypeVar
 
 from bayplan.api import ApiObject, Namespace, Node, ObjectMeta, ResourceClaim
+from bayplan.snapshot.listeners import Listeners, Subscription
 from bayplan.snapshot.node_problems import NodeProblem
 from bayplan.snapshot.nodes import NodeRow, NodeTable, NodeView
 from bayplan.snapshot.podindex import PodIndex
@@ -81,9 +82,9 @@ class Snapshot:
         self.problems_version = 0
         """Changes with the problems."""
         self._object_listeners: dict[type, list[ObjectListener]] = {}
-        self._pod_listeners: list[PodListener] = []
+        self._pod_listeners: Listeners[PodListener] = Listeners()
         self._living: dict[str, PodInfo] = {}
-        self._living_listeners: list[LivingListener] = []
+        self._living_listeners: Listeners[LivingListener] = Listeners()
         self._ended_listeners: list[LivingListener] = []
         self._supposed_listeners: list[SupposedListener] = []
         self._shared: dict[type, object] = {}
@@ -130,12 +131,13 @@ class Snapshot:
         """Call ``listener(old, new)`` for every change of such an object; None means absent."""
         self._object_listeners.setdefault(type_, []).append(listener)  # type: ignore[arg-type]
 
-    def on_pod(self, listener: PodListener) -> None:
+    def on_pod(self, listener: PodListener) -> Subscription:
         """Call ``listener(pod, node, placed)`` when a pod is placed on a node or removed from it.
 
-        Changes in trials (``in_trial``) and their undoing are reported, too.
+        Changes in trials (``in_trial``) and their undoing are reported, too. Who has nothing to
+        follow for a time sets ``listens`` of the answer.
         """
-        self._pod_listeners.append(listener)
+        return self._pod_listeners.add(listener)
 
     def on_supposed(self, listener: SupposedListener) -> None:
         """Call ``listener(pods, times)`` when a trial supposes that pods have nodes (``suppose``).
@@ -144,13 +146,14 @@ class Snapshot:
         """
         self._supposed_listeners.append(listener)
 
-    def on_living(self, listener: LivingListener) -> None:
+    def on_living(self, listener: LivingListener) -> Subscription:
         """Call ``listener(pod, added)`` when a pod is known as living, and when it no longer is.
 
         A new version of a pod is reported as the old one's end and its own beginning. Trials do
-        not change which pods live.
+        not change which pods live. Who has nothing to follow for a time sets ``listens`` of the
+        answer.
         """
-        self._living_listeners.append(listener)
+        return self._living_listeners.add(listener)
 
     def on_ended(self, listener: LivingListener) -> None:
         """Call ``listener(pod, there)`` for every pod that has ended, and when it is gone, too.
@@ -301,7 +304,7 @@ class Snapshot:
         """Record a pod, or its new version, as living."""
         old = self._living.get(pod.key)
         self._living[pod.key] = pod
-        for listener in self._living_listeners:
+        for listener in self._living_listeners.now:
             if old is not None:
                 listener(old, False)
             listener(pod, True)
@@ -309,7 +312,7 @@ class Snapshot:
     def end_living(self, key: str) -> PodInfo | None:
         """Record that a pod ended or is gone; return it, None for one that was not known."""
         old = self._living.pop(key, None)
-        for listener in self._living_listeners if old is not None else ():
+        for listener in self._living_listeners.now if old is not None else ():
             assert old is not None
             listener(old, False)
         return old
@@ -379,7 +382,7 @@ class Snapshot:
             self.index.add(pod, row)
         else:
             self._homeless.setdefault(node_name, {})[pod.key] = pod
-        for listener in self._pod_listeners:
+        for listener in self._pod_listeners.now:
             listener(pod, node_name, True)
 
     def _unplace(self, pod: PodInfo) -> None:
@@ -390,7 +393,7 @@ class Snapshot:
             self.index.remove(pod, row)
         else:
             self._leave_unknown(pod, node_name)
-        for listener in self._pod_listeners:
+        for listener in self._pod_listeners.now:
             listener(pod, node_name, False)
 
     def _leave_unknown(self, pod: PodInfo, node_name: str) -> None:

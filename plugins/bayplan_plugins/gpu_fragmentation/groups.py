@@ -32,10 +32,13 @@ class SharedGpus:
         self._ledger = ledger
         self._groups = snapshot.shared(GpuGroups, GpuGroups)
 
+    def concerns(self, pod: PodInfo) -> bool:
+        """Tell whether a pod may ask for GPUs: KAI's words, too, are annotations."""
+        return pod.facts.wants_devices or bool(pod.annotations)
+
     def requests(self, pod: PodInfo) -> Requests:
         """Return what a pod requests; nothing for one that holds a GPU for others."""
-        if not (pod.facts.wants_devices or pod.annotations):
-            # Nor do KAI's words, which are annotations.
+        if not self.concerns(pod):
             return NO_REQUESTS
         found = self._ledger.requests(pod)
         if found:

@@ -238,6 +238,11 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
     # Which node is best ----------------------------------------------------------------------
 
     @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Leave pods alone that cannot ask for GPUs, where only such are rated."""
+        return not self._packs_all or self._repacking is not None or self._shared.concerns(pod)
+
+    @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by what the pod asks of GPUs, and by where it was moved."""
         moved = self._moved(pod)

@@ -106,7 +106,8 @@ class Policies:
 
     def of(self, pod: PodInfo) -> tuple[Policy, str] | None:
         """Return the pod's policy and queue, None without a queue or with two."""
-        if not self.active:
+        if not self._active and self._seen == self._snapshot.objects_version:
+            # What ``active`` would say: asked several times for each pod.
             return None
         claims = self.claims(pod)
         return claims[0] if len(claims) == 1 else None

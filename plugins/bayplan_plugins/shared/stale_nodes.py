@@ -30,6 +30,7 @@ class StaleNodes:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._table = snapshot.nodes
+        self._changes = snapshot.nodes.changes
         self._epoch = -1
         self._seen = 0
         self._node_version = -1
@@ -42,25 +43,26 @@ class StaleNodes:
     @property
     def any_new(self) -> bool:
         """Whether nodes came, went or changed themselves, or were marked; pods do not count."""
-        table = self._table
-        moved = table.epoch != self._epoch or table.node_version != self._node_version
+        moved = self._changes.epoch != self._epoch or self._table.node_version != self._node_version
         return moved or bool(self._touched)
 
     @property
     def up_to_date(self) -> bool:
         """Whether nothing changed since the last look."""
-        table = self._table
-        seen = self._seen == table.position and table.epoch == self._epoch
-        return seen and not self._touched and table.node_version == self._node_version
+        # Asked many times in each cycle.
+        changes = self._changes
+        seen = self._seen == changes.position and self._epoch == changes.epoch
+        return seen and not self._touched and self._table.node_version == self._node_version
 
     def take(self) -> StaleNames:
         """Return what is stale since the last look."""
         table = self._table
-        stale = table.changes.stale_since(self._epoch, self._seen)
+        changes = self._changes
+        stale = changes.stale_since(self._epoch, self._seen)
         self._node_version, self._epoch, self._seen = (
             table.node_version,
-            table.epoch,
-            table.position,
+            changes.epoch,
+            changes.position,
         )
         touched, self._touched = self._touched, set()
         if stale is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -73,13 +73,17 @@ class Actions:
         self._shares = shares
         self._queue_of = queue_of
         self._movers = Movers(handle)
-        self._running_jobs = RunningJobs(handle, jobs)
         self._resolution = ReclaimResolution(args.reclaim_resolve_method)
         self._gpus = GpuSizes(handle.snapshot)
         self._groups = handle.snapshot.shared(GpuGroups, GpuGroups)
         self._waits: set[float] = set()
         self.searching = False
         """Whether a search places units on nodes that are not free yet."""
+
+    @cached_property
+    def _running_jobs(self) -> RunningJobs:
+        """The jobs that hold nodes, followed from the first search on."""
+        return RunningJobs(self._handle, self._jobs)
 
     def anyone_leaves(self) -> bool:
         """Tell whether pods are leaving their nodes."""

@@ -47,24 +47,32 @@ class FollowedQuotas:
         self._offered: tuple[tuple[int, int], ResourceList] = ((-1, 0), {})
         snapshot.on_object(ElasticQuota, self._quota_changed)
         snapshot.on_object(ElasticQuotaProfile, self._profile_changed)
-        snapshot.on_pod(self._pod_moved)
-        snapshot.on_living(self._pod_lives)
+        self._following = (snapshot.on_pod(self._pod_moved), snapshot.on_living(self._pod_lives))
+        self._count_with(None)
         snapshot.on_supposed(self._supposed)
+
+    def _count_with(self, quotas: Quotas | None) -> None:
+        """Keep quotas up to date from now on; None until somebody asks for them."""
+        self._quotas = quotas
+        for one in self._following:
+            one.listens = quotas is not None
 
     @property
     def quotas(self) -> Quotas:
         """The quotas, as the snapshot is now."""
         offered = self._offer()
         self.recounted_until()
-        if self._quotas is None:
-            self._quotas = self.recounted()
-        self._quotas.offer(_ALL_NODES, offered)
-        return self._quotas
+        quotas = self._quotas
+        if quotas is None:
+            quotas = self.recounted()
+            self._count_with(quotas)
+        quotas.offer(_ALL_NODES, offered)
+        return quotas
 
     def recounted_until(self) -> float:
         """Count what is due; return when the next pod no longer counts, since 1970."""
         if self.recount_at != math.inf and self._now() > self.recount_at:
-            self._quotas = self.recounted()
+            self._count_with(self.recounted())
         return self.recount_at
 
     def _offer(self) -> ResourceList:
@@ -75,7 +83,7 @@ class FollowedQuotas:
             columns = table.allocatable_columns
             offered = {name: int(column.sum(dtype=float)) for name, column in columns.items()}
             if offered != self._offered[1] and self._snapshot.objects(ElasticQuotaProfile):
-                self._quotas = None
+                self._count_with(None)
             self._offered = (mark, offered)
         return self._offered[1]
 
@@ -107,7 +115,7 @@ class FollowedQuotas:
             self._add(new)
         # What the scheduler itself writes changes no definition.
         elif old is None or new is None or _definition(old) != _definition(new):
-            self._quotas = None
+            self._count_with(None)
 
     def _add(self, quota: ElasticQuota) -> None:
         """Take over a new quota: with thousands of them, it costs less than to count all again."""
@@ -118,13 +126,13 @@ class FollowedQuotas:
         # These change more than where the pods that name the quota belong.
         alters = own.tree or own.is_tree_root or own.namespaces or meta.deletion_timestamp
         if alters or self._quotas.has(own.name) or self._snapshot.objects(ElasticQuotaProfile):
-            self._quotas = None
+            self._count_with(None)
             return
         self._quotas.define((own,))
         self._quotas.settle(self._now())
 
     def _profile_changed(self, old: object, new: object) -> None:
-        self._quotas = None
+        self._count_with(None)
 
     def _pod_moved(self, pod: PodInfo, node: str, placed: bool) -> None:
         if self._quotas is not None:

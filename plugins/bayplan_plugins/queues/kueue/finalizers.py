@@ -59,7 +59,9 @@ class Finalizers:
 
     def _lives(self, pod: PodInfo, added: bool) -> None:
         """Note a pod that nothing but finalizers keeps on its node."""
-        self._note(pod, added and pod.pod.metadata.deletion_grace_period_seconds == 0)
+        kept = pod.pod.metadata.deletion_grace_period_seconds == 0
+        if kept or self._ended:
+            self._note(pod, added and kept)
 
     def _has_ended(self, pod: PodInfo, there: bool) -> None:
         self._note(pod, there)

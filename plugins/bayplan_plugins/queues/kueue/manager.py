@@ -18,6 +18,7 @@ from bayplan.dialects.kueue import MANAGER_LEASE
 from bayplan.dialects.queued_jobs import QueuedJob, queued_kinds
 from bayplan_plugins.queues.kueue.conditions import is_true
 from bayplan_plugins.queues.kueue.finalizers import IN_USE
+from bayplan_plugins.queues.kueue.following import follow_from_first_queue
 from bayplan_plugins.queues.kueue.gates import waits_for_topology
 from bayplan_plugins.queues.kueue.job_slices import home_of, is_own
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
@@ -69,7 +70,7 @@ class KueueManager:
         snapshot.on_object(KueueWorkload, self._workload_changed)
         snapshot.on_object(ClusterQueue, self._queue_changed)
         snapshot.on_object(Lease, self._lease_changed)
-        snapshot.on_living(self._pod_changed)
+        follow_from_first_queue(snapshot, self._pod_changed)
         for type_ in queued_kinds():
             snapshot.on_object(type_, self._job_changed)
 

@@ -43,6 +43,7 @@ from bayplan_plugins.queues.kueue.conditions import (
     is_true,
     reserved,
 )
+from bayplan_plugins.queues.kueue.following import follow_from_first_queue
 from bayplan_plugins.queues.kueue.gates import is_gated
 from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY
 from bayplan_plugins.queues.kueue.job_workloads import (
@@ -94,7 +95,10 @@ class PodWorkloads:
         self._orphans: dict[str, dict[str, PodInfo]] = {}
         """By the uids of their owners, pods of jobs that are not known."""
         self._parts = PartWorkloads(handle, managed, self._part_changed)
-        handle.snapshot.on_living(self._lives)
+        if managed.without_queue:
+            handle.snapshot.on_living(self._lives)
+        else:
+            follow_from_first_queue(handle.snapshot, self._lives)
         handle.snapshot.on_ended(self._has_ended)
         handle.snapshot.on_object(KueueWorkload, self._workload_changed)
         managed.on_change(self._namespace_changed)

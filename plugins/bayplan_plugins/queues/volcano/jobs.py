@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -45,10 +46,15 @@ class Jobs:
         self._handle = handle
         self._snapshot = handle.snapshot
         self._ledger = ledger
-        self._jobs: dict[str, Job] = {}
-        self._snapshot.on_pod(self._moved)
-        for pod, node in self._snapshot.placed.values():
-            self._moved(pod, node, True)
+
+    @cached_property
+    def _jobs(self) -> dict[str, Job]:
+        """The jobs by key, followed from the first question on: unused, they cost nothing."""
+        jobs: dict[str, Job] = {}
+        for pod, _ in self._snapshot.placed.values():
+            _count(jobs, pod, True)
+        self._snapshot.on_pod(lambda pod, _, placed: _count(jobs, pod, placed))
+        return jobs
 
     # Which jobs --------------------------------------------------------------------------
 
@@ -164,18 +170,20 @@ class Jobs:
 
     # Following ---------------------------------------------------------------------------
 
-    def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
-        key = pod.gang or pod.key
-        job = self._jobs.get(key)
-        if job is not None:
-            job.allocated = None
-        if not placed:
-            if job is not None and job.placed.pop(pod.key, None) is not None and not job.placed:
-                del self._jobs[key]
-        elif not pod.terminating:
-            if job is None:
-                job = self._jobs[key] = Job(key, None)
-            job.placed[pod.key] = pod
+
+def _count(jobs: dict[str, Job], pod: PodInfo, placed: bool) -> None:
+    """Count a pod that was placed on a node, or removed from it, in its job."""
+    key = pod.gang or pod.key
+    job = jobs.get(key)
+    if job is not None:
+        job.allocated = None
+    if not placed:
+        if job is not None and job.placed.pop(pod.key, None) is not None and not job.placed:
+            del jobs[key]
+    elif not pod.terminating:
+        if job is None:
+            job = jobs[key] = Job(key, None)
+        job.placed[pod.key] = pod
 
 
 def widened(amounts: AmountRows, width: int) -> AmountRows:
