@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bayplan.errors import BayplanError, InputError, PluginError
     from bayplan.gangs.directory import GangMembers
     from bayplan.plugin.base import (
+        LATER,
         NOTES,
         SKIP,
         SUPPOSED,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         DomainState,
         DomainTrial,
         Eviction,
+        Later,
         NodeRefusals,
         NodeRequest,
         Normalize,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from bayplan.topology.network.tree import NetworkTree
 
 __all__ = [
+    "LATER",
     "NOTES",
     "SKIP",
     "SUPPOSED",
@@ -73,6 +76,7 @@ __all__ = [
     "Handle",
     "InputError",
     "IntColumn",
+    "Later",
     "NetworkTree",
     "NodeDevices",
     "NodeRefusals",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from bayplan.api import Pod
@@ -19,6 +20,7 @@ from bayplan.testing import (
     make_object,
     make_pod,
 )
+from bayplan_plugins.preemption import known
 
 
 def evicted(cluster: Cluster) -> list[str]:
@@ -63,6 +65,20 @@ def test_the_victim_ends_gracefully_while_its_node_is_nominated() -> None:
     assert cluster.advance(5)["urgent"] == "n"
     assert "thief" not in cluster.placements()
     assert evicted(cluster) == ["victim"]
+
+
+def test_a_cluster_that_is_read_in_parts_loses_the_same_pods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known, "_ROWS_A_STEP", 2)
+    cluster = Cluster([make_node(f"n{i}", cpu=2) for i in range(7)])
+    cluster.add(*(low(f"v{i}", f"n{i}", priority=9 - i) for i in range(7)))
+    cluster.add(urgent())
+    cycles = cluster.scheduler.statistics.cycles
+    cluster.schedule()
+    assert cluster.scheduler.statistics.cycles == cycles + 4
+    assert evicted(cluster) == ["v6"]
+    assert cluster.advance(40)["urgent"] == "n6"
 
 
 def test_the_least_important_pods_are_evicted() -> None:

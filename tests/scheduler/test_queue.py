@@ -159,6 +159,18 @@ def test_a_changed_pod_is_tried_with_its_new_object() -> None:
     assert unit.ready == {"default/a": changed}
 
 
+def test_a_try_that_was_broken_off_is_repeated_at_once_and_does_not_count() -> None:
+    queue = Queue()
+    queue.add(info("a"), 0.0)
+    queue.add(info("b"), 1.0)
+    unit = queue.pop(2.0)
+    assert unit is not None
+    queue.try_again(unit)
+    again = queue.pop(2.0)
+    assert again is unit
+    assert again.attempts == 1
+
+
 def test_an_error_is_retried_after_the_delay_without_any_event() -> None:
     queue = Queue()
     queue.add(info("a"), 0.0)

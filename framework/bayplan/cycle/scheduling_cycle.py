@@ -17,6 +17,7 @@ from bayplan.cycle.reservations import PluginFailed, Reserved, Unreserve
 from bayplan.errors import PluginError
 from bayplan.gangs.completeness import has_minimum
 from bayplan.plugin.base import (
+    LATER,
     SUPPOSED,
     CycleState,
     DomainState,
@@ -48,7 +49,8 @@ class Result:
     ``waits`` says which plugins hold a WAITING unit back, and for how long. ``preemption`` is what
     a plugin wants to evict for a unit that does not fit. ``partial`` gives, for a gang that is not
     strict and did not fit, the node of each member that found one, by pod key. ``error`` is what
-    a plugin raised, None for an ERROR that is a filter's answer.
+    a plugin raised, None for an ERROR that is a filter's answer. ``later`` says that a plugin had
+    to read more before it can preempt, so that nothing is decided.
     """
 
     decision: Decision
@@ -57,6 +59,7 @@ class Result:
     preemption: Preemption | None = None
     partial: Mapping[str, str] = field(default_factory=dict)
     error: PluginError | None = None
+    later: bool = False
 
 
 class Cycle:
@@ -343,6 +346,9 @@ class Cycle:
             if action not in actions if actions else action:
                 continue
             answer = call(unit, decision, state, action)
+            if answer is LATER:
+                result.later = True
+                return result
             if isinstance(answer, Preemption):
                 result.preemption = answer
                 answers = [answer.message]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bayplan.snapshot import PodInfo
 
 __all__ = [
+    "LATER",
     "NOTES",
     "SKIP",
     "SUPPOSED",
@@ -33,6 +34,7 @@ __all__ = [
     "DomainState",
     "DomainTrial",
     "Eviction",
+    "Later",
     "LoadSource",
     "NodeRefusals",
     "NodeRequest",
@@ -69,6 +71,16 @@ class Skip(Enum):
 
 SKIP: Final = Skip.SKIP
 """Returned by ``pre_filter`` or ``pre_score``: this plugin has nothing to say about this pod."""
+
+
+class Later(Enum):
+    """The type of ``LATER``."""
+
+    LATER = "later"
+
+
+LATER: Final = Later.LATER
+"""Returned by ``post_filter``: this plugin has more to read before it can answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from bayplan.cluster.protocol import Event, PatchAnnotations, PatchStatus
 from bayplan.errors import InputError, did_you_mean
 from bayplan.plugin import hookspecs
 from bayplan.plugin.base import (
+    LATER,
     SKIP,
     Args,
     NodeRequest,
@@ -205,8 +206,8 @@ ANSWERS: dict[str, Answer] = {
     "serves": (lambda v: isinstance(v, frozenset), "a frozenset of resources"),
     "filter_node": (lambda v: isinstance(v, Refusal) or _text(v), "None, a text or a Refusal"),
     "post_filter": (
-        lambda v: isinstance(v, Preemption) or _text(v),
-        "None, a text or a Preemption",
+        lambda v: v is LATER or isinstance(v, Preemption) or _text(v),
+        "None, a text, LATER or a Preemption",
     ),
     "may_preempt": (lambda v: v is None or isinstance(v, bool), "None, True or False"),
     "overdue": (lambda v: v is None or isinstance(v, Overdue), "None or an Overdue"),

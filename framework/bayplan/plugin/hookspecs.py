@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bayplan.plugin.base import (
         CycleState,
         Eviction,
+        Later,
         NodeRequest,
         Overdue,
         Placement,
@@ -168,10 +169,12 @@ def filter_node(pod: PodInfo, node: NodeRow, state: CycleState) -> str | Refusal
 @hookspec
 def post_filter(
     unit: Unit, decision: Decision, state: CycleState, action: str
-) -> Preemption | str | None:
+) -> Preemption | Later | str | None:
     """Preempt pods when no node was found; a text is added to the unit's message.
 
     The first Preemption is carried out: its nodes are nominated for the unit, its victims evicted.
+    LATER has the unit tried again in the next step: a plugin that has much to read first does so in
+    parts, and the scheduler answers others in between.
     ``action`` is one of ``Plugin.actions``; "" for a plugin that is asked at once.
     """
 

@@ -229,6 +229,7 @@ class EventHandlers:
         self._requeue_gangs(state.gangs.remove(info))
         self._recheck_gates(unit_key, info)
         if removed is not None:
+            self._touch_gang(info)
             state.broadcast(ClusterEvent.POD_REMOVED, removed)
             if placed is not None and len(state.preparations):
                 self._recheck_neighbours(placed[1])
@@ -284,6 +285,7 @@ class EventHandlers:
         state.snapshot.set_living(info)
         state.snapshot.replace_pod(info)
         self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))
+        self._touch_gang(info)
         state.broadcast(_CHANGED_THERE, info)
         state.preparations.recheck()
 
@@ -311,12 +313,18 @@ class EventHandlers:
         if ending:
             # Whoever follows the pods on nodes may count those that end differently.
             state.snapshot.replace_pod(known)
+            self._touch_gang(known)
         if ending or claimed or failed or over or (progress and known.terminating):
             state.snapshot.set_living(known)
         if failed or over:
             state.events += 1
         if known.gang is not None:
             state.changed_gangs.add(known.gang)
+
+    def _touch_gang(self, pod: PodInfo) -> None:
+        """Mark a node of a gang one of whose members changed on a node that is gone."""
+        if pod.gang is not None and pod.spec.node_name not in self._state.snapshot.nodes.row_of:
+            self._state.snapshot.touch([self._known_node(pod)])
 
     def _known_node(self, pod: PodInfo) -> str:
         """Return a pod's node; if that is gone, the node of another member of its gang."""

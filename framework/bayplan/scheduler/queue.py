@@ -337,6 +337,12 @@ class UnitQueue:
         unit.retry_at = now + self._delay(unit)
         self._wake(unit, now)
 
+    def try_again(self, unit: QueuedUnit) -> None:
+        """Put a unit back in its place: its try was broken off and decided nothing."""
+        if unit.key in self._units:
+            unit.attempts -= unit.action == 0
+            self._push(unit, Place.PREEMPTING if unit.action else Place.ACTIVE)
+
     def has_nodes(self, unit: QueuedUnit) -> None:
         """Record that a unit in flight was placed; it may wait for long before it is bound."""
         self._after_try(unit)

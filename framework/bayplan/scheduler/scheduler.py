@@ -438,6 +438,9 @@ class Scheduler:
             result.decision.of_members = True
         else:
             result = self._run(queued, unit, profile)
+        if result.later:
+            state.queue.try_again(queued)
+            return
         if self._shadow_mode is not None:
             self._shadow_mode.leave_to_the_other(result)
         self._conclude(queued, unit, profile, result)
@@ -487,6 +490,8 @@ class Scheduler:
         result = run(unit, number, state.now, preempt=not nomination.victims and not queued.queue)
         if result.reserved or result.preemption is not None:
             state.nominator.forget(unit.key)
+        elif result.later:
+            state.nominator.resume(unit.key)
         elif _is_useless(nomination, unit, result.decision):
             self.evictor.give_up(nomination)
         else:

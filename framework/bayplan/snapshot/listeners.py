@@ -1,4 +1,4 @@
-"""Who is told of a change, in order; who has nothing to follow for now is passed over."""
+"""Listeners of changes, in order; one with nothing to follow for now is passed over."""
 
 from __future__ import annotations
 

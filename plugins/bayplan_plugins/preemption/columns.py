@@ -89,6 +89,8 @@ class EvictionColumns:
     def _reset(self) -> None:
         self.changes.restart()
         size = len(self._table)
+        self._unread: set[int] = set()
+        """Rows that changed and are read later."""
         for name in _COUNTS:
             setattr(self, name, np.zeros(size, dtype=np.int64))
         self.started = np.zeros(size)
@@ -140,6 +142,13 @@ class EvictionColumns:
 
     def refresh(self) -> None:
         """Bring the columns up to date with the snapshot."""
+        self.read_on(len(self._table))
+
+    def read_on(self, most: int) -> bool:
+        """Read so many rows that changed, and what that changes for others; return if it was all.
+
+        Nothing else may be asked before it is.
+        """
         table = self._table
         stale = table.changes.stale_since(self._epoch, self._position)
         self._epoch, self._position = table.epoch, table.position
@@ -149,15 +158,21 @@ class EvictionColumns:
             self._reset()
             rows = {row for row, pods in enumerate(table.pods) if pods}
         else:
-            rows = set(stale.rows)
             if stale.origin is not None:
                 gangs = self._move(stale.origin)
+            rows = self._unread.union(stale.rows)
+        self._unread = set()
+        if len(rows) > most:
+            later = sorted(rows)[most:]
+            self._unread = set(later)
+            rows -= self._unread
         evictable = Evictable(self._handle, self._priority)
         self._count_until(evictable.as_of)
-        rows |= self._rows_of_gangs(gangs | self._changed_gangs(rows), evictable)
+        rows |= self._rows_of_gangs(gangs | self._changed_gangs(rows), evictable) - self._unread
         if rows:
             self._fill(sorted(rows), evictable)
         self.changes.trim(len(table))
+        return not self._unread
 
     def _count_until(self, as_of: float) -> None:
         """Count the work that was done since the last time; nothing costs less by that."""
@@ -187,7 +202,9 @@ class EvictionColumns:
                 self._gangs_on[int(now[row])] = gangs
             else:
                 gone.update(gangs)
-        self._first_row = {key: int(now[row]) for key, row in self._first_row.items()}
+        self._unread = {int(now[row]) for row in self._unread if now[row] >= 0}
+        if len(now):
+            self._first_row = {key: int(now[row]) for key, row in self._first_row.items()}
         for key in gone:
             self._gang_states.pop(key, None)
         if len(now):
@@ -263,7 +280,7 @@ class EvictionColumns:
 
     def _row(self, row: int, evictable: Evictable) -> _Row:
         here = self._table.pods[row].values()
-        gangs = tuple({pod.gang for pod in here if pod.gang is not None})
+        gangs = tuple({pod.gang: None for pod in here if pod.gang is not None})
         if gangs:
             self._gangs_on[row] = gangs
         elif row in self._gangs_on:
@@ -271,12 +288,12 @@ class EvictionColumns:
         victims = evictable.on_row(row)
         if not victims:
             return _EMPTY
-        costs = [evictable.least_cost(pod) for pod in victims]
         cheapest: tuple[float, ...]
-        cheapest, added, own, gpus, ends, alone = costs[0]
+        cheapest, added, own, gpus, ends, alone = evictable.least_cost(victims[0])
         unprotected = int(alone)
         first = row if ends is None else min(row, self._first_row.get(ends, row))
-        for cost, added_too, own_too, gpus_too, ends, alone in costs[1:]:
+        for pod in victims[1:]:
+            cost, added_too, own_too, gpus_too, ends, alone = evictable.least_cost(pod)
             cheapest = tuple(map(min, cheapest, cost))
             added, own = min(added, added_too), min(own, own_too)
             gpus = min(gpus[0], gpus_too[0]), min(gpus[1], gpus_too[1])

@@ -13,6 +13,8 @@ __all__ = ["KnownEvictions"]
 
 _MOST_PRIORITIES = 8
 _MOST_KINDS = 16
+_ROWS_A_STEP = 16_384
+"""So many nodes are read before the scheduler looks at what came: about a fifth of a second."""
 
 _Kind = tuple[int, frozenset[tuple[str, int]], bool, bool]
 
@@ -25,13 +27,21 @@ class KnownEvictions:
         self._columns: OrderedDict[int, EvictionColumns] = OrderedDict()
         self._bounds: OrderedDict[_Kind, StepBounds] = OrderedDict()
 
+    def read_on(self, priority: int) -> bool:
+        """Read some of what changed for units of a priority; return whether that was all."""
+        return self._of(priority).read_on(_ROWS_A_STEP)
+
     def columns(self, priority: int) -> EvictionColumns:
         """Return the columns for units of a priority, up to date."""
+        found = self._of(priority)
+        found.refresh()
+        return found
+
+    def _of(self, priority: int) -> EvictionColumns:
         found = self._columns.pop(priority, None) or EvictionColumns(self._handle, priority)
         self._columns[priority] = found
         if len(self._columns) > _MOST_PRIORITIES:
             self._columns.popitem(last=False)
-        found.refresh()
         return found
 
     def bounds(

@@ -15,9 +15,11 @@ from dataclasses import replace
 from pydantic import Field
 
 from bayplan import (
+    LATER,
     Args,
     ClusterEvent,
     Handle,
+    Later,
     Plugin,
     PodInfo,
     Preemption,
@@ -65,7 +67,7 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         self._known = KnownEvictions(handle)
 
     @hookimpl
-    def post_filter(self, unit: Unit, decision: Decision) -> Preemption | str | None:
+    def post_filter(self, unit: Unit, decision: Decision) -> Preemption | Later | str | None:
         """Find the cheapest victims whose eviction lets the unit be placed."""
         refused = any(own.pre_filter is not None for own in decision.pods.values())
         if unit.gang is not None and (refused or not self.args.gangs):
@@ -75,6 +77,8 @@ class DefaultPreemption(Plugin[DefaultPreemptionArgs]):
         # Once for all that is asked for this unit.
         LostWork.of(self.handle.snapshot).advance(self.handle.unix_time)
         evictable = Evictable.by(unit, self.handle)
+        if not self._known.read_on(evictable.priority):
+            return LATER
         if unit.gang is None:
             found = self._for_pod(unit, decision, evictable)
         else:

@@ -232,6 +232,10 @@ class Evictable:
     def _may_go(self, pod: PodInfo) -> bool:
         if pod.priority >= self.priority or pod.key in self._own:
             return False
+        gang = self._gang(pod)
+        if gang is not None and gang.may_end:
+            # Its members were all asked for what follows.
+            return True
         if self.is_free(pod):
             return True
         if not may_be_evicted(pod.pod):
@@ -239,7 +243,6 @@ class Evictable:
         if self._handle.in_eviction_cooldown(pod):
             self.in_cooldown[pod.key] = pod
             return False
-        gang = self._gang(pod)
         return gang is None or gang.allows(pod)
 
     # Gangs -------------------------------------------------------------------------------
@@ -304,10 +307,13 @@ class Evictable:
         place = min((self._position(pod) for pod in real if pod.gang is not None), default=0)
         return self._cost_of(real, place)
 
-    def _cost_of(self, real: Sequence[PodInfo], place: int) -> EvictionCost:
+    def _cost_of(
+        self, real: Sequence[PodInfo], place: int, gangs: int | None = None
+    ) -> EvictionCost:
         """Return the cost of pods none of which is free.
 
         :param place: the first place by rank among those of gangs.
+        :param gangs: how many gangs end with them; None to find out.
         """
         highest = max((pod.priority for pod in real), default=-_OFFSET)
         since = [self._since(pod) for pod in real if pod.priority == highest]
@@ -318,7 +324,7 @@ class Evictable:
             sum(map(self._lost, real)),
             sum([pod.priority for pod in real]) + _OFFSET * len(real),
             len(real),
-            self.ended_gangs(real),
+            self.ended_gangs(real) if gangs is None else gangs,
             -earliest,
             -place,
         )
@@ -335,8 +341,12 @@ class Evictable:
         if key not in self._ending:
             gang = self._members(key)
             members = gang.members if gang is not None else ()
+            real = [pod for pod in members if not self.is_free(pod)]
+            ends = gang is not None and has_minimum(gang.gang, len(members))
+            if ends and gang is not None:
+                ends = bool(real) and not has_minimum(gang.gang, len(members) - len(real))
             # Of all its members, one is the first by rank.
-            self._ending[key] = self._cost_of([p for p in members if not self.is_free(p)], 0)
+            self._ending[key] = self._cost_of(real, 0, int(ends))
         return self._ending[key]
 
     def ends_gang(self, pod: PodInfo) -> bool:
@@ -348,7 +358,8 @@ class Evictable:
         """Return what a pod's eviction costs with all that go with it, budgets left out."""
         if self.is_free(pod):
             return _FREE
-        added, own = pod.priority + _OFFSET, self._lost(pod)
+        added, growing = pod.priority + _OFFSET, self._growing(pod)
+        own = growing * int(self.as_of - self._since(pod)) if growing else 0
         gang = self._members(pod.gang) if pod.gang is not None else None
         if gang is not None and gang.ends_with_any:
             key = gang.gang.key
@@ -356,11 +367,10 @@ class Evictable:
                 # Budgets are not among them.
                 _, *fields = astuple(self._cost_of_gang(key))
                 self._least_costs[key] = tuple(fields), sum(map(self._growing, gang.members))
-            of_all, growing = self._least_costs[key]
-            return LeastCost(of_all, added, own, (growing, self._growing(pod)), key, False)
+            of_all, all_growing = self._least_costs[key]
+            return LeastCost(of_all, added, own, (all_growing, growing), key, False)
         alone = gang is None or pod.key in gang.surplus
         place = gang.position[pod.key] if gang is not None else 0
-        growing = self._growing(pod)
         fields_of = (pod.priority, own, added, 1, 0, -self._since(pod), -place)
         return LeastCost(fields_of, added, own, (growing, growing), None, alone)
 

@@ -14,7 +14,7 @@ __all__ = ["follow_from_first_queue"]
 def follow_from_first_queue(snapshot: Snapshot, listener: Callable[[PodInfo, bool], None]) -> None:
     """Call ``listener(pod, added)`` as ``Snapshot.on_living`` does, from the first ClusterQueue on.
 
-    Of the pods that live then it is told at once.
+    The pods that live then are reported at once.
     """
     subscription = snapshot.on_living(listener)
     subscription.listens = bool(snapshot.objects(ClusterQueue))
