@@ -201,5 +201,5 @@ def test_other_plugins_are_asked_by_what_they_answer(desk: Desk) -> None:
     assert [pod.key for pod in handle.may_give_up()] == [POD.key]
     assert handle.serves(POD) == {"example.com/crumbs"}
     row = NodeRow(handle.snapshot.nodes, 0)
-    assert handle.device_score(POD, row, [], {}) == DeviceOpinion(3.0, "Small")
+    assert handle.device_score(POD, row, [], dict) == DeviceOpinion(3.0, "Small")
     assert isinstance(desk.state.profiles.first.runtime.plugins["Order"], Order)

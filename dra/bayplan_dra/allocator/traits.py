@@ -7,7 +7,7 @@ group devices it counts which devices have equal values.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from typing import TypeVar
 
 from bayplan.api.dra import DeviceAttribute, DeviceCapacity
@@ -17,6 +17,8 @@ from bayplan_dra.allocator.table import DeviceTable
 __all__ = ["TraitReader"]
 
 _READABLE = {"attribute", "capacity", "driver"}
+_MOST_KNOWN = 1024
+"""So many values of a node's devices are remembered."""
 _Value = TypeVar("_Value")
 
 
@@ -45,7 +47,9 @@ class TraitReader:
         self._attributes = sorted({name for kind, name in reads if kind == "attribute"})
         self._capacities = sorted({name for kind, name in reads if kind == "capacity"})
         constraints = {one.attribute for claim in claims for one in claim.constraints}
-        self._grouping = [*levels, *sorted(constraints)]
+        self._grouping = list(dict.fromkeys((*levels, *sorted(constraints))))
+        self._patterns: dict[Sequence[int | str | None], Hashable] = {}
+        """Which devices have equal values, by these values: most nodes have equal ones."""
 
     def __call__(self, table: DeviceTable) -> Hashable | None:
         """Return the traits of a table; None where only its equivalence class can tell."""
@@ -54,47 +58,76 @@ class TraitReader:
             return None
         devices = table.devices
         specs = [device.spec for device in devices]
-        drivers = [device.id.driver for device in devices]
+        drivers = tuple([device.id.driver for device in devices])
         attributes = [spec.attributes for spec in specs]
         columns: list[Hashable] = [
             tuple([device.id.device for device in devices]),
-            tuple(drivers),
+            drivers,
             tuple([device.taints for device in devices]),
             tuple([spec.binding_conditions for spec in specs]),
         ]
-        columns += [tuple(_named(attributes, drivers, name)) for name in self._attributes]
+        names = set[str]().union(*attributes)
+        columns += [tuple(_named(attributes, drivers, names, one)) for one in self._attributes]
         if self._capacities:
             offered = [spec.capacity for spec in specs]
             columns += [_amounts(offered, drivers, name) for name in self._capacities]
-        present = {key.rpartition("/")[2] for key in set[str]().union(*attributes)}
+        present = {key.rpartition("/")[2] for key in names}
         for name in self._grouping:
             if name.rpartition("/")[2] not in present:
                 columns.append("")
                 continue
-            groups = _pattern(_named(attributes, drivers, name))
+            groups = self._pattern(_named(attributes, drivers, names, name))
             if groups is None:
                 return None
             columns.append(groups)
         return tuple(columns)
 
+    def _pattern(self, values: Sequence[DeviceAttribute | None]) -> Hashable | None:
+        """Return which devices have equal values; None for values that may be more than one."""
+        plain = tuple(
+            [
+                None
+                if value is None
+                else value.string
+                if value.string is not None
+                else value.integer
+                for value in values
+            ]
+        )
+        if None in plain and any(
+            one is None and value is not None for one, value in zip(plain, values, strict=True)
+        ):
+            return None
+        pattern = self._patterns.get(plain)
+        if pattern is None:
+            if len(self._patterns) >= _MOST_KNOWN:
+                self._patterns.clear()
+            seen: dict[object, int] = {None: -1}
+            found = tuple([seen.setdefault(one, len(seen)) for one in plain])
+            pattern = self._patterns[plain] = found if max(found, default=-1) >= 0 else ""
+        return pattern
+
 
 def _named(
-    given: Sequence[Mapping[str, _Value]], drivers: Sequence[str], name: str
-) -> list[_Value | None]:
+    given: Sequence[Mapping[str, _Value]], drivers: Sequence[str], names: Set[str], name: str
+) -> Sequence[_Value | None]:
     """Return a value of each device, by its full name, or by ``*/name`` for any driver.
 
     :param given: the values of each device by name; those of its driver may lack the domain.
+    :param names: all names of these values.
     """
     domain, _, identifier = name.rpartition("/")
     if domain == "*":
-        names = {driver: f"{driver}/{identifier}" for driver in drivers}
+        own_names = {driver: f"{driver}/{identifier}" for driver in drivers}
         return [
-            own.get(names[driver]) or own.get(identifier)
+            own.get(own_names[driver]) or own.get(identifier)
             for own, driver in zip(given, drivers, strict=True)
         ]
-    found = [own.get(name) for own in given]
-    if None in found and domain in drivers:
-        return [
+    found: Sequence[_Value | None] = (None,) * len(given)
+    if name in names:
+        found = [own.get(name) for own in given]
+    if domain in drivers and identifier in names:
+        found = [
             own.get(identifier) if one is None and driver == domain else one
             for one, own, driver in zip(found, given, drivers, strict=True)
         ]
@@ -106,22 +139,6 @@ def _amounts(
 ) -> Hashable:
     """Return what each device offers of a capacity, by its full name and by that in its driver."""
     short = name.rpartition("/")[2]
-    columns = _named(offered, drivers, name), [own.get(short) for own in offered]
+    names = set[str]().union(*offered)
+    columns = _named(offered, drivers, names, name), [own.get(short) for own in offered]
     return tuple([one.value.text if one is not None else None for own in columns for one in own])
-
-
-def _pattern(values: Sequence[DeviceAttribute | None]) -> Hashable | None:
-    """Return which devices have equal values; None for values that may be more than one."""
-    if not any(values):
-        return ""
-    seen: dict[object, int] = {None: -1}
-    pattern = []
-    for value in values:
-        if value is None:
-            pattern.append(-1)
-            continue
-        plain = value.integer if value.integer is not None else value.string
-        if plain is None:
-            return None
-        pattern.append(seen.setdefault(plain, len(seen)))
-    return tuple(pattern)

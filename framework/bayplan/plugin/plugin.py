@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -146,11 +146,11 @@ class Handle(Protocol):
         pod: PodInfo,
         node: NodeRow,
         chosen: Sequence[tuple[str, DeviceId]],
-        devices: Mapping[DeviceId, Device],
+        devices: Callable[[], Mapping[DeviceId, Device]],
     ) -> DeviceOpinion | None:
         """Return the first opinion of a plugin on a choice of devices; None where none has any.
 
-        The arguments are those of the hook ``device_score``.
+        The arguments are those of the hook ``device_score``; ``devices`` is called if one is asked.
 
         :raises PluginError: when a plugin of the profile fails in ``device_score``.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -125,10 +125,10 @@ class PluginHandle:
         pod: PodInfo,
         node: NodeRow,
         chosen: Sequence[tuple[str, DeviceId]],
-        devices: Mapping[DeviceId, Device],
+        devices: Callable[[], Mapping[DeviceId, Device]],
     ) -> DeviceOpinion | None:
-        for call in self._profile.runtime["device_score"]:
-            points: float | None = call.call(pod, node, chosen, devices)
+        for call in self._profile.runtime.of(pod)["device_score"]:
+            points: float | None = call.call(pod, node, chosen, devices())
             if points is not None:
                 return DeviceOpinion(float(points), call.name)
         return None

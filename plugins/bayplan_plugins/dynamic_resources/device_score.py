@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from bayplan import DeviceOpinion, Handle, NodeRow, PodInfo
 from bayplan_dra.allocator import Choice, Score
@@ -23,7 +24,8 @@ class DeviceScores:
     ) -> DeviceOpinion | None:
         """Return the first plugin's score of a choice, None where no plugin has one."""
         chosen = [(choice.wanted.name, choice.device.id) for choice in choices]
-        return self._handle.device_score(pod, node, chosen, self._devices.specs(node.node))
+        specs = partial(self._devices.specs, node.node)
+        return self._handle.device_score(pod, node, chosen, specs)
 
     def scorer(self, pod: PodInfo, node: NodeRow) -> Score:
         """Return a function that scores choices for a pod on a node; 0 without an opinion."""

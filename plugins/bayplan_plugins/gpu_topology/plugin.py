@@ -112,8 +112,10 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
 
     @hookimpl
     def concerns(self, pod: PodInfo) -> bool:
-        """Concern pods with devices."""
-        return pod.facts.wants_devices
+        """Concern pods that request GPUs, and pods of claims whose annotations may ask for more."""
+        if not pod.facts.wants_devices:
+            return False
+        return bool(pod.annotations) or any("/" in name for name in pod.requests)
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
