@@ -111,7 +111,9 @@ class Ledger:
         self._claims_asked: dict[str, _Entry] = {}
         self._version = 0
         self._basis = 0
-        for kind in kinds:
+        self.kinds = tuple(kinds)
+        """The types of the objects that define the queues."""
+        for kind in self.kinds:
             snapshot.on_object(kind, self._queue_changed)
         for kind in group_kinds:
             snapshot.on_object(kind, self._group_changed)
@@ -120,6 +122,11 @@ class Ledger:
         self._following = (snapshot.on_pod(self._pod_moved), snapshot.on_living(self._pod_lives))
         self._follow_pods(False)
         snapshot.on_supposed(self._supposed)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any object is there that may define a queue."""
+        return any(map(self._snapshot.objects, self.kinds))
 
     @property
     def tree(self) -> QueueTree:

@@ -51,6 +51,11 @@ class Queues(Plugin[QueuesArgs]):
     # In the queue ------------------------------------------------------------------------
 
     @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods while any system may have queues."""
+        return self.policies.are_any
+
+    @hookimpl
     def pre_enqueue(self, pod: PodInfo) -> str | None:
         """Hold back pods whose queue is missing, closed or broken, or that two systems claim."""
         claims = self.policies.claims(pod)

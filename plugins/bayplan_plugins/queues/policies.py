@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bayplan import Args, Handle, PodInfo
+from bayplan.api import ApiObject
 from bayplan.dialects.koordinator.elastic_quota import KoordinatorQueueArgs
 from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.kai.args import KaiQueueArgs
@@ -44,6 +45,7 @@ class Policies:
     """
 
     def __init__(self, args: QueuesArgs, handle: Handle) -> None:
+        self._handle = handle
         self._snapshot = handle.snapshot
         self._all: Sequence[Policy] = _make_policies(args, handle)
         self.own = [one for one in self._all if not _is_of_another(one, handle)]
@@ -60,6 +62,9 @@ class Policies:
         """Those with queues that assign jobs to a part of the nodes."""
         for one in self._leaving:
             one.on_turn(self._forget)
+        self._were_any = self.are_any
+        for kind in {kind for one in self._all for kind in one.ledger.kinds}:
+            handle.snapshot.on_object(kind, self._objects_changed)
 
     def __iter__(self) -> Iterator[Policy]:
         return iter(self._all)
@@ -67,6 +72,18 @@ class Policies:
     def _forget(self) -> None:
         """Find the active ones again: somebody else decides now."""
         self._seen = -1
+        self._handle.concerns_changed()
+
+    def _objects_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
+        """Ask again which pods this concerns, as the first queue came or the last one went."""
+        if (old is None or new is None) and self.are_any != self._were_any:
+            self._were_any = self.are_any
+            self._handle.concerns_changed()
+
+    @property
+    def are_any(self) -> bool:
+        """Whether a system may have queues: its objects are there, or it acts without any."""
+        return any(one.ledger.is_used or one.active for one in self._all)
 
     @property
     def active(self) -> Sequence[Policy]:

@@ -84,6 +84,7 @@ class ElasticJobs:
         self._handle = handle
         self._parts: dict[tuple[type, str], list[Replicas]] = {}
         self._by_mark: dict[Mark, Replicas] = {}
+        self._were_any = False
         self._pods: dict[Mark, dict[str, PodInfo]] = {}
         self._noticed: dict[str, float] = {}
         self._autoscalers: dict[str, HorizontalPodAutoscaler] = {}
@@ -109,6 +110,9 @@ class ElasticJobs:
         if parts:
             self._parts[place] = parts
             self._by_mark |= {part.mark: part for part in parts}
+        if bool(self) != self._were_any:
+            self._were_any = bool(self)
+            self._handle.concerns_changed()
 
     def _autoscaler_changed(
         self, old: HorizontalPodAutoscaler | None, new: HorizontalPodAutoscaler | None

@@ -100,6 +100,11 @@ class Resizer(Plugin[ResizerArgs]):
                 self._writes.resize(part, part.size.least, "it starts at its minimum")
 
     @hookimpl
+    def concerns(self, pod: PodInfo) -> bool:
+        """Concern pods while there is any job to resize."""
+        return bool(self._jobs)
+
+    @hookimpl
     def pre_enqueue(self, pod: PodInfo) -> str | None:
         """Hold back the pods of a job that has to be set to its minimum first."""
         part = self._jobs.part_of(pod)
