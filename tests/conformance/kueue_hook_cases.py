@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.conformance.kind_cases import Case, UnmodelledError
+from tests.conformance.kueue_default_cases import run_default_case
 from tests.conformance.kueue_job_cases import Content, as_stored, job_of
 
 from bayplan.api import KINDS, Pod
 from bayplan.api.objects import decode_part
-from bayplan.api.operated import TrainJob
 from bayplan.dialects import membership_of
 from bayplan.dialects.queued_job_checks import ELASTIC_ANNOTATION, Refusal, refusals_of
 from bayplan.dialects.queued_parts import templates_of_sets
-from bayplan.kinds import KINDS_OF_WORKLOADS, templates_of
+from bayplan.dialects.train_jobs import job_set_of
+from bayplan.kinds import KINDS_OF_WORKLOADS, TemplateOf, templates_of
 from bayplan_plugins.queues.kueue.pod_groups import pod_set_of, refusal_of
 
-_DEFAULTS = "bayplan's defaults are policies of the API server, which tests/controlplane asks"
+_FIELDS = "a change of the pods of what was admitted is not refused: it counts once they are made"
 _OF_DEPLOYMENT = "no Deployment is read: its pods queue one by one, as their labels say"
 _CHANGES = "a change of what was admitted is not refused: it counts once that is stopped"
 _MOVES = (
@@ -30,6 +31,7 @@ _MOVES = (
 """Words of errors that are about the change, and not about what the object is then."""
 _PREBUILT = "kueue.x-k8s.io/prebuilt-workload-name"
 _QUEUE = "kueue.x-k8s.io/queue-name"
+_JOB_SET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
 
 
 def run_hook_case(case: Case) -> None:
@@ -37,9 +39,12 @@ def run_hook_case(case: Case) -> None:
 
     :raises UnmodelledError: for what bayplan has no part for.
     """
-    if case["kind"] not in ("validate-create", "validate-update"):
-        raise UnmodelledError(_DEFAULTS)
     given, expected = case["input"], case["expected"]
+    if case["kind"] in ("default", "framework-default"):
+        run_default_case(given, expected, case["integration"])
+        return
+    if case["kind"] not in ("validate-create", "validate-update"):
+        raise UnmodelledError(_FIELDS)
     if any(
         word in one.get("detail", "") for one in expected.get("errors") or () for word in _MOVES
     ):
@@ -94,12 +99,18 @@ def _refusals(content: Content, given: Content) -> set[tuple[str, str]]:
     if content["kind"] in ("LeaderWorkerSet", "StatefulSet"):
         return {(one.kind, one.field) for one in refusals_of_parts(content)}
     job = job_of(content, given.get("objects"))
-    if isinstance(job.obj, TrainJob):
-        raise UnmodelledError("the runtime of a TrainJob is read in the cases of pod sets")
-    row = KINDS_OF_WORKLOADS[content["apiVersion"].rpartition("/")[0], content["kind"]]
-    found = refusals_of(job.obj, stored, tuple(templates_of(row, stored)))
+    found = refusals_of(job.obj, stored, _templates(stored, given))
     # Kueue names the fields of a RayService as they are called in a RayJob.
     return {(one.kind, one.field.replace("rayClusterConfig", "rayClusterSpec")) for one in found}
+
+
+def _templates(content: Content, given: Content) -> tuple[TemplateOf, ...]:
+    """Return the pod templates of a job; a TrainJob's are those of its runtime."""
+    if content["kind"] == "TrainJob":
+        (runtime,) = (one for one in given["objects"] if "TrainingRuntime" in one["kind"])
+        content = as_stored({**job_set_of(content, runtime), **_JOB_SET})
+    row = KINDS_OF_WORKLOADS[content["apiVersion"].rpartition("/")[0], content["kind"]]
+    return tuple(templates_of(row, content))
 
 
 def refusals_of_parts(content: Content) -> Iterator[Refusal]:

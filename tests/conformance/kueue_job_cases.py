@@ -17,20 +17,23 @@ from tests.conformance.kueue_pod_cases import pods_of, sets_of_pods
 from bayplan.api import KINDS, RayCluster
 from bayplan.api.gang import OwnedPart
 from bayplan.api.kueue import PodSet, ResourceFlavor
-from bayplan.api.meta import OwnerReference
+from bayplan.api.meta import ObjectMeta, OwnerReference
 from bayplan.api.objects import decode_part
 from bayplan.api.operated import OperatedObject
 from bayplan.api.pod import PodTemplate
 from bayplan.cluster.kubernetes.templates import complete
 from bayplan.cluster.patches import json_patch
 from bayplan.dialects.kueue import topology_request_of, total_of
+from bayplan.dialects.queued_job_checks import PRIORITY_LABEL, QUEUE_LABEL
 from bayplan.dialects.queued_jobs import QueuedJob, read_job, sized_by
 from bayplan.dialects.queued_parts import QueuedParts, read_parts
 from bayplan.dialects.train_jobs import job_set_of
 from bayplan.kinds import KINDS_OF_WORKLOADS
 from bayplan.kinds.reading import left_of
+from bayplan.live.multikueue.jobs import ORIGIN
 from bayplan_plugins.queues.kueue.injection import put_back_fields, started_fields
 from bayplan_plugins.queues.kueue.job_slices import workload_name
+from bayplan_plugins.queues.kueue.job_workloads import longest_time
 from bayplan_plugins.queues.kueue.part_workloads import name_of_part
 from bayplan_plugins.queues.kueue.pod_groups import end_of
 from bayplan_plugins.queues.kueue.pod_groups import reclaimable as spare_of
@@ -43,7 +46,7 @@ from bayplan_plugins.queues.kueue.pod_set_info import (
 
 Content = dict[str, Any]
 _NO_TOPOLOGIES = {"TopologyAwareScheduling": False}
-_NO_MULTIKUEUE = "bayplan has no MultiKueue: a cluster of Kueue's manager dispatches to others"
+_NO_MULTIKUEUE = "a copy that Kueue's MultiKueue makes has the Workload that came with it"
 _KIND_OF = {
     "leaderworkerset": ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
     "statefulset": ("apps", "StatefulSet"),
@@ -54,7 +57,6 @@ _NAMES = {
     "GetWorkloadNameForVariant": "no job has several Workloads, one for each flavor, at a time",
 }
 _ELSEWHERE = {
-    "metadata-field": "labels and annotations are read where they count, in other cases",
     "new-workload": "the parts of a Workload are compared in the cases of pod sets and of names",
     "pod-defaults": "pods of a StatefulSet queue one by one, so that its size may change",
     "pod-find-workload": "a Workload is found by its name, or by the pod that it owns; none that a"
@@ -104,7 +106,7 @@ def job_of(content: Content, objects: list[Content] | None = None) -> QueuedJob:
 
 def _readable(kind: str) -> bool:
     """Tell whether what is not JSON of a job is needed, too."""
-    return kind in ("RayJob", "RayCluster", "Job")
+    return kind in ("RayJob", "RayCluster", "RayService", "Job")
 
 
 def as_stored(content: Content) -> Content:
@@ -142,7 +144,7 @@ def pod_sets(given: Content, expected: Content, integration: str) -> None:
             _without_extras(one, given) for one in expected["pod_sets"]
         ]
         return
-    job = sized_by(job_of(given["job"], given.get("objects")), _cluster(given))
+    job = sized_by(job_of(given["job"], given.get("objects")), _clusters(given))
     found = sets_of(job, _has_topologies(given))
     wanted = [_without_extras(one, given) for one in expected["pod_sets"]]
     if integration == "appwrapper":
@@ -189,7 +191,7 @@ def _as_shown(pod_set: Content, given: Content) -> Content:
 def workloads_of_parts(given: Content, expected: Content, integration: str) -> None:
     parts = parts_of(given["job"])
     meta = given["job"]["metadata"]
-    if "kueue.x-k8s.io/multikueue-origin" in meta.get("labels", {}):
+    if ORIGIN in meta.get("labels", {}):
         raise UnmodelledError(_NO_MULTIKUEUE)
     version, kind = given["job"]["apiVersion"], given["job"]["kind"]
     owner = OwnerReference(kind, meta["name"], meta["uid"], version)
@@ -211,13 +213,14 @@ def _with_defaults(sets: list[Content]) -> list[Content]:
     return [{**one, "template": own} for one, own in zip(sets, typed, strict=True)]
 
 
-def _cluster(given: Content) -> RayCluster | None:
-    """Return the Ray cluster that a case has beside its job."""
-    found = [one for one in given.get("objects", ()) if one["kind"] == "RayCluster"]
-    if not found:
-        return None
-    fields = {key: found[0].get(key, {}) for key in ("metadata", "spec")}
-    return decode_part(RayCluster, fields)
+def _clusters(given: Content, name: str = "") -> list[RayCluster]:
+    """Return the Ray clusters that a case has beside its job, or the one of a name."""
+    parts = ("metadata", "spec")
+    return [
+        decode_part(RayCluster, {key: one.get(key, {}) for key in parts})
+        for one in given.get("objects", ())
+        if one["kind"] == "RayCluster" and name in ("", one["metadata"]["name"])
+    ]
 
 
 def _without_extras(pod_set: Content, given: Content) -> Content:
@@ -504,8 +507,29 @@ def unit(given: Content, expected: Content, integration: str) -> None:
         _ended_indexes(given, expected)
         return
     if given["function"] == "GetOwnerUID":
-        raise UnmodelledError(_NO_MULTIKUEUE)
+        meta = given["sts"]["metadata"]
+        if ORIGIN in (meta.get("labels") or {}):
+            raise UnmodelledError(_NO_MULTIKUEUE)
+        assert meta["uid"] == expected["result"]
+        return
     raise UnmodelledError(f"{given['function']}: no function of its own models it")
+
+
+def metadata_field(given: Content, expected: Content, integration: str) -> None:
+    """Compare one setting of a job by its labels and annotations."""
+    reader = _FIELDS.get(given["field"])
+    if reader is None:
+        raise UnmodelledError(f"{given['field']}: nobody asks for it by itself")
+    labels, annotations = given["labels"] or {}, given["annotations"] or {}
+    found = reader(ObjectMeta(labels=labels, annotations=annotations))
+    assert found == expected["value"]
+
+
+_FIELDS: dict[str, Callable[[ObjectMeta], Any]] = {
+    "max_exec_time_seconds": longest_time,
+    "priority_class": lambda meta: meta.labels.get(PRIORITY_LABEL, ""),
+    "queue_name": lambda meta: meta.labels.get(QUEUE_LABEL, ""),
+}
 
 
 def _ended_indexes(given: Content, expected: Content) -> None:
@@ -552,9 +576,8 @@ def ray(given: Content, expected: Content, integration: str) -> None:
 
 def ray_sizes(given: Content, expected: Content) -> None:
     """Compare the numbers of pods of an elastic job whose cluster Ray's autoscaler sizes."""
-    content, cluster = dict(given["object"] or {}), _cluster(given)
-    if content.get("kind") == "RayService":
-        raise UnmodelledError("no RayService is elastic in a queue")
+    content = dict(given["object"] or {})
+    name = given["ray_cluster_name"]
     if content.get("kind") == "RayCluster":
         # Its spec is not in the case, but the pod sets that were made of it.
         groups = [
@@ -563,7 +586,7 @@ def ray_sizes(given: Content, expected: Content) -> None:
         ]
         spec = {"headGroupSpec": {"template": {}}, "workerGroupSpecs": groups}
         content = {**content, "spec": spec}
-    job = sized_by(job_of({"metadata": {}, **content}), cluster)
+    job = sized_by(job_of({"metadata": {}, **content}), _clusters(given, name) if name else [])
     assert job.counts == {one["name"]: one["count"] for one in expected["result"]}
 
 
@@ -600,6 +623,7 @@ def _environments(spec: Content) -> list[Any]:
 
 RUNNERS: dict[str, Callable[[Content, Content, str], None]] = {
     "finished": finished,
+    "metadata-field": metadata_field,
     "pod-sets": pod_sets,
     "podset": podset,
     "priority-class": priority_class,

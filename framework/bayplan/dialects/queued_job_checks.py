@@ -94,7 +94,7 @@ def refusals_of(
     if isinstance(obj, Job):
         yield from _of_job(content.get("spec") or {}, annotations, templates)
     if isinstance(obj, RayCluster | RayJob | RayService):
-        yield from _of_ray(obj, content.get("spec") or {})
+        yield from _of_ray(obj, content.get("spec") or {}, annotations)
     for one in templates:
         yield from _of_template(obj, one)
     yield from _of_groups(obj, templates)
@@ -188,7 +188,7 @@ def _of_job(
             yield Refusal("Invalid value", "spec.completions", "expected as many as parallelism")
 
 
-def _of_ray(obj: ApiObject, spec: Mapping[str, Any]) -> Iterator[Refusal]:
+def _of_ray(obj: ApiObject, spec: Mapping[str, Any], annotations: Annotations) -> Iterator[Refusal]:
     at, cluster = "spec", spec
     for name in ("rayClusterSpec", "rayClusterConfig"):
         if isinstance(spec.get(name), Mapping):
@@ -208,9 +208,10 @@ def _of_ray(obj: ApiObject, spec: Mapping[str, Any]) -> Iterator[Refusal]:
         # Without it the cluster keeps its quota for ever.
         field = "spec.shutdownAfterJobFinishes"
         yield Refusal("Invalid value", field, "a job in a queue has to shut its cluster down")
-    if isinstance(obj, RayService) and cluster.get("enableInTreeAutoscaling") is True:
+    elastic = annotations.get(ELASTIC_ANNOTATION) == "true"
+    if cluster.get("enableInTreeAutoscaling") is True and not elastic:
         field = f"{at}.enableInTreeAutoscaling"
-        yield Refusal("Invalid value", field, "no RayService in a queue changes its size")
+        yield Refusal("Invalid value", field, f"without the annotation {ELASTIC_ANNOTATION}")
 
 
 # Templates -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ pod templates; the table of kinds says where these are, and how far a job is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +17,13 @@ from bayplan.api import KINDS, ApiObject, Job, JobSet, RayCluster, RayJob
 from bayplan.api.kueue import PodSetTopologyRequest
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import decode_part, kind_of
-from bayplan.api.operated import AppWrapper, ClusterTrainingRuntime, TrainingRuntime, TrainJob
+from bayplan.api.operated import (
+    AppWrapper,
+    ClusterTrainingRuntime,
+    RayService,
+    TrainingRuntime,
+    TrainJob,
+)
 from bayplan.api.pod import PodTemplate
 from bayplan.api.workloads import JobSpec
 from bayplan.dialects.kueue import topology_request_of
@@ -55,12 +62,16 @@ __all__ = [
     "priority_of",
     "queued_job",
     "queued_kinds",
+    "ray_clusters_of",
     "read_job",
     "sized_by",
 ]
 
 SCALE_UP_ANNOTATION = "kueue.x-k8s.io/elastic-job-scale-up"
 """Of elastic jobs: "partial" if they may grow by fewer pods than they want."""
+_AUTOSCALED = "rayClusterConfig.enableInTreeAutoscaling"
+_SERVING = ("activeServiceStatus", "pendingServiceStatus")
+"""The statuses of a RayService's clusters: the one that serves, and the one that will."""
 _OF_JOBS_CONTROLLER = frozenset(
     (
         "controller-uid",
@@ -135,11 +146,16 @@ class QueuedJob:
 
     @property
     def elastic(self) -> bool:
-        """Whether its size may change while it runs: a Ray job's, by Ray's autoscaler alone."""
+        """Whether its size may change while it runs.
+
+        That of what makes Ray clusters changes by Ray's autoscaler alone.
+        """
         if isinstance(self.obj, RayJob):
             cluster = self.obj.spec.ray_cluster_spec
             if cluster is None or not cluster.enable_in_tree_autoscaling:
                 return False
+        if isinstance(self.obj, RayService) and not _value(self.obj.spec, _AUTOSCALED):
+            return False
         return can_be_sliced(type(self.obj)) and _is_elastic(self.obj)
 
     @property
@@ -181,7 +197,7 @@ def _is_elastic(obj: ApiObject) -> bool:
 
 def can_be_sliced(type_: type[ApiObject]) -> bool:
     """Tell whether jobs of a type may grow while they run; others wait again with another size."""
-    return type_ in (Job, RayCluster, RayJob)
+    return type_ in (Job, RayCluster, RayJob, RayService)
 
 
 def pods_at_once(spec: JobSpec) -> int:
@@ -385,13 +401,35 @@ def _field(content: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     return {"/" + "/".join(steps): value}
 
 
-def sized_by(job: QueuedJob, cluster: RayCluster | None) -> QueuedJob:
-    """Return a job, an elastic one with the size that Ray's autoscaler gave its cluster."""
-    if cluster is None or not job.elastic or cluster.metadata.deletion_timestamp is not None:
+def ray_clusters_of(obj: ApiObject) -> tuple[str, ...]:
+    """Return the names of the Ray clusters of a job or a service, the one that serves first.
+
+    A service that is upgraded has two, until the new one serves.
+    """
+    if isinstance(obj, RayJob):
+        names: tuple[Any, ...] = (obj.status.ray_cluster_name,)
+    elif isinstance(obj, RayService):
+        names = tuple(_value(obj.status, f"{one}.rayClusterName") for one in _SERVING)
+    else:
+        names = ()
+    return tuple(dict.fromkeys(one for one in names if isinstance(one, str) and one))
+
+
+def sized_by(job: QueuedJob, clusters: Sequence[RayCluster]) -> QueuedJob:
+    """Return a job, an elastic one with the size that Ray's autoscaler gave its clusters.
+
+    :param clusters: those that there are of ``ray_clusters_of``.
+    """
+    living = [one for one in clusters if one.metadata.deletion_timestamp is None]
+    if not living or not job.elastic:
         return job
-    counts = {
-        group.group_name.lower(): group.wanted * group.num_of_hosts
-        for group in cluster.spec.worker_group_specs
-    }
-    pods = tuple(replace(one, count=counts.get(one.name, one.count)) for one in job.pods)
-    return replace(job, pods=pods)
+    counts = Counter[str]()
+    for cluster in living:
+        sizes = {
+            group.group_name.lower(): group.wanted * group.num_of_hosts
+            for group in cluster.spec.worker_group_specs
+            if group.replicas is not None
+        }
+        # Each cluster has a head.
+        counts.update({one.name: sizes.get(one.name, one.count) for one in job.pods})
+    return replace(job, pods=tuple(replace(one, count=counts[one.name]) for one in job.pods))

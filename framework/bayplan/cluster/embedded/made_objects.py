@@ -48,6 +48,12 @@ def _as_accepted(
     return found
 
 
+def _groups(spec: Content) -> list[Content]:
+    groups = spec.get("workerGroupSpecs")
+    listed = groups if isinstance(groups, list) else []
+    return [one for one in listed if isinstance(one, dict)]
+
+
 class MadeObjectsController:
     """Makes these objects, brings them in line with their owners, and writes the owners' status."""
 
@@ -119,12 +125,12 @@ class MadeObjectsController:
 
     def _serve(self, owner: RayService) -> None:
         """Make the cluster of a service, and report it ready with its cluster."""
-        meta = owner.metadata
+        meta, name = owner.metadata, f"{owner.metadata.name}-cluster"
         made = {
             "metadata": {"labels": dict(meta.labels), "annotations": dict(meta.annotations)},
-            "spec": owner.spec.get("rayClusterConfig") or {},
+            "spec": self._sized(owner, f"{meta.namespace}/{name}"),
         }
-        cluster = self._brought_in_line(owner, RayCluster, f"{meta.name}-cluster", made)
+        cluster = self._brought_in_line(owner, RayCluster, name, made)
         if not isinstance(cluster, RayCluster):
             return
         value = "True" if cluster.status.state == "ready" else "False"
@@ -132,8 +138,27 @@ class MadeObjectsController:
         if known.get("Ready", {}).get("status", "False") != value:
             now = self._cluster.timestamp()
             known["Ready"] = {"type": "Ready", "status": value, "lastTransitionTime": now}
-            status = {**owner.status, "conditions": list(known.values())}
+        status = {**owner.status, "activeServiceStatus": {"rayClusterName": name}}
+        if known:
+            status["conditions"] = list(known.values())
+        if status != owner.status:
             self._cluster.update(replace(owner, status=status))
+
+    def _sized(self, owner: RayService, key: str) -> Content:
+        """Return the spec of a service's cluster, which keeps the size that its autoscaler gave."""
+        spec: Content = owner.spec.get("rayClusterConfig") or {}
+        known = self._cluster.get(RayCluster, key)
+        if known is None or spec.get("enableInTreeAutoscaling") is not True:
+            return spec
+        sizes = {
+            one.group_name: {
+                "replicas": one.replicas,
+                "scaleStrategy": msgspec.to_builtins(one.scale_strategy),
+            }
+            for one in known.spec.worker_group_specs
+        }
+        groups = [{**one, **sizes.get(one.get("groupName", ""), {})} for one in _groups(spec)]
+        return {**spec, "workerGroupSpecs": groups}
 
     # Both ------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from bayplan.api import (
     ObjectMeta,
     PriorityClass,
     RayCluster,
-    RayJob,
 )
 from bayplan.api.kueue import (
     AdmissionCheckState,
@@ -33,6 +32,7 @@ from bayplan.dialects.queued_jobs import (
     QueuedJob,
     queued_job,
     queued_kinds,
+    ray_clusters_of,
     sized_by,
 )
 from bayplan.dialects.train_jobs import runtime_name
@@ -44,6 +44,7 @@ from bayplan_plugins.queues.kueue.priority_classes import class_of
 
 __all__ = ["JobWorkloads", "is_of_pod", "longest_time"]
 
+_CLUSTER_LABEL = "ray.io/cluster"
 _LONGEST_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
 _OWNERS_DEEP = 3
 """A RayJob's RayCluster's pods, a JobSet's Jobs' pods."""
@@ -166,20 +167,31 @@ class JobWorkloads:
             self._adopt(child, home)
 
     def _cluster_changed(self, cluster: RayCluster) -> None:
-        """Look at the Ray job again whose cluster changed, because Ray's autoscaler sizes it."""
+        """Look again at what made a cluster that changed, because Ray's autoscaler sizes it."""
         home = self._of_owner.get(cluster.metadata.uid) or self._home_of_owner(cluster.metadata)
         job = self.jobs.get(home) if home is not None else None
-        if home is not None and job is not None and isinstance(job.obj, RayJob) and job.elastic:
+        if home is not None and job is not None and ray_clusters_of(job.obj) and job.elastic:
             self.jobs[home] = self._read(job.obj)
             self.changed[home] = None
 
     def _read(self, obj: ApiObject) -> QueuedJob:
-        """Return what there is to know of a job: a Ray job that runs is as large as its cluster."""
+        """Return what there is to know of a job: what made Ray clusters is as large as they."""
         job = queued_job(obj, self._find)
-        if not isinstance(obj, RayJob):
-            return job
-        key = f"{obj.metadata.namespace}/{obj.status.ray_cluster_name}"
-        return sized_by(job, self._handle.snapshot.objects(RayCluster).get(key))
+        known = self._handle.snapshot.objects(RayCluster)
+        named = (known.get(f"{obj.metadata.namespace}/{one}") for one in ray_clusters_of(obj))
+        return sized_by(job, [one for one in named if one is not None])
+
+    def is_of_next_cluster(self, pod: PodInfo) -> bool:
+        """Tell whether a pod is of the cluster that is to serve in the place of another.
+
+        A service that is not elastic has quota for one cluster, also while it is upgraded, as in
+        Kueue, and its operator keeps the old one until the next one is ready.
+        """
+        home = self.home_of_pod(pod)
+        job = self.jobs.get(home) if home is not None else None
+        if job is None or job.elastic:
+            return False
+        return pod.labels.get(_CLUSTER_LABEL) in ray_clusters_of(job.obj)[1:]
 
     def _find(self, type_: type[ApiObject], key: str) -> ApiObject | None:
         return self._handle.snapshot.objects(type_).get(key)

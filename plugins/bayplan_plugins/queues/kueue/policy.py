@@ -314,7 +314,7 @@ class KueuePolicy:
         if len(members) <= most:
             return None
         within = self._pods.within(found.key, {one.name: one.count or 0 for one in sets})
-        if pod.key in {one.key for one in within}:
+        if pod.key in {one.key for one in within} or self._jobs.is_of_next_cluster(pod):
             return None
         for queue, pending in self._admission.store.pending.items():
             for key in self._jobs.slices_of(self._jobs.home_of(found.key)):

@@ -140,6 +140,22 @@ def test_a_train_job_waits_for_its_runtime_and_says_so() -> None:
     assert list(held.all()) == []
 
 
+@pytest.mark.parametrize("kind", ["RayCluster", "RayJob", "RayService"])
+def test_a_cluster_that_sizes_itself_is_held_unless_it_says_that_it_is_elastic(kind: str) -> None:
+    """It would be stopped each time that its size changes."""
+    content = suspended_content(kind, "s")
+    spec = content["spec"]
+    own = spec.get("rayClusterConfig") or spec.get("rayClusterSpec") or spec
+    own["enableInTreeAutoscaling"] = True
+    cluster = started(*world(), make_object(content))
+    held = HeldJobs(cluster.scheduler.snapshot, lambda key: None)
+    (one,) = held.all()
+    assert "enableInTreeAutoscaling: Invalid value" in one.why
+    elastic = {**content["metadata"], "annotations": {"kueue.x-k8s.io/elastic-job": "true"}}
+    again = started(*world(), make_object({**content, "metadata": elastic}))
+    assert list(HeldJobs(again.scheduler.snapshot, lambda key: None).all()) == []
+
+
 def test_what_a_refused_service_makes_does_not_queue_in_its_place() -> None:
     content = suspended_content("RayService", "s")
     content["spec"]["rayClusterConfig"]["enableInTreeAutoscaling"] = True

@@ -1,0 +1,89 @@
+"""Mutating admission policies, evaluated as an API server does, by bayplan's own CEL.
+
+What CEL calls ``object``, ``namespaceObject``, ``params`` and ``request`` are literals in what is
+compiled, and variables are written out.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bayplan.cluster.patches import json_patch
+from bayplan_dra.cel.compiler import compile_node
+from bayplan_dra.cel.frame import COST_LIMIT
+from bayplan_dra.cel.syntax import parse
+from bayplan_dra.cel.values import Optional
+
+Content = dict[str, Any]
+_PATCH = "JSONPatch{"
+
+
+def mutated(policy: Content, content: Content, namespace: Content, params: Content) -> Content:
+    """Return an object as a policy leaves it.
+
+    :param namespace: the object's namespace; :param params: the policy's parameter.
+    """
+    spec = policy["spec"]
+    names = {"object": content, "namespaceObject": namespace, "params": params}
+    names["request"] = {"namespace": content["metadata"].get("namespace", "")}
+    variables = {one["name"]: one["expression"] for one in spec.get("variables", ())}
+    for one in spec.get("matchConditions", ()):
+        if not _value(one["expression"], {}, names):
+            return content
+    for one in spec["mutations"]:
+        patches = _value(one["jsonPatch"]["expression"], variables, {**names, "object": content})
+        content = json_patch(copy.deepcopy(content), _plain(patches))
+    return content
+
+
+def _value(expression: str, variables: Mapping[str, str], names: Mapping[str, Content]) -> Any:
+    text = _written_out(expression, variables)
+    text = _patches_as_maps(text)
+    for name, value in names.items():
+        text = f"[{_literal(value)}].map({name}, {text})[0]"
+    found = compile_node(parse(text), multiple_allocations=True, lists=True)
+    return found.run([None, 100 * COST_LIMIT, None, 0, *([None] * found.locals)])
+
+
+def _patches_as_maps(expression: str) -> str:
+    """Return an expression whose patches are maps of the unknown type."""
+    before, found, rest = expression.partition(_PATCH)
+    if not found:
+        return expression
+    depth, end = 1, 0
+    while depth:
+        depth += {"{": 1, "}": -1}.get(rest[end], 0)
+        end += 1
+    start, _, value = rest[: end - 1].partition(", value: ")
+    start = start.replace("op: ", '"op": dyn(', 1).replace(", path: ", '), "path": dyn(', 1)
+    made = f'{{{start}), "value": dyn({value})}}'
+    return f"{before}{made}{_patches_as_maps(rest[end:])}"
+
+
+def _literal(value: Any) -> str:
+    """Return JSON as CEL of the unknown type: CEL takes no lists and maps of several types."""
+    if isinstance(value, Mapping):
+        entries = (f"{json.dumps(key)}: {_literal(one)}" for key, one in value.items())
+        return f"dyn({{{', '.join(entries)}}})"
+    if isinstance(value, list):
+        return f"dyn([{', '.join(map(_literal, value))}])"
+    return f"dyn({json.dumps(value)})"
+
+
+def _written_out(expression: str, variables: Mapping[str, str]) -> str:
+    def own(match: re.Match[str]) -> str:
+        return f"({_written_out(variables[match[1]], variables)})"
+
+    return re.sub(r"variables\.([A-Za-z]+)", own, expression)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Optional):
+        return _plain(value.value)
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value

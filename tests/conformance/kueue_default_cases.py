@@ -1,0 +1,143 @@
+"""What Kueue's webhooks fill in: the policies of ``configs/admission``, and who waits for a queue.
+
+Compared are whether a job is suspended, its queue, its priority class and who makes its pods. What
+Kueue marks for itself, such as its gates, or labels of templates, nobody needs here: the scheduler
+knows the pods of a queue by what owns them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.conformance.admission_policies import mutated
+from tests.conformance.kind_cases import UnmodelledError
+
+from bayplan.admission import Defaults, facts_of, mutating_policies
+from bayplan.api import KINDS, ApiObject
+from bayplan.api.objects import decode_part
+from bayplan.dialects.queued_job_checks import PRIORITY_LABEL, QUEUE_LABEL
+from bayplan.dialects.queued_jobs import is_part
+from bayplan.kinds import KINDS_OF_WORKLOADS
+from bayplan.kinds.paths import at
+from bayplan.snapshot import Snapshot
+from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
+from bayplan_plugins.queues.kueue.settings import Managed
+
+Content = dict[str, Any]
+_PODS = "pods wait in the scheduler, without gates, finalizers and marks of their own"
+_SELECTED = "which namespaces have jobs in queues is the scheduler's setting, not the policies'"
+_SETS = "the pods of a StatefulSet queue one by one, so it gets no queue that it does not name"
+_FUNCTIONS = {
+    "ApplyDefaultForManagedBy": "managed by",
+    "ApplyDefaultForSuspend": "suspended",
+    "ApplyDefaultLocalQueue": "queue",
+    "ApplyDefaultWorkloadPriorityClass": "priority",
+}
+"""What single functions of Kueue's fill in."""
+
+
+def run_default_case(given: Content, expected: Content, integration: str) -> None:
+    """Run a case; an assertion tells the difference.
+
+    :raises UnmodelledError: for what bayplan has no part for.
+    """
+    off = [name for name, on in given.get("feature_gates", {}).items() if not on]
+    if off and off[0] != "TopologyAwareScheduling":
+        raise UnmodelledError(f"bayplan has no gate {off[0]}")
+    if integration == "pod":
+        raise UnmodelledError(_PODS)
+    if "namespace_selector" in str(given) or "namespaces_selector" in str(given):
+        raise UnmodelledError(_SELECTED)
+    content, wanted = given["object"], _said(expected["object"])
+    if content["kind"] == "StatefulSet" and wanted["queue"] != _said(content)["queue"]:
+        raise UnmodelledError(_SETS)
+    found = _said(_defaulted(given))
+    only = [_FUNCTIONS.get(given.get("function", ""), "")]
+    for key in only if only != [""] else wanted:
+        assert found[key] == wanted[key], key
+
+
+def _said(content: Content) -> Content:
+    """Return what an object says, of which its queue depends."""
+    key = content["apiVersion"].rpartition("/")[0], content["kind"]
+    row = KINDS_OF_WORKLOADS.get(key)
+    labels = content["metadata"].get("labels") or {}
+    template = at(content, "spec.template.metadata.labels") or {}
+    of_pods = template if content["kind"] == "Deployment" else {}
+    return {
+        "suspended": bool(row and row.suspend and at(content, row.suspend)),
+        "queue": labels.get(QUEUE_LABEL, ""),
+        "priority": labels.get(PRIORITY_LABEL, ""),
+        "managed by": at(content, row.managed_by) if row and row.managed_by else None,
+        "queue of pods": of_pods.get(QUEUE_LABEL, ""),
+        "priority of pods": of_pods.get(PRIORITY_LABEL, ""),
+    }
+
+
+def _defaulted(given: Content) -> Content:
+    """Return an object as policies and scheduler leave it."""
+    content, context = given["object"], given.get("context", {})
+    key = content["apiVersion"].rpartition("/")[0], content["kind"]
+    namespace = content["metadata"].get("namespace", "")
+    has_default = context.get("default_lq_exist") or context.get("with_default_local_queue")
+    facts = facts_of({}, "bayplan-system", datetime.now(UTC)) | {"data": _remote(given, namespace)}
+    # Each is invoked again after others have changed the object.
+    for policy in mutating_policies(Defaults()) * 2:
+        if policy["kind"] != "MutatingAdmissionPolicy" or not _watches(policy, key):
+            continue
+        params = facts
+        if policy["spec"].get("paramKind", {}).get("kind") == "LocalQueue":
+            if not has_default:
+                continue
+            params = {"metadata": {"name": "default"}}
+        content = mutated(policy, content, {"metadata": {"name": namespace}}, params)
+    if _is_held(content, given, key):
+        content = _with(content, KINDS_OF_WORKLOADS[key].suspend, True)
+    return content
+
+
+def _watches(policy: Content, key: tuple[str, str]) -> bool:
+    plural = KINDS[key].plural
+    rules = policy["spec"]["matchConstraints"]["resourceRules"]
+    return any(key[0] in one["apiGroups"] and plural in one["resources"] for one in rules)
+
+
+def _remote(given: Content, namespace: str) -> dict[str, str]:
+    """Return the facts of a cluster: the queues whose jobs run in others."""
+    context = given.get("context", {})
+    names = ("queues", "cluster_queues", "admission_check", "local_queues", "admission_checks")
+    objects: list[Content] = []
+    for name in names:
+        found = context.get(name) or []
+        objects += found if isinstance(found, list) else [found]
+    if context.get("with_multi_kueue_admission_check"):
+        queue = given["object"]["metadata"].get("labels", {}).get(QUEUE_LABEL, "")
+        return {"remoteQueues": f"{namespace}/{queue}"}
+    typed: dict[Any, list[ApiObject]] = {}
+    for one in objects:
+        kind = KINDS["kueue.x-k8s.io", one["kind"]]
+        parts = {name: one.get(name, {}) for name in ("metadata", "spec")}
+        typed.setdefault(kind, []).append(decode_part(kind.type, parts))
+    data: dict[str, str] = facts_of(typed, "bayplan-system", datetime.now(UTC))["data"]
+    return data
+
+
+def _is_held(content: Content, given: Content, key: tuple[str, str]) -> bool:
+    """Tell whether the scheduler suspends a job that names no queue."""
+    config = given.get("config", {}), given
+    without = any(one.get("manage_jobs_without_queue_name") for one in config)
+    meta = {"metadata": content["metadata"], "spec": {}}
+    row = KINDS_OF_WORKLOADS.get(key)
+    if not without or row is None or not row.suspend:
+        return False
+    obj = decode_part(KINDS[key].type, content if content["kind"] == "Job" else meta)
+    managed = ManagedJobs(Snapshot(), Managed(without, None, None))
+    return not is_part(obj.metadata) and managed.waits(obj)
+
+
+def _with(content: Content, path: str, value: Any) -> Content:
+    first, _, rest = path.partition(".")
+    if not rest:
+        return {**content, first: value}
+    return {**content, first: _with(content.get(first) or {}, rest, value)}
