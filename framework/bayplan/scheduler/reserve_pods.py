@@ -77,20 +77,21 @@ class WithReservePods(WrappedCluster):
         handler(replace(event, objects=tuple(listed)))
 
     def _keep(self, found: Reservation, pod: Pod) -> None:
-        self._pods[found.key], self._names[pod.key] = pod, found.key
-        self._found[found.key] = found
+        name = found.key
+        self._pods[name], self._names[pod.key], self._found[name] = pod, name, found
 
     def _follow(self, handler: WatchHandler, found: Reservation, pod: Pod | None) -> None:
         """Deliver what has become of a reservation's pod."""
-        old = self._pods.get(found.key)
-        self._found[found.key] = found
+        name = found.key
+        old = self._pods.get(name)
         if old is not None and (pod is None or pod.key != old.key):
-            del self._pods[found.key], self._names[old.key]
+            del self._pods[name], self._names[old.key]
             handler(WatchEvent(WatchType.DELETED, old))
             old = None
         if pod is None:
-            self._found.pop(found.key, None)
+            self._found.pop(name, None)
             return
+        self._found[name] = found
         if old != pod:
             self._keep(found, pod)
             handler(WatchEvent(WatchType.ADDED if old is None else WatchType.MODIFIED, pod))

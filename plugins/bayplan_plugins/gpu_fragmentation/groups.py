@@ -17,7 +17,7 @@ from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.gpus.requests import NO_REQUESTS, Requests
 from bayplan_plugins.gpus.vendors.adapter import ShareRequest
 from bayplan_plugins.gpus.vendors.kai.groups import GpuGroups
-from bayplan_plugins.gpus.vendors.kai.requests import known_share
+from bayplan_plugins.gpus.vendors.kai.requests import known_share, says_shares
 
 __all__ = ["SharedGpus"]
 
@@ -33,12 +33,13 @@ class SharedGpus:
         self._groups = snapshot.shared(GpuGroups, GpuGroups)
 
     def concerns(self, pod: PodInfo) -> bool:
-        """Tell whether a pod may ask for GPUs: KAI's words, too, are annotations."""
-        return pod.facts.wants_devices or bool(pod.annotations)
+        """Tell whether a pod may ask for GPUs, by its spec and the names of its annotations."""
+        return self._ledger.concerns(pod) or says_shares(pod)
 
     def requests(self, pod: PodInfo) -> Requests:
         """Return what a pod requests; nothing for one that holds a GPU for others."""
-        if not self.concerns(pod):
+        if not (pod.facts.wants_devices or pod.annotations):
+            # Nor do KAI's words, which are annotations.
             return NO_REQUESTS
         found = self._ledger.requests(pod)
         if found:

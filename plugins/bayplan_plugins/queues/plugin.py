@@ -70,9 +70,10 @@ class Queues(Plugin[QueuesArgs]):
     def admit(self) -> None:
         """Admit what waits for a queue, by the policies of its system."""
         self.policies.look()
-        for policy in self.policies.own:
+        active = self.policies.active
+        for policy in self.policies.own if active else ():
             with alone(f"admission to {policy.system}'s queues"):
-                if policy.active:
+                if policy in active:
                     policy.admit()
 
     @hookimpl

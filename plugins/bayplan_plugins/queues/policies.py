@@ -70,15 +70,15 @@ class Policies:
         return iter(self._all)
 
     def _forget(self) -> None:
-        """Find the active ones again: somebody else decides now."""
-        self._seen = -1
+        """Find the active ones again: a first queue came, or somebody else decides now."""
+        self._seen, self._were_any = -1, self.are_any
+        self._active = self.keeping_off_nodes = self.assigning_nodes = ()
         self._handle.concerns_changed()
 
     def _objects_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
         """Ask again which pods this concerns, as the first queue came or the last one went."""
         if (old is None or new is None) and self.are_any != self._were_any:
-            self._were_any = self.are_any
-            self._handle.concerns_changed()
+            self._forget()
 
     @property
     def are_any(self) -> bool:
@@ -88,6 +88,8 @@ class Policies:
     @property
     def active(self) -> Sequence[Policy]:
         """The policies of the systems that have any queue; found again when objects change."""
+        if not self._were_any:
+            return ()
         version = self._snapshot.objects_version
         if version != self._seen:
             self._seen = version
@@ -123,8 +125,8 @@ class Policies:
 
     def of(self, pod: PodInfo) -> tuple[Policy, str] | None:
         """Return the pod's policy and queue, None without a queue or with two."""
-        if not self._active and self._seen == self._snapshot.objects_version:
-            # What ``active`` would say: asked several times for each pod.
+        if not self._were_any:
+            # Asked several times for each pod.
             return None
         claims = self.claims(pod)
         return claims[0] if len(claims) == 1 else None

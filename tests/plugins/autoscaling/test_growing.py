@@ -210,7 +210,7 @@ def test_a_gang_that_loses_a_member_gives_its_nominated_nodes_back() -> None:
     world.passes(20)
     assert (world.nominated(), world.on_nodes()) == ({}, {"small": "new"})
     assert world.reasons() == {"g-0": NOT_READY}
-    assert "needs 2 members" in world.cluster.message("g-0")
+    assert "1 of 2 exist" in world.cluster.message("g-0")
 
 
 def test_a_gang_in_one_rack_buys_in_one_rack_before_any_node_has_the_label() -> None:
