@@ -15,7 +15,7 @@ test: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto
 
 # What an edit breaks first: the rooms from api/ to plugins/, without processes, browsers and stories.
-QUICK := api cycle dialects explain gangs house plugin plugins profiles queues scheduler schemas
+QUICK := api cycle dialects explain gangs house plugin plugins profiles queues scheduler schemas snapshot
 LONG := test_contract gpus/test_gpu_fragmentation queues/kai/test_kai_actions queues/volcano/test_volcano_properties \
 	volumes/test_volume_binding
 quick: export PYTHONDONTWRITEBYTECODE =
