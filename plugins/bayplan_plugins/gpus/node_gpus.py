@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -138,11 +139,20 @@ class NodeGpus:
         """Return the GPUs and their use, without that of the pod ``but``, by uid."""
         own = self.held.get(but, ())
         self.count(own, -1)
-        parts, details = self.partitions(but), self.details(but)
-        sums = zip(self.compute, self.memory, self.slots, parts, details, strict=True)
-        used = tuple(
-            GpuUse(compute, memory, slots, tuple(sorted(own_parts)), tuple(own_details))
-            for compute, memory, slots, own_parts, own_details in sums
-        )
+        if any(map(_says_more, itertools.chain.from_iterable(self.held.values()))):
+            parts, details = self.partitions(but), self.details(but)
+            sums = zip(self.compute, self.memory, self.slots, parts, details, strict=True)
+            used = tuple(
+                GpuUse(compute, memory, slots, tuple(sorted(own_parts)), tuple(own_details))
+                for compute, memory, slots, own_parts, own_details in sums
+            )
+        else:
+            # Most nodes: nothing but amounts.
+            used = tuple(map(GpuUse, self.compute, self.memory, self.slots))
         self.count(own, 1)
         return GpusInUse(self.gpus, used)
+
+
+def _says_more(share: Share) -> bool:
+    """Tell whether a share is more than amounts of its GPU."""
+    return share.partition is not None or share.detail is not None
