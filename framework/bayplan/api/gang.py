@@ -86,6 +86,18 @@ class SubGroup:
 
 
 @dataclass(frozen=True)
+class OwnedPart:
+    """What owns the pods of a gang, or a part of it.
+
+    :param owner: the object, from one of its pods.
+    :param number: of the part; "" where the object is one.
+    """
+
+    owner: OwnerReference
+    number: str = ""
+
+
+@dataclass(frozen=True)
 class Gang:
     """Pods that run together or not at all.
 
@@ -97,8 +109,9 @@ class Gang:
     they wait for the others. With ``whole``, the gang is only evicted as a whole. ``satisfied``
     says that its object reports it as complete, ``admitted`` that it does not report it as waiting
     for its queue. ``min_resources`` have to be free in the cluster
-    (CPU in milli-CPU). ``problem`` says what is wrong with the definition; it keeps the gang
-    pending.
+    (CPU in milli-CPU). ``owner`` is what makes its pods, again where they go; ``predecessors`` are
+    the gangs, by key, whose place it takes, as in a rolling update. ``problem`` says what is wrong
+    with the definition; it keeps the gang pending.
     """
 
     key: str
@@ -120,6 +133,8 @@ class Gang:
     admitted: bool = True
     min_resources: tuple[tuple[str, int], ...] = ()
     queue: str = ""
+    owner: OwnedPart | None = None
+    predecessors: tuple[str, ...] = ()
     problem: str | None = None
 
     @property
@@ -128,18 +143,6 @@ class Gang:
         namespace, _, name = self.key.partition("/")
         kind, colon, owner = name.partition(":")
         return f"{kind} {namespace}/{owner}" if colon else f"PodGroup {self.key}"
-
-
-@dataclass(frozen=True)
-class OwnedPart:
-    """A part of what owns pods, which waits in a queue by itself.
-
-    :param owner: the object, from one of its pods.
-    :param number: of the part; "" where the object is one.
-    """
-
-    owner: OwnerReference
-    number: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ means what a PodGroup of KAI with sub-groups means.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from bayplan.api import ApiObject, KaiPodGroup, Pod
@@ -45,7 +46,11 @@ def gang_of(obj: ApiObject) -> Gang | None:
         group = KaiPodGroup(obj.metadata, _spec_of(obj))
     except (DecodeError, ValueError) as exc:
         return Gang(object_key(obj), 1, problem=str(exc))
-    return gang_by_label(group, _CLIQUE_LABEL)
+    gang, before = gang_by_label(group, _CLIQUE_LABEL), obj.spec.get("reuseReservationRef")
+    if isinstance(before, dict) and before.get("name"):
+        namespace = before.get("namespace") or obj.metadata.namespace
+        gang = replace(gang, predecessors=(f"{namespace}/{before['name']}",))
+    return gang
 
 
 def _spec_of(gang: PodGang) -> KaiPodGroupSpec:

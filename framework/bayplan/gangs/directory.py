@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +11,9 @@ from bayplan.gangs.completeness import has_minimum
 from bayplan.snapshot import PodInfo
 
 __all__ = ["GangDirectory", "GangMembers"]
+
+_MOST_GONE = 10_000
+"""So many gangs without members are remembered."""
 
 
 @dataclass(eq=False)
@@ -22,9 +26,9 @@ class GangMembers:
     is complete again. ``overdue`` is set when members are missing for longer than
     ``timeout`` seconds, the time that the gang allows. ``by_objects`` and ``by_pods`` are the
     definitions given by PodGroups (by kind) and by the annotations of pods (by key). ``ending`` are
-    the keys of those bound members that end. ``former`` are the nodes that members held before they
-    went, by key: who is made again under the same name comes back there. ``version`` counts the
-    changes of members and definition.
+    the keys of those bound members that end. ``former`` are the nodes that the members held that
+    went last, by key: who is made again comes back there. ``version`` counts the changes of members
+    and definition. ``most`` is how many members there were at a time, when one went.
     """
 
     gang: Gang | None = None
@@ -40,6 +44,7 @@ class GangMembers:
     owners: dict[tuple[str, str], int] = field(default_factory=dict)
     ending: set[str] = field(default_factory=set)
     former: dict[str, str] = field(default_factory=dict)
+    most: int = 0
     version: int = 0
 
     @property
@@ -82,12 +87,21 @@ class GangDirectory:
         self._gangs: dict[str, GangMembers] = {}
         self._named_by: dict[str, set[str]] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
+        self._former: OrderedDict[str, dict[str, str]] = OrderedDict()
+        """Where the members of gangs were that are gone for now, by their keys."""
 
     def __getitem__(self, key: str) -> GangMembers:
         members = self._gangs.get(key)
         if members is None:
-            members = self._gangs[key] = GangMembers()
+            members = self._gangs[key] = GangMembers(former=self._former.pop(key, {}))
         return members
+
+    def former_nodes(self, key: str) -> Mapping[str, str]:
+        """Return the nodes that members of a gang hold, or held before they went, by pod key."""
+        members = self._gangs.get(key)
+        if members is None:
+            return self._former.get(key, {})
+        return members.former | {pod: node for pod, (_, node) in members.bound.items()}
 
     def all(self) -> Mapping[str, GangMembers]:
         """Return every gang that is defined or has members."""
@@ -270,7 +284,7 @@ class GangDirectory:
         members.pending.pop(pod.key, None)
         held = members.bound.pop(pod.key, None)
         if held is not None:
-            members.former[pod.key] = held[1]
+            _note_former(members, pod.key, held[1])
         members.ending.discard(pod.key)
         changed: set[str] = set()
         if members.by_pods.pop(pod.key, None) is not None and not _still_agreed(members):
@@ -305,6 +319,21 @@ class GangDirectory:
         members = self._gangs[key]
         if not members.by_objects and not members.pending and not members.bound:
             del self._gangs[key]
+            if members.former:
+                # What defines it may lose it while its pods are made again.
+                self._former[key] = members.former
+                if len(self._former) > _MOST_GONE:
+                    self._former.popitem(last=False)
+
+
+def _note_former(members: GangMembers, pod: str, node: str) -> None:
+    """Note where a member was, of so many as there have been at a time."""
+    # It is no longer among those that are there.
+    members.most = max(members.most, members.present + 1)
+    members.former.pop(pod, None)
+    members.former[pod] = node
+    while len(members.former) > members.most:
+        del members.former[next(iter(members.former))]
 
 
 def _may_begin_again(members: GangMembers) -> bool:

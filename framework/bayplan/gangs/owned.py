@@ -38,11 +38,13 @@ from bayplan.kinds import (
     domain_of,
     lack_of,
     minimum_of,
+    part_before,
     role_of,
     roles_of,
     segments_of,
     some_roles_of,
     title_of,
+    units_of,
 )
 from bayplan.snapshot import Snapshot
 
@@ -136,7 +138,9 @@ class _Owner:
     """An owner as it was read; its gangs by key, each with one of their pods; places in them.
 
     Pods of one part and one role have the same place. ``domain`` is the label of nodes of which
-    its pods have one value, ``some_roles`` how many of its roles it needs, if not all.
+    its pods have one value, ``some_roles`` how many of its roles it needs, if not all. ``wanted``
+    is the number of its parts, where rolling updates add some. ``versions`` are the gangs of each
+    part in several versions, ``before`` those of the object whose place it takes.
     """
 
     obj: ApiObject
@@ -146,6 +150,9 @@ class _Owner:
     domain: str = ""
     segments: SegmentSizes | None = None
     some_roles: int | None = None
+    wanted: int = 0
+    before: tuple[str, ...] = ()
+    versions: dict[tuple[str, ...], dict[str, None]] = field(default_factory=dict)
     members: dict[str, str] = field(default_factory=dict)
     gangs: dict[str, Gang] = field(default_factory=dict)
     places: dict[tuple[str | None, str, _Asked | None], OwnedMember] = field(default_factory=dict)
@@ -176,6 +183,8 @@ class OwnedGangs:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._owners: dict[tuple[type[ApiObject], str], _Owner] = {}
+        self._made_by: dict[str, dict[tuple[type[ApiObject], str], str]] = {}
+        """Objects that take each other's place, with their gangs, by the UID of what makes them."""
         self._above: dict[tuple[str, OwnerReference], _Above] = {}
         """What is above pods, by their namespace and controller."""
         self._version = -1
@@ -267,10 +276,23 @@ class OwnedGangs:
         key = type(owner), object_key(owner)
         known = self._owners.get(key)
         if known is None or known.obj is not owner:
-            members = known.members if known is not None else {}
-            known = self._owners[key] = _read(owner, row)
-            known.members = members
+            before, known = known, _read(owner, row)
+            self._owners[key] = known
+            if before is not None:
+                known.members, known.versions = before.members, before.versions
+            known.before = self._before(owner, row) if before is None else before.before
         return known
+
+    def _before(self, owner: ApiObject, row: WorkloadKind) -> tuple[str, ...]:
+        """Return the gangs of the objects that a new one takes the place of, and note it."""
+        meta = owner.metadata
+        maker = _controller(meta.owner_references) if row.successive else None
+        if maker is None:
+            return ()
+        others = self._made_by.setdefault(maker.uid, {})
+        found = tuple(others.values())
+        others[type(owner), object_key(owner)] = _gang_key(owner, row)
+        return found
 
     def gangs_of(self, owner: ApiObject) -> dict[str, str]:
         """Return the keys of the gangs of an owner's pods, each with the key of one of the pods."""
@@ -279,7 +301,13 @@ class OwnedGangs:
 
     def forget(self, owner: ApiObject) -> None:
         """Forget an owner that was deleted."""
-        self._owners.pop((type(owner), object_key(owner)), None)
+        key = type(owner), object_key(owner)
+        self._owners.pop(key, None)
+        maker = _controller(owner.metadata.owner_references)
+        others = self._made_by.get(maker.uid, {}) if maker is not None else {}
+        others.pop(key, None)
+        if maker is not None and not others:
+            self._made_by.pop(maker.uid, None)
 
 
 @dataclass(frozen=True)
@@ -345,8 +373,34 @@ def _placed(pod: Pod, owner: _Owner, row: WorkloadKind, asked: _Asked) -> OwnedM
     place = unit, role.name if role is not None else "", None if asked is _NOTHING else asked
     known = owner.places.get(place)
     if known is None:
-        known = owner.places[place] = _agreed(owner, _place(owner, row, unit, role, asked))
+        made = _place(owner, row, unit, role, asked)
+        if made.gang is not None:
+            made = replace(made, gang=_following(made.gang, owner, row, units))
+        known = owner.places[place] = _agreed(owner, made)
     return known
+
+
+def _gang_key(owner: ApiObject, row: WorkloadKind) -> str:
+    meta = owner.metadata
+    return f"{meta.namespace}/{title_of(row)}:{meta.name}"
+
+
+def _following(gang: Gang, owner: _Owner, row: WorkloadKind, units: Sequence[str]) -> Gang:
+    """Return a gang that knows what makes its pods, and whose place it takes."""
+    meta, kind = owner.obj.metadata, kind_of(owner.obj)
+    version = "/".join(filter(None, (kind.group, kind.versions[0])))
+    made_by = OwnedPart(OwnerReference(kind.name, meta.name, meta.uid, version), ":".join(units))
+    found = list(owner.before)
+    if row.version:
+        keys = row.unit.split(",")
+        stem = tuple(one for key, one in zip(keys, units, strict=True) if key != row.version)
+        versions = owner.versions.setdefault(stem, {})
+        found += [key for key in versions if key != gang.key]
+        versions[gang.key] = None
+    if owner.wanted and (before := part_before(owner.wanted, units[0])):
+        head = f"{_gang_key(owner.obj, row)}:{units[0]}"
+        found.append(gang.key.replace(head, f"{head.removesuffix(units[0])}{before}", 1))
+    return replace(gang, owner=made_by, predecessors=tuple(found))
 
 
 def _agreed(owner: _Owner, made: OwnedMember) -> OwnedMember:
@@ -398,7 +452,7 @@ def _place(
 ) -> OwnedMember:
     """Return the place of the pods of one part and one role of an owner."""
     meta, minimum = owner.obj.metadata, owner.minimum
-    name = f"{meta.namespace}/{title_of(row)}:{meta.name}"
+    name = _gang_key(owner.obj, row)
     if unit is not None:
         name += f":{unit}"
     if role is None:
@@ -651,6 +705,7 @@ def _read(owner: ApiObject, row: WorkloadKind) -> _Owner:
             domain,
             segments,
             some_roles_of(row, content),
+            units_of(row, content) if row.surge is not None else 0,
         )
     except ValueError as exc:
         return _Owner(owner, problem=str(exc))

@@ -231,6 +231,10 @@ class WorkloadKind:
     :param unit: the labels of pods, with commas, whose values tell its indivisible parts, each a
         gang; without them, the object is one.
     :param units: the path of the number of these parts.
+    :param version: that one of these labels which tells the versions of a rolling update, each of
+        which takes the place of the one before.
+    :param successive: whether one controller makes such objects one after the other, each of which
+        takes the place of the one before.
     :param surge: where parts are while a rolling update adds some beyond that number.
     :param queued: whether each of these parts, or the object without any, has a Workload in Kueue's
         queues, although no such object is ever suspended.
@@ -262,6 +266,8 @@ class WorkloadKind:
     wraps: str = ""
     unit: str = ""
     units: str = ""
+    version: str = ""
+    successive: bool = False
     surge: Surge | None = None
     queued: bool = False
     segments: Segments | None = None

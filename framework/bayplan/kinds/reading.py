@@ -29,8 +29,10 @@ __all__ = [
     "SegmentSizes",
     "TemplateOf",
     "domain_of",
+    "is_made_again",
     "lack_of",
     "minimum_of",
+    "part_before",
     "pods_of",
     "policy_of",
     "progress_of",
@@ -152,6 +154,34 @@ def units_now(kind: WorkloadKind, content: Content) -> int:
         return wanted
     updated, there = _count(at(content, surge.updated)), _count(at(content, surge.parts))
     return max(wanted, min(there, _MOST_PODS)) if updated < wanted else wanted
+
+
+def is_made_again(kind: WorkloadKind, content: Content, part: str) -> bool:
+    """Tell whether an object makes pods again that are gone: it runs, and has such a part.
+
+    :param part: the number of the part; "" for the object itself.
+    """
+    if kind.suspend and at(content, kind.suspend) is True:
+        return False
+    try:
+        if progress_of(kind, content, tuple(templates_of(kind, content))).end is not None:
+            return False
+        number = part.partition(":")[0]
+        return not number.isdecimal() or int(number[:9]) < units_now(kind, content)
+    except ValueError:
+        return False
+
+
+def part_before(wanted: int, part: str) -> str:
+    """Return the part whose place one takes that a rolling update adds; "" for none.
+
+    The last parts are updated first, so the first that is added stands in for the last.
+
+    :param wanted: the number of parts without those.
+    """
+    number = int(part[:9]) if part.isdecimal() else -1
+    before = 2 * wanted - 1 - number
+    return str(before) if 0 <= before < wanted <= number else ""
 
 
 def minimum_of(kind: WorkloadKind, content: Content) -> int | None:

@@ -244,6 +244,7 @@ _TABLE = (
         "apps",
         "ReplicaSet",
         (PodTemplates("spec.template", "main", count=("spec.replicas",)),),
+        successive=True,
         asked=True,
     ),
     WorkloadKind(
@@ -402,6 +403,7 @@ _TABLE = (
         ),
         unit=f"{_DISAGGREGATED}/slice,{_DISAGGREGATED}/revision",
         units="spec.slices",
+        version=f"{_DISAGGREGATED}/revision",
         domain="spec.placementPolicy.topology",
     ),
     # Of Grove, a PodGang is the gang.
@@ -509,6 +511,7 @@ _TABLE = (
         "ray.io",
         "RayCluster",
         _ray_pods("spec"),
+        successive=True,
         suspend=_SUSPEND,
         managed_by=_MANAGED_BY,
         ready=("status.readyWorkerReplicas", "status.conditions[HeadPodReady]"),

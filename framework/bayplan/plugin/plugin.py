@@ -58,6 +58,9 @@ class Handle(Protocol):
     def gang(self, key: str) -> GangMembers:
         """Return a gang's definition and its members; an unknown key gives one without members."""
 
+    def former_nodes(self, key: str) -> Mapping[str, str]:
+        """Return the nodes that a gang's members hold, or held before they went, by pod key."""
+
     def unit(self, pods: Sequence[PodInfo], gang: Gang | None = None) -> Unit:
         """Return the unit of some pods of one job, as if they had no nodes.
 

@@ -74,6 +74,9 @@ class PluginHandle:
     def gang(self, key: str) -> GangMembers:
         return self._state.gangs.all().get(key) or GangMembers()
 
+    def former_nodes(self, key: str) -> Mapping[str, str]:
+        return self._state.gangs.former_nodes(key)
+
     def unit(self, pods: Sequence[PodInfo], gang: Gang | None = None) -> Unit:
         key = self._state.gangs.unit_of(pods[0]) if gang is None else gang.key
         return self._state.unit_of(key, [_without_node(pod) for pod in pods], gang)

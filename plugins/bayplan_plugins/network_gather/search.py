@@ -8,7 +8,7 @@ numbers).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
 
@@ -103,10 +103,21 @@ class DomainSearch:
         return slots
 
     def _former_nodes(self) -> list[str]:
-        """Return the nodes that members held before they were made again, under the same names."""
+        """Return the nodes that members held before they were made again.
+
+        Those under the same names count most; a gang that never ran takes the place of another one.
+        """
         pods = self._unit.pods
-        former = self._handle.gang(pods[0].gang).former if pods and pods[0].gang else {}
-        return [former[pod.key] for pod in pods if pod.key in former]
+        key = pods[0].gang if pods else None
+        former = self._handle.gang(key).former if key else {}
+        if former:
+            same = [former[pod.key] for pod in pods if pod.key in former]
+            return same or list(former.values())
+        before = (
+            self._gang.predecessors if self._unit.gang is None else self._unit.gang.predecessors
+        )
+        found = (list(self._handle.former_nodes(one).values()) for one in reversed(before))
+        return next((nodes for nodes in found if nodes), [])
 
     def _sums(self, names: Sequence[str]) -> IntColumn | None:
         """Return running sums, in the tree's order, of members per row; None for none.
@@ -224,8 +235,15 @@ class DomainSearch:
 
     def _around(self, layer: str, capacities: Sequence[Capacity]) -> list[IntColumn]:
         """Return what each domain of a layer takes, then what those around it take, outwards."""
+        return self._outwards(layer, lambda one: self._taken(capacities, one))
+
+    def _outwards(self, layer: str, of_layer: Callable[[str], IntColumn]) -> list[IntColumn]:
+        """Return a column of the domains of a layer, then those of the domains around them.
+
+        :param of_layer: returns the column of a layer's own domains.
+        """
         tree, names = self._tree, self._tree.layer_order()
-        found: list[IntColumn] = [self._taken(capacities, layer)]
+        found: list[IntColumn] = [of_layer(layer)]
         if layer == ROOT_LAYER:
             return found
         starts = np.arange(len(tree.order)) if layer == NODE_LAYER else tree.bounds(layer)[0]
@@ -234,7 +252,7 @@ class DomainSearch:
             if len(begins):
                 at = np.maximum(np.searchsorted(begins, starts, side="right") - 1, 0)
                 inside = (begins[at] <= starts) & (starts < ends[at])
-                found.append(np.where(inside, self._taken(capacities, outer)[at], 0))
+                found.append(np.where(inside, of_layer(outer)[at], 0))
         return found
 
     def _taken(self, capacities: Sequence[Capacity], layer: str) -> IntColumn:
@@ -289,12 +307,16 @@ class DomainSearch:
     ) -> list[int]:
         """Order domains: by bound members, evenness if asked for, the keys, the first first, name.
 
-        Where none is bound, those come first in which the members were before.
+        Where none is bound, those come first in which the members were before, or near them.
 
         :param keys: a column for each key, over all domains of the layer.
         """
-        home = existing if self._former is None else self._of_domains(layer, self._former)
-        columns = [indices, *(key[indices] for key in reversed(keys)), -home[indices]]
+        homes = [existing]
+        if self._former is not None:
+            homes = self._outwards(layer, lambda one: self._of_domains(one, self._former))
+        home = homes[0]
+        columns = [indices, *(key[indices] for key in reversed(keys))]
+        columns += [-one[indices] for one in reversed(homes)]
         chosen: list[int] = indices[np.lexsort(columns)][:_MOST_CANDIDATES].tolist()
         if len(chosen) < 2 or self._fill != "Balanced" or layer == NODE_LAYER:
             return chosen
