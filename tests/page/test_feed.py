@@ -13,9 +13,9 @@ from bayplan.simulation import Simulation
 from bayplan.testing import make_node, make_pod
 
 
-def live() -> tuple[Feed, Simulation]:
+def live(wall: bool = False) -> tuple[Feed, Simulation]:
     simulation = Simulation(default_profiles())
-    feed = Feed("test")
+    feed = Feed("test", wall=wall)
     feed.follow(simulation.scheduler)
     simulation.cluster.watch(feed.handle)
     simulation.create([make_node("n", cpu=1000, pods=1000)])
@@ -49,6 +49,16 @@ def test_ten_viewers_get_every_change_once() -> None:
         patches = received(viewer)
         assert [list(one["pods"]) for one in patches] == [[f"default/p{i}"] for i in range(5)]
         assert [one["version"] for one in patches] == [start + i + 1 for i in range(5)]
+
+
+def test_a_page_of_another_process_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = [1_790_000_000, 1_790_000_060]
+    monkeypatch.setattr(module.time, "time_ns", lambda: begun.pop(0) * 10**9)
+    before, (after, simulation) = Feed("before", wall=True), live(wall=True)
+    for index in range(3):
+        happens(after, simulation, f"p{index}")
+    assert after.join(before.version + 2).get_nowait() is None
+    assert before.join(after.version).get_nowait() is None
 
 
 def test_a_viewer_that_comes_later_gets_what_it_missed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -74,7 +75,9 @@ class Feed:
         self._more = more or {}
         self._before = before
         self.cluster_view: ClusterView | None = None
-        self.version = 0
+        # No page of another process, or of an earlier version, can take changes of this one for
+        # those that it missed: it gets everything again.
+        self.version = time.time_ns() // 1_000_000 if wall else 0
         self._viewers: set[asyncio.Queue[Patch | None]] = set()
         self._sent: deque[Patch] = deque(maxlen=_KEPT)
         self._unread: deque[tuple[WatchEvent, PodTimes]] = deque()
