@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 
-__all__ = ["collect_rarely"]
+__all__ = ["collect_rarely", "expect_little_garbage"]
+
+_SELDOM = (100_000, 5, 200)
+
+
+def expect_little_garbage() -> None:
+    """Keep the garbage collector of a command from walking its modules over and over.
+
+    Measured: a third of the CPU time of a command that takes a second, half of that at its exit.
+    """
+    gc.set_threshold(*_SELDOM)
+    # The system takes back the memory of all objects at once.
+    atexit.register(gc.freeze)
 
 
 def collect_rarely() -> None:
@@ -16,4 +29,4 @@ def collect_rarely() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 5, 200)
+    gc.set_threshold(*_SELDOM)

@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from bayplan.errors import BayplanError, InputError, did_you_mean
+from bayplan.garbage import expect_little_garbage
 
 __all__ = ["cli", "main"]
 
@@ -124,6 +125,7 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """Run the command line; errors that a user can fix end with a message and exit status 2."""
+    expect_little_garbage()
     try:
         try:
             cli()
