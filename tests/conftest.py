@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from tests.live.fastloop import FastLoop
 from tests.paths import ROOT
 from tests.real_programs import RAN, missing, report
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from bayplan.api.objects import remove_kind
 from bayplan.kinds import KINDS_OF_WORKLOADS, rows_of_users
@@ -31,6 +32,9 @@ settings.register_profile(
     suppress_health_check=list(HealthCheck),
 )
 settings.load_profile("bayplan")
+
+# Collecting makes hundreds of thousands of objects that stay.
+gc.set_threshold(100_000, 20, 50)
 
 _LIVE = Path(__file__).parent / "live"
 _REAL = re.compile(r"controlplane/|[-\[]real[-\]]")
@@ -98,6 +102,8 @@ class _Scheduling(LoadScopeScheduling):
     """All tests on a real control plane go to one process, likewise those on a real node, those of
     the peers, and those of a file that share a fixture. Any other test goes to the next process
     that is free.
+
+    xdist keeps tests that are done, and walks all of them after each one; here they are dropped.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -108,6 +114,33 @@ class _Scheduling(LoadScopeScheduling):
             return "the control plane"
         path = nodeid.partition("::")[0]
         return path if _has_shared_fixtures(path) else nodeid
+
+    def mark_test_complete(
+        self, node: WorkerController, item_index: int, duration: float = 0
+    ) -> None:
+        nodeid = self.registered_collections[node][item_index]
+        scope = self._split_scope(nodeid)
+        units = self.assigned_work[node]
+        # A test that tries again was complete the first time.
+        if unit := units.get(scope):
+            unit.pop(nodeid, None)
+            if not unit:
+                del units[scope]
+        self._reschedule(node)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        scope, unit = self.workqueue.popitem(last=False)
+        self.assigned_work[node][scope] = unit
+        node.send_runtest_some([self._places[nodeid] for nodeid in unit])
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Where each test is in the collection, which is the same in all processes."""
+        assert self.collection is not None
+        return {nodeid: place for place, nodeid in enumerate(self.collection)}
+
+    def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
+        return sum(map(len, workload.values()))
 
 
 @cache
@@ -145,7 +178,6 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 20, 50)
     gc.unfreeze = lambda: None
 
 

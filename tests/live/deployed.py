@@ -18,7 +18,8 @@ KUSTOMIZATION = "kustomization.yaml"
 
 def documents(*paths: Path) -> list[Content]:
     """Return the objects of manifests, in their order."""
-    return [content for path in paths for content in yaml.safe_load_all(path.read_text())]
+    found = (yaml.load_all(path.read_text(), yaml.CSafeLoader) for path in paths)
+    return [content for contents in found for content in contents]
 
 
 def manifests(folder: Path) -> list[Path]:

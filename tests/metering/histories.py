@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -42,7 +42,7 @@ class Life:
 class History:
     """Changes objects, tells the meter, or not, and restarts it."""
 
-    journal: Journal = field(default_factory=Journal)
+    journal: Journal
     time: float = float(START)
     behind: float = 0.0
     """By how much the meter's clock is behind the truth."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from sqlalchemy import text
 from tests.examples import examples
-from tests.metering.databases import postgresql
+from tests.metering.databases import emptied, postgresql
 
 from bayplan.errors import InputError, Stopped
 from bayplan.metering.journal import Batch, Journal
@@ -238,9 +238,23 @@ def plain_sum(
     return {key: total for key, total in found.items() if total}
 
 
-@given(RECORDS, MOMENTS, MOMENTS, st.sampled_from(list(FIELDS)), st.integers(0, 20))
+@pytest.fixture(scope="module")
+def in_memory() -> Iterator[Journal]:
+    kept = Journal()
+    yield kept
+    kept.close()
+
+
+@given(
+    plain=RECORDS,
+    since=MOMENTS,
+    length=MOMENTS,
+    by=st.sampled_from(list(FIELDS)),
+    late=st.integers(0, 20),
+)
 @examples(150)
 def test_sums_are_those_of_the_records(
+    in_memory: Journal,
     plain: list[tuple[str, str, int, int, int | None]],
     since: int,
     length: int,
@@ -250,7 +264,7 @@ def test_sums_are_those_of_the_records(
     records = made(plain)
     since += BASE
     until = since + length
-    journal = Journal()
+    journal = emptied(in_memory)
     journal.claim()
     # Some end in a later batch than they begin in.
     entries = [journal.entry(replace(one, until=None)) for one in records]
@@ -268,7 +282,6 @@ def test_sums_are_those_of_the_records(
         (one for one in records if one.since < until and (one.until is None or one.until > since)),
         key=repr,
     )
-    journal.close()
 
 
 def test_sums_are_the_same_in_every_database(journal: Journal) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.metering.databases import emptied
 from tests.metering.histories import GPUS, History
 
+from bayplan.metering.journal import Journal
 from bayplan.metering.record import CapacityRecord, CapacityState, UsageRecord
 from bayplan.metering.summary import Summary
 
@@ -107,22 +109,28 @@ def check_lives(history: History, used: list[UsageRecord]) -> None:
             assert max(record.since, life.lost[0]) <= record.until <= life.until, (life, record)
 
 
-@given(EVENTS)
+@pytest.fixture(scope="module")
+def journal() -> Iterator[Journal]:
+    kept = Journal()
+    yield kept
+    kept.close()
+
+
+@given(events=EVENTS)
 @examples(300)
-def test_the_journal_tells_the_truth(events: list[tuple[str, int, int]]) -> None:
-    history = History()
+def test_the_journal_tells_the_truth(journal: Journal, events: list[tuple[str, int, int]]) -> None:
+    history = History(emptied(journal))
     for event, number, seconds in events:
         getattr(history, event)(number)
         history.wait(seconds)
     history.wait(1)
     check(history)
-    history.journal.close()
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_thousand_kills(seed: int) -> None:
+def test_a_thousand_kills(journal: Journal, seed: int) -> None:
     chosen = random.Random(seed)
-    history = History()
+    history = History(emptied(journal))
     for _ in range(1000):
         for _ in range(chosen.randrange(6)):
             getattr(history, chosen.choice(STEPS))(chosen.randrange(10))
@@ -130,4 +138,3 @@ def test_a_thousand_kills(seed: int) -> None:
         history.kill(0)
         history.wait(chosen.randrange(2))
     check(history)
-    history.journal.close()
