@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from tests.cluster.apiserver.faces import Face, serving
 
-from bayplan.api import Job, Pod, Service
+from bayplan.api import Job, Namespace, ObjectMeta, Pod, Service
 from bayplan.cli import cli
 from bayplan.cluster.manifests import load_manifests
 from bayplan.profiles.loading import default_profiles
@@ -70,6 +72,36 @@ def test_a_server_gets_the_job_and_what_goes_with_it(script: Path, tmp_path: Pat
         assert again.exit_code != 0
         assert "name it otherwise by --job-name" in str(again.exception)
         assert submit(*where, "-J", "other", script).stdout == "Submitted Job default/other\n"
+
+
+def in_namespace(folder: Path, namespace: str) -> None:
+    """Let the kubeconfig's context name a namespace."""
+    path = folder / "kubeconfig"
+    content = yaml.safe_load(path.read_text())
+    content["contexts"][0]["context"]["namespace"] = namespace
+    path.write_text(yaml.safe_dump(content))
+
+
+def test_jobs_are_submitted_and_listed_in_the_namespace_of_the_context(
+    script: Path, tmp_path: Path
+) -> None:
+    with serving() as face:
+        where = kubeconfig_of(face, tmp_path)
+        face.do(lambda server: server.cluster.create(Namespace(ObjectMeta(name="team"))))
+        in_namespace(tmp_path, "team")
+        assert submit(*where, script).stdout == "Submitted Job team/train\n"
+
+        def jobs(*words: str) -> list[str]:
+            done = CliRunner().invoke(cli, ["jobs", *where, "-o", "json", *words])
+            assert done.exit_code == 0, done.output
+            return [one["job"] for one in json.loads(done.stdout)]
+
+        assert jobs() == jobs("-A") == jobs("-t", "Pending") == ["team/train"]
+        assert jobs("-n", "default") == jobs("--state", "Running", "--state", "Ended") == []
+        in_namespace(tmp_path, "../team")
+        done = CliRunner().invoke(cli, ["jobs", *where])
+        assert done.exit_code == 2
+        assert '"../team" is not the name of a namespace' in done.output
 
 
 def test_what_the_server_refuses_leaves_nothing(script: Path, tmp_path: Path) -> None:

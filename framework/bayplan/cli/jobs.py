@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bayplan.cli.options import NAMESPACE_NAME, cluster_options, output_option
+from bayplan.cli.options import NAMESPACE_NAME, cluster_options, output_option, own_namespace
+from bayplan.inputs.choices import OneOf
 
 if TYPE_CHECKING:
     from bayplan.explain.job_list import JobLine
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _MOST_NODES = 4
+_STATES = ("Running", "Pending", "Ending", "Ended")
 
 
 @click.command(name="jobs")
@@ -27,31 +29,40 @@ _MOST_NODES = 4
     "-n",
     "--namespace",
     type=NAMESPACE_NAME,
-    default="default",
-    show_default=True,
     metavar="NAME",
-    help="The namespace.",
+    help="The namespace. By default: that of the kubeconfig's context.",
 )
 @click.option("-A", "--all-namespaces", is_flag=True, help="The jobs of all namespaces.")
 @click.option("--all", "ended", is_flag=True, help="Those that have ended, too.")
+@click.option(
+    "-t",
+    "--state",
+    "states",
+    type=OneOf(_STATES),
+    multiple=True,
+    help="Only those in this state. Repeatable.",
+)
 @output_option
 def command(
     kubeconfig: Path | None,
     context: str,
-    namespace: str,
+    namespace: str | None,
     all_namespaces: bool,
     ended: bool,
+    states: Sequence[str],
     output: str,
 ) -> None:
     """List the jobs of a namespace: state, pods, GPUs, time, and nodes or why not.
 
     It reads pods and Jobs with your own rights.
     """
-    from bayplan.explain.job_list import ENDED, job_lines
+    from bayplan.explain.job_list import job_lines
     from bayplan.live.jobs import read_jobs
 
-    pods, jobs = asyncio.run(read_jobs(kubeconfig, context, "" if all_namespaces else namespace))
-    lines = [one for one in job_lines(pods, jobs, time.time()) if ended or one.state != ENDED]
+    own = "" if all_namespaces else own_namespace(namespace, kubeconfig, context)
+    pods, jobs = asyncio.run(read_jobs(kubeconfig, context, own))
+    wanted = states or (_STATES if ended else _STATES[:-1])
+    lines = [one for one in job_lines(pods, jobs, time.time()) if one.state in wanted]
     if output == "json":
         click.echo(json.dumps([one.as_json() for one in lines], indent=2))
     else:

@@ -53,6 +53,7 @@ __all__ = [
     "loaded_faults",
     "optional_input_options",
     "output_option",
+    "own_namespace",
     "placed",
     "profiles",
     "settled",
@@ -108,6 +109,17 @@ NAMESPACE_NAME = Name("namespace", _LABEL)
 SCHEDULER_NAME = Name("scheduler", _SUBDOMAIN)
 RESOURCE_NAME = Name("resource", _RESOURCE)
 MANAGER_NAME = Name("manager", _LABEL)
+
+
+def own_namespace(namespace: str | None, kubeconfig: Path | None, context: str) -> str:
+    """Return the namespace that was given, or else that of the kubeconfig's context.
+
+    :raises click.BadParameter: when that is no name.
+    """
+    from bayplan.cluster.kubernetes.kubeconfig import context_namespace
+
+    found = namespace or context_namespace(kubeconfig, context)
+    return NAMESPACE_NAME.convert(found, None, click.get_current_context())
 
 
 def compared_input_options(function: F) -> F:
@@ -262,7 +274,7 @@ def check_source(paths: Sequence[str], kubeconfig: Path | None, context: str) ->
         raise InputError("-f and --kubeconfig exclude each other")
     if paths:
         return
-    from bayplan.cluster.kubernetes.credentials import find_kubeconfig
+    from bayplan.cluster.kubernetes.kubeconfig import find_kubeconfig
 
     if kubeconfig is None and not context and find_kubeconfig() is None:
         raise InputError("give manifests with -f, or a cluster with --kubeconfig")

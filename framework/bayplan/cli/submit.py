@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from bayplan.cli.options import NAMESPACE_NAME, SCHEDULER_NAME, cluster_options
+from bayplan.cli.options import NAMESPACE_NAME, SCHEDULER_NAME, cluster_options, own_namespace
 from bayplan.errors import AlreadyExists
 from bayplan.inputs.choices import OneOf
 from bayplan.submission import KINDS_OF_JOBS, OPTIONS
@@ -46,10 +46,8 @@ def _parameter(name: str) -> str:
 @click.option(
     "--namespace",
     type=NAMESPACE_NAME,
-    default="default",
-    show_default=True,
     metavar="NAME",
-    help="The namespace.",
+    help="The namespace. By default: that of the kubeconfig's context.",
 )
 @click.option(
     "--scheduler",
@@ -66,7 +64,7 @@ def _parameter(name: str) -> str:
 def command(
     image: str,
     kind: str,
-    namespace: str,
+    namespace: str | None,
     scheduler: str,
     dry_run: bool,
     kubeconfig: Path | None,
@@ -92,6 +90,7 @@ def command(
         if (value := given[_parameter(name)])
     }
     batch = read_batch(read_text(script), str(script), texts, arguments)
+    namespace = own_namespace(namespace, kubeconfig, context)
     contents = objects_of(batch, kind, image, namespace, scheduler)
     for note in batch.notes:
         click.echo(f"note: {note}", err=True)

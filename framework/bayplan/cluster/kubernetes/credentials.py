@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import datetime
 import logging
-import os
 import ssl
 import time
 from collections.abc import Iterator
@@ -22,10 +21,11 @@ import yaml
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
+from bayplan.cluster.kubernetes.kubeconfig import find_kubeconfig
 from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.documents import parse_documents, read_text, similar_path
 
-__all__ = ["Credentials", "Endpoint", "Tls", "find_kubeconfig"]
+__all__ = ["Credentials", "Endpoint", "Tls"]
 
 _ROTATION = 60.0
 """Seconds after which a token file is read again, as client-go does."""
@@ -60,15 +60,6 @@ class Endpoint:
     tls: Tls | None = None
     server_name: str | None = None
     proxy: str | None = None
-
-
-def find_kubeconfig() -> Path | None:
-    """Return the kubeconfig that kubectl would read, None when there is none."""
-    named = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
-    candidates = [Path(path) for path in named] or [Path.home() / ".kube" / "config"]
-    existing = next((path for path in candidates if path.exists()), None)
-    # A named file is meant even if it does not exist.
-    return existing or (candidates[0] if named else None)
 
 
 class Credentials:
