@@ -52,6 +52,7 @@ from bayplan_plugins.gpu_fragmentation.states import StateSource
 from bayplan_plugins.gpu_fragmentation.stranded import LeastStranded
 from bayplan_plugins.gpus.columns import NO_GPU
 from bayplan_plugins.gpus.ledger import GpuLedger
+from bayplan_plugins.gpus.requests import Requests
 from bayplan_plugins.gpus.vendors.adapter import GpusInUse
 from bayplan_plugins.shared.moved_pods import ToCome
 
@@ -225,8 +226,10 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         return known.rated
 
     def _class_of(self, pod: PodInfo) -> PodClass:
+        return self._class_for(pod, self._shared.requests(pod))
+
+    def _class_for(self, pod: PodInfo, requests: Requests) -> PodClass:
         memory = self._source.gpu_memory()
-        requests = self._shared.requests(pod)
         key = (pod.facts, tuple(requests.values()), memory)
         found = self._classes.get(key)
         if found is None:
@@ -252,24 +255,23 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
     @hookimpl
     def pre_score(self, pod: PodInfo) -> object:
         """Skip pods that are not to be rated, and to whom no node is the last choice."""
-        if self._moved(pod) is not None or self._is_rated(pod):
+        requests = self._shared.requests(pod)
+        if self._moved(pod) is not None or self._is_rated(requests):
             return None
-        return None if self._last_choice(pod) is not None else SKIP
+        return None if self._last_choice(pod, requests) is not None else SKIP
 
-    def _is_rated(self, pod: PodInfo) -> bool:
-        if self._packs_all:
-            return bool(self._shared.requests(pod))
-        return self._has_shares
+    def _is_rated(self, requests: Requests) -> bool:
+        return bool(requests) if self._packs_all else self._has_shares
 
-    def _last_choice(self, pod: PodInfo) -> BoolColumn | None:
+    def _last_choice(self, pod: PodInfo, requests: Requests) -> BoolColumn | None:
         """Return which nodes a pod gets last: for whole GPUs, those that give out parts.
 
         None where no node is preferred to them. The policies of others stay as they are published.
         """
-        if self.args.policy != "LeastStranded" or not self._shared.requests(pod):
+        if self.args.policy != "LeastStranded" or not requests:
             return None
         arrays = self._ledger.columns.arrays()
-        if not arrays.shared.any() or not self._class_of(pod).whole:
+        if not arrays.shared.any() or not self._class_for(pod, requests).whole:
             return None
         others = ~arrays.shared & (arrays.adapter != NO_GPU)
         return arrays.shared if others.any() else None
@@ -281,15 +283,16 @@ class GPUFragmentation(Plugin[GPUFragmentationArgs]):
         A pod that was moved goes where its move was found to help: the pod before it may still be
         on its way out.
         """
-        pod_class = state[_CLASS] = self._class_of(pod)
+        requests = self._shared.requests(pod)
+        pod_class = state[_CLASS] = self._class_for(pod, requests)
         scores = np.zeros(len(nodes.table))
         moved = self._moved(pod)
         if moved is not None and moved.node in nodes.table.row_of:
             scores[nodes.table.row_of[moved.node]] = _MOVED_HERE
             return nodes.pick(scores)
-        if self._is_rated(pod):
+        if self._is_rated(requests):
             scores = self._policy.scores(pod_class, self._rated(pod_class))
-        last = self._last_choice(pod)
+        last = self._last_choice(pod, requests)
         if last is not None:
             state[_LAST] = last
         return nodes.pick(scores)
