@@ -62,10 +62,11 @@ class Lacks:
         gang = members.gang
         if gang is None:
             return Lack(f'waiting for PodGroup "{key}", which does not exist')
-        if needs_no_minimum(gang, members.satisfied):
+        satisfied = members.satisfied
+        if needs_no_minimum(gang, satisfied):
             return None
-        bound = len(members.bound) if members.satisfied else members.staying
-        counted = gang.min_member - still_needed(gang, bound, members.satisfied)
+        bound = len(members.bound) if satisfied else members.staying
+        counted = gang.min_member - still_needed(gang, bound, satisfied)
         need, have = gang.min_member, counted + len(members.pending)
         if have >= need:
             return _without_role(gang, members)
@@ -111,6 +112,9 @@ def _elsewhere(lack: Lack, where: str) -> Lack:
 
 
 def _without_role(gang: Gang, members: GangMembers) -> Lack | None:
+    if not gang.roles:
+        # Asked for each member of a gang: a walk over all of them would count.
+        return None
     existing = [*members.pending.values(), *(pod for pod, _ in members.bound.values())]
     missing = missing_role(gang, existing)
     if missing is None:
