@@ -26,6 +26,7 @@ class DeviceUsage:
         self._on_change = on_change
         self._holders: dict[DeviceId, int] = {}
         self._unclaimed: dict[str, frozenset[DeviceId]] = {}
+        self._reporters: list[Callable[[], None]] = []
         self._freed = 0
 
     def hold(self, held: Collection[HeldDevice]) -> None:
@@ -78,6 +79,15 @@ class DeviceUsage:
         return self._holders.get(device, 0)
 
     # Devices in use without a claim ----------------------------------------------------------
+
+    def on_read(self, report: Callable[[], None]) -> None:
+        """Call ``report``, which may call ``set_unclaimed``, before claims get devices."""
+        self._reporters.append(report)
+
+    def read_unclaimed(self) -> None:
+        """Learn which devices are in use without a claim on nodes that are new or changed."""
+        for report in self._reporters:
+            report()
 
     def set_unclaimed(self, node: str, devices: frozenset[DeviceId]) -> None:
         """Hold the devices of a node that are in use without a claim; replaces the former ones."""

@@ -179,7 +179,10 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by the specs of the open claims and by the allocations of the others."""
-        return self._claims(pod).key
+        claims = self._claims(pod)
+        if claims:
+            self._ledger.usage.read_unclaimed()
+        return claims.key
 
     @hookimpl
     def prepare(self) -> bool:
@@ -192,6 +195,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
         claims = self._claims(pod)
         if not claims:
             return SKIP
+        self._ledger.usage.read_unclaimed()
         return claims.problem or None
 
     # Which nodes -----------------------------------------------------------------------------

@@ -135,8 +135,6 @@ class GPUTopology(Plugin[GPUTopologyArgs]):
         """Skip pods to whom all nodes are alike; refuse annotations that cannot be read."""
         if not pod.facts.wants_devices:
             return SKIP
-        # Brings the ledger up to date, so that claims get no GPU that a pod holds without one.
-        self._ledger.whole_codes()
         request = self._request_of(pod)
         if request is None:
             of_claims = claim_request_of(pod)

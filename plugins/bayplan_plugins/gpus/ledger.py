@@ -105,6 +105,7 @@ class GpuLedger:
         snapshot.on_pod(self._on_pod)
         snapshot.on_object(NodeResourceTopology, self._on_report)
         self._devices.devices.on_change(self._on_devices)
+        self._devices.usage.on_read(self.read_nodes)
         for adapter in self.adapters:
             if isinstance(adapter, SourceAdapter):
                 adapter.follow(self.refresh)
@@ -425,6 +426,7 @@ class GpuLedger:
         assert obj is not None
         name = obj.metadata.name
         self._sources.pop(name, None)
+        self._unread.touch(name)
         self._codes.touch(name)
         known = self._nodes.get(name)
         if known is not None and known.whole is not None and known.guessed:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as replace_any
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -130,11 +131,16 @@ def claimed(cluster: AnyCluster) -> list[int]:
     )
 
 
-def dra_cluster(*objects: ApiObject, cached: bool = True) -> AnyCluster:
+def made_claims(cluster: AnyCluster) -> None:
+    """Have the claims of pods made from their templates."""
     from bayplan.cluster.embedded.claims import ClaimController
 
-    cluster = Cluster(cached=cached)
     ClaimController(cluster.api)
+
+
+def dra_cluster(*objects: ApiObject, cached: bool = True) -> AnyCluster:
+    cluster = Cluster(cached=cached)
+    made_claims(cluster)
     cluster.add(dra_class(), *(dra_template(n) for n in (1, 2, 4)), *objects)
     return cluster
 
@@ -346,6 +352,28 @@ def test_claims_do_not_get_what_pods_hold_without_one(cached: bool) -> None:
     cluster.remove("p")
     cluster.advance(30)
     assert claimed(cluster) == [0, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_claims_do_not_get_what_pods_hold_where_nobody_gives_out_shares(
+    tmp_path: Path, restarts: bool
+) -> None:
+    path = tmp_path / "profile.yaml"
+    path.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\n"
+        "kind: KubeSchedulerConfiguration\n"
+        "profiles:\n"
+        "- plugins: {multiPoint: {disabled: [{name: DeviceShare}, {name: GPUFragmentation}]}}\n"
+    )
+    cluster = AnyCluster(profiles=replace_any(load_profiles(path), any_scheduler=True))
+    cluster.add(dra_class(), dra_template(4), gpu_node("a"), dra_slice("a", range(8)))
+    cluster.add(gpu_pod("p", 4, node="a", notes={GPUS: "0,1,2,3"}))
+    if restarts:
+        cluster.restart()
+    made_claims(cluster)
+    cluster.add(claim_pod("c", 4))
+    assert_placed(cluster, c="a")
+    assert claimed(cluster) == [4, 5, 6, 7]
 
 
 def test_a_device_plugin_beside_a_driver_gives_only_the_gpus_that_no_slice_offers() -> None:
