@@ -96,9 +96,9 @@ class PodWorkloads:
         """By the uids of their owners, pods of jobs that are not known."""
         self._parts = PartWorkloads(handle, managed, self._part_changed)
         if managed.without_queue:
-            handle.snapshot.on_living(self._lives)
+            self._following = handle.snapshot.on_living(self._lives)
         else:
-            follow_from_first_queue(handle.snapshot, self._lives)
+            self._following = follow_from_first_queue(handle.snapshot, self._lives)
         handle.snapshot.on_ended(self._has_ended)
         handle.snapshot.on_object(KueueWorkload, self._workload_changed)
         managed.on_change(self._namespace_changed)
@@ -373,6 +373,9 @@ class PodWorkloads:
 
     def _namespace_changed(self, name: str) -> None:
         """Look again which pods of a namespace wait for queues."""
+        if not self._following.listens:
+            # Nobody would say when they end.
+            return
         for pod in list(self._handle.snapshot.living.values()):
             if pod.namespace == name and self._jobs.home_of_pod(pod) is None:
                 self._lives(pod, added=False)

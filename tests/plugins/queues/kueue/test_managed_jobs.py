@@ -152,6 +152,17 @@ def test_pods_that_run_already_go_on() -> None:
     assert [one.metadata.labels for one in cluster.api.list(Pod)] == [{}]
 
 
+def test_a_pod_that_ended_before_the_first_queue_came_gets_no_quota() -> None:
+    cluster = started(make_node("n", gpu=8), namespace("default"), args={"kueue": TEAMS})
+    cluster.add(make_pod("gone", None, None, gpu=8, labels={LABEL: "lq"}))
+    cluster.api.update(namespace("default", team="x"))
+    cluster.advance(1.0)
+    cluster.remove("gone")
+    cluster.add(*one_queue(8), make_pod("p", None, None, gpu=8, labels={LABEL: "lq"}))
+    assert cluster.schedule() == {"p": "n"}
+    assert len(cluster.api.list(KueueWorkload)) == 1
+
+
 def test_a_selector_that_is_none_is_refused() -> None:
     wrong = {"managedJobsNamespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}
     with pytest.raises(InputError, match="managedJobsNamespaceSelector"):
