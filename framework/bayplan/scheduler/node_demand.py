@@ -208,13 +208,17 @@ class NodeDemand:
         return reported
 
     def _forget_gone(self) -> None:
-        """Drop the units that are gone, have nodes, or wait behind gates."""
+        """Drop the units that are gone, have nodes, or wait behind gates, and follow the others."""
         for key in self._gone(self._asking):
             self._end_asking(key)
         for key in self._gone(self._held):
             self._held.pop(key)
         for key in self._gone(self._unrecorded):
             del self._unrecorded[key]
+        for one in self._asking.moved():
+            self._ask_for(one)
+        for one in self._held.moved():
+            self._held.add(one)
 
     def _gone(self, keys: Iterable[str]) -> list[str]:
         units = self._state.queue.units
@@ -339,7 +343,7 @@ class NodeDemand:
 
 def _alike(one: RefusedUnit) -> Hashable:
     """Return what units have in common that a queue counts alike."""
-    return one.queued.queue, one.queued.equivalence, len(one.least[0])
+    return one.queued.queue, one.equivalence, len(one.least[0])
 
 
 def _is_tried(queued: QueuedUnit | None) -> TypeGuard[QueuedUnit]:

@@ -25,9 +25,15 @@ class RefusedUnit:
     """What a plugin says that asks for its nodes."""
 
     @property
+    def equivalence(self) -> Hashable:
+        """What equivalent units have in common; as long as it is not known, it is like no other."""
+        known = self.queued.equivalence
+        return self.unit.key if known is None else known
+
+    @property
     def kind(self) -> Hashable:
         """What units have in common that are equal for their queue."""
-        return self.queued.queue, self.queued.equivalence, self.queued.size
+        return self.queued.queue, self.equivalence, self.queued.size
 
     @property
     def count(self) -> int:
@@ -48,15 +54,17 @@ class RefusedUnit:
 
 
 class GroupedUnits:
-    """Refused units by key, in the order in which they came, and in groups.
+    """Refused units by key, in the order in which they came, and in groups within their queues.
 
-    :param group_of: returns the group of a unit; asked when it comes.
+    :param group_of: returns the group of a unit; asked when it comes, and again in another queue.
     """
 
     def __init__(self, group_of: Callable[[RefusedUnit], Hashable]) -> None:
         self._group_of = group_of
         self._groups: dict[Hashable, dict[str, RefusedUnit]] = {}
         self._of_unit: dict[str, Hashable] = {}
+        self._queues: dict[str, str] = {}
+        """In which queue each unit was when it came, by its key."""
 
     @property
     def groups(self) -> Mapping[Hashable, Mapping[str, RefusedUnit]]:
@@ -82,14 +90,20 @@ class GroupedUnits:
         key, group = one.unit.key, self._group_of(one)
         if self._of_unit.get(key, group) != group:
             self.pop(key)
-        self._of_unit[key] = group
+        self._of_unit[key], self._queues[key] = group, one.queued.queue
         self._groups.setdefault(group, {})[key] = one
+
+    def moved(self) -> list[RefusedUnit]:
+        """Return the units that are in another queue now than when they came."""
+        units = ((key, self._groups[group][key]) for key, group in self._of_unit.items())
+        return [one for key, one in units if one.queued.queue != self._queues[key]]
 
     def pop(self, key: str) -> RefusedUnit | None:
         """Remove a unit and return it; None if it is not there."""
         if key not in self._of_unit:
             return None
         group = self._of_unit.pop(key)
+        del self._queues[key]
         units = self._groups[group]
         found = units.pop(key)
         if not units:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
 from tests.paths import ROOT
 from tests.plugins.queues.koordinator.quota_builders import PREFIX, quota
 from tests.plugins.queues.volcano.volcano_worlds import cluster_of, group, pods, queue
 
-from bayplan.api import ApiObject, Pod
+from bayplan.api import ApiObject, Pod, VolcanoPodGroup
 from bayplan.profiles.loading import load_profiles
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 
@@ -87,3 +88,17 @@ def test_nodes_are_added_up_to_the_limit_above_two_kai_queues() -> None:
         cluster.add(kai_queue(team, -1, "all"), make_pod(team, labels=labels, gpu=8, spec=spec))
     cluster.schedule()
     assert reasons(cluster) == {LACKS_NODES: ["a"], NOT_READY: ["b"]}
+
+
+def test_jobs_count_for_the_volcano_queue_that_they_came_to() -> None:
+    own = [group("a", "new", 1), *pods("a", 2, gpu=4), group("b", "q", 3), *pods("b", 3, gpu=4)]
+    others = group("c", "q", 1), *pods("c", 3, gpu=4)
+    objects = [make_node("n", cpu=8), queue("q"), *own, *others]
+    cluster = Cluster(objects, plugins=["Queues"])
+    cluster.schedule()
+    (moved,) = [one for one in cluster.api.list(VolcanoPodGroup) if one.metadata.name == "b"]
+    cluster.api.update(replace(moved, spec=replace(moved.spec, queue="new")))
+    cluster.add(queue("new", capability={"gpu": 16}))
+    cluster.advance(400)
+    asked = [one.unit for one in cluster.scheduler.asked_nodes(9)]
+    assert asked == ["default/a", "default/b", "default/c"]
