@@ -6,6 +6,7 @@ BayplanError
 └── ClusterError      the cluster refused a request
     ├── Conflict      the object has changed (HTTP 409)
     ├── NotFound      the object does not exist (HTTP 404)
+    │   └── Terminating  the namespace is being deleted (HTTP 403 on create)
     ├── AlreadyExists an object of this name exists (HTTP 409 on create)
     ├── TooManyDisruptions  a disruption budget forbids an eviction (HTTP 429 on evictions)
     ├── Unauthorized  the credentials are not accepted (HTTP 401)
@@ -33,6 +34,7 @@ __all__ = [
     "NotFound",
     "PluginError",
     "Stopped",
+    "Terminating",
     "TooManyDisruptions",
     "Transient",
     "Unauthorized",
@@ -83,6 +85,10 @@ class Conflict(ClusterError):
 
 class NotFound(ClusterError):
     """No object of this kind and key exists."""
+
+
+class Terminating(NotFound):
+    """The namespace is being deleted in which something would be created."""
 
 
 class TooManyDisruptions(ClusterError):

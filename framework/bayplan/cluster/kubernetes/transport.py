@@ -25,6 +25,7 @@ from bayplan.errors import (
     Gone,
     Invalid,
     NotFound,
+    Terminating,
     TooManyDisruptions,
     Transient,
     Unauthorized,
@@ -314,6 +315,8 @@ def error_of(what: str, answer: Answer) -> ClusterError:
         if wait is None:
             wait = _seconds(answer.retry_after)
         return Transient(text, wait, sent=code >= 500)
+    if code == 403 and any(cause.reason == "NamespaceTerminating" for cause in details.causes):
+        return Terminating(text)
     if code == 409 and status.reason == "AlreadyExists":
         return AlreadyExists(text)
     if code == 422 and any(cause.field == "metadata.uid" for cause in details.causes):

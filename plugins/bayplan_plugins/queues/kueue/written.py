@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from bayplan import Handle
 from bayplan.cluster.protocol import Done, Write
-from bayplan.errors import ClusterError, Conflict, NotFound
+from bayplan.errors import ClusterError, Conflict, NotFound, Terminating
 
 __all__ = ["Written"]
 
@@ -48,13 +48,15 @@ class Written:
             reasons = self._reasons.get(key, {})
             if error is None or reasons.get(what) is not reason:
                 return
-            if isinstance(error, Conflict | NotFound):
+            going = isinstance(error, Terminating)
+            if isinstance(error, Conflict | NotFound) and not going:
                 del reasons[what]
-                self._again(key)
             else:
-                _log.warning("%s of the Workload %s: %s", what, key, error)
+                # All that is in a namespace that is being deleted goes soon.
+                level = logging.INFO if going else logging.WARNING
+                _log.log(level, "%s of the Workload %s: %s", what, key, error)
                 self._refused[key, what] = self._handle.now
-                self._again(key)
+            self._again(key)
 
         return answered
 
