@@ -34,6 +34,7 @@ kind: Configuration
 fairSharing: {preemptionStrategies: [LessThanOrEqualToFinalShare]}
 waitForPodsReady: {timeout: 5m, blockAdmission: true}
 multiKueue: {gcInterval: 1m}
+resources: {excludeResourcePrefixes: [example.com/], deviceClassMappings: []}
 manageJobsWithoutQueueName: true
 managedJobsNamespaceSelector: {matchLabels: {team: x}}
 integrations: {frameworks: [batch/job, pod], podOptions: {}}
@@ -126,7 +127,10 @@ def test_every_component_says_why() -> None:
             "controller_manager_config.yaml",
             KUEUE,
             "default-scheduler",
-            ("multiKueue has no counterpart",),
+            (
+                "multiKueue has no counterpart",
+                "resources.deviceClassMappings has no counterpart",
+            ),
         ),
         ("koord-scheduler:1", "koord-scheduler-config", KOORDINATOR, "koord-scheduler", ()),
     ],
@@ -156,6 +160,7 @@ def test_a_configuration_becomes_a_profile_that_loads(
         assert queues["args"]["kueue"]["managedJobsNamespaceSelector"] == {
             "matchLabels": {"team": "x"}
         }
+        assert queues["args"]["kueue"]["resources"] == {"excludeResourcePrefixes": ["example.com/"]}
         assert queues["args"]["kueue"]["manageJobsWithoutQueueName"] is True
         assert queues["args"]["kueue"]["integrations"] == {"frameworks": ["batch/job", "pod"]}
 

@@ -225,7 +225,12 @@ def _of_kueue(content: Content, where: str) -> Conversion | None:
             if content[key].get("enable", True):
                 args[key] = kept
     args |= _jobs_of_kueue(content)
-    left_out = [k for k in ("multiKueue", "resources", "objectRetentionPolicies") if k in content]
+    left_out = [k for k in ("multiKueue", "objectRetentionPolicies") if k in content]
+    resources = content.get("resources")
+    if isinstance(resources, Mapping):
+        known = ("excludeResourcePrefixes", "transformations")
+        args["resources"] = {key: resources[key] for key in known if key in resources}
+        left_out += [f"resources.{key}" for key in resources if key not in known]
     profile = {
         "schedulerName": "default-scheduler",
         "pluginConfig": [{"name": "Queues", "args": {"kueue": args}}],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from bayplan import Args
+from bayplan.api.quantity import Quantity
 from bayplan.inputs.durations import parse_duration
+from bayplan_plugins.queues.kueue.charged_resources import ChargedResources, Transformation
 from bayplan_plugins.queues.kueue.settings import (
     FairRule,
     Managed,
@@ -28,6 +30,12 @@ def _checked(text: str) -> str:
     return text
 
 
+def _counted(value: str | int | float) -> str | int | float:
+    Quantity(value)
+    return value
+
+
+_Quantity = Annotated[str | int | float, AfterValidator(_counted)]
 _Duration = Annotated[str, AfterValidator(_checked)]
 
 
@@ -68,7 +76,9 @@ class RequeuingStrategyArgs(Args):
 class PodsReadyArgs(Args):
     """Kueue's waitForPodsReady: a workload whose pods do not get ready gives its quota back.
 
-    With ``blockAdmission`` nothing else is admitted while a workload waits for its pods.
+    With ``blockAdmission`` nothing else is admitted while a workload waits for its pods. A pod that
+    fails has to be replaced within ``recoveryTimeout``, by default as long as ``timeout``; "0s" for
+    no limit.
     """
 
     timeout: _Duration = "30m"
@@ -82,7 +92,7 @@ class PodsReadyArgs(Args):
         recovery = self.recovery_timeout
         return PodsReady(
             parse_duration(self.timeout),
-            parse_duration(recovery) if recovery is not None else None,
+            parse_duration(recovery if recovery is not None else self.timeout) or None,
             self.block_admission,
             again.backoff_base_seconds,
             again.backoff_max_seconds,
@@ -100,12 +110,54 @@ class IntegrationsArgs(Args):
     frameworks: tuple[str, ...] | None = None
 
 
+class TransformationArgs(Args):
+    """What a requested resource is charged as, for each unit.
+
+    With the strategy Replace it is no longer charged itself; ``multiplyBy`` names a resource whose
+    request multiplies the outputs.
+    """
+
+    input: str
+    strategy: Literal["Retain", "Replace"] = "Retain"
+    multiply_by: str = ""
+    outputs: Mapping[str, _Quantity] = Field(default_factory=dict)
+
+
+class ResourcesArgs(Args):
+    """Kueue's resources: what of their requests workloads are charged for."""
+
+    exclude_resource_prefixes: tuple[str, ...] = ()
+    transformations: tuple[TransformationArgs, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_inputs_once(self) -> ResourcesArgs:
+        names = [one.input for one in self.transformations]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f'the resource "{twice[0]}" is transformed twice')
+        return self
+
+    def settings(self) -> ChargedResources:
+        """Return the same as the engine reads it."""
+        return ChargedResources(
+            self.exclude_resource_prefixes,
+            {
+                one.input: Transformation(
+                    {name: Quantity(text).amount for name, text in one.outputs.items()},
+                    one.multiply_by,
+                    one.strategy == "Replace",
+                )
+                for one in self.transformations
+            },
+        )
+
+
 class KueueArgs(Args):
     """Arguments of ``cluster-queue``: what Kueue's configuration and feature gates choose.
 
     With ``fairSharing`` what is borrowed is divided by share, and ``preemptionStrategies`` say when
     it may be taken back. With ``manageJobsWithoutQueueName`` jobs without a queue are held until
     they have one; ``managedJobsNamespaceSelector`` selects the namespaces whose jobs are queued.
+    ``resources`` says what of their requests jobs are charged for.
     """
 
     fair_sharing: bool = False
@@ -116,6 +168,7 @@ class KueueArgs(Args):
     manage_jobs_without_queue_name: bool = False
     managed_jobs_namespace_selector: SelectorArgs | None = None
     integrations: IntegrationsArgs = IntegrationsArgs()
+    resources: ResourcesArgs = ResourcesArgs()
 
     def settings(self) -> Settings:
         """Return the same as the engine reads it."""
@@ -134,5 +187,6 @@ class KueueArgs(Args):
                 selector.compiled if selector is not None else None,
                 frozenset(frameworks) if frameworks is not None else None,
             ),
+            charged=self.resources.settings(),
             priority_across_queues=self.priority_sorting_within_cohort,
         )

@@ -557,7 +557,7 @@ class KueuePolicy:
     def _amounts(self, pod: PodInfo) -> Amounts:
         """Return what a pod takes of its queue; before it has flavors, of the first ones."""
         flavors = self._flavors(pod) or self._first_flavors(pod)
-        asked = {**pod.requests, "pods": 1}
+        asked = {**self._admission.settings.charged.of(pod.requests), "pods": 1}
         return {column(flavors[r], r): amount for r, amount in asked.items() if r in flavors}
 
     def _first_flavors(self, pod: PodInfo) -> Mapping[str, str]:

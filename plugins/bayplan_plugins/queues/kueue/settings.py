@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from bayplan.api.selectors import Selector
+from bayplan_plugins.queues.kueue.charged_resources import ChargedResources
 
 __all__ = ["FairRule", "Managed", "PodsReady", "RequeueOrder", "Settings", "UsageSharing"]
 
@@ -100,6 +101,7 @@ class Settings:
     fair_rules: tuple[FairRule, ...] = (FairRule.FINAL_SHARE, FairRule.INITIAL_SHARE)
     usage_sharing: UsageSharing | None = None
     managed: Managed = Managed()
+    charged: ChargedResources = field(default_factory=ChargedResources)
     pods_ready: PodsReady | None = None
     requeue_order: RequeueOrder = RequeueOrder.EVICTION
     priority_across_queues: bool = True

@@ -274,7 +274,7 @@ class Store:
         if self._waits_in.get(workload.key, name) != name:
             self._unqueue(workload.key)
         self._waits_in[workload.key] = name
-        pending.push(WorkloadInfo.of(workload, name), now)
+        pending.push(WorkloadInfo.of(workload, name, self.settings.charged), now)
 
     def _unqueue(self, key: str) -> None:
         name = self._waits_in.pop(key, None)

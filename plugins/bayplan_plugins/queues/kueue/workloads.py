@@ -14,6 +14,7 @@ from bayplan.api.resources import effective_requests
 from bayplan.api.times import seconds_of
 from bayplan.dialects.progress import min_runtime
 from bayplan_plugins.queues.kueue.amounts import amount_in, column, quantity_of
+from bayplan_plugins.queues.kueue.charged_resources import ChargedResources
 from bayplan_plugins.queues.kueue.conditions import condition, is_true, since
 from bayplan_plugins.queues.kueue.settings import RequeueOrder, Settings
 
@@ -34,6 +35,7 @@ BOOST = "kueue.x-k8s.io/priority-boost"
 REPLACES = "kueue.x-k8s.io/workload-slice-replacement-for"
 """Names the workload slice (``namespace/name``) that a larger one replaces."""
 _BEYOND = "requests must not exceed its limits"
+_AS_REQUESTED = ChargedResources()
 _AFTER = 0.001
 """Seconds by which a preempted workload counts as newer than its preemptor."""
 
@@ -100,9 +102,12 @@ class WorkloadInfo:
         self.safe_until = 0.0 if self.evicted else _runs_until(self.workload)
 
     @classmethod
-    def of(cls, workload: KueueWorkload, queue: str) -> WorkloadInfo:
+    def of(
+        cls, workload: KueueWorkload, queue: str, charged: ChargedResources = _AS_REQUESTED
+    ) -> WorkloadInfo:
         """Derive from a workload that is pending in a queue, or has its quota."""
-        sets = _assigned(workload) if workload.status.admission is not None else _asked(workload)
+        has_quota = workload.status.admission is not None
+        sets = _assigned(workload) if has_quota else _asked(workload, charged)
         return cls(workload, queue, sets, equivalence=_equivalence(workload, sets))
 
     def resume(self, other: WorkloadInfo) -> None:
@@ -180,13 +185,13 @@ def _runs_until(workload: KueueWorkload) -> float:
     return admitted + seconds if admitted is not None else 0.0
 
 
-def _asked(workload: KueueWorkload) -> tuple[PodSetRequests, ...]:
+def _asked(workload: KueueWorkload, charged: ChargedResources) -> tuple[PodSetRequests, ...]:
     """Return the requests of a pending workload, without pods that need no quota any more."""
     freed = {one.name: one.count for one in workload.status.reclaimable_pods}
     found = []
     for pod_set in workload.spec.pod_sets:
         count = pod_set.count - freed.get(pod_set.name, 0)
-        per_pod: dict[str, float] = dict(effective_requests(pod_set.template.spec))
+        per_pod: dict[str, float] = dict(charged.of(effective_requests(pod_set.template.spec)))
         requests = {name: min(amount * count, MAX_QUANTITY) for name, amount in per_pod.items()}
         found.append(PodSetRequests(pod_set.name, count, requests, per_pod))
     return tuple(found)
