@@ -17,6 +17,7 @@ from bayplan_plugins.queues.kueue.conditions import (
     is_true,
     pending,
     reserved,
+    since,
     with_pods_ready,
 )
 from bayplan_plugins.queues.kueue.cycle import Cycle, Outcome
@@ -24,13 +25,14 @@ from bayplan_plugins.queues.kueue.entry import Entry, State
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment, Mode
 from bayplan_plugins.queues.kueue.flavor_search import FlavorSearch
 from bayplan_plugins.queues.kueue.lifecycle import (
-    after_backoff,
     after_checks,
     due_eviction,
     next_change,
+    requeued,
     required_checks,
     with_checks,
     without_quota,
+    without_reservation,
 )
 from bayplan_plugins.queues.kueue.pending import Requeue
 from bayplan_plugins.queues.kueue.preemption import Preemptor
@@ -65,7 +67,7 @@ _INVALID = "resources validation failed"
 _FAILED_CHECKS = "The workload has failed admission checks"
 _SLICE_GOES = "The workload slice that it replaces is being evicted"
 _EVALUATED = "Workload is pending evaluation in the scheduling queue"
-_WRONG_NAMESPACE = "Workload namespace doesn't match ClusterQueue selector"
+_WRONG_NAMESPACE = "workload namespace doesn't match ClusterQueue selector"
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class WorkloadEvent:
 
 @dataclass
 class CycleResult:
-    """What a cycle decided.
+    """What a cycle decided, or what became of workloads between two.
 
     :param changed: the workloads as they are written back, by ``namespace/name``.
     :param admitted: the keys of those that got quota.
@@ -138,21 +140,27 @@ class Admission:
         if workload is None or not has_quota(workload):
             return None
         waiting = without_quota(workload, now)
+        # What waits for nothing else is in the queue again at once, and the others say for what.
+        waiting = self._requeued(waiting, now) or waiting
+        waiting = self._blocked(waiting, now) or waiting
         self.store.set(waiting, now)
         return waiting
 
     # Between cycles ----------------------------------------------------------------------
 
-    def tick(self, now: float) -> list[KueueWorkload]:
-        """Return the workloads that time, checks or stopped queues change."""
-        store, changed = self.store, []
-        for workload in list(store.workloads.values()):
+    def tick(self, now: float) -> CycleResult:
+        """Change the workloads that time, checks or stopped queues change."""
+        result = CycleResult()
+        for workload in list(self.store.workloads.values()):
             new = self._due(workload, now)
-            if new is not None:
-                store.set(new, now)
-                changed.append(new)
+            if new is None:
+                continue
+            self._write(new, now, result)
+            result.events += _events_of(workload, new, now)
+            if is_true(new, "Evicted") and has_quota(new):
+                result.evicted.append(new.key)
         self._sample(now)
-        return changed
+        return result
 
     def next_change(self) -> float | None:
         """Return when time alone may change a workload, in seconds since 1970; None for never."""
@@ -200,17 +208,23 @@ class Admission:
     def _due(self, workload: KueueWorkload, now: float) -> KueueWorkload | None:
         admission = workload.status.admission
         if admission is None:
-            return after_backoff(workload, now) or self._blocked(workload, now)
+            return self._requeued(workload, now) or self._blocked(workload, now)
         queue = self.store.cluster_queues.get(admission.cluster_queue)
         if queue is None:
             return None
         local = self.store.local_queues.get(local_queue_key(workload))
         gone = due_eviction(workload, queue, local, self.settings.pods_ready, now)
+        gone = gone or without_reservation(workload, queue, local, now)
         return gone if gone is not None else after_checks(workload, queue, now)
 
+    def _requeued(self, workload: KueueWorkload, now: float) -> KueueWorkload | None:
+        local = self.store.local_queues.get(local_queue_key(workload))
+        name = local.spec.cluster_queue if local is not None else ""
+        return requeued(workload, self.store.cluster_queues.get(name), local, now)
+
     def _blocked(self, workload: KueueWorkload, now: float) -> KueueWorkload | None:
-        """Return a workload that says whether its queues take none; None if it does."""
-        if is_true(workload, "Finished") or workload.spec.active is False:
+        """Return a workload that says whether it may not be admitted; None if it does."""
+        if is_true(workload, "Finished"):
             return None
         stated, found = condition(workload, "QuotaReserved"), self.store.blocker(workload)
         if found is None:
@@ -392,7 +406,7 @@ class Admission:
         text += f"; Flavors considered: {considered}" if considered else ""
         result.events.append(WorkloadEvent(info.key, "Normal", "QuotaReserved", text))
         if is_true(new, "Admitted"):
-            text = f"Admitted by ClusterQueue {info.queue}, wait time since reservation was 0s"
+            text = _admitted_text(info.queue, 0)
             result.events.append(WorkloadEvent(info.key, "Normal", "Admitted", text))
 
     def _evict(
@@ -450,6 +464,30 @@ class Admission:
         self.store.workloads[info.key] = new
         result.changed[info.key] = new
         result.events.append(WorkloadEvent(info.key, "Warning", reason, entry.message))
+
+
+def _events_of(old: KueueWorkload, new: KueueWorkload, now: float) -> Iterator[WorkloadEvent]:
+    """Yield what is to be reported of a workload that time, checks or stopped queues changed."""
+    key, gone = new.key, condition(new, "Evicted")
+    if gone is not None and gone.status == "True" and has_quota(new):
+        if gone.reason == "DeactivatedDueToAdmissionCheck":
+            text = gone.message.replace("The workload is deactivated", "Deactivated")
+            yield WorkloadEvent(key, "Warning", "AdmissionCheckRejected", text)
+        if gone.reason == "DeactivatedDueToMaximumExecutionTimeExceeded":
+            text = (
+                f"The maximum execution time ({new.spec.maximum_execution_time_seconds}s) exceeded"
+            )
+            yield WorkloadEvent(key, "Warning", "MaximumExecutionTimeExceeded", text)
+        yield WorkloadEvent(key, "Normal", f"EvictedDueTo{gone.reason}", gone.message)
+    elif is_true(new, "Admitted") and not is_true(old, "Admitted"):
+        admission, at = new.status.admission, since(old, "QuotaReserved")
+        queue = admission.cluster_queue if admission is not None else ""
+        wait = max(0, round(now - at)) if at is not None else 0
+        yield WorkloadEvent(key, "Normal", "Admitted", _admitted_text(queue, wait))
+
+
+def _admitted_text(queue: str, wait: int) -> str:
+    return f"Admitted by ClusterQueue {queue}, wait time since reservation was {wait}s"
 
 
 def _is_going(workload: KueueWorkload) -> bool:

@@ -45,6 +45,7 @@ class Reason(StrEnum):
     WAITING_FOR_PODS = "WaitingForPodsReady"
     MISCONFIGURED = "Misconfigured"
     SUSPENDED = "Suspended"
+    DEACTIVATED = "Deactivated"
     GATED = "AdmissionGated"
     PENDING = "PendingEvaluation"
 
@@ -158,15 +159,14 @@ def evicted(
     """Return a workload that has to go: its quota is free once its pods have ended.
 
     :param reason: Preempted, PodsReadyTimeout, AdmissionCheck, ClusterQueueStopped, ...
-    :param cause: for Preempted, why it may be preempted.
+    :param cause: for Preempted, why it may be preempted; for Deactivated, why it was.
     """
     status = workload.status
+    whole = f"{reason}DueTo{cause}" if reason == "Deactivated" and cause else reason
+    status = _set(workload, status, "Evicted", True, whole, message, now)
     if reason == "Preempted":
-        status = _set(workload, status, "Evicted", True, reason, message, now)
         status = _set(workload, status, "Preempted", True, cause, message, now)
         cause = ""
-    else:
-        status = _set(workload, status, "Evicted", True, reason, message, now)
     stats = status.scheduling_stats or SchedulingStats()
     counts = list(stats.evictions)
     for index, one in enumerate(counts):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bayplan.api.kueue import AdmissionCheck, ClusterQueue
+from bayplan.api.kueue import AdmissionCheck, ClusterQueue, ResourceFlavor
 from bayplan.dialects.kueue import MULTI_CLUSTER_CONTROLLER, PROVISIONING_CONTROLLER
 
 __all__ = ["Fault", "faults_of", "inactive_message", "is_active"]
@@ -31,14 +31,16 @@ class Fault:
 
 def faults_of(
     queue: ClusterQueue,
-    flavors: Container[str],
+    flavors: Mapping[str, ResourceFlavor],
     checks: Mapping[str, AdmissionCheck],
+    topologies: Container[str],
     problem: str | None,
 ) -> list[Fault]:
     """Return all that keeps a queue from taking workloads, the first of them as the reason.
 
-    :param flavors: the names of the ResourceFlavors that there are.
+    :param flavors: the ResourceFlavors that there are, by name.
     :param checks: the AdmissionChecks that there are, by name.
+    :param topologies: the names of the Topologies that there are.
     :param problem: what is wrong with its cohort.
     """
     found: list[Fault] = []
@@ -49,6 +51,9 @@ def faults_of(
         text = f"references missing ResourceFlavor(s): {','.join(missing)}"
         found.append(Fault("FlavorNotFound", text))
     found += _faults_of_checks(queue, checks)
+    if not _remote(queue, checks):
+        # The nodes of jobs for other clusters, and their topology, are there.
+        found += _faults_of_topologies(queue, flavors, topologies)
     if problem is not None:
         found.append(Fault("CohortCycle", problem))
     return found
@@ -71,6 +76,23 @@ def _flavors_of(queue: ClusterQueue) -> Iterator[str]:
     for group in queue.spec.resource_groups:
         for flavor in group.flavors:
             yield flavor.name
+
+
+def _faults_of_topologies(
+    queue: ClusterQueue, flavors: Mapping[str, ResourceFlavor], topologies: Container[str]
+) -> Iterator[Fault]:
+    for name in _flavors_of(queue):
+        topology = flavors[name].spec.topology_name if name in flavors else ""
+        if topology and topology not in topologies:
+            text = f'there is no Topology "{topology}" for TAS flavor "{name}"'
+            yield Fault("TopologyNotFound", text)
+
+
+def _remote(queue: ClusterQueue, checks: Mapping[str, AdmissionCheck]) -> bool:
+    """Tell whether a check sends the jobs of a queue to other clusters."""
+    rules = queue.spec.admission_checks_strategy.admission_checks
+    known = {rule.name: checks[rule.name] for rule in rules if rule.name in checks}
+    return bool(_of_controller(known, MULTI_CLUSTER_CONTROLLER))
 
 
 def _faults_of_checks(queue: ClusterQueue, checks: Mapping[str, AdmissionCheck]) -> Iterator[Fault]:

@@ -21,25 +21,34 @@ from bayplan.api.kueue import (
 )
 from bayplan.api.times import rfc3339, seconds_of
 from bayplan_plugins.queues.kueue.conditions import (
+    Reason,
     condition,
     evicted,
     has_quota,
     is_true,
+    pending,
     since,
 )
 from bayplan_plugins.queues.kueue.settings import PodsReady
 
 __all__ = [
-    "after_backoff",
     "after_checks",
     "checks_with",
     "due_eviction",
     "next_change",
+    "requeued",
     "required_checks",
     "with_checks",
     "without_quota",
+    "without_reservation",
 ]
 
+STOPPED = ("Hold", "HoldAndDrain")
+"""The stop policies of queues that admit nothing."""
+DEACTIVATED = "Deactivated"
+_INACTIVE = "The workload is deactivated"
+_WAITS = ("PodsReadyTimeout", "AdmissionCheck", "ClusterQueueStopped", "LocalQueueStopped")
+"""For what workloads are evicted that come back only once something else has happened."""
 _LONGEST_WAIT = 10 * 366 * 86_400
 """Seconds; what a check asks for beyond that is no time that can be written."""
 
@@ -70,23 +79,38 @@ def due_eviction(
     if not has_quota(workload) or is_true(workload, "Evicted") or is_true(workload, "Finished"):
         return None
     if workload.spec.active is False:
-        return evicted(workload, "Deactivated", "The workload is deactivated", now)
-    states = {check.state for check in workload.status.admission_checks}
-    if "Rejected" in states:
-        text = "Admission check(s) rejected the workload"
-        return evicted(_deactivated(workload), "Deactivated", text, now, "AdmissionCheck")
-    if "Retry" in states:
-        text = "At least one admission check is false"
-        return evicted(_later(workload, now), "AdmissionCheck", text, now)
+        return evicted(_without_retries(workload), DEACTIVATED, _INACTIVE, now)
+    if rejected := _checks_in(workload, "Rejected"):
+        return _given_up(workload, "AdmissionCheck", rejected, now)
+    if retried := _checks_in(workload, "Retry"):
+        return evicted(_later(workload, now), "AdmissionCheck", f"Evicted due to {retried}", now)
     if _overran(workload, now):
         text = "exceeding the maximum execution time"
-        cause = "MaximumExecutionTimeExceeded"
-        return evicted(_deactivated(workload), "Deactivated", text, now, cause)
-    if queue.spec.stop_policy == "HoldAndDrain":
-        return evicted(workload, "ClusterQueueStopped", "The ClusterQueue is stopped", now)
-    if local is not None and local.spec.stop_policy == "HoldAndDrain":
-        return evicted(workload, "LocalQueueStopped", "The LocalQueue is stopped", now)
+        return _given_up(workload, "MaximumExecutionTimeExceeded", text, now)
+    if is_true(workload, "Admitted"):
+        if local is not None and local.spec.stop_policy == "HoldAndDrain":
+            return evicted(workload, "LocalQueueStopped", "The LocalQueue is stopped", now)
+        if queue.spec.stop_policy == "HoldAndDrain":
+            return evicted(workload, "ClusterQueueStopped", "The ClusterQueue is stopped", now)
     return _not_ready(workload, pods_ready, now) if pods_ready is not None else None
+
+
+def without_reservation(
+    workload: KueueWorkload, queue: ClusterQueue, local: LocalQueue | None, now: float
+) -> KueueWorkload | None:
+    """Return a workload without its quota that its queues have stopped before it was admitted."""
+    if is_true(workload, "Admitted") or is_true(workload, "Evicted"):
+        return None
+    name = workload.spec.queue_name
+    if local is None:
+        why = Reason.MISCONFIGURED, f"LocalQueue {name} is terminating or missing"
+    elif local.spec.stop_policy in STOPPED:
+        why = Reason.SUSPENDED, f"LocalQueue {name} is stopped"
+    elif queue.spec.stop_policy in STOPPED:
+        why = Reason.SUSPENDED, f"ClusterQueue {queue.metadata.name} is stopped"
+    else:
+        return None
+    return pending(workload, *why, workload.status.resource_requests, now)
 
 
 def next_change(workload: KueueWorkload, pods_ready: PodsReady | None) -> float | None:
@@ -110,9 +134,28 @@ def next_change(workload: KueueWorkload, pods_ready: PodsReady | None) -> float 
     return min(times, default=None)
 
 
-def _deactivated(workload: KueueWorkload) -> KueueWorkload:
+def _given_up(workload: KueueWorkload, cause: str, why: str, now: float) -> KueueWorkload:
+    """Return a workload that is deactivated and has to go."""
     spec = msgspec.structs.replace(workload.spec, active=False)
-    return msgspec.structs.replace(workload, spec=spec)
+    workload = _without_retries(msgspec.structs.replace(workload, spec=spec))
+    return evicted(workload, DEACTIVATED, f"{_INACTIVE} due to {why}", now, cause)
+
+
+def _without_retries(workload: KueueWorkload) -> KueueWorkload:
+    """Return a workload that begins again to count its retries once it is active."""
+    status = msgspec.structs.replace(workload.status, requeue_state=None)
+    return msgspec.structs.replace(workload, status=status)
+
+
+def _checks_in(workload: KueueWorkload, state: str) -> str:
+    """Name the admission checks in a state, with what they say; "" without any."""
+    found = [one for one in workload.status.admission_checks if one.state == state]
+    named = [
+        f'"{one.name}" ({one.message})' if one.message else f'"{one.name}"'
+        for one in sorted(found, key=lambda one: one.name)
+    ]
+    noun = "AdmissionCheck" if len(named) == 1 else "AdmissionChecks"
+    return f"{noun} in {state} state: {'; '.join(named)}" if named else ""
 
 
 def _later(workload: KueueWorkload, now: float) -> KueueWorkload:
@@ -151,14 +194,15 @@ def _not_ready(workload: KueueWorkload, settings: PodsReady, now: float) -> Kueu
     state = workload.status.requeue_state or RequeueState()
     count = (state.count or 0) + 1
     if settings.backoff_limit is not None and count > settings.backoff_limit:
-        text = f"exceeding the maximum number of re-queuing retries {settings.backoff_limit}"
-        cause = "RequeuingLimitExceeded"
-        return evicted(_deactivated(workload), "Deactivated", text, now, cause)
+        text = "exceeding the maximum number of re-queuing retries"
+        return _given_up(workload, "RequeuingLimitExceeded", text, now)
     wait = min(settings.backoff_base * 2 ** (count - 1), settings.backoff_most)
     state = RequeueState(count, rfc3339(now + wait))
     status = msgspec.structs.replace(workload.status, requeue_state=state)
     workload = msgspec.structs.replace(workload, status=status)
-    return evicted(workload, "PodsReadyTimeout", text, now)
+    ready = condition(workload, "PodsReady")
+    cause = ready.reason if ready is not None else "WaitForStart"
+    return evicted(workload, "PodsReadyTimeout", text, now, cause)
 
 
 def _waits_for_pods_since(
@@ -177,37 +221,33 @@ def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
     """Return an evicted workload whose pods have ended: it waits in its queue again.
 
     One that was evicted because its pods did not get ready waits for its backoff first, a
-    deactivated one until it is active.
+    deactivated one until it is active, others until their queues are started again.
     """
     gone = condition(workload, "Evicted")
-    reason, message = (gone.reason, gone.message) if gone is not None else ("Pending", "")
-    state = workload.status.requeue_state
-    later = state is not None and state.requeue_at is not None
-    waits = reason in ("PodsReadyTimeout", "Deactivated") or (reason == "AdmissionCheck" and later)
+    reason, message = (gone.reason, gone.message) if gone is not None else (Reason.PENDING, "")
+    waits = reason in _WAITS or reason.startswith(DEACTIVATED)
     new = [
-        KueueCondition("QuotaReserved", "False", "Pending", message),
+        KueueCondition("QuotaReserved", "False", Reason.PENDING, message),
         KueueCondition("Admitted", "False", "NoReservation", "The workload has no reservation"),
         KueueCondition("Requeued", "False" if waits else "True", reason, message),
     ]
+    past, admitted = (
+        workload.status.accumulated_past_execution_time_seconds,
+        since(workload, "Admitted"),
+    )
+    if admitted is not None:
+        past = (past or 0) + int(now - admitted)
     conditions = workload.status.conditions
     for one in new:
         conditions = set_condition(conditions, one, now, workload.metadata.generation)
     # Checks begin again with the next reservation.
-    checks = tuple(
-        msgspec.structs.replace(
-            check,
-            state="Pending",
-            message="Reset to Pending after eviction.",
-            pod_set_updates=(),
-            requeue_after_seconds=None,
-        )
-        for check in workload.status.admission_checks
-    )
+    checks = tuple(_reset(check, now) for check in workload.status.admission_checks)
     status = msgspec.structs.replace(
         workload.status,
         conditions=conditions,
         admission=None,
         admission_checks=checks,
+        accumulated_past_execution_time_seconds=past,
         unhealthy_nodes=(),
         nominated_cluster_names=(),
         cluster_name=None,
@@ -215,23 +255,43 @@ def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
     return msgspec.structs.replace(workload, status=status)
 
 
-def after_backoff(workload: KueueWorkload, now: float) -> KueueWorkload | None:
-    """Return a workload that may run again because its backoff is over."""
-    requeued = condition(workload, "Requeued")
-    if requeued is None or requeued.status != "False" or has_quota(workload):
+def _reset(check: AdmissionCheckState, now: float) -> AdmissionCheckState:
+    if check.state == "Pending":
+        return check
+    return AdmissionCheckState(
+        check.name,
+        "Pending",
+        f"Reset to Pending after eviction. Previously: {check.state}",
+        last_transition_time=rfc3339(now),
+        requeue_after_seconds=check.requeue_after_seconds,
+        retry_count=(check.retry_count or 0) + 1 if check.state == "Retry" else check.retry_count,
+    )
+
+
+def requeued(
+    workload: KueueWorkload, queue: ClusterQueue | None, local: LocalQueue | None, now: float
+) -> KueueWorkload | None:
+    """Return a workload that may run again: what it waited for since its eviction is over."""
+    stated = condition(workload, "Requeued")
+    if stated is None or stated.status != "False" or has_quota(workload):
         return None
-    if requeued.reason == "Deactivated":
+    state = workload.status.requeue_state
+    if stated.reason.startswith(DEACTIVATED):
         if workload.spec.active is False:
             return None
         reason, text = "Reactivated", "The workload was reactivated"
-    else:
-        state = workload.status.requeue_state
-        if state is not None and state.requeue_at and seconds_of(state.requeue_at) > now:
+    elif stated.reason in ("ClusterQueueStopped", "LocalQueueStopped"):
+        kind = stated.reason.removesuffix("Stopped")
+        stopped = queue if kind == "ClusterQueue" else local
+        if stopped is None or stopped.spec.stop_policy in STOPPED:
             return None
+        reason, text = f"{kind}Restarted", f"The {kind} was restarted after being stopped"
+    elif state is not None and state.requeue_at and seconds_of(state.requeue_at) > now:
+        return None
+    else:
         reason, text = "BackoffFinished", "The workload backoff was finished"
     new = KueueCondition("Requeued", "True", reason, text)
     conditions = set_condition(workload.status.conditions, new, now, workload.metadata.generation)
-    state = workload.status.requeue_state
     if state is not None:
         state = msgspec.structs.replace(state, requeue_at=None)
     status = msgspec.structs.replace(workload.status, conditions=conditions, requeue_state=state)

@@ -14,6 +14,7 @@ from bayplan.api import (
     LocalQueue,
     Namespace,
     ResourceFlavor,
+    Topology,
     WorkloadPriorityClass,
 )
 from bayplan.api.definition import same_definition
@@ -150,6 +151,7 @@ class KueuePolicy:
         snapshot.on_object(LocalQueue, self._object_changed)
         snapshot.on_object(ResourceFlavor, self._object_changed)
         snapshot.on_object(AdmissionCheck, self._object_changed)
+        snapshot.on_object(Topology, self._object_changed)
         snapshot.on_object(Namespace, self._object_changed)
         snapshot.on_object(WorkloadPriorityClass, lambda old, new: self._pods.all_changed())
         snapshot.on_object(KueueWorkload, self._workload_changed)
@@ -358,7 +360,7 @@ class KueuePolicy:
         awaited = self._admission.await_checks(now)
         followed = self._checks.follow(store, now) or awaited
         if followed:
-            self._admission.tick(now)
+            self._writes.tell(self._admission.tick(now).events)
         found = (key for key, one in store.workloads.items() if one is not before.get(key))
         altered = dict.fromkeys((*changed, *found))
         for key in altered:
@@ -441,7 +443,7 @@ class KueuePolicy:
         if due or late or self._redefined or self._jobs.reported:
             self._redefined, self._jobs.reported, self._ticked_at = False, False, now
             self._admission.note_pods(self._ready, now)
-            self._admission.tick(now)
+            self._writes.tell(self._admission.tick(now).events)
 
     def _time_of_next_change(self, now: float) -> float | None:
         """Return when to look again though nothing happens, in seconds since 1970."""

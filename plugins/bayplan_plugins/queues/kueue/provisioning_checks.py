@@ -268,7 +268,8 @@ class ProvisioningChecks:
         wait = retries.backoff_base_seconds * 2 ** min(number - 1, 30)
         return msgspec.structs.replace(
             _as(known, "Retry", f"Retrying after {after}"),
-            retry_count=number,
+            # The eviction counts this one.
+            retry_count=number - 1,
             requeue_after_seconds=min(wait, retries.backoff_max_seconds),
         )
 

@@ -14,6 +14,7 @@ from bayplan.api.kueue import (
     ResourceFlavor,
     ResourceGroup,
 )
+from bayplan.api.network import Topology
 from bayplan.api.policy import Namespace
 from bayplan.api.selectors import Selector, compile_selector
 from bayplan.queues.tree import QueueTree
@@ -28,11 +29,18 @@ from bayplan_plugins.queues.kueue.workloads import WorkloadInfo, local_queue_key
 
 __all__ = ["BLOCKED", "KueueObject", "Store"]
 
-BLOCKED = (" is inactive", " doesn't exist")
-"""How the messages of workloads end whose queues take none."""
+BLOCKED = (" is inactive", " doesn't exist", " is deactivated")
+"""How the messages of workloads end that may not be admitted, or whose queues take none."""
 
 KueueObject = (
-    AdmissionCheck | ClusterQueue | Cohort | LocalQueue | ResourceFlavor | KueueWorkload | Namespace
+    AdmissionCheck
+    | ClusterQueue
+    | Cohort
+    | LocalQueue
+    | ResourceFlavor
+    | Topology
+    | KueueWorkload
+    | Namespace
 )
 
 
@@ -51,6 +59,7 @@ class Store:
         self.local_queues: dict[str, LocalQueue] = {}
         self.flavors: dict[str, ResourceFlavor] = {}
         self.checks: dict[str, AdmissionCheck] = {}
+        self._topologies: set[str] = set()
         self.workloads: dict[str, KueueWorkload] = {}
         self._pending: dict[str, PendingQueue] = {}
         self._redefined: dict[str, float] = {}
@@ -100,6 +109,10 @@ class Store:
                 self._quotas_changed(now)
         elif isinstance(obj, AdmissionCheck):
             self._set_check(obj, now)
+        elif isinstance(obj, Topology):
+            if obj.metadata.name not in self._topologies:
+                self._topologies.add(obj.metadata.name)
+                self._quotas_changed(now)
         else:
             self._set_namespace(obj, now)
 
@@ -130,6 +143,9 @@ class Store:
         elif isinstance(obj, AdmissionCheck):
             self.checks.pop(name, None)
             self._check_changed(name, now)
+        elif isinstance(obj, Topology):
+            self._topologies.discard(name)
+            self._quotas_changed(now)
         else:
             self._namespaces.pop(name, None)
 
@@ -220,11 +236,17 @@ class Store:
         if name not in self._faults:
             queue = self.cluster_queues[name]
             problem = self.forest().tree.queues[self.forest().row_of[name]].problem
-            self._faults[name] = faults_of(queue, self.flavors, self.checks, problem)
+            known = self.flavors, self.checks, self._topologies
+            self._faults[name] = faults_of(queue, *known, problem)
         return self._faults[name]
 
     def blocker(self, workload: KueueWorkload) -> tuple[Reason, str] | None:
-        """Return (reason, message) if the queues of a workload take none; None if they do."""
+        """Return (reason, message) if a workload may not be admitted; None if it may.
+
+        It may be inactive, or its queues take no workloads.
+        """
+        if workload.spec.active is False:
+            return Reason.DEACTIVATED, "The workload is deactivated"
         local = self.local_queues.get(local_queue_key(workload))
         if local is None:
             return Reason.MISCONFIGURED, f"LocalQueue {workload.spec.queue_name} doesn't exist"

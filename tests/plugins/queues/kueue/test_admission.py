@@ -30,9 +30,11 @@ from bayplan.api.kueue import (
     ReclaimablePods,
 )
 from bayplan.api.meta import ObjectMeta
+from bayplan.api.network import Topology
 from bayplan.api.policy import Namespace
 from bayplan_plugins.queues.kueue import Admission, Settings
-from bayplan_plugins.queues.kueue.conditions import condition, is_true
+from bayplan_plugins.queues.kueue.args import KueueArgs
+from bayplan_plugins.queues.kueue.conditions import condition, evicted, is_true
 from bayplan_plugins.queues.kueue.settings import FairRule, PodsReady, UsageSharing
 from bayplan_plugins.queues.kueue.slices import normalize, unfinished
 from bayplan_plugins.queues.kueue.workloads import REPLACES
@@ -543,15 +545,35 @@ def test_a_held_queue_admits_nobody_and_a_drained_one_evicts() -> None:
     load(admission, [workload("out", "q", created=1)])
     load(admission, [cluster_queue("q", {"a": {"cpu": 4}}, stopPolicy="Hold")])
     assert not admission.cycle(NOW).admitted
-    assert [one.metadata.name for one in admission.tick(NOW)] == ["out"]
+    assert [*admission.tick(NOW).changed] == ["default/out"]
     assert said(admission, "out") == ("False", "Suspended", "ClusterQueue q is inactive")
-    assert not admission.tick(NOW)
+    assert not admission.tick(NOW).changed
     load(admission, [cluster_queue("q", {"a": {"cpu": 4}}, stopPolicy="HoldAndDrain")])
-    (gone,) = admission.tick(NOW)
-    assert gone.metadata.name == "in"
+    result = admission.tick(NOW)
+    assert result.evicted == ["default/in"]
+    assert [one.reason for one in result.events] == ["EvictedDueToClusterQueueStopped"]
     assert said(admission, "in", "Evicted")[1] == "ClusterQueueStopped"
-    load(admission, [cluster_queue("q", {"a": {"cpu": 4}})])
-    assert admission.cycle(NOW).admitted == ["default/out"]
+    admission.release("default/in", NOW)
+    assert said(admission, "in", "Requeued")[:2] == ("False", "ClusterQueueStopped")
+    load(admission, [cluster_queue("q", {"a": {"cpu": 1}})])
+    admission.tick(NOW)
+    assert said(admission, "in", "Requeued")[:2] == ("True", "ClusterQueueRestarted")
+    assert admission.cycle(NOW).admitted == ["default/in"]
+
+
+@pytest.mark.parametrize("kind", ["ClusterQueue", "LocalQueue"])
+def test_a_stopped_queue_takes_back_what_is_not_admitted_yet(kind: str) -> None:
+    admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}, **CHECKED))
+    load(admission, [check(), workload("w", "q")])
+    assert admission.cycle(NOW).admitted
+    stopped = {"stopPolicy": "Hold"}
+    if kind == "ClusterQueue":
+        load(admission, [cluster_queue("q", {"a": {"cpu": 4}}, **CHECKED, **stopped)])
+    else:
+        load(admission, [local_queue("q", "q", **stopped)])
+    assert not admission.tick(NOW).evicted
+    assert said(admission, "w") == ("False", "Suspended", f"{kind} q is stopped")
+    assert not admission.cycle(NOW).admitted
 
 
 def test_a_stopped_local_queue_takes_its_workloads_out_of_the_line() -> None:
@@ -587,6 +609,13 @@ def test_a_deactivated_workload_neither_waits_nor_keeps_its_quota() -> None:
     assert said(admission, "w", "Evicted")[1] == "Deactivated"
     admission.release("default/w", NOW)
     assert not admission.cycle(NOW).admitted
+    admission.tick(NOW)
+    for name in ("never", "w"):
+        assert said(admission, name) == ("False", "Deactivated", "The workload is deactivated")
+    load(admission, [msgspec.structs.replace(now_of(admission, "w"), spec=one.spec)])
+    admission.tick(NOW)
+    assert said(admission, "w", "Requeued")[:2] == ("True", "Reactivated")
+    assert admission.cycle(NOW).admitted == ["default/w"]
 
 
 def test_only_selected_namespaces_may_use_a_queue() -> None:
@@ -596,7 +625,7 @@ def test_only_selected_namespaces_may_use_a_queue() -> None:
     assert not admission.cycle(NOW).admitted
     assert said(admission, "w")[1:] == (
         "Misconfigured",
-        "Workload namespace doesn't match ClusterQueue selector",
+        "workload namespace doesn't match ClusterQueue selector",
     )
     load(admission, [Namespace(ObjectMeta("default", labels={"team": "x"}))])
     assert admission.cycle(NOW).admitted
@@ -619,6 +648,33 @@ def test_a_queue_with_a_missing_flavor_or_a_circle_of_cohorts_is_inactive() -> N
     assert not admission.cycle(NOW).admitted
     load(admission, [cohort("d")])
     assert admission.cycle(NOW).admitted == ["default/w"]
+
+
+def test_a_queue_is_inactive_until_the_topologies_of_its_flavors_are_there() -> None:
+    queue = cluster_queue("q", {"a": {"cpu": 4}, "b": {"cpu": 4}})
+    racks = Topology(ObjectMeta("racks"))
+    admission = load(
+        Admission(),
+        [queue, local_queue("q", "q"), flavor("a", topologyName="racks"), workload("w", "q")],
+    )
+    load(admission, [flavor("b")])
+    assert admission.store.inactive_reason("q") == (
+        "TopologyNotFound",
+        'Can\'t admit new workloads: there is no Topology "racks" for TAS flavor "a".',
+    )
+    assert not admission.cycle(NOW).outcome.entries
+    load(admission, [racks])
+    assert admission.store.inactive_reason("q") is None
+    assert admission.cycle(NOW).admitted == ["default/w"]
+    admission.delete(racks, NOW)
+    assert admission.store.faults("q")
+
+
+def test_topologies_of_other_clusters_need_not_be_here() -> None:
+    asked = {"admissionChecksStrategy": {"admissionChecks": [{"name": "remote"}]}}
+    admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}, **asked))
+    load(admission, [check("remote", REMOTE), flavor("a", topologyName="racks")])
+    assert admission.store.inactive_reason("q") is None
 
 
 REMOTE, NODES = "kueue.x-k8s.io/multikueue", "kueue.x-k8s.io/provisioning-request"
@@ -730,10 +786,12 @@ def test_a_workload_is_admitted_once_its_checks_are_ready() -> None:
     assert is_true(now_of(admission, "w"), "QuotaReserved")
     assert not is_true(now_of(admission, "w"), "Admitted")
     _checked(admission, "Pending")
-    assert not admission.tick(NOW)
+    assert not admission.tick(NOW).changed
     _checked(admission, "Ready")
-    admission.tick(NOW)
+    (told,) = admission.tick(NOW + 5).events
     assert is_true(now_of(admission, "w"), "Admitted")
+    text = "Admitted by ClusterQueue q, wait time since reservation was 5s"
+    assert (told.reason, told.message) == ("Admitted", text)
 
 
 def test_a_check_that_retries_gives_the_quota_back_and_a_rejected_one_deactivates() -> None:
@@ -745,11 +803,18 @@ def test_a_check_that_retries_gives_the_quota_back_and_a_rejected_one_deactivate
     assert said(admission, "w", "Evicted")[1] == "AdmissionCheck"
     back = admission.release("default/w", NOW)
     assert back is not None
-    assert back.status.admission_checks[0].state == "Pending"
+    (reset,) = back.status.admission_checks
+    assert (reset.state, reset.retry_count) == ("Pending", 1)
+    assert reset.message == "Reset to Pending after eviction. Previously: Retry"
+    assert said(admission, "w", "Requeued")[:2] == ("True", "BackoffFinished")
     assert admission.cycle(NOW).admitted == ["default/w"]
     _checked(admission, "Rejected")
-    admission.tick(NOW)
-    assert said(admission, "w", "Evicted")[1] == "Deactivated"
+    reasons = [one.reason for one in admission.tick(NOW).events]
+    assert reasons == ["AdmissionCheckRejected", "EvictedDueToDeactivatedDueToAdmissionCheck"]
+    assert said(admission, "w", "Evicted")[1:] == (
+        "DeactivatedDueToAdmissionCheck",
+        'The workload is deactivated due to AdmissionCheck in Rejected state: "budget"',
+    )
     assert now_of(admission, "w").spec.active is False
 
 
@@ -762,27 +827,64 @@ def test_pods_that_do_not_get_ready_lose_their_quota_longer_each_time() -> None:
     now = NOW
     for backoff in (60, 120):
         assert admission.cycle(now).admitted
-        assert not admission.tick(now + 9)
-        assert admission.tick(now + 10)
+        assert not admission.tick(now + 9).changed
+        assert admission.tick(now + 10).evicted
         assert said(admission, "w", "Evicted")[1] == "PodsReadyTimeout"
         admission.release("default/w", now + 10)
-        assert not admission.tick(now + 9 + backoff)
+        assert not admission.tick(now + 9 + backoff).changed
         assert not admission.cycle(now).admitted
-        assert admission.tick(now + 10 + backoff)
+        assert admission.tick(now + 10 + backoff).changed
         now += 10 + backoff
     assert admission.cycle(now).admitted
     admission.tick(now + 10)
-    assert said(admission, "w", "Evicted")[1] == "Deactivated"
+    assert said(admission, "w", "Evicted")[1] == "DeactivatedDueToRequeuingLimitExceeded"
+    assert now_of(admission, "w").status.requeue_state is None
+
+
+def test_pods_that_fail_are_replaced_in_time_or_the_quota_is_lost() -> None:
+    given = KueueArgs.model_validate({"waitForPodsReady": {"timeout": "10s"}})
+    admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}), settings=given.settings())
+    load(admission, [workload("w", "q")])
+    admission.cycle(NOW)
+    admission.note_pods(lambda one: True, NOW + 5)
+    assert not admission.tick(NOW + 50).changed
+    admission.note_pods(lambda one: False, NOW + 50)
+    assert said(admission, "w", "PodsReady")[1] == "WaitForRecovery"
+    assert not admission.tick(NOW + 59).evicted
+    assert admission.tick(NOW + 60).evicted
+    stats = now_of(admission, "w").status.scheduling_stats
+    assert stats is not None
+    assert [(one.reason, one.underlying_cause) for one in stats.evictions] == [
+        ("PodsReadyTimeout", "WaitForRecovery")
+    ]
 
 
 def test_a_workload_that_runs_too_long_is_deactivated() -> None:
     admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}))
     load(admission, [workload("w", "q", maximumExecutionTimeSeconds=100)])
     admission.cycle(NOW)
-    assert not admission.tick(NOW + 99)
-    (gone,) = admission.tick(NOW + 100)
-    assert gone.spec.active is False
-    assert said(admission, "w", "Evicted")[2] == "exceeding the maximum execution time"
+    assert not admission.tick(NOW + 99).changed
+    result = admission.tick(NOW + 100)
+    assert now_of(admission, "w").spec.active is False
+    assert result.events[0].message == "The maximum execution time (100s) exceeded"
+    assert said(admission, "w", "Evicted")[1:] == (
+        "DeactivatedDueToMaximumExecutionTimeExceeded",
+        "The workload is deactivated due to exceeding the maximum execution time",
+    )
+
+
+def test_the_time_that_a_workload_ran_before_its_eviction_counts() -> None:
+    admission = one_queue(cluster_queue("q", {"a": {"cpu": 4}}))
+    load(admission, [workload("w", "q", maximumExecutionTimeSeconds=100)])
+    admission.cycle(NOW)
+    one = now_of(admission, "w")
+    admission.set(evicted(one, "Preempted", "", NOW + 60, "InClusterQueue"), NOW + 60)
+    back = admission.release("default/w", NOW + 60)
+    assert back is not None
+    assert back.status.accumulated_past_execution_time_seconds == 60
+    assert admission.cycle(NOW + 70).admitted
+    assert not admission.tick(NOW + 109).changed
+    assert admission.tick(NOW + 110).evicted
 
 
 def test_local_queues_that_used_much_come_later() -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
 from tests.plugins.queues.kueue.queued_job_builders import GPU, job, started, workload_of
 
-from bayplan.api import ApiObject, Pod, Topology
+from bayplan.api import ApiObject, Pod, ResourceFlavor, Topology
 from bayplan.api.objects import decode_part
 from bayplan.testing import Cluster, make_node
 from bayplan_plugins.queues.kueue.topology_assignment import assignment_of, domains_of
@@ -154,8 +154,9 @@ def test_without_host_names_it_says_in_which_domains() -> None:
 
 
 def test_it_says_nothing_where_the_flavor_has_no_topology() -> None:
-    objects = [one for one in world("rack", HOST) if not isinstance(one, Topology)]
-    cluster = started(*objects, local_queue("lq", "cq"), job("j", 2))
+    *objects, queue = [one for one in world("rack", HOST) if not isinstance(one, ResourceFlavor)]
+    plain = flavor("f", nodeLabels={"pool": "gpu"})
+    cluster = started(*objects, plain, queue, local_queue("lq", "cq"), job("j", 2))
     cluster.advance(10.0)
     admission = workload_of(cluster, "j").status.admission
     assert admission is not None
