@@ -46,6 +46,7 @@ __all__ = [
 STOPPED = ("Hold", "HoldAndDrain")
 """The stop policies of queues that admit nothing."""
 DEACTIVATED = "Deactivated"
+_TIME_IS_OVER = "MaximumExecutionTimeExceeded"
 _INACTIVE = "The workload is deactivated"
 _WAITS = ("PodsReadyTimeout", "AdmissionCheck", "ClusterQueueStopped", "LocalQueueStopped")
 """For what workloads are evicted that come back only once something else has happened."""
@@ -86,7 +87,7 @@ def due_eviction(
         return evicted(_later(workload, now), "AdmissionCheck", f"Evicted due to {retried}", now)
     if _overran(workload, now):
         text = "exceeding the maximum execution time"
-        return _given_up(workload, "MaximumExecutionTimeExceeded", text, now)
+        return _given_up(workload, _TIME_IS_OVER, text, now)
     if is_true(workload, "Admitted"):
         if local is not None and local.spec.stop_policy == "HoldAndDrain":
             return evicted(workload, "LocalQueueStopped", "The LocalQueue is stopped", now)
@@ -231,12 +232,6 @@ def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
         KueueCondition("Admitted", "False", "NoReservation", "The workload has no reservation"),
         KueueCondition("Requeued", "False" if waits else "True", reason, message),
     ]
-    past, admitted = (
-        workload.status.accumulated_past_execution_time_seconds,
-        since(workload, "Admitted"),
-    )
-    if admitted is not None:
-        past = (past or 0) + int(now - admitted)
     conditions = workload.status.conditions
     for one in new:
         conditions = set_condition(conditions, one, now, workload.metadata.generation)
@@ -247,12 +242,24 @@ def without_quota(workload: KueueWorkload, now: float) -> KueueWorkload:
         conditions=conditions,
         admission=None,
         admission_checks=checks,
-        accumulated_past_execution_time_seconds=past,
+        accumulated_past_execution_time_seconds=_time_so_far(workload, now),
         unhealthy_nodes=(),
         nominated_cluster_names=(),
         cluster_name=None,
     )
     return msgspec.structs.replace(workload, status=status)
+
+
+def _time_so_far(workload: KueueWorkload, now: float) -> int | None:
+    """Return for how long an evicted workload has run, all in all.
+
+    One that was given up for its time has all of it again once it is active.
+    """
+    gone, admitted = condition(workload, "Evicted"), since(workload, "Admitted")
+    if gone is not None and gone.reason.endswith(_TIME_IS_OVER):
+        return None
+    past = workload.status.accumulated_past_execution_time_seconds
+    return past if admitted is None else (past or 0) + int(now - admitted)
 
 
 def _reset(check: AdmissionCheckState, now: float) -> AdmissionCheckState:

@@ -871,6 +871,13 @@ def test_a_workload_that_runs_too_long_is_deactivated() -> None:
         "DeactivatedDueToMaximumExecutionTimeExceeded",
         "The workload is deactivated due to exceeding the maximum execution time",
     )
+    admission.release("default/w", NOW + 101)
+    one = now_of(admission, "w")
+    spec = msgspec.structs.replace(one.spec, active=True)
+    load(admission, [msgspec.structs.replace(one, spec=spec)])
+    admission.tick(NOW + 200)
+    assert admission.cycle(NOW + 200).admitted
+    assert not admission.tick(NOW + 299).changed
 
 
 def test_the_time_that_a_workload_ran_before_its_eviction_counts() -> None:
