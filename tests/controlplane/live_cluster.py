@@ -30,6 +30,7 @@ from bayplan.profiles.loading import ProfileSet, default_profiles
 Content = dict[str, Any]
 
 PODS = "/api/v1/namespaces/default/pods"
+ALL_PODS = "/api/v1/pods"
 EVENTS = "/api/v1/namespaces/default/events"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 VOLUME_CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
@@ -217,15 +218,21 @@ class LiveCluster:
 
 
 _TRIES = 30
+_POD = {"apiVersion": "v1", "kind": "Pod"}
+"""A listed pod does not say what it is."""
 _TRACKED = "batch.kubernetes.io/job-tracking"
 """The finalizer of the pods of Jobs."""
 
 
 class Kubelet:
-    """Does for bound pods what kubelets do, as far as schedulers notice: runs and ends them."""
+    """Does for bound pods what kubelets do, as far as schedulers notice: runs and ends them.
 
-    def __init__(self, client: Client) -> None:
+    :param pods: those of which namespaces.
+    """
+
+    def __init__(self, client: Client, pods: str = PODS) -> None:
         self._client = client
+        self._pods = pods
         self.silent: set[str] = set()
         """The nodes whose kubelet does nothing."""
         self._ending = False
@@ -246,11 +253,11 @@ class Kubelet:
 
     def _follow(self) -> None:
         """List the pods and watch them, until the watch ends or the server gives it up."""
-        listed = self._client.get(PODS).json
+        listed = self._client.get(self._pods).json
         for pod in listed["items"]:
             self._sync("ADDED", pod)
         with self._client.watch(
-            PODS, resourceVersion=listed["metadata"]["resourceVersion"], timeoutSeconds=10
+            self._pods, resourceVersion=listed["metadata"]["resourceVersion"], timeoutSeconds=10
         ) as events:
             while not self._ending:
                 event, pod = events.next()
@@ -264,7 +271,7 @@ class Kubelet:
             return
         if pod["spec"]["nodeName"] in self.silent:
             return
-        path = f"{PODS}/{meta['name']}"
+        path = path_of(_POD | {"metadata": meta})
         if "deletionTimestamp" in meta:
             # The Job controller waits for a phase before it lets its pod go.
             phase = {"phase": "Failed"} if _TRACKED in meta.get("finalizers", ()) else {}
@@ -293,7 +300,7 @@ class Kubelet:
     def _patch(self, pod: Content, status: Content) -> None:
         meta = pod["metadata"]
         body = {"metadata": {"uid": meta["uid"]}, "status": status}
-        self._client.patch(f"{PODS}/{meta['name']}/status", body, STRATEGIC)
+        self._client.patch(f"{path_of(_POD | {'metadata': meta})}/status", body, STRATEGIC)
 
 
 def _now() -> str:

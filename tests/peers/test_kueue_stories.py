@@ -2,270 +2,325 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
+from tests.controlplane.story_builders import asking
+from tests.peers.kueue_stories import QUEUE, Story, condition, quota
+from tests.peers.real_peers import SCHEDULER
 
-import pytest
-from tests.controlplane.live_cluster import PODS, Content
-from tests.controlplane.queue_builders import KUEUE, cluster_queue, head, suspended_job
-from tests.controlplane.story_builders import asking, nodes
-from tests.peers.real_peers import SCHEDULER, Peers
-from tests.peers.test_kueue import FRAMEWORKS, MANAGER, WORKLOADS, finish, is_true, placed
-
-LABEL = "kueue.x-k8s.io/queue-name"
-LOCAL_QUEUE = f"/apis/{KUEUE}/namespaces/default/localqueues/q"
-JOBS = "/apis/batch/v1/namespaces/default/jobs"
-CLUSTER_QUEUE = f"/apis/{KUEUE}/clusterqueues/q"
+STRATEGY = "admissionChecksStrategy"
 
 
-@contextmanager
-def admission(who: str, peers: Peers, folder: Path, **settings: Any) -> Iterator[Peers]:
-    """Have Kueue's manager or bayplan admit; bayplan places.
-
-    :param settings: what both have in their configurations.
-    """
-    with ExitStack() as stack:
-        plugins = {"Queues": {"kueue": settings}} if settings else {}
-        stack.enter_context(peers.scheduler(folder, expected=MANAGER, plugins=plugins))
-        if who == "kueue":
-            config = "\n".join(f"{name}: {json.dumps(one)}" for name, one in settings.items())
-            more = {"KUEUE_CONFIG": config} if settings else {}
-            stack.enter_context(peers.running("kueue", KUEUE_FRAMEWORKS=FRAMEWORKS, **more))
-        else:
-            peers.define("kueue.x-k8s.io_*")
-        # One that Kueue's finalizer keeps would hold back whoever admits next.
-        peers.cluster.used(head(KUEUE, "Workload", "any"))
-        yield peers
-
-
-@pytest.fixture(params=["kueue", "bayplan"])
-def admitting(request: pytest.FixtureRequest, peers: Peers, tmp_path: Path) -> Iterator[Peers]:
-    """A cluster on which the one or the other admits; bayplan places. The quota is 6 cores."""
-    with admission(request.param, peers, tmp_path) as found:
-        yield found
-
-
-@pytest.fixture(params=["kueue", "bayplan"])
-def holding(request: pytest.FixtureRequest, peers: Peers, tmp_path: Path) -> Iterator[Peers]:
-    """The same, where jobs without a queue are held."""
-    with admission(request.param, peers, tmp_path, manageJobsWithoutQueueName=True) as found:
-        yield found
-
-
-def workload(peers: Peers, owner: str) -> Content:
-    """Return the Workload of a job or a pod."""
-    (found,) = [
-        one
-        for one in peers.cluster.items(WORKLOADS)
-        if one["metadata"]["ownerReferences"][0]["name"] == owner
-    ]
-    return found
-
-
-def waits_for(peers: Peers, owner: str, true: Callable[[Content], Any], what: str) -> None:
-    def holds() -> bool:
-        owners = [
-            one["metadata"]["ownerReferences"][0]["name"] for one in peers.cluster.items(WORKLOADS)
-        ]
-        return owner in owners and bool(true(workload(peers, owner)))
-
-    peers.wait(holds, what)
-
-
-def condition(content: Content, type_: str) -> Content:
-    conditions = content.get("status", {}).get("conditions", ())
-    found: Content = next((one for one in conditions if one["type"] == type_), {})
-    return found
-
-
-def classed(name: str, count: int, priority: str = "") -> list[Content]:
-    (made,) = suspended_job(name, "q", count)
-    if priority:
-        made["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = priority
-    return [made]
-
-
-def test_jobs_wait_for_quota_and_follow_each_other(admitting: Peers) -> None:
-    urgent = head(KUEUE, "WorkloadPriorityClass", "urgent", False) | {"value": 9}
-    admitting.cluster.apply([*nodes(2), *cluster_queue("q"), urgent, *classed("first", 4)])
-    admitting.wait(lambda: placed(admitting, "first") == 4, "the first has its nodes")
+def test_jobs_wait_for_quota_and_follow_each_other(story: Story) -> None:
+    story.flavor()
+    story.queue("q")
+    story.priority("urgent", 9)
+    story.job("first", "q", 4)
+    story.wait_for_pods(first=4)
     # A job is named, its class is referred to, and its quota is charged the same way.
-    admitting.cluster.apply(classed("second", 3, "urgent"))
-    waits_for(admitting, "second", lambda one: condition(one, "QuotaReserved"), "it is told why")
-    first, second = workload(admitting, "first"), workload(admitting, "second")
+    story.job("second", "q", 3, priority="urgent")
+    story.wait_for("second", "False", "WaitingForQuota")
+    first, second = story.workload("first"), story.workload("second")
     assert first["metadata"]["name"].startswith("job-first-")
     assert second["spec"]["priority"] == 9
     assert second["spec"]["priorityClassRef"]["kind"] == "WorkloadPriorityClass"
-    refused = condition(second, "QuotaReserved")
-    assert (refused["status"], refused["reason"]) == ("False", "WaitingForQuota")
-    assert "insufficient unused quota for cpu in flavor q, 1 more needed" in refused["message"]
+    text = f"insufficient unused quota for cpu in flavor {story.of('main')}, 1 more needed"
+    assert text in story.condition("second", "QuotaReserved")[2]
+    assert story.assigned("first") == [("main", 4, {"cpu": "main"})]
     (assigned,) = first["status"]["admission"]["podSetAssignments"]
-    assert (assigned["count"], assigned["flavors"], assigned["resourceUsage"]) == (
-        4,
-        {"cpu": "q"},
-        {"cpu": "4"},
-    )
-    finish(admitting, "first")
-    admitting.wait(lambda: placed(admitting, "second") == 3, "the second follows")
-    waits_for(admitting, "first", lambda one: is_true(one, "Finished"), "the first has finished")
-    assert condition(workload(admitting, "first"), "Finished")["reason"] == "Succeeded"
+    assert assigned["resourceUsage"] == {"cpu": "4"}
+    story.finish("first")
+    story.wait_for_pods(second=3)
+    story.wait_for("first", "True", "Succeeded", "Finished")
 
 
-def test_a_workload_that_is_made_inactive_stops_and_comes_back(admitting: Peers) -> None:
-    client = admitting.cluster.client
-    admitting.cluster.apply([*nodes(2), *cluster_queue("q"), *classed("job", 4)])
-    admitting.wait(lambda: placed(admitting, "job") == 4, "it has its nodes")
-    path = f"{WORKLOADS}/{workload(admitting, 'job')['metadata']['name']}"
-    assert client.patch(path, {"spec": {"active": False}}).code == 200
-    admitting.wait(lambda: placed(admitting, "job") == 0, "it has stopped")
-    waits_for(admitting, "job", lambda one: "admission" not in one["status"], "quota is free")
-    assert condition(workload(admitting, "job"), "Evicted")["reason"] == "Deactivated"
-    assert client.patch(path, {"spec": {"active": True}}).code == 200
-    admitting.wait(lambda: placed(admitting, "job") == 4, "it runs again")
+def test_a_workload_that_is_made_inactive_stops_and_comes_back(story: Story) -> None:
+    story.flavor()
+    story.queue("q")
+    story.job("job", "q", 4)
+    story.wait_for_pods(job=4)
+    story.set_active("job", False)
+    story.wait_for_pods(job=0)
+    story.wait(lambda: "admission" not in story.workload("job")["status"], "quota is free")
+    assert story.reason("job", "Evicted") == ("True", "Deactivated")
+    story.set_active("job", True)
+    story.wait_for_pods(job=4)
+    assert story.reason("job", "Requeued") == ("True", "Reactivated")
 
 
-def test_a_queue_that_is_held_and_drained_evicts_and_goes_on(admitting: Peers) -> None:
-    client = admitting.cluster.client
-    admitting.cluster.apply([*nodes(2), *cluster_queue("q"), *classed("job", 4)])
-    admitting.wait(lambda: placed(admitting, "job") == 4, "it has its nodes")
-    assert client.patch(CLUSTER_QUEUE, {"spec": {"stopPolicy": "HoldAndDrain"}}).code == 200
-    admitting.wait(lambda: placed(admitting, "job") == 0, "it is evicted")
-    waits_for(admitting, "job", lambda one: "admission" not in one["status"], "quota is free")
-    assert condition(workload(admitting, "job"), "Evicted")["reason"] == "ClusterQueueStopped"
-    assert client.patch(CLUSTER_QUEUE, {"spec": {"stopPolicy": "None"}}).code == 200
-    admitting.wait(lambda: placed(admitting, "job") == 4, "it runs again")
+def test_a_queue_that_is_held_and_drained_evicts_and_goes_on(story: Story) -> None:
+    story.flavor()
+    story.queue("q")
+    story.job("job", "q", 4)
+    story.wait_for_pods(job=4)
+    story.change("ClusterQueue", "q", {"spec": {"stopPolicy": "HoldAndDrain"}})
+    story.wait_for_pods(job=0)
+    story.wait(lambda: "admission" not in story.workload("job")["status"], "quota is free")
+    assert story.reason("job", "Evicted") == ("True", "ClusterQueueStopped")
+    story.change("ClusterQueue", "q", {"spec": {"stopPolicy": "None"}})
+    story.wait_for_pods(job=4)
+    assert story.reason("job", "Requeued") == ("True", "ClusterQueueRestarted")
 
 
-def test_a_job_of_higher_priority_preempts_in_its_queue(admitting: Peers) -> None:
-    urgent = head(KUEUE, "WorkloadPriorityClass", "urgent", False) | {"value": 9}
-    flavor, local, queue = cluster_queue("q")
-    queue["spec"]["preemption"] = {"withinClusterQueue": "LowerPriority"}
-    admitting.cluster.apply([*nodes(2), flavor, local, queue, urgent, *classed("low", 4)])
-    admitting.wait(lambda: placed(admitting, "low") == 4, "the first has its nodes")
-    admitting.cluster.apply(classed("high", 4, "urgent"))
-    admitting.wait(lambda: placed(admitting, "high") == 4, "the other preempts it")
-    victim = workload(admitting, "low")
-    assert condition(victim, "Evicted")["reason"] == "Preempted"
-    assert condition(victim, "Preempted")["reason"] == "InClusterQueue"
-    finish(admitting, "high")
-    admitting.wait(lambda: placed(admitting, "low") == 4, "it runs again")
-
-
-def test_a_single_pod_is_queued_and_admitted(admitting: Peers) -> None:
-    pod = asking("single", schedulerName=SCHEDULER, restartPolicy="Never")
-    pod["metadata"]["labels"] = {LABEL: "q"}
-    admitting.cluster.apply([*nodes(2), *cluster_queue("q"), pod])
-    client = admitting.cluster.client
-    admitting.wait(
-        lambda: "nodeName" in client.get(f"{PODS}/single").json["spec"], "it has its node"
-    )
-    found = workload(admitting, "single")
-    assert found["metadata"]["name"].startswith("pod-single-")
-    waits_for(admitting, "single", lambda one: is_true(one, "Admitted"), "it is admitted")
-    waits_for(
-        admitting,
-        "single",
-        lambda _: (
-            client.get(f"{PODS}/single").json["metadata"]["labels"].get("kueue.x-k8s.io/managed")
-            == "true"
-        ),
-        "it is marked",
-    )
-
-
-def nameless(name: str, count: int) -> list[Content]:
-    """Return a job that names no queue, and is not suspended."""
-    (made,) = suspended_job(name, "q", count)
-    del made["metadata"]["labels"]
-    made["spec"]["suspend"] = False
-    return [made]
-
-
-def quota_reserved(peers: Peers, name: str) -> tuple[str, str, str]:
-    """Return status, reason and message of whether a job has quota."""
-    found = condition(workload(peers, name), "QuotaReserved")
-    return found.get("status", ""), found.get("reason", ""), found.get("message", "")
-
-
-def test_a_queue_with_an_inactive_check_takes_no_jobs_until_it_is_active(admitting: Peers) -> None:
-    client, now = admitting.cluster.client, "2026-01-01T00:00:00Z"
-    check = head(KUEUE, "AdmissionCheck", "budget", False)
-    check["spec"] = {"controllerName": "example.com/budget"}
-    flavor, local, queue = cluster_queue("q")
-    queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": "budget"}]}
-    admitting.cluster.apply([*nodes(2), check, flavor, local, queue, *classed("job", 4)])
-    inactive = ("False", "Suspended", "ClusterQueue q is inactive")
-    waits_for(admitting, "job", lambda _: quota_reserved(admitting, "job") == inactive, "it waits")
-
-    def active() -> tuple[str, str, str]:
-        found = condition(client.get(CLUSTER_QUEUE).json, "Active")
-        return found.get("status", ""), found.get("reason", ""), found.get("message", "")
-
-    text = "Can't admit new workloads: references inactive AdmissionCheck(s): budget."
-    assert active() == ("False", "AdmissionCheckInactive", text)
-    stated = {"type": "Active", "status": "True", "reason": "R", "message": ""}
-    body = {"status": {"conditions": [{**stated, "lastTransitionTime": now}]}}
-    assert client.patch(f"/apis/{KUEUE}/admissionchecks/budget/status", body).code == 200
-    waits_for(admitting, "job", lambda one: is_true(one, "QuotaReserved"), "it has quota")
-    assert active() == ("True", "Ready", "Can admit new workloads")
-    waits_for(admitting, "job", lambda one: one["status"].get("admissionChecks"), "it is checked")
-    assert placed(admitting, "job") == 0
-    ready = {"name": "budget", "state": "Ready", "message": "", "lastTransitionTime": now}
-    path = f"{WORKLOADS}/{workload(admitting, 'job')['metadata']['name']}/status"
-    assert client.patch(path, {"status": {"admissionChecks": [ready]}}).code == 200
-    admitting.wait(lambda: placed(admitting, "job") == 4, "it runs")
-
-
-def test_a_local_queue_that_is_held_and_drained_evicts_and_goes_on(admitting: Peers) -> None:
-    client = admitting.cluster.client
-    admitting.cluster.apply([*nodes(2), *cluster_queue("q"), *classed("job", 4)])
-    admitting.wait(lambda: placed(admitting, "job") == 4, "it has its nodes")
-    assert client.patch(LOCAL_QUEUE, {"spec": {"stopPolicy": "HoldAndDrain"}}).code == 200
-    admitting.wait(lambda: placed(admitting, "job") == 0, "it is evicted")
+def test_a_local_queue_that_is_held_and_drained_evicts_and_goes_on(story: Story) -> None:
+    story.flavor()
+    story.queue("q")
+    story.job("job", "q", 4)
+    story.wait_for_pods(job=4)
+    story.change("LocalQueue", "q", {"spec": {"stopPolicy": "HoldAndDrain"}})
+    story.wait_for_pods(job=0)
     held = ("False", "Suspended", "LocalQueue q is inactive")
-    waits_for(admitting, "job", lambda _: quota_reserved(admitting, "job") == held, "it waits")
-    assert condition(workload(admitting, "job"), "Evicted")["reason"] == "LocalQueueStopped"
-    assert client.patch(LOCAL_QUEUE, {"spec": {"stopPolicy": "None"}}).code == 200
-    admitting.wait(lambda: placed(admitting, "job") == 4, "it runs again")
+    story.wait(lambda: story.condition("job", "QuotaReserved") == held, "it waits")
+    assert story.reason("job", "Evicted") == ("True", "LocalQueueStopped")
+    story.change("LocalQueue", "q", {"spec": {"stopPolicy": "None"}})
+    story.wait_for_pods(job=4)
+    assert story.reason("job", "Requeued") == ("True", "LocalQueueRestarted")
 
 
-def test_a_job_that_may_be_smaller_runs_with_what_there_is(admitting: Peers) -> None:
-    (large,) = suspended_job("large", "q", 8)
-    large["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": "2"}
-    admitting.cluster.apply([*nodes(2), *cluster_queue("q"), large])
-    admitting.wait(lambda: placed(admitting, "large") == 6, "it runs with what there is")
-    assert admitting.cluster.client.get(f"{JOBS}/large").json["spec"]["parallelism"] == 6
-    (assigned,) = workload(admitting, "large")["status"]["admission"]["podSetAssignments"]
+def test_a_job_of_higher_priority_preempts_in_its_queue(story: Story) -> None:
+    story.flavor()
+    story.priority("urgent", 9)
+    story.queue("q", preemption={"withinClusterQueue": "LowerPriority"})
+    story.job("low", "q", 4)
+    story.wait_for_pods(low=4)
+    story.job("high", "q", 4, priority="urgent")
+    story.wait_for_pods(high=4)
+    assert story.reason("low", "Evicted") == ("True", "Preempted")
+    assert story.reason("low", "Preempted") == ("True", "InClusterQueue")
+    story.finish("high")
+    story.wait_for_pods(low=4)
+
+
+def test_a_single_pod_is_queued_and_admitted(story: Story) -> None:
+    story.flavor()
+    story.queue("q")
+    pod = asking("single", schedulerName=SCHEDULER, restartPolicy="Never")
+    pod["metadata"] |= {"labels": {QUEUE: "q"}, "namespace": story.name}
+    story.add(pod)
+    story.wait(lambda: all("nodeName" in one["spec"] for one in story.pods), "it has its node")
+    assert story.workload("single")["metadata"]["name"].startswith("pod-single-")
+    story.wait_for("single", "True", "Admitted", "Admitted")
+    mark = "kueue.x-k8s.io/managed"
+    story.wait(lambda: story.pods[0]["metadata"]["labels"].get(mark) == "true", "it is marked")
+
+
+def test_a_queue_with_an_inactive_check_takes_no_jobs_until_it_is_active(story: Story) -> None:
+    story.flavor()
+    story.check_kind("budget", active=False)
+    story.queue("q", **{STRATEGY: {"admissionChecks": [{"name": story.of("budget")}]}})
+    story.job("job", "q", 4)
+    inactive = ("False", "Suspended", f"ClusterQueue {story.of('q')} is inactive")
+    story.wait(lambda: story.condition("job", "QuotaReserved") == inactive, "it waits")
+    text = f"Can't admit new workloads: references inactive AdmissionCheck(s): {story.of('budget')}"
+    found = condition(story.cluster_queue("q"), "Active")
+    assert found == ("False", "AdmissionCheckInactive", f"{text}.")
+    story.activate("budget")
+    story.wait_for("job", "True", "QuotaReserved")
+    found = condition(story.cluster_queue("q"), "Active")
+    assert found == ("True", "Ready", "Can admit new workloads")
+    story.wait(lambda: story.checks("job") == {"budget": "Pending"}, "it is checked")
+    assert story.placed("job") == 0
+    story.check("job", "budget", "Ready")
+    story.wait_for_pods(job=4)
+
+
+def test_a_check_that_is_tried_again_evicts(story: Story) -> None:
+    story.flavor()
+    story.check_kind("budget")
+    story.queue("q", **{STRATEGY: {"admissionChecks": [{"name": story.of("budget")}]}})
+    story.job("job", "q", 4)
+    story.wait(lambda: story.checks("job") == {"budget": "Pending"}, "it is checked")
+    assert story.reason("job", "Admitted") in (("", ""), ("False", "UnsatisfiedAdmissionChecks"))
+    story.check("job", "budget", "Ready")
+    story.wait_for_pods(job=4)
+    story.check("job", "budget", "Retry")
+    story.wait_for_pods(job=0)
+    story.wait(lambda: story.checks("job") == {"budget": "Pending"}, "it begins again")
+    story.wait_for("job", "True", "QuotaReserved")
+    assert story.evictions("job") == [("AdmissionCheck", "", 1)]
+    story.check("job", "budget", "Ready")
+    story.wait_for_pods(job=4)
+
+
+def test_a_check_that_rejects_deactivates(story: Story) -> None:
+    story.flavor()
+    story.check_kind("budget")
+    story.queue("q", **{STRATEGY: {"admissionChecks": [{"name": story.of("budget")}]}})
+    story.job("job", "q", 4)
+    story.wait(lambda: story.checks("job") == {"budget": "Pending"}, "it is checked")
+    story.check("job", "budget", "Rejected", message="too expensive")
+    story.wait(lambda: story.workload("job")["spec"].get("active") is False, "it is inactive")
+    story.wait(lambda: "admission" not in story.workload("job")["status"], "quota is free")
+    assert story.reason("job", "Evicted") == ("True", "DeactivatedDueToAdmissionCheck")
+    assert story.placed("job") == 0
+
+
+def test_a_check_says_where_the_pods_of_a_job_go(story: Story) -> None:
+    story.flavor()
+    (picked,) = story.nodes("main", 1, pool="new")
+    story.check_kind("budget")
+    story.queue("q", **{STRATEGY: {"admissionChecks": [{"name": story.of("budget")}]}})
+    story.job("job", "q", 2)
+    story.wait(lambda: story.checks("job") == {"budget": "Pending"}, "it is checked")
+    update = {"name": "main", "nodeSelector": {"pool": "new"}, "labels": {"paid": "yes"}}
+    story.check("job", "budget", "Ready", podSetUpdates=[update])
+    story.wait_for_pods(job=2)
+    for pod in story.pods_of("job"):
+        assert pod["metadata"]["labels"]["paid"] == "yes"
+        assert pod["spec"]["nodeName"] == picked
+    story.set_active("job", False)
+    story.wait_for_pods(job=0)
+
+    def is_restored() -> bool:
+        template = story.object(story.job_path("job"))["spec"]["template"]
+        labels = template["metadata"].get("labels", {})
+        return "nodeSelector" not in template["spec"] and "paid" not in labels
+
+    story.wait(is_restored, "its template is as it was")
+
+
+def test_a_check_of_some_flavors_is_asked_for_them_only(story: Story) -> None:
+    for name in ("first", "second"):
+        story.flavor(name)
+    story.check_kind("budget")
+    rule = {"name": story.of("budget"), "onFlavors": [story.of("second")]}
+    story.queue(
+        "q", quota("first", 2), quota("second", 2), **{STRATEGY: {"admissionChecks": [rule]}}
+    )
+    story.job("free", "q", 2)
+    story.wait_for_pods(free=2)
+    assert story.checks("free") == {}
+    story.job("paid", "q", 2)
+    story.wait(lambda: story.checks("paid") == {"budget": "Pending"}, "it is checked")
+    story.check("paid", "budget", "Ready")
+    story.wait_for_pods(paid=2)
+
+
+def test_a_queue_is_inactive_until_all_that_it_names_is_there(story: Story) -> None:
+    story.queue("q", **{STRATEGY: {"admissionChecks": [{"name": story.of("budget")}]}})
+    texts = [
+        f"references missing ResourceFlavor(s): {story.of('main')}",
+        f"references missing AdmissionCheck(s): {story.of('budget')}",
+    ]
+
+    def is_inactive(reason: str, *texts: str) -> bool:
+        text = f"Can't admit new workloads: {', '.join(texts)}."
+        return condition(story.cluster_queue("q"), "Active") == ("False", reason, text)
+
+    story.wait(lambda: is_inactive("FlavorNotFound", *texts), "it has no flavor, and no check")
+    story.check_kind("budget")
+    story.wait(lambda: is_inactive("FlavorNotFound", texts[0]), "it has no flavor")
+    story.flavor(topologyName=story.of("racks"))
+    missing = f'there is no Topology "{story.of("racks")}" for TAS flavor "{story.of("main")}"'
+    story.wait(lambda: is_inactive("TopologyNotFound", missing), "it has no topology")
+    story.job("job", "q", 2)
+    story.wait_for("job", "False", "Suspended")
+    story.topology("racks", "example.com/rack")
+    story.wait(
+        lambda: condition(story.cluster_queue("q"), "Active")[:2] == ("True", "Ready"), "it is"
+    )
+
+
+def test_a_job_that_may_be_smaller_runs_with_what_there_is(story: Story) -> None:
+    story.flavor()
+    story.queue("q")
+    story.job("large", "q", 8, annotations={"kueue.x-k8s.io/job-min-parallelism": "2"})
+    story.wait_for_pods(large=6)
+    assert story.object(story.job_path("large"))["spec"]["parallelism"] == 6
+    (assigned,) = story.workload("large")["status"]["admission"]["podSetAssignments"]
     assert (assigned["count"], assigned["resourceUsage"]) == (6, {"cpu": "6"})
 
 
-def test_a_job_gives_its_quota_back_pod_by_pod(admitting: Peers) -> None:
-    admitting.cluster.apply([*nodes(2), *cluster_queue("q"), *classed("large", 6)])
-    admitting.wait(lambda: placed(admitting, "large") == 6, "it runs")
-    admitting.cluster.apply(classed("next", 2))
-    waits_for(admitting, "next", lambda one: condition(one, "QuotaReserved"), "it waits")
-    for pod in [one for one in admitting.cluster.items(PODS) if "nodeName" in one["spec"]][:4]:
-        path = f"{PODS}/{pod['metadata']['name']}/status"
-        body = {"status": {"phase": "Succeeded"}}
-        assert admitting.cluster.client.patch(path, body).code == 200
-    admitting.wait(lambda: placed(admitting, "next") == 2, "the other has what it needs no more")
-    reclaimed = workload(admitting, "large")["status"]["reclaimablePods"]
-    assert [(one["name"], one["count"]) for one in reclaimed] == [("main", 4)]
+def test_a_job_gives_its_quota_back_pod_by_pod(story: Story) -> None:
+    story.flavor()
+    story.queue("q")
+    story.job("large", "q", 6)
+    story.wait_for_pods(large=6)
+    story.job("next", "q", 2)
+    story.wait_for("next", "False", "WaitingForQuota")
+    story.succeed(story.pods_of("large")[:4])
+    story.wait_for_pods(next=2)
+
+    def reclaimed() -> list[tuple[str, int]]:
+        given_back = story.workload("large")["status"].get("reclaimablePods", ())
+        return [(one["name"], one["count"]) for one in given_back]
+
+    story.wait(lambda: reclaimed() == [("main", 4)], "its Workload says what it gave back")
 
 
-def test_a_job_without_a_queue_is_held_until_it_names_one(holding: Peers) -> None:
-    client = holding.cluster.client
-    holding.cluster.apply([*nodes(2), *cluster_queue("q"), *nameless("job", 4)])
-    waits_for(holding, "job", lambda one: condition(one, "QuotaReserved"), "it has a Workload")
-    holding.wait(lambda: client.get(f"{JOBS}/job").json["spec"]["suspend"], "it is suspended")
-    assert "queueName" not in workload(holding, "job")["spec"]
-    missing = ("False", "Misconfigured", "LocalQueue  doesn't exist")
-    assert quota_reserved(holding, "job") == missing
-    assert placed(holding, "job") == 0
-    labels = {"metadata": {"labels": {LABEL: "q"}}}
-    assert client.patch(f"{JOBS}/job", labels).code == 200
-    holding.wait(lambda: placed(holding, "job") == 4, "it runs")
-    assert workload(holding, "job")["spec"]["queueName"] == "q"
+def test_a_job_ends_when_its_time_is_over(story: Story) -> None:
+    story.flavor()
+    story.queue("q")
+    story.job("job", "q", 4, labels={"kueue.x-k8s.io/max-exec-time-seconds": "3"})
+    story.wait_for_pods(job=4)
+    assert story.workload("job")["spec"]["maximumExecutionTimeSeconds"] == 3
+    story.wait_for_pods(job=0)
+    story.wait(lambda: story.workload("job")["spec"].get("active") is False, "it is inactive")
+    story.wait(lambda: "admission" not in story.workload("job")["status"], "quota is free")
+    reason = ("True", "DeactivatedDueToMaximumExecutionTimeExceeded")
+    assert story.reason("job", "Evicted") == reason
+    assert story.object(story.job_path("job"))["spec"]["suspend"] is True
+
+
+def test_a_job_whose_size_changes_while_it_runs_waits_again(story: Story) -> None:
+    story.flavor()
+    story.queue("q")
+    story.job("job", "q", 4)
+    story.wait_for_pods(job=4)
+    story.changed(story.job_path("job"), {"spec": {"parallelism": 2}})
+    story.wait_for_pods(job=2)
+    story.wait(lambda: story.assigned("job") == [("main", 2, {"cpu": "main"})], "it has less")
+    story.job("next", "q", 4)
+    story.wait_for_pods(next=4)
+
+
+def test_an_elastic_job_goes_on_while_its_size_changes(story: Story) -> None:
+    story.flavor()
+    story.queue("q")
+    elastic = {"kueue.x-k8s.io/elastic-job": "true"}
+    story.job("job", "q", 4, annotations=elastic)
+    story.wait_for_pods(job=4)
+    before = {pod["metadata"]["uid"] for pod in story.pods_of("job")}
+    story.changed(story.job_path("job"), {"spec": {"parallelism": 2}})
+    story.wait_for_pods(job=2)
+    assert {pod["metadata"]["uid"] for pod in story.pods_of("job")} < before
+    story.wait(lambda: story.count("job") == 2, "its Workload is smaller, too")
+    story.job("next", "q", 4)
+    story.wait_for_pods(next=4)
+    # A slice for more waits for quota, and the job runs on.
+    story.changed(story.job_path("job"), {"spec": {"parallelism": 4}})
+    story.wait(lambda: len(story.slices("job")) == 2, "it has a second slice")
+    assert story.placed("job") == 2
+    story.finish("next")
+    story.wait_for_pods(job=4)
+    story.wait(
+        lambda: (
+            [condition(one, "Finished")[1] for one in story.slices("job")]
+            in (["WorkloadSliceReplaced", ""], ["", "WorkloadSliceReplaced"])
+        ),
+        "the first slice is replaced",
+    )
+
+
+def test_a_group_of_pods_is_queued_as_one(story: Story) -> None:
+    story.flavor()
+    story.queue("q")
+    story.group("first", "q", 4)
+    story.wait(lambda: len(story.of_group("first")) == 4, "it runs")
+    assert story.workload("first-0")["metadata"]["name"] == "first"
+    story.group("next", "q", 3)
+    story.wait_for("next-0", "False", "WaitingForQuota")
+    assert story.of_group("next") == []
+    story.succeed(story.of_group("first")[:1])
+    story.wait(lambda: len(story.of_group("next")) == 3, "it has what the first needs no more")
+    story.succeed(story.of_group("first"))
+    story.wait_for("first-0", "True", "Succeeded", "Finished")
+
+
+def test_a_group_of_pods_waits_until_it_is_complete(story: Story) -> None:
+    story.flavor()
+    story.queue("q")
+    story.group("three", "q", 2, total=3)
+    story.next_second()
+    assert story.of_group("three") == []
+    story.group("three", "q", 1, total=3, first=2)
+    story.wait(lambda: len(story.of_group("three")) == 3, "all run")
+    assert [sizes[1:] for sizes in story.assigned("three-0")] == [(3, {"cpu": "main"})]
