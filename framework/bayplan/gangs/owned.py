@@ -391,9 +391,9 @@ def _following(gang: Gang, owner: _Owner, row: WorkloadKind, units: Sequence[str
     version = "/".join(filter(None, (kind.group, kind.versions[0])))
     made_by = OwnedPart(OwnerReference(kind.name, meta.name, meta.uid, version), ":".join(units))
     found = list(owner.before)
-    if row.version:
+    if row.revision:
         keys = row.unit.split(",")
-        stem = tuple(one for key, one in zip(keys, units, strict=True) if key != row.version)
+        stem = tuple(one for key, one in zip(keys, units, strict=True) if key != row.revision)
         versions = owner.versions.setdefault(stem, {})
         found += [key for key in versions if key != gang.key]
         versions[gang.key] = None

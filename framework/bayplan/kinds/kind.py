@@ -231,7 +231,7 @@ class WorkloadKind:
     :param unit: the labels of pods, with commas, whose values tell its indivisible parts, each a
         gang; without them, the object is one.
     :param units: the path of the number of these parts.
-    :param version: that one of these labels which tells the versions of a rolling update, each of
+    :param revision: that one of these labels which tells the versions of a rolling update, each of
         which takes the place of the one before.
     :param successive: whether one controller makes such objects one after the other, each of which
         takes the place of the one before.
@@ -266,7 +266,7 @@ class WorkloadKind:
     wraps: str = ""
     unit: str = ""
     units: str = ""
-    version: str = ""
+    revision: str = ""
     successive: bool = False
     surge: Surge | None = None
     queued: bool = False

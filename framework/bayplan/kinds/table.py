@@ -403,7 +403,7 @@ _TABLE = (
         ),
         unit=f"{_DISAGGREGATED}/slice,{_DISAGGREGATED}/revision",
         units="spec.slices",
-        version=f"{_DISAGGREGATED}/revision",
+        revision=f"{_DISAGGREGATED}/revision",
         domain="spec.placementPolicy.topology",
     ),
     # Of Grove, a PodGang is the gang.

@@ -91,6 +91,8 @@ DEFAULT_PLUGINS: tuple[tuple[str, int], ...] = (
     ("NodeAffinity", 2),
     ("NodePorts", 1),
     ("NodeResourcesFit", 1),
+    # After what says that a node is full anyway.
+    ("GangRestart", 1),
     ("VolumeRestrictions", 1),
     ("NodeVolumeLimits", 1),
     ("VolumeBinding", 1),
