@@ -161,8 +161,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return how many processes to use: tests on a real node and of the peers mostly wait."""
-    return (os.cpu_count() or 1) + 2
+    """Return how many processes to use: tests of processes wait, those of real programs mostly.
+
+    Each process collects all tests, which takes as long as hundreds of them.
+    """
+    return (os.cpu_count() or 1) + (1 if missing() else 2)
 
 
 @pytest.hookimpl(optionalhook=True)

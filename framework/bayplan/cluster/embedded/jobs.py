@@ -47,9 +47,11 @@ class JobController:
         if owner.spec.suspend or failed:
             for pod in active:
                 self._children.delete(pod)
+            changed = bool(active)
         else:
-            self._scale(owner, active, finished.done)
-        left = self._children.pods(owner)
+            changed = self._scale(owner, active, finished.done)
+        # A job of many pods is looked at whenever one of them changes.
+        left = self._children.pods(owner) if changed else pods
         status = status_of(owner, left, finished, self._cluster.timestamp())
         if status != owner.status:
             self._cluster.update(replace(owner, status=status))
@@ -75,25 +77,34 @@ class JobController:
                 failed.add(pod.metadata.uid)
         return FinishedPods(frozenset(done), len(failed), self._policies.failure(owner))
 
-    def _scale(self, owner: Job, active: list[Pod], done: frozenset[int | str]) -> None:
-        """Create or delete pods so that as many are active as the Job wants now."""
+    def _scale(self, owner: Job, active: list[Pod], done: frozenset[int | str]) -> bool:
+        """Create or delete pods so that as many are active as the Job wants now.
+
+        :returns: whether any was.
+        """
         spec, total = owner.spec, _total(owner)
-        for pod in active:
-            if not _counts(owner, pod):
-                self._children.delete(pod)
-        active = [pod for pod in active if _counts(owner, pod)]
-        room = min(spec.parallelism, total - len(done)) - len(active)
+        wanted, taken, surplus = active, set(done), []
+        if _indexed(owner):
+            indexes = [(pod, _completion_index(pod)) for pod in active]
+            wanted = [pod for pod, index in indexes if 0 <= index < total]
+            surplus = [pod for pod, index in indexes if not 0 <= index < total]
+            taken.update(index for _, index in indexes)
+        room = min(spec.parallelism, total - len(done)) - len(wanted)
         if spec.completions is None and done:
             # Once any pod has succeeded, the others only run to their ends.
             room = 0
-        for pod in active[len(active) + room :] if room < 0 else ():
+        surplus += wanted[len(wanted) + room :] if room < 0 else ()
+        for pod in surplus:
             self._children.delete(pod)
+        if room > 0:
+            self._fill(owner, room, (i for i in range(total) if i not in taken))
+        return bool(surplus) or room > 0
+
+    def _fill(self, owner: Job, room: int, free: Iterable[int]) -> None:
         if not _indexed(owner):
             for _ in range(room):
                 self._make(owner, f"{owner.metadata.name}-", {})
             return
-        taken = done | {_completion_index(pod) for pod in active}
-        free: Iterable[int] = (i for i in range(total) if i not in taken)
         for _, index in zip(range(room), free, strict=False):
             self._make(owner, f"{owner.metadata.name}-{index}-", {_INDEX: str(index)})
 
