@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.billing.bills import (
     version,
 )
 from tests.examples import examples
+from tests.metering.databases import emptied
 
 from bayplan.billing.budgets import Budgets
 from bayplan.billing.invoice import invoice
@@ -94,9 +96,14 @@ def records(draw: st.DrawFn) -> UsageRecord:
     )
 
 
+@cache
+def kept() -> Journal:
+    return Journal()
+
+
 def journal_of(found: Sequence[UsageRecord]) -> Journal:
-    """Return a journal in which half of the records are closed by a later batch."""
-    journal = Journal()
+    """Return the journal, in which half of the records are closed by a later batch."""
+    journal = emptied(kept())
     journal.claim()
     entries = [journal.entry(one if at % 2 else used_open(one)) for at, one in enumerate(found)]
     journal.write(Batch(entries))
