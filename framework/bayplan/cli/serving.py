@@ -158,7 +158,6 @@ def serve(asked: Served, binds: bool) -> None:
     from bayplan.live.app import Options, run
     from bayplan.live.web import Address
     from bayplan.logs import set_up_logging
-    from bayplan.metering.journal import Journal
 
     certificate, key = asked.tls_cert_file, asked.tls_private_key_file
     if (certificate is None) != (key is None):
@@ -167,7 +166,7 @@ def serve(asked: Served, binds: bool) -> None:
     check_readable("--tls-private-key-file", key)
     check_readable("--token-file", asked.token_file)
     host, port = _address("--bind-address", asked.bind_address)
-    journal = Journal(asked.usage_journal) if asked.usage_journal is not None else None
+    journal = _journal(asked.usage_journal)
     options = Options(
         lambda: profiles(asked.config, asked.plugins_dir),
         asked.kubeconfig,
@@ -196,6 +195,15 @@ def _address(option: str, text: str) -> tuple[str, int]:
         return parse_address(text)
     except ValueError as exc:
         raise InputError(str(exc), option) from None
+
+
+def _journal(place: str | None) -> Journal | None:
+    """Return the journal of usage, None without one: its database library is slow to load."""
+    if place is None:
+        return None
+    from bayplan.metering.journal import Journal
+
+    return Journal(place)
 
 
 def _traces_endpoint(text: str) -> str:
