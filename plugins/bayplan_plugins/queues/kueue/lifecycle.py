@@ -81,18 +81,20 @@ def due_eviction(
         return None
     if workload.spec.active is False:
         return evicted(_without_retries(workload), DEACTIVATED, _INACTIVE, now)
-    if rejected := _checks_in(workload, "Rejected"):
-        return _given_up(workload, "AdmissionCheck", rejected, now)
-    if retried := _checks_in(workload, "Retry"):
-        return evicted(_later(workload, now), "AdmissionCheck", f"Evicted due to {retried}", now)
+    if workload.status.admission_checks:
+        if rejected := _checks_in(workload, "Rejected"):
+            return _given_up(workload, "AdmissionCheck", rejected, now)
+        if retried := _checks_in(workload, "Retry"):
+            text = f"Evicted due to {retried}"
+            return evicted(_later(workload, now), "AdmissionCheck", text, now)
     if _overran(workload, now):
         text = "exceeding the maximum execution time"
         return _given_up(workload, _TIME_IS_OVER, text, now)
-    if is_true(workload, "Admitted"):
-        if local is not None and local.spec.stop_policy == "HoldAndDrain":
+    if local is not None and local.spec.stop_policy == "HoldAndDrain":
+        if is_true(workload, "Admitted"):
             return evicted(workload, "LocalQueueStopped", "The LocalQueue is stopped", now)
-        if queue.spec.stop_policy == "HoldAndDrain":
-            return evicted(workload, "ClusterQueueStopped", "The ClusterQueue is stopped", now)
+    elif queue.spec.stop_policy == "HoldAndDrain" and is_true(workload, "Admitted"):
+        return evicted(workload, "ClusterQueueStopped", "The ClusterQueue is stopped", now)
     return _not_ready(workload, pods_ready, now) if pods_ready is not None else None
 
 
@@ -100,8 +102,6 @@ def without_reservation(
     workload: KueueWorkload, queue: ClusterQueue, local: LocalQueue | None, now: float
 ) -> KueueWorkload | None:
     """Return a workload without its quota that its queues have stopped before it was admitted."""
-    if is_true(workload, "Admitted") or is_true(workload, "Evicted"):
-        return None
     name = workload.spec.queue_name
     if local is None:
         why = Reason.MISCONFIGURED, f"LocalQueue {name} is terminating or missing"
@@ -110,6 +110,8 @@ def without_reservation(
     elif queue.spec.stop_policy in STOPPED:
         why = Reason.SUSPENDED, f"ClusterQueue {queue.metadata.name} is stopped"
     else:
+        return None
+    if is_true(workload, "Admitted") or is_true(workload, "Evicted"):
         return None
     return pending(workload, *why, workload.status.resource_requests, now)
 
