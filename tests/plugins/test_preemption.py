@@ -81,6 +81,20 @@ def test_a_cluster_that_is_read_in_parts_loses_the_same_pods(
     assert cluster.advance(40)["urgent"] == "n6"
 
 
+def test_a_gang_that_is_tried_on_more_nodes_than_are_read_at_once_comes_to_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known, "_ROWS_A_STEP", 1)
+    cluster = Cluster([make_node(f"n{i}", cpu=2) for i in range(4)])
+    cluster.add(low("v", "n0"), low("w", "n1"), make_gang("g", 5))
+    cluster.add(*(make_pod(f"g{i}", 1 + i % 2, priority=9, gang="g") for i in range(5)))
+    steps = 0
+    while cluster.scheduler.step():
+        steps += 1
+        assert steps < 50
+    assert sorted(evicted(cluster)) == ["v", "w"]
+
+
 def test_the_least_important_pods_are_evicted() -> None:
     nodes = [make_node(f"n{i}", cpu=2) for i in range(4)]
     cluster = Cluster(nodes)

@@ -162,7 +162,7 @@ def test_a_changed_pod_is_tried_with_its_new_object() -> None:
 def test_a_try_that_was_broken_off_is_repeated_at_once_and_does_not_count() -> None:
     queue = Queue()
     queue.add(info("a"), 0.0)
-    queue.add(info("b"), 1.0)
+    queue.add(info("b"), 0.0)
     unit = queue.pop(2.0)
     assert unit is not None
     queue.try_again(unit)

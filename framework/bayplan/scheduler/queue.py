@@ -341,7 +341,7 @@ class UnitQueue:
         """Put a unit back in its place: its try was broken off and decided nothing."""
         if unit.key in self._units:
             unit.attempts -= unit.action == 0
-            self._push(unit, Place.PREEMPTING if unit.action else Place.ACTIVE)
+            self._push(unit, Place.PREEMPTING if unit.action else Place.ACTIVE, first=True)
 
     def has_nodes(self, unit: QueuedUnit) -> None:
         """Record that a unit in flight was placed; it may wait for long before it is bound."""
@@ -441,12 +441,15 @@ class UnitQueue:
         unit.action = 0
         self._push(unit, Place.ACTIVE)
 
-    def _push(self, unit: QueuedUnit, place: Place) -> None:
+    def _push(self, unit: QueuedUnit, place: Place, first: bool = False) -> None:
+        """Add a unit to the order; ``first`` puts it before those that are equal in order."""
         queue = self._rules.queue_of(unit)
         if queue != unit.queue and unit.action:
             # What was tried for it held in its old queue only.
             unit.action, place, self._moved = 0, Place.ACTIVE, True
         self._move(unit, place)
+        if first:
+            unit.ticket = -unit.ticket
         unit.order = self._rules.sort_key(unit)
         unit.queue, unit.seen = queue, self._seen(unit)
         if queue:

@@ -91,6 +91,8 @@ class EvictionColumns:
         size = len(self._table)
         self._unread: set[int] = set()
         """Rows that changed and are read later."""
+        self._changed_since: set[int] = set()
+        """Rows that changed since others were left for later."""
         for name in _COUNTS:
             setattr(self, name, np.zeros(size, dtype=np.int64))
         self.started = np.zeros(size)
@@ -147,25 +149,31 @@ class EvictionColumns:
     def read_on(self, most: int) -> bool:
         """Read so many rows that changed, and what that changes for others; return if it was all.
 
-        Nothing else may be asked before it is.
+        Nothing else may be asked before it is. Rows that change in between are read with the last
+        part, however many: whoever tries a unit again changes some each time.
         """
         table = self._table
         stale = table.changes.stale_since(self._epoch, self._position)
         self._epoch, self._position = table.epoch, table.position
         gangs: set[str] = set()
+        in_parts = bool(self._unread)
         if stale is None or self._budgets_version != self._budgets.version:
             self._budgets_version = self._budgets.version
             self._reset()
             rows = {row for row, pods in enumerate(table.pods) if pods}
+            most = len(table) if in_parts else most
         else:
             if stale.origin is not None:
                 gangs = self._move(stale.origin)
-            rows = self._unread.union(stale.rows)
-        self._unread = set()
-        if len(rows) > most:
-            later = sorted(rows)[most:]
-            self._unread = set(later)
-            rows -= self._unread
+            rows = set(stale.rows)
+            if in_parts:
+                self._changed_since |= rows - self._unread
+                rows = self._unread
+        self._unread = set(sorted(rows)[most:])
+        rows = rows - self._unread
+        if not self._unread:
+            rows |= self._changed_since
+            self._changed_since = set()
         evictable = Evictable(self._handle, self._priority)
         self._count_until(evictable.as_of)
         rows |= self._rows_of_gangs(gangs | self._changed_gangs(rows), evictable) - self._unread
@@ -203,6 +211,7 @@ class EvictionColumns:
             else:
                 gone.update(gangs)
         self._unread = {int(now[row]) for row in self._unread if now[row] >= 0}
+        self._changed_since = {int(now[row]) for row in self._changed_since if now[row] >= 0}
         if len(now):
             self._first_row = {key: int(now[row]) for key, row in self._first_row.items()}
         for key in gone:
