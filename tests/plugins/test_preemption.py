@@ -95,6 +95,17 @@ def test_a_gang_that_is_tried_on_more_nodes_than_are_read_at_once_comes_to_an_en
     assert sorted(evicted(cluster)) == ["v", "w"]
 
 
+def test_a_member_on_a_node_that_is_not_known_counts_for_what_its_gang_loses() -> None:
+    of_gang = "gang.scheduling.koordinator.sh/"
+    gang = {f"{of_gang}name": "g", f"{of_gang}min-available": "1"}
+    cluster = Cluster([make_node("n", cpu=2), low("a", "n", annotations=gang)])
+    columns = known.KnownEvictions(cluster.profile.runtime.plugins["DefaultPreemption"].handle)
+    cluster.schedule()
+    assert columns.columns(10).gangs.tolist() == [1]
+    cluster.add(low("b", "gone", annotations=gang))
+    assert columns.columns(10).gangs.tolist() == [0]
+
+
 def test_the_least_important_pods_are_evicted() -> None:
     nodes = [make_node(f"n{i}", cpu=2) for i in range(4)]
     cluster = Cluster(nodes)

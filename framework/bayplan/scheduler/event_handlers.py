@@ -269,6 +269,7 @@ class EventHandlers:
         state.snapshot.add_pod(info, pod.spec.node_name)
         self._evictor.started(info)
         self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))
+        self._touch_gang(info)
         self._recheck_gates(state.gangs.unit_of(info), info)
         state.broadcast(ClusterEvent.POD_PLACED, info)
 
