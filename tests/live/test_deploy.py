@@ -50,7 +50,7 @@ from bayplan.api.kueue import (
     LocalQueueStatus,
 )
 from bayplan.api.lease import Lease
-from bayplan.api.operated import LeaderWorkerSet
+from bayplan.api.operated import LeaderWorkerSet, PodGang
 from bayplan.api.podgroup import ConditionedStatus
 from bayplan.api.provisioning import ProvisioningRequest
 from bayplan.api.times import rfc3339
@@ -550,6 +550,22 @@ async def crds_have_no_status_subresource(audit: Audit) -> None:
             assert record.content["status"]["phase"] in ("Running", "Scheduled")
 
 
+async def a_pod_gang_says_how_far_it_is(audit: Audit) -> None:
+    content = {
+        "apiVersion": "scheduler.grove.io/v1alpha1",
+        "kind": "PodGang",
+        "metadata": {"name": "g"},
+        "spec": {"podgroups": [{"name": "c", "minReplicas": 1}]},
+    }
+    labels = {"grove.io/podgang": "g", "grove.io/podclique": "c"}
+    async with scheduling(audit, [make_node("n"), make_object(content)]) as (made, _):
+        made.create(make_pod("p", labels=labels))
+        await made.run_out()
+        found = made.cluster.get(PodGang, "default/g")
+        assert found is not None
+        assert found.status.phase in ("Starting", "Running")
+
+
 async def queues_say_what_they_have(audit: Audit) -> None:
     """Volcano's, KAI's and Koordinator's queue of one name, and a pod of each."""
     amounts = {"quota": -1, "limit": -1}
@@ -917,6 +933,7 @@ async def do_everything(found: Audit) -> None:
         devices_come_by_resource_name,
         crds_have_no_status_subresource,
         queues_say_what_they_have,
+        a_pod_gang_says_how_far_it_is,
         queues_come_from_config_maps,
         kueue_is_told_of_its_queues,
         what_kueue_kept_is_released,

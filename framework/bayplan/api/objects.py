@@ -163,6 +163,7 @@ ApiObject: TypeAlias = (
     | RayJob
     | RayCluster
     | OperatedObject
+    | PodGang
     | ResourceSlice
     | ResourceClaim
     | ResourceClaimTemplate

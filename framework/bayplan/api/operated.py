@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.api.meta import ApiStruct, ObjectMeta
+from bayplan.api.meta import ApiStruct, Condition, ObjectMeta
 
 __all__ = [
     "AppWrapper",
@@ -23,6 +23,7 @@ __all__ = [
     "PodCliqueScalingGroup",
     "PodCliqueSet",
     "PodGang",
+    "PodGangStatus",
     "RayService",
     "SparkApplication",
     "TFJob",
@@ -77,8 +78,20 @@ class ClusterTrainingRuntime(OperatedObject, frozen=True):
     """trainer.kubeflow.org/v1alpha1 ClusterTrainingRuntime: one for all namespaces."""
 
 
-class PodGang(OperatedObject, frozen=True):
+class PodGangStatus(ApiStruct, frozen=True):
+    """status of a PodGang: ``phase`` is Pending, Starting, Running, Succeeded or Failed."""
+
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+    placement_score: float | None = None
+
+
+class PodGang(ApiStruct, frozen=True):
     """scheduler.grove.io/v1alpha1 PodGang: what Grove asks of a scheduler."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: dict[str, Any] = {}
+    status: PodGangStatus = PodGangStatus()
 
 
 class LeaderWorkerSet(OperatedObject, frozen=True):

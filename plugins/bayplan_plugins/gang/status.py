@@ -1,7 +1,8 @@
 """The status of pod groups: phases, conditions and events, in the words of their systems.
 
 Koordinator's and scheduler-plugins' phases, Volcano's phase with an ``Unschedulable`` condition,
-KAI's conditions, Kubernetes' ``PodGroupScheduled``, ``PodGroupInitiallyScheduled`` in 1.37. What a
+KAI's conditions, Grove's phase and ``Scheduled``, Kubernetes' ``PodGroupScheduled``,
+``PodGroupInitiallyScheduled`` in 1.37. What a
 system's API does not have is not written: an API server would leave it out, and the status would
 never be what it should be.
 """
@@ -25,6 +26,7 @@ from bayplan.api import (
     kind_of,
 )
 from bayplan.api.conditions import without_times
+from bayplan.api.operated import PodGang, PodGangStatus
 from bayplan.api.podgroup import (
     LAST_EVICTION,
     LAST_START,
@@ -41,6 +43,7 @@ from bayplan.cluster.protocol import Event, PatchAnnotations, PatchStatus
 from bayplan.gangs.completeness import has_minimum
 from bayplan.gangs.directory import GangMembers
 from bayplan.plugin.decision import NODES_LACK, NOT_READY
+from bayplan_plugins.gang.grove import pod_gang_status
 from bayplan_plugins.gang.kai import eviction_event, last_start, not_ready, scheduling_conditions
 from bayplan_plugins.gang.lacks import Lack, Lacks
 
@@ -53,6 +56,7 @@ _Status = (
     | ConditionedStatus
     | KaiPodGroupStatus
     | NativePodGroupStatus
+    | PodGangStatus
 )
 
 _GROUPS: tuple[type[Any], ...] = (
@@ -61,6 +65,7 @@ _GROUPS: tuple[type[Any], ...] = (
     VolcanoPodGroup,
     KaiPodGroup,
     NativePodGroup,
+    PodGang,
 )
 _INQUEUE = "Inqueue"
 _INITIALLY = "PodGroupInitiallyScheduled"
@@ -165,6 +170,8 @@ class GroupStatuses:
                 members.count_ended("Succeeded"),
                 members.count_ended("Failed"),
             )
+        if isinstance(group, PodGang):
+            return pod_gang_status(group, members, message, self._waits(members) is None)
         if isinstance(group, NativePodGroup):
             return _native(group, members, message, self._waits(members) is None)
         assert isinstance(group, VolcanoPodGroup | KaiPodGroup)

@@ -26,7 +26,6 @@ from bayplan.api import (
 from bayplan.api.operated import (
     ClusterTrainingRuntime,
     OperatedObject,
-    PodGang,
     RayService,
     TrainingRuntime,
     TrainJob,
@@ -115,8 +114,6 @@ class WorkloadControllers:
         if isinstance(obj, TrainingRuntime | ClusterTrainingRuntime):
             for job in self._made_objects.runtime_changed():
                 self._request(TrainJob, self._cluster.key_of(job), job.metadata.uid)
-            return
-        if isinstance(obj, PodGang):
             return
         if isinstance(obj, Pod) and gone:
             self._request_job_set(obj)
