@@ -122,7 +122,7 @@ async def test_members_that_come_one_by_one_cost_a_few_writes_each() -> None:
         assert size - 1 <= made.server.calls[PATCHES] <= 5 * size
         message = scheduled_condition(made, "default/p0")
         assert message is not None
-        assert f"make {size - 1} at most" in message
+        assert f"waiting for members: {size - 1} of {size} exist" in message
 
 
 # The end ---------------------------------------------------------------------------------
