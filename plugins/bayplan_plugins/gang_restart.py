@@ -164,12 +164,17 @@ class GangRestart(Plugin[GangRestartArgs]):
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by what is kept from the pod."""
+        if not self._ends and not self._restarts:
+            # Mostly nothing is kept.
+            return None
         closed = self._closed_to(pod)
         return (self._version, tuple(closed)) if closed else None
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
         """Skip pods from which nothing is kept."""
+        if not self._ends and not self._restarts:
+            return SKIP
         return None if self._closed_to(pod) else SKIP
 
     @hookimpl
