@@ -443,6 +443,11 @@ def test_what_cannot_be_used_is_said_where_it_is_configured(federation: Federati
     assert condition(federation, f"{CHECKS}/elsewhere")["message"] == (
         "no cluster answers: east, west"
     )
+    # A job that came before its queue knows of the check would have quota.
+    queue = f"/apis/{KUEUE}/clusterqueues/q"
+    wait_until(
+        lambda: condition(federation, queue).get("status") == "False", "its queue is inactive"
+    )
     federation.manager.apply([job("train", 4)])
     text = "ClusterQueue q is inactive"
     wait_until(lambda: text in federation.reasons("train"), "its Workload says that it waits")

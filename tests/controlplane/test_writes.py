@@ -108,6 +108,7 @@ from bayplan.api.network import (
     TopologyInfo,
 )
 from bayplan.api.objects import KINDS, decode_part, only_written
+from bayplan.api.operated import PodGang, PodGangStatus
 from bayplan.api.pod import (
     Container,
     ExtendedResourceMapping,
@@ -489,6 +490,10 @@ GROUP_STATUSES: dict[type[ApiObject], list[msgspec.Struct]] = {
         KaiPodGroupStatus(scheduling_conditions=(NO_POOL,)),
         KaiPodGroupStatus((REASON,)),
     ],
+    PodGang: [
+        PodGangStatus("Pending"),
+        PodGangStatus("Running", (Condition("Scheduled", "True", "Scheduled"),)),
+    ],
     NativePodGroup: [
         NativePodGroupStatus(),
         NativePodGroupStatus((GroupCondition("PodGroupScheduled", "True", "Scheduled"),)),
@@ -498,6 +503,7 @@ GROUP_STATUSES: dict[type[ApiObject], list[msgspec.Struct]] = {
 
 
 @needs(
+    "patch podgangs.scheduler.grove.io/status",
     "patch podgroups.scheduling.k8s.io/status",
     "patch podgroups.scheduling.run.ai/status",
     "patch podgroups.scheduling.sigs.k8s.io/status",
@@ -508,9 +514,14 @@ GROUP_STATUSES: dict[type[ApiObject], list[msgspec.Struct]] = {
 @pytest.mark.parametrize("type_", GROUP_STATUSES, ids=lambda type_: str(type_.__name__))
 def test_the_status_of_a_gang(wire: Wire, real: LiveCluster, type_: type[ApiObject]) -> None:
     kind = kind_of(type_())
-    spec = {"schedulingPolicy": {"gang": {"minCount": 1}}} if type_ is NativePodGroup else {}
+    specs: dict[type[ApiObject], Content] = {
+        NativePodGroup: {"schedulingPolicy": {"gang": {"minCount": 1}}},
+        PodGang: {"podgroups": []},
+    }
     head = {"apiVersion": f"{kind.group}/{kind.versions[0]}", "kind": kind.name}
-    real.apply([{**head, "metadata": {"name": "g", "namespace": "default"}, "spec": spec}])
+    real.apply(
+        [{**head, "metadata": {"name": "g", "namespace": "default"}, "spec": specs.get(type_, {})}]
+    )
     for status in [*GROUP_STATUSES[type_], *reversed(GROUP_STATUSES[type_])]:
         wire.carry_out(PatchStatus(type_, "default/g", status))
         assert without_times(getattr(wire.get(type_, "default/g"), "status", None)) == status
