@@ -244,6 +244,20 @@ def test_values_say_which_resources_are_for_which_scheduler(helm: Helm) -> None:
     assert by_name(expected).items() <= made.items()
 
 
+def test_the_namespaces_whose_jobs_wait_for_queues_are_those_of_the_profile(helm: Helm) -> None:
+    selector = {
+        "matchLabels": {"team": "vision"},
+        "matchExpressions": [{"key": "tier", "operator": "In", "values": ["a", "b"]}],
+    }
+    queues = {"name": "Queues", "args": {"kueue": {"managedJobsNamespaceSelector": selector}}}
+    profiles = [{"schedulerName": "bayplan", "pluginConfig": [queues]}]
+    values = {"admission": {"enabled": True}, "scheduler": {"profiles": profiles}}
+    made = by_name(helm.render(values, *NEWEST))
+    expected = by_name(mutating_policies(Defaults(queued=selector)))
+    assert expected != by_name(mutating_policies(Defaults()))
+    assert expected.items() <= made.items()
+
+
 def test_policies_are_refused_on_an_old_cluster(helm: Helm) -> None:
     old = ("--kube-version", "1.35.0")
     done = helm.attempt(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from tests.paths import ROOT
 
@@ -14,12 +16,37 @@ from bayplan.api.network import TopologyLevel, TopologySpec
 from bayplan.cli.admission import command
 from bayplan.testing import make_node
 
+PROFILE = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: bayplan
+  pluginConfig:
+  - name: Queues
+    args: {kueue: {managedJobsNamespaceSelector: {matchLabels: {team: a}}}}
+"""
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def test_the_policies_of_configs_are_what_the_command_prints() -> None:
     printed = CliRunner().invoke(command, ["policies"]).output
     assert (ROOT / "configs" / "admission" / "policies.yaml").read_text() == printed
+
+
+def test_a_profile_says_in_which_namespaces_jobs_wait_for_queues(tmp_path: Path) -> None:
+    (tmp_path / "profile.yaml").write_text(PROFILE)
+    done = CliRunner().invoke(command, ["policies", "--config", str(tmp_path / "profile.yaml")])
+    selectors = {
+        one["metadata"]["name"]: one["spec"]["matchConstraints"]["namespaceSelector"]
+        for one in yaml.safe_load_all(done.output)
+        if one["kind"] == "MutatingAdmissionPolicy"
+    }
+    bound = {name for name, one in selectors.items() if one.get("matchLabels") == {"team": "a"}}
+    assert {name for name in bound if "suspend" in name} == {n for n in selectors if "suspend" in n}
+    assert bound >= {"bayplan-default-queue", "bayplan-managedby"}
+    assert "bayplan-scheduler-name" not in bound
+    hidden = {"key": "kubernetes.io/metadata.name", "operator": "NotIn"}
+    assert all(hidden.items() <= one["matchExpressions"][0].items() for one in selectors.values())
 
 
 @pytest.mark.parametrize(

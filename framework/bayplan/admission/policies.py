@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.admission.colocation import colocation_policies
@@ -66,12 +66,14 @@ class Defaults:
     :param namespace: bayplan's own; nothing there, nor in kube-system, is changed.
     :param scheduler: the schedulerName of pods that request one of ``resources``.
     :param profiles: Koordinator's, which say more of some pods.
+    :param queued: the selector of the namespaces whose jobs wait for queues; {} for all.
     """
 
     namespace: str = "bayplan-system"
     scheduler: str = "bayplan"
     resources: tuple[str, ...] = ()
     profiles: tuple[ClusterColocationProfile, ...] = ()
+    queued: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Defaults ------------------------------------------------------------------------------------
@@ -80,24 +82,28 @@ class Defaults:
 def mutating_policies(defaults: Defaults) -> list[Content]:
     """Return the policies that fill in what objects do not say, each with its binding."""
     hidden = [defaults.namespace, "kube-system"]
+    queues = [_default_queue(), _deployment_queue(), *_suspended()]
     policies = [
         _scheduler_name(defaults),
         _hami_counts(),
-        _default_queue(),
-        _deployment_queue(),
-        *_suspended(),
+        *queues,
         *colocation_policies(defaults.profiles),
     ]
     elsewhere = list(_managed_elsewhere())
     queue = {"name": DEFAULT_QUEUE, "parameterNotFoundAction": "Allow"}
-    of_queues = _default_local_queue()
-    for one in (*policies, of_queues, *elsewhere):
+    of_namespace = _default_local_queue()
+    of_queues = {one["metadata"]["name"] for one in (*queues, of_namespace, *elsewhere)}
+    for one in (*policies, of_namespace, *elsewhere):
         kept = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": hidden}
-        one["spec"]["matchConstraints"]["namespaceSelector"] = {"matchExpressions": [kept]}
+        more = defaults.queued if one["metadata"]["name"] in of_queues else {}
+        one["spec"]["matchConstraints"]["namespaceSelector"] = {
+            **more,
+            "matchExpressions": [kept, *more.get("matchExpressions", ())],
+        }
     kind = "MutatingAdmissionPolicyBinding"
     return [
         *bound(policies, kind, {}),
-        *bound([of_queues], kind, {"paramRef": queue}),
+        *bound([of_namespace], kind, {"paramRef": queue}),
         *bound(elsewhere, kind, {"paramRef": _facts(defaults)}),
     ]
 
