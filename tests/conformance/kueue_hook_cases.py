@@ -43,8 +43,9 @@ def run_hook_case(case: Case) -> None:
     if case["kind"] in ("default", "framework-default"):
         run_default_case(given, expected, case["integration"])
         return
-    if case["kind"] not in ("validate-create", "validate-update"):
-        raise UnmodelledError(_FIELDS)
+    if case["kind"] == "field-check":
+        _fields_refused(given, expected)
+        return
     if any(
         word in one.get("detail", "") for one in expected.get("errors") or () for word in _MOVES
     ):
@@ -68,6 +69,28 @@ def run_hook_case(case: Case) -> None:
     if meta.get("annotations", {}).get(ELASTIC_ANNOTATION) and "required-topology" in str(content):
         raise UnmodelledError("an elastic job grows within the domain that it requires")
     assert _refusals(content, given) == _wanted(expected)
+
+
+def _fields_refused(given: Content, expected: Content) -> None:
+    """Compare what is refused of a template's annotations, beside a pod that has the same."""
+    if given["function"] == "ValidateImmutablePodGroupPodSpec":
+        raise UnmodelledError(_FIELDS)
+    template = {"metadata": given["replica_metadata"], "spec": {"containers": [{"name": "c"}]}}
+    counts = {"a": given.get("pod_set", {}).get("count", 1000), "b": 1}
+    specs = {
+        name: {"parallelism": count, "completions": count, "template": template}
+        for name, count in counts.items()
+    }
+    jobs = [
+        {"name": name, "replicas": 1, "template": {"spec": spec}} for name, spec in specs.items()
+    ]
+    content = {**_JOB_SET, "metadata": {"name": "j"}, "spec": {"replicatedJobs": jobs}}
+    first = "spec.replicatedJobs[0].template.spec.template.metadata"
+    assert {
+        (kind, field.replace(first, given["replica_path"]))
+        for kind, field in _refusals(_in_queue(content), given)
+        if field.startswith(first)
+    } == _wanted(expected)
 
 
 def _pods_refused(content: Content, expected: Content) -> None:

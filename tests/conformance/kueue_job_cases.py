@@ -317,6 +317,8 @@ def state(given: Content, expected: Content, integration: str) -> None:
     elif given["question"] == "pods-ready":
         wanted = sum(one.count for one in job.pods)
         assert (job.state.ready >= wanted) == expected["value"]
+    elif given["question"] == "on-hold":
+        assert job.state.on_hold == expected["value"]
     else:
         raise UnmodelledError(f"the question whether a job is {given['question']}")
 

@@ -156,8 +156,8 @@ class RayJobStatus(ApiStruct, frozen=True):
     """status of a Ray job.
 
     ``job_status`` is empty, PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED;
-    ``job_deployment_status`` empty, Initializing, Running, Suspending, Suspended, Complete or
-    Failed.
+    ``job_deployment_status`` empty, Initializing, Running, Suspending, Suspended, Complete, Failed
+    or ValidationFailed.
     """
 
     job_id: str = ""

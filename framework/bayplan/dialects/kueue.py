@@ -24,6 +24,7 @@ __all__ = [
     "INDEX_LABEL",
     "MANAGER_LEASE",
     "MEMBERS_BY",
+    "MOST_SLICE_LAYERS",
     "MULTI_CLUSTER_CONTROLLER",
     "NAME",
     "PREFERRED_TOPOLOGY",
@@ -31,6 +32,7 @@ __all__ = [
     "REQUIRED_TOPOLOGY",
     "SAFE_TO_DELETE",
     "SET_GROUP",
+    "SLICE_LAYERS",
     "SLICE_SIZE",
     "SLICE_TOPOLOGY",
     "UNCONSTRAINED_TOPOLOGY",
@@ -77,12 +79,18 @@ SAFE_TO_DELETE = f"{_DOMAIN}safe-to-forcefully-delete"
 SLICE_TOPOLOGY = f"{_DOMAIN}podset-slice-required-topology"
 SLICE_SIZE = f"{_DOMAIN}podset-slice-size"
 SET_GROUP = f"{_DOMAIN}podset-group-name"
-_SLICES = f"{_DOMAIN}podset-slice-required-topology-constraints"
-_TOPOLOGY = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY, SLICE_TOPOLOGY, _SLICES)
+SLICE_LAYERS = f"{_DOMAIN}podset-slice-required-topology-constraints"
+_TOPOLOGY = (
+    REQUIRED_TOPOLOGY,
+    PREFERRED_TOPOLOGY,
+    UNCONSTRAINED_TOPOLOGY,
+    SLICE_TOPOLOGY,
+    SLICE_LAYERS,
+)
 _JOB_LABEL = "batch.kubernetes.io/job-name"
 MEMBERS_BY = frozenset((_GROUP_LABEL, _TOTAL_ANNOTATION, *_TOPOLOGY))
 """The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
-_MOST_SLICE_LAYERS = 3
+MOST_SLICE_LAYERS = 3
 
 
 def membership_of(pod: Pod) -> Membership | None:
@@ -198,7 +206,7 @@ def gather_of(annotations: Mapping[str, str]) -> tuple[tuple[Gather, ...], Fill 
 
 
 def _has_slices(annotations: Mapping[str, str]) -> bool:
-    return bool(annotations.get(SLICE_TOPOLOGY) or annotations.get(_SLICES))
+    return bool(annotations.get(SLICE_TOPOLOGY) or annotations.get(SLICE_LAYERS))
 
 
 def set_group_of(annotations: Mapping[str, str]) -> str:
@@ -211,7 +219,7 @@ def slices_of(annotations: Mapping[str, str]) -> tuple[Slice, ...]:
 
     :raises ValueError: for a level without a size, and layers that cannot be read.
     """
-    text = annotations.get(_SLICES)
+    text = annotations.get(SLICE_LAYERS)
     if text:
         return _slice_layers(text)
     level, size = annotations.get(SLICE_TOPOLOGY), annotations.get(SLICE_SIZE)
@@ -226,13 +234,13 @@ def slices_of(annotations: Mapping[str, str]) -> tuple[Slice, ...]:
 
 
 def _slice_layers(text: str) -> tuple[Slice, ...]:
-    expected = f'annotation {_SLICES}: expected [{{"topology": ..., "size": ...}}]'
+    expected = f'annotation {SLICE_LAYERS}: expected [{{"topology": ..., "size": ...}}]'
     try:
         layers = parse_json(text, ANNOTATION)
     except ValueError as exc:
         raise ValueError(f"{expected}: {exc}") from None
-    if not isinstance(layers, list) or not 1 <= len(layers) <= _MOST_SLICE_LAYERS:
-        raise ValueError(f"{expected}, 1 to {_MOST_SLICE_LAYERS} of them")
+    if not isinstance(layers, list) or not 1 <= len(layers) <= MOST_SLICE_LAYERS:
+        raise ValueError(f"{expected}, 1 to {MOST_SLICE_LAYERS} of them")
     found: list[Slice] = []
     for layer in layers:
         level = layer.get("topology") if isinstance(layer, dict) else None
@@ -240,7 +248,7 @@ def _slice_layers(text: str) -> tuple[Slice, ...]:
         if not isinstance(level, str) or type(size) is not int or size < 1:
             raise ValueError(expected)
         if found and found[-1].size % size:
-            raise ValueError(f"annotation {_SLICES}: {size} does not divide {found[-1].size}")
+            raise ValueError(f"annotation {SLICE_LAYERS}: {size} does not divide {found[-1].size}")
         found.append(Slice(level, size))
     return tuple(found)
 
@@ -263,7 +271,7 @@ def topology_request_of(
         "" if levels[REQUIRED_TOPOLOGY] else levels[PREFERRED_TOPOLOGY],
     )
     constrained = bool(required or preferred)
-    text, size = annotations.get(_SLICES), annotations.get(SLICE_SIZE, "")
+    text, size = annotations.get(SLICE_LAYERS), annotations.get(SLICE_SIZE, "")
     level = annotations.get(SLICE_TOPOLOGY, "") if is_index(size) else ""
     layers = _slice_layers(text) if text is not None else ()
     request = PodSetTopologyRequest(

@@ -15,14 +15,18 @@ from bayplan.api import ApiObject, Job, RayCluster, RayJob
 from bayplan.api.objects import kind_of
 from bayplan.api.operated import RayService, TrainJob
 from bayplan.dialects.kueue import (
+    MOST_SLICE_LAYERS,
     PREFERRED_TOPOLOGY,
     REQUIRED_TOPOLOGY,
     SET_GROUP,
+    SLICE_LAYERS,
     SLICE_SIZE,
     SLICE_TOPOLOGY,
     UNCONSTRAINED_TOPOLOGY,
 )
 from bayplan.dialects.reading import is_index
+from bayplan.inputs.jsontext import parse_json
+from bayplan.inputs.limits import ANNOTATION
 from bayplan.kinds import KINDS_OF_WORKLOADS, TemplateOf, WorkloadKind, units_of
 
 __all__ = [
@@ -61,7 +65,9 @@ _PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 
-Kind = Literal["Invalid value", "Required value", "Forbidden", "Too long", "Too many"]
+Kind = Literal[
+    "Invalid value", "Required value", "Forbidden", "Too long", "Too many", "Duplicate value"
+]
 Annotations = Mapping[str, str]
 
 
@@ -249,16 +255,22 @@ def _of_template(obj: ApiObject, one: TemplateOf) -> Iterator[Refusal]:
         field = f"{place}[{UNCONSTRAINED_TOPOLOGY}]"
         yield Refusal("Invalid value", field, 'expected "true" or "false"')
     yield from _of_slices(own, place, one.count)
+    if SLICE_LAYERS in own:
+        yield from _of_layers(own, f"{place}[{SLICE_LAYERS}]", one.count)
     group = own.get(SET_GROUP)
     if group is None:
         return
     if group.isdecimal():
         yield Refusal("Invalid value", f"{place}[{SET_GROUP}]", "expected a name, not a number")
-    if SLICE_SIZE in own or SLICE_TOPOLOGY in own:
+    if SLICE_SIZE in own or SLICE_TOPOLOGY in own or SLICE_LAYERS in own:
         yield Refusal("Forbidden", f"{place}[{SET_GROUP}]", "slices are of one pod set alone")
-    if REQUIRED_TOPOLOGY not in own and PREFERRED_TOPOLOGY not in own:
+    if not _is_constrained(own):
         why = f"a group of pod sets needs {REQUIRED_TOPOLOGY} or {PREFERRED_TOPOLOGY}"
-        yield Refusal("Invalid value", place, why)
+        yield Refusal("Forbidden", f"{place}[{SET_GROUP}]", why)
+
+
+def _is_constrained(own: Annotations) -> bool:
+    return REQUIRED_TOPOLOGY in own or PREFERRED_TOPOLOGY in own
 
 
 def _is_qualified(text: str) -> bool:
@@ -280,10 +292,51 @@ def _of_slices(own: Annotations, place: str, count: int) -> Iterator[Refusal]:
         yield Refusal("Invalid value", field, f"there are only {count} pods")
 
 
+def _of_layers(own: Annotations, field: str, count: int) -> Iterator[Refusal]:
+    """Yield what is refused of slices of slices, the outermost first."""
+    for key in (SLICE_TOPOLOGY, SLICE_SIZE):
+        if key in own:
+            yield Refusal("Forbidden", field, f"{key} is there")
+    try:
+        layers = parse_json(own[SLICE_LAYERS], ANNOTATION)
+    except ValueError as exc:
+        yield Refusal("Invalid value", field, str(exc))
+        return
+    entries = layers if isinstance(layers, list) else []
+    if not 0 < len(entries) <= MOST_SLICE_LAYERS or not all(map(_is_layer, entries)):
+        expected = f'expected [{{"topology": ..., "size": ...}}], 1 to {MOST_SLICE_LAYERS} of them'
+        yield Refusal("Invalid value", field, expected)
+        return
+    levels = [one.get("topology", "") for one in entries]
+    sizes = [one.get("size", 0) for one in entries]
+    for index, (level, size) in enumerate(zip(levels, sizes, strict=True)):
+        if not _is_qualified(level):
+            yield Refusal(
+                "Invalid value", f"{field}[{index}].topology", "expected a label of nodes"
+            )
+        if level in levels[:index]:
+            yield Refusal("Duplicate value", f"{field}[{index}].topology", level[:80])
+        if size < 1:
+            yield Refusal("Invalid value", f"{field}[{index}].size", "expected 1 or more")
+        elif index and sizes[index - 1] % size:
+            why = f"does not divide {sizes[index - 1]}"
+            yield Refusal("Invalid value", f"{field}[{index}].size", why)
+    if sizes[0] > count:
+        yield Refusal("Invalid value", field, f"there are only {count} pods")
+
+
+def _is_layer(entry: Any) -> bool:
+    if not isinstance(entry, Mapping):
+        return False
+    level, size = entry.get("topology", ""), entry.get("size", 0)
+    return isinstance(level, str) and type(size) is int
+
+
 def _of_groups(obj: ApiObject, templates: tuple[TemplateOf, ...]) -> Iterator[Refusal]:
     groups: dict[str, list[TemplateOf]] = defaultdict(list)
     for one in templates:
-        if name := _annotations(one).get(SET_GROUP):
+        own = _annotations(one)
+        if (name := own.get(SET_GROUP)) and _is_constrained(own):
             groups[name].append(one)
     for sets in groups.values():
         if len(sets) != 2:

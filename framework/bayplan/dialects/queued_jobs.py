@@ -280,6 +280,10 @@ def read_job(
     gates = gates_of(obj.metadata.annotations)
     if gates and not problem:
         problem = f"{GATES_ANNOTATION}: waits for {', '.join(gates)}"
+    state = progress_of(row, content, found)
+    if state.on_hold and row.on_hold is not None:
+        said = _value(content, row.ends.message) if row.ends is not None else ""
+        problem = ": ".join(filter(None, (row.on_hold.path, row.on_hold.value, said)))
     started = row.started and _value(content, row.started) is not None
     return QueuedJob(
         obj,
@@ -287,7 +291,7 @@ def read_job(
         _value(content, row.suspend) is True,
         _field(content, row.suspend, True),
         _field(content, row.suspend, False),
-        progress_of(row, content, found),
+        state,
         ("/" + row.started.replace(".", "/"),) if started else (),
         priority_of(row, content, pods),
         problem,

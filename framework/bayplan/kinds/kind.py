@@ -246,6 +246,7 @@ class WorkloadKind:
     :param managed_by: the path of the controller that makes its pods, if not its own.
     :param started: the field of its status that has to go so that its templates may change.
     :param ends: how it says that it has ended; None for what runs until it is deleted.
+    :param on_hold: the condition under which its controller makes no pods until the object changes.
     :param clean: the path of what becomes of its pods at its end: those that run go with
         "Running", all with "All".
     :param running: the path of what says, if true, that all of its pods run.
@@ -278,6 +279,7 @@ class WorkloadKind:
     managed_by: str = ""
     started: str = ""
     ends: Ends | None = None
+    on_hold: When | None = None
     clean: str = ""
     running: str = ""
     ready: tuple[str, ...] = ()

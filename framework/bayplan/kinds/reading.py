@@ -536,12 +536,14 @@ class Progress:
     :param succeeded: whether it ended well.
     :param ready: the number of pods that are ready, or have succeeded.
     :param spare: by role, pods that it needs no more.
+    :param on_hold: whether its controller makes no pods until it changes.
     """
 
     end: tuple[str, str] | None = None
     succeeded: bool = False
     ready: int = 0
     spare: Mapping[str, int] = field(default_factory=dict)
+    on_hold: bool = False
 
 
 def progress_of(
@@ -573,7 +575,8 @@ def progress_of(
             spare[one.name] = min(unneeded, one.count)
     if kind.running and at(content, kind.running):
         ready = max(ready, sum(one.count for one in templates))
-    return Progress(end, succeeded, ready, spare)
+    on_hold = kind.on_hold is not None and holds(kind.on_hold, content, content)
+    return Progress(end, succeeded, ready, spare, on_hold)
 
 
 def policy_of(kind: WorkloadKind, content: Content) -> str:

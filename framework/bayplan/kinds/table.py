@@ -542,6 +542,7 @@ _TABLE = (
             reason="status.reason",
             message="status.message",
         ),
+        on_hold=When("status.jobDeploymentStatus", "ValidationFailed"),
         ready=(
             "status.rayClusterStatus.readyWorkerReplicas",
             "status.rayClusterStatus.conditions[HeadPodReady]",

@@ -47,6 +47,7 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
     DEACTIVATED = "Deactivated"
     GATED = "AdmissionGated"
+    ON_HOLD = "OnHold"
     PENDING = "PendingEvaluation"
 
 

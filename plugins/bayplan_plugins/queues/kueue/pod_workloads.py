@@ -37,10 +37,12 @@ from bayplan_plugins.queues.kueue import pod_groups
 from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.amounts import quantity_of
 from bayplan_plugins.queues.kueue.conditions import (
+    Reason,
     evicted,
     finished,
     has_quota,
     is_true,
+    pending,
     reserved,
 )
 from bayplan_plugins.queues.kueue.following import follow_from_first_queue
@@ -533,6 +535,8 @@ class PodWorkloads:
             if home in jobs.jobs and jobs.jobs[home].problem:
                 self._stop_waiting(home, admission, now)
             if home in jobs.jobs and self._is_refused(home, admission.store):
+                if jobs.jobs[home].state.on_hold:
+                    self._put_on_hold(home, admission, now)
                 self._report_released(jobs.slices_of(home), admission.store)
                 jobs.refuse(home)
             if home in jobs.jobs:
@@ -551,12 +555,20 @@ class PodWorkloads:
     def _stop_waiting(self, home: str, admission: Admission, now: float) -> None:
         """Take back the quota of a job that may not be queued, as long as it does not run."""
         job = self._jobs.jobs[home]
-        if not job.suspended or self.with_node(home):
+        if self.with_node(home) or not (job.suspended or job.state.on_hold):
             return
         for key in self._jobs.slices_of(home):
             one = admission.store.workloads.get(key)
             if one is not None and has_quota(one) and not is_true(one, "Evicted"):
                 admission.set(evicted(one, "NotQueued", job.problem, now), now)
+
+    def _put_on_hold(self, home: str, admission: Admission, now: float) -> None:
+        """Have the Workloads of a job say that it has no quota until it is mended."""
+        for key in self._jobs.slices_of(home):
+            one = admission.store.workloads.get(key)
+            if one is not None and not is_true(one, "Finished"):
+                requests = one.status.resource_requests
+                admission.set(pending(one, Reason.ON_HOLD, "Job is on hold", requests, now), now)
 
     def _report_released(self, keys: Sequence[str], store: Store) -> None:
         """Write that Workloads have no quota any more: nobody looks at them from now on."""

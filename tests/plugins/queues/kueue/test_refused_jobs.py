@@ -21,7 +21,7 @@ from tests.plugins.queues.kueue.queued_job_builders import (
 from tests.plugins.queues.kueue.test_suspended_kinds import make, world
 
 from bayplan.api import KINDS as ALL_KINDS
-from bayplan.api import ApiObject, Job, JobSet, KueueWorkload, Pod, RayCluster
+from bayplan.api import ApiObject, Job, JobSet, KueueWorkload, Pod, RayCluster, RayJob
 from bayplan.api.kueue import AdmissionCheckState
 from bayplan.api.operated import ClusterTrainingRuntime, MPIJob, RayService, TFJob, TrainJob
 from bayplan.dialects.queued_jobs import queued_job, queued_kinds
@@ -342,3 +342,37 @@ def test_a_running_job_keeps_its_queue_whatever_its_label_says() -> None:
     cluster.advance(60.0)
     placed = {pod.metadata.name for pod in cluster.api.list(Pod) if pod.spec.node_name}
     assert placed == {"a-chief-0", "a-ps-0", "a-worker-0"}
+
+
+def test_a_ray_job_that_its_operator_refuses_gives_its_quota_back_until_it_is_mended() -> None:
+    cluster = Cluster(world(), plugins={"Queues": {}})
+    cluster.add(make("RayJob", "a"))
+    cluster.advance(10.0)
+    assert not found_by(cluster, "RayJob", "a").suspended
+
+    def say(state: str, message: str = "") -> None:
+        found = cluster.api.get(RayJob, "default/a")
+        assert found is not None
+        status = replace(found.status, job_deployment_status=state, message=message)
+        cluster.api.update(replace(found, status=status))
+        cluster.advance(30.0)
+
+    def quota() -> tuple[str, str]:
+        stated = workload_of(cluster, "a").status.conditions
+        (found,) = [one for one in stated if one.type == "QuotaReserved"]
+        return found.status, found.reason
+
+    cluster.add(job("next", 3))
+    say("ValidationFailed", "no head group")
+    assert quota() == ("False", "OnHold")
+    assert found_by(cluster, "RayJob", "a").suspended
+    assert running(cluster) == {"next"}
+    held = HeldJobs(cluster.scheduler.snapshot, lambda key: None)
+    why = "status.jobDeploymentStatus: ValidationFailed: no head group"
+    assert [one.why for one in held.all()] == [why]
+    cluster.api.delete(Job, "default/next")
+    say("ValidationFailed", "no head group")
+    assert found_by(cluster, "RayJob", "a").suspended
+    say("")
+    assert quota() == ("True", "QuotaReserved")
+    assert not found_by(cluster, "RayJob", "a").suspended
