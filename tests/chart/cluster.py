@@ -7,6 +7,7 @@ from tests.controlplane.plane import wait_until
 from tests.live.deployed import Content
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+PODS = "/api/v1/namespaces/default/pods"
 
 
 def definitions(client: Client) -> list[Content]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from tests.chart.cluster import DEFINITIONS, clear_definitions, definitions
+from tests.chart.cluster import DEFINITIONS, PODS, definitions
 from tests.chart.helm import CHART, NAMESPACE, Helm
 from tests.chart.test_rendering import ALL
 from tests.cluster.apiserver.faces import Client
@@ -16,26 +14,10 @@ from tests.controlplane.installation import account_kubeconfig, path_of
 from tests.controlplane.plane import ControlPlane, wait_until
 from tests.controlplane.process import Scheduler
 from tests.live.deployed import CRDS, Content, documents, manifests
-from tests.real_programs import missing_helm
 
 PENDING = 1000
 OPTIONS = ("--create-namespace", "--timeout", "60s")
-PODS = "/api/v1/namespaces/default/pods"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/bayplan-scheduler"
-
-
-@pytest.fixture
-def release(empty_plane: ControlPlane, tmp_path: Path) -> Iterator[Helm]:
-    """Helm, on a cluster that has nothing of bayplan at first."""
-    if reason := missing_helm():
-        pytest.skip(reason)
-    helm = Helm(tmp_path, empty_plane.kubeconfig)
-    yield helm
-    helm.attempt("uninstall", "bayplan", "--ignore-not-found", "--wait")
-    client = empty_plane.client
-    client.delete(PODS, gracePeriodSeconds=0)
-    client.delete("/api/v1/nodes")
-    clear_definitions(client)
 
 
 def node(name: str, cpu: str) -> Content:

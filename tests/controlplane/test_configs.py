@@ -30,7 +30,14 @@ DEPLOYED = sorted(
 NOT_INSTALLED = ("monitoring.coreos.com/v1",)
 
 EXAMPLES = CONFIGS / "examples"
-NO_CLUSTER = ("driver-gpu-nic", "kinds", "koordinator-profile", "own-kind", "workloads")
+NO_CLUSTER = (
+    "driver-gpu-nic",
+    "first-gang",
+    "kinds",
+    "koordinator-profile",
+    "own-kind",
+    "workloads",
+)
 """Examples without nodes, whose pods have no names of their own, or are made by operators."""
 BY_AGENTS = (
     "fabric",
@@ -115,7 +122,7 @@ async def test_without_the_permission_for_bindings_of_claims_none_is_allocated(
     real: LiveCluster,
 ) -> None:
     rules = only("ClusterRole")["rules"]
-    (joint,) = (rule for rule in rules if "resourceclaims/binding" in rule["resources"])
+    (joint,) = (rule for rule in rules if "resourceclaims/binding" in rule.get("resources", ()))
     real.apply([*nodes(1), *devices(1, gpus=1)])
     with role_without(real, joint):
         async with real.scheduler() as app:

@@ -274,9 +274,10 @@ def check_source(paths: Sequence[str], kubeconfig: Path | None, context: str) ->
         raise InputError("-f and --kubeconfig exclude each other")
     if paths:
         return
-    from bayplan.cluster.kubernetes.kubeconfig import find_kubeconfig
+    from bayplan.cluster.kubernetes.kubeconfig import find_kubeconfig, runs_in_pod
 
-    if kubeconfig is None and not context and find_kubeconfig() is None:
+    named = kubeconfig is not None or bool(context)
+    if not named and find_kubeconfig() is None and not runs_in_pod():
         raise InputError("give manifests with -f, or a cluster with --kubeconfig")
 
 

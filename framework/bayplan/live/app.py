@@ -205,7 +205,8 @@ class LiveApp:
 
     def _lease_annotations(self) -> dict[str, str]:
         bound = self._profiles.profiles if self._options.binds else ()
-        return annotations_of(self.page.url, [profile.scheduler_name for profile in bound])
+        names = [profile.scheduler_name for profile in bound]
+        return annotations_of(self.page.url, names, self.page.fingerprint)
 
     def _make_usage(self) -> UsageWriter | None:
         journal = self._options.journal

@@ -16,6 +16,7 @@ import aiohttp
 
 from bayplan.api import KINDS, ApiObject, Kind
 from bayplan.cluster.kubernetes.credentials import Credentials
+from bayplan.cluster.kubernetes.kubeconfig import context_namespace
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.resources import Part, of_snapshots
 from bayplan.cluster.kubernetes.transport import APPLY_PATCH, JSON, MERGE_PATCH, Transport
@@ -220,8 +221,9 @@ async def ask_scheduler(
     :raises ClusterError: when the API server fails, or no scheduler knows such a thing.
     :raises InputError: when the credentials cannot be used.
     """
+    credentials = Credentials(kubeconfig, context)
     try:
-        leases = await _leases(kubeconfig, context, given)
+        leases = await _leases(credentials, given)
     except Forbidden as exc:
         return Reply(None, (str(exc),))
     held = [lease for lease in leases if lease.holder]
@@ -232,7 +234,8 @@ async def ask_scheduler(
     spare: tuple[SchedulerLease, str] | None = None
     for lease in held:
         try:
-            answer = await _get(lease.url, question) if lease.url else None
+            own = await _own_token(credentials, lease)
+            answer = await _get(lease, question, own) if lease.url else None
         except NotFound as exc:
             unknown = unknown or exc
             continue
@@ -261,21 +264,36 @@ async def running_schedulers(
     :raises InputError: when the credentials cannot be used.
     """
     try:
-        return await _leases(kubeconfig, context, given)
+        return await _leases(Credentials(kubeconfig, context), given)
     except Forbidden:
         return ()
 
 
 async def _leases(
-    kubeconfig: Path | None, context: str, given: LeaderElection | None
+    credentials: Credentials, given: LeaderElection | None
 ) -> Sequence[SchedulerLease]:
-    credentials = Credentials(kubeconfig, context)
     await credentials.endpoint()
     transport = Transport(credentials)
     try:
-        return await find_leases(transport, given)
+        return await find_leases(transport, given, _own_namespace(credentials))
     finally:
         await transport.close()
+
+
+def _own_namespace(credentials: Credentials) -> str:
+    """Return the namespace of the pod that asks, "" outside of a cluster."""
+    return context_namespace(None) if credentials.of_pod else ""
+
+
+async def _own_token(credentials: Credentials, lease: SchedulerLease) -> str | None:
+    """Return the header with which a scheduler of the asking pod's own namespace is asked.
+
+    A Lease says where its holder is asked, and by which certificate it is known. Whoever may write
+    one could collect tokens with it; so only a pod shows its own, and only within its namespace.
+    """
+    if not lease.certificate or lease.namespace != _own_namespace(credentials):
+        return None
+    return await credentials.authorization()
 
 
 def _nobody(leases: Sequence[SchedulerLease], given: LeaderElection | None) -> str:
@@ -304,14 +322,24 @@ class _Answer:
     mine: bool
 
 
-async def _get(url: str, question: Question) -> _Answer | None:
+async def _get(lease: SchedulerLease, question: Question, token: str | None) -> _Answer | None:
+    url = lease.url
     limit = aiohttp.ClientTimeout(total=_ASK_SECONDS, connect=3.0)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
     params = {**question.params, "output": question.output, "width": str(width)}
+    headers = {"Authorization": token} if token is not None else {}
     try:
+        # Checked before anything is sent: it may be a certificate that each pod makes for itself.
+        known = aiohttp.Fingerprint(bytes.fromhex(lease.certificate)) if lease.certificate else True
         async with (
             aiohttp.ClientSession(timeout=limit) as session,
-            session.get(f"{url}{question.path}", params=params) as answer,
+            session.get(
+                f"{url}{question.path}",
+                params=params,
+                headers=headers,
+                ssl=known,
+                allow_redirects=False,
+            ) as answer,
         ):
             text = await answer.text()
             if answer.status == 404 and text.startswith("there is no "):

@@ -19,6 +19,7 @@ OTHERS = "Bayplan-Other-Scheduler"
 """The header of a scheduler's answer about a pod that another scheduler places."""
 
 _URL = "bayplan.dev/url"
+_CERTIFICATE = "bayplan.dev/certificate-sha256"
 _SCHEDULERS = "bayplan.dev/scheduler-names"
 _GROUP = "/apis/coordination.k8s.io/v1"
 _USUAL = (
@@ -34,7 +35,8 @@ class SchedulerLease:
     """A Lease that a bayplan scheduler holds or held.
 
     ``holder`` is "" when nobody holds it. ``scheduler_names`` are those whose pods it binds.
-    ``renewed`` is a time in RFC 3339.
+    ``renewed`` is a time in RFC 3339. ``certificate`` is the SHA-256 of the certificate that the
+    URL serves, in hexadecimal digits; "" for plain HTTP, and in Leases of older versions.
     """
 
     namespace: str
@@ -43,23 +45,29 @@ class SchedulerLease:
     url: str
     scheduler_names: tuple[str, ...]
     renewed: str
+    certificate: str = ""
 
     def __str__(self) -> str:
         """Return ``namespace/name``."""
         return f"{self.namespace}/{self.name}"
 
 
-def annotations_of(url: str, scheduler_names: Iterable[str]) -> dict[str, str]:
+def annotations_of(
+    url: str, scheduler_names: Iterable[str], certificate: str = ""
+) -> dict[str, str]:
     """Return the annotations that say where the holder of a Lease is asked, and what it binds."""
-    return {_URL: url, _SCHEDULERS: ",".join(scheduler_names)}
+    return {_URL: url, _SCHEDULERS: ",".join(scheduler_names), _CERTIFICATE: certificate}
 
 
-async def find_leases(transport: Transport, given: LeaderElection | None) -> list[SchedulerLease]:
+async def find_leases(
+    transport: Transport, given: LeaderElection | None, own: str = ""
+) -> list[SchedulerLease]:
     """Return the Leases of bayplan's schedulers, the best to ask first.
 
     Those that are held come first, then those whose holder binds pods, then the latest.
 
     :param given: the only Lease that matters; None for all that there are.
+    :param own: this pod's namespace, looked into first where not all may be listed.
     :raises ClusterError: when the API server fails or does not allow it.
     """
     if given is not None:
@@ -70,10 +78,32 @@ async def find_leases(transport: Transport, given: LeaderElection | None) -> lis
         content = await transport.request("GET", f"{_GROUP}/leases", query=query, seconds=_SECONDS)
         leases = [_read(one) for one in _items(_decoded(content, f"{_GROUP}/leases"))]
     except Forbidden:
-        named = [await _named(transport, one) for one in _USUAL]
-        leases = [one for one in named if one is not None]
+        leases = await _allowed(transport, own)
     leases.sort(key=lambda lease: lease.renewed, reverse=True)
     return sorted(leases, key=lambda lease: (not lease.holder, not lease.scheduler_names))
+
+
+async def _allowed(transport: Transport, own: str) -> list[SchedulerLease]:
+    """Return those of the usual Leases that may be read.
+
+    :raises Forbidden: when none may.
+    """
+    places = [one for one in _USUAL if one.resource_namespace != own]
+    if own:
+        places.insert(0, LeaderElection(resource_namespace=own))
+    found: list[SchedulerLease] = []
+    refused: list[Forbidden] = []
+    for place in places:
+        try:
+            lease = await _named(transport, place)
+        except Forbidden as exc:
+            refused.append(exc)
+            continue
+        if lease is not None:
+            found.append(lease)
+    if len(refused) == len(places):
+        raise refused[0]
+    return found
 
 
 async def _named(transport: Transport, lease: LeaderElection) -> SchedulerLease | None:
@@ -109,6 +139,7 @@ def _read(content: Any) -> SchedulerLease:
         _text(annotations, _URL),
         tuple(name for name in names if name),
         _text(spec, "renewTime"),
+        _text(annotations, _CERTIFICATE),
     )
 
 

@@ -8,6 +8,7 @@ themselves.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import io
 import json
@@ -77,6 +78,13 @@ def _token_of(path: Path) -> bytes:
         return b""
 
 
+def _fingerprint_of(path: Path) -> str:
+    """Return the SHA-256 of the first certificate of a chain (PEM), in hexadecimal digits."""
+    _, start, rest = path.read_text(encoding="ascii", errors="replace").partition(ssl.PEM_HEADER)
+    body, end, _ = rest.partition(ssl.PEM_FOOTER)
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(f"{start}{body}{end}")).hexdigest()
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """Split ``HOST:PORT``; an IPv6 address is in brackets.
 
@@ -125,6 +133,7 @@ class WebPage:
         self._authorize = authorize
         self._bills = None if bills is None else BillPages(bills, self._accepts, authorize_tenant)
         self._runner: web.AppRunner | None = None
+        self._fingerprint = ""
         self.port = address.port
 
     async def start(self) -> None:
@@ -183,6 +192,11 @@ class WebPage:
         host = f"[{host}]" if ":" in host else host
         return f"{'https' if self._address.certificate else 'http'}://{host}:{self.port}"
 
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the certificate that is served, in hexadecimal digits; "" for none."""
+        return self._fingerprint
+
     def _tls(self) -> ssl.SSLContext | None:
         address = self._address
         if address.certificate is None or address.key is None:
@@ -196,6 +210,7 @@ class WebPage:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(address.certificate, address.key)
+            self._fingerprint = _fingerprint_of(address.certificate)
         except (OSError, ssl.SSLError) as exc:
             where = f"{address.certificate} with {address.key}"
             raise InputError(f"cannot be used: {exc}", where) from None
@@ -267,6 +282,9 @@ class WebPage:
             if request.query.get("output") == "json":
                 return web.json_response(job.as_json())
             return _printed(request, lambda console: print_job(console, job))
+        if live is not None and not found:
+            # Of a job that has ended, where its pods were.
+            found = pods_of(live.scheduler, self._pods(), self._find, target)
         if live is None or not found:
             return web.Response(status=404, text=f"there is no {target}\n")
         of = len(found) if target.makes_pods else 1

@@ -83,6 +83,11 @@ class Credentials:
         """Where the credentials come from, for messages."""
         return str(self._path) if self._path is not None else "the pod's service account"
 
+    @property
+    def of_pod(self) -> bool:
+        """Whether they are those of the pod in which this process runs."""
+        return self._path is None
+
     async def endpoint(self) -> Endpoint:
         """Return the API server's endpoint: the same object until it changes.
 

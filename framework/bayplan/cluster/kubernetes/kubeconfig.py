@@ -8,7 +8,7 @@ from pathlib import Path
 from bayplan.errors import InputError
 from bayplan.inputs.documents import parse_documents, read_text
 
-__all__ = ["context_namespace", "find_kubeconfig"]
+__all__ = ["context_namespace", "find_kubeconfig", "runs_in_pod"]
 
 _NAMESPACE = "default"
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -21,6 +21,11 @@ def find_kubeconfig() -> Path | None:
     existing = next((path for path in candidates if path.exists()), None)
     # A named file is meant even if it does not exist.
     return existing or (candidates[0] if named else None)
+
+
+def runs_in_pod() -> bool:
+    """Whether the kubelet has given this process the address of its API server."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 def context_namespace(kubeconfig: Path | None, context: str = "") -> str:
