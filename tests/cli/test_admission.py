@@ -39,11 +39,12 @@ def test_a_profile_says_in_which_namespaces_jobs_wait_for_queues(tmp_path: Path)
     selectors = {
         one["metadata"]["name"]: one["spec"]["matchConstraints"]["namespaceSelector"]
         for one in yaml.safe_load_all(done.output)
-        if one["kind"] == "MutatingAdmissionPolicy"
+        if one["kind"].endswith("AdmissionPolicy")
+        and "namespaceSelector" in one["spec"]["matchConstraints"]
     }
     bound = {name for name, one in selectors.items() if one.get("matchLabels") == {"team": "a"}}
     assert {name for name in bound if "suspend" in name} == {n for n in selectors if "suspend" in n}
-    assert bound >= {"bayplan-default-queue", "bayplan-managedby"}
+    assert bound >= {"bayplan-default-queue", "bayplan-managedby", "bayplan-changes-suspend"}
     assert "bayplan-scheduler-name" not in bound
     hidden = {"key": "kubernetes.io/metadata.name", "operator": "NotIn"}
     assert all(hidden.items() <= one["matchExpressions"][0].items() for one in selectors.values())

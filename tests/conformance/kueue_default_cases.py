@@ -11,7 +11,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.conformance.admission_policies import mutated
+from tests.admission.evaluated_policies import mutated, watches
 from tests.conformance.kind_cases import UnmodelledError
 
 from bayplan.admission import Defaults, facts_of, mutating_policies
@@ -104,7 +104,9 @@ def _defaulted(given: Content) -> Content:
     facts = facts_of({}, "bayplan-system", datetime.now(UTC)) | {"data": _remote(given, namespace)}
     # Each is invoked again after others have changed the object.
     for policy in mutating_policies(Defaults(queued=selector)) * 2:
-        if policy["kind"] != "MutatingAdmissionPolicy" or not _watches(policy, key):
+        if policy["kind"] != "MutatingAdmissionPolicy":
+            continue
+        if not watches(policy, key[0], KINDS[key].plural):
             continue
         if not _compiled(policy["spec"]["matchConstraints"]["namespaceSelector"]).matches(labels):
             continue
@@ -117,12 +119,6 @@ def _defaulted(given: Content) -> Content:
     if _is_held(content, given, key, _compiled(selector) if selector else None):
         content = _with(content, KINDS_OF_WORKLOADS[key].suspend, True)
     return content
-
-
-def _watches(policy: Content, key: tuple[str, str]) -> bool:
-    plural = KINDS[key].plural
-    rules = policy["spec"]["matchConstraints"]["resourceRules"]
-    return any(key[0] in one["apiGroups"] and plural in one["resources"] for one in rules)
 
 
 def _remote(given: Content, namespace: str) -> dict[str, str]:

@@ -1,13 +1,15 @@
-"""What Kueue's webhooks refuse when a job is created: bayplan holds such a job and says why."""
+"""What Kueue's webhooks refuse: policies of the API server do, or bayplan holds it and says why."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.admission.evaluated_policies import refused, watches
 from tests.conformance.kind_cases import Case, UnmodelledError
 from tests.conformance.kueue_default_cases import run_default_case
 from tests.conformance.kueue_job_cases import Content, as_stored, job_of
 
+from bayplan.admission import Defaults, validating_policies
 from bayplan.api import KINDS, Pod
 from bayplan.api.objects import decode_part
 from bayplan.dialects import membership_of
@@ -17,19 +19,15 @@ from bayplan.dialects.train_jobs import job_set_of
 from bayplan.kinds import KINDS_OF_WORKLOADS, TemplateOf, templates_of
 from bayplan_plugins.queues.kueue.pod_groups import pod_set_of, refusal_of
 
-_FIELDS = "a change of the pods of what was admitted is not refused: it counts once they are made"
-_OF_DEPLOYMENT = "no Deployment is read: its pods queue one by one, as their labels say"
-_CHANGES = "a change of what was admitted is not refused: it counts once that is stopped"
-_MOVES = (
-    "immutable",
-    "cannot be added",
-    "cannot be removed",
-    "cannot add admission gate",
-    "can't be converted",
-    "must not be empty in namespace",
+_FIELDS = "another size or shape of the pods of a set is not refused: they wait again with it"
+_GATES_THAT_CHANGE_NOTHING = (
+    "ElasticJobsViaWorkloadSlices",
+    "LWSImmutableGroupSize",
+    "WorkloadIdentifierAnnotations",
 )
-"""Words of errors that are about the change, and not about what the object is then."""
-_PREBUILT = "kueue.x-k8s.io/prebuilt-workload-name"
+"""What bayplan does is the same with and without them."""
+_QUEUED_ONLY = ("raycluster", "rayjob", "rayservice", "sparkapplication")
+"""Kinds of which Kueue asks nothing where they name no queue."""
 _QUEUE = "kueue.x-k8s.io/queue-name"
 _JOB_SET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
 
@@ -46,29 +44,55 @@ def run_hook_case(case: Case) -> None:
     if case["kind"] == "field-check":
         _fields_refused(given, expected)
         return
-    if any(
-        word in one.get("detail", "") for one in expected.get("errors") or () for word in _MOVES
-    ):
-        raise UnmodelledError(_CHANGES)
-    if case["kind"] == "validate-update":
-        given = {**given, "object": given["new"]}
-    if case["integration"] == "deployment":
-        raise UnmodelledError(_OF_DEPLOYMENT)
-    gates = given.get("feature_gates", {})
-    if gates.get("AdmissionGatedBy") is False or gates.get("TopologyAwareScheduling") is False:
-        raise UnmodelledError("bayplan has no such gate")
-    content = given["object"]
-    meta = content.get("metadata", {})
+    off = [name for name, on in given.get("feature_gates", {}).items() if not on]
+    if off := [name for name in off if name not in _GATES_THAT_CHANGE_NOTHING]:
+        raise UnmodelledError(f"bayplan has no gate {off[0]}")
+    new, old = given.get("new", given.get("object")), given.get("old")
+    if any(_is_of_pods(one) for one in expected.get("errors") or ()):
+        raise UnmodelledError(_FIELDS)
     if case["integration"] == "pod":
-        _pods_refused(content, expected)
+        _pods_refused(new, old, expected)
         return
-    if _QUEUE not in meta.get("labels", {}):
-        if case["integration"] == "rayjob":
-            raise UnmodelledError("nothing is asked of a job that waits for no queue")
-        content = _in_queue(content)
-    if meta.get("annotations", {}).get(ELASTIC_ANNOTATION) and "required-topology" in str(content):
+    labels = [(one or {}).get("metadata", {}).get("labels", {}) for one in (new, old)]
+    if not any(_QUEUE in one for one in labels) and case["integration"] != "deployment":
+        config = given.get("config", {})
+        if case["integration"] in _QUEUED_ONLY and not config.get("manage_jobs_without_queue_name"):
+            if expected.get("errors"):
+                raise UnmodelledError("nothing is asked of a job that waits for no queue")
+            return
+        new, old = _in_queue(new), old and _in_queue(old)
+    elastic = new.get("metadata", {}).get("annotations", {}).get(ELASTIC_ANNOTATION)
+    if elastic and "required-topology" in str(new):
         raise UnmodelledError("an elastic job grows within the domain that it requires")
-    assert _refusals(content, given) == _wanted(expected)
+    found = refused_by_policies(new, old, given)
+    if case["integration"] != "deployment":
+        found |= _refusals(new, given)
+    assert found == _wanted(expected)
+
+
+def _is_of_pods(error: Content) -> bool:
+    """Tell whether an error is about a change of the pods of a set."""
+    return "immutable" in error.get("detail", "") and error["field"].startswith("spec.")
+
+
+def refused_by_policies(new: Content, old: Content | None, given: Content) -> set[tuple[str, str]]:
+    """Return what the API server refuses, by the policies that bayplan gives it."""
+    key = new["apiVersion"].rpartition("/")[0], new["kind"]
+    operation = "CREATE" if old is None else "UPDATE"
+    context = given.get("context", {})
+    found = set()
+    for policy in validating_policies(Defaults()):
+        spec = policy["spec"]
+        if policy["kind"] != "ValidatingAdmissionPolicy" or "warnings" in str(policy["metadata"]):
+            continue
+        if not watches(policy, key[0], KINDS[key].plural, operation):
+            continue
+        if "paramKind" in spec and not context.get("default_lq_exist"):
+            continue
+        for said in refused(policy, new, old, {"metadata": {"name": "default"}}):
+            field, kind, _ = said.split(": ", 2)
+            found.add((kind, field))
+    return found
 
 
 def _fields_refused(given: Content, expected: Content) -> None:
@@ -93,12 +117,9 @@ def _fields_refused(given: Content, expected: Content) -> None:
     } == _wanted(expected)
 
 
-def _pods_refused(content: Content, expected: Content) -> None:
-    """Compare whether a pod is held: as a member of its group, or by what makes its Workload."""
-    marks = {key for part in content["metadata"].values() if isinstance(part, dict) for key in part}
-    if _PREBUILT in marks and expected.get("errors"):
-        raise UnmodelledError("bayplan makes the Workload of a pod itself, whatever it is to be")
-    pod = decode_part(Pod, {key: content.get(key, {}) for key in ("metadata", "spec")})
+def _pods_refused(new: Content, old: Content | None, expected: Content) -> None:
+    """Compare what is refused of a pod, by policies, or by what makes its Workload."""
+    pod = decode_part(Pod, {key: new.get(key, {}) for key in ("metadata", "spec")})
     member = membership_of(pod)
     problem = member.problem or (member.definition is not None and member.definition.problem)
     if not problem and member.gang is not None:
@@ -107,7 +128,20 @@ def _pods_refused(content: Content, expected: Content) -> None:
         pod_set_of(pod)
     except ValueError as exc:
         problem = problem or str(exc)
-    assert bool(problem) == bool(expected.get("errors"))
+    found, wanted = (
+        refused_by_policies(_with_node(new), old and _with_node(old), {}),
+        _wanted(expected),
+    )
+    assert found <= wanted
+    assert bool(problem or found) == bool(wanted)
+
+
+def _with_node(content: Content) -> Content:
+    """Return a pod with a node if it has no gate: that is how bayplan knows that it was let go."""
+    spec = content.get("spec", {})
+    if "kueue.x-k8s.io/admission" in str(spec.get("schedulingGates")):
+        return content
+    return {**content, "spec": {**spec, "nodeName": "n"}}
 
 
 def _in_queue(content: Content) -> Content:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -31,11 +31,18 @@ from bayplan.cli.admission import command
 from bayplan.dialects.hami.requests import RequestRules, admitted
 from bayplan.dialects.kai.shares import gpu_share_of
 from bayplan.dialects.kueue import MULTI_CLUSTER_CONTROLLER
-from bayplan.dialects.queued_job_checks import QUEUE_LABEL, refusals_of
+from bayplan.dialects.queued_job_checks import (
+    ELASTIC_ANNOTATION,
+    LONGEST_TIME,
+    PREBUILT,
+    QUEUE_LABEL,
+    Why,
+    refusals_of,
+)
 from bayplan.errors import BayplanError
 from bayplan.kinds import KINDS_OF_WORKLOADS, templates_of
 
-GROUP = "/apis/admissionregistration.k8s.io/v1"
+GROUP_OF_POLICIES = "/apis/admissionregistration.k8s.io/v1"
 EXAMPLES = ROOT / "configs" / "examples"
 PODS, JOBS = "/api/v1/namespaces/{}/pods", "/apis/batch/v1/namespaces/{}/jobs"
 FACTS_PATH = f"/api/v1/namespaces/bayplan-system/configmaps/{FACTS}"
@@ -56,7 +63,7 @@ def policies(plane: ControlPlane, installed: LiveCluster) -> Iterator[ControlPla
     for name, given in {"moved": labels, "plain": {}}.items():
         client.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": given}})
     for one in contents:
-        answer = client.post(f"{GROUP}/{plural(one)}", one, fieldValidation="Strict")
+        answer = client.post(f"{GROUP_OF_POLICIES}/{plural(one)}", one, fieldValidation="Strict")
         assert answer.code == 201, answer
         assert not answer.warnings
     # The API server takes a moment to read them.
@@ -66,9 +73,15 @@ def policies(plane: ControlPlane, installed: LiveCluster) -> Iterator[ControlPla
         lambda: create(plane, PODS, pod("p"), "moved").json["spec"]["schedulerName"] == "bayplan",
         "defaults are in force",
     )
+    grouped = Stored(plane, PODS, pod("grouped", labels={GROUP: "g"}, annotations={TOTAL: "2"}))
+    wait_until(lambda: grouped.refused(labels={GROUP: "h"}), "refusals of changes are in force")
+    grouped.delete()
     yield plane
     for one in reversed(contents):
-        assert client.delete(f"{GROUP}/{plural(one)}/{one['metadata']['name']}").code == 200
+        assert (
+            client.delete(f"{GROUP_OF_POLICIES}/{plural(one)}/{one['metadata']['name']}").code
+            == 200
+        )
     for name in ("moved", "plain"):
         client.delete(f"/api/v1/namespaces/{name}")
     client.delete(FACTS_PATH)
@@ -366,6 +379,201 @@ def test_a_queued_job_is_refused_in_the_words_that_would_hold_it(
         assert f"denied request: {expected[0]}" in answer.json["message"]
     else:
         assert answer.code == 201, answer
+
+
+# Changes -------------------------------------------------------------------------------------
+
+PRIORITY = "kueue.x-k8s.io/priority-class"
+GATES = "kueue.x-k8s.io/admission-gated-by"
+GROUP, TOTAL = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
+BY_BAYPLAN = {"Impersonate-User": "system:serviceaccount:bayplan-system:bayplan-scheduler"}
+
+
+class Stored:
+    """An object on the server, of which changes are tried."""
+
+    def __init__(self, plane: ControlPlane, collection: str, content: Content) -> None:
+        self._client = plane.client
+        made = self._client.post(collection.format("plain"), content)
+        assert made.code == 201, made
+        self.path = f"{collection.format('plain')}/{made.json['metadata']['name']}"
+
+    def change(self, patch: Content, part: str = "") -> None:
+        answer = self._client.patch(f"{self.path}{part}", patch)
+        assert answer.code == 200, answer
+
+    def refused(self, headers: dict[str, str] | None = None, **metadata: Any) -> str:
+        """Return what a change of labels or annotations is refused with, '' if it is not."""
+        kind = "application/merge-patch+json"
+        patch = {"metadata": metadata}
+        answer = self._client.call("PATCH", self.path, patch, kind, headers, dryRun="All")
+        assert answer.code in (200, 422), answer
+        said: str = answer.json["message"] if answer.code == 422 else ""
+        return said.partition("denied request: ")[2]
+
+    def delete(self) -> None:
+        self._client.delete(self.path, gracePeriodSeconds=0, propagationPolicy="Background")
+
+
+@pytest.fixture
+def stored(policies: ControlPlane) -> Iterator[Callable[[str, Content], Stored]]:
+    made: list[Stored] = []
+
+    def make(collection: str, content: Content) -> Stored:
+        made.append(Stored(policies, collection, content))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.delete()
+
+
+def queue_label(change: str) -> str:
+    return f"metadata.labels[{QUEUE_LABEL}]: Invalid value: {change}"
+
+
+def test_the_expressions_fit_the_kinds_that_they_are_about(policies: ControlPlane) -> None:
+    def found() -> list[Content]:
+        items = policies.client.get(f"{GROUP_OF_POLICIES}/validatingadmissionpolicies").json[
+            "items"
+        ]
+        return [one for one in items if one["metadata"]["name"].startswith("bayplan-")]
+
+    def is_checked() -> bool:
+        return all(one.get("status", {}).get("observedGeneration") for one in found())
+
+    wait_until(is_checked, "the server has checked the types")
+    checked = {one["metadata"]["name"]: one["status"].get("typeChecking", {}) for one in found()}
+    assert {name: one for name, one in checked.items() if one.get("expressionWarnings")} == {}
+
+
+@pytest.mark.parametrize("key", SUSPENDABLE, ids=lambda key: key[1])
+def test_a_job_changes_its_queue_only_while_it_waits(
+    policies: ControlPlane, stored: Callable[[str, Content], Stored], key: tuple[str, str]
+) -> None:
+    row, kind = KINDS_OF_WORKLOADS[key], KINDS[key]
+    content = job() if kind.name == "Job" else workload(kind)
+    collection = f"/apis/{content['apiVersion']}/namespaces/{{}}/{kind.plural}"
+    name = f"changes-{kind.name.lower()}"
+    metadata = {"name": name, "labels": {QUEUE_LABEL: "a", PRIORITY: "high"}}
+    made = stored(collection, {**content, "metadata": metadata})
+    assert made.refused(labels={QUEUE_LABEL: "b"}) == ""
+    assert made.refused(labels={QUEUE_LABEL: None}) == ""
+    assert made.refused(labels={PRIORITY: "low"}) == ""
+    assert Why.CLASS_GONE in made.refused(labels={PRIORITY: None})
+    assert Why.SUBDOMAIN in made.refused(labels={QUEUE_LABEL: "A"})
+    patch: Any = False
+    for step in reversed(row.suspend.split(".")):
+        patch = {step: patch}
+    made.change(patch)
+    assert made.refused(labels={QUEUE_LABEL: "b"}) == queue_label(Why.RUNS)
+    assert made.refused(labels={QUEUE_LABEL: None}) == queue_label(Why.RUNS)
+    assert made.refused(labels={PRIORITY: "low"}) == ""
+    assert made.refused(BY_BAYPLAN, labels={QUEUE_LABEL: "b"}) == ""
+
+
+def test_what_else_of_a_running_job_does_not_change(
+    stored: Callable[[str, Content], Stored],
+) -> None:
+    content = job("a")
+    content["metadata"] |= {"name": "changes", "annotations": {GATES: "x.io/a,x.io/b"}}
+    waits = stored(JOBS, content)
+    assert waits.refused(annotations={GATES: "x.io/b"}) == ""
+    assert waits.refused(annotations={GATES: None}) == ""
+    assert Why.NEW_GATE in waits.refused(annotations={GATES: "x.io/b,x.io/c"})
+    assert Why.IMMUTABLE in waits.refused(annotations={ELASTIC_ANNOTATION: "true"})
+    assert waits.refused(labels={LONGEST_TIME: "60"}) == ""
+    assert Why.SECONDS in waits.refused(labels={LONGEST_TIME: "0"})
+    waits.change({"metadata": {"annotations": {GATES: None}}})
+    assert Why.NEW_GATE in waits.refused(annotations={GATES: "x.io/a"})
+    assert Why.DOMAIN_PATH not in waits.refused(annotations={GATES: "x.io/a"})
+    waits.change({"spec": {"suspend": False}})
+    assert Why.RUNS in waits.refused(labels={LONGEST_TIME: "60"})
+    assert Why.CLASS_LATE in waits.refused(labels={PRIORITY: "high"})
+    assert Why.RUNS in waits.refused(annotations={PREBUILT: "w"})
+    assert waits.refused(labels={"team": "a"}, annotations={"note": "b"}) == ""
+
+
+def test_a_job_leaves_no_namespace_with_a_default_queue_without_one(
+    policies: ControlPlane, stored: Callable[[str, Content], Stored]
+) -> None:
+    content = job("a")
+    content["metadata"]["name"] = "leaves"
+    waits = stored(JOBS, content)
+    assert waits.refused(labels={QUEUE_LABEL: None}) == ""
+    version = "kueue.x-k8s.io/v1beta2"
+    queue = {"apiVersion": version, "kind": "LocalQueue", "metadata": {"name": "default"}}
+    stored(f"/apis/{version}/namespaces/{{}}/localqueues", {**queue, "spec": {"clusterQueue": "c"}})
+    wait_until(lambda: waits.refused(labels={QUEUE_LABEL: None}), "the LocalQueue is known")
+    assert waits.refused(labels={QUEUE_LABEL: None}) == queue_label(Why.DEFAULT_QUEUE)
+    assert waits.refused(labels={QUEUE_LABEL: "b"}) == ""
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ("apps", "Deployment"),
+        ("apps", "StatefulSet"),
+        ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+    ],
+    ids=lambda key: key[1],
+)
+def test_a_set_stays_in_a_queue_and_with_ready_pods_in_the_same(
+    stored: Callable[[str, Content], Stored], key: tuple[str, str]
+) -> None:
+    kind = KINDS[key]
+    template = {"metadata": {"labels": {"app": "s"}}, "spec": pod("x")["spec"]}
+    spec = {"replicas": 1, "selector": {"matchLabels": {"app": "s"}}, "template": template}
+    if kind.name == "LeaderWorkerSet":
+        spec = {"replicas": 1, "leaderWorkerTemplate": {"size": 1, "workerTemplate": template}}
+    api = f"{kind.group}/v1"
+    content = {"apiVersion": api, "kind": kind.name, "spec": spec}
+    labels = {QUEUE_LABEL: "a", PRIORITY: "high"}
+    collection = f"/apis/{api}/namespaces/{{}}/{kind.plural}"
+    made = stored(collection, {**content, "metadata": {"name": "stays", "labels": labels}})
+    assert made.refused(labels={QUEUE_LABEL: "b"}) == ""
+    assert made.refused(labels={QUEUE_LABEL: None}) == queue_label(Why.QUEUE_GONE)
+    assert Why.CLASS_GONE in made.refused(labels={PRIORITY: None})
+    assert Why.NOT_ELASTIC in made.refused(annotations={ELASTIC_ANNOTATION: "true"})
+    if kind.name == "LeaderWorkerSet":
+        # No controller of its own is here that would say otherwise.
+        made.change({"status": {"readyReplicas": 1}}, "/status")
+        assert made.refused(labels={QUEUE_LABEL: "b"}) == queue_label(Why.RUNS)
+
+
+def test_a_pod_on_a_node_stays_in_its_queue_and_in_its_group(
+    stored: Callable[[str, Content], Stored],
+) -> None:
+    group = {"labels": {QUEUE_LABEL: "a", GROUP: "g"}, "annotations": {TOTAL: "2"}}
+    waits = stored(PODS, pod("waits", **group))
+    assert waits.refused(labels={QUEUE_LABEL: "b"}) == ""
+    assert Why.IMMUTABLE in waits.refused(labels={GROUP: "h"})
+    content = pod("placed", **group)
+    content["spec"]["nodeName"] = "n-of-nobody"
+    placed = stored(PODS, content)
+    assert placed.refused(labels={QUEUE_LABEL: "b"}) == queue_label(Why.RUNS)
+    assert placed.refused(labels={"team": "a"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ({"labels": {GROUP: "g"}, "annotations": {TOTAL: "2"}}, ""),
+        ({"labels": {GROUP: "g"}}, Why.GROUP_AND_TOTAL),
+        ({"annotations": {TOTAL: "2"}}, Why.GROUP_AND_TOTAL),
+        ({"labels": {GROUP: "g"}, "annotations": {TOTAL: "0"}}, Why.PODS),
+        ({"labels": {GROUP: "A"}, "annotations": {TOTAL: "2"}}, Why.SUBDOMAIN),
+        ({"labels": {GROUP: "g", PREBUILT: "h"}, "annotations": {TOTAL: "2"}}, Why.OF_GROUP),
+        ({"labels": {"kueue.x-k8s.io/managed": "yes"}}, Why.TRUE),
+    ],
+    ids=str,
+)
+def test_a_pod_of_a_group_that_cannot_be_is_refused(
+    policies: ControlPlane, metadata: Content, why: str
+) -> None:
+    answer = create(policies, PODS, pod("p", **metadata))
+    assert answer.code == (422 if why else 201), answer
+    assert why in answer.json.get("message", "")
 
 
 # Warnings ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bayplan.admission.changes import changes_by_queue, refused_changes
 from bayplan.admission.colocation import colocation_policies
 from bayplan.admission.facts import FACTS
 from bayplan.admission.writing import bound, label, mutating, rule, validating
@@ -81,7 +82,6 @@ class Defaults:
 
 def mutating_policies(defaults: Defaults) -> list[Content]:
     """Return the policies that fill in what objects do not say, each with its binding."""
-    hidden = [defaults.namespace, "kube-system"]
     queues = [_default_queue(), _deployment_queue(), *_suspended()]
     policies = [
         _scheduler_name(defaults),
@@ -90,22 +90,32 @@ def mutating_policies(defaults: Defaults) -> list[Content]:
         *colocation_policies(defaults.profiles),
     ]
     elsewhere = list(_managed_elsewhere())
-    queue = {"name": DEFAULT_QUEUE, "parameterNotFoundAction": "Allow"}
     of_namespace = _default_local_queue()
     of_queues = {one["metadata"]["name"] for one in (*queues, of_namespace, *elsewhere)}
     for one in (*policies, of_namespace, *elsewhere):
-        kept = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": hidden}
-        more = defaults.queued if one["metadata"]["name"] in of_queues else {}
-        one["spec"]["matchConstraints"]["namespaceSelector"] = {
-            **more,
-            "matchExpressions": [kept, *more.get("matchExpressions", ())],
-        }
+        selected = _namespaces(defaults, one["metadata"]["name"] in of_queues)
+        one["spec"]["matchConstraints"]["namespaceSelector"] = selected
     kind = "MutatingAdmissionPolicyBinding"
     return [
         *bound(policies, kind, {}),
-        *bound([of_namespace], kind, {"paramRef": queue}),
+        *bound([of_namespace], kind, {"paramRef": _DEFAULT_QUEUE}),
         *bound(elsewhere, kind, {"paramRef": _facts(defaults)}),
     ]
+
+
+_DEFAULT_QUEUE = {"name": DEFAULT_QUEUE, "parameterNotFoundAction": "Allow"}
+"""The parameter of policies of namespaces with a LocalQueue of this name; others go without."""
+
+
+def _namespaces(defaults: Defaults, of_queues: bool) -> Content:
+    """Return the selector of the namespaces that a policy is about.
+
+    :param of_queues: whether it is about those alone whose jobs wait for queues.
+    """
+    hidden = [defaults.namespace, "kube-system"]
+    kept = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": hidden}
+    more = defaults.queued if of_queues else {}
+    return {**more, "matchExpressions": [kept, *more.get("matchExpressions", ())]}
 
 
 def _facts(defaults: Defaults) -> Content:
@@ -334,11 +344,15 @@ def _rules_by(field: str) -> Mapping[str, list[Content]]:
 
 def validating_policies(defaults: Defaults) -> list[Content]:
     """Return the policies that refuse what nobody could place, and those that only warn."""
-    refusing = [_share_refusals(), _queued_job_refusals()]
+    changes = [*refused_changes(defaults.namespace), changes_by_queue(defaults.namespace)]
+    for one in changes:
+        one["spec"]["matchConstraints"]["namespaceSelector"] = _namespaces(defaults, True)
+    refusing = [_share_refusals(), _queued_job_refusals(), *changes[:-1]]
     warning = [_pod_warnings(), _job_warnings()]
-    kind = "ValidatingAdmissionPolicyBinding"
+    kind, deny = "ValidatingAdmissionPolicyBinding", {"validationActions": ["Deny"]}
     return [
-        *bound(refusing, kind, {"validationActions": ["Deny"]}),
+        *bound(refusing, kind, deny),
+        *bound(changes[-1:], kind, {**deny, "paramRef": _DEFAULT_QUEUE}),
         *bound(warning, kind, {"validationActions": ["Warn"], "paramRef": _facts(defaults)}),
     ]
 
@@ -413,8 +427,6 @@ def _share_refusals() -> Content:
 def _queued_job_refusals() -> Content:
     one = "variables.asked"
     topologies = [REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, UNCONSTRAINED_TOPOLOGY]
-    subdomain = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-    queue = label("object", QUEUE_LABEL)
     given = f"{json.dumps(topologies)}.filter(t, t in {one})"
     return validating(
         "bayplan-queued-jobs",
@@ -422,10 +434,6 @@ def _queued_job_refusals() -> Content:
         [("in-a-queue", f"'{QUEUE_LABEL}' in object.metadata.?labels.orValue({{}})")],
         {"asked": "object.spec.template.?metadata.?annotations.orValue({})"},
         [
-            (
-                f"{queue} == '' || {queue}.matches('{subdomain}')",
-                f"'metadata.labels[{QUEUE_LABEL}]: Invalid value: expected a DNS subdomain'",
-            ),
             (
                 f"{given}.size() < 2",
                 f"'spec.template.metadata.annotations: Invalid value: only one of ' + "
@@ -556,7 +564,7 @@ def _expected(name: str, what: str, got: str) -> str:
     )
 
 
-_CONTAINERS = "(object.spec.?initContainers.orValue([]) + object.spec.containers)"
+_CONTAINERS = "(dyn(object.spec.?initContainers.orValue([])) + dyn(object.spec.containers))"
 _OWNERS = "object.metadata.?ownerReferences.orValue([])"
 _OF_NOBODY = f"!{_OWNERS}.exists(o, o.?controller.orValue(false))"
 _WITHOUT_QUEUE = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["bound", "label", "mutating", "rule", "validating"]
+__all__ = ["annotation", "bound", "label", "mutating", "rule", "validating"]
 
 Content = dict[str, Any]
 _VERSION = "admissionregistration.k8s.io/v1"
@@ -14,6 +14,11 @@ _VERSION = "admissionregistration.k8s.io/v1"
 def label(of: str, name: str) -> str:
     """Return an expression for the value of a label, '' without it."""
     return f"{of}.metadata.?labels[?'{name}'].orValue('')"
+
+
+def annotation(of: str, name: str) -> str:
+    """Return an expression for the value of an annotation, '' without it."""
+    return f"{of}.metadata.?annotations[?'{name}'].orValue('')"
 
 
 def rule(

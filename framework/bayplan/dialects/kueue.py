@@ -20,6 +20,7 @@ from bayplan.topology.network.tree import HOSTNAME, ROOT_LAYER, Layer
 __all__ = [
     "ADMISSION_GATE",
     "DEFAULT_QUEUE",
+    "GROUP_LABEL",
     "GROUP_MARK",
     "INDEX_LABEL",
     "MANAGER_LEASE",
@@ -30,11 +31,13 @@ __all__ = [
     "PREFERRED_TOPOLOGY",
     "PROVISIONING_CONTROLLER",
     "REQUIRED_TOPOLOGY",
+    "RETRIABLE",
     "SAFE_TO_DELETE",
     "SET_GROUP",
     "SLICE_LAYERS",
     "SLICE_SIZE",
     "SLICE_TOPOLOGY",
+    "TOTAL_ANNOTATION",
     "UNCONSTRAINED_TOPOLOGY",
     "asks_for_topology",
     "gang_of",
@@ -64,8 +67,10 @@ MULTI_CLUSTER_CONTROLLER = f"{_DOMAIN}multikueue"
 """The controller of checks that send jobs to other clusters; such jobs are managed by it."""
 PROVISIONING_CONTROLLER = f"{_DOMAIN}provisioning-request"
 """The controller of checks that ask a cluster autoscaler for nodes."""
-_GROUP_LABEL = f"{_DOMAIN}pod-group-name"
-_TOTAL_ANNOTATION = f"{_DOMAIN}pod-group-total-count"
+GROUP_LABEL = f"{_DOMAIN}pod-group-name"
+TOTAL_ANNOTATION = f"{_DOMAIN}pod-group-total-count"
+RETRIABLE = f"{_DOMAIN}retriable-in-group"
+"""On a pod of a group, "false": none takes its place once it has failed."""
 _FAST_ANNOTATION = f"{_DOMAIN}pod-group-fast-admission"
 """On the pods of a group, "true": the first of them says what all of them ask for."""
 _SERVING_ANNOTATION = f"{_DOMAIN}pod-group-serving"
@@ -88,7 +93,7 @@ _TOPOLOGY = (
     SLICE_LAYERS,
 )
 _JOB_LABEL = "batch.kubernetes.io/job-name"
-MEMBERS_BY = frozenset((_GROUP_LABEL, _TOTAL_ANNOTATION, *_TOPOLOGY))
+MEMBERS_BY = frozenset((GROUP_LABEL, TOTAL_ANNOTATION, *_TOPOLOGY))
 """The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 MOST_SLICE_LAYERS = 3
 
@@ -104,15 +109,15 @@ def membership_of(pod: Pod) -> Membership | None:
         rank = int(index) if is_index(index) else None
         total = total_of(pod.metadata)
         if total is None:
-            text = annotations.get(_TOTAL_ANNOTATION, "")
-            problem = f'annotation {_TOTAL_ANNOTATION}: expected 1 or more, got "{text[:40]}"'
+            text = annotations.get(TOTAL_ANNOTATION, "")
+            problem = f'annotation {TOTAL_ANNOTATION}: expected 1 or more, got "{text[:40]}"'
             return Membership(key, rank, problem=problem)
         # Its pods may come one after the other, each once the one before is ready.
         least = 1 if is_fast(pod.metadata) else total
         return Membership(key, rank, definition=_gang(key, least, annotations))
-    if annotations.get(_TOTAL_ANNOTATION):
-        beside = f"expected {_GROUP_LABEL} beside it"
-        return Membership(None, problem=f"annotation {_TOTAL_ANNOTATION}: {beside}")
+    if annotations.get(TOTAL_ANNOTATION):
+        beside = f"expected {GROUP_LABEL} beside it"
+        return Membership(None, problem=f"annotation {TOTAL_ANNOTATION}: {beside}")
     if asks_for_topology(annotations) and (job := _job_of(pod)):
         return Membership(f"{namespace}/{job}")
     return None
@@ -120,12 +125,12 @@ def membership_of(pod: Pod) -> Membership | None:
 
 def group_of(metadata: ObjectMeta) -> str:
     """Return the name of a pod's group, "" without one; the annotation comes before the label."""
-    return metadata.annotations.get(_GROUP_LABEL) or metadata.labels.get(_GROUP_LABEL, "")
+    return metadata.annotations.get(GROUP_LABEL) or metadata.labels.get(GROUP_LABEL, "")
 
 
 def total_of(metadata: ObjectMeta) -> int | None:
     """Return how many pods the group of a pod has, None if the pod does not say."""
-    text = metadata.annotations.get(_TOTAL_ANNOTATION, "")
+    text = metadata.annotations.get(TOTAL_ANNOTATION, "")
     return int(text) if is_index(text) and int(text) else None
 
 

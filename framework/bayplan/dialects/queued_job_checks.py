@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Literal
 
 from bayplan.api import ApiObject, Job, RayCluster, RayJob
@@ -30,14 +31,21 @@ from bayplan.inputs.limits import ANNOTATION
 from bayplan.kinds import KINDS_OF_WORKLOADS, TemplateOf, WorkloadKind, units_of
 
 __all__ = [
+    "DOMAIN_PATH",
     "ELASTIC_ANNOTATION",
     "GATES_ANNOTATION",
     "LEAST_PODS",
+    "LONGEST_GATE",
+    "LONGEST_TIME",
     "MOST_SETS",
+    "PREBUILT",
     "PRIORITY_LABEL",
     "QUEUE_LABEL",
     "SAME_COMPLETIONS",
+    "SUBDOMAIN",
+    "Kind",
     "Refusal",
+    "Why",
     "gates_of",
     "is_subdomain",
     "refusals_of",
@@ -51,16 +59,21 @@ _DOMAIN = "kueue.x-k8s.io/"
 QUEUE_LABEL = f"{_DOMAIN}queue-name"
 PRIORITY_LABEL = f"{_DOMAIN}priority-class"
 """Of jobs and pods: the name of a class of workloads."""
-_PREBUILT = f"{_DOMAIN}prebuilt-workload-name"
-_LONGEST_TIME = f"{_DOMAIN}max-exec-time-seconds"
+PREBUILT = f"{_DOMAIN}prebuilt-workload-name"
+LONGEST_TIME = f"{_DOMAIN}max-exec-time-seconds"
 LEAST_PODS = f"{_DOMAIN}job-min-parallelism"
 """Of a Job: the number of pods that it can run with."""
 SAME_COMPLETIONS = f"{_DOMAIN}job-completions-equal-parallelism"
 """Of a Job: its completions change with its parallelism."""
 MOST_SETS = 18
 """The number of pod sets that a Workload may have."""
-_LONGEST_GATE = 63
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+LONGEST_GATE = 63
+SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+"""The pattern of names of objects."""
+DOMAIN_PATH = rf"{SUBDOMAIN}/[A-Za-z0-9/._~%!$&'()*+,;=:-]+"
+"""The pattern of names of controllers, such as example.com/budget."""
+_SUBDOMAIN = re.compile(SUBDOMAIN)
+_DOMAIN_PATH = re.compile(DOMAIN_PATH)
 _PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
@@ -69,6 +82,30 @@ Kind = Literal[
     "Invalid value", "Required value", "Forbidden", "Too long", "Too many", "Duplicate value"
 ]
 Annotations = Mapping[str, str]
+
+
+class Why(StrEnum):
+    """Why a field is refused, of what policies of the API server refuse, too."""
+
+    SUBDOMAIN = "expected a DNS subdomain"
+    SECONDS = "expected a number of seconds of 1 or more"
+    DOMAIN_PATH = "expected paths with a domain, such as example.com/gate"
+    LONGEST_GATE = f"at most {LONGEST_GATE} bytes"
+    TWICE = "names a gate twice"
+    NOT_ELASTIC = "no object of this kind is elastic in a queue"
+    RUNS = "cannot change while it runs"
+    IMMUTABLE = "cannot change"
+    CLASS_LATE = "a class of workloads cannot be added while it runs"
+    CLASS_GONE = "a class of workloads cannot be removed"
+    QUEUE_GONE = "cannot be removed"
+    DEFAULT_QUEUE = "cannot be removed in a namespace with a LocalQueue default"
+    NEW_GATE = "controllers can be added at creation alone, and then only be removed"
+    PARTIAL = f"cannot change while it runs with {LEAST_PODS}"
+    TRUE = 'expected "true"'
+    GROUP_AND_TOTAL = "the name of a group of pods and their total number belong together"
+    PODS = "expected a number of pods of 1 or more"
+    OF_GROUP = "the Workload of a group of pods has the name of the group"
+    UNRETRIABLE = "a group cannot become retriable again"
 
 
 @dataclass(frozen=True)
@@ -112,18 +149,16 @@ def refusals_of(
 def _of_metadata(labels: Annotations, annotations: Annotations) -> Iterator[Refusal]:
     name = labels.get(QUEUE_LABEL, "")
     if name and not is_subdomain(name):
-        yield Refusal(
-            "Invalid value", f"metadata.labels[{QUEUE_LABEL}]", "expected a DNS subdomain"
-        )
+        yield Refusal("Invalid value", f"metadata.labels[{QUEUE_LABEL}]", Why.SUBDOMAIN)
     # An annotation comes before the label, which is older.
-    place = "annotations" if _PREBUILT in annotations else "labels"
-    name = annotations.get(_PREBUILT, labels.get(_PREBUILT, ""))
+    place = "annotations" if PREBUILT in annotations else "labels"
+    name = annotations.get(PREBUILT, labels.get(PREBUILT, ""))
     if name and not is_subdomain(name):
-        yield Refusal("Invalid value", f"metadata.{place}[{_PREBUILT}]", "expected a DNS subdomain")
-    longest = labels.get(_LONGEST_TIME)
+        yield Refusal("Invalid value", f"metadata.{place}[{PREBUILT}]", Why.SUBDOMAIN)
+    longest = labels.get(LONGEST_TIME)
     if longest is not None and not (is_index(longest) and int(longest)):
-        field = f"metadata.labels[{_LONGEST_TIME}]"
-        yield Refusal("Invalid value", field, "expected a number of seconds of 1 or more")
+        field = f"metadata.labels[{LONGEST_TIME}]"
+        yield Refusal("Invalid value", field, Why.SECONDS)
     yield from _of_gates(annotations.get(GATES_ANNOTATION, ""))
 
 
@@ -135,16 +170,14 @@ def gates_of(annotations: Annotations) -> tuple[str, ...]:
 
 def _of_gates(text: str) -> Iterator[Refusal]:
     field = f"metadata.annotations[{GATES_ANNOTATION}]"
-    names = [name.strip() for name in text.split(",")] if text else []
-    for name in names:
-        domain, slash, path = name.partition("/")
-        if not slash or not is_subdomain(domain) or not _PART.fullmatch(path):
-            expected = "expected a path with a domain, such as example.com/gate"
-            yield Refusal("Invalid value", field, f'{expected}, got "{name[:80]}"')
-        elif len(path.encode()) > _LONGEST_GATE or len(name.encode()) > _LONGEST_GATE:
-            yield Refusal("Too long", field, f"at most {_LONGEST_GATE} bytes")
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    well_named = [name for name in names if _DOMAIN_PATH.fullmatch(name)]
+    if len(well_named) < len(names):
+        yield Refusal("Invalid value", field, Why.DOMAIN_PATH)
+    if any(len(name) > LONGEST_GATE for name in well_named):
+        yield Refusal("Too long", field, Why.LONGEST_GATE)
     if len(set(names)) < len(names):
-        yield Refusal("Invalid value", field, "names a gate twice")
+        yield Refusal("Invalid value", field, Why.TWICE)
 
 
 def is_subdomain(name: str) -> bool:
@@ -166,7 +199,7 @@ def _of_parts(
     """Yield what is refused of an object that is never suspended, whose parts queue."""
     if annotations.get(ELASTIC_ANNOTATION) == "true":
         field = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
-        yield Refusal("Forbidden", field, f"no {row.name} is elastic in a queue")
+        yield Refusal("Forbidden", field, Why.NOT_ELASTIC)
     try:
         units_of(row, content)
     except ValueError as exc:

@@ -26,6 +26,7 @@ from bayplan.api.object_key import object_key
 from bayplan.api.objects import KINDS, kind_of
 from bayplan.api.operated import ClusterTrainingRuntime, TrainingRuntime, TrainJob
 from bayplan.api.pod import PodTemplate
+from bayplan.dialects.queued_job_checks import LONGEST_TIME
 from bayplan.dialects.queued_jobs import (
     QUEUE_LABEL,
     JobPods,
@@ -45,7 +46,6 @@ from bayplan_plugins.queues.kueue.priority_classes import class_of
 __all__ = ["JobWorkloads", "is_of_pod", "longest_time"]
 
 _CLUSTER_LABEL = "ray.io/cluster"
-_LONGEST_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
 _OWNERS_DEEP = 3
 """A RayJob's RayCluster's pods, a JobSet's Jobs' pods."""
 
@@ -413,7 +413,7 @@ class JobWorkloads:
 
 def longest_time(metadata: ObjectMeta) -> int | None:
     """Return for how many seconds a job or a pod may run, None for as long as it takes."""
-    text = metadata.labels.get(_LONGEST_TIME, "")
+    text = metadata.labels.get(LONGEST_TIME, "")
     return int(text) if text.isdecimal() else None
 
 

@@ -23,6 +23,7 @@ from bayplan.api.meta import ObjectMeta, OwnerReference
 from bayplan.api.pod import Container, PodSpec, PodTemplate
 from bayplan.dialects.kueue import (
     INDEX_LABEL,
+    RETRIABLE,
     gather_of,
     group_of,
     is_fast,
@@ -54,7 +55,6 @@ __all__ = [
 _MANAGED = ("kueue.x-k8s.io/managed", "true")
 """The label of the pods whose Workloads Kueue's manager keeps."""
 _ROLE = "kueue.x-k8s.io/role-hash"
-_RETRIABLE = "kueue.x-k8s.io/retriable-in-group"
 """On a pod of a group, "false": the group ends once none of its pods runs."""
 _WAITING = "WaitingForReplacementPods"
 _ENDED = ("Succeeded", "Failed")
@@ -215,7 +215,7 @@ def end_of(pods: Sequence[Pod], is_group: bool, total: int | None = None) -> tup
         return None if active else (reason, f"Pods succeeded: {succeeded}/{len(pods)}.")
     if is_serving(pods[0].metadata):
         return None
-    stays = any(one.metadata.annotations.get(_RETRIABLE) == "false" for one in pods)
+    stays = any(one.metadata.annotations.get(RETRIABLE) == "false" for one in pods)
     if succeeded == total or (not active and stays):
         return "Succeeded", f"Pods succeeded: {succeeded}/{total}."
     return None

@@ -1,7 +1,7 @@
-"""Mutating admission policies, evaluated as an API server does, by bayplan's own CEL.
+"""Admission policies, evaluated as an API server does, by bayplan's own CEL.
 
-What CEL calls ``object``, ``namespaceObject``, ``params`` and ``request`` are literals in what is
-compiled, and variables are written out.
+What CEL calls ``object``, ``oldObject``, ``namespaceObject``, ``params`` and ``request`` are
+literals in what is compiled, and variables are written out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bayplan.cluster.patches import json_patch
@@ -40,7 +40,47 @@ def mutated(policy: Content, content: Content, namespace: Content, params: Conte
     return content
 
 
-def _value(expression: str, variables: Mapping[str, str], names: Mapping[str, Content]) -> Any:
+def refused(
+    policy: Content,
+    content: Content,
+    old: Content | None,
+    params: Content | None = None,
+    groups: Sequence[str] = (),
+) -> list[str]:
+    """Return what a policy says of an object that is created or changed; nothing if it may be.
+
+    :param old: the object as it was, None at its creation. :param params: the policy's parameter.
+    :param groups: those of the user who asks.
+    """
+    spec = policy["spec"]
+    request = {
+        "operation": "CREATE" if old is None else "UPDATE",
+        "namespace": content["metadata"].get("namespace", ""),
+        "kind": {"kind": content["kind"]},
+        "userInfo": {"groups": list(groups)},
+    }
+    names = {"object": content, "oldObject": old, "params": params, "request": request}
+    variables = {one["name"]: one["expression"] for one in spec.get("variables", ())}
+    if not all(_value(one["expression"], {}, names) for one in spec.get("matchConditions", ())):
+        return []
+    return [
+        _value(one["messageExpression"], variables, names)
+        for one in spec["validations"]
+        if not _value(one["expression"], variables, names)
+    ]
+
+
+def watches(policy: Content, group: str, plural: str, operation: str = "") -> bool:
+    """Tell whether a policy is about what happens to objects of a kind."""
+    return any(
+        group in one["apiGroups"]
+        and plural in one["resources"]
+        and (not operation or operation in one["operations"])
+        for one in policy["spec"]["matchConstraints"]["resourceRules"]
+    )
+
+
+def _value(expression: str, variables: Mapping[str, str], names: Mapping[str, Any]) -> Any:
     text = _written_out(expression, variables)
     text = _patches_as_maps(text)
     for name, value in names.items():
