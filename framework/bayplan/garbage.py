@@ -25,8 +25,9 @@ def collect_rarely() -> None:
 
     They hold no cycles. Measured: a sixth of the CPU time at 1,000 nodes and 5,000 pods.
     """
-    # What was kept before may be garbage by now.
-    gc.unfreeze()
-    gc.collect()
+    if gc.get_freeze_count():
+        # What was kept before may be garbage by now.
+        gc.unfreeze()
+        gc.collect()
     gc.freeze()
     gc.set_threshold(*_SELDOM)

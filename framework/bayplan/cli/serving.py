@@ -218,10 +218,10 @@ def _traces_endpoint(text: str) -> str:
 
 def _visibility(asked: Served) -> VisibilityAddress | None:
     """Return where the visibility API is served, None for nowhere."""
-    from bayplan.live.visibility import VisibilityAddress
-
     if asked.visibility_address is None:
         return None
+    from bayplan.live.visibility import VisibilityAddress
+
     host, port = _address("--visibility-address", asked.visibility_address)
     if asked.tls_cert_file is None or asked.tls_private_key_file is None:
         raise InputError(
@@ -233,9 +233,6 @@ def _visibility(asked: Served) -> VisibilityAddress | None:
 
 def _tenants(asked: Served) -> TenantAddress | None:
     """Return where the page for tenants is served, None for nowhere."""
-    from bayplan.cli.options import check_readable
-    from bayplan.live.tenants import SignOn, TenantAddress
-
     authority, name = asked.tenant_proxy_ca_file, asked.tenant_proxy_name
     if (authority is None) != (name is None):
         raise InputError("--tenant-proxy-ca-file and --tenant-proxy-name belong together")
@@ -243,6 +240,9 @@ def _tenants(asked: Served) -> TenantAddress | None:
         if authority is not None:
             raise InputError("needs --tenant-address", "--tenant-proxy-ca-file")
         return None
+    from bayplan.cli.options import check_readable
+    from bayplan.live.tenants import SignOn, TenantAddress
+
     host, port = _address("--tenant-address", asked.tenant_address)
     if asked.tls_cert_file is None or asked.tls_private_key_file is None:
         raise InputError(

@@ -21,7 +21,7 @@ from bayplan.dialects import (
 from bayplan.dialects.elastic_job import PREEMPTIBLE_LABEL
 from bayplan.dialects.kai.shares import is_reservation
 
-__all__ = ["MEMBERS_BY", "gang_of", "may_be_evicted", "membership_of"]
+__all__ = ["MEMBERS_BY", "gang_of", "may_be_evicted", "may_be_member", "membership_of"]
 
 _DIALECTS = (koordinator, scheduler_plugins, volcano, kueue, kai, kubernetes)
 _NONE = Membership(None)
@@ -48,10 +48,7 @@ def membership_of(pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> Membersh
 
     :param inherited: the annotations that the pod takes over from its Job.
     """
-    meta = pod.metadata
-    names = (meta.labels, meta.annotations, inherited)
-    if pod.spec.scheduling_group is None and all(map(MEMBERS_BY.isdisjoint, names)):
-        # Most pods, each of which is read once for every change of its needs.
+    if not may_be_member(pod, inherited):
         return _NONE
     found = [(d.NAME, member) for d in _DIALECTS if (member := d.membership_of(pod)) is not None]
     claims = [(name, member) for name, member in found if member.gang is not None]
@@ -79,6 +76,15 @@ def membership_of(pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> Membersh
     if rank == member.rank and problem == member.problem:
         return member
     return replace(member, rank=rank, problem=problem)
+
+
+def may_be_member(pod: Pod, inherited: Mapping[str, str] = _NOTHING) -> bool:
+    """Tell whether a pod says something of a gang: by the names of what it says alone.
+
+    Most pods do not, each of which is read once for every change of its needs.
+    """
+    names = (pod.metadata.labels, pod.metadata.annotations, inherited)
+    return pod.spec.scheduling_group is not None or not all(map(MEMBERS_BY.isdisjoint, names))
 
 
 def gang_of(obj: ApiObject, workloads: Mapping[str, Workload] | None = None) -> Gang | None:

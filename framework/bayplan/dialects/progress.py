@@ -77,6 +77,8 @@ def min_runtime(annotations: Mapping[str, str]) -> float:
 
 def _seconds(annotations: Mapping[str, str], names: Sequence[str], most: float) -> float:
     text = next((annotations[name] for name in names if name in annotations), "")
+    if not text:
+        return 0.0
     try:
         seconds = float(text)
     except ValueError:

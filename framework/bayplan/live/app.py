@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from bayplan.api import Kind, Pod
-from bayplan.billing.budgets import Budgets
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.events import EventRecorder
@@ -29,9 +28,6 @@ from bayplan.cluster.protocol import Event
 from bayplan.errors import BayplanError
 from bayplan.garbage import collect_rarely
 from bayplan.inputs.httpserver import allow_many_connections
-from bayplan.live.bill_pages import Bills
-from bayplan.live.bill_reload import BillReload
-from bayplan.live.budget_metrics import BudgetMetrics
 from bayplan.live.elastic_jobs import ElasticJobs
 from bayplan.live.election import Election
 from bayplan.live.leases import annotations_of
@@ -41,9 +37,7 @@ from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
 from bayplan.live.parts import parts_of
 from bayplan.live.queue_metrics import QueueMetrics
-from bayplan.live.tenants import TenantAddress, TenantPage
 from bayplan.live.token_reviews import TokenReviews
-from bayplan.live.visibility import VisibilityAddress, VisibilityServer
 from bayplan.live.web import Address, WebPage
 from bayplan.page.feed import Feed
 from bayplan.page.site import Site
@@ -53,8 +47,12 @@ from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot.kept_nodes import KeptNodes
 
 if TYPE_CHECKING:
+    from bayplan.live.bill_pages import Bills
+    from bayplan.live.bill_reload import BillReload
+    from bayplan.live.tenants import TenantAddress, TenantPage
     from bayplan.live.traces import Traces
     from bayplan.live.usage_writer import UsageWriter
+    from bayplan.live.visibility import VisibilityAddress, VisibilityServer
     from bayplan.metering.journal import Journal
 
 __all__ = ["DRAIN_SECONDS", "RELEASE_SECONDS", "LiveApp", "Options", "run"]
@@ -122,12 +120,7 @@ class LiveApp:
         self.identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         self._metrics = LiveMetrics(options.registry)
         self._queue_metrics = QueueMetrics(options.registry)
-        self._bill_reload: BillReload | None = None
-        bills = options.bills
-        if bills is not None:
-            BudgetMetrics(options.registry, Budgets(bills.terms, bills.source), bills.now)
-            if bills.files is not None:
-                self._bill_reload = BillReload(bills.files, options.registry)
+        self._bill_reload = self._follow_bills()
         self._credentials = Credentials(kubeconfig, options.context)
         self.transport = Transport(self._credentials, self._observe, patience=_NEW_ROLE_SECONDS)
         self.live: LiveScheduler | None = None
@@ -139,6 +132,7 @@ class LiveApp:
             on_unreadable=self._unreadable,
             parts=parts_of(self._profiles),
         )
+        bills = options.bills
         billed = {} if bills is None else {"bills": {"currency": bills.terms().prices.currency}}
         self._feed = Feed(options.title, wall=True, more=billed)
         reviews = TokenReviews(self.transport)
@@ -154,19 +148,8 @@ class LiveApp:
             options.bills,
             Site(self._feed),
         )
-        self.visibility = (
-            None
-            if options.visibility is None
-            else VisibilityServer(options.visibility, self.transport, lambda: self.live)
-        )
-        # Who guesses tokens there keeps nobody from the scheduler's own page.
-        self.tenants = (
-            None
-            if options.tenants is None
-            else TenantPage(
-                options.tenants, TokenReviews(self.transport), self._feed, options.bills
-            )
-        )
+        self.visibility = self._make_visibility()
+        self.tenants = self._make_tenants()
         self._traces = self._make_traces()
         self._election = self._make_election()
         self.writer = None if options.dry_run else self._make_writer()
@@ -180,6 +163,36 @@ class LiveApp:
             else ElasticJobs(self.transport, self.cache, self.leads, self.cluster.submit)
         )
         self._usage = self._make_usage()
+
+    # What few ask for is loaded where it is asked for: each takes time at the start.
+
+    def _follow_bills(self) -> BillReload | None:
+        """Export budgets; return what reads the price list again, None without one."""
+        bills, registry = self._options.bills, self._options.registry
+        if bills is None:
+            return None
+        from bayplan.billing.budgets import Budgets
+        from bayplan.live.bill_reload import BillReload
+        from bayplan.live.budget_metrics import BudgetMetrics
+
+        BudgetMetrics(registry, Budgets(bills.terms, bills.source), bills.now)
+        return None if bills.files is None else BillReload(bills.files, registry)
+
+    def _make_visibility(self) -> VisibilityServer | None:
+        if self._options.visibility is None:
+            return None
+        from bayplan.live.visibility import VisibilityServer
+
+        return VisibilityServer(self._options.visibility, self.transport, lambda: self.live)
+
+    def _make_tenants(self) -> TenantPage | None:
+        if self._options.tenants is None:
+            return None
+        from bayplan.live.tenants import TenantPage
+
+        # Who guesses tokens there keeps nobody from the scheduler's own page.
+        reviews = TokenReviews(self.transport)
+        return TenantPage(self._options.tenants, reviews, self._feed, self._options.bills)
 
     def _make_election(self) -> Election | None:
         """Return this process's candidacy, None when it schedules without leader election."""
@@ -198,7 +211,7 @@ class LiveApp:
     def _make_traces(self) -> Traces | None:
         if not self._options.traces_endpoint:
             return None
-        # OpenTelemetry's SDK is an extra, and takes time to import.
+        # OpenTelemetry's SDK is an extra.
         from bayplan.live.traces import Traces
 
         return Traces(self._options.traces_endpoint, self.identity, lambda: self.page.url)
@@ -272,21 +285,23 @@ class LiveApp:
         """
         try:
             await self._credentials.endpoint()
+            # The server makes the first pages of its lists meanwhile.
+            await self.cache.start()
             await self.page.start()
             _log.info("serving %s", self.page.url)
             if self.visibility is not None:
                 await self.visibility.start()
             if self.tenants is not None:
                 await self.tenants.start()
-            await self.cache.start()
-            if await self._first_lists():
-                await self._schedule()
+            live = self._make_live()
+            if await self._first_lists(live):
+                await self._schedule(live)
         finally:
             await self._end()
         return 1 if self._lost else 0
 
-    async def _first_lists(self) -> bool:
-        """Wait until every kind is listed; return False when stopped before.
+    async def _first_lists(self, live: LiveScheduler) -> bool:
+        """Wait until every kind is listed and read; return False when stopped before.
 
         :raises BayplanError: when the credentials do not allow it.
         """
@@ -294,6 +309,7 @@ class LiveApp:
         refused_at: float | None = None
         settled = asyncio.create_task(self.cache.settle())
         stopping = asyncio.create_task(self._stopping.wait())
+        reading = asyncio.create_task(live.read_lists())
         try:
             while not settled.done() and not self._stopping.is_set():
                 await asyncio.wait(
@@ -307,12 +323,12 @@ class LiveApp:
                 if self.cache.settled_or_refused or now() > refused_at + _ALL_REFUSED_SECONDS:
                     raise BayplanError(_refused(self.cache.refused, self._credentials.source))
         finally:
-            settled.cancel()
-            stopping.cancel()
+            for task in (settled, stopping, reading):
+                task.cancel()
         return not self._stopping.is_set()
 
-    async def _schedule(self) -> None:
-        live = self.live = LiveScheduler(
+    def _make_live(self) -> LiveScheduler:
+        return LiveScheduler(
             self.cluster,
             self._profiles,
             self.leads,
@@ -324,8 +340,9 @@ class LiveApp:
             self._options.binds,
             self._traces.handle if self._traces is not None else None,
         )
-        if self._stopping.is_set():
-            return
+
+    async def _schedule(self, live: LiveScheduler) -> None:
+        self.live = live
         collect_rarely()
         tasks = [asyncio.create_task(live.run()), asyncio.create_task(self._feed.run())]
         if self._elastic_jobs is not None:

@@ -25,11 +25,12 @@ from bayplan.billing.terms import BillingTerms, BillingTermsFiles
 from bayplan.billing.usage_source import UsageSource
 from bayplan.billing.usage_totals import usage_totals
 from bayplan.errors import BayplanError
+from bayplan.live.token_reviews import bearer_token
 
 if TYPE_CHECKING:
     from bayplan.metering.journal import Journal
 
-__all__ = ["BillPages", "Bills", "Computing", "bearer_token", "costs", "hours"]
+__all__ = ["BillPages", "Bills", "Computing", "costs", "hours"]
 
 _AT_ONCE = 2
 """How many answers are computed at a time, beside the scheduler."""
@@ -72,12 +73,6 @@ class Bills:
             return min(journal.heartbeat, _now())
 
         return cls(files.terms, journal, _now, known, files)
-
-
-def bearer_token(request: web.Request) -> str:
-    """Return the bearer token of a request, "" when it has none."""
-    kind, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token if kind.lower() == "bearer" else ""
 
 
 class Computing:

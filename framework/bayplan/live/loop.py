@@ -37,6 +37,9 @@ _LONGEST_IDLE = 1.0
 _BATCH = 0.002
 """Seconds between two deliveries, so that answers that trickle in are handled together."""
 
+_BITE = 200
+"""Events that are taken at once while lists are read, which the server sends meanwhile."""
+
 _LONG = 0.05
 """Seconds of one slice after which probes, pages and the API server's answers have their turn."""
 _OTHERS = 0.1
@@ -127,6 +130,15 @@ class LiveScheduler:
         self._wake.set()
 
     # The loop --------------------------------------------------------------------------------
+
+    async def read_lists(self) -> None:
+        """Take what is listed as it comes, until cancelled: nothing is decided on half of it."""
+        while True:
+            if self._cache.deliver(_BITE):
+                await asyncio.sleep(0)
+            else:
+                self._wake.clear()
+                await self._wake.wait()
 
     async def run(self) -> None:
         """Run until ``stop``. The cache has to be listed before."""

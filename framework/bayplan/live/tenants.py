@@ -26,9 +26,9 @@ from multidict import CIMultiDictProxy
 from bayplan.billing.usage_source import UsageOfNamespaces
 from bayplan.errors import BayplanError, InputError
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
-from bayplan.live.bill_pages import Bills, Computing, bearer_token, costs, hours
+from bayplan.live.bill_pages import Bills, Computing, costs, hours
 from bayplan.live.front_proxy import FrontProxy
-from bayplan.live.token_reviews import Caller, TokenReviews
+from bayplan.live.token_reviews import Caller, TokenReviews, bearer_token
 from bayplan.page.feed import Feed, Patch, TooManyViewers
 from bayplan.page.site import HEADERS, document_answer
 from bayplan.page.tenant_rows import TenantRows, namespace_of, namespaces_in, tenant_detail

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from aiohttp import web
 
 from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import ClusterError, InputError
 
-__all__ = ["Caller", "TokenReviews"]
+__all__ = ["Caller", "TokenReviews", "bearer_token"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -23,6 +24,12 @@ _REMEMBERED = 256
 _SECONDS = 10.0
 _ASKED_PER_SECOND = 5.0
 _BURST = 20
+
+
+def bearer_token(request: web.Request) -> str:
+    """Return the bearer token of a request, "" when it has none."""
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token if kind.lower() == "bearer" else ""
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,9 @@ from bayplan.cluster.api_errors import ApiError, bad_request, not_found
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import ClusterError, InputError
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
-from bayplan.live.bill_pages import bearer_token
 from bayplan.live.front_proxy import CONFIG_MAP, FrontProxy, front_proxy
 from bayplan.live.loop import LiveScheduler
-from bayplan.live.token_reviews import Caller, TokenReviews
+from bayplan.live.token_reviews import Caller, TokenReviews, bearer_token
 from bayplan.scheduler.scheduler import Scheduler
 
 __all__ = ["GROUP", "VERSIONS", "VisibilityAddress", "VisibilityServer"]

@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -37,12 +37,15 @@ from bayplan.inputs.httpserver import (
     is_loopback,
     request_log,
 )
-from bayplan.live.bill_pages import BillPages, Bills, bearer_token
 from bayplan.live.leases import OTHERS
 from bayplan.live.loop import LiveScheduler
+from bayplan.live.token_reviews import bearer_token
 from bayplan.page.site import Site
 from bayplan.plugin.decision import Decision
 from bayplan.scheduler.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from bayplan.live.bill_pages import BillPages, Bills
 
 __all__ = ["Address", "WebPage", "parse_address"]
 
@@ -131,10 +134,17 @@ class WebPage:
         self._find = find
         self._pods = pods
         self._authorize = authorize
-        self._bills = None if bills is None else BillPages(bills, self._accepts, authorize_tenant)
+        self._bills = None if bills is None else self._bill_pages(bills, authorize_tenant)
+        self._open = {*Site.OPEN, *(() if self._bills is None else self._bills.PATHS)}
         self._runner: web.AppRunner | None = None
         self._fingerprint = ""
         self.port = address.port
+
+    def _bill_pages(self, bills: Bills, authorize_tenant: Authorize) -> BillPages:
+        # Their library for files of prices takes time to load.
+        from bayplan.live.bill_pages import BillPages
+
+        return BillPages(bills, self._accepts, authorize_tenant)
 
     async def start(self) -> None:
         """Start listening.
@@ -227,7 +237,7 @@ class WebPage:
         if self._address.on_loopback:
             if not asks_loopback(request):
                 return web.Response(status=403, text="ask for localhost or 127.0.0.1\n")
-        elif request.path not in (*BillPages.PATHS, *Site.OPEN):
+        elif request.path not in self._open:
             token = bearer_token(request)
             if not token:
                 return web.Response(status=401, text="a bearer token is needed\n")

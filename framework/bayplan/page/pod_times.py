@@ -7,7 +7,8 @@ happen now.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import Pod
 from bayplan.dialects.reading import timestamp
@@ -18,8 +19,7 @@ _JUST_NOW = 2.0
 """Objects state whole seconds: what is this young happened when it was seen."""
 
 
-@dataclass(frozen=True)
-class PodTimes:
+class PodTimes(msgspec.Struct, frozen=True, gc=False):
     """Turns what objects state into seconds of the cluster, which may be negative.
 
     :param now: seconds of the cluster.

@@ -96,6 +96,9 @@ class JobWaits:
     def _seen(self, pod: PodInfo) -> None:
         key = _job_of(pod)
         job = self._jobs.get(key)
+        if job is None and pod.gang is None and pod.pod.spec.node_name:
+            # It waits never again.
+            return
         if job is None:
             left = self._left.pop(key, -math.inf)
             # The age of a job that runs already does not matter.

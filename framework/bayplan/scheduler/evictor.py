@@ -86,7 +86,8 @@ class Evictor:
 
     def started(self, pod: PodInfo) -> None:
         """Note that a pod has started, or changed: it is no victim for its minimum."""
-        started, seconds = pod.pod.status.start_time, min_runtime(pod.annotations)
+        started = pod.pod.status.start_time
+        seconds = min_runtime(pod.annotations) if started else 0.0
         if not started or not seconds:
             self._young.pop(pod.uid, None)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from bayplan.api import Pod
 from bayplan.api.gang import Gang
@@ -109,8 +110,9 @@ class SchedulerState:
         :param subject: the pod that was placed, changed or removed.
         """
         self.events += 1
-        for single in event:
-            self.queue.on_event(single, subject, self.now)
+        now = self.now
+        for single in _singles(event):
+            self.queue.on_event(single, subject, now)
             self.permits.on_event(single, subject)
 
     def unit(self, queued: QueuedUnit) -> Unit:
@@ -142,3 +144,9 @@ class SchedulerState:
             removed = self.snapshot.remove_pod(one.pod.key)
             if removed is not None:
                 self.broadcast(ClusterEvent.POD_REMOVED, removed)
+
+
+@cache
+def _singles(event: ClusterEvent) -> tuple[ClusterEvent, ...]:
+    """Return the events of a union: enumerations take long to go through."""
+    return tuple(event)

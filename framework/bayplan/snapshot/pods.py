@@ -12,6 +12,7 @@ import msgspec
 from bayplan.api import Pod, PodSpec, pod_requests
 from bayplan.api.gang import Gang, Membership, OwnedPart
 from bayplan.dialects import membership_of
+from bayplan.dialects.gangs import may_be_member
 from bayplan.dialects.progress import GOING_AT
 from bayplan.snapshot.affinity import HeldTerms, held_terms
 
@@ -140,9 +141,10 @@ class PodInfo:
         self.labels_id = (meta.namespace, frozenset(meta.labels.items()))
         self.priority = pod.spec.priority or 0
         self.facts = _facts(pod.spec)
-        self.kind = _kind((self.facts, *meta.labels, None, *meta.annotations, None, *inherited))
+        names = (self.facts, *meta.labels, None, *meta.annotations, None, *inherited)
+        self.kind, grouped = _kinds.get(names) or _new_kind(names, pod, inherited)
         self.terms = held_terms(pod)
-        member = membership_of(pod, inherited)
+        member = membership_of(pod, inherited) if grouped else _UNGROUPED
         self.owner_settings = _NOTHING
         if owned is not None and member.gang is None and member.problem is None:
             of_owner = owned(pod)
@@ -196,17 +198,19 @@ class PodInfo:
         return f"PodInfo({self.key})"
 
 
-_kinds: dict[tuple[SpecFacts | str | None, ...], int] = {}
+_Names = tuple[SpecFacts | str | None, ...]
+
+_kinds: dict[_Names, tuple[int, bool]] = {}
+"""The number of each kind, and whether such pods say anything of gangs."""
 _kind_numbers = itertools.count()
+_UNGROUPED = Membership(None)
 
 
-def _kind(key: tuple[SpecFacts | str | None, ...]) -> int:
-    number = _kinds.get(key)
-    if number is None:
-        if len(_kinds) >= _SHARED_LIMIT:
-            _kinds.clear()
-        number = _kinds[key] = next(_kind_numbers)
-    return number
+def _new_kind(key: _Names, pod: Pod, inherited: Mapping[str, str]) -> tuple[int, bool]:
+    if len(_kinds) >= _SHARED_LIMIT:
+        _kinds.clear()
+    made = _kinds[key] = next(_kind_numbers), may_be_member(pod, inherited)
+    return made
 
 
 _encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from kubernetes.aio.config import incluster_config
 from tests.certificates import certificates, needs_openssl
 
+from bayplan.cluster.kubernetes import plain_credentials
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import InputError, Unauthorized
@@ -173,8 +173,7 @@ async def test_inside_of_a_cluster_the_service_account_is_taken(
 ) -> None:
     certificates(tmp_path)
     (tmp_path / "token").write_text("account")
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setattr(plain_credentials, "SERVICE_ACCOUNT", tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
 
@@ -203,7 +202,7 @@ async def test_who_is_cancelled_as_the_credentials_are_read_ends(
         task.cancel()
         return 60.0
 
-    credentials = Credentials(kubeconfig(tmp_path, {"token": "t"}))
+    credentials = Credentials(kubeconfig(tmp_path, {"exec": {}}))
     monkeypatch.setattr(credentials, "_read", read)
     task = asyncio.create_task(credentials.authorization())
     await asyncio.wait((task,))

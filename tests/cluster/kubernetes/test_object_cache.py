@@ -158,3 +158,48 @@ async def test_a_kind_that_cannot_be_watched_is_listed_again_and_again() -> None
     await cache.stop()
     # An answer like the last one is no news.
     assert seen == ["1", "2"]
+
+
+class Pages(Reader):
+    """Serves lists page by page; each page but the first one waits for ``next``."""
+
+    def __init__(self, **pages: list[Any]) -> None:
+        super().__init__()
+        self.pages = pages
+        self.next = asyncio.Semaphore(0)
+
+    async def request(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None
+    ) -> bytes:
+        pages = self.pages[path.rpartition("/")[2]]
+        number = int((query or {}).get("continue", 0))
+        if number:
+            await self.next.acquire()
+        more = str(number + 1) if number + 1 < len(pages) else ""
+        meta = {"resourceVersion": "7", "continue": more}
+        return json.dumps({"metadata": meta, "items": pages[number]}).encode()
+
+
+async def test_what_needs_no_order_is_handed_out_page_by_page_while_the_list_is_read() -> None:
+    placed = [make_pod(name, node="n") for name in ("a", "c")]
+    old, new = stored(make_pod("d"), "2"), stored(make_pod("b"), "9")
+    pages = [[stored(placed[0], "5"), new], [stored(placed[1], "4"), old]]
+    reader = Pages(nodes=[[stored(make_node("n"), "1")]], pods=pages)
+    cache = ObjectCache(reader, (NODE, POD))
+    seen: list[str] = []
+    cache.watch(lambda event: seen.append(event.obj.metadata.name if event.obj else ""))
+
+    await cache.start()
+    async with asyncio.timeout(60):
+        while len(seen) < 2:
+            cache.deliver()
+            await asyncio.sleep(0)
+    assert sorted(seen) == ["a", "n"]
+    reader.next.release()
+    async with asyncio.timeout(60):
+        await cache.settle()
+    cache.deliver()
+
+    assert seen[2:] == ["c", "d", "b"]
+    assert not cache.deliver()
+    await cache.stop()

@@ -1,6 +1,6 @@
 """Credentials for an API server, found as kubectl does: kubeconfig, environment, service account.
 
-The official client reads the files and runs exec plugins; this module decides when to ask it
+The official client reads what is not plain, and runs exec plugins; this module decides when to read
 again, because tokens rotate while the scheduler runs.
 """
 
@@ -11,19 +11,23 @@ import contextlib
 import datetime
 import logging
 import ssl
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from bayplan.cluster.kubernetes.kubeconfig import find_kubeconfig
+from bayplan.cluster.kubernetes.plain_credentials import Found, in_kubeconfig, of_service_account
 from bayplan.errors import InputError, did_you_mean
 from bayplan.inputs.documents import parse_documents, read_text, similar_path
+
+if TYPE_CHECKING:
+    # It takes a third of a second to load.
+    from kubernetes.aio.client import Configuration
 
 __all__ = ["Credentials", "Endpoint", "Tls"]
 
@@ -75,7 +79,6 @@ class Credentials:
         self._authorization: str | None = None
         self._fresh_until = 0.0
         self._endpoint: Endpoint | None = None
-        self._files: tuple[object, ...] = ()
         self._lock = asyncio.Lock()
 
     @property
@@ -124,6 +127,29 @@ class Credentials:
         return over or (refused is not None and refused == self._authorization)
 
     async def _load(self) -> None:
+        found, lasts = self._plain() or await self._by_client()
+        self._authorization = found.authorization
+        self._endpoint = self._made(found)
+        self._fresh_until = time.monotonic() + lasts
+
+    def _plain(self) -> tuple[Found, float] | None:
+        """Return credentials that are plain, and the seconds until they are read again."""
+        if self._path is None:
+            found = of_service_account()
+        elif self._path.exists():
+            found = in_kubeconfig(self._path, self._context)
+        else:
+            found = None
+        return (found, _ROTATION) if found is not None else None
+
+    async def _by_client(self) -> tuple[Found, float]:
+        """Let the official client read them; return them, and for how many seconds they are valid.
+
+        :raises InputError: when it cannot.
+        """
+        from kubernetes.aio.client import Configuration
+        from kubernetes.aio.config import ConfigException
+
         settings = Configuration()
         where = str(self._path) if self._path is not None else ""
         with _errors() as errors:
@@ -146,11 +172,9 @@ class Credentials:
                 raise InputError(
                     self._reason(f"is not a kubeconfig: {_short(str(exc))}"), where
                 ) from None
-        self._authorization = settings.api_key.get("BearerToken")
         if errors:
             raise InputError(_short(errors[0]), where)
-        self._endpoint = self._made(settings, where)
-        self._fresh_until = time.monotonic() + lasts
+        return _of_client(settings, where), lasts
 
     def _reason(self, text: str) -> str:
         if self._context and f"with name {self._context} in" in text:
@@ -171,6 +195,8 @@ class Credentials:
 
     async def _read(self, settings: Configuration) -> float:
         """Let the client fill its settings; return for how many seconds they are valid."""
+        from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+
         if self._path is None:
             load_incluster_config(settings, try_refresh_token=False)
             return _ROTATION
@@ -187,43 +213,63 @@ class Credentials:
             return max(1.0, float(left.total_seconds()) - _SKEW)
         return _ROTATION
 
-    def _made(self, settings: Configuration, where: str) -> Endpoint:
-        if not settings.host.startswith(("http://", "https://")):
-            raise InputError(f'the server "{settings.host}" is not an http(s) address', where)
-        try:
-            files = _contents(settings)
-            if self._endpoint is not None and files == self._files:
-                return self._endpoint
-            tls = _tls(settings) if settings.host.startswith("https://") else None
-        except (ssl.SSLError, OSError) as exc:
-            raise InputError(f"its certificates cannot be used: {exc}", where) from None
-        self._files = files
-        return Endpoint(settings.host.rstrip("/"), tls, settings.tls_server_name, settings.proxy)
+    def _made(self, found: Found) -> Endpoint:
+        """Return what the connections need: the same object as long as they need the same."""
+        where = str(self._path) if self._path is not None else ""
+        if not found.server.startswith(("http://", "https://")):
+            raise InputError(f'the server "{found.server}" is not an http(s) address', where)
+        tls = None
+        if found.server.startswith("https://"):
+            tls = Tls(found.authorities, found.certificate, found.key, found.verify)
+        made = Endpoint(found.server.rstrip("/"), tls, found.server_name, found.proxy)
+        if made == self._endpoint:
+            return self._endpoint
+        if tls is not None:
+            try:
+                _check(tls)
+            except (ssl.SSLError, OSError, ValueError) as exc:
+                raise InputError(f"its certificates cannot be used: {exc}", where) from None
+        return made
 
 
-def _contents(settings: Configuration) -> tuple[object, ...]:
-    """Return everything that an endpoint depends on, to detect changes."""
-    files = (settings.ssl_ca_cert, settings.cert_file, settings.key_file)
-    return (
+def _of_client(settings: Configuration, where: str) -> Found:
+    """Return what the official client has read."""
+    try:
+        authorities, certificate, key = (
+            Path(name).read_bytes() if name else None
+            for name in (settings.ssl_ca_cert, settings.cert_file, settings.key_file)
+        )
+    except OSError as exc:
+        raise InputError(f"its certificates cannot be used: {exc}", where) from None
+    return Found(
         settings.host,
-        settings.verify_ssl,
+        settings.api_key.get("BearerToken"),
+        authorities,
+        certificate,
+        key,
+        bool(settings.verify_ssl),
         settings.tls_server_name,
         settings.proxy,
-        *(Path(name).read_bytes() if name else None for name in files),
     )
 
 
-def _tls(settings: Configuration) -> Tls:
-    """Return the TLS settings.
+def _check(tls: Tls) -> None:
+    """Check that certificates and keys can be used.
 
-    :raises ssl.SSLError: when a certificate or key cannot be used.
+    :raises ssl.SSLError: when they cannot.
     """
-    context = ssl.create_default_context(cafile=settings.ssl_ca_cert)
-    if settings.cert_file:
-        context.load_cert_chain(settings.cert_file, settings.key_file)
-    names = (settings.ssl_ca_cert, settings.cert_file, settings.key_file)
-    authorities, certificate, key = (Path(name).read_bytes() if name else None for name in names)
-    return Tls(authorities, certificate, key, bool(settings.verify_ssl))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if tls.authorities is not None:
+        context.load_verify_locations(cadata=tls.authorities.decode("ascii", "replace"))
+    if tls.certificate is None:
+        return
+    # Only files can be checked.
+    with tempfile.NamedTemporaryFile() as certificate, tempfile.NamedTemporaryFile() as key:
+        certificate.write(tls.certificate)
+        certificate.flush()
+        key.write(tls.key or tls.certificate)
+        key.flush()
+        context.load_cert_chain(certificate.name, key.name)
 
 
 @contextlib.contextmanager

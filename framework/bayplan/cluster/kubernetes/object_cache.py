@@ -11,7 +11,7 @@ from typing import TypeVar
 from bayplan.api import ApiObject, Kind
 from bayplan.api.object_key import object_key
 from bayplan.cluster.kubernetes.outages import Outages
-from bayplan.cluster.kubernetes.reflector import Reader, Reflector, ReflectorHealth
+from bayplan.cluster.kubernetes.reflector import Reader, Reflector, ReflectorHealth, age_key
 from bayplan.cluster.kubernetes.resources import Part, WatchedResource, is_required, watched
 from bayplan.cluster.protocol import WatchEvent, WatchHandler, WatchType
 
@@ -141,7 +141,7 @@ class ObjectCache:
         self._handler = handler
         self._events.clear()
         for reflector in self.reflectors:
-            for obj in sorted(reflector.objects.values(), key=_age):
+            for obj in sorted(reflector.objects.values(), key=age_key):
                 self._events.append(WatchEvent(WatchType.ADDED, obj))
         self.changed.set()
 
@@ -207,10 +207,3 @@ class ObjectCache:
         if self._handler is not None:
             self._events.append(event)
         self.changed.set()
-
-
-def _age(obj: ApiObject) -> tuple[str, int, str]:
-    """Sort key by age: lists are sorted by name, and the oldest pods wait longest."""
-    version = obj.metadata.resource_version
-    number = int(version) if version.isdecimal() else 0
-    return obj.metadata.creation_timestamp or "", number, version

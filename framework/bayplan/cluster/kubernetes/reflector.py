@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from bayplan.api import ApiObject, Kind, ObjectMeta, Pod
+from bayplan.api import ApiObject, Kind, Node, ObjectMeta, Pod, ResourceSlice
 from bayplan.api.object_key import object_key
 from bayplan.api.objects import DecodeError
 from bayplan.cluster.kubernetes.curl import Answer
@@ -39,7 +39,7 @@ from bayplan.errors import (
     Unauthorized,
 )
 
-__all__ = ["Reader", "Reflector", "ReflectorHealth"]
+__all__ = ["Reader", "Reflector", "ReflectorHealth", "age_key"]
 
 _PAGE = 2000
 _FIRST_WAIT = 0.2
@@ -181,7 +181,8 @@ class Reflector:
         self.relists += 1
         for key in [key for key in self.objects if key not in found]:
             self._gone(key)
-        for key, obj in found.items():
+        # Lists are sorted by name, and the oldest pods wait longest.
+        for key, obj in sorted(self._news(found), key=lambda item: age_key(item[1])):
             self._take(key, obj)
         self.version = version
         self._wait = _FIRST_WAIT
@@ -201,9 +202,15 @@ class Reflector:
                 return await self._pages(None)
         raise AssertionError("every kind has a version")
 
+    def _news(self, found: Mapping[str, ApiObject]) -> list[tuple[str, ApiObject]]:
+        """Return what a list found that is not delivered yet."""
+        known = self.objects
+        return [(key, obj) for key, obj in found.items() if known.get(key) is not obj]
+
     async def _pages(self, size: int | None) -> tuple[dict[str, ApiObject], str]:
         self.unreadable.clear()
         found: dict[str, ApiObject] = {}
+        first = not self.objects
         query = self._resource.query | ({} if size is None else {"limit": str(size)})
         asked = asyncio.create_task(self._page(query))
         try:
@@ -218,6 +225,9 @@ class Reflector:
                     key, obj = self._read(raw)
                     if obj is not None:
                         found[key] = obj
+                        if first and _needs_no_order(obj):
+                            # While the server makes the next page, somebody can read this one.
+                            self._take(key, obj)
                 if not more:
                     return found, page.metadata.resource_version
         finally:
@@ -360,6 +370,20 @@ class Reflector:
         after = exc.retry_after if isinstance(exc, Transient) else None
         self._wait = min(self._wait * 2, _LONGEST_WAIT)
         await asyncio.sleep(max(pause, after or 0.0))
+
+
+def _needs_no_order(obj: ApiObject) -> bool:
+    """Tell whether nothing depends on which of a kind's objects is delivered first."""
+    if isinstance(obj, Pod):
+        return bool(obj.spec.node_name)
+    return isinstance(obj, Node | ResourceSlice)
+
+
+def age_key(obj: ApiObject) -> tuple[str, int, str]:
+    """Return a sort key of objects, the oldest first."""
+    version = obj.metadata.resource_version
+    number = int(version) if version.isdecimal() else 0
+    return obj.metadata.creation_timestamp or "", number, version
 
 
 def _watch_error(name: str, content: bytes) -> ClusterError:
