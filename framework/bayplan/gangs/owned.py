@@ -682,7 +682,10 @@ def _gang(name: str, roles: tuple[Role, ...], minimum: int | None) -> tuple[Gang
 
 
 def _controller(references: tuple[OwnerReference, ...]) -> OwnerReference | None:
-    return next((one for one in references if one.controller), None)
+    for one in references:
+        if one.controller:
+            return one
+    return None
 
 
 def _row(obj: ApiObject) -> WorkloadKind | None:

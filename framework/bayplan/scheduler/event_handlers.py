@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
@@ -247,28 +247,28 @@ class EventHandlers:
 
     def _pod_on_node(self, pod: Pod) -> None:
         """A pod is on a node: bound by this scheduler or another one, or changed there."""
-        state = self._state
+        state, key, node = self._state, pod.key, pod.spec.node_name
         known = self._known(pod)
         if known is not None:
             self._evictor.release(known.key)
-            if pod.key in state.queue:
+            if key in state.queue:
                 # Another scheduler bound it first.
-                self._binding.cancel_unit(state.queue.unit_key(pod.key) or known.key)
-                state.queue.remove(pod.key)
-        assumed = state.assumed.pop(pod.key, None)
-        if assumed is not None and assumed.reserved.node != pod.spec.node_name:
+                self._binding.cancel_unit(state.queue.unit_key(key) or known.key)
+                state.queue.remove(key)
+        assumed = state.assumed.pop(key, None)
+        if assumed is not None and assumed.reserved.node != node:
             assumed.profile.cycle.unreserve([assumed.reserved])
-        placed = state.snapshot.placed.get(pod.key)
-        if known is not None and placed is not None and placed[1] == pod.spec.node_name:
+        placed = state.snapshot.placed.get(key)
+        if known is not None and placed is not None and placed[1] == node:
             self._pod_stays(known, pod, assumed)
             return
-        state.queue.remove(pod.key)
-        state.snapshot.remove_pod(pod.key)
+        state.queue.remove(key)
+        state.snapshot.remove_pod(key)
         info = self._info(pod)
         state.snapshot.set_living(info)
-        state.snapshot.add_pod(info, pod.spec.node_name)
+        state.snapshot.add_pod(info, node)
         self._evictor.started(info)
-        self._requeue_gangs(state.gangs.set_bound(info, pod.spec.node_name))
+        self._requeue_gangs(state.gangs.set_bound(info, node))
         self._touch_gang(info)
         self._recheck_gates(state.gangs.unit_of(info), info)
         state.broadcast(ClusterEvent.POD_PLACED, info)
@@ -617,8 +617,10 @@ class EventHandlers:
         state.queue.recheck(unit, state.now, opens=True)
         state.recorder.gate_changed(unit)
 
-    def _requeue_gangs(self, gangs: Iterable[str]) -> None:
+    def _requeue_gangs(self, gangs: Collection[str]) -> None:
         """Bring the queue in step with gangs, by key, whose definition changed."""
+        if not gangs:
+            return
         state = self._state
         for key in sorted(gangs):
             self._gang_timeouts.watch(key, state.now)

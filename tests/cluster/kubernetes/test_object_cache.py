@@ -203,3 +203,30 @@ async def test_what_needs_no_order_is_handed_out_page_by_page_while_the_list_is_
     assert seen[2:] == ["c", "d", "b"]
     assert not cache.deliver()
     await cache.stop()
+
+
+async def test_pages_hold_about_as_many_bytes_whatever_the_objects_are() -> None:
+    asked: list[str] = []
+    small = [[stored(make_node(f"n{page}"), str(page + 1))] for page in range(2)]
+    large = [
+        [stored(make_node(f"l{page}", labels={"x": "y" * 2**22}), str(page + 1))]
+        for page in range(2)
+    ]
+
+    class Counting(Pages):
+        async def request(
+            self, method: str, path: str, *, query: Mapping[str, str] | None = None
+        ) -> bytes:
+            asked.append((query or {})["limit"])
+            return await super().request(method, path, query=query)
+
+    for pages in (small, large):
+        reader = Counting(nodes=pages)
+        reader.next.release()
+        cache = ObjectCache(reader, (NODE,))
+        await cache.start()
+        async with asyncio.timeout(60):
+            await cache.settle()
+        await cache.stop()
+
+    assert asked == ["1000", "20000", "1000", "3"]
