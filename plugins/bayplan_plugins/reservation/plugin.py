@@ -7,7 +7,7 @@ takes its place again. Rules: Koordinator v1.8 (pkg/scheduler/plugins/reservatio
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +62,7 @@ from bayplan.dialects.koordinator.reservations import (
     reservation_of,
     with_owners,
 )
+from bayplan_plugins.reservation.known import KnownReservations, Users
 from bayplan_plugins.reservation.matching import Match, matches_of
 from bayplan_plugins.reservation.moved import reservation_for
 from bayplan_plugins.reservation.pre_allocation import (
@@ -121,16 +122,13 @@ class Reservation(Plugin[ReservationArgs]):
     def __init__(self, args: ReservationArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         snapshot = handle.snapshot
-        self._all: dict[str, ReservationObject] = {}
-        self._by_object: set[str] = set()
-        """Reservations, by name, of which some owner is a single pod."""
+        self._known = KnownReservations()
         self._given: dict[tuple[str, str], _Taken] = {}
         """What gave way within a cycle, by the keys of pod and node."""
         self._adopted: dict[tuple[str, str], Adoption] = {}
         """The pods that reservations take over within a cycle, likewise."""
-        self._owners: dict[str, dict[str, PodInfo]] = {}
-        """The pods that use each reservation, by its uid and theirs."""
-        self._holding: dict[str, dict[str, PodInfo]] = {}
+        self._owners = Users()
+        self._holding = Users()
         """The same with those that got a node and are not bound yet."""
         self._stale: set[str] = set()
         """Reservations, by name, whose use may have changed."""
@@ -144,22 +142,21 @@ class Reservation(Plugin[ReservationArgs]):
     # Who uses what ---------------------------------------------------------------------------
 
     def _on_reservation(self, old: ReservationObject | None, new: ReservationObject | None) -> None:
-        had_any = bool(self._all)
+        had_any = bool(self._known)
         self._follow(old, new)
-        if bool(self._all) != had_any:
+        if bool(self._known) != had_any:
             self.handle.concerns_changed()
 
     def _follow(self, old: ReservationObject | None, new: ReservationObject | None) -> None:
         if new is not None:
-            self._all[new.key] = new
-            self._stale.add(new.key)
-            if any(owner.object is not None for owner in new.spec.owners):
-                self._by_object.add(new.key)
+            self._known.put(new)
+            said = new.status.allocated or new.status.current_owners
+            if said or self._owners.of(new.metadata.uid):
+                self._stale.add(new.key)
         elif old is not None:
-            self._all.pop(old.key, None)
-            self._by_object.discard(old.key)
-            self._owners.pop(old.metadata.uid, None)
-            self._holding.pop(old.metadata.uid, None)
+            self._known.drop(old)
+            self._owners.forget(old.metadata.uid)
+            self._holding.forget(old.metadata.uid)
 
     def _on_pod(self, pod: PodInfo, node: str, placed: bool) -> None:
         if self.handle.snapshot.in_trial:
@@ -168,33 +165,34 @@ class Reservation(Plugin[ReservationArgs]):
         if uid and placed:
             self._use(uid, pod)
         elif not placed:
-            for users in (self._owners, self._holding):
-                for reservation, pods in users.items():
-                    if pods.pop(pod.uid, None) is not None:
-                        self._stale.update(self._named(reservation))
+            for used in self._owners.leave(pod) | self._holding.leave(pod):
+                self._look_at(used)
 
     def _use(self, uid: str, pod: PodInfo) -> None:
-        for users in (self._owners, self._holding):
-            users.setdefault(uid, {})[pod.uid] = pod
-        self._stale.update(self._named(uid))
+        self._owners.add(uid, pod)
+        self._holding.add(uid, pod)
+        self._look_at(uid)
 
-    def _named(self, uid: str) -> Iterator[str]:
-        return (name for name, one in self._all.items() if one.metadata.uid == uid)
+    def _look_at(self, uid: str) -> None:
+        """Have a reservation looked at whose use may have changed."""
+        one = self._known.of_uid(uid)
+        if one is not None:
+            self._stale.add(one.key)
 
     # Where owners go -------------------------------------------------------------------------
 
     @hookimpl
     def concerns(self, pod: PodInfo) -> bool:
         """Concern pods that ask for a reservation, and all while there are any."""
-        return bool(self._all) or AFFINITY in pod.pod.metadata.annotations
+        return bool(self._known) or AFFINITY in pod.pod.metadata.annotations
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
         """Sign by what makes a pod an owner, and by which reservations it has to use."""
         meta = pod.pod.metadata
-        if is_reserve_pod(meta.annotations) or not (self._all or AFFINITY in meta.annotations):
+        if is_reserve_pod(meta.annotations) or not (self._known or AFFINITY in meta.annotations):
             return None
-        name = meta.name if self._by_object else ""
+        name = meta.name if self._known.name_pods else ""
         notes = meta.annotations
         own = (notes.get(AFFINITY), notes.get(EXACT_MATCH))
         return (pod.labels_id, name, meta.owner_references, *own)
@@ -203,7 +201,7 @@ class Reservation(Plugin[ReservationArgs]):
     def placement_generate(self, unit: Unit) -> Placements | None:
         """Offer the nodes of reservations for a unit of owners, before all others."""
         notes = unit.pods[0].pod.metadata.annotations if unit.pods else {}
-        if not (self._all or AFFINITY in notes):
+        if not (self._known or AFFINITY in notes):
             return None
         if is_reserve_pod(notes):
             return self._pre_allocations(unit)
@@ -253,10 +251,10 @@ class Reservation(Plugin[ReservationArgs]):
         """Return the reservations that a pod may use now, the best first."""
         placed = self.handle.snapshot.placed
         available = []
-        for one in self._all.values():
+        for one in self._known.may_be_owned_by(pod.pod):
             if one.status.phase != "Available":
                 continue
-            if is_allocate_once(one) and self._holding.get(one.metadata.uid):
+            if is_allocate_once(one) and self._holding.of(one.metadata.uid):
                 continue
             key = _stands(one)
             if key in placed and placed[key][1] == one.status.node_name:
@@ -267,7 +265,7 @@ class Reservation(Plugin[ReservationArgs]):
     def _pre_allocations(self, unit: Unit) -> Placements | None:
         """Offer the nodes where a reservation may take over pods, if it is to."""
         pod = unit.pods[0]
-        one = self._all.get(reservation_of(pod.pod.metadata.annotations))
+        one = self._known.get(reservation_of(pod.pod.metadata.annotations))
         if unit.gang is not None or one is None or not one.spec.pre_allocation:
             return None
         args = self.args.pre_allocation_config
@@ -323,7 +321,7 @@ class Reservation(Plugin[ReservationArgs]):
     def pre_bind(self, pod: PodInfo, state: CycleState) -> Preparation | None:
         """Write on the pods that a reservation takes over that they use it."""
         adoption = state.get(_ADOPTED)
-        one = self._all.get(reservation_of(pod.pod.metadata.annotations))
+        one = self._known.get(reservation_of(pod.pod.metadata.annotations))
         if adoption is None or one is None:
             return None
         writes = []
@@ -362,17 +360,14 @@ class Reservation(Plugin[ReservationArgs]):
         note = f"uses the reservation {taken.match.found.key}"
         state[NOTES] = (*(state.get(NOTES) or ()), note)
         uid = taken.match.found.metadata.uid
-        self._holding.setdefault(uid, {})[pod.uid] = pod
-        self.handle.snapshot.on_rollback(lambda: self._let_go(uid, pod))
+        self._holding.add(uid, pod)
+        self.handle.snapshot.on_rollback(lambda: self._holding.remove(uid, pod))
         if not is_allocate_once(taken.match.found):
             left = {
                 name: amount - pod.requests.get(name, 0)
                 for name, amount in taken.stand_in.requests.items()
             }
             self.handle.snapshot.add_pod(_with_requests(taken.stand_in, left), node.name)
-
-    def _let_go(self, uid: str, pod: PodInfo) -> None:
-        self._holding.get(uid, {}).pop(pod.uid, None)
 
     @hookimpl
     def unreserve(self, pod: PodInfo, node: NodeRow, state: CycleState) -> None:
@@ -382,13 +377,13 @@ class Reservation(Plugin[ReservationArgs]):
         if state.get(_ADOPTED) is not None:
             snapshot.remove_pod(pod.key)
             return
-        if taken is None or taken.match.found.key not in self._all:
+        if taken is None or self._known.get(taken.match.found.key) is None:
             return
         snapshot.remove_pod(taken.match.stands)
         if not snapshot.in_trial:
             uid = taken.match.found.metadata.uid
-            self._owners.get(uid, {}).pop(pod.uid, None)
-            self._let_go(uid, pod)
+            self._owners.remove(uid, pod)
+            self._holding.remove(uid, pod)
             self._stale.add(taken.match.found.key)
             if snapshot.is_living(taken.stand_in):
                 snapshot.add_pod(taken.stand_in, node.name)
@@ -406,7 +401,7 @@ class Reservation(Plugin[ReservationArgs]):
     def post_bind(self, state: CycleState) -> None:
         """Write that the pod uses the reservation."""
         taken = state.get(_CHOSEN)
-        one = self._all.get(taken.match.found.key) if taken is not None else None
+        one = self._known.get(taken.match.found.key) if taken is not None else None
         if one is not None:
             self._report(one, self.handle.unix_time)
 
@@ -427,7 +422,7 @@ class Reservation(Plugin[ReservationArgs]):
         stale, self._stale = self._stale, set()
         self._unreported |= stale
         for name in stale:
-            one = self._all.get(name)
+            one = self._known.get(name)
             if one is not None and one.status.phase == "Available":
                 self._keep_rest(one)
 
@@ -435,7 +430,7 @@ class Reservation(Plugin[ReservationArgs]):
         """Let the pod that stands for a reservation hold what its users leave."""
         snapshot = self.handle.snapshot
         known = snapshot.placed.get(_stands(one))
-        users = self._holding.get(one.metadata.uid, {})
+        users = self._holding.of(one.metadata.uid)
         if known is None or (is_allocate_once(one) and users):
             return
         stand_in, node = known
@@ -456,7 +451,7 @@ class Reservation(Plugin[ReservationArgs]):
         changed, self._unreported = self._unreported | self._stale, set()
         now = self.handle.unix_time
         times: list[float] = []
-        for one in list(self._all.values()):
+        for one in self._known.all():
             if one.status.phase in ("Succeeded", "Failed"):
                 times += self._collect(one, now)
                 continue
@@ -480,7 +475,7 @@ class Reservation(Plugin[ReservationArgs]):
         """Write who uses a reservation that has a node."""
         if not one.status.node_name:
             return
-        pods = [pod.pod for pod in self._owners.get(one.metadata.uid, {}).values()]
+        pods = [pod.pod for pod in self._owners.of(one.metadata.uid).values()]
         status = with_owners(one, pods, now)
         if status != one.status:
             self.handle.submit(PatchStatus(ReservationObject, one.key, status))
