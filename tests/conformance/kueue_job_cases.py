@@ -13,10 +13,11 @@ import msgspec
 from tests.conformance.kind_cases import Case, UnmodelledError
 from tests.conformance.kueue_pod_cases import RUNNERS as POD_RUNNERS
 from tests.conformance.kueue_pod_cases import pods_of, sets_of_pods
+from tests.conformance.kueue_pod_cases import state as state_of_pods
 
 from bayplan.api import KINDS, RayCluster
 from bayplan.api.gang import OwnedPart
-from bayplan.api.kueue import PodSet, ResourceFlavor
+from bayplan.api.kueue import KueueWorkload, PodSet, ResourceFlavor
 from bayplan.api.meta import ObjectMeta, OwnerReference
 from bayplan.api.objects import decode_part
 from bayplan.api.operated import OperatedObject
@@ -24,13 +25,19 @@ from bayplan.api.pod import PodTemplate
 from bayplan.cluster.kubernetes.templates import complete
 from bayplan.cluster.patches import json_patch
 from bayplan.dialects.kueue import topology_request_of, total_of
-from bayplan.dialects.queued_job_checks import PRIORITY_LABEL, QUEUE_LABEL
+from bayplan.dialects.queued_job_checks import (
+    ELASTIC_ANNOTATION,
+    GATES_ANNOTATION,
+    PRIORITY_LABEL,
+    QUEUE_LABEL,
+)
 from bayplan.dialects.queued_jobs import QueuedJob, read_job, sized_by
 from bayplan.dialects.queued_parts import QueuedParts, read_parts
 from bayplan.dialects.train_jobs import job_set_of
 from bayplan.kinds import KINDS_OF_WORKLOADS
 from bayplan.kinds.reading import left_of
 from bayplan.live.multikueue.jobs import ORIGIN
+from bayplan.testing import Cluster, make_object
 from bayplan_plugins.queues.kueue.injection import put_back_fields, started_fields
 from bayplan_plugins.queues.kueue.job_slices import workload_name
 from bayplan_plugins.queues.kueue.job_workloads import longest_time
@@ -57,7 +64,6 @@ _NAMES = {
     "GetWorkloadNameForVariant": "no job has several Workloads, one for each flavor, at a time",
 }
 _ELSEWHERE = {
-    "new-workload": "the parts of a Workload are compared in the cases of pod sets and of names",
     "pod-defaults": "pods of a StatefulSet queue one by one, so that its size may change",
     "pod-find-workload": "a Workload is found by its name, or by the pod that it owns; none that a"
     " group has is deleted for another",
@@ -306,7 +312,8 @@ def plain(content: Any) -> Any:
 
 def state(given: Content, expected: Content, integration: str) -> None:
     if integration == "pod":
-        raise UnmodelledError(_COUNTS_PODS)
+        state_of_pods(given, expected)
+        return
     if given["question"] == "active":
         raise UnmodelledError(_COUNTS_PODS)
     job = job_of({"metadata": {}, **given["job"]})
@@ -623,9 +630,51 @@ def _environments(spec: Content) -> list[Any]:
     return [one.get("env") for one in containers]
 
 
+_OWN_MARKS = ("app.kubernetes.io/", "kueue.x-k8s.io/")
+"""What begins so tells whose a Workload is, and of which slice."""
+
+
+def _without(marks: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in marks.items() if not key.startswith(_OWN_MARKS)}
+
+
+def new_workload(given: Content, expected: Content, integration: str) -> None:
+    """Compare what a job's Workload has of its labels, its annotations and its pods."""
+    if given.get("annotations_to_copy"):
+        raise UnmodelledError("bayplan copies no annotations of jobs into metrics")
+    content, own = as_stored(given["obj"]), given["obj"]["metadata"]
+    if GATES_ANNOTATION in own.get("annotations", {}):
+        raise UnmodelledError("a job that others hold has its Workload once they let it go")
+    if content["kind"] == "TrainJob":
+        raise UnmodelledError("the case has no runtime, which says what pods a TrainJob has")
+    content["metadata"] = {**own, "labels": {QUEUE_LABEL: "queue", **own.get("labels", {})}}
+    copied = {"integrations": {"labelKeysToCopy": given.get("label_keys_to_copy") or []}}
+    cluster = Cluster([], plugins={"Queues": {"kueue": copied}})
+    version = "kueue.x-k8s.io/v1beta2"
+    head = {"apiVersion": version, "metadata": {"name": "queue"}}
+    quota = {"namespaceSelector": {}, "resourceGroups": []}
+    cluster.add(make_object({**head, "kind": "ClusterQueue", "spec": quota}))
+    cluster.add(make_object(content))
+    cluster.schedule()
+    (made,) = cluster.api.list(KueueWorkload)
+    wanted = expected["workload"]
+    assert made.metadata.namespace == wanted["metadata"]["namespace"]
+    if own.get("uid") and ELASTIC_ANNOTATION not in own.get("annotations", {}):
+        assert made.metadata.name == wanted["metadata"]["name"]
+    assert _without(made.metadata.labels) == wanted["metadata"].get("labels", {})
+    marks = wanted["metadata"].get("annotations", {})
+    assert _without(made.metadata.annotations) == marks
+    if QUEUE_LABEL in own.get("labels", {}):
+        assert made.spec.queue_name == wanted["spec"]["queueName"]
+    assert [(one.name, one.count) for one in made.spec.pod_sets] == [
+        (one["name"], one["count"]) for one in wanted["spec"]["podSets"]
+    ]
+
+
 RUNNERS: dict[str, Callable[[Content, Content, str], None]] = {
     "finished": finished,
     "metadata-field": metadata_field,
+    "new-workload": new_workload,
     "pod-sets": pod_sets,
     "podset": podset,
     "priority-class": priority_class,

@@ -12,8 +12,10 @@ from bayplan import PodInfo
 from bayplan.api import KueueWorkload, Pod
 from bayplan.api.objects import decode_part
 from bayplan.dialects.kueue import GROUP_MARK, total_of
+from bayplan_plugins.queues.kueue.gates import is_gated
 from bayplan_plugins.queues.kueue.job_workloads import longest_time
 from bayplan_plugins.queues.kueue.pod_groups import (
+    is_ready,
     key_of,
     owner_of,
     pod_set_of,
@@ -92,6 +94,26 @@ def conditions(given: Content, expected: Content) -> None:
             one["reason"],
             one["message"],
         )
+
+
+def state(given: Content, expected: Content) -> None:
+    """Compare whether pods are to be let go, hold their nodes, or are all ready."""
+    listed, is_group = given["pods"].get("list"), bool(given["pods"].get("is_group"))
+    pods = pods_of({**given["pods"], "is_group": is_group or listed is not None})
+    if given["question"] == "suspended":
+        ended = [one.status.phase in ("Succeeded", "Failed") for one in pods]
+        found = any(ended) or any(is_gated(PodInfo(one)) for one in pods)
+    elif given["question"] == "active":
+        # A pod that runs has a node.
+        runs = [one for one in pods if one.status.phase == "Running"]
+        found = any(one.metadata.deletion_timestamp is None for one in runs)
+        if runs and not found:
+            raise UnmodelledError("the case does not say at what time a pod has not ended yet")
+    else:
+        (named,) = pods_of({"pod": given["pods"]["pod"]}) if is_group else [None]
+        total = total_of(named.metadata) if named is not None else 1
+        found = total is not None and sum(map(is_ready, pods)) >= total
+    assert found == expected["value"]
 
 
 RUNNERS: dict[str, Callable[[Content, Content], None]] = {

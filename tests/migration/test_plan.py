@@ -37,7 +37,7 @@ multiKueue: {gcInterval: 1m}
 resources: {excludeResourcePrefixes: [example.com/], deviceClassMappings: []}
 manageJobsWithoutQueueName: true
 managedJobsNamespaceSelector: {matchLabels: {team: x}}
-integrations: {frameworks: [batch/job, pod], podOptions: {}}
+integrations: {frameworks: [batch/job, pod], podOptions: {}, labelKeysToCopy: [team]}
 """
 KOORDINATOR = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -162,7 +162,10 @@ def test_a_configuration_becomes_a_profile_that_loads(
         }
         assert queues["args"]["kueue"]["resources"] == {"excludeResourcePrefixes": ["example.com/"]}
         assert queues["args"]["kueue"]["manageJobsWithoutQueueName"] is True
-        assert queues["args"]["kueue"]["integrations"] == {"frameworks": ["batch/job", "pod"]}
+        assert queues["args"]["kueue"]["integrations"] == {
+            "frameworks": ["batch/job", "pod"],
+            "labelKeysToCopy": ["team"],
+        }
 
 
 def test_kueue_leaves_out_the_namespaces_of_the_system_by_default() -> None:

@@ -246,11 +246,14 @@ def _jobs_of_kueue(content: Content) -> dict[str, Any]:
     found: dict[str, Any] = {
         "managedJobsNamespaceSelector": content.get("managedJobsNamespaceSelector") or everywhere
     }
+    integrations = content.get("integrations") or {}
+    own = {}
     if content.get("manageJobsWithoutQueueName"):
-        integrations = content.get("integrations") or {}
         found["manageJobsWithoutQueueName"] = True
-        found["integrations"] = {"frameworks": integrations.get("frameworks") or ["batch/job"]}
-    return found
+        own["frameworks"] = integrations.get("frameworks") or ["batch/job"]
+    if integrations.get("labelKeysToCopy"):
+        own["labelKeysToCopy"] = integrations["labelKeysToCopy"]
+    return {**found, "integrations": own} if own else found
 
 
 def _of_koordinator(content: Content, where: str) -> Conversion | None:

@@ -104,10 +104,12 @@ class IntegrationsArgs(Args):
     """Kueue's integrations: the kinds that are held where they name no queue.
 
     As Kueue names them, such as batch/job and pod; without ``frameworks`` all kinds of jobs that
-    can be suspended, and no pods.
+    can be suspended, and no pods. New Workloads get the labels of ``labelKeysToCopy`` of their jobs
+    and pods.
     """
 
     frameworks: tuple[str, ...] | None = None
+    label_keys_to_copy: tuple[str, ...] = ()
 
 
 class TransformationArgs(Args):
@@ -186,6 +188,7 @@ class KueueArgs(Args):
                 self.manage_jobs_without_queue_name,
                 selector.compiled if selector is not None else None,
                 frozenset(frameworks) if frameworks is not None else None,
+                frozenset(self.integrations.label_keys_to_copy),
             ),
             charged=self.resources.settings(),
             priority_across_queues=self.priority_sorting_within_cohort,

@@ -43,8 +43,16 @@ from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome, Wanted, pods_to_come
 from bayplan_plugins.queues.kueue.priority_classes import class_of
 
-__all__ = ["JobWorkloads", "is_of_pod", "longest_time"]
+__all__ = [
+    "PARAMETER",
+    "JobWorkloads",
+    "is_of_pod",
+    "longest_time",
+    "provisioning_parameters",
+]
 
+PARAMETER = "provreq.kueue.x-k8s.io/"
+"""What annotations begin with that are parameters of a ProvisioningRequest."""
 _CLUSTER_LABEL = "ray.io/cluster"
 _OWNERS_DEEP = 3
 """A RayJob's RayCluster's pods, a JobSet's Jobs' pods."""
@@ -370,14 +378,24 @@ class JobWorkloads:
         known = [one for key in keys if (one := self.known(key, store.get(key))) is not None]
         found = updated(job, known, lambda: self._spec(job), now)
         self._current[home] = found.current
-        for one in found.all:
+        there = {one.key for one in known}
+        all_ = [one if one.key in there else self._as_created(one, job) for one in found.all]
+        for one in all_:
             keys[one.key] = None
             self._home_of[one.key] = home
         spare = tuple(
             ReclaimablePods(name, count) for name, count in sorted(job.state.spare.items())
         )
         ended = job.state.end is not None
-        return [one if _is_over(one, ended) else _with_spare(one, spare) for one in found.all]
+        return [one if _is_over(one, ended) else _with_spare(one, spare) for one in all_]
+
+    def _as_created(self, workload: KueueWorkload, job: QueuedJob) -> KueueWorkload:
+        """Return a new Workload with what it keeps of its job's labels and annotations."""
+        own, meta = job.obj.metadata, workload.metadata
+        labels = {**self._managed.copied(own.labels), **meta.labels}
+        marks = {**provisioning_parameters(own.annotations), **meta.annotations}
+        metadata = msgspec.structs.replace(meta, labels=labels, annotations=marks)
+        return msgspec.structs.replace(workload, metadata=metadata)
 
     def known(self, key: str, known: KueueWorkload | None) -> KueueWorkload | None:
         """Return a Workload with what others wrote into it."""
@@ -409,6 +427,11 @@ class JobWorkloads:
             return chosen or (None, 0)
         highest = max((self._pod_priority(one.template) for one in job.pods), default=0)
         return chosen[0] if chosen is not None and chosen[1] == highest else None, highest
+
+
+def provisioning_parameters(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the annotations that ask something of those who make nodes."""
+    return {key: value for key, value in annotations.items() if key.startswith(PARAMETER)}
 
 
 def longest_time(metadata: ObjectMeta) -> int | None:

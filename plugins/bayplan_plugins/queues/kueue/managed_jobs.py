@@ -5,7 +5,7 @@ Kueue's manageJobsWithoutQueueName and managedJobsNamespaceSelector.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from bayplan import PodInfo
 from bayplan.api import ApiObject, Namespace
@@ -83,6 +83,21 @@ class ManagedJobs:
         if not self.without_queue or not self.holds_pods(pod.namespace):
             return False
         return not (pod.spec.node_name or _is_of_node(pod.pod.metadata))
+
+    def copied(self, *labels: Mapping[str, str]) -> dict[str, str]:
+        """Return the labels that a new Workload gets of what it is of.
+
+        :param labels: those of its job, or of each of its pods.
+        :raises ValueError: for pods of which two have different values of one of them.
+        """
+        found: dict[str, str] = {}
+        for name in sorted(self._settings.copied_labels):
+            values = {one[name] for one in labels if name in one}
+            if len(values) > 1:
+                raise ValueError(f"its pods have different values of the label {name}")
+            if values:
+                found[name] = values.pop()
+        return found
 
     def _holds(self, namespace: str) -> bool:
         settings = self._settings

@@ -29,6 +29,7 @@ from bayplan.dialects.queued_parts import (
 )
 from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
 from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY, workload_name
+from bayplan_plugins.queues.kueue.job_workloads import provisioning_parameters
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.victims import JOB_UID
 
@@ -192,14 +193,20 @@ class PartWorkloads:
     def metadata_of(self, key: str, created: str | None) -> ObjectMeta:
         """Return the metadata of a new Workload."""
         part, (namespace, _, name) = self._parts[key], key.partition("/")
-        marks = dict([GROUP_MARK])
+        found = self.object_of(key)
+        own = found.obj.metadata if found is not None else ObjectMeta()
+        marks = {**provisioning_parameters(own.annotations), **dict([GROUP_MARK])}
         if part.number:
             marks[_NUMBER] = part.number
         return ObjectMeta(
             name=name,
             namespace=namespace,
             uid=key,
-            labels={JOB_UID: part.owner.uid, **dict([MANAGED_BY])},
+            labels={
+                **self._managed.copied(own.labels),
+                JOB_UID: part.owner.uid,
+                **dict([MANAGED_BY]),
+            },
             annotations=marks,
             owner_references=(part.owner,),
             creation_timestamp=created,

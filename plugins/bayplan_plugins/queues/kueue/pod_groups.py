@@ -8,6 +8,7 @@ bayplan alone: its Workload has a name that Kueue's manager does not ask for.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from bayplan.api.conditions import set_condition
 from bayplan.api.kueue import KueueCondition, KueueWorkload, PodSet, ReclaimablePods
 from bayplan.api.meta import ObjectMeta, OwnerReference
 from bayplan.api.pod import Container, PodSpec, PodTemplate
+from bayplan.api.times import seconds_of
 from bayplan.dialects.kueue import (
     INDEX_LABEL,
     RETRIABLE,
@@ -39,7 +41,9 @@ from bayplan_plugins.queues.kueue.job_slices import workload_name
 __all__ = [
     "end_of",
     "is_group_of",
+    "is_ready",
     "key_of",
+    "last_until",
     "marks_of",
     "owner_of",
     "pod_set_of",
@@ -267,6 +271,17 @@ def runs_or_succeeded(pod: Pod) -> bool:
     if pod.metadata.deletion_timestamp and not pod.spec.node_name:
         return False
     return pod.status.phase != "Failed"
+
+
+def last_until(pod: Pod) -> float:
+    """Return when a pod has ended at the latest, in seconds since 1970; infinity: it stays."""
+    at = pod.metadata.deletion_timestamp
+    return seconds_of(at) if at else math.inf
+
+
+def is_ready(pod: Pod) -> bool:
+    """Tell whether a pod says that it is ready."""
+    return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
 
 
 def without_owner(metadata: ObjectMeta, uids: Iterable[str]) -> bool:

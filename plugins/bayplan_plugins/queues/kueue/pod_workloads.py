@@ -52,6 +52,7 @@ from bayplan_plugins.queues.kueue.job_workloads import (
     JobWorkloads,
     is_of_pod,
     longest_time,
+    provisioning_parameters,
 )
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.part_workloads import PartWorkloads
@@ -270,11 +271,12 @@ class PodWorkloads:
 
         :param now: seconds since 1970.
         """
-        return [pod for pod in self.with_node(key) if now < _last_until(pod)]
+        return [pod for pod in self.with_node(key) if now < pod_groups.last_until(pod.pod)]
 
     def end_of_holding(self, key: str) -> float | None:
         """Return when the last pod of an evicted workload ends, in seconds since 1970."""
-        until = max(map(_last_until, self.with_node(key)), default=math.inf)
+        ends = (pod_groups.last_until(pod.pod) for pod in self.with_node(key))
+        until = max(ends, default=math.inf)
         return until if until < math.inf else None
 
     def missing(self, pod: PodInfo) -> str | None:
@@ -662,11 +664,13 @@ class PodWorkloads:
         if part is not None:
             return self._made_of_part(key, part, members, created)
         namespace, _, name = key.partition("/")
-        labels, marks = dict([MANAGED_BY]), {}
+        own = self._managed.copied(*(one.labels for one in members))
+        labels = {**own, **dict([MANAGED_BY])}
+        marks = provisioning_parameters(first.annotations)
         if first.gang is None:
             labels[JOB_UID] = first.uid
         elif pod_groups.is_group_of(first):
-            marks = dict([GROUP_MARK])
+            marks |= dict([GROUP_MARK])
         meta = ObjectMeta(
             name=name,
             namespace=namespace,
@@ -789,12 +793,6 @@ def _drop(admission: Admission, key: str, now: float) -> None:
     known = admission.store.workloads.get(key)
     if known is not None:
         admission.delete(known, now)
-
-
-def _last_until(pod: PodInfo) -> float:
-    """Return when a pod has ended at the latest, in seconds since 1970; infinity: it stays."""
-    at = pod.pod.metadata.deletion_timestamp
-    return seconds_of(at) if at else math.inf
 
 
 def _found_running(

@@ -48,7 +48,7 @@ from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.job_writes import JobWrites, taking_over
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.manager import KueueManager
-from bayplan_plugins.queues.kueue.pod_groups import marks_of
+from bayplan_plugins.queues.kueue.pod_groups import is_ready, marks_of
 from bayplan_plugins.queues.kueue.pod_set_info import ConflictError, PodSetInfo
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.kueue.provisioning_checks import ProvisioningChecks
@@ -466,7 +466,7 @@ class KueuePolicy:
         wanted = sum(pod_set.count for pod_set in one.pod_sets)
         if job is not None:
             return job.state.ready >= wanted
-        return sum(_is_ready(pod) for pod in self._pods.members(one.key)) >= wanted
+        return sum(is_ready(pod.pod) for pod in self._pods.members(one.key)) >= wanted
 
     def _flush(self, now: float) -> None:
         """Try all again that wait, if nodes changed, any pod left one, or a workload ran enough."""
@@ -716,11 +716,6 @@ class KueuePolicy:
 
 def _waits_for(queue: str, why: str) -> str:
     return f'waiting for admission by ClusterQueue "{queue}": {why}'
-
-
-def _is_ready(pod: PodInfo) -> bool:
-    stated = pod.pod.status.conditions
-    return any(one.type == "Ready" and one.status == "True" for one in stated)
 
 
 def _define(snapshot: Snapshot) -> list[Queue]:

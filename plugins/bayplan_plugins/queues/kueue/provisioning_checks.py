@@ -34,7 +34,11 @@ from bayplan.dialects.kueue import PROVISIONING_CONTROLLER
 from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
 from bayplan_plugins.queues.kueue.injection import admitted_spec
-from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
+from bayplan_plugins.queues.kueue.job_workloads import (
+    PARAMETER,
+    JobWorkloads,
+    provisioning_parameters,
+)
 from bayplan_plugins.queues.kueue.lifecycle import checks_with, required_checks
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.kueue.store import Store
@@ -52,8 +56,6 @@ from bayplan_plugins.shared.provisioning import (
 
 __all__ = ["ProvisioningChecks"]
 
-_PARAMETER = "provreq.kueue.x-k8s.io/"
-"""Annotations of a workload with this prefix are parameters of its request."""
 _NOT_NEEDED = "the provisioning request is not needed"
 _NOT_ACTIVE = "the check is not active"
 _LOST = (AttemptState.FAILED, AttemptState.REVOKED, AttemptState.EXPIRED)
@@ -325,11 +327,8 @@ class ProvisioningChecks:
         policy = config.spec.pod_set_merge_policy
         if policy:
             sets = merged_sets(sets, None if policy == "IdenticalPodTemplates" else _SCHEDULING)
-        own = {
-            key.removeprefix(_PARAMETER): value
-            for key, value in self._annotations(workload).items()
-            if key.startswith(_PARAMETER)
-        }
+        given = provisioning_parameters(self._annotations(workload))
+        own = {key.removeprefix(PARAMETER): value for key, value in given.items()}
         meta = workload.metadata
         return Capacity(
             meta.namespace,

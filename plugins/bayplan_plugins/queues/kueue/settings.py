@@ -74,11 +74,14 @@ class Managed:
         queue are left alone in those of the system.
     :param frameworks: which kinds are held without a queue, as Kueue's ``integrations`` name them
         (``batch/job``, ``pod``); None for all that can be suspended.
+    :param copied_labels: the labels that a Workload has of its job, of its pods, or of the object
+        that it is a part of.
     """
 
     without_queue: bool = False
     namespaces: Selector | None = None
     frameworks: frozenset[str] | None = None
+    copied_labels: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
