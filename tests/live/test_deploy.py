@@ -67,7 +67,8 @@ from bayplan.errors import ClusterError
 from bayplan.live.app import DRAIN_SECONDS, RELEASE_SECONDS, LiveApp
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.visibility import GROUP, VERSIONS
-from bayplan.live.web import Address, parse_address
+from bayplan.live.address import parse_address
+from bayplan.live.web import Address
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.testing import make_gang, make_node, make_object, make_pod
 from bayplan_plugins.queues.kueue.finalizers import IN_USE

@@ -29,7 +29,7 @@ from bayplan.cluster.protocol import Event
 from bayplan.errors import ClusterError
 from bayplan.live.app import DRAIN_SECONDS, RELEASE_SECONDS, LiveApp
 from bayplan.live.token_reviews import TokenReviews
-from bayplan.live.web import parse_address
+from bayplan.live.address import parse_address
 from bayplan.metering.journal import Journal
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.testing import make_node, make_object, make_pod

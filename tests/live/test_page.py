@@ -14,7 +14,8 @@ from tests.certificates import certificates, needs_openssl
 from tests.live.stage import Stage, stage
 
 from bayplan.cluster.apiserver import Role, Rule
-from bayplan.live.web import Address, parse_address
+from bayplan.live.address import parse_address
+from bayplan.live.web import Address
 from bayplan.testing import make_node, make_pod
 
 PAGES = (

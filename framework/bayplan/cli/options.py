@@ -44,7 +44,6 @@ __all__ = [
     "SCHEDULER_NAME",
     "Duration",
     "Name",
-    "check_readable",
     "check_source",
     "cluster_options",
     "compared_input_options",
@@ -279,20 +278,6 @@ def check_source(paths: Sequence[str], kubeconfig: Path | None, context: str) ->
     named = kubeconfig is not None or bool(context)
     if not named and find_kubeconfig() is None and not runs_in_pod():
         raise InputError("give manifests with -f, or a cluster with --kubeconfig")
-
-
-def check_readable(option: str, path: Path | None) -> None:
-    """Check that a file which is needed later can be read.
-
-    :raises InputError: naming the option, when the file is missing or cannot be read.
-    """
-    if path is None:
-        return
-    try:
-        with path.open("rb"):
-            pass
-    except OSError as exc:
-        raise InputError(exc.strerror or str(exc), f"{option} {path}") from None
 
 
 def profiles(

@@ -14,10 +14,13 @@ from bayplan.errors import InputError
 from bayplan.inputs.choices import OneOf
 
 if TYPE_CHECKING:
+    from bayplan.live.app import Options
     from bayplan.live.bill_pages import Bills
+    from bayplan.live.reading import Reading
     from bayplan.live.tenants import TenantAddress
     from bayplan.live.visibility import VisibilityAddress
     from bayplan.metering.journal import Journal
+    from bayplan.profiles.loading import ProfileSet
 
 __all__ = ["Served", "serve", "serving_options"]
 
@@ -154,21 +157,78 @@ def serve(asked: Served, binds: bool) -> None:
     :param binds: whether it binds pods; otherwise another scheduler does.
     :raises InputError: for options and files that do not fit.
     """
-    from bayplan.cli.options import check_readable, profiles
-    from bayplan.live.app import Options, run
-    from bayplan.live.web import Address
-    from bayplan.logs import set_up_logging
-
     certificate, key = asked.tls_cert_file, asked.tls_private_key_file
     if (certificate is None) != (key is None):
         raise InputError("--tls-cert-file and --tls-private-key-file belong together")
-    check_readable("--tls-cert-file", certificate)
-    check_readable("--tls-private-key-file", key)
-    check_readable("--token-file", asked.token_file)
+    _check_readable("--tls-cert-file", certificate)
+    _check_readable("--tls-private-key-file", key)
+    _check_readable("--token-file", asked.token_file)
+    _address("--bind-address", asked.bind_address)
+    from bayplan.logs import set_up_logging
+
+    set_up_logging(asked.log_format)
+    status = asyncio.run(_serve(asked, binds))
+    if status:
+        raise SystemExit(status)
+
+
+def _check_readable(option: str, path: Path | None) -> None:
+    """Check that a file which is needed later can be read.
+
+    :raises InputError: naming the option, when the file is missing or cannot be read.
+    """
+    if path is None:
+        return
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as exc:
+        raise InputError(exc.strerror or str(exc), f"{option} {path}") from None
+
+
+async def _serve(asked: Served, binds: bool) -> int:
+    """Load what serves a cluster while its API server makes the first lists; return the status."""
+    reading = await _begin(asked)
+    try:
+        options = await asyncio.to_thread(_options, asked, binds)
+        from bayplan.live.app import run
+
+        return await run(options, reading)
+    finally:
+        if reading is not None:
+            await reading.close()
+
+
+async def _begin(asked: Served) -> Reading | None:
+    """Begin to read the cluster; None where something is wrong, which is said where it is used."""
+    from bayplan.live.reading import Reading
+    from bayplan.profiles.loading import load_workload_kinds
+
+    try:
+        connection = load_workload_kinds(asked.config)
+        kubeconfig = asked.kubeconfig or connection.path
+        reading = Reading(kubeconfig, asked.context)
+        await reading.start()
+    except InputError:
+        return None
+    return reading
+
+
+def _options(asked: Served, binds: bool) -> Options:
+    from bayplan.live.app import Options
+    from bayplan.live.web import Address
+    from bayplan.profiles.finder import PluginFinder
+    from bayplan.profiles.loading import load_profiles
+
+    def load() -> ProfileSet:
+        return load_profiles(asked.config, PluginFinder(asked.plugins_dir))
+
+    load()
+    certificate, key = asked.tls_cert_file, asked.tls_private_key_file
     host, port = _address("--bind-address", asked.bind_address)
     journal = _journal(asked.usage_journal)
-    options = Options(
-        lambda: profiles(asked.config, asked.plugins_dir),
+    return Options(
+        load,
         asked.kubeconfig,
         asked.context,
         asked.dry_run,
@@ -181,15 +241,11 @@ def serve(asked: Served, binds: bool) -> None:
         tenants=_tenants(asked),
         traces_endpoint=_traces_endpoint(asked.traces_endpoint),
     )
-    set_up_logging(asked.log_format)
-    status = asyncio.run(run(options))
-    if status:
-        raise SystemExit(status)
 
 
 def _address(option: str, text: str) -> tuple[str, int]:
     """Return the host and the port that an option names."""
-    from bayplan.live.web import parse_address
+    from bayplan.live.address import parse_address
 
     try:
         return parse_address(text)
@@ -240,7 +296,6 @@ def _tenants(asked: Served) -> TenantAddress | None:
         if authority is not None:
             raise InputError("needs --tenant-address", "--tenant-proxy-ca-file")
         return None
-    from bayplan.cli.options import check_readable
     from bayplan.live.tenants import SignOn, TenantAddress
 
     host, port = _address("--tenant-address", asked.tenant_address)
@@ -251,7 +306,7 @@ def _tenants(asked: Served) -> TenantAddress | None:
         )
     sign_on = None
     if authority is not None and name is not None:
-        check_readable("--tenant-proxy-ca-file", authority)
+        _check_readable("--tenant-proxy-ca-file", authority)
         sign_on = SignOn(authority, name, asked.tenant_user_header, asked.tenant_groups_header)
     return TenantAddress(host, port, asked.tls_cert_file, asked.tls_private_key_file, sign_on)
 

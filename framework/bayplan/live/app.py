@@ -18,11 +18,8 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from bayplan.api import Kind, Pod
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
-from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.cluster.kubernetes.events import EventRecorder
-from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
-from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.cluster.kubernetes.writer import Writer
 from bayplan.cluster.protocol import Event
 from bayplan.errors import BayplanError
@@ -37,6 +34,7 @@ from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
 from bayplan.live.parts import parts_of
 from bayplan.live.queue_metrics import QueueMetrics
+from bayplan.live.reading import Reading
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.web import Address, WebPage
 from bayplan.page.feed import Feed
@@ -57,8 +55,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DRAIN_SECONDS", "RELEASE_SECONDS", "LiveApp", "Options", "run"]
 
-_NEW_ROLE_SECONDS = 5.0
-"""How long a role that was just applied may take to work."""
 _ALL_REFUSED_SECONDS = 15.0
 """How long to wait until all that is forbidden has been asked for, to name it together."""
 DRAIN_SECONDS = 10.0
@@ -109,29 +105,30 @@ class LiveApp:
 
     ``live`` is None until every kind is listed.
 
+    :param reading: what has been begun to read already, None for nothing.
     :raises InputError: when the profiles cannot be used.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, reading: Reading | None = None) -> None:
         self._options = options
         self._profiles = options.load()
         client = self._profiles.client_connection
-        kubeconfig = options.kubeconfig or (Path(client.kubeconfig) if client.kubeconfig else None)
+        kubeconfig = options.kubeconfig or client.path
         self.identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         self._metrics = LiveMetrics(options.registry)
         self._queue_metrics = QueueMetrics(options.registry)
         self._bill_reload = self._follow_bills()
-        self._credentials = Credentials(kubeconfig, options.context)
-        self.transport = Transport(self._credentials, self._observe, patience=_NEW_ROLE_SECONDS)
+        self._reading = reading or Reading(kubeconfig, options.context)
+        self._credentials, self.transport = self._reading.credentials, self._reading.transport
+        self.transport.observe = self._observe
         self.live: LiveScheduler | None = None
         self._lost = False
         self._stopping = asyncio.Event()
+        self.cache = self._reading.cache
+        self.cache.on_unreadable = self._unreadable
         source = load_source_of(self._profiles)
-        self.cache = ObjectCache(
-            self.transport if source is None else ReaderWithLoads(self.transport, source),
-            on_unreadable=self._unreadable,
-            parts=parts_of(self._profiles),
-        )
+        loads = None if source is None else ReaderWithLoads(self.transport, source)
+        self.cache.follow(parts_of(self._profiles), loads)
         bills = options.bills
         billed = {} if bills is None else {"bills": {"currency": bills.terms().prices.currency}}
         self._feed = Feed(options.title, wall=True, more=billed)
@@ -284,9 +281,7 @@ class LiveApp:
         :raises BayplanError: when it cannot start.
         """
         try:
-            await self._credentials.endpoint()
-            # The server makes the first pages of its lists meanwhile.
-            await self.cache.start()
+            await self._reading.start()
             await self.page.start()
             _log.info("serving %s", self.page.url)
             if self.visibility is not None:
@@ -441,7 +436,7 @@ class LiveApp:
             await self.visibility.stop()
         if self.tenants is not None:
             await self.tenants.stop()
-        await self.transport.close()
+        await self._reading.close()
         if self.live is not None:
             _log.info("stopped: the lease was lost" if self._lost else "stopped")
 
@@ -494,9 +489,12 @@ def _refused(problems: list[str], source: str) -> str:
     return "\n".join(lines)
 
 
-async def run(options: Options) -> int:
-    """Run the live scheduler until a signal stops it; return the exit status."""
-    app = LiveApp(options)
+async def run(options: Options, reading: Reading | None = None) -> int:
+    """Run the live scheduler until a signal stops it; return the exit status.
+
+    :param reading: what has been begun to read already, None for nothing.
+    """
+    app = LiveApp(options, reading)
     loop = asyncio.get_running_loop()
     allow_many_connections(loop)
     handlers = {signal.SIGTERM: app.stop, signal.SIGINT: app.stop, signal.SIGHUP: app.reload}

@@ -47,7 +47,7 @@ from bayplan.scheduler.scheduler import Scheduler
 if TYPE_CHECKING:
     from bayplan.live.bill_pages import BillPages, Bills
 
-__all__ = ["Address", "WebPage", "parse_address"]
+__all__ = ["Address", "WebPage"]
 
 _PROBES = ("/healthz", "/livez", "/readyz")
 _WIDTH = 120
@@ -86,18 +86,6 @@ def _fingerprint_of(path: Path) -> str:
     _, start, rest = path.read_text(encoding="ascii", errors="replace").partition(ssl.PEM_HEADER)
     body, end, _ = rest.partition(ssl.PEM_FOOTER)
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(f"{start}{body}{end}")).hexdigest()
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Split ``HOST:PORT``; an IPv6 address is in brackets.
-
-    :raises ValueError: for anything else.
-    """
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f'expected HOST:PORT such as 127.0.0.1:10259, got "{text}"')
-    return host, int(port)
 
 
 class WebPage:

@@ -251,13 +251,15 @@ def _check_cluster_args(profiles: Sequence[Profile], at: str) -> None:
                     )
 
 
-def load_workload_kinds(path: Path) -> None:
+def load_workload_kinds(path: Path) -> ClientConnection:
     """Let bayplan know the kinds of workloads of a profile file; its plugins need not be installed.
 
+    :returns: how the file says to reach the cluster.
     :raises InputError: naming file, line, column and path of what cannot be used.
     """
     document, _, config = _configuration(path)
     _register_kinds(document, config)
+    return config.client_connection
 
 
 def _register_kinds(document: Document, config: Configuration) -> None:

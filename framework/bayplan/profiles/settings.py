@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -63,3 +64,8 @@ class ClientConnection(_Settings):
     event_burst: int = Field(default=100, ge=1, le=1_000_000)
     content_type: str = ""
     accept_content_types: str = ""
+
+    @property
+    def path(self) -> Path | None:
+        """The kubeconfig's path, None where the file names none."""
+        return Path(self.kubeconfig) if self.kubeconfig else None

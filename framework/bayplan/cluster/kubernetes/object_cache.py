@@ -51,22 +51,45 @@ class ObjectCache:
         self.changed = changed or asyncio.Event()
         followed = watched() if kinds is None else kinds
         self._outages = Outages()
-        self.reflectors = tuple(
-            Reflector(reader, kind, self._received, on_unreadable, self._outages, part)
-            for kind, found in {**parts, **dict.fromkeys(followed, _WHOLE)}.items()
-            for part in found
-        )
+        self._reader = reader
+        self.on_unreadable = on_unreadable
+        self.reflectors: tuple[Reflector, ...] = ()
         self._by_type: dict[type, list[Reflector]] = {}
-        for reflector in self.reflectors:
-            self._by_type.setdefault(reflector.kind.type, []).append(reflector)
+        self.follow({**parts, **dict.fromkeys(followed, _WHOLE)})
 
     # Following --------------------------------------------------------------------------------
 
+    def follow(self, parts: Mapping[Kind, Sequence[Part]], reader: Reader | None = None) -> None:
+        """Follow parts of more kinds, from now on if others are followed already.
+
+        :param reader: reads them; None for what reads the others.
+        """
+        made = [
+            Reflector(
+                reader or self._reader, kind, self._received, self._unusable, self._outages, part
+            )
+            for kind, found in parts.items()
+            for part in found
+        ]
+        self.reflectors += tuple(made)
+        for reflector in made:
+            self._by_type.setdefault(reflector.kind.type, []).append(reflector)
+        if self._tasks:
+            self._run(made)
+
     async def start(self) -> None:
-        """Start all reflectors."""
-        for reflector in self.reflectors:
+        """Start all reflectors, unless they run already."""
+        if not self._tasks:
+            self._run(self.reflectors)
+
+    def _run(self, reflectors: Iterable[Reflector]) -> None:
+        for reflector in reflectors:
             task = asyncio.create_task(reflector.run(), name=f"follow {reflector.kind.plural}")
             self._tasks.append(task)
+
+    def _unusable(self, kind: Kind, key: str, problem: str) -> None:
+        if self.on_unreadable is not None:
+            self.on_unreadable(kind, key, problem)
 
     async def stop(self) -> None:
         """Stop all reflectors."""

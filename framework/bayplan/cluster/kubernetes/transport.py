@@ -126,7 +126,7 @@ class Transport:
         patience: float = 0.0,
     ) -> None:
         self._who = who
-        self._observe = observe
+        self.observe = observe
         self._validation = {"fieldValidation": field_validation}
         self._connections: Connections | None = None
         self._old: list[Connections] = []
@@ -198,8 +198,8 @@ class Transport:
         except TransferFailed as exc:
             return self._lost(what, exc)
         finally:
-            if self._observe is not None:
-                self._observe(method, code, time.perf_counter() - started)
+            if self.observe is not None:
+                self.observe(method, code, time.perf_counter() - started)
 
     async def lines(
         self, path: str, query: Mapping[str, str], begun: Callable[[], None]
