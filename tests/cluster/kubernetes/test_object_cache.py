@@ -230,3 +230,28 @@ async def test_pages_hold_about_as_many_bytes_whatever_the_objects_are() -> None
         await cache.stop()
 
     assert asked == ["1000", "20000", "1000", "3"]
+
+
+async def test_pods_are_handed_out_once_everything_else_is_listed() -> None:
+    nodes = [[stored(make_node("n"), "1")], [stored(make_node("m"), "2")]]
+    reader = Pages(nodes=nodes, pods=[[stored(make_pod("a", node="n"), "3")]])
+    cache = ObjectCache(reader, (POD, NODE))
+    seen: list[str] = []
+    cache.watch(lambda event: seen.append(event.obj.metadata.name if event.obj else ""))
+    pods, all_nodes = cache.reflectors
+
+    await cache.start()
+    async with asyncio.timeout(60):
+        await pods.settled.wait()
+        while "n" not in seen:
+            cache.deliver()
+            await asyncio.sleep(0)
+    assert seen == ["n"]
+    assert cache.undelivered == 1
+    reader.next.release()
+    async with asyncio.timeout(60):
+        await all_nodes.settled.wait()
+    cache.deliver()
+
+    assert seen == ["n", "m", "a"]
+    await cache.stop()

@@ -12,7 +12,13 @@ from bayplan.api import ApiObject, Kind
 from bayplan.api.object_key import object_key
 from bayplan.cluster.kubernetes.outages import Outages
 from bayplan.cluster.kubernetes.reflector import Reader, Reflector, ReflectorHealth, age_key
-from bayplan.cluster.kubernetes.resources import Part, WatchedResource, is_required, watched
+from bayplan.cluster.kubernetes.resources import (
+    Part,
+    WatchedResource,
+    comes_last,
+    is_required,
+    watched,
+)
 from bayplan.cluster.protocol import WatchEvent, WatchHandler, WatchType
 
 __all__ = ["ObjectCache"]
@@ -47,6 +53,8 @@ class ObjectCache:
     ) -> None:
         self._handler: WatchHandler | None = None
         self._events: deque[WatchEvent] = deque()
+        self._held: deque[WatchEvent] | None = deque()
+        """Events of kinds that come last, until the others are listed for the first time."""
         self._tasks: list[asyncio.Task[None]] = []
         self.changed = changed or asyncio.Event()
         followed = watched() if kinds is None else kinds
@@ -54,6 +62,7 @@ class ObjectCache:
         self._reader = reader
         self.on_unreadable = on_unreadable
         self.reflectors: tuple[Reflector, ...] = ()
+        self._last: tuple[type, ...] = ()
         self._by_type: dict[type, list[Reflector]] = {}
         self.follow({**parts, **dict.fromkeys(followed, _WHOLE)})
 
@@ -72,6 +81,7 @@ class ObjectCache:
             for part in found
         ]
         self.reflectors += tuple(made)
+        self._last = tuple({r.kind.type for r in self.reflectors if comes_last(r.kind)})
         for reflector in made:
             self._by_type.setdefault(reflector.kind.type, []).append(reflector)
         if self._tasks:
@@ -163,6 +173,8 @@ class ObjectCache:
         """
         self._handler = handler
         self._events.clear()
+        if self._held is not None:
+            self._held.clear()
         for reflector in self.reflectors:
             for obj in sorted(reflector.objects.values(), key=age_key):
                 self._events.append(WatchEvent(WatchType.ADDED, obj))
@@ -170,6 +182,8 @@ class ObjectCache:
 
     def deliver(self, most: int = 1000) -> bool:
         """Deliver up to ``most`` events; return whether there were any."""
+        if self._held is not None:
+            self._release()
         handler, events = self._handler, self._events
         if handler is None or not events:
             return False
@@ -185,10 +199,17 @@ class ObjectCache:
                 _log.exception("%s: its handler failed", name)
         return True
 
+    def _release(self) -> None:
+        """Hand out what comes last, once everything else is listed."""
+        assert self._held is not None, "checked by the caller"
+        if all(r.settled.is_set() for r in self.reflectors if not comes_last(r.kind)):
+            self._events += self._held
+            self._held = None
+
     @property
     def undelivered(self) -> int:
         """The number of events waiting for ``deliver``."""
-        return len(self._events)
+        return len(self._events) + len(self._held or ())
 
     def get(self, type_: type[Obj], key: str) -> Obj | None:
         """Return an object as it was last seen."""
@@ -228,5 +249,6 @@ class ObjectCache:
     def _received(self, event: WatchEvent) -> None:
         assert event.obj is not None, "reflectors deliver objects"
         if self._handler is not None:
-            self._events.append(event)
+            held = self._held if isinstance(event.obj, self._last) else None
+            (self._events if held is None else held).append(event)
         self.changed.set()

@@ -51,6 +51,11 @@ def watched() -> tuple[Kind, ...]:
     )
 
 
+def comes_last(kind: Kind) -> bool:
+    """Return whether objects of a kind are handled best once those of the others are known."""
+    return kind.type in _LAST
+
+
 def of_snapshots() -> tuple[Kind, ...]:
     """Return the kinds of a snapshot: also those that create pods in simulations."""
     return (*watched(), KINDS["apps", "DaemonSet"], KINDS["apps", "Deployment"])
