@@ -1,13 +1,15 @@
 """GangRestart: the nodes of a gang whose pods are made again are kept for them, for a short time.
 
-A LeaderWorkerSet makes a group again of which a pod failed, a JobSet restarts, a rolling update
-replaces pods. Nobody holds their nodes after the old pods are gone and before the new ones have
-nodes. As much of them is kept from pods of no higher priority, as long as what owns the gang makes
-its pods again, for ``seconds`` after the last one went.
+A LeaderWorkerSet makes a group again of which a pod failed, a JobSet or a Volcano job restarts, a
+rolling update replaces pods. Nobody holds their nodes after the old pods are gone and before the
+new ones have nodes. As much of them is kept from pods of no higher priority, as long as what owns
+the pods makes them again, for ``seconds`` after the last one went. Whoever wrote the gang: of one
+that is no owner's, each pod has its own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -28,9 +30,9 @@ from bayplan import (
     Reject,
     hookimpl,
 )
-from bayplan.api.gang import Gang
+from bayplan.api.gang import Gang, OwnedPart
 from bayplan.api.owners import belongs_to_node
-from bayplan.gangs.made_again import pods_made_again
+from bayplan.gangs.made_again import maker_of, pods_made_again
 from bayplan.plugin.hookspecs import IntColumn
 
 __all__ = ["GangRestart", "GangRestartArgs"]
@@ -49,12 +51,14 @@ class GangRestartArgs(Args):
 class _Restart:
     """A gang whose members went, by key, and when the last one did, in the handle's seconds.
 
-    ``others`` are the UIDs of those that had nodes when the first one went.
+    ``others`` are the UIDs of those that had nodes when the first one went. ``makers`` is what
+    makes members, by the UIDs of their controllers.
     """
 
     gang: Gang
     others: frozenset[str]
     gone: dict[str, PodInfo] = field(default_factory=dict)
+    makers: dict[str, OwnedPart | None] = field(default_factory=dict)
     since: float = 0.0
 
 
@@ -85,14 +89,14 @@ class GangRestart(Plugin[GangRestartArgs]):
         if added or pod.gang is None or not pod.spec.node_name:
             return
         gang = self.handle.gang(pod.gang).gang
-        if gang is not None and gang.owner is not None:
+        if gang is not None and _controller(pod):
             self._ends.append((pod, gang))
 
     @hookimpl
     def post_evict(self, pod: PodInfo, eviction: Eviction) -> None:
         """Keep nothing of what bayplan takes away."""
         gang = self.handle.gang(pod.gang).gang if pod.gang is not None else None
-        if gang is not None and gang.owner is not None and self.args.seconds:
+        if gang is not None and _controller(pod) and self.args.seconds:
             self._evicted.add(pod.uid)
 
     def _look(self) -> None:
@@ -118,6 +122,8 @@ class GangRestart(Plugin[GangRestartArgs]):
             return
         restart = self._restarts.get(gang.key)
         if restart is None:
+            if gang.owner is None and maker_of(pod.pod, self.handle.snapshot) is None:
+                return
             others = frozenset(info.uid for info, _ in members.bound.values())
             restart = self._restarts[gang.key] = _Restart(gang, others)
         restart.gone[pod.key], restart.since = pod, self.handle.now
@@ -140,7 +146,6 @@ class GangRestart(Plugin[GangRestartArgs]):
         if self.handle.now >= restart.since + self.args.seconds:
             return []
         bound = self.handle.gang(restart.gang.key).bound
-        missing = pods_made_again(restart.gang, self.handle.snapshot) - len(bound)
         left = {key: pod for key, pod in restart.gone.items() if key not in bound}
         taken = [node for info, node in bound.values() if info.uid not in restart.others]
         for key, pod in list(left.items()):
@@ -148,7 +153,34 @@ class GangRestart(Plugin[GangRestartArgs]):
                 taken.remove(pod.spec.node_name)
                 del left[key]
         restart.gone = left
-        return list(left.values())[: max(0, missing)]
+        missing = self._missing(restart, [info for info, _ in bound.values()])
+        found = []
+        for pod in left.values():
+            maker = self._maker(restart, pod)
+            if maker is not None and missing.get(maker, 0) > 0:
+                missing[maker] -= 1
+                found.append(pod)
+        return found
+
+    def _missing(self, restart: _Restart, bound: list[PodInfo]) -> Counter[OwnedPart]:
+        """Return how many pods each maker of some that are gone still makes."""
+        there = Counter(self._maker(restart, pod) for pod in bound)
+        found: Counter[OwnedPart] = Counter()
+        for pod in restart.gone.values():
+            maker = self._maker(restart, pod)
+            if maker is not None and maker not in found:
+                wanted = pods_made_again(maker, pod.namespace, self.handle.snapshot)
+                found[maker] = wanted - there[maker]
+        return found
+
+    def _maker(self, restart: _Restart, pod: PodInfo) -> OwnedPart | None:
+        """Return what makes a member of a gang: mostly what owns all of them."""
+        if restart.gang.owner is not None:
+            return restart.gang.owner
+        uid = _controller(pod)
+        if uid not in restart.makers:
+            restart.makers[uid] = maker_of(pod.pod, self.handle.snapshot)
+        return restart.makers[uid]
 
     @hookimpl
     def overdue(self) -> Overdue | None:
@@ -230,3 +262,8 @@ class GangRestart(Plugin[GangRestartArgs]):
             if others:
                 found[node] = others
         return found
+
+
+def _controller(pod: PodInfo) -> str:
+    """Return the UID of a pod's controller, "" without one."""
+    return next((one.uid for one in pod.pod.metadata.owner_references if one.controller), "")

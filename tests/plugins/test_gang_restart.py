@@ -176,3 +176,92 @@ def test_a_job_set_that_restarts_gets_its_nodes_back_unless_it_is_suspended(susp
     if not suspend:
         made.add(*pods("y"))
         assert set(made.advance(3)) == {"s-w-0-0-y", "s-w-0-1-y"}
+
+
+# Groups that somebody wrote ------------------------------------------------------------------
+
+
+def pod_group(api: str, members: int) -> ApiObject:
+    spec = {"minMember": members}
+    return make_object(
+        {"apiVersion": api, "kind": "PodGroup", "metadata": {"name": "g"}, "spec": spec}
+    )
+
+
+def grouped(owner: ApiObject | None, api: str, marks: dict[str, Any]) -> tuple[Cluster, list[Pod]]:
+    """Return a cluster whose two nodes are used by a group of two pods, and these pods."""
+    made = Cluster([make_node(f"n{index}", cpu=1) for index in range(2)])
+    pods = [make_pod(f"m-{index}", "1", None) for index in range(2)]
+    if owner is not None:
+        owner = add(made, owner)
+        pods = [owned_by(pod, owner) for pod in pods]
+    pods = [replace(pod, metadata=replace(pod.metadata, **marks)) for pod in pods]
+    made.add(pod_group(api, 2), *pods)
+    assert set(made.schedule()) == {"m-0", "m-1"}
+    return made, pods
+
+
+VOLCANO = "scheduling.volcano.sh/v1beta1", {"annotations": {"scheduling.k8s.io/group-name": "g"}}
+COSCHEDULING = "scheduling.x-k8s.io/v1alpha1", {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}
+
+
+def volcano_job(phase: str = "Running") -> ApiObject:
+    task = {"name": "t", "replicas": 2, "template": template()}
+    return make_object(
+        {
+            "apiVersion": "batch.volcano.sh/v1alpha1",
+            "kind": "Job",
+            "metadata": {"name": "v"},
+            "spec": {"minAvailable": 2, "tasks": [task]},
+            "status": {"state": {"phase": phase}},
+        }
+    )
+
+
+def plain_job(parallelism: int = 2) -> ApiObject:
+    spec = {"parallelism": parallelism, "completions": parallelism, "template": template()}
+    return make_object(
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": spec}
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "kept"),
+    [
+        (volcano_job("Running"), True),
+        (volcano_job("Restarting"), True),
+        (volcano_job("Aborting"), False),
+        (volcano_job("Completed"), False),
+        (None, False),
+    ],
+    ids=["runs", "restarts", "is aborted", "has ended", "nobody"],
+)
+def test_the_nodes_of_a_volcano_job_are_kept_while_it_makes_pods_again(
+    owner: ApiObject | None, kept: bool
+) -> None:
+    made, pods = grouped(owner, *VOLCANO)
+    made.add(batch())
+    for pod in pods:
+        made.remove(pod.metadata.name)
+    assert set(made.advance(3)) == (set() if kept else {"batch"})
+    if kept:
+        assert "are kept for" in made.message("batch")
+        made.add(*pods)
+        assert set(made.advance(3)) == {"m-0", "m-1"}
+
+
+def test_the_nodes_of_another_schedulers_group_are_kept_by_what_owns_its_pods() -> None:
+    made, pods = grouped(plain_job(), *COSCHEDULING)
+    made.add(batch())
+    made.remove("m-0")
+    assert set(made.advance(3)) == {"m-1"}
+    assert "are kept for" in made.message("batch")
+    made.add(pods[0])
+    assert set(made.advance(3)) == {"m-0", "m-1"}
+
+
+def test_nothing_is_kept_for_a_job_of_a_group_that_needs_fewer_pods() -> None:
+    made, _ = grouped(plain_job(1), *COSCHEDULING)
+    made.add(batch())
+    made.remove("m-0")
+    assert set(made.advance(3)) == {"m-1", "batch"}

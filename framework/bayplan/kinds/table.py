@@ -406,6 +406,20 @@ _TABLE = (
         revision=f"{_DISAGGREGATED}/revision",
         domain="spec.placementPolicy.topology",
     ),
+    # Its PodGroup, which Volcano's controller writes, is the gang.
+    WorkloadKind(
+        "batch.volcano.sh",
+        "Job",
+        (PodTemplates("template", each="spec.tasks", count=("replicas",)),),
+        below=True,
+        ends=Ends(
+            ("Completed",),
+            ("Failed", "Aborted", "Terminated", "Aborting", "Terminating", "Completing"),
+            "status.state.phase",
+            reason="status.state.reason",
+            message="status.state.message",
+        ),
+    ),
     # Of Grove, a PodGang is the gang.
     WorkloadKind("grove.io", "PodCliqueSet", (), below=True),
     WorkloadKind("grove.io", "PodCliqueScalingGroup", (), below=True),
