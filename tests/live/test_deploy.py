@@ -64,10 +64,10 @@ from bayplan.dialects.autoscaling import is_stand_in
 from bayplan.dialects.kueue import MANAGER_LEASE
 from bayplan.dialects.queued_jobs import queued_job, queued_kinds
 from bayplan.errors import ClusterError
+from bayplan.live.address import parse_address
 from bayplan.live.app import DRAIN_SECONDS, RELEASE_SECONDS, LiveApp
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.visibility import GROUP, VERSIONS
-from bayplan.live.address import parse_address
 from bayplan.live.web import Address
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.testing import make_gang, make_node, make_object, make_pod

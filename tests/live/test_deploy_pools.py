@@ -27,9 +27,9 @@ from bayplan.cluster.apiserver import Role
 from bayplan.cluster.kubernetes.resources import watched
 from bayplan.cluster.protocol import Event
 from bayplan.errors import ClusterError
+from bayplan.live.address import parse_address
 from bayplan.live.app import DRAIN_SECONDS, RELEASE_SECONDS, LiveApp
 from bayplan.live.token_reviews import TokenReviews
-from bayplan.live.address import parse_address
 from bayplan.metering.journal import Journal
 from bayplan.profiles.loading import ProfileSet, load_profiles
 from bayplan.testing import make_node, make_object, make_pod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan_plugins.reservation.known import KnownReservations
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
@@ -12,6 +11,7 @@ from tests.examples import examples
 from bayplan.api import ObjectMeta, OwnerReference, Pod, Reservation
 from bayplan.dialects.koordinator.reservations import is_owner
 from bayplan.testing import make_object
+from bayplan_plugins.reservation.known import KnownReservations
 
 NAMES = st.sampled_from(["a", "b"])
 REFERENCES = st.fixed_dictionaries({}, optional={"name": NAMES, "uid": NAMES, "namespace": NAMES})
