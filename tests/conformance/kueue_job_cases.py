@@ -15,6 +15,7 @@ from tests.conformance.kueue_pod_cases import RUNNERS as POD_RUNNERS
 from tests.conformance.kueue_pod_cases import pods_of, sets_of_pods
 from tests.conformance.kueue_pod_cases import state as state_of_pods
 
+from bayplan import PodInfo
 from bayplan.api import KINDS, RayCluster
 from bayplan.api.gang import OwnedPart
 from bayplan.api.kueue import KueueWorkload, PodSet, ResourceFlavor
@@ -24,6 +25,7 @@ from bayplan.api.operated import OperatedObject
 from bayplan.api.pod import PodTemplate
 from bayplan.cluster.kubernetes.templates import complete
 from bayplan.cluster.patches import json_patch
+from bayplan.cluster.protocol import PatchFields, Write
 from bayplan.dialects.kueue import topology_request_of, total_of
 from bayplan.dialects.queued_job_checks import (
     ELASTIC_ANNOTATION,
@@ -38,6 +40,7 @@ from bayplan.kinds import KINDS_OF_WORKLOADS
 from bayplan.kinds.reading import left_of
 from bayplan.live.multikueue.jobs import ORIGIN
 from bayplan.testing import Cluster, make_object
+from bayplan_plugins.queues.kueue.gates import is_gated, open_gate
 from bayplan_plugins.queues.kueue.injection import put_back_fields, started_fields
 from bayplan_plugins.queues.kueue.job_slices import workload_name
 from bayplan_plugins.queues.kueue.job_workloads import longest_time
@@ -50,6 +53,7 @@ from bayplan_plugins.queues.kueue.pod_set_info import (
     info_of_flavors,
     info_of_update,
 )
+from bayplan_plugins.queues.kueue.written import Written
 
 Content = dict[str, Any]
 _NO_TOPOLOGIES = {"TopologyAwareScheduling": False}
@@ -67,7 +71,6 @@ _ELSEWHERE = {
     "pod-defaults": "pods of a StatefulSet queue one by one, so that its size may change",
     "pod-find-workload": "a Workload is found by its name, or by the pod that it owns; none that a"
     " group has is deleted for another",
-    "pod-run": "pods are let go by the patches of gates, which tests/controlplane asks for",
     "pod-stop": "only pods on nodes are evicted: the others wait as they are",
     "pod-workload-match": "a group keeps the Workload that it was admitted with",
     "ray-annotations": "a RayJob's cluster is followed itself, without a mark of its generation",
@@ -630,6 +633,42 @@ def _environments(spec: Content) -> list[Any]:
     return [one.get("env") for one in containers]
 
 
+class _Writes(Written):
+    """What is written, as fields by the keys of pods."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, dict[str, Any]] = {}
+
+    def once(self, key: str, what: str, reason: object, write: Write) -> None:
+        assert isinstance(write, PatchFields)
+        self.fields.setdefault(write.key, {}).update(write.fields)
+
+
+def pods_run(given: Content, expected: Content, integration: str) -> None:
+    """Compare gated pods once they are let go with what their pod set gets."""
+    infos, _ = infos_of(given["pod_sets_info"])
+    if len(infos) != 1:
+        raise UnmodelledError("each pod is let go by what its own pod set gets")
+    pods = {one.key: one for one in pods_of(given["pods"])}
+    contents = (
+        given["pods"]["list"]["items"] if given["pods"].get("is_group") else [given["pods"]["pod"]]
+    )
+    wanted = {one["metadata"]["name"]: one for one in expected["pods_after"]}
+    for content, pod in zip(contents, pods.values(), strict=True):
+        info = PodInfo(pod)
+        if pod.metadata.deletion_timestamp or not is_gated(info):
+            continue
+        writes = _Writes()
+        open_gate(writes, "w", info, [], infos[0])
+        spec = dict(content["spec"])
+        found = patched({**content, "spec": spec}, writes.fields[pod.key])
+        after = wanted[pod.metadata.name]
+        for part in ("labels", "annotations"):
+            assert plain(found["metadata"].get(part)) == plain(after["metadata"].get(part))
+        for part in ("schedulingGates", "nodeSelector", "tolerations"):
+            assert plain(found["spec"].get(part, [])) == plain(after["spec"].get(part, []))
+
+
 _OWN_MARKS = ("app.kubernetes.io/", "kueue.x-k8s.io/")
 """What begins so tells whose a Workload is, and of which slice."""
 
@@ -675,6 +714,7 @@ RUNNERS: dict[str, Callable[[Content, Content, str], None]] = {
     "finished": finished,
     "metadata-field": metadata_field,
     "new-workload": new_workload,
+    "pod-run": pods_run,
     "pod-sets": pod_sets,
     "podset": podset,
     "priority-class": priority_class,

@@ -71,10 +71,7 @@ def open_gate(
 
     :param asked: what the workload's admission checks ask for in the pod.
     """
-    spec = admitted_spec(pod.spec, flavors)
-    spec = msgspec.structs.replace(
-        spec, node_selector={**spec.node_selector, **asked.node_selector}
-    )
+    spec = admitted_spec(pod.spec, flavors, asked)
     mark(written, key, pod, asked)
     left = [{"name": one.name} for one in spec.scheduling_gates if one.name not in _OWN]
     fields: dict[str, Any] = {"/spec/schedulingGates": left}

@@ -28,6 +28,7 @@ __all__ = [
     "admitted_fields",
     "admitted_spec",
     "put_back_fields",
+    "queue_labels",
     "restored_fields",
     "started_fields",
     "updates_of",
@@ -45,13 +46,18 @@ _QUEUE_LABELS = (_POD_SET, _LOCAL_QUEUE, _CLUSTER_QUEUE)
 _LONGEST_LABEL = 63
 
 
-def admitted_spec(spec: PodSpec, flavors: Iterable[ResourceFlavor]) -> PodSpec:
-    """Return a pod's spec with what its flavors add."""
-    info = info_of_flavors(flavors)
-    added = (decode_part(Toleration, dict(one)) for one in info.tolerations)
-    tolerations = [*spec.tolerations, *(one for one in added if one not in spec.tolerations)]
-    selector = {**spec.node_selector, **info.node_selector}
-    return msgspec.structs.replace(spec, node_selector=selector, tolerations=tuple(tolerations))
+def admitted_spec(
+    spec: PodSpec, flavors: Iterable[ResourceFlavor], asked: PodSetInfo | None = None
+) -> PodSpec:
+    """Return a pod's spec with what its flavors add.
+
+    :param asked: what admission checks add.
+    """
+    info, more = info_of_flavors(flavors), asked or PodSetInfo()
+    added = (decode_part(Toleration, dict(one)) for one in (*info.tolerations, *more.tolerations))
+    tolerations = tuple(dict.fromkeys((*spec.tolerations, *added)))
+    selector = {**spec.node_selector, **info.node_selector, **more.node_selector}
+    return msgspec.structs.replace(spec, node_selector=selector, tolerations=tolerations)
 
 
 def admitted_fields(
@@ -124,15 +130,20 @@ def _fields_of(job: QueuedJob, infos: Sequence[PodSetInfo]) -> dict[str, Any]:
     return fields
 
 
-def _added(pod_set: str, workload: KueueWorkload, elastic: bool) -> PodSetInfo:
-    """Return what tells pods' queues, and keeps those that come when a job grows until they may."""
+def queue_labels(pod_set: str, workload: KueueWorkload) -> dict[str, str]:
+    """Return the labels of admitted pods that tell their pod set and their queues."""
     admission = workload.status.admission
     queues = {
         _POD_SET: pod_set,
         _LOCAL_QUEUE: workload.spec.queue_name,
         _CLUSTER_QUEUE: admission.cluster_queue if admission is not None else "",
     }
-    labels = {key: name for key, name in queues.items() if 0 < len(name) <= _LONGEST_LABEL}
+    return {key: name for key, name in queues.items() if 0 < len(name) <= _LONGEST_LABEL}
+
+
+def _added(pod_set: str, workload: KueueWorkload, elastic: bool) -> PodSetInfo:
+    """Return what tells pods' queues, and keeps those that come when a job grows until they may."""
+    labels = queue_labels(pod_set, workload)
     return PodSetInfo(labels=labels, gates=({"name": ELASTIC_GATE},) if elastic else ())
 
 

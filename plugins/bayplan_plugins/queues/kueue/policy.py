@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,7 +44,7 @@ from bayplan_plugins.queues.kueue.finalizers import Finalizers
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
 from bayplan_plugins.queues.kueue.gates import is_gated, mark, open_gate
 from bayplan_plugins.queues.kueue.handles import Handles
-from bayplan_plugins.queues.kueue.injection import updates_of
+from bayplan_plugins.queues.kueue.injection import queue_labels, updates_of
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.job_writes import JobWrites, taking_over
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
@@ -405,7 +406,10 @@ class KueuePolicy:
         placed = pod.key in self._handle.snapshot.placed
         asked = PodSetInfo() if placed else self._asked_of(pod, workload)
         if not self._pods.is_of_job(workload.key):
-            asked = asked.merged(PodSetInfo(*marks_of(pod)))
+            labels, marks = marks_of(pod)
+            if labels and not placed:
+                labels |= queue_labels(self._pods.pod_set_of(pod), workload)
+            asked = replace(asked.with_labels(labels), annotations={**asked.annotations, **marks})
         if is_gated(pod):
             flavors = self._dry_run.flavors_for(pod)
             open_gate(self._written, workload.key, pod, flavors, asked)

@@ -254,6 +254,34 @@ def test_admission_checks_hold_pods_back_until_they_are_ready() -> None:
     assert cluster.placements() == {"p": "n"}
 
 
+def test_a_pod_gets_what_its_checks_ask_for_and_the_labels_of_its_queues() -> None:
+    rules = {"admissionChecks": [{"name": "budget"}]}
+    queue = cluster_queue("cq", {"f": {GPU: 4}}, admissionChecksStrategy=rules)
+    objects = [one for one in one_queue(4) if not isinstance(one, ClusterQueue)]
+    cluster = started(
+        make_node("n", gpu=8, labels={"pool": "a"}),
+        active_check(),
+        *objects,
+        queue,
+        queued("p", spec=GATE),
+    )
+    found = only(cluster)
+    (check,) = found.status.admission_checks
+    toleration = {"key": "new", "operator": "Exists", "effect": "NoSchedule"}
+    update = {"name": "main", "nodeSelector": {"pool": "a"}, "tolerations": [toleration]}
+    done = replace(check, state="Ready", pod_set_updates=(update,))
+    cluster.api.update(replace(found, status=replace(found.status, admission_checks=(done,))))
+    cluster.advance(5.0)
+    assert cluster.placements() == {"p": "n"}
+    pod = cluster.api.get(Pod, "default/p")
+    assert pod is not None
+    assert pod.spec.node_selector == {"pool": "a"}
+    assert [one.key for one in pod.spec.tolerations if one.key == "new"] == ["new"]
+    names = ("podset", "local-queue-name", "cluster-queue-name")
+    labels = [pod.metadata.labels[f"kueue.x-k8s.io/{name}"] for name in names]
+    assert labels == ["main", "lq", "cq"]
+
+
 def test_a_workload_that_is_deactivated_stops_its_pods() -> None:
     cluster = run(queued("p"))
     found = only(cluster)
