@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from tests.paths import ROOT
 from bayplan.api import Pod
 from bayplan.cli import cli
 from bayplan.errors import InputError
-from bayplan.explain.explanation import explain
+from bayplan.explain.explanation import Explanation, explain
+from bayplan.explain.placement import Placement
 from bayplan.explain.target import Target, target_of
 from bayplan.explain.text import print_explanation
 from bayplan.testing import Cluster, make_node, make_pod
@@ -59,22 +61,101 @@ def test_what_names_nothing_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "pod"),
+    ("target", "where"),
     [
-        ("deploy/web", "default/web-"),
-        ("sts/store", "default/store-0"),
-        ("job/training", "default/training-0-"),
+        ("deploy/web", "all 3 pods have a node\n  on worker-1 (1), worker-2 (2)\n"),
+        ("sts/store", "all 2 pods have a node\n  on worker-1, worker-2\n"),
     ],
 )
-def test_a_workload_stands_for_its_pods(target: str, pod: str) -> None:
-    lines = said(target, "-f", WORKLOADS).splitlines()
-    assert lines[0].startswith("the first of ")
-    assert lines[1].startswith(pod)
+def test_a_workload_stands_for_its_pods(target: str, where: str) -> None:
+    first = target.partition("/")[2]
+    assert said(target, "-f", WORKLOADS).startswith(f"{where}the first of them:\ndefault/{first}-")
+
+
+def test_a_job_that_has_ended_is_explained_by_its_first_pod() -> None:
+    lines = said("job/training", "-f", WORKLOADS).splitlines()
+    assert lines[0] == "the first of 2 pods, those without a node first:"
+    assert lines[1].startswith("default/training-0-")
+
+
+GATHER = str(ROOT / "configs" / "examples" / "prefer-gather")
+
+
+def test_of_a_gang_that_was_placed_together_all_nodes_and_the_domain_are_said() -> None:
+    text = said("topology-demo-job", "-f", GATHER)
+    assert text.startswith(
+        "4 pods were placed together in SpineLayer/spine-1\n"
+        "  on node-5, node-6, node-7, node-8\n"
+        "the first of them:\n"
+        "default/training-pod-0 is on node-5\n"
+    )
+    about = json.loads(said("topology-demo-job", "-f", GATHER, "-o", "json"))
+    assert about["pod"] == "default/training-pod-0"
+    assert about["placement"] == {
+        "pods": 4,
+        "placed": 4,
+        "together": True,
+        "domain": "SpineLayer/spine-1",
+        "nodes": {"node-5": 1, "node-6": 1, "node-7": 1, "node-8": 1},
+    }
+    one = json.loads(said("training-pod-0", "-f", GATHER, "-o", "json"))
+    assert "placement" not in one
+
+
+def job(gang: str, parallelism: int) -> str:
+    """Return a node of eight CPUs twice, and a Job of pods of three CPUs each."""
+    nodes = "".join(
+        f"---\napiVersion: v1\nkind: Node\nmetadata: {{name: n{number}}}\n"
+        "status: {allocatable: {cpu: 8, memory: 8Gi, pods: 110}}\n"
+        for number in range(2)
+    )
+    return nodes + (
+        "---\napiVersion: batch/v1\nkind: Job\n"
+        f'metadata: {{name: j, annotations: {{bayplan.dev/gang: "{gang}"}}}}\n'
+        f"spec: {{parallelism: {parallelism}, completions: {parallelism}, template: {{spec: "
+        "{restartPolicy: Never, containers: [{name: c, image: i, "
+        "resources: {requests: {cpu: 3}}}]}}}\n"
+    )
+
+
+def test_a_gang_of_a_job_was_placed_together_and_its_pods_are_counted_by_node(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "in.yaml"
+    path.write_text(job("true", 3))
+    text = said("job/j", "-f", str(path))
+    assert text.startswith("3 pods were placed together\n  on n0 (2), n1 (1)\nthe first of them:\n")
+
+
+def test_of_pods_some_of_which_are_pending_the_placed_ones_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "in.yaml"
+    path.write_text(job("false", 5))
+    text = said("job/j", "-f", str(path))
+    assert text.startswith(
+        "4 of 5 pods have a node\n  on n0 (2), n1 (2)\n"
+        "the first of them, those without a node first:\n"
+    )
+    assert "is pending" in text.splitlines()[3]
+
+
+def test_of_many_nodes_the_first_are_named() -> None:
+    nodes = {f"n{number}": 1 for number in range(40)}
+    about = Explanation(
+        "ns/p", "ns/g", True, "Running", of=40, node="n0", placement=Placement(40, nodes, True)
+    )
+    out = io.StringIO()
+    print_explanation(Console(file=out, width=200), about)
+    assert out.getvalue().startswith("40 pods were placed together\n  on n0, n1, n2, ")
+    assert "n11 and 28 more nodes\n" in out.getvalue()
+    out = io.StringIO()
+    print_explanation(Console(file=out, width=200), replace(about, simulated=True))
+    assert out.getvalue().startswith("40 pods would be placed together\n")
 
 
 def test_a_pod_group_is_explained_by_its_first_member() -> None:
     text = said("podgroup/g", "-f", str(CASES / "c03-rack.yaml"))
     assert text.startswith(
+        "the first of 5 pods, those without a node first:\n"
         "default/p0 is pending\n  No RackLayer has room for 5 pods; the best, r0, has room for 4.\n"
     )
 

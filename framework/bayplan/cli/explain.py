@@ -272,7 +272,7 @@ def _print(
         what = "pods of" if wanted.makes_pods else ""
         verb = "are no" if what else "is no"
         raise InputError(f"there {verb} {what} {wanted} at the end{near}".replace("  ", " "))
-    about = explain(scheduler, found[0], len(found) if wanted.makes_pods else 1)
+    about = explain(scheduler, found[0], found)
     if placed is not None and found[0].key not in placed:
         about = replace(about, simulated=True)
     if prices is not None:

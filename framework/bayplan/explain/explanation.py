@@ -12,6 +12,7 @@ from bayplan.api import Pod
 from bayplan.api.pod import DEFAULT_SCHEDULER
 from bayplan.errors import PluginError, did_you_mean
 from bayplan.explain.options import Suggestion
+from bayplan.explain.placement import Placement, placement_of, unit_of
 from bayplan.explain.suggestions import Diagnosis
 from bayplan.gangs.completeness import has_minimum
 from bayplan.naming import counted, short_key
@@ -53,7 +54,8 @@ class Filtered:
 class Explanation:
     """Everything that is known about one pod's placement.
 
-    ``of`` is how many pods this one stands for. ``state`` is Running (it has a node), Waiting
+    ``of`` is how many pods this one stands for, and ``placement`` says where they are, if any has a
+    node. ``state`` is Running (it has a node), Waiting
     (placed, and held back at Permit or until what is ``awaited`` is ready), Pending or Ended;
     ``simulated`` says that the pod has really no node yet.
     ``decided`` is None when this process did not decide. ``now`` says that filters and finalists
@@ -67,6 +69,7 @@ class Explanation:
     gang: bool
     state: str
     of: int = 1
+    placement: Placement | None = None
     simulated: bool = False
     phase: str = ""
     node: str = ""
@@ -108,6 +111,7 @@ class Explanation:
             "pod": self.pod,
             "unit": self.unit,
             "of": self.of,
+            "placement": self.placement.as_json() if self.placement is not None else None,
             "state": self.state,
             "simulated": self.simulated,
             "phase": self.phase,
@@ -197,17 +201,22 @@ def why_pending(scheduler: Scheduler, pod: Pod) -> str:
 # What is known ----------------------------------------------------------------------------
 
 
-def explain(scheduler: Scheduler, pod: Pod, of: int = 1, search: bool = True) -> Explanation:
+def explain(
+    scheduler: Scheduler, pod: Pod, pods: Sequence[Pod] = (), search: bool = True
+) -> Explanation:
     """Return why a pod has its node, or why it has none and what would help.
 
-    :param of: how many pods the pod stands for, such as those of its Deployment.
+    :param pods: those that the pod stands for, such as those of its job.
     :param search: look for what would help, and for what would be decided now where it is not
         recorded; both take time.
     """
-    unit = _unit_of(scheduler, pod)
+    unit = unit_of(scheduler, pod)
     decision = scheduler.decisions.get(unit)
     own = decision.pods.get(pod.key) if decision is not None else None
-    about = _About(scheduler, pod, unit, decision, own, search, {"of": of})
+    stands_for: dict[str, Any] = {}
+    if len(pods) > 1:
+        stands_for = {"of": len(pods), "placement": placement_of(scheduler, pods)}
+    about = _About(scheduler, pod, unit, decision, own, search, stands_for)
     if pod.status.phase in ("Succeeded", "Failed"):
         return about.ended()
     if pod.spec.node_name:
@@ -486,16 +495,6 @@ def _counted_members(number: int) -> str:
 
 def _diagnosis(scheduler: Scheduler, profile: ActiveProfile) -> Diagnosis:
     return Diagnosis(profile.runtime, profile.evaluator, profile.cycle, scheduler.snapshot)
-
-
-def _unit_of(scheduler: Scheduler, pod: Pod) -> str:
-    queued = scheduler.queue.unit_key(pod.key)
-    if queued is not None:
-        return queued
-    for key, decision in scheduler.decisions.items():
-        if pod.key in decision.pods:
-            return key
-    return pod.key
 
 
 def _bottleneck(decision: Decision) -> str:

@@ -23,7 +23,7 @@ from bayplan.queues.held_jobs import HeldJobs
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 
-__all__ = ["Target", "pods_of", "target_of"]
+__all__ = ["Target", "nearest", "pods_of", "target_of"]
 
 _GROUPS = frozenset(("pg", "podgroup", "podgroups", "gang", "podgang", "podgangs"))
 """Names of what defines a gang, whatever kind it is."""

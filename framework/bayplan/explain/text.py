@@ -26,12 +26,13 @@ __all__ = ["print_explanation", "print_job", "resource_line"]
 
 _MANY_PODS = 8
 _MANY_DOMAINS = 12
+_MANY_NODES = 12
 
 
 def print_explanation(console: Console, about: Explanation) -> None:
     """Print why a pod has its node, or why it has none and what would help."""
     if about.of > 1:
-        console.print(f"the first of {counted(about.of, 'pod')}, those without a node first:")
+        _print_pods(console, about)
     _print_head(console, about)
     if about.cost:
         _line(console, 2, f"costs at list price: {about.cost}")
@@ -65,6 +66,30 @@ def print_explanation(console: Console, about: Explanation) -> None:
     else:
         _print_refusals(console, about)
         _print_finalists(console, about)
+
+
+def _print_pods(console: Console, about: Explanation) -> None:
+    """Print where the pods are that the explained one stands for."""
+    found = about.placement
+    if found is None:
+        console.print(f"the first of {counted(about.of, 'pod')}, those without a node first:")
+        return
+    inside = f" in {found.domain}" if found.domain else ""
+    if found.placed < found.pods:
+        said = f"{found.placed} of {counted(found.pods, 'pod')} have a node{inside}"
+    elif found.together:
+        verb = "would be" if about.simulated else "were"
+        said = f"{counted(found.pods, 'pod')} {verb} placed together{inside}"
+    else:
+        said = f"all {counted(found.pods, 'pod')} have a node{inside}"
+    console.print(escape(said))
+    single = all(count == 1 for count in found.nodes.values())
+    nodes = [name if single else f"{name} ({count})" for name, count in found.nodes.items()]
+    hidden = len(nodes) - _MANY_NODES
+    more = f" and {hidden} more nodes" if hidden > 1 else ""
+    _line(console, 2, f"on {', '.join(nodes[:_MANY_NODES] if more else nodes)}{more}")
+    pending = ", those without a node first" if found.placed < found.pods else ""
+    console.print(f"the first of them{pending}:")
 
 
 def print_job(console: Console, about: JobExplanation) -> None:

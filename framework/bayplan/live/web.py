@@ -28,7 +28,7 @@ from bayplan.errors import InputError
 from bayplan.explain.explanation import explain, explain_job
 from bayplan.explain.pools import PoolView
 from bayplan.explain.queue_view import QueueView, ViewKind
-from bayplan.explain.target import pods_of, target_of
+from bayplan.explain.target import nearest, pods_of, target_of
 from bayplan.explain.text import print_explanation, print_job
 from bayplan.explain.top_view import TopView
 from bayplan.inputs.httpserver import (
@@ -284,9 +284,9 @@ class WebPage:
             # Of a job that has ended, where its pods were.
             found = pods_of(live.scheduler, self._pods(), self._find, target)
         if live is None or not found:
-            return web.Response(status=404, text=f"there is no {target}\n")
-        of = len(found) if target.makes_pods else 1
-        about = explain(live.scheduler, found[0], of)
+            near = nearest(target, self._pods(), live.scheduler) if live is not None else ""
+            return web.Response(status=404, text=f"there is no {target}{near}\n")
+        about = explain(live.scheduler, found[0], found)
         if request.query.get("output") == "json":
             answer = web.json_response(about.as_json())
         else:
