@@ -159,7 +159,7 @@ def _ask(
     from bayplan.live.client import Question, ask_scheduler
 
     pod = f"{wanted.kind.lower()}/{wanted.key}" if wanted.kind else wanted.key
-    question = Question("/debug/explain", {"pod": pod}, output)
+    question = Question("/debug/explain", {"pod": pod}, output, ["explain", pod])
     reply = asyncio.run(ask_scheduler(kubeconfig, context, question, lease_of(config)))
     for note in reply.notes:
         click.echo(f"note: {note}", err=True)

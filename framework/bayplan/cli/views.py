@@ -157,7 +157,9 @@ class ViewRequest:
         """
         from bayplan.live.client import Question, ask_scheduler
 
-        question = Question(page, dict(asked), output)
+        called = click.get_current_context().command_path.split()[1:]
+        named = [asked["name"]] if asked.get("name") else []
+        question = Question(page, dict(asked), output, [*called, *named])
         lease = lease_of(self.config)
         return asyncio.run(ask_scheduler(self.kubeconfig, self.context, question, lease))
 

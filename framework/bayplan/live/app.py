@@ -33,6 +33,7 @@ from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
 from bayplan.live.parts import parts_of
+from bayplan.live.pod_token import AUDIENCE
 from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.live.reading import Reading
 from bayplan.live.token_reviews import TokenReviews
@@ -132,7 +133,7 @@ class LiveApp:
         bills = options.bills
         billed = {} if bills is None else {"bills": {"currency": bills.terms().prices.currency}}
         self._feed = Feed(options.title, wall=True, more=billed)
-        reviews = TokenReviews(self.transport)
+        reviews = TokenReviews(self.transport, AUDIENCE)
         self.page = WebPage(
             options.address,
             options.registry,

@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from bayplan.api import KINDS, ApiObject, Kind
 from bayplan.cluster.kubernetes.credentials import Credentials
-from bayplan.cluster.kubernetes.kubeconfig import context_namespace
+from bayplan.cluster.kubernetes.kubeconfig import pod_namespace
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
 from bayplan.cluster.kubernetes.resources import Part, of_snapshots
 from bayplan.cluster.kubernetes.transport import APPLY_PATCH, JSON, MERGE_PATCH, Transport
 from bayplan.errors import BayplanError, Forbidden, NotFound
 from bayplan.live.leases import OTHERS, SchedulerLease, find_leases
 from bayplan.live.parts import parts_of
+from bayplan.live.pod_token import pod_token
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.settings import LeaderElection
 
@@ -42,17 +46,25 @@ __all__ = [
 _SECONDS = 60.0
 _UNWRAPPED = 1_000
 _ASK_SECONDS = 30.0
+_REACH_SECONDS = 1.0
 _PROBE_SECONDS = 10.0
 _NONE: Mapping[Kind, Sequence[Part]] = {}
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
+"""The name of a pod or of a namespace."""
+_CONTROL = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a page of the scheduler is asked; ``output`` is table or json."""
+    """What a page of the scheduler is asked; ``output`` is table or json.
+
+    ``command`` are the arguments of bayplan with which the same is asked elsewhere.
+    """
 
     path: str
     params: Mapping[str, str]
     output: str = "table"
+    command: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -233,17 +245,17 @@ async def ask_scheduler(
     unknown: NotFound | None = None
     spare: tuple[SchedulerLease, str] | None = None
     for lease in held:
+        token = _own_token(credentials, lease)
+        if not token and not lease.on_loopback:
+            unasked.append(_asked_elsewhere(lease, question, kubeconfig, context))
+            continue
         try:
-            own = await _own_token(credentials, lease)
-            answer = await _get(lease, question, own) if lease.url else None
+            answer = await _get(lease, question, token)
         except NotFound as exc:
             unknown = unknown or exc
             continue
         if answer is None:
-            where = lease.url or "any address"
-            unasked.append(
-                f"{lease.holder}, which holds the Lease {lease}, cannot be asked at {where}"
-            )
+            unasked.append(_unanswered(lease))
         elif answer.mine:
             return Reply(answer.text, _whose(lease, held), leases)
         else:
@@ -282,18 +294,39 @@ async def _leases(
 
 def _own_namespace(credentials: Credentials) -> str:
     """Return the namespace of the pod that asks, "" outside of a cluster."""
-    return context_namespace(None) if credentials.of_pod else ""
+    return pod_namespace() if credentials.of_pod else ""
 
 
-async def _own_token(credentials: Credentials, lease: SchedulerLease) -> str | None:
-    """Return the header with which a scheduler of the asking pod's own namespace is asked.
+def _own_token(credentials: Credentials, lease: SchedulerLease) -> str:
+    """Return the token with which a pod of bayplan asks a scheduler of its namespace, or "".
 
     A Lease says where its holder is asked, and by which certificate it is known. Whoever may write
-    one could collect tokens with it; so only a pod shows its own, and only within its namespace.
+    one could collect tokens with it. So nobody's own token is ever shown: only bayplan's pods have
+    one to show, which opens bayplan's pages, and nothing of the API server.
     """
-    if not lease.certificate or lease.namespace != _own_namespace(credentials):
-        return None
-    return await credentials.authorization()
+    known = lease.certificate and lease.url.startswith("https://")
+    if not known or not lease.namespace or lease.namespace != _own_namespace(credentials):
+        return ""
+    return pod_token()
+
+
+def _asked_elsewhere(
+    lease: SchedulerLease, question: Question, kubeconfig: Path | None, context: str
+) -> str:
+    """Say how a scheduler is asked that only pods of bayplan may ask."""
+    pod, _, _ = lease.holder.rpartition("_")
+    if not lease.url or not all(map(_NAME.fullmatch, (lease.namespace, pod))):
+        return _unanswered(lease)
+    place = ["--kubeconfig", str(kubeconfig)] if kubeconfig is not None else []
+    place += ["--context", context] if context else []
+    inside = ["exec", pod, "--", "bayplan", *question.command]
+    command = shlex.join(["kubectl", *place, "-n", lease.namespace, *inside])
+    return f"only bayplan's own pods may ask the holder of the Lease {lease}: {command}"
+
+
+def _unanswered(lease: SchedulerLease) -> str:
+    where = lease.url or "any address"
+    return f"{lease.holder}, which holds the Lease {lease}, cannot be asked at {where}"
 
 
 def _nobody(leases: Sequence[SchedulerLease], given: LeaderElection | None) -> str:
@@ -322,12 +355,14 @@ class _Answer:
     mine: bool
 
 
-async def _get(lease: SchedulerLease, question: Question, token: str | None) -> _Answer | None:
+async def _get(lease: SchedulerLease, question: Question, token: str) -> _Answer | None:
     url = lease.url
-    limit = aiohttp.ClientTimeout(total=_ASK_SECONDS, connect=3.0)
+    if not await _listens(url):
+        return None
+    limit = aiohttp.ClientTimeout(total=_ASK_SECONDS)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
     params = {**question.params, "output": question.output, "width": str(width)}
-    headers = {"Authorization": token} if token is not None else {}
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         # Checked before anything is sent: it may be a certificate that each pod makes for itself.
         known = aiohttp.Fingerprint(bytes.fromhex(lease.certificate)) if lease.certificate else True
@@ -344,6 +379,30 @@ async def _get(lease: SchedulerLease, question: Question, token: str | None) -> 
             text = await answer.text()
             if answer.status == 404 and text.startswith("there is no "):
                 raise NotFound(f"the scheduler at {url} says: {text.strip()}")
-            return _Answer(text, OTHERS not in answer.headers) if answer.status == 200 else None
+            if answer.status != 200 or not _is_an_answer(text, question.output):
+                return None
+            return _Answer(_CONTROL.sub("", text), OTHERS not in answer.headers)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None
+
+
+async def _listens(url: str) -> bool:
+    """Whether anything listens at an address: a scheduler that is busy does, and answers later."""
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(_REACH_SECONDS):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    except (OSError, TimeoutError, ValueError):
+        return False
+    writer.close()
+    return True
+
+
+def _is_an_answer(text: str, output: str) -> bool:
+    """Whether it can be what was asked for: something else may listen at the address."""
+    if output != "json":
+        return True
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import ClusterError, Forbidden, NotFound
+from bayplan.inputs.httpserver import is_loopback
 from bayplan.profiles.settings import LeaderElection
 
 __all__ = ["LABELS", "OTHERS", "SchedulerLease", "annotations_of", "find_leases"]
@@ -22,11 +25,11 @@ _URL = "bayplan.dev/url"
 _CERTIFICATE = "bayplan.dev/certificate-sha256"
 _SCHEDULERS = "bayplan.dev/scheduler-names"
 _GROUP = "/apis/coordination.k8s.io/v1"
-_USUAL = (
-    LeaderElection(resource_namespace="bayplan-system"),
-    LeaderElection(),
-)
-"""Where Leases are if listing all of them is forbidden: that of ``configs/deploy``, the default."""
+_DEPLOYED = ("bayplan", "bayplan-pools")
+"""The names of the Leases of ``configs/deploy``, all of them in one namespace."""
+_USUAL = ("bayplan-system", "kube-system")
+"""The namespace of ``configs/deploy``, and that of a Lease if the profile names none."""
+_ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\]|[0-9a-z.-]+):[0-9]{1,5}", re.IGNORECASE)
 _SECONDS = 10.0
 
 
@@ -47,6 +50,11 @@ class SchedulerLease:
     renewed: str
     certificate: str = ""
 
+    @property
+    def on_loopback(self) -> bool:
+        """Whether the URL is one of this machine, where a scheduler asks nobody for a token."""
+        return bool(self.url) and is_loopback(urlsplit(self.url).hostname or "")
+
     def __str__(self) -> str:
         """Return ``namespace/name``."""
         return f"{self.namespace}/{self.name}"
@@ -64,10 +72,11 @@ async def find_leases(
 ) -> list[SchedulerLease]:
     """Return the Leases of bayplan's schedulers, the best to ask first.
 
-    Those that are held come first, then those whose holder binds pods, then the latest.
+    Those that are held come first, then those whose holder binds pods, then those of ``own`` and of
+    the usual namespaces, in which tenants write no Leases, then the latest.
 
     :param given: the only Lease that matters; None for all that there are.
-    :param own: this pod's namespace, looked into first where not all may be listed.
+    :param own: this pod's namespace, "" for none.
     :raises ClusterError: when the API server fails or does not allow it.
     """
     if given is not None:
@@ -80,7 +89,17 @@ async def find_leases(
     except Forbidden:
         leases = await _allowed(transport, own)
     leases.sort(key=lambda lease: lease.renewed, reverse=True)
-    return sorted(leases, key=lambda lease: (not lease.holder, not lease.scheduler_names))
+    best = {name: place for place, name in enumerate(_places(own))}
+
+    def order(lease: SchedulerLease) -> tuple[bool, bool, int]:
+        return not lease.holder, not lease.scheduler_names, best.get(lease.namespace, len(best))
+
+    return sorted(leases, key=order)
+
+
+def _places(own: str) -> list[str]:
+    """Return the namespaces in which Leases are trusted first, the best one first."""
+    return list(dict.fromkeys(filter(None, (own, *_USUAL))))
 
 
 async def _allowed(transport: Transport, own: str) -> list[SchedulerLease]:
@@ -88,9 +107,11 @@ async def _allowed(transport: Transport, own: str) -> list[SchedulerLease]:
 
     :raises Forbidden: when none may.
     """
-    places = [one for one in _USUAL if one.resource_namespace != own]
-    if own:
-        places.insert(0, LeaderElection(resource_namespace=own))
+    places = [
+        LeaderElection(resource_namespace=namespace, resource_name=name)
+        for namespace in _places(own)
+        for name in _DEPLOYED
+    ]
     found: list[SchedulerLease] = []
     refused: list[Forbidden] = []
     for place in places:
@@ -136,7 +157,7 @@ def _read(content: Any) -> SchedulerLease:
         _text(meta, "namespace"),
         _text(meta, "name"),
         _text(spec, "holderIdentity"),
-        _text(annotations, _URL),
+        _address(annotations),
         tuple(name for name in names if name),
         _text(spec, "renewTime"),
         _text(annotations, _CERTIFICATE),
@@ -148,6 +169,13 @@ def _mapping(content: Any, name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _address(annotations: Mapping[str, Any]) -> str:
+    """Return the URL of a Lease if it says where to ask, and nothing about what."""
+    found = _text(annotations, _URL)
+    return found if _ADDRESS.fullmatch(found) else ""
+
+
 def _text(content: Mapping[str, Any], name: str) -> str:
+    """Return a text; one that would move the cursor of a terminal counts as none."""
     found = content.get(name)
-    return found if isinstance(found, str) else ""
+    return found if isinstance(found, str) and found.isprintable() else ""

@@ -70,10 +70,13 @@ class TokenReviews:
     """Asks the API server about tokens and callers; caches an answer for ten seconds.
 
     What the API server cannot say counts as a refusal.
+
+    :param audience: whose tokens count beside those of the API server; "" for no others.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, audience: str = "") -> None:
         self._transport = transport
+        self._audience = audience
         self._rate = RateLimiter(_ASKED_PER_SECOND, _BURST)
         self._callers: _Answers[str, Caller | None] = _Answers()
         self._permits: _Answers[tuple[Caller, bytes], bool] = _Answers()
@@ -104,10 +107,21 @@ class TokenReviews:
             # Guessing tokens must not load the API server.
             return None
         try:
-            status = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
+            caller = await self._known(token)
+            if caller is None and self._audience:
+                caller = await self._known(token, self._audience)
         except (ClusterError, InputError):
             return None
-        return self._callers.put(token, _caller(status))
+        return self._callers.put(token, caller)
+
+    async def _known(self, token: str, audience: str = "") -> Caller | None:
+        """Return whose token for an audience it is; "" is the API server's own."""
+        spec = {"token": token, **({"audiences": [audience]} if audience else {})}
+        status = await self._review("authentication.k8s.io", "TokenReview", spec)
+        # A server that does not know of audiences would take any token.
+        if audience and audience not in (status.get("audiences") or ()):
+            return None
+        return _caller(status)
 
     async def permits(self, caller: Caller, attributes: Mapping[str, Any]) -> bool:
         """Return whether somebody may do something.

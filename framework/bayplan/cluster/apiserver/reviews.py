@@ -12,6 +12,8 @@ __all__ = ["REVIEWS", "review"]
 Content = dict[str, Any]
 
 _AUTHORIZATION, _AUTHENTICATION = "authorization.k8s.io/v1", "authentication.k8s.io/v1"
+_AUDIENCE = "https://kubernetes.default.svc"
+"""For whom tokens are, as the API server of most clusters calls itself."""
 REVIEWS = {
     f"/apis/{_AUTHORIZATION}/selfsubjectaccessreviews": "SelfSubjectAccessReview",
     f"/apis/{_AUTHORIZATION}/selfsubjectrulesreviews": "SelfSubjectRulesReview",
@@ -36,7 +38,7 @@ def review(access: Access, user: Role, kind: str, body: Any) -> Content:
         authorize(user, "create", group.partition("/")[0], resource, "", "")
     status: Content
     if kind == "TokenReview":
-        status = _authenticated(access, str(spec.get("token", "")))
+        status = _authenticated(access, str(spec.get("token", "")), spec.get("audiences"))
     elif kind == "SelfSubjectReview":
         status = {"userInfo": _info(user)}
     elif kind == "SelfSubjectRulesReview":
@@ -67,11 +69,15 @@ def _info(user: Role) -> Content:
     return {"username": user.user, "groups": ["system:authenticated"]}
 
 
-def _authenticated(access: Access, token: str) -> Content:
+def _authenticated(access: Access, token: str, audiences: Any) -> Content:
+    """Say whose token it is; all tokens are for this server."""
+    if audiences and _AUDIENCE not in audiences:
+        return {"authenticated": False, "error": "the token is for another audience"}
     try:
-        return {"authenticated": True, "user": _info(access.user(token))}
+        user = _info(access.user(token))
     except ApiError:
         return {"authenticated": False, "error": "no such token"}
+    return {"authenticated": True, "user": user, "audiences": [_AUDIENCE]}
 
 
 def _allowed(user: Role | None, spec: Content) -> Content:

@@ -8,7 +8,7 @@ from pathlib import Path
 from bayplan.errors import InputError
 from bayplan.inputs.documents import parse_documents, read_text
 
-__all__ = ["context_namespace", "find_kubeconfig", "runs_in_pod"]
+__all__ = ["context_namespace", "find_kubeconfig", "pod_namespace", "runs_in_pod"]
 
 _NAMESPACE = "default"
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -28,6 +28,14 @@ def runs_in_pod() -> bool:
     return "KUBERNETES_SERVICE_HOST" in os.environ
 
 
+def pod_namespace() -> str:
+    """Return the namespace of the pod in which this process runs, "" in other places."""
+    try:
+        return _OWN_NAMESPACE.read_text().strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def context_namespace(kubeconfig: Path | None, context: str = "") -> str:
     """Return the namespace that kubectl would use; "default" where nothing names one.
 
@@ -39,7 +47,7 @@ def context_namespace(kubeconfig: Path | None, context: str = "") -> str:
     path = kubeconfig or find_kubeconfig()
     try:
         if path is None:
-            return _OWN_NAMESPACE.read_text().strip() or _NAMESPACE
+            return pod_namespace() or _NAMESPACE
         (document, *_) = parse_documents(read_text(path), str(path))
         content = document.content
         wanted = context or content.get("current-context")
