@@ -90,6 +90,37 @@ def test_a_reservation_is_kept_for_its_owner_and_used_up(real: LiveCluster, tmp_
     assert scheduler.problems() == []
 
 
+def test_reservations_of_a_gang_are_made_together_without_waiting(
+    real: LiveCluster, tmp_path: Path
+) -> None:
+    if f"reservations.{GROUP}" not in upstream_definitions():
+        pytest.skip("no definition of Koordinator's own on this machine")
+    client = real.client
+    scheduler = Scheduler(real.kubeconfig, tmp_path)
+    scheduler.start()
+
+    def phases() -> list[str]:
+        items = client.get(RESERVATIONS).json["items"]
+        return [one.get("status", {}).get("phase", "") for one in items]
+
+    names = [f"kept-{index}" for index in range(3)]
+    gang = {f"gang.{GROUP}/name": "kept", f"gang.{GROUP}/min-available": "3"}
+    try:
+        real.apply(nodes(1))
+        for name in names:
+            wait_until(lambda: "Available" not in phases(), "a part of the gang has no node")
+            one = reservation("1")
+            one["metadata"]["name"] = name
+            one["spec"]["template"]["metadata"] = {"namespace": "default", "annotations": gang}
+            assert client.post(RESERVATIONS, one, fieldValidation="Strict").code == 201
+        wait_until(lambda: phases() == ["Available"] * 3, "all of the gang have nodes")
+    finally:
+        scheduler.stop()
+        for name in names:
+            client.delete(f"{RESERVATIONS}/{name}")
+    assert scheduler.problems() == []
+
+
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 
 

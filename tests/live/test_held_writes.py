@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from bayplan.api import KaiPodGroup, PodCondition, VolcanoPodGroup
+from bayplan.api import KaiPodGroup, PodCondition, Reservation, VolcanoPodGroup
 from bayplan.api.podgroup import ConditionedStatus
+from bayplan.api.reservation import ReservationStatus
 from bayplan.cluster.kubernetes.held_writes import HeldWrites
 from bayplan.cluster.kubernetes.pending_write import PendingWrite
 from bayplan.cluster.protocol import (
@@ -79,6 +80,17 @@ async def test_why_a_pod_waits_is_not_written_when_it_is_placed_meanwhile(placin
     assert held.sent == [placing]
     # The scheduler forgets that it has told the reason, in case the placement fails.
     assert all(isinstance(error, Stopped) for error in held.answers)
+
+
+async def test_why_a_reservation_waits_is_not_written_when_it_is_placed_meanwhile() -> None:
+    held = Held()
+    waiting = Event(
+        "r", "Warning", "FailedScheduling", "no room", passing=True, about="Reservation"
+    )
+    placed = PatchStatus(Reservation, "r", ReservationStatus("Available"), awaited=True)
+    held.submit(waiting, placed)
+    await asyncio.sleep(5)
+    assert held.sent == [placed]
 
 
 async def test_a_newer_reason_replaces_the_older_one_and_is_not_held_longer() -> None:

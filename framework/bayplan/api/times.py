@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -20,4 +21,10 @@ def seconds_of(text: str | None) -> float:
 
 def rfc3339(seconds: float) -> str:
     """Return seconds since 1970 as Kubernetes writes a time, without fractions of a second."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _text_of(math.floor(seconds))
+
+
+@lru_cache(maxsize=64)
+def _text_of(second: int) -> str:
+    # Most that is written tells the same few moments.
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

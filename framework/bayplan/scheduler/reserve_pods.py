@@ -140,4 +140,6 @@ class WithReservePods(WrappedCluster):
         self._cluster.submit(PatchAnnotations(Reservation, found.key, annotations), annotated)
 
     def _status(self, found: Reservation, status: ReservationStatus, done: Done | None) -> None:
-        self._cluster.submit(PatchStatus(Reservation, found.key, status), done)
+        # Whoever may use it waits for its node.
+        awaited = status.phase != "Pending"
+        self._cluster.submit(PatchStatus(Reservation, found.key, status, awaited=awaited), done)

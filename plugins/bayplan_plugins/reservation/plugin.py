@@ -7,7 +7,7 @@ takes its place again. Rules: Koordinator v1.8 (pkg/scheduler/plugins/reservatio
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,6 @@ from bayplan.api import Container, Pod, Quantity
 from bayplan.api import Reservation as ReservationObject
 from bayplan.api.pod import ResourceRequirements
 from bayplan.api.resources import amount_of
-from bayplan.api.times import seconds_of
 from bayplan.cluster.protocol import (
     CreateObject,
     DeleteObject,
@@ -55,13 +54,13 @@ from bayplan.dialects.koordinator.reservations import (
     allocated_text,
     as_expired,
     exact_match_of,
-    expires_at,
     is_allocate_once,
     is_reserve_pod,
     requires_pre_allocation,
     reservation_of,
     with_owners,
 )
+from bayplan_plugins.reservation.ends import Ends, is_over
 from bayplan_plugins.reservation.known import KnownReservations, Users
 from bayplan_plugins.reservation.matching import Match, matches_of
 from bayplan_plugins.reservation.moved import reservation_for
@@ -123,6 +122,11 @@ class Reservation(Plugin[ReservationArgs]):
         super().__init__(args, handle)
         snapshot = handle.snapshot
         self._known = KnownReservations()
+        self._ends = Ends(None if args.disable_garbage_collection else args.gc_duration_seconds)
+        self._came: set[str] = set()
+        """Reservations, by name, that are new or changed since they were looked at."""
+        self._epoch = -1
+        """Of the nodes among which those of reservations were looked for."""
         self._given: dict[tuple[str, str], _Taken] = {}
         """What gave way within a cycle, by the keys of pod and node."""
         self._adopted: dict[tuple[str, str], Adoption] = {}
@@ -150,11 +154,14 @@ class Reservation(Plugin[ReservationArgs]):
     def _follow(self, old: ReservationObject | None, new: ReservationObject | None) -> None:
         if new is not None:
             self._known.put(new)
+            self._ends.put(new)
+            self._came.add(new.key)
             said = new.status.allocated or new.status.current_owners
             if said or self._owners.of(new.metadata.uid):
                 self._stale.add(new.key)
         elif old is not None:
             self._known.drop(old)
+            self._ends.drop(old.key)
             self._owners.forget(old.metadata.uid)
             self._holding.forget(old.metadata.uid)
 
@@ -450,26 +457,38 @@ class Reservation(Plugin[ReservationArgs]):
         """Write who uses reservations; end those whose time is over, delete those long over."""
         changed, self._unreported = self._unreported | self._stale, set()
         now = self.handle.unix_time
-        times: list[float] = []
-        for one in self._known.all():
-            if one.status.phase in ("Succeeded", "Failed"):
-                times += self._collect(one, now)
+        ended = set(self._ends.due(now)) | self._without_node()
+        for name in sorted(ended | changed):
+            one = self._known.get(name)
+            if one is None:
                 continue
-            end = expires_at(one)
-            gone = (
-                bool(one.status.node_name)
-                and self.handle.snapshot.node(one.status.node_name) is None
-            )
-            if gone or (end is not None and now >= end):
-                self.handle.submit(PatchStatus(ReservationObject, one.key, as_expired(one, now)))
-                continue
-            if end is not None:
-                times.append(end)
-            if one.key in changed:
+            if is_over(one):
+                if name in ended:
+                    self.handle.submit(DeleteObject(ReservationObject, name, one.metadata.uid))
+            elif name in ended:
+                status = as_expired(one, now)
+                self.handle.submit(PatchStatus(ReservationObject, name, status, awaited=True))
+            else:
                 self._report(one, now)
-        if not times:
+        again = self._ends.next
+        if again is None:
             return None
-        return Overdue(again=self.handle.now + max(0.0, min(times) - now))
+        return Overdue(again=self.handle.now + max(0.0, again - now))
+
+    def _without_node(self) -> set[str]:
+        """Return the names of those whose node is gone, of all that may have changed."""
+        snapshot = self.handle.snapshot
+        came, self._came = self._came, set()
+        looked = [one for name in came if (one := self._known.get(name)) is not None]
+        if snapshot.nodes.epoch != self._epoch:
+            self._epoch, looked = snapshot.nodes.epoch, self._known.all()
+        return {
+            one.key
+            for one in looked
+            if not is_over(one)
+            and one.status.node_name
+            and snapshot.node(one.status.node_name) is None
+        }
 
     def _report(self, one: ReservationObject, now: float) -> None:
         """Write who uses a reservation that has a node."""
@@ -479,20 +498,6 @@ class Reservation(Plugin[ReservationArgs]):
         status = with_owners(one, pods, now)
         if status != one.status:
             self.handle.submit(PatchStatus(ReservationObject, one.key, status))
-
-    def _collect(self, one: ReservationObject, now: float) -> Iterable[float]:
-        """Delete a reservation that has been over for long; yield when one will have been."""
-        if self.args.disable_garbage_collection:
-            return
-        ready = next((c for c in one.status.conditions if c.type == "Ready"), None)
-        since = seconds_of(ready.last_transition_time) if ready is not None else 0.0
-        due = since + self.args.gc_duration_seconds
-        if not since:
-            return
-        if now < due:
-            yield due
-        else:
-            self.handle.submit(DeleteObject(ReservationObject, one.key, one.metadata.uid))
 
 
 class _Plan:

@@ -72,10 +72,9 @@ class HeldWrites:
     def hold(self, job: PendingWrite) -> bool:
         """Hold a write, or return False when it has to be sent now."""
         self._replace(job)
-        if not self._seconds or not _is_passing(job.write):
-            return False
         subject = _object_of(job.write)
-        assert subject is not None, "what passes is about an object"
+        if not self._seconds or subject is None or not _is_passing(job.write):
+            return False
         held = self._held.get(subject)
         if held is None:
             loop = asyncio.get_running_loop()
@@ -146,9 +145,9 @@ def _is_passing(write: Write) -> bool:
 
 
 def _object_of(write: Write) -> Subject | None:
-    """Return the pod that a write places or tells about, or the object of a status."""
+    """Return the pod that a write places, or the object that it tells about."""
     if isinstance(write, Event):
-        return (write.about, write.pod) if write.about == "Pod" else None
+        return write.about, write.pod
     if isinstance(write, Bind | Evict | PatchPodStatus | ReserveClaim | CreateClaim):
         return "Pod", write.pod
     return subject_of(write) if isinstance(write, PatchStatus | PatchAnnotations) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -186,11 +187,17 @@ def _all_fields(status: msgspec.Struct, before: msgspec.Struct | None) -> dict[s
     Maps and objects inside name what they had before, too.
     """
     plain = _plain(status)
-    for field in msgspec.structs.fields(status):
-        if field.encode_name not in plain:
-            value = msgspec.to_builtins(getattr(status, field.name))
-            plain[field.encode_name] = value if value not in ([], {}) else None
+    for name, encoded in _names_of(type(status)):
+        if encoded not in plain:
+            value = msgspec.to_builtins(getattr(status, name))
+            plain[encoded] = value if value not in ([], {}) else None
     return _with_removals(plain, _plain(before) if before is not None else {})
+
+
+@cache
+def _names_of(type_: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    """Return the names of a struct's fields, in Python and in JSON."""
+    return tuple((one.name, one.encode_name) for one in msgspec.structs.fields(type_))
 
 
 def _plain(status: msgspec.Struct) -> dict[str, Any]:
