@@ -11,6 +11,7 @@ class SchedulingGates(Plugin[Args]):
     """Keep pods with spec.schedulingGates out of the queue."""
 
     requeue_on = ClusterEvent.POD_CHANGED
+    gate_reads = ()
 
     @hookimpl
     def concerns(self, pod: PodInfo) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from bayplan.api import OwnerReference, Pod
+from bayplan.api import Job, ObjectMeta, OwnerReference, Pod
 from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.dialects.gpu_topology import PREFIX
+from bayplan.scheduler import event_handlers
 from bayplan.scheduler.owner_waits import OwnerWaits
+from bayplan.snapshot.job_annotations import is_of
 from bayplan.testing import Cluster, make_node, make_object, make_pod
 
 ROLE = "training.kubeflow.org/replica-type"
@@ -77,3 +80,27 @@ def test_an_owner_that_comes_late_is_still_told_of_its_pods() -> None:
     assert not waits.may_wait("pod", "owner", 5.0)
     assert waits.next_time() is None
     assert waits.arrived("owner") == {"pod"}
+
+
+def test_pods_that_have_a_node_are_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def asked(pod: Pod, job: Job) -> bool:
+        seen.append(pod.metadata.name)
+        return is_of(pod, job)
+
+    monkeypatch.setattr(event_handlers, "is_of", asked)
+    job = Job(ObjectMeta(name="train", namespace="default", uid="uid-1"))
+    owner = OwnerReference("Job", "train", "uid-1", "batch/v1", controller=True)
+    pods = [make_pod(f"p{number}", cpu=1) for number in range(3)]
+    owned = [replace(p, metadata=replace(p.metadata, owner_references=(owner,))) for p in pods]
+    cluster = Cluster([make_node("n", cpu=2), job, *owned])
+    (waiting,) = {"p0", "p1", "p2"} - set(cluster.schedule())
+
+    known = cluster.api.list(Job)[0]
+    seen.clear()
+    meta = replace(known.metadata, annotations={f"{PREFIX}level": "numa"})
+    cluster.api.update(replace(known, metadata=meta))
+    cluster.schedule()
+
+    assert set(seen) == {waiting}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from tests.scheduler.one_queue import OneQueue
 
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.queue import FLUSH_AFTER, UnitQueue
-from bayplan.scheduler.queued_unit import QueuedUnit
+from bayplan.scheduler.queued_unit import Gate, QueuedUnit
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_pod
 
@@ -22,8 +24,11 @@ class Rules(OneQueue):
         self.closed: set[str] = set()
         self.helpful = ClusterEvent.ANY
 
-    def gate(self, pod: PodInfo) -> str | None:
-        return "closed" if pod.name in self.closed else None
+    def gate(self, pod: PodInfo) -> Gate | None:
+        return Gate("closed", "Gates") if pod.name in self.closed else None
+
+    def reads_at_gate(self, plugin: str, kinds: Set[type]) -> bool:
+        return True
 
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
         return (-max(pod.priority for pod in queued.pods.values()), queued.added)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Set
 
 import pytest
 from tests.scheduler.fake_cluster import FakeCluster
@@ -16,7 +17,7 @@ from bayplan.plugin.decision import Decision, PodDecision
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.permits import PermitWait
 from bayplan.scheduler.queue import UnitQueue
-from bayplan.scheduler.queued_unit import QueuedUnit
+from bayplan.scheduler.queued_unit import Gate, QueuedUnit
 from bayplan.scheduler.recorder import Recorder
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_pod
@@ -51,8 +52,11 @@ class Gates(OneQueue, UnitQueue):
         self.text = "waiting for more members"
         super().__init__(self, lambda pod: pod.gang or pod.key)
 
-    def gate(self, pod: PodInfo) -> str | None:
-        return None if pod.name in self.open else self.text
+    def gate(self, pod: PodInfo) -> Gate | None:
+        return None if pod.name in self.open else Gate(self.text, "Gang")
+
+    def reads_at_gate(self, plugin: str, kinds: Set[type]) -> bool:
+        return True
 
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
         return (queued.added,)

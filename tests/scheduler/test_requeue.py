@@ -84,8 +84,8 @@ def test_the_first_plugin_that_refuses_a_pod_holds_it_back() -> None:
             return "never"
 
     rules = rules_of(state_of(FakeCluster(), Closed, Later))
-    assert rules.gate(PodInfo(make_pod("closed"))) == "not yet"
-    assert rules.gate(PodInfo(make_pod("open"))) == "never"
+    assert rules.gate(PodInfo(make_pod("closed"))) == ("not yet", "Closed")
+    assert rules.gate(PodInfo(make_pod("open"))) == ("never", "Later")
 
 
 def test_a_gate_that_raises_holds_its_pod_back_under_the_plugins_name() -> None:
@@ -93,7 +93,8 @@ def test_a_gate_that_raises_holds_its_pod_back_under_the_plugins_name() -> None:
     assert rules.gate(PodInfo(make_pod("open"))) is None
     refusal = rules.gate(PodInfo(make_pod("bad")))
     assert refusal is not None
-    assert refusal.startswith('plugin "Closed" failed in pre_enqueue: ValueError: boo')
+    assert refusal.plugin == "Closed"
+    assert refusal.reason.startswith('plugin "Closed" failed in pre_enqueue: ValueError: boo')
 
 
 def test_queue_sort_gets_the_unit_with_its_gang_and_its_arrival() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,7 +11,7 @@ from tests.scheduler.one_queue import OneQueue
 
 from bayplan.plugin.events import ClusterEvent
 from bayplan.scheduler.queue import UnitQueue
-from bayplan.scheduler.queued_unit import QueuedUnit
+from bayplan.scheduler.queued_unit import Gate, QueuedUnit
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_pod
 
@@ -42,8 +42,11 @@ class Rules(OneQueue):
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def gate(self, pod: PodInfo) -> str | None:
+    def gate(self, pod: PodInfo) -> Gate | None:
         return None
+
+    def reads_at_gate(self, plugin: str, kinds: Set[type]) -> bool:
+        return False
 
     def listens(self, plugins: frozenset[str], event: ClusterEvent) -> bool:
         return True

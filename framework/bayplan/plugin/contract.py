@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -100,6 +100,8 @@ def check_class(name: str, cls: type[Plugin[Any]], where: str = "") -> None:
         value = getattr(cls, attribute)
         if not isinstance(value, kind):
             raise wrong(f"{attribute} has to be a {kind.__name__}, got {value!r}")
+    if not isinstance(cls.gate_reads, Container | None):
+        raise wrong(f"gate_reads has to be a set of types or None, got {cls.gate_reads!r}")
     model: Any = cls.Args
     if not (inspect.isclass(model) and issubclass(model, Args)):
         raise wrong(f"Args has to be a subclass of bayplan.Args, got {model!r}")

@@ -78,7 +78,10 @@ def concerns(pod: PodInfo) -> bool:
 
 @hookspec
 def pre_enqueue(pod: PodInfo) -> str | None:
-    """Return why the pod must not be tried yet; it waits until it or its gang changes."""
+    """Return why the pod must not be tried yet; it waits until it or its gang changes.
+
+    It is asked again after a change of an object of a kind in ``gate_reads``, too.
+    """
 
 
 @hookspec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -227,6 +227,9 @@ class Plugin(Generic[ArgsT]):
     """How the framework brings the plugin's scores to 0..100; ``__init__`` may choose another."""
     requeue_on: ClassVar[ClusterEvent] = ClusterEvent.ANY
     """The events, joined by ``|``, after which a pod that this plugin refused is tried again."""
+    gate_reads: ClassVar[Container[type] | None] = None
+    """The kinds of objects that ``pre_enqueue`` reads besides the pod and its gang: a change of any
+    other does not have it called again. None, the default, stands for all kinds."""
     actions: Sequence[str] = ()
     """Ways to preempt for units of queues, in order. Such a unit that does not fit waits until no
     other unit can be placed; then ``post_filter`` is called for each of them with the first action,

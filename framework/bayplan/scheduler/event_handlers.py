@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
@@ -79,8 +79,8 @@ class EventHandlers:
         self._owner_waits = OwnerWaits()
         self._stale_gates: dict[str, None] = {}
         """Units of gangs whose gates have to be checked again, once for all events."""
-        self._objects_changed = False
-        """Whether an object changed that a gate may wait for."""
+        self._kinds_changed: set[type] = set()
+        """Kinds of objects that changed, and that a gate may read."""
         self._loads_changed = False
         """Whether nodes reported their load since pods were woken the last time."""
         self._loads_at = -math.inf
@@ -196,7 +196,7 @@ class EventHandlers:
         """Read the pods again that have waited for an owner."""
         pods = self._owner_waits.arrived(uid) if self._owner_waits else ()
         if pods:
-            self._read_again(one.pod for one in self._state.pods.values() if one.uid in pods)
+            self._read_again(lambda one: one.uid in pods)
 
     def _known(self, pod: Pod) -> PodInfo | None:
         """Return the known version of a pod; drop a known pod of that name with another uid."""
@@ -461,7 +461,7 @@ class EventHandlers:
             self._requeue_gangs(changed)
             state.broadcast(ClusterEvent.GANG_CHANGED)
         else:
-            self._objects_changed = True
+            self._kinds_changed.add(type(obj))
             state.broadcast(ClusterEvent.OBJECT_CHANGED)
         if isinstance(obj, ResourceSlice):
             # A device may have been attached that a pod waits for.
@@ -499,20 +499,22 @@ class EventHandlers:
 
     def _owner_changed(self, old: ApiObject | None, owner: ApiObject, deleted: bool) -> set[str]:
         """Read the gangs of an owner's pods again; return the keys of those that changed."""
-        state = self._state
         changed, moved = self._definitions.owner_changed(owner, deleted)
         asks = old is not None and not deleted and _said(old) != _said(owner)
         if moved or asks:
             self._read_again(
-                info.pod
-                for info in state.pods.values()
-                if info.gang in moved or (asks and self._definitions.is_above(owner, info.pod))
+                lambda one: (
+                    one.gang in moved or (asks and self._definitions.is_above(owner, one.pod))
+                )
             )
         return changed
 
-    def _read_again(self, pods: Iterable[Pod]) -> None:
-        """Read pending pods again whose gang may be another one."""
-        for pod in [one for one in pods if one.key not in self._state.snapshot.placed]:
+    def _read_again(self, may_differ: Callable[[PodInfo], bool]) -> None:
+        """Read pending pods again whose gang may be another one; no others are looked at."""
+        placed = self._state.snapshot.placed
+        queued = (pod for unit in self._state.queue.units.values() for pod in unit.pods.values())
+        pending = [one.pod for one in queued if one.key not in placed and may_differ(one)]
+        for pod in pending:
             self._pod_gone(pod)
             self.pod_pending(pod)
 
@@ -520,7 +522,7 @@ class EventHandlers:
         """Read a Job's pending pods again when the annotations they inherit changed."""
         if passed_on(old) == (NOTHING if deleted else passed_on(job)):
             return
-        self._read_again(info.pod for info in self._state.pods.values() if is_of(info.pod, job))
+        self._read_again(lambda one: is_of(one.pod, job))
 
     def _claim(self, type_: WatchType, claim: ResourceClaim) -> None:
         """A ResourceClaim changed: its pods may wait for it, other pods for its devices."""
@@ -572,7 +574,7 @@ class EventHandlers:
 
     def recheck_stale_gates(self) -> None:
         """Check gates after changes since the last call: of gangs' members, or of other objects."""
-        if not (self._stale_gates or self._objects_changed):
+        if not (self._stale_gates or self._kinds_changed):
             return
         queue, now = self._state.queue, self._state.now
         stale, self._stale_gates = self._stale_gates, {}
@@ -580,11 +582,11 @@ class EventHandlers:
             queue.recheck(unit_key, now)
             # Those that were refused because nodes lacked would ask autoscalers for some on and on.
             self._state.recorder.gate_changed(unit_key)
-        if self._objects_changed:
-            self._objects_changed = False
-            for unit_key in [key for key, unit in queue.units.items() if unit.gated]:
-                queue.refresh_gates(unit_key, now)
-                self._state.recorder.gate_changed(unit_key)
+        if self._kinds_changed:
+            kinds, self._kinds_changed = self._kinds_changed, set()
+            for unit_key in queue.gated_by_readers_of(kinds):
+                if queue.refresh_gates(unit_key, now):
+                    self._state.recorder.gate_changed(unit_key)
 
     def wake_for_loads(self) -> None:
         """Wake pods that wait for the load of nodes to change, once a second at most."""
@@ -600,7 +602,7 @@ class EventHandlers:
             self._requeue_gangs((key,))
         over = self._owner_waits.overdue(self._state.now)
         if over:
-            self._read_again(one.pod for one in self._state.pods.values() if one.uid in over)
+            self._read_again(lambda one: one.uid in over)
 
     def next_time(self) -> float | None:
         """Return when a pod has waited long enough for its owner, or for loads; None: never."""

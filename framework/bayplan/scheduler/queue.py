@@ -12,11 +12,12 @@ and parked units is tried.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from bayplan.plugin.events import ClusterEvent
+from bayplan.scheduler.gate_index import GateIndex
 from bayplan.scheduler.known_refusals import Refusal
-from bayplan.scheduler.queued_unit import Place, QueuedUnit, QueueRules
+from bayplan.scheduler.queued_unit import Gate, Place, QueuedUnit, QueueRules
 from bayplan.scheduler.tenant_order import NextAction, Park, TenantOrder, Try, Unchosen
 from bayplan.snapshot.pods import PodInfo
 
@@ -66,6 +67,7 @@ class UnitQueue:
         self._arrivals = 0
         self._order = TenantOrder(rules, self._delay_after)
         self._unrecorded: dict[str, Refusal] = {}
+        self._gates = GateIndex()
         self._now = 0.0
 
     @property
@@ -95,10 +97,7 @@ class UnitQueue:
         self._unit_of[pod.key] = key
         unit.version += 1
         unit.ready.pop(pod.key, None)
-        unit.gated.pop(pod.key, None)
-        refusal = self._rules.gate(pod)
-        if refusal is not None:
-            unit.gated[pod.key] = (pod, refusal)
+        if not self._passes(unit, pod):
             return
         unit.ready[pod.key] = pod
         if unit.gated:
@@ -114,7 +113,7 @@ class UnitQueue:
         unit = self._units[key]
         unit.version += 1
         unit.ready.pop(pod_key, None)
-        unit.gated.pop(pod_key, None)
+        self._free(unit, pod_key)
         if not unit.ready and not unit.gated:
             self._forget(unit)
 
@@ -128,10 +127,8 @@ class UnitQueue:
             return
         unit.version += 1
         for pod_key, pod in [] if opens else list(unit.ready.items()):
-            refusal = self._rules.gate(pod)
-            if refusal is not None:
+            if not self._passes(unit, pod):
                 del unit.ready[pod_key]
-                unit.gated[pod_key] = (pod, refusal)
         self._reopen(unit)
         if not unit.ready and unit.place is not Place.IN_FLIGHT:
             self._move(unit, Place.GATED)
@@ -146,17 +143,19 @@ class UnitQueue:
             return
         unit.version += 1
         pod = unit.pods[pod_key]
-        refusal = self._rules.gate(pod)
         unit.ready.pop(pod_key, None)
-        unit.gated.pop(pod_key, None)
-        if refusal is not None:
-            unit.gated[pod_key] = (pod, refusal)
+        if not self._passes(unit, pod):
             if not unit.ready and unit.place is not Place.IN_FLIGHT:
                 self._move(unit, Place.GATED)
             return
         unit.ready[pod_key] = pod
         if unit.place in _ASLEEP:
             self._wake(unit, now)
+
+    def gated_by_readers_of(self, kinds: Set[type]) -> list[str]:
+        """Return the keys of units with pods behind gates that read any of some kinds."""
+        readers = [one for one in self._gates.plugins if self._rules.reads_at_gate(one, kinds)]
+        return list(dict.fromkeys(key for one in readers for key in self._gates.units(one)))
 
     def postpone(self, unit_key: str, now: float) -> None:
         """Let other units go first: retry this one after the longest delay, or later."""
@@ -166,15 +165,16 @@ class UnitQueue:
             if unit.place is Place.ACTIVE:
                 self._wake(unit, now)
 
-    def refresh_gates(self, unit_key: str, now: float) -> None:
-        """Check the gates of a unit's gated pods again."""
+    def refresh_gates(self, unit_key: str, now: float) -> bool:
+        """Check the gates of a unit's gated pods again; return whether any answers differently."""
         unit = self._units.get(unit_key)
         if unit is None or not unit.gated:
-            return
-        ready = len(unit.ready)
+            return False
+        ready, before = len(unit.ready), dict(unit.gated)
         self._reopen(unit)
         if len(unit.ready) > ready and unit.place in _ASLEEP:
             self._wake(unit, now)
+        return unit.gated != before
 
     def pop(self, now: float) -> QueuedUnit | None:
         """Return the unit to try next, or None when nothing is active at this time."""
@@ -415,13 +415,23 @@ class UnitQueue:
 
     def _reopen(self, unit: QueuedUnit) -> None:
         for pod_key, (pod, _) in list(unit.gated.items()):
-            refusal = self._rules.gate(pod)
-            if refusal is None:
-                del unit.gated[pod_key]
+            if self._passes(unit, pod):
                 unit.ready[pod_key] = pod
                 unit.version += 1
-            else:
-                unit.gated[pod_key] = (pod, refusal)
+
+    def _passes(self, unit: QueuedUnit, pod: PodInfo) -> bool:
+        """Check the gates of a pod; put it behind the first that is closed, if any is."""
+        gate: Gate | None = self._rules.gate(pod)
+        if gate is None:
+            self._free(unit, pod.key)
+            return True
+        unit.gated[pod.key] = (pod, gate.reason)
+        self._gates.hold(unit.key, pod.key, gate.plugin)
+        return False
+
+    def _free(self, unit: QueuedUnit, pod_key: str) -> None:
+        if unit.gated.pop(pod_key, None) is not None:
+            self._gates.free(pod_key)
 
     def _delay(self, unit: QueuedUnit) -> float:
         return self._delay_after(unit.attempts)

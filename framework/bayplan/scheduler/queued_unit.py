@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bayplan.plugin.events import ClusterEvent
 from bayplan.snapshot.pods import PodInfo
 
-__all__ = ["EquivalenceClass", "Place", "QueueRules", "QueuedUnit"]
+__all__ = ["EquivalenceClass", "Gate", "Place", "QueueRules", "QueuedUnit"]
 
 EquivalenceClass = tuple[str, Hashable]
 """A queue, and what its units have in common that are equally hard to place."""
+
+
+class Gate(NamedTuple):
+    """Why a pod must not be tried yet, and the plugin that says so."""
+
+    reason: str
+    plugin: str
 
 
 class Place(Enum):
@@ -87,8 +94,11 @@ class QueuedUnit:
 class QueueRules(Protocol):
     """What the queue asks about units and events."""
 
-    def gate(self, pod: PodInfo) -> str | None:
-        """Return why a pod must not be tried yet, or None."""
+    def gate(self, pod: PodInfo) -> Gate | None:
+        """Return the gate that holds a pod back, or None."""
+
+    def reads_at_gate(self, plugin: str, kinds: Set[type]) -> bool:
+        """Tell whether a plugin's gate reads objects of any of some kinds."""
 
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
         """Return a unit's place in its queue: smallest first, then the first to arrive."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -14,7 +14,7 @@ from bayplan.plugin.events import ClusterEvent
 from bayplan.profiles.runtime import HookCall, Runtime
 from bayplan.scheduler.active_profiles import ActiveProfiles
 from bayplan.scheduler.nominator import Nomination, Nominator
-from bayplan.scheduler.queued_unit import QueuedUnit
+from bayplan.scheduler.queued_unit import Gate, QueuedUnit
 from bayplan.scheduler.recorder import Recorder
 from bayplan.snapshot import PodInfo, Snapshot
 
@@ -52,15 +52,16 @@ class RequeueRules:
         self._signatures: dict[Hashable, Hashable] = {}
         self._units: WeakKeyDictionary[QueuedUnit, _Known] = WeakKeyDictionary()
 
-    def gate(self, pod: PodInfo) -> str | None:
-        """Return why ``pre_enqueue`` of a plugin holds a pod back, or None."""
+    def gate(self, pod: PodInfo) -> Gate | None:
+        """Return the plugin whose ``pre_enqueue`` holds a pod back, and why; or None."""
         profile = self._profiles.of(pod.pod)
         assert profile is not None, "only pods of a profile are queued"
         try:
             calls = profile.runtime.of(pod)["pre_enqueue"]
         except PluginError as exc:
             self._recorder.log_failure(exc)
-            return str(exc)
+            # Whom the pod concerns may follow from objects of any kind.
+            return Gate(str(exc), "")
         for call in calls:
             try:
                 refusal: str | None = call.call(pod)
@@ -68,8 +69,17 @@ class RequeueRules:
                 self._recorder.log_failure(exc)
                 refusal = str(exc)
             if refusal is not None:
-                return refusal
+                return Gate(refusal, call.name)
         return None
+
+    def reads_at_gate(self, plugin: str, kinds: Set[type]) -> bool:
+        """Tell whether a plugin's ``pre_enqueue`` reads objects of any of some kinds."""
+        for profile in self._profiles.by_name.values():
+            found = profile.runtime.plugins.get(plugin)
+            reads = found.gate_reads if found is not None else None
+            if reads is None or any(kind in reads for kind in kinds):
+                return True
+        return False
 
     def sort_key(self, queued: QueuedUnit) -> tuple[float, ...]:
         """Return a unit's key in its queue: that of the queue's order, or else ``queue_sort``."""

@@ -34,7 +34,7 @@ from bayplan import (
     Unit,
     hookimpl,
 )
-from bayplan.api import ResourceClaim
+from bayplan.api import Namespace, ResourceClaim, ResourceClaimTemplate
 from bayplan.api.node import Node
 from bayplan.api.nodeselection import selects
 from bayplan.cluster.protocol import ReleaseClaim
@@ -126,6 +126,7 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
     reads = Reads.NODE | Reads.PODS
     normalize_scores = Normalize.MAX
     requeue_on = ClusterEvent.NODE | ClusterEvent.POD_REMOVED | ClusterEvent.OBJECT_CHANGED
+    gate_reads = frozenset({Namespace, ResourceClaim, ResourceClaimTemplate})
 
     def __init__(self, args: DynamicResourcesArgs, handle: Handle) -> None:
         super().__init__(args, handle)

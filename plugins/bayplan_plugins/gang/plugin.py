@@ -26,6 +26,7 @@ from bayplan import (
     Unit,
     hookimpl,
 )
+from bayplan.api import Job, ReplicaSet, StatefulSet, VolcanoJob
 from bayplan.gangs.directory import GangMembers
 from bayplan_plugins.gang.lacks import Lacks
 from bayplan_plugins.gang.status import GroupStatuses, Write
@@ -46,6 +47,7 @@ class Gang(Plugin[Args]):
         | ClusterEvent.NODE_ADDED
         | ClusterEvent.NODE_ALLOCATABLE
     )
+    gate_reads = frozenset({Job, ReplicaSet, StatefulSet, VolcanoJob})
 
     def __init__(self, args: Args, handle: Handle) -> None:
         super().__init__(args, handle)

@@ -87,6 +87,7 @@ class GPUSharing(Plugin[GPUSharingArgs]):
     Args = GPUSharingArgs
     reads = Reads.NODE | Reads.PODS
     locks_nodes = True
+    gate_reads = ()
     requeue_on = (
         ClusterEvent.NODE_ADDED
         | ClusterEvent.NODE_ALLOCATABLE

@@ -19,6 +19,7 @@ from bayplan import (
     Unit,
     hookimpl,
 )
+from bayplan.api import KueueWorkload
 from bayplan.plugin.base import Skip
 from bayplan.plugin.queueing import Queueing
 from bayplan_plugins.queues.isolation import alone
@@ -35,6 +36,16 @@ _MOST_NAMED = 5
 _NOT_ASSIGNED = "node(s) didn't have the labels of the flavor that their queue assigned"
 
 
+class _AllButWorkloads:
+    """All kinds of objects but Kueue's Workloads: admission itself opens the gates of their pods.
+
+    There is one for each job that waits, and each would have all that wait looked at.
+    """
+
+    def __contains__(self, kind: object) -> bool:
+        return kind is not KueueWorkload
+
+
 class Queues(Plugin[QueuesArgs]):
     """Order jobs by queue, keep queues within their limits, and preempt by their rules."""
 
@@ -42,6 +53,7 @@ class Queues(Plugin[QueuesArgs]):
     cluster_args = ("kueue",)
     reads = Reads.CLUSTER
     requeue_on = ClusterEvent.ANY
+    gate_reads = _AllButWorkloads()
 
     def __init__(self, args: QueuesArgs, handle: Handle) -> None:
         super().__init__(args, handle)
