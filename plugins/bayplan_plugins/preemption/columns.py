@@ -119,7 +119,7 @@ class EvictionColumns:
         allowed = self._budgets.allowed()
         if not self._budget_sets:
             return np.zeros(len(self._table), dtype=np.int64)
-        exhausted = [any(allowed.get(key, 0) < 1 for key in keys) for keys in self._budget_sets]
+        exhausted = [any(allowed[key] < 1 for key in keys) for keys in self._budget_sets]
         return np.array([*exhausted, False], dtype=np.int64)[self._budget_codes]
 
     def slots(self, needs: Mapping[str, int], rows: Rows) -> tuple[IntColumn, IntColumn]:

@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 from bayplan import PodInfo
 from bayplan.api import PodDisruptionBudget
-from bayplan.api.selectors import Selector, compile_selector
+from bayplan.api.selector_index import SelectorIndex
 from bayplan.snapshot import Snapshot
 
-__all__ = ["DisruptionBudgets"]
+__all__ = ["Allowed", "DisruptionBudgets"]
 
 _MOST_LABELS = 20_000
 """How many sets of labels are remembered; every pod may have labels of its own."""
 
 
 class DisruptionBudgets:
-    """All budgets of the cluster, by key.
+    """All budgets of the cluster, by key; what is asked costs as much as the budgets it is about.
 
     ``version`` changes when other pods may be covered than before.
     """
@@ -24,7 +24,7 @@ class DisruptionBudgets:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self.version = 0
-        self._selectors: dict[str, Selector] = {}
+        self._selectors = SelectorIndex()
         self._known: dict[object, tuple[str, ...]] = {}
         for budget in snapshot.objects(PodDisruptionBudget).values():
             self._changed(None, budget)
@@ -41,11 +41,10 @@ class DisruptionBudgets:
     def _changed(self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> None:
         if old is not None and new is not None and old.spec.selector == new.spec.selector:
             return
-        for budget in (old, new):
-            if budget is not None:
-                self._selectors.pop(_key(budget), None)
         if new is not None:
-            self._selectors[_key(new)] = compile_selector(new.spec.selector)
+            self._selectors.put(_key(new), new.metadata.namespace, new.spec.selector)
+        elif old is not None:
+            self._selectors.drop(_key(old))
         self._known.clear()
         self.version += 1
 
@@ -57,20 +56,13 @@ class DisruptionBudgets:
         if known is None:
             if len(self._known) >= _MOST_LABELS:
                 self._known.clear()
-            prefix = f"{pod.namespace}/"
-            known = self._known[pod.labels_id] = tuple(
-                key
-                for key, selector in self._selectors.items()
-                if key.startswith(prefix) and selector.matches(pod.labels)
-            )
+            found = self._selectors.matching(pod.namespace, pod.labels)
+            known = self._known[pod.labels_id] = tuple(found)
         return known
 
-    def allowed(self) -> dict[str, int]:
+    def allowed(self) -> Allowed:
         """Return how many evictions each budget, by key, allows."""
-        return {
-            _key(budget): budget.status.disruptions_allowed
-            for budget in self._snapshot.objects(PodDisruptionBudget).values()
-        }
+        return Allowed(self._snapshot)
 
     def violations(self, pods: Iterable[PodInfo]) -> int:
         """Return how many of these pods cannot be evicted without violating a budget."""
@@ -83,6 +75,18 @@ class DisruptionBudgets:
                 allowed[key] -= 1
             count += any(allowed[key] < 0 for key in own)
         return count
+
+
+class Allowed(dict[str, int]):
+    """How many evictions budgets allow, by key: read from a budget when it is asked for."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__()
+        self._budgets = snapshot.objects(PodDisruptionBudget)
+
+    def __missing__(self, key: str) -> int:
+        budget = self._budgets.get(key)
+        return budget.status.disruptions_allowed if budget is not None else 0
 
 
 def _key(budget: PodDisruptionBudget) -> str:
