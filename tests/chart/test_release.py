@@ -161,7 +161,8 @@ def test_an_uninstalled_release_leaves_only_what_is_kept_on_purpose(
     with_monitoring(client)
     client.post("/api/v1/namespaces", {"metadata": {"name": "gpu-operator"}})
     journal = {"scheduler": {"usageJournal": {"enabled": True}}}
-    release.run("install", "bayplan", str(CHART), *OPTIONS, values=ALL)
+    notes = release.run("install", "bayplan", str(CHART), *OPTIONS, values=ALL)
+    assert "exec statefulset/bayplan-pools -- bayplan pool list\n" in notes
     release.run("upgrade", "bayplan", str(CHART), values={**ALL, **journal})
     made = [*release.render({**ALL, **journal}, "--kube-version", "1.36.0")]
     assert all(client.get(path_of(one)).code == 200 for one in made)
