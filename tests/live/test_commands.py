@@ -576,6 +576,23 @@ def test_explain_asks_the_scheduler_that_runs(face: Face, kubeconfig: Path, run:
     assert 'no pod or gang "default/none"' in text
 
 
+def test_explain_looks_where_the_context_of_the_kubeconfig_does(
+    face: Face, kubeconfig: Path
+) -> None:
+    create(face, Namespace(ObjectMeta("team")), make_pod("mine", namespace="team"))
+    content = yaml.safe_load(kubeconfig.read_text())
+    content["contexts"][0]["context"]["namespace"] = "team"
+    kubeconfig.write_text(yaml.safe_dump(content))
+
+    told = bayplan("explain", "mine", "--kubeconfig", kubeconfig)
+
+    assert told.exit_code == 0, told.output
+    assert "team/mine" in told.stdout
+    assert '"default/mine"' in failure(
+        "explain", "mine", "-n", "default", "--kubeconfig", kubeconfig
+    )
+
+
 def _profile_of(path: Path, name: str, namespace: str, **more: Any) -> Path:
     """Write a profile file for pods of ``name``, whose Lease is in ``namespace``."""
     content = {

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bayplan.cli.options import (
+    NAMESPACE_NAME,
     check_source,
     cluster_options,
     lease_of,
     optional_input_options,
     output_option,
+    own_namespace,
     profiles,
     simulate,
     simulate_objects,
@@ -43,10 +45,9 @@ __all__ = ["command"]
 @click.option(
     "-n",
     "--namespace",
-    default="default",
-    show_default=True,
+    type=NAMESPACE_NAME,
     metavar="NAME",
-    help="The namespace, if the target names none.",
+    help="The namespace, if the target names none. By default: that of the kubeconfig's context.",
 )
 @optional_input_options
 @cluster_options
@@ -85,7 +86,7 @@ def command(watch: bool, paths: tuple[str, ...], **given: Any) -> None:
 
 def _explain(
     target: str,
-    namespace: str,
+    namespace: str | None,
     paths: tuple[str, ...],
     config: Path | None,
     plugins_dir: Path | None,
@@ -103,7 +104,7 @@ def _explain(
     if config is not None:
         # They may be the target's.
         load_workload_kinds(config)
-    wanted = target_of(target, namespace)
+    wanted = target_of(target, namespace or _usual_namespace(paths, kubeconfig, context))
     prices = _prices(price_file)
     if node_groups is not None and not paths:
         raise InputError("is for manifests: give some with -f", "--node-groups")
@@ -126,6 +127,16 @@ def _explain(
         return
     loaded = profiles(config, plugins_dir, reply.leases)
     _explain_simulated(wanted, loaded, until, kubeconfig, context, output, prices)
+
+
+def _usual_namespace(paths: tuple[str, ...], kubeconfig: Path | None, context: str) -> str:
+    """Return the namespace of the kubeconfig's context; "default" where none is read."""
+    from bayplan.cluster.kubernetes.kubeconfig import find_kubeconfig
+
+    if paths or (kubeconfig or find_kubeconfig()) is None:
+        # In a pod, that would be bayplan's own.
+        return "default"
+    return own_namespace(None, kubeconfig, context)
 
 
 def _helping_nodes(simulation: Simulation, path: Path) -> Callable[[str], Sequence[str]]:
