@@ -18,6 +18,7 @@ from bayplan.dialects.kueue import GROUP_LABEL, RETRIABLE, TOTAL_ANNOTATION
 from bayplan.dialects.queued_job_checks import (
     DOMAIN_PATH,
     ELASTIC_ANNOTATION,
+    ELASTIC_KINDS,
     GATES_ANNOTATION,
     LEAST_PODS,
     LONGEST_GATE,
@@ -39,7 +40,6 @@ _MANAGED = "kueue.x-k8s.io/managed"
 _SUSPENDING_PARENT = "kueue.x-k8s.io/pod-suspending-parent"
 _BOTH = ("CREATE", "UPDATE")
 _UPDATE = ("UPDATE",)
-_ELASTIC_KINDS = ("Job", "RayCluster", "RayJob", "RayService")
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 
 
@@ -258,7 +258,7 @@ def _of_names(namespace: str) -> Content:
             ),
             _Rule(
                 f"!variables.elastic || {unchanged('elastic')} || "
-                f"request.kind.kind in {json.dumps(list(_ELASTIC_KINDS))}",
+                f"request.kind.kind in {json.dumps(list(ELASTIC_KINDS))}",
                 "Forbidden",
                 _annotation_field(ELASTIC_ANNOTATION),
                 Why.NOT_ELASTIC,
@@ -496,8 +496,14 @@ def _of_pod_groups(namespace: str) -> Content:
     )
 
 
+_WITHOUT_NODE = (
+    "{0}.spec.?nodeName.orValue('') == '' || "
+    "{0}.?status.?phase.orValue('') in ['Succeeded', 'Failed']"
+)
+
+
 def _of_pods(namespace: str) -> Content:
-    """Return what may not change of pods: those that have a node run."""
+    """Return what may not change of pods: those that have a node run until they end."""
     gone = f"{annotation('oldObject', RETRIABLE)} == 'false'"
     return _policy(
         "bayplan-changes-of-pods",
@@ -512,8 +518,8 @@ def _of_pods(namespace: str) -> Content:
             **_OF_BOTH,
             "group": _group_of("object"),
             "oldGroup": _group_of("oldObject"),
-            "waits": "object.spec.?nodeName.orValue('') == ''",
-            "waited": "oldObject.spec.?nodeName.orValue('') == ''",
+            "waits": _WITHOUT_NODE.format("object"),
+            "waited": _WITHOUT_NODE.format("oldObject"),
         },
         [
             *_while_running(),

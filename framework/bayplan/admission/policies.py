@@ -28,7 +28,7 @@ from bayplan.dialects.kueue import (
     UNCONSTRAINED_TOPOLOGY,
 )
 from bayplan.dialects.queued_job_checks import PRIORITY_LABEL, QUEUE_LABEL
-from bayplan.kinds import KINDS_OF_WORKLOADS
+from bayplan.kinds import KINDS_OF_WORKLOADS, When
 from bayplan.topology.network.tree import HOSTNAME
 
 __all__ = [
@@ -275,10 +275,28 @@ def _suspended() -> Iterator[Content]:
         yield mutating(
             f"bayplan-suspend-{'-'.join(steps[1:]).lower()}",
             rules,
-            [("of-nobody", _OF_NOBODY)],
+            [("of-nobody", _OF_NOBODY), *_makes_pods(path)],
             {"queued": queued},
             f"variables.queued ? {_set(path, 'true')} : []",
         )
+
+
+def _makes_pods(path: str) -> Iterator[tuple[str, str]]:
+    """Yield conditions by which objects whose pods others make are left alone."""
+    for row in KINDS_OF_WORKLOADS.values():
+        if row.suspend == path and row.elsewhere:
+            conditions = " && ".join(_cel_of(one) for one in row.elsewhere)
+            yield (
+                f"{row.name.lower()}-with-pods",
+                f"object.kind != '{row.name}' || !({conditions})",
+            )
+
+
+def _cel_of(when: When) -> str:
+    """Return an expression for whether a field is there, and is not empty."""
+    field = f"object.{'.'.join(f'?{step}' for step in when.path.split('.'))}"
+    given = f"{field}.hasValue() && {field}.value().size() > 0"
+    return f"!({given})" if when.negated else f"({given})"
 
 
 def _managed_elsewhere() -> Iterator[Content]:

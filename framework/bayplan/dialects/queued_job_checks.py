@@ -33,6 +33,7 @@ from bayplan.kinds import KINDS_OF_WORKLOADS, TemplateOf, WorkloadKind, units_of
 __all__ = [
     "DOMAIN_PATH",
     "ELASTIC_ANNOTATION",
+    "ELASTIC_KINDS",
     "GATES_ANNOTATION",
     "LEAST_PODS",
     "LONGEST_GATE",
@@ -65,6 +66,8 @@ LEAST_PODS = f"{_DOMAIN}job-min-parallelism"
 """Of a Job: the number of pods that it can run with."""
 SAME_COMPLETIONS = f"{_DOMAIN}job-completions-equal-parallelism"
 """Of a Job: its completions change with its parallelism."""
+ELASTIC_KINDS = ("Job", "RayCluster", "RayJob", "RayService")
+"""Those whose jobs may grow and shrink while they run."""
 MOST_SETS = 18
 """The number of pod sets that a Workload may have."""
 LONGEST_GATE = 63
@@ -131,9 +134,15 @@ def refusals_of(
     meta = content.get("metadata") or {}
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
     yield from _of_metadata(labels, annotations)
-    row = KINDS_OF_WORKLOADS.get(_key_of(obj))
+    key = _key_of(obj)
+    row = KINDS_OF_WORKLOADS.get(key)
+    if annotations.get(ELASTIC_ANNOTATION) == "true" and key[1] not in ELASTIC_KINDS:
+        field = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
+        yield Refusal("Forbidden", field, Why.NOT_ELASTIC)
     if row is not None and row.queued:
-        yield from _of_parts(row, content, annotations)
+        yield from _of_parts(row, content)
+    if key == ("sparkoperator.k8s.io", "SparkApplication"):
+        yield from _of_spark(content.get("spec") or {})
     if isinstance(obj, Job):
         yield from _of_job(content.get("spec") or {}, annotations, templates)
     if isinstance(obj, RayCluster | RayJob | RayService):
@@ -193,13 +202,8 @@ def _key_of(obj: ApiObject) -> tuple[str, str]:
     return kind.group, kind.name
 
 
-def _of_parts(
-    row: WorkloadKind, content: Mapping[str, Any], annotations: Annotations
-) -> Iterator[Refusal]:
+def _of_parts(row: WorkloadKind, content: Mapping[str, Any]) -> Iterator[Refusal]:
     """Yield what is refused of an object that is never suspended, whose parts queue."""
-    if annotations.get(ELASTIC_ANNOTATION) == "true":
-        field = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
-        yield Refusal("Forbidden", field, Why.NOT_ELASTIC)
     try:
         units_of(row, content)
     except ValueError as exc:
@@ -227,7 +231,27 @@ def _of_job(
             yield Refusal("Invalid value", "spec.completions", "expected as many as parallelism")
 
 
+def _of_spark(spec: Mapping[str, Any]) -> Iterator[Refusal]:
+    if spec.get("mode", "cluster") != "cluster":
+        why = "only the mode cluster has its driver in a pod of the queue"
+        yield Refusal("Invalid value", "spec.mode", why)
+    allocation = spec.get("dynamicAllocation")
+    if isinstance(allocation, Mapping) and allocation.get("enabled") is True:
+        # Its executors would be more than it has quota for.
+        field = "spec.dynamicAllocation.enabled"
+        yield Refusal("Invalid value", field, "an application in a queue keeps its size")
+
+
 def _of_ray(obj: ApiObject, spec: Mapping[str, Any], annotations: Annotations) -> Iterator[Refusal]:
+    if isinstance(obj, RayJob):
+        selects, own = spec.get("clusterSelector"), spec.get("rayClusterSpec")
+        if selects and own:
+            why = "a job in a queue makes its own cluster"
+            yield Refusal("Invalid value", "spec.clusterSelector", why)
+        elif not selects and not own:
+            yield Refusal("Required value", "spec.rayClusterSpec", "it says what pods there are")
+        if selects or not own:
+            return
     at, cluster = "spec", spec
     for name in ("rayClusterSpec", "rayClusterConfig"):
         if isinstance(spec.get(name), Mapping):

@@ -47,6 +47,7 @@ from bayplan.kinds import (
     templates_of,
     units_of,
 )
+from bayplan.kinds.paths import holds
 
 __all__ = [
     "ELASTIC_ANNOTATION",
@@ -56,6 +57,7 @@ __all__ = [
     "JobPods",
     "QueuedJob",
     "can_be_sliced",
+    "is_elsewhere",
     "is_part",
     "job_pods",
     "pods_at_once",
@@ -216,6 +218,16 @@ def is_part(metadata: ObjectMeta) -> bool:
     owners = (one for one in metadata.owner_references if one.controller)
     kinds = ((one.api_version.rpartition("/")[0], one.kind) for one in owners)
     return any((row := KINDS_OF_WORKLOADS.get(kind)) and row.suspend for kind in kinds)
+
+
+def is_elsewhere(obj: ApiObject) -> bool:
+    """Tell whether an object is no job of a queue: it makes no pods that a queue could hold."""
+    kind = kind_of(obj)
+    row = KINDS_OF_WORKLOADS.get((kind.group, kind.name))
+    if row is None or not row.elsewhere:
+        return False
+    content = msgspec.to_builtins(obj, enc_hook=lambda quantity: quantity.text)
+    return all(holds(one, content, content) for one in row.elsewhere)
 
 
 Find = Callable[[type[ApiObject], str], ApiObject | None]

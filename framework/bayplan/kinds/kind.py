@@ -243,6 +243,8 @@ class WorkloadKind:
     :param asked: whether it is a gang only where an annotation asks for one.
     :param below: whether only the objects that it makes are gangs, each by its own row.
     :param suspend: the path of the value that says, if true, that it has no pods for now.
+    :param elsewhere: the conditions under all of which it is no job of a queue, as others make its
+        pods.
     :param managed_by: the path of the controller that makes its pods, if not its own.
     :param started: the field of its status that has to go so that its templates may change.
     :param ends: how it says that it has ended; None for what runs until it is deleted.
@@ -276,6 +278,7 @@ class WorkloadKind:
     asked: bool = False
     below: bool = False
     suspend: str = ""
+    elsewhere: tuple[When, ...] = ()
     managed_by: str = ""
     started: str = ""
     ends: Ends | None = None

@@ -556,6 +556,8 @@ _TABLE = (
             reason="status.reason",
             message="status.message",
         ),
+        # It may run on a cluster that is there, and then cannot be suspended.
+        elsewhere=(When("spec.clusterSelector"), When("spec.rayClusterSpec", negated=True)),
         on_hold=When("status.jobDeploymentStatus", "ValidationFailed"),
         ready=(
             "status.rayClusterStatus.readyWorkerReplicas",

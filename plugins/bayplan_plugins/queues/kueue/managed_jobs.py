@@ -11,7 +11,7 @@ from bayplan import PodInfo
 from bayplan.api import ApiObject, Namespace
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import kind_of
-from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part
+from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_elsewhere, is_part
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.kueue.settings import Managed
 
@@ -60,7 +60,7 @@ class ManagedJobs:
     def waits(self, obj: ApiObject) -> bool:
         """Tell whether a job waits for a queue itself, and no job that it is a part of does."""
         metadata = obj.metadata
-        if is_part(metadata) or not self.selects(metadata.namespace):
+        if is_part(metadata) or not self.selects(metadata.namespace) or is_elsewhere(obj):
             return False
         return bool(metadata.labels.get(QUEUE_LABEL)) or self._holds_job(obj)
 

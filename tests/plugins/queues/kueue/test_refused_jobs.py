@@ -376,3 +376,34 @@ def test_a_ray_job_that_its_operator_refuses_gives_its_quota_back_until_it_is_me
     say("")
     assert quota() == ("True", "QuotaReserved")
     assert not found_by(cluster, "RayJob", "a").suspended
+
+
+def test_a_ray_job_on_a_cluster_that_is_there_waits_in_no_queue() -> None:
+    content = suspended_content("RayJob", "a")
+    content["spec"] = {"clusterSelector": {"ray.io/cluster": "c"}, "entrypoint": "x"}
+    cluster = Cluster(world(), plugins={"Queues": {}})
+    cluster.add(make_object(content))
+    cluster.advance(10.0)
+    assert cluster.api.list(KueueWorkload) == []
+    assert not found_by(cluster, "RayJob", "a").suspended
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"mode": "client"}, "spec.mode: Invalid value"),
+        ({"dynamicAllocation": {"enabled": True}}, "spec.dynamicAllocation.enabled: Invalid value"),
+    ],
+    ids=str,
+)
+def test_an_application_that_makes_other_pods_than_it_says_is_held(
+    change: dict[str, Any], why: str
+) -> None:
+    content = suspended_content("SparkApplication", "a")
+    content["spec"] |= change
+    cluster = Cluster(world(), plugins={"Queues": {}})
+    cluster.add(make_object(content))
+    cluster.advance(10.0)
+    held = HeldJobs(cluster.scheduler.snapshot, lambda key: None)
+    (found,) = held.all()
+    assert found.why.startswith(why)
