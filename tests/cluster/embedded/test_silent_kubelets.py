@@ -275,3 +275,22 @@ def test_a_statefulset_waits_for_the_node_to_be_out_of_service() -> None:
     assert failure.seen[390] == [("n", False)]
     assert failure.seen[590] == [("n", True)]
     assert failure.seen[660] == [("spare", False)]
+
+
+def test_a_node_that_comes_has_no_pods_looked_at_but_those_that_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = MemoryCluster()
+    cluster.create(make_node("n"))
+    cluster.create(make_pod("p", node="n"))
+    listed: list[type] = []
+    every = MemoryCluster.list
+
+    def listing(self: MemoryCluster, type_: type[Any]) -> list[Any]:
+        listed.append(type_)
+        return every(self, type_)
+
+    monkeypatch.setattr(MemoryCluster, "list", listing)
+    cluster.create(make_node("m"))
+
+    assert Pod not in listed

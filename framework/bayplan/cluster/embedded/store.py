@@ -85,6 +85,8 @@ class MemoryCluster:
         self.reports: dict[tuple[str, str], str] = {}
         self._random = random.Random(seed)  # noqa: S311 - names, not secrets
         self._objects: dict[type, dict[str, ApiObject]] = {}
+        self._ending_on: dict[str, dict[str, None]] = {}
+        """Pods that are being deleted, by their nodes."""
         self._version = 0
         self._given_uids: set[str] = set()
         """Of objects that came with one, as those of a cluster that is restored."""
@@ -343,6 +345,8 @@ class MemoryCluster:
     def _store(self, obj: Obj, type_: WatchType) -> Obj:
         obj = self._next_version(obj)
         self._objects.setdefault(type(obj), {})[self.key_of(obj)] = obj
+        if isinstance(obj, Pod) and obj.metadata.deletion_timestamp is not None:
+            self._ending_on.setdefault(obj.spec.node_name, {})[obj.key] = None
         self._emit(type_, obj)
         return obj
 
@@ -350,6 +354,8 @@ class MemoryCluster:
         """Remove an object; return it with the resource version of its deletion."""
         if self._objects.get(type(obj), {}).pop(self.key_of(obj), None) is not None:
             obj = self._next_version(obj)
+            if isinstance(obj, Pod):
+                self._ending_on.get(obj.spec.node_name, {}).pop(obj.key, None)
             self._emit(WatchType.DELETED, obj)
             if self._locked and isinstance(obj, Pod):
                 self.clock.call_later(0.0, self._unlock)
@@ -376,10 +382,10 @@ class MemoryCluster:
         """Let the kubelet end what was deleted while it was silent."""
         if is_silent(node):
             return
-        for pod in self.list(Pod):
-            meta = pod.metadata
-            if pod.spec.node_name == node.metadata.name and meta.deletion_timestamp is not None:
-                self._wait_for_end(pod, meta.deletion_grace_period_seconds or 0)
+        for key in list(self._ending_on.get(node.metadata.name, ())):
+            pod = self.get(Pod, key)
+            if pod is not None:
+                self._wait_for_end(pod, pod.metadata.deletion_grace_period_seconds or 0)
 
     def _has_silent_kubelet(self, pod: Pod) -> bool:
         node = self.get(Node, pod.spec.node_name)
