@@ -226,3 +226,27 @@ def test_a_unit_may_be_prepared_again_after_it_was_cancelled(desk: Desk) -> None
     assert desk.ends == [("changed", "error")]
     desk.answer()
     assert desk.ends == [("changed", "error"), "done"]
+
+
+def test_only_what_follows_an_object_is_asked_after_its_change(desk: Desk) -> None:
+    asked: list[str] = []
+
+    def follower(name: str, *followed: str) -> Preparation:
+        def ready() -> bool:
+            asked.append(name)
+            return False
+
+        subjects = frozenset((str, one) for one in followed)
+        return Preparation(ready=ready, seconds=9.0, follows=subjects if followed else None)
+
+    desk.begin(follower("a", "x", "y"), unit="a", pods=["a"])
+    desk.begin(follower("b", "y"), unit="b", pods=["b"])
+    desk.begin(follower("any"), unit="any", pods=["any"])
+    asked.clear()
+
+    desk.preparations.recheck_followers([(str, "x")])
+    assert sorted(asked) == ["a", "any"]
+    asked.clear()
+    desk.preparations.cancel("a", "gone")
+    desk.preparations.recheck_followers([(str, "x"), (str, "y")])
+    assert sorted(asked) == ["any", "b"]

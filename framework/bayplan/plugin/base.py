@@ -245,7 +245,8 @@ class Preparation:
     once it is ready, before the binding. ``lock`` is the lock of the node that the binding has to
     take first; ``labels`` are set on the pod with it, None removes one. ``missing`` says what is
     not ready yet, such as "GPU a to be attached to node b"; it continues "waits for". Of the time
-    that this takes, ``waited`` seconds are over already.
+    that this takes, ``waited`` seconds are over already. ``follows`` are the claims and volumes, by
+    type and key, after whose changes ``ready`` is called; None for all of them.
     """
 
     writes: Sequence[Write] = ()
@@ -256,6 +257,7 @@ class Preparation:
     labels: Mapping[str, str | None] = field(default_factory=dict)
     missing: Callable[[], str] | None = None
     waited: float = 0.0
+    follows: frozenset[tuple[type, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -551,11 +551,16 @@ class EventHandlers:
         """A claim or a volume changed; its status matters too, because it holds the phase."""
         state, key = self._state, object_key(obj)
         deleted = type_ is WatchType.DELETED
-        if not deleted and state.snapshot.objects(type(obj)).get(key) == obj:
+        old = state.snapshot.objects(type(obj)).get(key)
+        if not deleted and old == obj:
             return
         self._store(key, obj, deleted)
         state.broadcast(ClusterEvent.OBJECT_CHANGED)
-        state.preparations.recheck()
+        subjects: list[tuple[type, str]] = [(type(obj), key)]
+        for one in (old, obj):
+            if isinstance(one, PersistentVolume) and one.spec.claim_ref is not None:
+                subjects.append((PersistentVolumeClaim, one.spec.claim_ref.key))
+        state.preparations.recheck_followers(subjects)
 
     # Gates and gangs ---------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from bayplan.plugin.base import Preparation
 __all__ = ["AwaitedPreparation", "Preparations"]
 
 Failed = Callable[[str | PluginError, bool], None]
+_Subject = tuple[type, str]
+"""An object, by type and key."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class _Work:
     failed: Failed
     reported: Callable[[Sequence[AwaitedPreparation]], None] | None = None
     awaited: Sequence[AwaitedPreparation] = ()
+    follows: frozenset[_Subject] | None = None
+    """What it is asked again after; None for any."""
     over: bool = field(default=False)
 
 
@@ -66,6 +70,8 @@ class Preparations:
         self._unit_of: dict[str, str] = {}
         self._written: dict[str, _Work] = {}
         """The units whose writes are done, and that wait until they are ready."""
+        self._following: dict[_Subject | None, dict[str, None]] = {}
+        """Units by what they follow; None for those that follow anything."""
 
     def __len__(self) -> int:
         return len(self._units)
@@ -88,6 +94,8 @@ class Preparations:
         :param waiting: called with what the unit waits for, whenever that changes.
         """
         seconds = max(preparation.seconds for preparation in preparations)
+        asked = [one.follows for one in preparations if one.ready is not None]
+        follows = [one for one in asked if one is not None]
         now = self._cluster.now
         work = _Work(
             pods,
@@ -101,9 +109,12 @@ class Preparations:
             done,
             failed,
             waiting,
+            follows=frozenset[_Subject]().union(*follows) if len(follows) == len(asked) else None,
         )
         self._units[unit] = work
         self._unit_of |= dict.fromkeys(pods, unit)
+        for subject in _subjects(work):
+            self._following.setdefault(subject, {})[unit] = None
         for preparation in preparations:
             if work.over:
                 return
@@ -188,6 +199,11 @@ class Preparations:
         self._written.pop(unit, None)
         for pod in work.pods:
             self._unit_of.pop(pod, None)
+        for subject in _subjects(work):
+            units = self._following[subject]
+            units.pop(unit, None)
+            if not units:
+                del self._following[subject]
 
     def recheck(self, pods: Iterable[str] | None = None) -> None:
         """Ask units again whether they are ready, because an object changed.
@@ -197,9 +213,18 @@ class Preparations:
         if not self._written:
             return
         units = self._written if pods is None else dict.fromkeys(map(self._unit_of.get, pods))
-        for unit in list(units):
-            work = self._written.get(unit) if unit is not None else None
-            if unit is not None and work is not None:
+        self._check_all(unit for unit in units if unit is not None)
+
+    def recheck_followers(self, subjects: Iterable[_Subject]) -> None:
+        """Ask units again that follow claims and volumes, by type and key, or follow anything."""
+        if self._written:
+            found = (self._following.get(one, {}) for one in (None, *subjects))
+            self._check_all(unit for units in found for unit in units)
+
+    def _check_all(self, units: Iterable[str]) -> None:
+        for unit in dict.fromkeys(units):
+            work = self._written.get(unit)
+            if work is not None:
                 self._check(unit, work)
 
     def cancel(self, unit: str, why: str) -> None:
@@ -247,6 +272,10 @@ class Preparations:
                     self._end(unit, work, exc, error=True)
                 else:
                     self._end(unit, work, why, error=False)
+
+
+def _subjects(work: _Work) -> Iterable[_Subject | None]:
+    return (None,) if work.follows is None else work.follows
 
 
 def _late(wait: _Wait | None) -> str:

@@ -32,6 +32,16 @@ class ClaimBinding:
         volumes = snapshot.objects(PersistentVolume)
         self._before = {c.volume: _version(volumes.get(c.volume)) for c in choices if c.volume}
 
+    @property
+    def follows(self) -> frozenset[tuple[type, str]]:
+        """The claims, and the volumes that were chosen, by type and key.
+
+        A volume that is being provisioned names its claim.
+        """
+        claims = {(PersistentVolumeClaim, choice.claim.key) for choice in self._choices}
+        volumes = {(PersistentVolume, choice.volume) for choice in self._choices if choice.volume}
+        return frozenset[tuple[type, str]](claims | volumes)
+
     def is_complete(self) -> bool | str:
         """Tell whether all claims are bound; a text says what went wrong."""
         states = [self._state(choice) for choice in self._choices]

@@ -124,7 +124,12 @@ class VolumeBinding(Plugin[VolumeBindingArgs]):
             return None
         binding = ClaimBinding(self.handle.snapshot, self._finder, node.name, choices)
         writes = [write for choice in choices for write in _writes(choice)]
-        return Preparation(writes, binding.is_complete, float(self.args.bind_timeout_seconds))
+        return Preparation(
+            writes,
+            binding.is_complete,
+            float(self.args.bind_timeout_seconds),
+            follows=binding.follows,
+        )
 
     @hookimpl
     def post_bind(self, pod: PodInfo) -> None:
