@@ -27,7 +27,6 @@ from bayplan_plugins.queues.kueue.flavor_search import FlavorSearch
 from bayplan_plugins.queues.kueue.lifecycle import (
     after_checks,
     due_eviction,
-    next_change,
     requeued,
     required_checks,
     with_checks,
@@ -164,10 +163,7 @@ class Admission:
 
     def next_change(self) -> float | None:
         """Return when time alone may change a workload, in seconds since 1970; None for never."""
-        times = [
-            next_change(one, self.settings.pods_ready) for one in self.store.workloads.values()
-        ]
-        times.append(self._next_sample())
+        times = (self.store.next_change(), self._next_sample())
         return min((at for at in times if at is not None), default=None)
 
     def _next_sample(self) -> float | None:

@@ -38,6 +38,7 @@ from bayplan.dialects.queued_jobs import (
 )
 from bayplan.dialects.train_jobs import runtime_name
 from bayplan_plugins.queues.kueue.conditions import is_true
+from bayplan_plugins.queues.kueue.homes import Homes
 from bayplan_plugins.queues.kueue.job_slices import home_of, updated
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome, Wanted, pods_to_come
@@ -97,9 +98,8 @@ class JobWorkloads:
         self._current: dict[str, str] = {}
         """By home, the key of the Workload that says which pods may run."""
         self._of_pod: dict[str, str] = {}
-        self._of_owner: dict[str, str] = {}
-        """The homes by the uids of jobs and what is between them and their pods, which may outlive
-        them."""
+        self._of_owner = Homes()
+        """Of jobs and what is between them and their pods, which may outlive them."""
         self._virtual: dict[str, tuple[object, list[PodToCome]]] = {}
         self._reported: dict[str, _Reported] = {}
         self.reported = False
@@ -158,7 +158,7 @@ class JobWorkloads:
             if not self._below[before]:
                 del self._below[before]
         if new is None and before and old is not None:
-            self._of_owner.pop(old.metadata.uid, None)
+            self._of_owner.drop(old.metadata.uid)
         if after and new is not None:
             self._below.setdefault(after, {})[place] = new.metadata.uid
             home = self._of_owner.get(after)
@@ -169,7 +169,7 @@ class JobWorkloads:
         """Note that an object, and what it owns, belongs to a job."""
         if self._of_owner.get(uid) == home:
             return
-        self._of_owner[uid] = home
+        self._of_owner.put(uid, home)
         self.adopted.append(uid)
         for child in self._below.get(uid, {}).values():
             self._adopt(child, home)
@@ -228,8 +228,9 @@ class JobWorkloads:
             self._reported.pop(one.key, None)
         elif owner and not is_of_pod(one):
             self._slices.setdefault(owner, {})[one.key] = None
-            if owner in self._of_owner:
-                self._home_of[one.key] = self._of_owner[owner]
+            home = self._of_owner.get(owner)
+            if home is not None:
+                self._home_of[one.key] = home
         home = self.home_of(one.key)
         if new is None or old is None:
             if home in self.jobs:
@@ -292,9 +293,7 @@ class JobWorkloads:
         """Forget a job that is gone with all its pods; one that is refused is still there."""
         if home in self.refused:
             return
-        uids = [uid for uid, one in self._of_owner.items() if one == home]
-        for uid in uids:
-            del self._of_owner[uid]
+        for uid in self._of_owner.take(home):
             for key in self._slices.pop(uid, ()):
                 self._home_of.pop(key, None)
         self._current.pop(home, None)
@@ -316,7 +315,8 @@ class JobWorkloads:
             uids.append(owner.uid)
             known = self._of_owner.get(owner.uid)
             if known is not None:
-                self._of_owner |= dict.fromkeys(uids, known)
+                for uid in uids:
+                    self._of_owner.put(uid, known)
                 return known
             group = owner.api_version.rpartition("/")[0]
             kind = KINDS.get((group, owner.kind))

@@ -8,6 +8,7 @@ does not fit is parked, and with it all that are equivalent to it; with StrictFI
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -86,6 +87,10 @@ class PendingQueue:
     usage_version: Callable[[], int] = lambda: 0
     _active: dict[str, WorkloadInfo] = field(default_factory=dict)
     _parked: dict[str, WorkloadInfo] = field(default_factory=dict)
+    _locals: dict[str, str] = field(default_factory=dict)
+    """The LocalQueue of each."""
+    _counts: Counter[str] = field(default_factory=Counter)
+    """How many there are of each LocalQueue."""
     _heap: list[tuple[_Key, str]] = field(default_factory=list)
     _ordered_by: int = 0
     _preemptor: _Preemptor | None = None
@@ -116,6 +121,23 @@ class PendingQueue:
     def __iter__(self) -> Iterator[WorkloadInfo]:
         """Yield all pending workloads in order."""
         yield from self.in_order([*self._active.values(), *self._parked.values()])
+
+    def count_of(self, local: str) -> int:
+        """Return how many workloads of a LocalQueue wait."""
+        return self._counts[local]
+
+    def _enter(self, one: WorkloadInfo) -> None:
+        local = local_queue_key(one.workload)
+        before = self._locals.get(one.key)
+        if before != local:
+            self._leave(one.key)
+            self._locals[one.key] = local
+            self._counts[local] += 1
+
+    def _leave(self, key: str) -> None:
+        local = self._locals.pop(key, None)
+        if local is not None:
+            self._counts[local] -= 1
 
     def get(self, key: str) -> WorkloadInfo | None:
         """Return a pending workload."""
@@ -148,9 +170,14 @@ class PendingQueue:
         )
 
     def _push(self, one: WorkloadInfo) -> None:
+        self._enter(one)
         self._parked.pop(one.key, None)
         self._active[one.key] = one
         heapq.heappush(self._heap, (self._key(one), one.key))
+
+    def _park(self, one: WorkloadInfo) -> None:
+        self._enter(one)
+        self._parked[one.key] = one
 
     def _set_preemptor(self, preemptor: _Preemptor | None) -> None:
         before, self._preemptor = self.sticky, preemptor
@@ -173,14 +200,14 @@ class PendingQueue:
         if old is not None:
             if _same_chances(old.workload, one.workload):
                 one.resume(old)
-                self._parked[one.key] = one
+                self._park(one)
                 return
             del self._parked[one.key]
         known = self._active.get(one.key)
         if known is None:
             hopeless = one.equivalence is not None and one.equivalence in self._hopeless
             if not may_run_again(one.workload, now) or (hopeless and not self.strict):
-                self._parked[one.key] = one
+                self._park(one)
                 return
         else:
             one.resume(known)
@@ -190,6 +217,7 @@ class PendingQueue:
         """Remove a workload."""
         if self.is_preemptor(key):
             self._set_preemptor(None)
+        self._leave(key)
         return self._active.pop(key, None) or self._parked.pop(key, None)
 
     def pop(self) -> WorkloadInfo | None:
@@ -202,6 +230,7 @@ class PendingQueue:
             one = self._active.get(name)
             # Entries of workloads that left, or changed, are stale.
             if one is not None and self._key(one) == key:
+                self._leave(name)
                 return self._active.pop(name)
         return None
 
@@ -222,6 +251,7 @@ class PendingQueue:
         for one in [] if held >= most else self.in_order(self._active.values()):
             own = takes(one) or most
             if not own & held:
+                self._leave(one.key)
                 found.append(self._active.pop(one.key))
             held |= own
             if held >= most:
@@ -247,7 +277,7 @@ class PendingQueue:
             return True
         if self.get(one.key) is not None:
             return False
-        self._parked[one.key] = one
+        self._park(one)
         if self.settings.equivalence_hashing and one.equivalence is not None and why in _HOPELESS:
             self.park_equivalent(one.equivalence, reason or Reason.PENDING)
         return True

@@ -164,6 +164,9 @@ class KueuePolicy:
             self._admission.set(new, now)
         elif old is not None:
             self._admission.delete(old, now)
+        if isinstance(new or old, Namespace):
+            # What waits there is tried again; which jobs are managed there is followed elsewhere.
+            return
         # The status of a check says whether its queues are active.
         if isinstance(new, AdmissionCheck) or new is None or not same_definition(old, new):
             self._redefined = True

@@ -30,7 +30,7 @@ from bayplan_plugins.queues.kueue.conditions import is_true
 from bayplan_plugins.queues.kueue.quotas import cohort_row_name
 from bayplan_plugins.queues.kueue.shares import MOST_SHARE, dominant_share
 from bayplan_plugins.queues.kueue.store import Store
-from bayplan_plugins.queues.kueue.workloads import WorkloadInfo, local_queue_key
+from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 
 __all__ = [
     "KueueStatuses",
@@ -86,9 +86,7 @@ def _parts(store: Store, now: float) -> Iterator[_Part]:
 
 def _queue_mark(store: Store, name: str) -> object:
     """Return all that the status of a ClusterQueue follows from."""
-    reserving = store.reserving.get(name, {}).values()
-    uses = [(one.workload, one.usage) for one in reserving]
-    why = store.inactive_reason(name)
+    why, uses = store.inactive_reason(name), store.uses(name)
     return store.cluster_queues[name], why, uses, len(store.pending[name]), _share(store, name)
 
 
@@ -96,12 +94,16 @@ def _local_mark(store: Store, key: str) -> object:
     """Return all that the status of a LocalQueue follows from."""
     local = store.local_queues[key]
     name = local.spec.cluster_queue
-    all_of = store.reserving.get(name, {}).values()
-    uses = [(one.workload, one.usage) for one in all_of if local_queue_key(one.workload) == key]
     queue = store.cluster_queues.get(name)
     why = store.inactive_reason(name) if queue is not None else None
-    waiting = sum(local_queue_key(one.workload) == key for one in store.pending.get(name, ()))
-    return local, queue, why, uses, waiting, _usage_share(store, key)
+    return local, queue, why, store.uses(key), _waiting(store, local), _usage_share(store, key)
+
+
+def _waiting(store: Store, local: LocalQueue) -> int:
+    """Return how many workloads of a LocalQueue wait."""
+    pending = store.pending.get(local.spec.cluster_queue)
+    key = f"{local.metadata.namespace}/{local.metadata.name}"
+    return pending.count_of(key) if pending is not None else 0
 
 
 def cluster_queue_status(store: Store, name: str, now: float) -> ClusterQueueStatus:
@@ -137,14 +139,13 @@ def local_queue_status(store: Store, key: str, now: float) -> LocalQueueStatus:
     local = store.local_queues[key]
     name = local.spec.cluster_queue
     queue = store.cluster_queues.get(name)
-    all_of = store.reserving.get(name, {}).values()
-    reserving = [one for one in all_of if local_queue_key(one.workload) == key]
+    of_queue = store.reserving_of(key).values()
+    reserving = [one for one in of_queue if one.queue == name]
     running = _admitted(reserving)
     active = _active(store, local, queue)
-    waiting = sum(local_queue_key(one.workload) == key for one in store.pending.get(name, ()))
     return LocalQueueStatus(
         conditions=set_condition(local.status.conditions, active, now, local.metadata.generation),
-        pending_workloads=waiting,
+        pending_workloads=_waiting(store, local),
         reserving_workloads=len(reserving),
         admitted_workloads=len(running),
         flavors_reservation=_usage(queue, reserving),

@@ -20,12 +20,14 @@ from bayplan.api.selectors import Selector, compile_selector
 from bayplan.queues.tree import QueueTree
 from bayplan_plugins.queues.kueue.conditions import Reason, has_quota, is_true
 from bayplan_plugins.queues.kueue.inactive import Fault, faults_of, inactive_message, is_active
+from bayplan_plugins.queues.kueue.lifecycle import next_change
 from bayplan_plugins.queues.kueue.pending import PendingQueue
 from bayplan_plugins.queues.kueue.quotas import QuotaForest, cohort_row_name, queues_of
 from bayplan_plugins.queues.kueue.settings import Settings
 from bayplan_plugins.queues.kueue.snapshot import QueueView, Snapshot
 from bayplan_plugins.queues.kueue.usage_over_time import UsageLedger, counts_usage, go_on
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo, local_queue_key
+from bayplan_plugins.shared.deadlines import Deadlines
 
 __all__ = ["BLOCKED", "KueueObject", "Store"]
 
@@ -68,6 +70,11 @@ class Store:
         self._freed: dict[str, float] = {}
         """When a workload of a queue gave its quota back, likewise."""
         self.reserving: dict[str, dict[str, WorkloadInfo]] = {}
+        self._reserving_of: dict[str, dict[str, WorkloadInfo]] = {}
+        """The same by LocalQueue."""
+        self._uses: dict[str, int] = {}
+        """Counts what has changed in ``reserving``, by ClusterQueue and by LocalQueue."""
+        self._times = Deadlines()
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._selectors: dict[str, Selector] = {}
         self._of_local: dict[str, set[str]] = {}
@@ -121,6 +128,7 @@ class Store:
         name = obj.metadata.name
         if isinstance(obj, KueueWorkload):
             if self.workloads.pop(obj.key, None) is not None:
+                self._times.put(obj.key, None)
                 self._of_local.get(local_queue_key(obj), set()).discard(obj.key)
                 self._forget(obj.key, now)
         elif isinstance(obj, ClusterQueue):
@@ -153,8 +161,10 @@ class Store:
         name, labels = namespace.metadata.name, namespace.metadata.labels
         if self._namespaces.get(name) != labels:
             self._namespaces[name] = labels
-            for queue in self.cluster_queues:
-                self.flush(queue, now)
+            prefix = f"{name}/"
+            if any(keys and key.startswith(prefix) for key, keys in self._of_local.items()):
+                for queue in self.cluster_queues:
+                    self.flush(queue, now)
 
     def _set_check(self, check: AdmissionCheck, now: float) -> None:
         name = check.metadata.name
@@ -271,6 +281,7 @@ class Store:
         key = workload.key
         known = self.workloads.get(key)
         self.workloads[key] = workload
+        self._times.put(key, next_change(workload, self.settings.pods_ready))
         if known is not None and local_queue_key(known) != local_queue_key(workload):
             self._of_local.get(local_queue_key(known), set()).discard(key)
             self._unqueue(key)
@@ -311,13 +322,39 @@ class Store:
         """Count a workload's quota, in place of what it had."""
         known = self.reserving.get(info.queue, {}).get(info.key)
         if known is not None and known.usage == info.usage:
-            self.reserving[info.queue][info.key] = info
+            self._set_reserving(info)
             return
         self._release(info.key, now)
         self._holds[info.key] = info.queue
-        self.reserving.setdefault(info.queue, {})[info.key] = info
+        self._set_reserving(info)
         if self._forest is not None and info.queue in self._forest.row_of:
             self._forest.add(self._forest.row_of[info.queue], info.usage)
+
+    def _set_reserving(self, info: WorkloadInfo) -> None:
+        local = local_queue_key(info.workload)
+        known = self.reserving.setdefault(info.queue, {}).get(info.key)
+        if known is not None and (before := local_queue_key(known.workload)) != local:
+            del self._reserving_of[before][info.key]
+            self._uses_changed(before)
+        self.reserving[info.queue][info.key] = info
+        self._reserving_of.setdefault(local, {})[info.key] = info
+        self._uses_changed(info.queue, local)
+
+    def _uses_changed(self, *queues: str) -> None:
+        for name in queues:
+            self._uses[name] = self._uses.get(name, 0) + 1
+
+    def reserving_of(self, local: str) -> Mapping[str, WorkloadInfo]:
+        """Return the workloads of a LocalQueue that hold quota, by key."""
+        return self._reserving_of.get(local, {})
+
+    def uses(self, queue: str) -> int:
+        """Return what changes with the workloads of a queue, of either kind, that hold quota."""
+        return self._uses.get(queue, 0)
+
+    def next_change(self) -> float | None:
+        """Return when time alone may change a workload, in seconds since 1970; None for never."""
+        return self._times.next_time()
 
     def _release(self, key: str, now: float) -> None:
         """Give back the quota of a workload, so others may be tried again."""
@@ -325,6 +362,9 @@ class Store:
         if name is None:
             return
         info = self.reserving[name].pop(key)
+        local = local_queue_key(info.workload)
+        del self._reserving_of[local][key]
+        self._uses_changed(name, local)
         if self._forest is not None and name in self._forest.row_of:
             self._forest.remove(self._forest.row_of[name], info.usage)
         self._generations[name] = self._generations.get(name, 0) + 1

@@ -22,8 +22,10 @@ from tests.plugins.queues.kueue.kueue_builders import (
 
 from bayplan.api.kueue import KueueWorkload
 from bayplan_plugins.queues.kueue import Admission, FairRule, Settings
+from bayplan_plugins.queues.kueue.lifecycle import next_change
 from bayplan_plugins.queues.kueue.quotas import QuotaForest
 from bayplan_plugins.queues.kueue.store import KueueObject
+from bayplan_plugins.queues.kueue.workloads import local_queue_key
 
 FLAVORS = ("a", "b")
 POLICIES = ("Any", "LowerPriority", "Never")
@@ -152,6 +154,20 @@ def recomputed(admission: Admission) -> QuotaForest:
     return fresh.store.forest()
 
 
+def check_counts(admission: Admission) -> None:
+    """Check that what is counted change by change is what a look at all finds."""
+    store = admission.store
+    holding = [one for by in store.reserving.values() for one in by.values()]
+    for key in store.local_queues:
+        own = {one.key: one for one in holding if local_queue_key(one.workload) == key}
+        assert store.reserving_of(key) == own
+        for line in store.pending.values():
+            waiting = sum(local_queue_key(one.workload) == key for one in line)
+            assert line.count_of(key) == waiting
+    times = (next_change(one, admission.settings.pods_ready) for one in store.workloads.values())
+    assert store.next_change() == min((at for at in times if at is not None), default=None)
+
+
 def without_zeros(forest: QuotaForest) -> dict[str, dict[str, float]]:
     return {
         queue.name: {name: used for name, used in forest.used[row].items() if used}
@@ -172,11 +188,13 @@ def test_limits_hold_and_usage_is_exact_whatever_comes_and_goes(
             forest = admission.store.forest()
             check_limits(forest)
             check_lending(forest)
+            check_counts(admission)
             assert without_zeros(forest) == without_zeros(recomputed(admission))
         for number in gone:
             found = admission.store.workloads.get(f"default/w{number}")
             if found is not None:
                 admission.delete(found, NOW)
+        check_counts(admission)
         assert without_zeros(admission.store.forest()) == without_zeros(recomputed(admission))
 
 
