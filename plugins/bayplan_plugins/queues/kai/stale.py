@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from bayplan import Handle, Overdue, PodInfo
 from bayplan.api import KaiPodGroup
+from bayplan.api.object_key import object_key
 from bayplan.api.podgroup import STALE_SINCE
 from bayplan.api.times import rfc3339
 from bayplan.cluster.protocol import Event, PatchAnnotations
@@ -21,6 +22,8 @@ __all__ = ["StaleGangs"]
 class StaleGangs:
     """Finds gangs below their minimum, and evicts them after a grace period.
 
+    Only those are looked at that may have changed, and those that are stale.
+
     :param grace: in seconds, for gangs that state none of their own; negative for never.
     """
 
@@ -32,16 +35,49 @@ class StaleGangs:
         """The groups that say they are stale."""
         self._texts: dict[str, str] = {}
         """What groups that are stale were reported last, by key."""
+        self._changed: set[str] = set()
+        """Groups that may have changed since they were looked at."""
+        snapshot = handle.snapshot
+        snapshot.on_object(KaiPodGroup, self._group_changed)
+        self._pods = (
+            snapshot.on_pod(lambda pod, node, placed: self._pod_changed(pod)),
+            snapshot.on_living(lambda pod, added: self._pod_changed(pod)),
+        )
+        snapshot.on_ended(lambda pod, there: self._pod_changed(pod))
+        self._listen()
+
+    @property
+    def _groups(self) -> Mapping[str, KaiPodGroup]:
+        return self._handle.snapshot.objects(KaiPodGroup)
+
+    def _listen(self) -> None:
+        for one in self._pods:
+            one.listens = bool(self._groups)
+
+    def _group_changed(self, old: KaiPodGroup | None, new: KaiPodGroup | None) -> None:
+        if new is not None:
+            self._changed.add(object_key(new))
+        elif old is not None:
+            key = object_key(old)
+            self._changed.discard(key)
+            self._forget(key)
+        self._listen()
+
+    def _pod_changed(self, pod: PodInfo) -> None:
+        # In trials, too: what was placed in one may stay.
+        if pod.gang in self._groups:
+            self._changed.add(pod.gang)
 
     def overdue(self) -> Overdue | None:
         """Return the pods of gangs that have been stale for too long."""
         now = self._handle.unix_time
         victims: list[tuple[PodInfo, str]] = []
         times: list[float] = []
-        groups = self._handle.snapshot.objects(KaiPodGroup)
-        for gone in self._since.keys() - groups.keys():
-            self._forget(gone)
-        for key, group in groups.items():
+        looked, self._changed = self._changed.union(self._since), set()
+        for key in sorted(looked):
+            group = self._groups.get(key)
+            if group is None:
+                continue
             members = self._handle.gang(key)
             stated = timestamp(group.metadata.annotations.get(STALE_SINCE))
             (self._reported.add if stated else self._reported.discard)(key)
@@ -91,6 +127,8 @@ class StaleGangs:
     def _forget(self, key: str) -> None:
         self._since.pop(key, None)
         self._texts.pop(key, None)
+        if key not in self._groups:
+            self._reported.discard(key)
 
     def _tell(self, key: str, whole: Part) -> None:
         """Record an event of how many pods a stale group has, once for each number."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from bayplan.api import ApiObject, KaiPodGroup, KaiQueue, Pod, Quantity
+from bayplan.api.gang import Gang
 from bayplan.api.pod import SchedulingGate
 from bayplan.api.podgroup import SchedulingCondition
 from bayplan.api.queue_objects import KaiQueueCondition
 from bayplan.cluster.protocol import Event
+from bayplan.snapshot import PodInfo
 from bayplan.testing import Cluster, make_node, make_object, make_pod
+from bayplan_plugins.queues.kai import jobs, stale
+from bayplan_plugins.queues.kai.jobs import Part
 
 GPU = "nvidia.com/gpu"
 START = "2000-01-01T00:00:00Z"
@@ -300,6 +306,26 @@ def test_a_group_below_its_minimum_says_since_when_until_it_is_whole_again() -> 
     cluster.add(*members("g", 1))
     cluster.advance(60)
     assert annotation(cluster, "g", "stale-podgroup-timestamp") is None
+
+
+def test_groups_that_did_not_change_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def whole_of(gang: Gang | None, *pods: Iterable[PodInfo]) -> Part:
+        seen.append(gang.key if gang is not None else "")
+        return jobs.whole_of(gang, *pods)
+
+    monkeypatch.setattr(stale, "whole_of", whole_of)
+    cluster = Cluster([make_node("n", gpu=8), queue("a", 8)])
+    for name in ("g", "h", "i"):
+        cluster.add(group(name, 2), *members(name, 2))
+    cluster.schedule()
+    assert set(seen) == {"default/g", "default/h", "default/i"}
+    seen.clear()
+
+    cluster.remove("h-0")
+    cluster.schedule()
+    assert set(seen) == {"default/h"}
 
 
 def test_a_stale_group_names_the_subgroups_that_lack_pods() -> None:
