@@ -65,7 +65,7 @@ class StaleGangs:
 
     def _pod_changed(self, pod: PodInfo) -> None:
         # In trials, too: what was placed in one may stay.
-        if pod.gang in self._groups:
+        if pod.gang is not None and pod.gang in self._groups:
             self._changed.add(pod.gang)
 
     def overdue(self) -> Overdue | None:
