@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import AllocatedDevice, AllocationResult, Device, DeviceId
 
-__all__ = ["HANDED_OVER", "failed_condition", "has_conditions", "id_of", "missing_text", "unready"]
+__all__ = [
+    "HANDED_OVER",
+    "failed_condition",
+    "hands_over",
+    "has_conditions",
+    "id_of",
+    "missing_text",
+    "unready",
+]
 
 HANDED_OVER = "Reschedule"
 """The end of the name of a failure condition that means: attached, but it has another name now.
@@ -19,6 +27,15 @@ The fabric's driver cannot prepare a device that it attached; the node's own dri
 def has_conditions(allocation: AllocationResult) -> bool:
     """Tell whether any device has to get ready first."""
     return any(device.binding_conditions for device in allocation.devices.results)
+
+
+def hands_over(allocation: AllocationResult) -> bool:
+    """Tell whether any device may get another name once it is attached."""
+    return any(
+        name.endswith(HANDED_OVER)
+        for device in allocation.devices.results
+        for name in device.binding_failure_conditions
+    )
 
 
 def id_of(device: AllocatedDevice) -> DeviceId:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from bayplan import Handle, NodeRow, PodInfo, Preparation
 from bayplan.api import ResourceClaim
-from bayplan.api.dra import AllocatedDevice, AllocationResult
+from bayplan.api.dra import AllocatedDevice, AllocationResult, DeviceId
 from bayplan.api.times import rfc3339, seconds_of
 from bayplan.cluster.protocol import CreateClaim, ReleaseClaim, ReserveClaim, Write
 from bayplan.errors import ClusterError, NotFound
@@ -20,6 +20,7 @@ from bayplan_plugins.device_ledger.ledger import DeviceLedger
 from bayplan_plugins.dynamic_resources.binding_conditions import (
     HANDED_OVER,
     failed_condition,
+    hands_over,
     has_conditions,
     id_of,
     missing_text,
@@ -42,7 +43,8 @@ class _Plan:
     ``claims`` are reserved, each with whether it is allocated by this pod's cycle.
     ``allocations`` are awaited, by the claim's key; "" stands for the claim that is created for
     the pod's extended resources. ``replaced`` are the allocations that take the place of those, by
-    the claim's key. The devices have been getting ready for ``waited`` seconds, and fail at
+    the claim's key, and ``kept`` what is held until then; the node had the devices ``known``
+    before. The devices have been getting ready for ``waited`` seconds, and fail at
     ``deadline``, in seconds of the cluster's clock.
     """
 
@@ -51,6 +53,8 @@ class _Plan:
     claims: list[tuple[ResourceClaim, bool]] = field(default_factory=list)
     allocations: list[tuple[str, AllocationResult]] = field(default_factory=list)
     replaced: dict[str, ReserveClaim] = field(default_factory=dict)
+    kept: dict[str, InFlightAllocation] = field(default_factory=dict)
+    known: frozenset[DeviceId] = frozenset()
     waited: float = 0.0
     deadline: float = math.inf
     failed: bool = False
@@ -86,6 +90,8 @@ class ClaimWriter:
         if not plan.writes:
             return None
         self._written[pod.uid] = plan
+        if any(hands_over(allocation) for _, allocation in plan.allocations):
+            plan.known = self._handovers.devices(node)
         seconds = max(0.0, self._timeout - plan.waited)
         plan.deadline = self._handle.now + seconds
         return Preparation(
@@ -174,20 +180,38 @@ class ClaimWriter:
         failure = failed_condition(claim, allocation)
         if failure is None:
             if unready(claim, allocation):
+                self._keep(pod, plan, claim, allocation)
                 return False
+            self._give_back(plan, claim.key)
             for device in allocation.devices.results:
                 self._note(plan, device, ready=True)
             return True
         device, condition = failure
-        only_user = all(user.uid == pod.uid for user in claim.status.reserved_for)
-        if condition.endswith(HANDED_OVER) and only_user:
+        if condition.endswith(HANDED_OVER) and _is_only_user(pod, claim):
             return self._hand_over(pod, plan, claim)
         plan.failed = True
         self._note(plan, device, ready=False)
         return f"claim {claim.key}: device {device.device} failed: condition {condition} holds"
 
+    def _keep(
+        self, pod: PodInfo, plan: _Plan, claim: ResourceClaim, allocation: AllocationResult
+    ) -> None:
+        """Keep others from a GPU that is there already, but not yet said to be handed over."""
+        if claim.key in plan.kept or not hands_over(allocation) or not _is_only_user(pod, claim):
+            return
+        kept = self._handovers.keep(pod, claim, plan.node, plan.known)
+        if kept is not None:
+            plan.kept[claim.key] = kept
+
+    def _give_back(self, plan: _Plan, *claims: str) -> None:
+        for key in claims:
+            kept = plan.kept.pop(key, None)
+            if kept is not None:
+                self._handovers.give_back(kept)
+
     def _hand_over(self, pod: PodInfo, plan: _Plan, claim: ResourceClaim) -> bool | str:
         """Give a claim the GPU that was attached for it, once the node's driver publishes it."""
+        self._give_back(plan, claim.key)
         try:
             taken = self._handovers.take(pod, claim, plan.node)
         except AllocationError as exc:
@@ -231,6 +255,7 @@ class ClaimWriter:
         plan = self._written.pop(pod.uid, None)
         if plan is None:
             return
+        self._give_back(plan, *plan.kept)
         if self._handle.now >= plan.deadline:
             for device in list(self._unready(pod, plan)):
                 plan.failed = True
@@ -254,7 +279,13 @@ class ClaimWriter:
 
     def forget(self, pod: PodInfo) -> None:
         """Stop tracking a pod that is bound."""
-        self._written.pop(pod.uid, None)
+        plan = self._written.pop(pod.uid, None)
+        if plan is not None:
+            self._give_back(plan, *plan.kept)
+
+
+def _is_only_user(pod: PodInfo, claim: ResourceClaim) -> bool:
+    return all(user.uid == pod.uid for user in claim.status.reserved_for)
 
 
 def _is_used(request: str, allocation: InFlightAllocation) -> bool:

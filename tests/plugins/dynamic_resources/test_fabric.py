@@ -30,6 +30,7 @@ from tests.plugins.gpus.gpu_builders import (
 
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import AllocatedDeviceStatus, Condition
+from bayplan.testing import Cluster
 
 
 def test_a_pod_is_bound_once_its_gpu_is_attached() -> None:
@@ -175,6 +176,30 @@ def test_the_gpu_that_was_handed_over_is_kept_for_its_pod() -> None:
     finish(made, "p")
     made.advance(10)
     assert made.placements()["thief"] == "n1"
+
+
+def waiting_for_a_handover() -> Cluster:
+    """A pod waits for its GPU to be attached; its node has another one, that came meanwhile."""
+    made = fabric_cluster(fabric({"a": 1}, handsOver=True), host("n1", "a"), pod("p", "one"))
+    made.schedule()
+    made.advance(10)
+    made.add(local_gpu("n1"), pod("thief", "one", priority=0))
+    assert made.schedule() == {}
+    return made
+
+
+def test_a_gpu_is_kept_that_comes_before_it_is_said_to_be_handed_over() -> None:
+    made = waiting_for_a_handover()
+    made.advance(10)
+    assert made.placements() == {"p": "n1", "thief": "n1"}
+
+
+def test_a_gpu_that_was_kept_is_left_to_others_when_its_pod_goes() -> None:
+    made = waiting_for_a_handover()
+    made.remove("p")
+    made.schedule()
+    made.advance(1)
+    assert made.placements() == {"thief": "n1"}
 
 
 def test_a_gang_keeps_all_gpus_that_were_handed_over() -> None:
