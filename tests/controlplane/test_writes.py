@@ -587,7 +587,10 @@ def test_what_becomes_of_a_reservation(wire: Wire, real: LiveCluster) -> None:
 def test_a_reservation_for_a_pod_that_moves(wire: Wire, real: LiveCluster) -> None:
     if "reservations.scheduling.koordinator.sh" not in upstream_definitions():
         pytest.skip("no definition of Koordinator's own on this machine")
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r-uid"}
+    # Pods whose controller does not exist are soon deleted; that of static pods is their node.
+    real.apply([node("n")])
+    uid = wire.get(Node, "n").metadata.uid
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": uid}
     content = pod("p", schedulerName="nobody")
     content["metadata"]["ownerReferences"] = [owner | {"controller": True}]
     moving = PodInfo(made_pod(wire, real, content))
@@ -602,7 +605,7 @@ def test_a_reservation_for_a_pod_that_moves(wire: Wire, real: LiveCluster) -> No
     assert found.spec.template.spec.node_name == "n"
     (by,) = found.spec.owners
     assert by.controller is not None
-    assert by.controller.uid == "r-uid"
+    assert by.controller.uid == uid
 
 
 FEW = {"cpu": Quantity("1500m"), "nvidia.com/gpu": Quantity("4")}
