@@ -136,11 +136,8 @@ def refusals_of(
     yield from _of_metadata(labels, annotations)
     key = _key_of(obj)
     row = KINDS_OF_WORKLOADS.get(key)
-    if annotations.get(ELASTIC_ANNOTATION) == "true" and key[1] not in ELASTIC_KINDS:
-        field = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
-        yield Refusal("Forbidden", field, Why.NOT_ELASTIC)
     if row is not None and row.queued:
-        yield from _of_parts(row, content)
+        yield from _of_parts(row, content, annotations)
     if key == ("sparkoperator.k8s.io", "SparkApplication"):
         yield from _of_spark(content.get("spec") or {})
     if isinstance(obj, Job):
@@ -202,8 +199,13 @@ def _key_of(obj: ApiObject) -> tuple[str, str]:
     return kind.group, kind.name
 
 
-def _of_parts(row: WorkloadKind, content: Mapping[str, Any]) -> Iterator[Refusal]:
+def _of_parts(
+    row: WorkloadKind, content: Mapping[str, Any], annotations: Annotations
+) -> Iterator[Refusal]:
     """Yield what is refused of an object that is never suspended, whose parts queue."""
+    if annotations.get(ELASTIC_ANNOTATION) == "true":
+        field = f"metadata.annotations[{ELASTIC_ANNOTATION}]"
+        yield Refusal("Forbidden", field, Why.NOT_ELASTIC)
     try:
         units_of(row, content)
     except ValueError as exc:

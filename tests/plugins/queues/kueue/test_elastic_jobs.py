@@ -32,8 +32,6 @@ from bayplan.api import (
 )
 from bayplan.api.kueue import AdmissionCheckState
 from bayplan.cluster.protocol import PatchFields
-from bayplan.dialects.queued_job_checks import Why
-from bayplan.queues.held_jobs import HeldJobs
 from bayplan.testing import Cluster, make_node, make_object
 
 ELASTIC = {"kueue.x-k8s.io/elastic-job": "true"}
@@ -515,17 +513,9 @@ def test_a_ray_cluster_with_another_group_waits_anew() -> None:
     assert workers(cluster) == 0
 
 
-def test_a_kind_that_kueue_has_no_slices_for_is_held_if_it_is_to_be_elastic() -> None:
-    content = suspended_content("JobSet", "s")
-    content["metadata"]["annotations"] = ELASTIC
-    cluster = started(make_node("n1", cpu=64, gpu=8), *one_queue(8), make_object(content))
-    assert list(slices(cluster)) == []
-    (held,) = HeldJobs(cluster.scheduler.snapshot, lambda key: None).all()
-    assert Why.NOT_ELASTIC in held.why
-
-
 def test_a_kind_that_kueue_has_no_slices_for_waits_anew() -> None:
     content = suspended_content("JobSet", "s")
+    content["metadata"]["annotations"] = ELASTIC
     cluster = started(make_node("n1", cpu=64, gpu=8), *one_queue(8), make_object(content))
     (first,) = slices(cluster)
     found = cluster.api.get(JobSet, "default/s")
