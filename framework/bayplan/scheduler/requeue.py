@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,8 @@ from bayplan.snapshot import PodInfo, Snapshot
 __all__ = ["RequeueRules"]
 
 _MOST_SIGNATURES = 4096
+_MOST_MATCHES = 4096
+"""Pods of a unit times its sub-groups, up to which its equivalence is looked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,37 +114,54 @@ class RequeueRules:
     def equivalence(self, queued: QueuedUnit) -> tuple[Hashable, int]:
         """Return a unit's equivalence, and how many of its pods have to be placed at once.
 
-        Units whose pods differ, or that depend on anything but resources and their gang's network,
-        have one of their own; so has a unit with nominated nodes, which are free for it alone,
-        and one that lacks pods, as some are behind gates: no node refused those. Where a plugin
-        may refuse a unit and does not say by what it tells pods apart, all are different.
+        Units whose pods differ within a sub-group, or that depend on anything but resources and
+        their gang's network, have one of their own; so has a unit with nominated nodes, which are
+        free for it alone, and one that lacks pods, as some are behind gates: no node refused those.
+        Where a plugin may refuse a unit and does not say by what it tells pods apart, all are
+        different.
         """
         unit = self._plain_unit(queued)
         size = unit.min_placed
         if len(unit.pods) < size:
             return (queued.key, len(unit.pods)), size
-        first = unit.pods[0]
-        spec = first.spec
         alone = (
             unit.bound
             or self._nominator.get(queued.key) is not None
-            or first.terms
+            or (unit.gang is not None and unit.gang.together)
+        )
+        groups = None if alone else _by_sub_group(unit)
+        if groups is None:
+            return queued.key, size
+        counted = unit.gang is not None and bool(unit.gang.sub_groups)
+        found: list[Hashable] = [unit.pods[0].spec.scheduler_name, _network(unit.gang)]
+        for names, pods in sorted(groups.items()):
+            alike = self._alike(unit, pods)
+            if alike is None:
+                return queued.key, size
+            # Without sub-groups, those that need fewer pods are easier to place.
+            found.append((names, len(pods) if counted else 0, alike))
+        return tuple(found), size
+
+    def _alike(self, unit: Unit, pods: Sequence[PodInfo]) -> Hashable:
+        """Return what pods have in common with equal ones of other units; None if nothing."""
+        first = pods[0]
+        spec = first.spec
+        alone = (
+            first.terms
             or first.facts.uses_claims
             or spec.resource_claims
             or spec.topology_spread_constraints
-            or (unit.gang is not None and (unit.gang.sub_groups or unit.gang.together))
-            or any(pod.facts is not first.facts for pod in unit.pods)
+            or any(pod.facts is not first.facts for pod in pods)
         )
-        signature = None if alone else self._signature(unit)
+        signature = None if alone else self._signature(unit, pods)
         if signature is None:
-            return queued.key, size
+            return None
         # Placed pods may keep others off by their labels.
         labels = first.labels_id if self._snapshot.index.holds_terms else None
-        network = _network(unit.gang)
-        return (spec.scheduler_name, first.facts, first.priority, labels, signature, network), size
+        return first.facts, first.priority, labels, signature
 
-    def _signature(self, unit: Unit) -> Hashable:
-        """Return what the plugins that may refuse a unit tell its pods apart by.
+    def _signature(self, unit: Unit, pods: Iterable[PodInfo]) -> Hashable:
+        """Return what the plugins that may refuse a unit tell some of its pods apart by.
 
         None where one of them does not say, or fails.
         """
@@ -151,7 +170,7 @@ class RequeueRules:
         last: PodInfo | None = None
         signed: Hashable = None
         try:
-            for pod in unit.pods:
+            for pod in pods:
                 if last is not None and _differ_in_name_only(pod, last):
                     continue
                 last, signs = pod, runtime.of(pod).refusing_signs
@@ -317,6 +336,20 @@ def _differ_in_name_only(one: PodInfo, other: PodInfo) -> bool:
     )
 
 
+def _by_sub_group(unit: Unit) -> Mapping[tuple[str, ...], Sequence[PodInfo]] | None:
+    """Return a unit's pods by the sub-groups that they are in; None where that takes long."""
+    groups = unit.gang.sub_groups if unit.gang is not None else ()
+    if not groups:
+        return {(): unit.pods}
+    if len(groups) * len(unit.pods) > _MOST_MATCHES or any(one.label_keys for one in groups):
+        return None
+    found: dict[tuple[str, ...], list[PodInfo]] = {}
+    for pod in unit.pods:
+        names = tuple(one.name for one in groups if one.selector.matches(pod.labels))
+        found.setdefault(names, []).append(pod)
+    return found
+
+
 def _network(gang: Gang | None) -> Hashable:
     """Return what a gang asks of the network, and how it is put into it."""
     if gang is None:
@@ -324,6 +357,7 @@ def _network(gang: Gang | None) -> Hashable:
     return (
         gang.gather,
         gang.slices,
+        gang.sub_groups,
         gang.topology,
         gang.fill,
         gang.domain_order,

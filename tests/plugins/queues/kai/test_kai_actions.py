@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 from tests.paths import ROOT
 
-from bayplan.api import Job, KaiPodGroup, OwnerReference, Pod
+from bayplan.api import ApiObject, Job, KaiPodGroup, OwnerReference, Pod
 from bayplan.profiles.loading import load_profiles
-from bayplan.testing import Cluster, make_node, make_object
+from bayplan.testing import Cluster, make_node, make_object, make_pod
 
 PROFILES = load_profiles(ROOT / "configs/profiles/kai.yaml")
 SECONDS_TO_REST = 900
@@ -434,3 +434,46 @@ def test_pods_without_a_group_evict_nobody_before_their_delay_is_over() -> None:
 def bound(cluster: Cluster, name: str) -> str | None:
     pod = cluster.api.get(Pod, f"default/{name}")
     return pod.spec.node_name or None if pod is not None else None
+
+
+# Gangs of sub-groups that are alike -------------------------------------------------------------
+
+
+def of_two_parts(name: str, head: int, workers: int, gpu: int) -> list[ApiObject]:
+    parts = [{"name": "head", "minMember": head}, {"name": "workers", "minMember": workers}]
+    found = make_object(
+        {
+            "apiVersion": "scheduling.run.ai/v2alpha2",
+            "kind": "PodGroup",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"minMember": head + workers, "queue": "a", "subGroups": parts},
+        }
+    )
+    pods = [
+        make_pod(
+            f"{name}-{part}-{index}",
+            annotations={"pod-group-name": name},
+            labels={"kai.scheduler/subgroup-name": part},
+            gpu=gpu,
+        )
+        for part, count in (("head", head), ("workers", workers))
+        for index in range(count)
+    ]
+    return [found, *pods]
+
+
+def test_of_gangs_whose_sub_groups_are_alike_one_is_tried_for_all() -> None:
+    def cycles(gangs: int) -> int:
+        cluster = Cluster([make_node("n", gpu=4), queue("a", 4)])
+        for index in range(gangs):
+            cluster.add(*of_two_parts(f"g{index}", 1, 2, gpu=2))
+        cluster.schedule()
+        return cluster.scheduler.statistics.cycles
+
+    assert cycles(9) == cycles(2)
+
+
+def test_a_gang_whose_sub_groups_ask_for_less_is_tried_all_the_same() -> None:
+    cluster = Cluster([make_node("n", gpu=4), queue("a", 4)])
+    cluster.add(*of_two_parts("large", 1, 2, gpu=2), *of_two_parts("small", 1, 1, gpu=2))
+    assert set(cluster.schedule()) == {"small-head-0", "small-workers-0"}
