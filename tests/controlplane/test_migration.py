@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.controlplane.installation import path_of, upstream_definitions
 from tests.controlplane.live_cluster import Content
 from tests.controlplane.plane import ControlPlane, wait_until
-from tests.controlplane.test_admission import GROUP, plural
+from tests.controlplane.test_admission import GROUP_OF_POLICIES, plural
 
 from bayplan.admission import Defaults, mutating_policies
 from bayplan.api import KINDS
@@ -91,10 +91,10 @@ def policies(plane: ControlPlane) -> Iterator[ControlPlane]:
     """The defaults of configs/admission."""
     contents = mutating_policies(Defaults())
     for one in contents:
-        assert plane.client.post(f"{GROUP}/{plural(one)}", one).code == 201
+        assert plane.client.post(f"{GROUP_OF_POLICIES}/{plural(one)}", one).code == 201
     yield plane
     for one in reversed(contents):
-        plane.client.delete(f"{GROUP}/{plural(one)}/{one['metadata']['name']}")
+        plane.client.delete(f"{GROUP_OF_POLICIES}/{plural(one)}/{one['metadata']['name']}")
 
 
 def pod(name: str, scheduler: str, annotations: dict[str, str]) -> Content:
