@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from bayplan.api.quantity import Quantity
 from bayplan.api.queue import Share
 from bayplan.api.resources import amount_of
+from bayplan.api.times import seconds_of
 
 __all__ = ["amounts", "entries_of", "is_index", "share", "text_of", "timestamp"]
 
@@ -61,7 +61,4 @@ def share(quantities: Mapping[str, Quantity], other: float = 0.0) -> Share:
 
 def timestamp(text: str | None) -> float:
     """Return an RFC 3339 time in seconds since 1970; 0 for none or one that cannot be read."""
-    try:
-        return datetime.fromisoformat((text or "").replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return 0.0
+    return seconds_of(text)

@@ -32,6 +32,8 @@ _MOST = 2000
 _MOST_UNSEEN = 250
 _EVENTS = 4
 """Events that are read for each of these."""
+_TOGETHER = 0.01
+"""Seconds in which events count as simultaneous: reading the clocks takes as long as the rest."""
 _MOST_UNREAD = 100_000
 _ORGANISATION = 2.0
 """Seconds between two looks at the queues and pools."""
@@ -81,6 +83,8 @@ class Feed:
         self._viewers: set[asyncio.Queue[Patch | None]] = set()
         self._sent: deque[Patch] = deque(maxlen=_KEPT)
         self._unread: deque[tuple[WatchEvent, PodTimes]] = deque()
+        self._at: PodTimes | None = None
+        self._at_read = 0.0
         self._events = 0
         self._waits = 0
         self._samples: tuple[float, int] = (-1.0, 0)
@@ -101,9 +105,16 @@ class Feed:
         """Note an event of the watch, after the scheduler has seen it; looks read it later."""
         if self.cluster_view is None:
             return
-        self._unread.append((event, self.cluster_view.time))
+        self._unread.append((event, self._time(self.cluster_view)))
         if len(self._unread) > _MOST_UNREAD:
             self._read(1)
+
+    def _time(self, view: ClusterView) -> PodTimes:
+        """Return the time now; by a clock, events that come together have the same."""
+        read = time.monotonic() if self._wall else 0.0
+        if self._at is None or not self._wall or read > self._at_read + _TOGETHER:
+            self._at, self._at_read = view.time, read
+        return self._at
 
     def _read(self, most: int) -> None:
         """Read some of the events that came."""
