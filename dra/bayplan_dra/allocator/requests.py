@@ -214,12 +214,16 @@ class AttributeConstraint:
 
 @dataclass(frozen=True, eq=False)
 class ClaimToAllocate:
-    """A claim that is ready to be allocated; its status does not matter."""
+    """A claim that is ready to be allocated; its status does not matter.
+
+    ``called`` is the pod's name for the claim, where the claim does not have it itself.
+    """
 
     claim: ResourceClaim
     requests: tuple[ClaimRequest, ...]
     constraints: tuple[AttributeConstraint, ...]
     config: tuple[DeviceConfiguration, ...] = field(default=())
+    called: str = ""
 
     @property
     def title(self) -> str:
@@ -231,7 +235,7 @@ class ClaimToAllocate:
     def label(self) -> str:
         """The pod's name for the claim, or else its own."""
         meta = self.claim.metadata
-        return meta.annotations.get(POD_CLAIM_NAME, meta.name)
+        return self.called or meta.annotations.get(POD_CLAIM_NAME, meta.name)
 
 
 def _holds(

@@ -36,6 +36,7 @@ class HostPort:
 class SpecFacts:
     """What follows from a pod's spec alone; pods with equal specs share one object.
 
+    Specs that name other ResourceClaims are equal: a claim's name says nothing without the claim.
     The shared object is the signature of the spec: it is hashed and compared by identity. Amounts
     are in milli-CPU, and in units of any other resource, as in PodRequests. ``wants_devices`` says
     that the pod has resource claims or requests extended resources, ``uses_claims`` that some of
@@ -220,7 +221,8 @@ _SHARED_LIMIT = 20_000
 
 def _facts(spec: PodSpec) -> SpecFacts:
     # A pod's node does not change what it needs.
-    content = _encode(msgspec.structs.replace(spec, node_name="") if spec.node_name else spec)
+    plain = msgspec.structs.replace(spec, node_name="") if spec.node_name else spec
+    content = _encode(_without_claim_names(plain) if spec.resource_claims else plain)
     facts = _shared.get(content)
     if facts is None:
         if len(_shared) >= _SHARED_LIMIT:
@@ -237,6 +239,16 @@ def _facts(spec: PodSpec) -> SpecFacts:
         )
         _shared[content] = facts
     return facts
+
+
+def _without_claim_names(spec: PodSpec) -> PodSpec:
+    claims = (
+        claim
+        if claim.resource_claim_name is None
+        else msgspec.structs.replace(claim, resource_claim_name="")
+        for claim in spec.resource_claims
+    )
+    return msgspec.structs.replace(spec, resource_claims=tuple(claims))
 
 
 def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:

@@ -49,9 +49,10 @@ class ClaimSpecs:
             self._users[found] += 1
         return found
 
-    def prepared(self, claim: ResourceClaim) -> ClaimToAllocate:
+    def prepared(self, claim: ResourceClaim, called: str = "") -> ClaimToAllocate:
         """Return a claim in the allocator's form.
 
+        :param called: the pod's name for the claim, where the claim does not have it itself.
         :raises AllocationError: when no node could serve it.
         """
         number = self.number(claim)
@@ -59,7 +60,7 @@ class ClaimSpecs:
         if known is None:
             known = prepare(claim, self._classes.get, self._features)
             self._prepared[number] = known
-        return ClaimToAllocate(claim, known.requests, known.constraints, known.config)
+        return ClaimToAllocate(claim, known.requests, known.constraints, known.config, called)
 
     def forget(self, uid: str) -> None:
         """Drop a claim that is gone."""

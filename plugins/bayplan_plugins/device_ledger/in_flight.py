@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bayplan import PodInfo
@@ -11,6 +11,8 @@ from bayplan_dra.allocator import Choice, ClaimToAllocate, HeldDevice
 from bayplan_plugins.device_ledger.device_usage import DeviceUsage
 
 __all__ = ["InFlightAllocation", "InFlightAllocations"]
+
+_NONE: Mapping[str, InFlightAllocation] = {}
 
 
 @dataclass(eq=False)
@@ -53,6 +55,7 @@ class InFlightAllocations:
     def __init__(self, usage: DeviceUsage) -> None:
         self._usage = usage
         self._by_claim: dict[str, InFlightAllocation] = {}
+        self._by_unit: dict[str, dict[str, InFlightAllocation]] = {}
         self._claims_of: dict[str, dict[str, None]] = {}
 
     def __len__(self) -> int:
@@ -67,6 +70,10 @@ class InFlightAllocations:
         """Return the allocation of a claim, by uid."""
         return self._by_claim.get(claim)
 
+    def of_unit(self, unit: str) -> Collection[InFlightAllocation]:
+        """Return the allocations that were decided for a unit, the oldest first."""
+        return self._by_unit.get(unit, _NONE).values()
+
     def of(self, pod: PodInfo) -> list[InFlightAllocation]:
         """Return the allocations that a pod uses."""
         return [self._by_claim[claim] for claim in self._claims_of.get(pod.uid, ())]
@@ -77,7 +84,7 @@ class InFlightAllocations:
 
     def add(self, allocation: InFlightAllocation, pod: PodInfo) -> None:
         """Record an allocation that was decided for a pod, and hold its devices."""
-        self._by_claim[allocation.uid] = allocation
+        self._keep(allocation)
         self.join(allocation, pod)
         self._usage.hold(allocation.held)
 
@@ -93,7 +100,7 @@ class InFlightAllocations:
             return None
         self._usage.release(before.held)
         allocation.pods = before.pods
-        self._by_claim[allocation.uid] = allocation
+        self._keep(allocation)
         self._usage.hold(allocation.held)
         return before
 
@@ -103,14 +110,16 @@ class InFlightAllocations:
             del allocation.pods[pod.uid]
             self._unlink(pod.uid, allocation.uid)
             if not allocation.pods:
-                del self._by_claim[allocation.uid]
+                self._forget(allocation)
                 self._usage.release(allocation.held)
 
     def land(self, claim: str) -> InFlightAllocation | None:
         """Stop tracking a claim, by uid; return its allocation, whose devices stay held."""
-        allocation = self._by_claim.pop(claim, None)
-        for pod in allocation.pods if allocation is not None else ():
-            self._unlink(pod, claim)
+        allocation = self._by_claim.get(claim)
+        if allocation is not None:
+            self._forget(allocation)
+            for pod in allocation.pods:
+                self._unlink(pod, claim)
         return allocation
 
     def drop(self, claim: str) -> None:
@@ -118,6 +127,20 @@ class InFlightAllocations:
         allocation = self.land(claim)
         if allocation is not None:
             self._usage.release(allocation.held)
+
+    def _keep(self, allocation: InFlightAllocation) -> None:
+        before = self._by_claim.get(allocation.uid)
+        if before is not None and before.unit != allocation.unit:
+            self._forget(before)
+        self._by_claim[allocation.uid] = allocation
+        self._by_unit.setdefault(allocation.unit, {})[allocation.uid] = allocation
+
+    def _forget(self, allocation: InFlightAllocation) -> None:
+        del self._by_claim[allocation.uid]
+        own = self._by_unit[allocation.unit]
+        del own[allocation.uid]
+        if not own:
+            del self._by_unit[allocation.unit]
 
     def _unlink(self, pod: str, claim: str) -> None:
         claims = self._claims_of[pod]

@@ -142,6 +142,11 @@ class NodeDevices:
         """Tell whether every pool that a node can use is for a limited set of nodes."""
         return all(self._inventory.nodes_of(p.key) is not None for p in self.pools(node))
 
+    def are_anywhere(self, held: Iterable[HeldDevice]) -> bool:
+        """Tell whether any of these devices is not for a limited set of nodes."""
+        pools = {PoolKey(one.id.driver, one.id.pool) for one in held}
+        return any(self._inventory.nodes_of(pool) is None for pool in pools)
+
     def table(self, node: Node) -> DeviceTable:
         """Return the devices that a node can use, in the allocator's form."""
         pools = self._inventory.pools(node)

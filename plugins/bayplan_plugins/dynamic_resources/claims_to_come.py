@@ -51,7 +51,7 @@ def prepared_to_come(
 
     :raises AllocationError: when no node could serve it.
     """
-    ready = specs.prepared(claim)
+    ready = specs.prepared(claim, wanted.name)
     meta = ObjectMeta(
         name=claim.metadata.name, namespace=pod.namespace, uid=f"{pod.uid}/{wanted.name}"
     )

@@ -6,7 +6,8 @@ given devices in the same cycle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from bayplan import Handle, NodeRow, PodInfo
@@ -17,6 +18,20 @@ from bayplan_plugins.dynamic_resources.device_score import DeviceScores
 from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocation, NodeAllocator
 
 __all__ = ["GangExchange"]
+
+_MOST_KNOWN = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Whether an exchange helps on a node, as long as ``of`` stays the same.
+
+    ``anywhere`` says that it may help on other nodes, too: devices are not bound to the node.
+    """
+
+    of: Hashable
+    anywhere: bool
+    helped: bool
 
 
 class GangExchange:
@@ -38,6 +53,55 @@ class GangExchange:
         self._allocator = allocator
         self._scores = scores
         self._is_written = is_written
+        self._answers: dict[tuple[str, str], _Answer] = {}
+        """Of gangs and nodes."""
+
+    def sign(self, pod: PodInfo, key: Hashable, helped: Callable[[NodeRow], bool]) -> Hashable:
+        """Return what tells a member apart from pods with equal claims of other units.
+
+        Those are the nodes where only an exchange gives it its claims; all that its gang has where
+        devices are not bound to nodes.
+
+        :param key: what tells its claims apart from others.
+        :param helped: tells whether only an exchange gives the pod its claims on a node.
+        """
+        if pod.gang is None:
+            return None
+        on_node: dict[str, list[InFlightAllocation]] = {}
+        for allocation in self._ledger.in_flight.of_unit(pod.gang):
+            on_node.setdefault(allocation.node, []).append(allocation)
+        rows, nodes = self._handle.snapshot.nodes, []
+        for name, own in on_node.items():
+            row = rows.row_of.get(name)
+            if row is None:
+                continue
+            answer = self._answer(pod.gang, NodeRow(rows, row), own, key, helped)
+            if answer.anywhere:
+                return pod.gang
+            if answer.helped:
+                nodes.append(name)
+        return (pod.gang, *nodes) if nodes else None
+
+    def _answer(
+        self,
+        gang: str,
+        node: NodeRow,
+        own: Sequence[InFlightAllocation],
+        key: Hashable,
+        helped: Callable[[NodeRow], bool],
+    ) -> _Answer:
+        """Return whether an exchange helps on a node where a gang has allocations."""
+        devices = self._ledger.devices
+        now = (devices.version(node.name), len(own), key)
+        known = self._answers.get((gang, node.name))
+        if known is not None and known.of == now:
+            return known
+        if len(self._answers) >= _MOST_KNOWN:
+            self._answers.clear()
+        anywhere = any(devices.are_anywhere(one.held) for one in own)
+        known = _Answer(now, anywhere, not anywhere and helped(node))
+        self._answers[gang, node.name] = known
+        return known
 
     def is_possible(self, pod: PodInfo, claims: Sequence[ClaimToAllocate], node: NodeRow) -> bool:
         """Tell whether the pod would get its claims if its gang exchanged devices."""
@@ -93,10 +157,10 @@ class GangExchange:
         """
         if pod.gang is None:
             return []
-        own = [a for a in self._ledger.in_flight if a.unit == pod.gang and a.pods]
-        own = [a for a in own if self._may_change(a)]
-        local = self._ledger.devices.are_local(node.node)
-        return [a for a in own if a.node == node.name] if local else own
+        own: Iterable[InFlightAllocation] = self._ledger.in_flight.of_unit(pod.gang)
+        if self._ledger.devices.are_local(node.node):
+            own = (one for one in own if one.node == node.name)
+        return [one for one in own if one.pods and self._may_change(one)]
 
     def _may_change(self, allocation: InFlightAllocation) -> bool:
         """Tell whether nothing is written yet, and all pods that use the claim are on its node."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -179,11 +180,24 @@ class DynamicResources(Plugin[DynamicResourcesArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by the specs of the open claims and by the allocations of the others."""
+        """Sign by the specs of the open claims and by the allocations of the others.
+
+        Members of a gang differ from other pods where they may exchange devices.
+        """
         claims = self._claims(pod)
-        if claims:
-            self._ledger.usage.read_unclaimed()
-        return claims.key
+        if not claims:
+            return None
+        self._ledger.usage.read_unclaimed()
+        helped = partial(self._only_exchange_helps, pod, claims)
+        return claims.key, self._gang.sign(pod, claims.key, helped)
+
+    def _only_exchange_helps(self, pod: PodInfo, claims: PodClaims, node: NodeRow) -> bool:
+        open_claims = self._open(claims, node)
+        if not open_claims:
+            return False
+        found = self._allocate(pod, claims, node, open_claims)
+        refused = found.choices is None and found.error is None
+        return refused and self._gang.is_possible(pod, open_claims, node)
 
     @hookimpl
     def prepare(self) -> bool:

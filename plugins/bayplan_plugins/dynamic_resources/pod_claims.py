@@ -31,7 +31,7 @@ class PodClaims:
 
     ``open`` have to be allocated; ``fixed`` are allocated, in the API or in flight for this unit,
     with the nodes that can use them (None: all); ``problem`` refuses every node; ``key`` is equal
-    for pods that get the same answer from every node.
+    for pods that get the same answer from every node, without an exchange in their gangs.
     """
 
     open: list[ClaimToAllocate] = field(default_factory=list)
@@ -117,7 +117,7 @@ def claims_of(pod: PodInfo, snapshot: Snapshot, ledger: DeviceLedger) -> PodClai
         _read_claims(pod, snapshot, ledger, found, key)
         _read_to_come(pod, snapshot, ledger, found, key)
     if _read_extended(pod, snapshot, found, key):
-        found.key = (tuple(key), found.problem, pod.gang, ledger.classes.version)
+        found.key = (tuple(key), found.problem, ledger.classes.version)
         return found
     if not found.problem and (
         _asks_by_class(pod.facts) or ledger.classes.serve_extended_resources()
@@ -129,8 +129,7 @@ def claims_of(pod: PodInfo, snapshot: Snapshot, ledger: DeviceLedger) -> PodClai
     if found.extended is not None:
         key.append(("extended", pod.facts))
     if found:
-        # The gang is part of the key: its members may exchange the devices of the same cycle.
-        found.key = (tuple(key), found.problem, pod.gang, ledger.classes.version)
+        found.key = (tuple(key), found.problem, ledger.classes.version)
     return found
 
 
@@ -157,10 +156,12 @@ def _read_claims(
     objects = snapshot.objects(ResourceClaim)
     statuses = {s.name: s.resource_claim_name for s in pod.pod.status.resource_claim_statuses}
     unit = pod.gang or pod.key
-    names = [c.resource_claim_name or statuses.get(c.name) for c in pod.spec.resource_claims]
-    for name in dict.fromkeys(names):
-        if name is None:
-            continue
+    named: dict[str, str] = {}
+    for wanted in pod.spec.resource_claims:
+        name = wanted.resource_claim_name or statuses.get(wanted.name)
+        if name is not None:
+            named.setdefault(name, wanted.name)
+    for name, called in named.items():
         claim = objects.get(f"{pod.namespace}/{name}")
         if claim is None:
             found.problem = f'resource claim "{name}" does not exist'
@@ -183,7 +184,7 @@ def _read_claims(
             if found.problem:
                 return
             try:
-                ready = ledger.specs.prepared(claim)
+                ready = ledger.specs.prepared(claim, called)
             except AllocationError as exc:
                 found.problem = without_claim_name(str(exc), claim)
                 return

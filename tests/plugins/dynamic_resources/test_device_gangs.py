@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from msgspec.structs import replace
 from tests.plugins.gpus.gpu_builders import (
     GPU,
@@ -28,6 +31,7 @@ from bayplan.api import (
     ResourceClaim,
 )
 from bayplan.api.dra import AllocatedDeviceStatus, Condition, DeviceId
+from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocation, NodeAllocator
 
 
 def test_members_exchange_devices_so_that_all_fit() -> None:
@@ -43,6 +47,42 @@ def test_members_exchange_devices_so_that_all_fit() -> None:
     assert len(made.schedule()) == 2
     assert devices(made, "g-0") == ["gpu-1"]
     assert devices(made, "g-1") == ["gpu-0"]
+
+
+def test_what_one_gang_could_exchange_is_not_anothers() -> None:
+    first = f'device.attributes["{GPU}"].index == 0'
+    picky = request(selectors=[{"cel": {"expression": first}}])
+    made = gpu_cluster({"a": 3}, template("any", request()), template("first", picky))
+    for name in ("g", "h"):
+        made.add(group(name, 2))
+        made.add(pod(f"{name}-0", "any", gang=name), pod(f"{name}-1", "first", gang=name))
+        made.schedule()
+    assert devices(made, "g-1") == ["gpu-0"]
+    assert sorted(made.placements()) == ["g-0", "g-1"]
+    assert "claim own: request gpu" in message(made, "h-1")
+    made.add(node("b"), slice_of("b", [gpu(0), gpu(1)]))
+    made.advance(20)
+    assert made.placements()["h-1"] == "b"
+    assert devices(made, "h-1") == ["gpu-0"]
+
+
+def test_gangs_of_equal_claims_look_at_a_node_again_only_if_it_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = {f"n{index}": 2 for index in range(30)}
+    made = gpu_cluster(nodes, template("one", request()))
+    looks = []
+    allocate = NodeAllocator.allocate
+
+    def counted(self: NodeAllocator, *args: Any) -> NodeAllocation:
+        looks.append(args[2].metadata.name)
+        return allocate(self, *args)
+
+    monkeypatch.setattr(NodeAllocator, "allocate", counted)
+    for name in ("g", "h", "i"):
+        made.add(group(name, 4), *(pod(f"{name}-{index}", "one", gang=name) for index in range(4)))
+    assert len(made.schedule()) == 12
+    assert len(looks) <= 2 * 30 + 12 * 8
 
 
 def test_members_exchange_network_devices_across_nodes() -> None:

@@ -41,7 +41,7 @@ from bayplan.api import (
 from bayplan.explain.explanation import explain
 from bayplan.testing import Cluster
 from bayplan_dra.allocator import AllocatedState
-from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocator
+from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocation, NodeAllocator
 
 BELOW_3 = f'device.attributes["{GPU}"].index < 3'
 
@@ -95,14 +95,33 @@ def test_the_message_counts_why_devices_were_ruled_out() -> None:
     ) in message(made, "p")
 
 
-def test_each_pod_is_told_of_its_own_claim() -> None:
+def test_a_message_has_the_pods_own_name_for_its_claim() -> None:
     picky = request(selectors=[{"cel": {"expression": IS_H100}}])
     made = gpu_cluster({"a": 1}, claim("fails-1", picky), claim("fails-2", picky))
     made.add(claim("many-1", request(count=3)), claim("many-2", request(count=3)))
     for name in ("fails-1", "fails-2", "many-1", "many-2"):
         made.add(pod(f"p-{name}", from_claim=name))
         made.schedule()
-        assert f"(claim {name}" in message(made, f"p-{name}")
+        assert "(claim shared" in message(made, f"p-{name}")
+
+
+def test_pods_with_a_claim_each_look_at_a_node_again_only_if_it_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = gpu_cluster(dict.fromkeys((f"n{index}" for index in range(30)), 1))
+    looks = []
+    allocate = NodeAllocator.allocate
+
+    def counted(self: NodeAllocator, *args: Any) -> NodeAllocation:
+        looks.append(args[2].metadata.name)
+        return allocate(self, *args)
+
+    monkeypatch.setattr(NodeAllocator, "allocate", counted)
+    for index in range(10):
+        made.add(claim(f"c{index}", request()), pod(f"p{index}", from_claim=f"c{index}"))
+    assert len(made.schedule()) == 10
+    # To filter and to score each; then those where a pod before was placed, and to reserve.
+    assert len(looks) <= 2 * 30 + 10 * 4
 
 
 def test_an_unknown_class_is_named() -> None:
