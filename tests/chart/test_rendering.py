@@ -244,16 +244,17 @@ def test_values_say_which_resources_are_for_which_scheduler(helm: Helm) -> None:
     assert by_name(expected).items() <= made.items()
 
 
-def test_the_namespaces_whose_jobs_wait_for_queues_are_those_of_the_profile(helm: Helm) -> None:
+def test_which_jobs_and_pods_wait_for_queues_is_what_the_profile_says(helm: Helm) -> None:
     selector = {
         "matchLabels": {"team": "vision"},
         "matchExpressions": [{"key": "tier", "operator": "In", "values": ["a", "b"]}],
     }
-    queues = {"name": "Queues", "args": {"kueue": {"managedJobsNamespaceSelector": selector}}}
+    kueue = {"managedJobsNamespaceSelector": selector, "integrations": {"frameworks": ["pod"]}}
+    queues = {"name": "Queues", "args": {"kueue": kueue}}
     profiles = [{"schedulerName": "bayplan", "pluginConfig": [queues]}]
     values = {"admission": {"enabled": True}, "scheduler": {"profiles": profiles}}
     made = by_name(helm.render(values, *NEWEST))
-    defaults = Defaults(queued=selector)
+    defaults = Defaults(queued=selector, pods=True)
     expected = by_name([*mutating_policies(defaults), *validating_policies(defaults)])
     assert expected.items() <= made.items()
 

@@ -50,6 +50,27 @@ def test_a_profile_says_in_which_namespaces_jobs_wait_for_queues(tmp_path: Path)
     assert all(hidden.items() <= one["matchExpressions"][0].items() for one in selectors.values())
 
 
+@pytest.mark.parametrize(("frameworks", "said"), [("[batch/job, pod]", True), ("[pods]", False)])
+def test_a_profile_says_whether_pods_wait_for_queues(
+    tmp_path: Path, frameworks: str, said: bool
+) -> None:
+    text = PROFILE.replace(
+        "{team: a}}", f"{{team: a}}}}, integrations: {{frameworks: {frameworks}}}"
+    )
+    (tmp_path / "profile.yaml").write_text(text)
+    done = CliRunner().invoke(command, ["policies", "--config", str(tmp_path / "profile.yaml")])
+    found = {
+        one["metadata"]["name"]: condition["expression"]
+        for one in yaml.safe_load_all(done.output)
+        for condition in one["spec"].get("matchConditions", ())
+        if condition["name"] == "pods-are-an-integration"
+    }
+    expected = "true" if said else "false"
+    assert found == dict.fromkeys(
+        ("bayplan-default-local-queue-of-pods", "bayplan-gated-pods"), expected
+    )
+
+
 @pytest.mark.parametrize(
     ("option", "of"),
     [("--namespace", "namespace"), ("--scheduler", "scheduler"), ("--resource", "resource")],

@@ -1,8 +1,8 @@
 """What Kueue's webhooks fill in: the policies of ``configs/admission``, and who waits for a queue.
 
-Compared are whether a job is suspended, its queue, its priority class and who makes its pods. What
-Kueue marks for itself, such as its gates, or labels of templates, nobody needs here: the scheduler
-knows the pods of a queue by what owns them.
+Compared are whether a job is suspended, its queue, its priority class and who makes its pods, and
+of a pod its queue, its gate and its mark. What Kueue marks for itself, such as finalizers, or
+labels of templates, nobody needs here: the scheduler knows the pods of a queue by what owns them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bayplan.api import KINDS, ApiObject
 from bayplan.api.meta import LabelSelector
 from bayplan.api.objects import decode_part
 from bayplan.api.selectors import Selector, compile_selector
+from bayplan.dialects.kueue import ADMISSION_GATE, MANAGED_MARK
 from bayplan.dialects.queued_job_checks import PRIORITY_LABEL, QUEUE_LABEL
 from bayplan.dialects.queued_jobs import is_part
 from bayplan.kinds import KINDS_OF_WORKLOADS
@@ -30,7 +31,9 @@ from bayplan_plugins.queues.kueue.settings import Managed
 Content = dict[str, Any]
 _NAME = "kubernetes.io/metadata.name"
 _REQUIREMENT = re.compile(r"([^\s=]+)(?: (in|notin) \(([^)]*)\)|=(.*))?")
-_PODS = "pods wait in the scheduler, without gates, finalizers and marks of their own"
+_PODS = "pods that name no queue wait in the scheduler, without a gate"
+_PODS_OF_JOBS = "only the scheduler knows whether what owns a pod waits in a queue"
+_SELECTED_PODS = "bayplan has no podOptions"
 _OWNERS = "what owns a job is known by the reference to it, and need not be there"
 _SETS = "the pods of a StatefulSet queue one by one, so it gets no queue that it does not name"
 _FUNCTIONS = {
@@ -51,7 +54,8 @@ def run_default_case(given: Content, expected: Content, integration: str) -> Non
     if off and off[0] != "TopologyAwareScheduling":
         raise UnmodelledError(f"bayplan has no gate {off[0]}")
     if integration == "pod":
-        raise UnmodelledError(_PODS)
+        _run_pod_case(given, expected)
+        return
     if given.get("function") == "WorkloadShouldBeSuspended":
         _should_be_suspended(given, expected)
         return
@@ -62,6 +66,30 @@ def run_default_case(given: Content, expected: Content, integration: str) -> Non
     only = [_FUNCTIONS.get(given.get("function", ""), "")]
     for key in only if only != [""] else wanted:
         assert found[key] == wanted[key], key
+
+
+def _run_pod_case(given: Content, expected: Content) -> None:
+    content = given["object"]
+    if given["config"].get("manage_jobs_without_queue_name"):
+        raise UnmodelledError(_PODS)
+    if "error" in expected or any(
+        (one["apiVersion"].rpartition("/")[0], one["kind"]) in KINDS_OF_WORKLOADS
+        for one in content["metadata"].get("ownerReferences", ())
+    ):
+        raise UnmodelledError(_PODS_OF_JOBS)
+    if _said_by_pod(expected["object"]) == ("", False, "") and not given.get("config", {}).get(
+        "managed_jobs_namespace_selector"
+    ):
+        raise UnmodelledError(_SELECTED_PODS)
+    assert _said_by_pod(_defaulted(given)) == _said_by_pod(expected["object"])
+
+
+def _said_by_pod(content: Content) -> tuple[str, bool, str]:
+    """Return what a pod says of its queue, whether it is gated, and how it is marked."""
+    labels = content["metadata"].get("labels") or {}
+    gates = [one["name"] for one in content["spec"].get("schedulingGates", ())]
+    marked = labels.get(MANAGED_MARK[0], "")
+    return labels.get(QUEUE_LABEL, ""), ADMISSION_GATE in gates, marked
 
 
 def _should_be_suspended(given: Content, expected: Content) -> None:
@@ -103,7 +131,7 @@ def _defaulted(given: Content) -> Content:
     labels = {_NAME: namespace, **_labels_of_namespace(given, namespace)}
     facts = facts_of({}, "bayplan-system", datetime.now(UTC)) | {"data": _remote(given, namespace)}
     # Each is invoked again after others have changed the object.
-    for policy in mutating_policies(Defaults(queued=selector)) * 2:
+    for policy in mutating_policies(Defaults(queued=selector, pods=True)) * 2:
         if policy["kind"] != "MutatingAdmissionPolicy":
             continue
         if not watches(policy, key[0], KINDS[key].plural):

@@ -30,7 +30,7 @@ from bayplan.api.objects import decode_json
 from bayplan.cli.admission import command
 from bayplan.dialects.hami.requests import RequestRules, admitted
 from bayplan.dialects.kai.shares import gpu_share_of
-from bayplan.dialects.kueue import MULTI_CLUSTER_CONTROLLER
+from bayplan.dialects.kueue import ADMISSION_GATE, MULTI_CLUSTER_CONTROLLER
 from bayplan.dialects.queued_job_checks import (
     ELASTIC_ANNOTATION,
     LONGEST_TIME,
@@ -57,7 +57,7 @@ CREATIONS = 1000
 def policies(plane: ControlPlane, installed: LiveCluster) -> Iterator[ControlPlane]:
     """The policies, with what the test cluster's namespaces say; gone at the end."""
     client = plane.client
-    defaults = Defaults(resources=(GPU, MEMORY))
+    defaults = Defaults(resources=(GPU, MEMORY), pods=True)
     contents = [*mutating_policies(defaults), *validating_policies(defaults)]
     labels = {SCHEDULER: "bayplan", QUEUE_OF_NAMESPACE: "research"}
     for name, given in {"moved": labels, "plain": {}}.items():
@@ -294,6 +294,35 @@ def test_a_job_that_names_no_queue_waits_in_the_local_queue_default_where_there_
     for namespace in ("plain", "moved"):
         policies.client.delete(f"{queues.format(namespace)}/default")
     wait_until(lambda: waits("plain") == ("", False), "the LocalQueue is gone")
+
+
+def test_a_pod_that_names_no_queue_waits_gated_in_the_local_queue_default_where_there_is_one(
+    policies: ControlPlane,
+) -> None:
+    queues = "/apis/kueue.x-k8s.io/v1beta2/namespaces/plain/localqueues"
+
+    def waits() -> tuple[str, list[str]]:
+        made = create(policies, PODS, pod("p"), "plain").json
+        gates = [one["name"] for one in made["spec"].get("schedulingGates", ())]
+        return made["metadata"].get("labels", {}).get(QUEUE_LABEL, ""), gates
+
+    assert waits() == ("", [])
+    meta = {"name": "default", "namespace": "plain"}
+    version = "kueue.x-k8s.io/v1beta2"
+    queue = {"apiVersion": version, "kind": "LocalQueue", "metadata": meta}
+    queue["spec"] = {"clusterQueue": "cq"}
+    assert policies.client.post(queues, queue).code == 201
+    wait_until(lambda: waits() == ("default", [ADMISSION_GATE]), "the LocalQueue is known")
+    named = pod("p", labels={QUEUE_LABEL: "q"})
+    named["spec"]["schedulingGates"] = [{"name": "example.com/own"}]
+    made = create(policies, PODS, named, "plain").json
+    assert [one["name"] for one in made["spec"]["schedulingGates"]] == [
+        "example.com/own",
+        ADMISSION_GATE,
+    ]
+    assert made["metadata"]["labels"] == {QUEUE_LABEL: "q", "kueue.x-k8s.io/managed": "true"}
+    policies.client.delete(f"{queues}/default")
+    wait_until(lambda: waits() == ("", []), "the LocalQueue is gone")
 
 
 def test_the_pods_of_a_deployment_are_in_its_queue(policies: ControlPlane) -> None:
@@ -630,6 +659,7 @@ def test_jobs_of_a_queue_that_sends_them_elsewhere_say_so(
             made("AdmissionCheck", "elsewhere", check),
             made("ClusterQueue", "far", {"namespaceSelector": {}, **checks}),
             made("LocalQueue", "far", {"clusterQueue": "far"}, namespace="default"),
+            made("LocalQueue", "default", {"clusterQueue": "far"}, namespace="plain"),
         ]
     )
     read_facts(facts)
@@ -648,6 +678,14 @@ def test_jobs_of_a_queue_that_sends_them_elsewhere_say_so(
     own = "kubernetes.io/job-controller"
     assert managed_by("far", managedBy=own) == MULTI_CLUSTER_CONTROLLER
     assert managed_by("far", managedBy="example.com/own") == "example.com/own"
+    nameless = create(facts, JOBS, job(), "plain").json["spec"]
+    assert nameless["managedBy"] == MULTI_CLUSTER_CONTROLLER
+    queues = "/apis/kueue.x-k8s.io/v1beta2/namespaces/plain/localqueues"
+    facts.client.delete(f"{queues}/default")
+    wait_until(
+        lambda: not create(facts, JOBS, job(), "plain").json["spec"]["suspend"],
+        "the LocalQueue default is gone",
+    )
 
 
 def gpu_node(name: str, rack: str) -> Content:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from bayplan.admission.writing import annotation, label, rule, validating
 from bayplan.api import KINDS, LocalQueue
-from bayplan.dialects.kueue import GROUP_LABEL, RETRIABLE, TOTAL_ANNOTATION
+from bayplan.dialects.kueue import GROUP_LABEL, MANAGED_MARK, RETRIABLE, TOTAL_ANNOTATION
 from bayplan.dialects.queued_job_checks import (
     DOMAIN_PATH,
     ELASTIC_ANNOTATION,
@@ -36,7 +36,7 @@ from bayplan.kinds import KINDS_OF_WORKLOADS
 __all__ = ["changes_by_queue", "refused_changes"]
 
 Content = dict[str, Any]
-_MANAGED = "kueue.x-k8s.io/managed"
+_MANAGED, _ = MANAGED_MARK
 _SUSPENDING_PARENT = "kueue.x-k8s.io/pod-suspending-parent"
 _BOTH = ("CREATE", "UPDATE")
 _UPDATE = ("UPDATE",)

@@ -21,7 +21,9 @@ from bayplan.dialects.hami.requests import RequestRules
 from bayplan.dialects.kai import QUEUE_LABEL as KAI_QUEUE
 from bayplan.dialects.kai.shares import ASKING_ANNOTATIONS, GPU
 from bayplan.dialects.kueue import (
+    ADMISSION_GATE,
     DEFAULT_QUEUE,
+    MANAGED_MARK,
     MULTI_CLUSTER_CONTROLLER,
     PREFERRED_TOPOLOGY,
     REQUIRED_TOPOLOGY,
@@ -68,6 +70,7 @@ class Defaults:
     :param scheduler: the schedulerName of pods that request one of ``resources``.
     :param profiles: Koordinator's, which say more of some pods.
     :param queued: the selector of the namespaces whose jobs wait for queues; {} for all.
+    :param pods: whether pods are an integration, so that those that name no queue get one.
     """
 
     namespace: str = "bayplan-system"
@@ -75,6 +78,7 @@ class Defaults:
     resources: tuple[str, ...] = ()
     profiles: tuple[ClusterColocationProfile, ...] = ()
     queued: Mapping[str, Any] = field(default_factory=dict)
+    pods: bool = False
 
 
 # Defaults ------------------------------------------------------------------------------------
@@ -82,7 +86,7 @@ class Defaults:
 
 def mutating_policies(defaults: Defaults) -> list[Content]:
     """Return the policies that fill in what objects do not say, each with its binding."""
-    queues = [_default_queue(), _deployment_queue(), *_suspended()]
+    queues = [_default_queue(), _deployment_queue(), _gated_pods(defaults), *_suspended()]
     policies = [
         _scheduler_name(defaults),
         _hami_counts(),
@@ -90,15 +94,15 @@ def mutating_policies(defaults: Defaults) -> list[Content]:
         *colocation_policies(defaults.profiles),
     ]
     elsewhere = list(_managed_elsewhere())
-    of_namespace = _default_local_queue()
-    of_queues = {one["metadata"]["name"] for one in (*queues, of_namespace, *elsewhere)}
-    for one in (*policies, of_namespace, *elsewhere):
+    of_namespace = [_default_local_queue(), _default_queue_of_pods(defaults)]
+    of_queues = {one["metadata"]["name"] for one in (*queues, *of_namespace, *elsewhere)}
+    for one in (*policies, *of_namespace, *elsewhere):
         selected = _namespaces(defaults, one["metadata"]["name"] in of_queues)
         one["spec"]["matchConstraints"]["namespaceSelector"] = selected
     kind = "MutatingAdmissionPolicyBinding"
     return [
         *bound(policies, kind, {}),
-        *bound([of_namespace], kind, {"paramRef": _DEFAULT_QUEUE}),
+        *bound(of_namespace, kind, {"paramRef": _DEFAULT_QUEUE}),
         *bound(elsewhere, kind, {"paramRef": _facts(defaults)}),
     ]
 
@@ -150,7 +154,7 @@ def _scheduler_name(defaults: Defaults) -> Content:
         [rule("", ("v1",), ("pods",))],
         # A DaemonSet's pods have a node already, and what names another scheduler means it.
         [
-            ("without-a-node", "object.spec.?nodeName.orValue('') == ''"),
+            _WITHOUT_NODE,
             ("of-no-daemon-set", f"!{_OWNERS}.exists(o, o.kind == 'DaemonSet')"),
         ],
         {"free": free, "scheduler": scheduler, "resources": resources, "name": name},
@@ -210,12 +214,69 @@ def _default_local_queue() -> Content:
         {"queue": label("namespaceObject", QUEUE_OF_NAMESPACE)},
         f"variables.queue != '' ? [] : {_labelled('params.metadata.name')}",
     )
+    return _of_local_queue(policy)
+
+
+def _of_local_queue(policy: Content) -> Content:
+    """Return a policy whose parameter is a LocalQueue."""
     kind = next(kind for kind in KINDS.values() if kind.type is LocalQueue)
     policy["spec"]["paramKind"] = {
         "apiVersion": f"{kind.group}/{kind.versions[0]}",
         "kind": kind.name,
     }
     return policy
+
+
+def _default_queue_of_pods(defaults: Defaults) -> Content:
+    """Return the policy that does the same with pods, where they are an integration.
+
+    Whether a pod's owner waits in a queue only the scheduler knows, which labels the others.
+    """
+    policy = mutating(
+        "bayplan-default-local-queue-of-pods",
+        [rule("", ("v1",), ("pods",))],
+        [_pods_queue(defaults), *_WITHOUT_QUEUE, _WITHOUT_NODE],
+        {},
+        _labelled("params.metadata.name"),
+    )
+    return _of_local_queue(policy)
+
+
+def _gated_pods(defaults: Defaults) -> Content:
+    """Return the policy that gates pods in queues until they are admitted, as Kueue's webhook.
+
+    So no scheduler takes them before. Pods of jobs go with their jobs, those of a DaemonSet with
+    their node.
+    """
+    jobs = sorted({row.name for row in KINDS_OF_WORKLOADS.values() if row.suspend})
+    owners = json.dumps([*jobs, "DaemonSet", "Node"])
+    of_others = f"{_OWNERS}.exists(o, o.?controller.orValue(false) && o.kind in {owners})"
+    gates = "object.spec.?schedulingGates.orValue([])"
+    name, value = MANAGED_MARK
+    gate = f'{{"name": "{ADMISSION_GATE}"}}'
+    gated = (
+        "(has(object.spec.schedulingGates) ? "
+        f'[JSONPatch{{op: "add", path: "/spec/schedulingGates/-", value: {gate}}}] : '
+        f'[JSONPatch{{op: "add", path: "/spec/schedulingGates", value: [{gate}]}}])'
+    )
+    marked = name.replace("/", "~1")
+    return mutating(
+        "bayplan-gated-pods",
+        [rule("", ("v1",), ("pods",))],
+        [
+            _pods_queue(defaults),
+            _WITHOUT_NODE,
+            ("of-no-job", f"!{of_others}"),
+            ("not-gated", f"!{gates}.exists(g, g.name == '{ADMISSION_GATE}')"),
+        ],
+        _QUEUED_BY_NOW,
+        f'variables.queue == "" ? [] : [JSONPatch{{op: "add", path: "/metadata/labels/{marked}", '
+        f'value: "{value}"}}] + {gated}',
+    )
+
+
+def _pods_queue(defaults: Defaults) -> tuple[str, str]:
+    return "pods-are-an-integration", "true" if defaults.pods else "false"
 
 
 def _deployment_queue() -> Content:
@@ -304,7 +365,7 @@ def _managed_elsewhere() -> Iterator[Content]:
 
     In a queue whose jobs run in other clusters it is who sends them there, as by Kueue's webhook.
     """
-    queue = f"(request.namespace + '/' + {label('object', QUEUE_LABEL)})"
+    queue = "(request.namespace + '/' + variables.queue)"
     for path, rules in sorted(_rules_by("managed_by").items()):
         steps = path.split(".")
         said = f"object.{'.'.join(f'?{step}' for step in steps)}.orValue('')"
@@ -313,10 +374,12 @@ def _managed_elsewhere() -> Iterator[Content]:
             rules,
             [
                 ("of-nobody", _OF_NOBODY),
-                ("in-a-queue", f"{label('object', QUEUE_LABEL)} != ''"),
                 ("of-its-own-controller", f"{said} in {json.dumps(['', *_OWN_CONTROLLERS])}"),
             ],
-            {"elsewhere": _fact("remoteQueues", queue)},
+            {
+                **_QUEUED_BY_NOW,
+                "elsewhere": f"variables.queue != '' && {_fact('remoteQueues', queue)}",
+            },
             f"variables.elsewhere ? {_set(path, json.dumps(MULTI_CLUSTER_CONTROLLER))} : []",
         )
         policy["spec"]["paramKind"] = {"apiVersion": "v1", "kind": "ConfigMap"}
@@ -585,6 +648,9 @@ def _expected(name: str, what: str, got: str) -> str:
 _CONTAINERS = "(dyn(object.spec.?initContainers.orValue([])) + dyn(object.spec.containers))"
 _OWNERS = "object.metadata.?ownerReferences.orValue([])"
 _OF_NOBODY = f"!{_OWNERS}.exists(o, o.?controller.orValue(false))"
+_QUEUED_BY_NOW = {"queue": label("object", QUEUE_LABEL)}
+"""A variable sees the queue that a policy before gave an object, a condition does not."""
+_WITHOUT_NODE = ("without-a-node", "object.spec.?nodeName.orValue('') == ''")
 _WITHOUT_QUEUE = (
     ("of-nobody", _OF_NOBODY),
     ("without-a-queue", f"{label('object', QUEUE_LABEL)} == ''"),

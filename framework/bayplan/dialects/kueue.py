@@ -23,6 +23,7 @@ __all__ = [
     "GROUP_LABEL",
     "GROUP_MARK",
     "INDEX_LABEL",
+    "MANAGED_MARK",
     "MANAGER_LEASE",
     "MEMBERS_BY",
     "MOST_SLICE_LAYERS",
@@ -58,6 +59,8 @@ MANAGER_LEASE = "c1f6bfd2.kueue.x-k8s.io"
 """The name of the Lease by which Kueue's manager leads, in whatever namespace it runs."""
 ADMISSION_GATE = "kueue.x-k8s.io/admission"
 """The scheduling gate of pods until their Workload is admitted."""
+MANAGED_MARK = ("kueue.x-k8s.io/managed", "true")
+"""The label of the pods whose Workloads Kueue's manager keeps."""
 GROUP_MARK = ("kueue.x-k8s.io/is-group-workload", "true")
 """The annotation of Workloads of groups of pods, and its value."""
 DEFAULT_QUEUE = "default"

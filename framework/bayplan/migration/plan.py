@@ -247,13 +247,13 @@ def _jobs_of_kueue(content: Content) -> dict[str, Any]:
         "managedJobsNamespaceSelector": content.get("managedJobsNamespaceSelector") or everywhere
     }
     integrations = content.get("integrations") or {}
-    own = {}
+    # They also get the LocalQueue "default" of their namespace, without a queue of their own.
+    own = {"frameworks": integrations.get("frameworks") or ["batch/job"]}
     if content.get("manageJobsWithoutQueueName"):
         found["manageJobsWithoutQueueName"] = True
-        own["frameworks"] = integrations.get("frameworks") or ["batch/job"]
     if integrations.get("labelKeysToCopy"):
         own["labelKeysToCopy"] = integrations["labelKeysToCopy"]
-    return {**found, "integrations": own} if own else found
+    return {**found, "integrations": own}
 
 
 def _of_koordinator(content: Content, where: str) -> Conversion | None:

@@ -82,6 +82,10 @@ class JobWorkloads:
         self.jobs: dict[str, QueuedJob] = {}
         self.refused: dict[str, QueuedJob] = {}
         """By home, the jobs that cannot be queued as they are: they may not run either."""
+        self.nameless: dict[str, None] = {}
+        """The homes of those of ``jobs`` that name no queue."""
+        self._left_alone: set[str] = set()
+        """The uids of jobs that ran without a queue before anybody asked."""
         self.adopted: list[str] = []
         """The uids of owners of pods that have become known since this was last emptied."""
         self._below: dict[str, dict[tuple[type, str], str]] = {}
@@ -109,7 +113,6 @@ class JobWorkloads:
         for runtime in (TrainingRuntime, ClusterTrainingRuntime):
             handle.snapshot.on_object(runtime, self._runtime_changed)
         handle.snapshot.on_object(KueueWorkload, self._workload_changed)
-        managed.on_change(self._namespace_changed)
 
     # Following ---------------------------------------------------------------------------
 
@@ -119,11 +122,14 @@ class JobWorkloads:
         place = type(obj), object_key(obj)
         self._note_owner(place, old, new)
         before = self._home_at.get(place)
-        after = home_of(obj) if new is not None and self._managed.waits(new) else None
+        after = home_of(obj) if new is not None and self._waits(new) else None
+        if new is None:
+            self._left_alone.discard(obj.metadata.uid)
         if before is not None:
             self.refused.pop(before, None)
         if before is not None and before != after:
             self.jobs.pop(before, None)
+            self.nameless.pop(before, None)
             self._home_at.pop(place)
             self.changed[before] = None
         if after is not None:
@@ -132,6 +138,16 @@ class JobWorkloads:
         if isinstance(obj, RayCluster):
             self._cluster_changed(obj)
 
+    def _waits(self, obj: ApiObject) -> bool:
+        named = bool(obj.metadata.labels.get(QUEUE_LABEL))
+        return self._managed.waits(obj) and (named or obj.metadata.uid not in self._left_alone)
+
+    def leave(self, home: str) -> None:
+        """Leave a job alone that runs, as long as it names no queue."""
+        obj = self.jobs[home].obj
+        self._left_alone.add(obj.metadata.uid)
+        self._job_changed(obj, obj)
+
     def _follow(self, obj: ApiObject, home: str) -> None:
         known, job = self.jobs.get(home), self._read(obj)
         if not job.pods and known is not None:
@@ -139,6 +155,10 @@ class JobWorkloads:
             job = replace(job, pods=known.pods)
         self.jobs[home] = job
         self.changed[home] = None
+        if obj.metadata.labels.get(QUEUE_LABEL):
+            self.nameless.pop(home, None)
+        else:
+            self.nameless[home] = None
         self._uids[home] = obj.metadata.uid
         for key in self._slices.setdefault(obj.metadata.uid, {}):
             self._home_of[key] = home
@@ -147,6 +167,7 @@ class JobWorkloads:
     def refuse(self, home: str) -> None:
         """Keep a job from its queue until it changes: it has no quota, and may not run."""
         self.refused[home] = self.jobs.pop(home)
+        self.nameless.pop(home, None)
 
     def _note_owner(
         self, place: tuple[type, str], old: ApiObject | None, new: ApiObject | None
@@ -213,11 +234,11 @@ class JobWorkloads:
             if _names(job) == named:
                 self._job_changed(job, job)
 
-    def _namespace_changed(self, name: str) -> None:
-        """Look again which jobs of a namespace wait for queues."""
+    def look_again(self, namespaces: set[str]) -> None:
+        """Look again which jobs of some namespaces wait for queues."""
         for type_ in queued_kinds():
             for job in list(self._handle.snapshot.objects(type_).values()):
-                if job.metadata.namespace == name:
+                if job.metadata.namespace in namespaces:
                     self._job_changed(job, job)
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:

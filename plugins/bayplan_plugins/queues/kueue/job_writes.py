@@ -120,9 +120,10 @@ class JobWrites:
         Kueue does so at creation.
         """
         queue = {QUEUE_LABEL: DEFAULT_QUEUE}
-        for home, job in self._jobs.jobs.items():
+        for home in self._jobs.nameless:
+            job = self._jobs.jobs[home]
             labels = job.obj.metadata.labels
-            if labels.get(QUEUE_LABEL) or _default_beside(job.key) not in store.local_queues:
+            if _default_beside(job.key) not in store.local_queues:
                 continue
             named: dict[str, Any] = {pointer("metadata", "labels", QUEUE_LABEL): DEFAULT_QUEUE}
             self._patch(home, job, named if labels else {"/metadata/labels": queue})

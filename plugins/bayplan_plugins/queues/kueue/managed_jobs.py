@@ -1,16 +1,18 @@
 """Which jobs and pods wait for queues: those that name one, and others where that is wanted.
 
-Kueue's manageJobsWithoutQueueName and managedJobsNamespaceSelector.
+Kueue's manageJobsWithoutQueueName and managedJobsNamespaceSelector, and its LocalQueue ``default``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from bayplan import PodInfo
-from bayplan.api import ApiObject, Namespace
+from bayplan.api import ApiObject, LocalQueue, Namespace
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import kind_of
+from bayplan.api.times import seconds_of
+from bayplan.dialects.kueue import DEFAULT_QUEUE
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_elsewhere, is_part
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.kueue.settings import Managed
@@ -23,25 +25,37 @@ _POD = "pod"
 
 
 class ManagedJobs:
-    """Follows the labels of namespaces, and tells which jobs and pods wait there."""
+    """Follows namespaces and their LocalQueues, and tells which jobs and pods wait there.
+
+    What names no queue waits where jobs without a queue are held. It also does where its namespace
+    has a LocalQueue ``default``, if it was created since: it is about to get that queue, as Kueue's
+    webhook gives it at creation.
+    """
 
     def __init__(self, snapshot: Snapshot, settings: Managed) -> None:
         self._snapshot = snapshot
         self._settings = settings
-        self._listeners: list[Callable[[str], None]] = []
+        self._changed: set[str] = set()
         snapshot.on_object(Namespace, self._namespace_changed)
+        snapshot.on_object(LocalQueue, self._local_queue_changed)
 
-    def on_change(self, listener: Callable[[str], None]) -> None:
-        """Call a listener with the name of each namespace whose labels changed."""
-        self._listeners.append(listener)
+    def take_changed(self) -> set[str]:
+        """Return the namespaces in which others may wait than when this was last asked."""
+        found, self._changed = self._changed, set()
+        return found
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         one = new if new is not None else old
         selects = self._settings.namespaces is not None
         if not selects or one is None or (old and new and _labels(old) == _labels(new)):
             return
-        for listener in self._listeners:
-            listener(one.metadata.name)
+        self._changed.add(one.metadata.name)
+
+    def _local_queue_changed(self, old: LocalQueue | None, new: LocalQueue | None) -> None:
+        one = new if new is not None else old
+        if one is not None and (old is None or new is None):
+            if one.metadata.name == DEFAULT_QUEUE:
+                self._changed.add(one.metadata.namespace)
 
     @property
     def without_queue(self) -> bool:
@@ -66,23 +80,46 @@ class ManagedJobs:
 
     def _holds_job(self, obj: ApiObject) -> bool:
         """Tell whether a job that names no queue is held until it does."""
-        frameworks, kind = self._settings.frameworks, kind_of(obj)
-        named = frameworks is None or f"{kind.group}/{kind.name.lower()}" in frameworks
-        return named and self._holds(obj.metadata.namespace)
+        kind = kind_of(obj)
+        return self._is_integration(kind.group, kind.name) and self._holds(obj.metadata)
 
-    def holds_pods(self, namespace: str) -> bool:
-        """Tell whether pods of a namespace are held that are no job's and name no queue."""
+    def _is_integration(self, group: str, name: str) -> bool:
+        """Tell whether jobs of a kind are held without a queue."""
         frameworks = self._settings.frameworks
-        return frameworks is not None and _POD in frameworks and self._holds(namespace)
+        return frameworks is None or f"{group}/{name.lower()}" in frameworks
+
+    def holds_pods_of(self, metadata: ObjectMeta) -> bool:
+        """Tell whether a pod, or those of an object, are held that are no job's and name no queue.
+
+        :param metadata: of the pod or the object.
+        """
+        frameworks = self._settings.frameworks
+        return frameworks is not None and _POD in frameworks and self._holds(metadata)
 
     def holds_pod(self, pod: PodInfo) -> bool:
         """Tell whether a pod that names no queue, and is no job's, is held until it does.
 
-        What a DaemonSet makes belongs to its node; what has a node runs already.
+        What a DaemonSet makes belongs to its node; what has a node runs already. Pods of a kind of
+        jobs that is an integration itself go with their job.
         """
-        if not self.without_queue or not self.holds_pods(pod.namespace):
+        if not self.holds_pods_of(pod.pod.metadata) or pod.spec.node_name:
             return False
-        return not (pod.spec.node_name or _is_of_node(pod.pod.metadata))
+        owner = next((one for one in pod.pod.metadata.owner_references if one.controller), None)
+        if owner is None:
+            return True
+        if owner.kind in ("DaemonSet", "Node"):
+            return False
+        group = owner.api_version.rpartition("/")[0]
+        return not (is_part(pod.pod.metadata) and self._is_integration(group, owner.kind))
+
+    def default_queue(self, namespace: str) -> str:
+        """Return the name of the LocalQueue of what is held in a namespace, "" if it has none."""
+        return DEFAULT_QUEUE if self._local_queue(namespace) is not None else ""
+
+    def _local_queue(self, namespace: str) -> LocalQueue | None:
+        queues = self._snapshot.objects(LocalQueue)
+        found = queues.get(f"{namespace}/{DEFAULT_QUEUE}") if queues else None
+        return found if found is not None and not found.metadata.deletion_timestamp else None
 
     def copied(self, *labels: Mapping[str, str]) -> dict[str, str]:
         """Return the labels that a new Workload gets of what it is of.
@@ -99,20 +136,23 @@ class ManagedJobs:
                 found[name] = values.pop()
         return found
 
-    def _holds(self, namespace: str) -> bool:
-        settings = self._settings
-        if not settings.without_queue:
+    def _holds(self, metadata: ObjectMeta) -> bool:
+        """Tell whether something that names no queue waits until it does."""
+        settings, namespace = self._settings, metadata.namespace
+        if not (settings.without_queue or self._gets_default(metadata)):
             return False
         if settings.namespaces is None:
             return namespace not in _OF_THE_SYSTEM
         return self.selects(namespace)
 
+    def _gets_default(self, metadata: ObjectMeta) -> bool:
+        """Tell whether something was created where there was a LocalQueue ``default`` already."""
+        queue = self._local_queue(metadata.namespace)
+        if queue is None:
+            return False
+        since = seconds_of(queue.metadata.creation_timestamp)
+        return seconds_of(metadata.creation_timestamp) >= since
+
 
 def _labels(namespace: Namespace) -> dict[str, str]:
     return dict(namespace.metadata.labels)
-
-
-def _is_of_node(metadata: ObjectMeta) -> bool:
-    """Tell whether a pod belongs to its node, or to a job that waits in its place."""
-    owner = next((one for one in metadata.owner_references if one.controller), None)
-    return owner is not None and (owner.kind in ("DaemonSet", "Node") or is_part(metadata))

@@ -179,7 +179,7 @@ class PartWorkloads:
         if found is None or found.problem:
             return False
         meta = found.obj.metadata
-        queued = QUEUE_LABEL in meta.labels or self._managed.holds_pods(meta.namespace)
+        queued = QUEUE_LABEL in meta.labels or self._managed.holds_pods_of(meta)
         return not queued or not found.has(self.number_of(key))
 
     def delete(self, key: str) -> None:

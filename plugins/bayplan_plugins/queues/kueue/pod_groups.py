@@ -25,6 +25,7 @@ from bayplan.api.pod import Container, PodSpec, PodTemplate
 from bayplan.api.times import seconds_of
 from bayplan.dialects.kueue import (
     INDEX_LABEL,
+    MANAGED_MARK,
     RETRIABLE,
     gather_of,
     group_of,
@@ -56,8 +57,6 @@ __all__ = [
     "without_owner",
 ]
 
-_MANAGED = ("kueue.x-k8s.io/managed", "true")
-"""The label of the pods whose Workloads Kueue's manager keeps."""
 _ROLE = "kueue.x-k8s.io/role-hash"
 """On a pod of a group, "false": the group ends once none of its pods runs."""
 _WAITING = "WaitingForReplacementPods"
@@ -103,8 +102,8 @@ def marks_of(pod: PodInfo) -> tuple[dict[str, str], dict[str, str]]:
     Without the label it leaves the pod alone, whatever its Workload says.
     """
     if pod.gang is None:
-        return dict([_MANAGED]), {}
-    return (dict([_MANAGED]), {_ROLE: role_of(pod.pod)}) if is_group_of(pod) else ({}, {})
+        return dict([MANAGED_MARK]), {}
+    return (dict([MANAGED_MARK]), {_ROLE: role_of(pod.pod)}) if is_group_of(pod) else ({}, {})
 
 
 # Pod sets ------------------------------------------------------------------------------------

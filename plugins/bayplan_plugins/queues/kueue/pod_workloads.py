@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -94,6 +94,8 @@ class PodWorkloads:
         self._taken: dict[str, str] = {}
         """By key, why a workload has no Workload yet."""
         self._set_of: dict[str, Mapping[str, str]] = {}
+        self._nameless: dict[str, PodInfo] = {}
+        """By uid, the pods that wait as they name no queue, and are no job's."""
         self._changed: dict[str, None] = {}
         self._orphans: dict[str, dict[str, PodInfo]] = {}
         """By the uids of their owners, pods of jobs that are not known."""
@@ -104,7 +106,6 @@ class PodWorkloads:
             self._following = follow_from_first_queue(handle.snapshot, self._lives)
         handle.snapshot.on_ended(self._has_ended)
         handle.snapshot.on_object(KueueWorkload, self._workload_changed)
-        managed.on_change(self._namespace_changed)
 
     def key_of(self, pod: PodInfo) -> str:
         """Return the key of a pod's workload."""
@@ -149,7 +150,14 @@ class PodWorkloads:
                 return running.spec.queue_name or None
         if job is not None:
             return job.obj.metadata.labels.get(QUEUE_LABEL) or None
-        return (_own_queue(pod) or None) if self._is_queued(pod) else None
+        return (self._queue_name(pod) or None) if self._is_queued(pod) else None
+
+    def _queue_name(self, pod: PodInfo) -> str:
+        """Return the name of the LocalQueue of a pod that is no job's, and waits; "" for none.
+
+        One that names none is about to get the label of the default one.
+        """
+        return _own_queue(pod) or self._managed.default_queue(pod.namespace)
 
     def is_held(self, pod: PodInfo) -> bool:
         """Tell whether a pod waits because it, or its job, names no queue."""
@@ -157,13 +165,11 @@ class PodWorkloads:
         if home is not None:
             job = self._jobs.jobs.get(home)
             return job is not None and not job.obj.metadata.labels.get(QUEUE_LABEL)
-        return not _own_queue(pod) and self._managed.holds_pod(pod)
+        return not self._queue_name(pod) and self._managed.holds_pod(pod)
 
-    def nameless(self) -> Iterator[PodInfo]:
-        """Yield the pods that wait as they name no queue, and are no job's."""
-        for key, members in self._members.items():
-            if not self._jobs.knows(key):
-                yield from (pod for pod in members.values() if not _own_queue(pod))
+    def nameless(self) -> Sequence[PodInfo]:
+        """Return the pods that wait as they name no queue, and are no job's."""
+        return list(self._nameless.values())
 
     def _is_queued(self, pod: PodInfo) -> bool:
         """Tell whether a pod that is no job's waits for a queue, whether it names one or not."""
@@ -331,6 +337,10 @@ class PodWorkloads:
         known = not added and pod.uid in self._own_keys
         if job is None and not known and not self._is_queued(pod):
             return
+        if added and job is None and not _own_queue(pod):
+            self._nameless[pod.uid] = pod
+        else:
+            self._nameless.pop(pod.uid, None)
         key = self._place_of(pod, added) if job is None else job
         members = self._members.setdefault(key, {})
         if added:
@@ -375,13 +385,17 @@ class PodWorkloads:
             self._key_by_owner[owner] = one.key
             self._move(owner, one.key)
 
-    def _namespace_changed(self, name: str) -> None:
-        """Look again which pods of a namespace wait for queues."""
+    def _look_again(self) -> None:
+        """Look again which jobs and pods wait for queues, where that may have changed."""
+        namespaces = self._managed.take_changed()
+        if not namespaces:
+            return
+        self._jobs.look_again(namespaces)
         if not self._following.listens:
             # Nobody would say when they end.
             return
         for pod in list(self._handle.snapshot.living.values()):
-            if pod.namespace == name and self._jobs.home_of_pod(pod) is None:
+            if pod.namespace in namespaces and self._jobs.home_of_pod(pod) is None:
                 self._lives(pod, added=False)
                 self._lives(pod, added=True)
 
@@ -433,6 +447,7 @@ class PodWorkloads:
 
         :param now: seconds since 1970.
         """
+        self._look_again()
         jobs = self._refresh_jobs(admission, now)
         self._adopt()
         changed, self._changed = self._changed, {}
@@ -534,6 +549,9 @@ class PodWorkloads:
         jobs.changed.clear()
         for home in filter(jobs.knows, homes):
             keys += jobs.slices_of(home)
+            if home in jobs.nameless and self._goes_on(home):
+                jobs.leave(home)
+                continue
             if home in jobs.jobs and jobs.jobs[home].problem:
                 self._stop_waiting(home, admission, now)
             if home in jobs.jobs and self._is_refused(home, admission.store):
@@ -553,6 +571,12 @@ class PodWorkloads:
                 self._changed.pop(home, None)
                 jobs.forget(home)
         return keys
+
+    def _goes_on(self, home: str) -> bool:
+        """Tell whether a job ran without a queue before its namespace had one for it."""
+        if self._managed.without_queue or self._jobs.jobs[home].suspended:
+            return False
+        return bool(self.with_node(home))
 
     def _stop_waiting(self, home: str, admission: Admission, now: float) -> None:
         """Take back the quota of a job that may not be queued, as long as it does not run."""
@@ -683,7 +707,7 @@ class PodWorkloads:
         ref, priority = self._priority(members, first.pod.metadata)
         spec = KueueWorkloadSpec(
             sets,
-            _own_queue(first),
+            self._queue_name(first),
             ref,
             priority,
             maximum_execution_time_seconds=longest_time(first.pod.metadata),
@@ -699,7 +723,7 @@ class PodWorkloads:
         sets = self._parts.pod_sets_of(key)
         spec = KueueWorkloadSpec(
             tuple(_with_minimum(one, members) for one in sets),
-            owner.labels.get(QUEUE_LABEL, ""),
+            owner.labels.get(QUEUE_LABEL) or self._queue_name(members[0]),
             ref,
             priority,
             maximum_execution_time_seconds=longest_time(owner),

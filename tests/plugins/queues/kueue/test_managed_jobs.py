@@ -18,7 +18,7 @@ from tests.plugins.queues.kueue.queued_job_builders import (
     workload_of,
 )
 
-from bayplan.api import ApiObject, Job, KueueWorkload, Namespace, ObjectMeta, Pod
+from bayplan.api import ApiObject, Job, KueueWorkload, LocalQueue, Namespace, ObjectMeta, Pod
 from bayplan.errors import InputError
 from bayplan.queues.held_jobs import HeldJobs
 from bayplan.testing import Cluster, make_node, make_pod
@@ -167,3 +167,120 @@ def test_a_selector_that_is_none_is_refused() -> None:
     wrong = {"managedJobsNamespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}
     with pytest.raises(InputError, match="managedJobsNamespaceSelector"):
         given(wrong)
+
+
+# The LocalQueue default ------------------------------------------------------------------------
+
+WITH_PODS: dict[str, Any] = {"integrations": {"frameworks": ["batch/job", "pod"]}}
+
+
+def with_default_queue(args: dict[str, Any], gpus: int = 8) -> Cluster:
+    """Return a cluster whose namespace got a LocalQueue ``default`` ten seconds ago."""
+    cluster = started(make_node("n", gpu=8), *one_queue(gpus), args={"kueue": args})
+    cluster.add(local_queue("default", "cq"))
+    cluster.advance(10.0)
+    return cluster
+
+
+def label_of(cluster: Cluster, name: str) -> str:
+    (found,) = [one for one in cluster.api.list(Pod) if one.metadata.name == name]
+    return found.metadata.labels.get(LABEL, "")
+
+
+def test_a_pod_that_names_no_queue_gets_the_default_one_and_waits_for_its_quota() -> None:
+    cluster = with_default_queue(WITH_PODS, gpus=1)
+    cluster.add(make_pod("a", None, None, gpu=1), make_pod("b", None, None, gpu=1))
+    cluster.schedule()
+    cluster.advance(10.0)
+    assert len(cluster.placements()) == 1
+    assert [label_of(cluster, name) for name in ("a", "b")] == ["default", "default"]
+    assert {one.spec.queue_name for one in cluster.api.list(KueueWorkload)} == {"default"}
+    (waits,) = {"a", "b"} - cluster.placements().keys()
+    assert 'waiting for admission by ClusterQueue "cq"' in cluster.message(waits)
+
+
+def test_pods_get_no_queue_where_they_are_no_integration() -> None:
+    cluster = with_default_queue({})
+    cluster.add(make_pod("a", None, None, gpu=1))
+    cluster.schedule()
+    assert cluster.placements() == {"a": "n"}
+    assert label_of(cluster, "a") == ""
+    assert cluster.api.list(KueueWorkload) == []
+
+
+def test_a_pod_that_is_older_than_the_default_queue_is_left_alone() -> None:
+    cluster = started(make_node("n", gpu=8), *one_queue(8), args={"kueue": WITH_PODS})
+    cluster.add(make_pod("old", None, None, gpu=9))
+    cluster.schedule()
+    cluster.advance(10.0)
+    cluster.add(local_queue("default", "cq"))
+    cluster.advance(10.0)
+    assert label_of(cluster, "old") == ""
+    assert "Insufficient nvidia.com/gpu" in cluster.message("old")
+
+
+def test_a_pod_of_a_daemon_set_or_of_another_namespace_gets_no_queue() -> None:
+    cluster = with_default_queue(WITH_PODS)
+    cluster.add(
+        make_pod("d", None, None, gpu=1, owner="DaemonSet/ds"),
+        make_pod("o", None, None, gpu=1, namespace="other"),
+    )
+    cluster.schedule()
+    assert set(cluster.placements()) == {"d", "other/o"}
+    assert cluster.api.list(KueueWorkload) == []
+
+
+def test_a_pod_whose_queue_goes_before_it_got_its_label_runs_without() -> None:
+    cluster = with_default_queue(WITH_PODS)
+    cluster.api.delete(LocalQueue, "default/default")
+    cluster.add(make_pod("a", None, None, gpu=1))
+    cluster.schedule()
+    assert cluster.placements() == {"a": "n"}
+
+
+def test_a_job_that_names_no_queue_gets_the_default_one() -> None:
+    cluster = with_default_queue({}, gpus=2)
+    cluster.add(nameless("a", suspend=False), nameless("b", suspend=False))
+    cluster.schedule()
+    cluster.advance(10.0)
+    assert sorted(on_nodes(cluster).values()) == [2]
+    assert {one.metadata.labels.get(LABEL) for one in cluster.api.list(Job)} == {"default"}
+    assert len(running(cluster)) == 1
+
+
+def test_a_job_that_is_older_than_the_default_queue_goes_on_without() -> None:
+    cluster = started(make_node("n", gpu=8), *one_queue(8), args={"kueue": WITH_PODS})
+    cluster.add(nameless("old", suspend=False))
+    cluster.schedule()
+    cluster.advance(10.0)
+    cluster.add(local_queue("default", "cq"))
+    cluster.advance(10.0)
+    assert on_nodes(cluster) == {"old": 2}
+    assert [one.metadata.labels for one in cluster.api.list(Job)] == [{}]
+    assert cluster.api.list(KueueWorkload) == []
+
+
+def test_a_job_that_ran_before_the_first_cluster_queue_came_goes_on_without() -> None:
+    cluster = started(make_node("n", gpu=8), local_queue("default", "cq"))
+    cluster.add(nameless("a", suspend=False))
+    cluster.schedule()
+    cluster.advance(10.0)
+    assert on_nodes(cluster) == {"a": 2}
+    cluster.add(*one_queue(8), nameless("b", suspend=False))
+    cluster.advance(10.0)
+    assert on_nodes(cluster) == {"a": 2, "b": 2}
+    labels = {one.metadata.name: one.metadata.labels for one in cluster.api.list(Job)}
+    assert labels == {"a": {}, "b": {LABEL: "default"}}
+    assert workload_of(cluster, "b").spec.queue_name == "default"
+    assert len(cluster.api.list(KueueWorkload)) == 1
+
+
+def test_pods_of_jobs_of_another_integration_queue_by_themselves() -> None:
+    cluster = with_default_queue({"integrations": {"frameworks": ["pod"]}})
+    cluster.add(nameless("a", suspend=False))
+    cluster.schedule()
+    cluster.advance(10.0)
+    assert on_nodes(cluster) == {"a": 2}
+    assert {one.spec.queue_name for one in cluster.api.list(KueueWorkload)} == {"default"}
+    assert {one.metadata.labels[LABEL] for one in cluster.api.list(Pod)} == {"default"}
+    assert [one.metadata.labels for one in cluster.api.list(Job)] == [{}]

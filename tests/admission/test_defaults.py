@@ -1,0 +1,89 @@
+"""What policies fill in of pods in Kueue's queues, evaluated by bayplan's own CEL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.admission.evaluated_policies import mutated, watches
+
+from bayplan.admission import Defaults, mutating_policies
+from bayplan.dialects.kueue import ADMISSION_GATE
+from bayplan.dialects.queued_job_checks import QUEUE_LABEL
+
+Content = dict[str, Any]
+MANAGED = "kueue.x-k8s.io/managed"
+
+
+def pod(owner: str = "", **spec: Any) -> Content:
+    meta: Content = {"name": "p", "namespace": "n"}
+    if owner:
+        version = "batch/v1" if owner == "Job" else "apps/v1"
+        meta["ownerReferences"] = [
+            {"apiVersion": version, "kind": owner, "name": "o", "uid": "o", "controller": True}
+        ]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [], **spec}}
+
+
+def defaulted(content: Content, pods: bool = True, has_queue: bool = True) -> Content:
+    """Return a pod as the policies leave it.
+
+    :param has_queue: whether its namespace has a LocalQueue ``default``.
+    """
+    for policy in mutating_policies(Defaults(pods=pods)):
+        of_queue = policy["spec"].get("paramKind", {}).get("kind") == "LocalQueue"
+        is_policy = policy["kind"] == "MutatingAdmissionPolicy"
+        if is_policy and watches(policy, "", "pods") and (has_queue or not of_queue):
+            params = {"metadata": {"name": "default"}} if of_queue else {}
+            content = mutated(policy, content, {"metadata": {"name": "n"}}, params)
+    return content
+
+
+def in_queue(content: Content, queue: str) -> Content:
+    return {**content, "metadata": {**content["metadata"], "labels": {QUEUE_LABEL: queue}}}
+
+
+def gated(content: Content, queue: str, *before: str) -> Content:
+    gates = [{"name": name} for name in (*before, ADMISSION_GATE)]
+    labels = {QUEUE_LABEL: queue, MANAGED: "true"}
+    metadata = {**content["metadata"], "labels": labels}
+    return {
+        **content,
+        "metadata": metadata,
+        "spec": {**content["spec"], "schedulingGates": gates},
+    }
+
+
+def settled(content: Content, **options: bool) -> Content:
+    """Return a pod after the policies were invoked again, as the API server does."""
+    return defaulted(defaulted(content, **options), **options)
+
+
+def test_a_pod_gets_the_default_queue_and_the_gate_where_pods_are_an_integration() -> None:
+    assert settled(pod()) == gated(pod(), "default")
+    assert settled(pod(), has_queue=False) == pod()
+    assert settled(pod(), pods=False) == pod()
+
+
+def test_a_pod_that_names_a_queue_keeps_it_and_gets_the_gate_beside_its_own() -> None:
+    named = in_queue(pod(schedulingGates=[{"name": "a"}]), "q")
+    assert settled(named) == gated(named, "q", "a")
+    assert settled(named, pods=False) == named
+
+
+@pytest.mark.parametrize("owner", ["ReplicaSet", "StatefulSet", "Job", "DaemonSet"])
+def test_pods_of_others_get_their_queue_from_the_scheduler_which_knows_their_owners(
+    owner: str,
+) -> None:
+    assert settled(pod(owner)) == pod(owner)
+
+
+def test_pods_of_jobs_and_daemon_sets_are_not_gated() -> None:
+    for owner, is_gated in {"ReplicaSet": True, "Job": False, "DaemonSet": False}.items():
+        named = in_queue(pod(owner), "q")
+        assert settled(named) == (gated(named, "q") if is_gated else named)
+
+
+def test_a_pod_with_a_node_gets_neither() -> None:
+    assert settled(pod(nodeName="x")) == pod(nodeName="x")
+    assert settled(in_queue(pod(nodeName="x"), "q")) == in_queue(pod(nodeName="x"), "q")
