@@ -101,7 +101,7 @@ class PodsReadyArgs(Args):
 
 
 class IntegrationsArgs(Args):
-    """Kueue's integrations: the kinds that get a LocalQueue ``default``, or are held without a queue.
+    """Kueue's integrations: the kinds that get the LocalQueue ``default``, or are held without any.
 
     As Kueue names them, such as batch/job and pod; without ``frameworks`` all kinds of jobs that
     can be suspended, and no pods. New Workloads get the labels of ``labelKeysToCopy`` of their jobs
