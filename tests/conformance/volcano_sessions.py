@@ -18,7 +18,7 @@ from bayplan.migration.volcano import volcano_profile
 from bayplan.testing import Cluster, make_object, refusals, scores
 from bayplan.testing.cluster import runtime_of
 from bayplan_plugins.queues.plugin import Queues
-from bayplan_plugins.queues.volcano.admitted_amounts import Inqueue
+from bayplan_plugins.queues.volcano.admitted_amounts import AdmittedAmounts
 from bayplan_plugins.queues.volcano.binpack import VolcanoBinpack
 from bayplan_plugins.queues.volcano.entitlements import dominant_share
 from bayplan_plugins.queues.volcano.jobs import Jobs
@@ -62,13 +62,16 @@ def _admission(case: Case) -> tuple[Any, Any]:
     cluster.snapshot.sync()
     policy = _policy(cluster)
     session = policy.session
-    inqueue = Inqueue(session, ())
+    amounts = AdmittedAmounts(session, ())
+    inqueue = amounts.now(set())
     answers = []
     for one in case["podgroups"]:
         job = session.jobs.named(f"{one['namespace']}/{one['name']}")
         assert job.row is not None
         if "JobEnqueued" in case["procedure"]:
-            inqueue.add(job, job.row)
+            owed = amounts.owed(job)
+            assert owed is not None
+            inqueue.add(job.row, owed)
         least = session.jobs.min_resources(job.key)
         answers.append(policy.tiers.rejection(job, job.row, least, inqueue) is None)
     return all(answers), case["row"].get("expectedEnqueueAble", False)
@@ -89,7 +92,8 @@ def _sla(case: Case) -> tuple[Any, Any]:
     first, second = jobs.named("default/job1"), jobs.named("default/job2")
     assert first.row is not None
     order = policy.tiers.job_order(first) < policy.tiers.job_order(second)
-    rejection = policy.tiers.rejection(first, first.row, None, Inqueue(policy.session, ()))
+    inqueue = AdmittedAmounts(policy.session, ()).now(set())
+    rejection = policy.tiers.rejection(first, first.row, None, inqueue)
     row = case["row"]
     return (order, rejection is None), (
         row.get("expectedOrder", False),

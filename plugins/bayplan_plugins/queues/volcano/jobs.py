@@ -23,6 +23,7 @@ from bayplan.queues.tree import AmountRows
 __all__ = ["Job", "Jobs", "task_priority", "widened"]
 
 _DEFAULT_TASK_PRIORITY = 1
+_MOST_KNOWN = 100_000
 
 
 @dataclass
@@ -46,6 +47,8 @@ class Jobs:
         self._handle = handle
         self._snapshot = handle.snapshot
         self._ledger = ledger
+        self._least: dict[str, tuple[object, object, AmountRows]] = {}
+        """The ``minResources`` of groups, by key, with what they follow from."""
 
     @cached_property
     def _jobs(self) -> dict[str, Job]:
@@ -133,7 +136,15 @@ class Jobs:
         group = self.group(key)
         if group is None or not group.spec.min_resources:
             return None
-        return self._ledger.tree.vector(share(volcano.counted(group.spec.min_resources)).amounts)
+        tree, stated = self._ledger.tree, group.spec.min_resources
+        known = self._least.get(key)
+        if known is None or known[0] is not stated or known[1] is not tree:
+            if len(self._least) >= _MOST_KNOWN:
+                self._least.clear()
+            vector = tree.vector(share(volcano.counted(stated)).amounts)
+            vector.flags.writeable = False
+            known = self._least[key] = (stated, tree, vector)
+        return known[2]
 
     def allocated(self, job: Job) -> AmountRows:
         """Return what the job's pods on nodes take."""

@@ -26,7 +26,7 @@ from bayplan_plugins.queues.volcano.definitions import QueueDefinitions
 from bayplan_plugins.queues.volcano.gates import QueueGates
 from bayplan_plugins.queues.volcano.jobs import Jobs
 from bayplan_plugins.queues.volcano.limits import first_over
-from bayplan_plugins.queues.volcano.queue_status import statuses
+from bayplan_plugins.queues.volcano.queue_status import QueueStatuses
 from bayplan_plugins.queues.volcano.session import Claimant, Session
 from bayplan_plugins.queues.volcano.tiers import Tiers
 from bayplan_plugins.queues.volcano.turns import pods_of_turn
@@ -60,6 +60,7 @@ class VolcanoPolicy:
         self.tiers = Tiers(self.session, tiers)
         self._admission = Admission(self.session, self.tiers, "enqueue" in args.action_names)
         self._groups = AwaitedGroups(handle)
+        self._statuses = QueueStatuses(handle.snapshot, self.ledger)
         self._gates = QueueGates(handle, self.session, self.tiers, self.gate)
 
     def _ledger(self, hierarchical: bool) -> Ledger:
@@ -239,4 +240,4 @@ class VolcanoPolicy:
 
     def statuses(self) -> Iterable[PatchStatus]:
         """Return the status of each Queue."""
-        return statuses(self._handle.snapshot, self.ledger)
+        return self._statuses.now()

@@ -13,28 +13,42 @@ from bayplan.queues.ledger import Ledger
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.isolation import alone
 
-__all__ = ["statuses"]
+__all__ = ["QueueStatuses"]
 
 
-def statuses(snapshot: Snapshot, ledger: Ledger) -> Iterator[PatchStatus]:
-    """Yield the status of each queue: its state, its pod groups by phase, what it uses."""
-    phases: dict[str, Counter[str]] = {}
-    for group in snapshot.objects(VolcanoPodGroup).values():
-        phases.setdefault(group.spec.queue, Counter())[group.status.phase or "Pending"] += 1
-    tree = ledger.tree
-    for name, queue in snapshot.objects(VolcanoQueue).items():
-        groups, row = phases.get(name, Counter()), tree.row_of.get(name)
-        with alone(f"status of Queue {name}"):
-            status = VolcanoQueueStatus(
-                _state(queue.status.state, bool(groups)),
-                groups["Unknown"],
-                groups["Pending"],
-                groups["Running"],
-                groups["Inqueue"],
-                groups["Completed"],
-                quantities(tree.amounts(tree.used[row])) if row is not None else {},
-            )
-            yield PatchStatus(VolcanoQueue, name, status)
+class QueueStatuses:
+    """Keeps how many pod groups each queue has in each phase."""
+
+    def __init__(self, snapshot: Snapshot, ledger: Ledger) -> None:
+        self._snapshot = snapshot
+        self._ledger = ledger
+        self._phases: dict[str, Counter[str]] = {}
+        for group in snapshot.objects(VolcanoPodGroup).values():
+            self._changed(None, group)
+        snapshot.on_object(VolcanoPodGroup, self._changed)
+
+    def now(self) -> Iterator[PatchStatus]:
+        """Yield the status of each queue: its state, its pod groups by phase, what it uses."""
+        tree = self._ledger.tree
+        for name, queue in self._snapshot.objects(VolcanoQueue).items():
+            groups, row = self._phases.get(name, Counter()), tree.row_of.get(name)
+            with alone(f"status of Queue {name}"):
+                status = VolcanoQueueStatus(
+                    _state(queue.status.state, groups.total() > 0),
+                    groups["Unknown"],
+                    groups["Pending"],
+                    groups["Running"],
+                    groups["Inqueue"],
+                    groups["Completed"],
+                    quantities(tree.amounts(tree.used[row])) if row is not None else {},
+                )
+                yield PatchStatus(VolcanoQueue, name, status)
+
+    def _changed(self, old: VolcanoPodGroup | None, new: VolcanoPodGroup | None) -> None:
+        for group, change in ((old, -1), (new, 1)):
+            if group is not None:
+                phases = self._phases.setdefault(group.spec.queue, Counter())
+                phases[group.status.phase or "Pending"] += change
 
 
 def _state(state: str, has_groups: bool) -> str:

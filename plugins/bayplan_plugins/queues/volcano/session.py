@@ -75,6 +75,8 @@ class Session:
     hierarchical: bool
     divides: Literal["", "capacity", "proportion"]
     _known: dict[str, tuple[object, Entitlements]] = field(default_factory=dict)
+    _total: tuple[object, AmountRows] | None = None
+    _used: tuple[object, AmountRows] | None = None
 
     @property
     def tree(self) -> QueueTree:
@@ -84,21 +86,25 @@ class Session:
     def total(self) -> AmountRows:
         """Return what the nodes offer, in the columns of the tree; devices are not counted."""
         nodes = self.handle.snapshot.nodes
-        return np.array(
-            [
+        stamp = (nodes.epoch, nodes.node_version, len(self.tree.resources))
+        if self._total is None or self._total[0] != stamp:
+            offered = [
                 math.inf
                 if is_of_devices(name)
                 else float(nodes.allocatable(name).sum(dtype=np.float64))
                 for name in self.tree.resources
             ]
-        )
+            self._total = (stamp, _fixed(offered))
+        return self._total[1]
 
     def used(self) -> AmountRows:
         """Return what all pods on nodes take, in the columns of the tree."""
         nodes = self.handle.snapshot.nodes
-        return np.array(
-            [float(nodes.used(name).sum(dtype=np.float64)) for name in self.tree.resources]
-        )
+        stamp = (nodes.epoch, nodes.node_version, nodes.position, len(self.tree.resources))
+        if self._used is None or self._used[0] != stamp:
+            taken = [float(nodes.used(name).sum(dtype=np.float64)) for name in self.tree.resources]
+            self._used = (stamp, _fixed(taken))
+        return self._used[1]
 
     def capacity(self) -> Entitlements:
         """Return what queues may have by capacity."""
@@ -116,7 +122,7 @@ class Session:
         def make() -> Entitlements:
             tree = self.tree
             active = [row for row in range(len(tree)) if tree.demand[row].any()]
-            total = self.total()
+            total = self.total().copy()
             # What nobody counts is not divided: a queue may have what it asks for.
             total[np.isinf(total)] = tree.demand.sum(axis=0)[np.isinf(total)]
             return entitlements.proportion(tree, total, active)
@@ -162,3 +168,9 @@ class Session:
     def ancestors(self, row: int) -> Sequence[int]:
         """Return the rows above a queue, its parent first, without its root."""
         return self.tree.path(row)[1:-1]
+
+
+def _fixed(amounts: Sequence[float]) -> AmountRows:
+    found = np.array(amounts)
+    found.flags.writeable = False
+    return found

@@ -120,6 +120,11 @@ class Tiers:
         """The plugins that vote, in order."""
         return [one.plugin for tier in self._enabled for one in tier]
 
+    @property
+    def admit_kinds(self) -> bool:
+        """Whether jobs of one kind are admitted or not at any time; see ``admits_kinds``."""
+        return all(vote.__self__.admits_kinds for tier in self._enqueueable for vote in tier)
+
     def _votes(self, name: str) -> Votes:
         """Return the functions of the plugins that vote so and whose switch is on, by tier."""
         switch = _SWITCH_OF[name]

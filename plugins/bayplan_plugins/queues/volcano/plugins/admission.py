@@ -15,18 +15,20 @@ from bayplan_plugins.queues.volcano.admitted_amounts import Inqueue
 from bayplan_plugins.queues.volcano.jobs import Job
 from bayplan_plugins.queues.volcano.plugins.base import Enqueue, VolcanoPlugin
 from bayplan_plugins.queues.volcano.session import Session
+from bayplan_plugins.queues.volcano.waiting_groups import waits
 
 __all__ = ["Overcommit", "ServiceLevel"]
 
 _FACTOR = 1.2
 _REQUESTS = "requests."
-_WAITING = ("", "Pending")
 _WAITING_TIME = "sla-waiting-time"
 _ANNOTATIONS = (f"volcano.sh/{_WAITING_TIME}", _WAITING_TIME)
 
 
 class Overcommit(VolcanoPlugin):
     """Admits jobs while the cluster, overcommitted by a factor, has room for them."""
+
+    admits_kinds = True
 
     def __init__(self, session: Session, arguments: Mapping[str, Any], hierarchical: bool) -> None:
         super().__init__(session, arguments, hierarchical)
@@ -64,6 +66,9 @@ class Overcommit(VolcanoPlugin):
 class NamespaceQuota(VolcanoPlugin):
     """resourcequota: admits jobs that fit the ResourceQuotas of their namespace."""
 
+    admits_kinds = True
+    _known: tuple[object, dict[tuple[str, str], float]] = (None, {})
+
     def enqueueable(
         self, job: Job, row: int, least: AmountRows | None, inqueue: Inqueue
     ) -> Enqueue:
@@ -85,6 +90,16 @@ class NamespaceQuota(VolcanoPlugin):
         return True
 
     def _used(self, namespace: str, resource: str) -> float:
+        nodes = self.session.handle.snapshot.nodes
+        stamp = (nodes.epoch, nodes.position)
+        if self._known[0] != stamp:
+            self._known = (stamp, {})
+        known = self._known[1]
+        if (namespace, resource) not in known:
+            known[namespace, resource] = self._summed(namespace, resource)
+        return known[namespace, resource]
+
+    def _summed(self, namespace: str, resource: str) -> float:
         placed = self.session.handle.snapshot.placed.values()
         own = (pod for pod, _ in placed if pod.namespace == namespace)
         if resource in ("pods", "count/pods"):
@@ -110,7 +125,7 @@ class ServiceLevel(VolcanoPlugin):
     def victims(self) -> Overdue | None:
         """Evict nobody, but tell when jobs that wait for admission have waited for long enough."""
         handle, jobs = self.session.handle, self.session.jobs
-        waiting = (key for key, one in jobs.groups().items() if one.status.phase in _WAITING)
+        waiting = (key for key, one in jobs.groups().items() if waits(one))
         found = [self._deadline(jobs.named(key)) for key in waiting]
         before, self._asked = self._asked, handle.unix_time
         times = [at for at in found if at is not None and at > before]

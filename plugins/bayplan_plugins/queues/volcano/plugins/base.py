@@ -22,12 +22,15 @@ class VolcanoPlugin:
     """One plugin with its arguments. Orders are keys: the smallest comes first.
 
     ``protects`` says that its refusal of a victim is final, whatever tier it is in.
+    ``admits_kinds`` says that ``enqueueable`` answers the same at any time for all jobs of one
+    queue and namespace that have equal ``minResources``.
 
     :param arguments: as in Volcano's configuration.
     :param hierarchical: whether its ``enableHierarchy`` is on.
     """
 
     protects = False
+    admits_kinds = False
 
     def __init__(self, session: Session, arguments: Mapping[str, Any], hierarchical: bool) -> None:
         self.session = session

@@ -24,6 +24,8 @@ __all__ = ["Capacity"]
 class Capacity(VolcanoPlugin):
     """Votes by what queues deserve, in a tree where ``enableHierarchy`` is on."""
 
+    admits_kinds = True
+
     def __init__(self, session: Session, arguments: Mapping[str, Any], hierarchical: bool) -> None:
         super().__init__(session, arguments, hierarchical)
         self._levels = max(0, int(arguments.get("ancestorReclaimLevel", 0)))

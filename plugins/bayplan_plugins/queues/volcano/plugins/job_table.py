@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan import PodInfo
-from bayplan.api import ApiObject, VolcanoPodGroup
 from bayplan.queues.tree import AmountRows
+from bayplan_plugins.queues.volcano.changed_jobs import ChangedJobs
 from bayplan_plugins.queues.volcano.session import Session
 
 __all__ = ["JobRows", "JobTable"]
@@ -37,29 +37,28 @@ class JobRows:
 
 
 class JobTable:
-    """Keeps the rows of all jobs with living pods; only those that changed are counted again.
-
-    ``version`` changes with any of them.
-    """
+    """Keeps the rows of all jobs with living pods; only those that changed are counted again."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._members: dict[str, dict[str, PodInfo]] = {}
-        self._stale: set[str] = set()
+        self._stale = ChangedJobs(session.handle.snapshot)
         self._rows = JobRows({}, np.zeros(0, np.int64), np.zeros((0, 0)), np.zeros((0, 0)))
         self._tree: tuple[object, int] | None = None
-        self.version = 0
         snapshot = session.handle.snapshot
         for pod in snapshot.living.values():
             self._lives(pod, True)
         snapshot.on_living(self._lives)
-        snapshot.on_pod(self._moved)
-        snapshot.on_object(VolcanoPodGroup, self._group_changed)
+
+    @property
+    def version(self) -> int:
+        """Changes with any job."""
+        return self._stale.version
 
     def rows(self) -> JobRows:
         """Return the rows as they are now."""
         tree = self._session.tree
-        mark = (tree, len(tree.resources))
+        mark, stale = (tree, len(tree.resources)), self._stale.take()
         if self._tree != mark or self._members.keys() != self._rows.row_of.keys():
             self._tree = mark
             count = len(self._members)
@@ -70,10 +69,9 @@ class JobTable:
                 np.zeros(shape),
                 np.zeros(shape),
             )
-            self._stale = set(self._members)
-        for key in self._stale:
+            stale = set(self._members)
+        for key in stale:
             self._count(key)
-        self._stale.clear()
         return self._rows
 
     def _count(self, key: str) -> None:
@@ -96,16 +94,3 @@ class JobTable:
             pods.pop(pod.key, None)
             if not pods:
                 self._members.pop(key, None)
-        self._mark(key)
-
-    def _moved(self, pod: PodInfo, node: str, placed: bool) -> None:
-        self._mark(pod.gang or pod.key)
-
-    def _group_changed(self, old: ApiObject | None, new: ApiObject | None) -> None:
-        group = new or old
-        if group is not None:
-            self._mark(f"{group.metadata.namespace}/{group.metadata.name}")
-
-    def _mark(self, key: str) -> None:
-        self._stale.add(key)
-        self.version += 1

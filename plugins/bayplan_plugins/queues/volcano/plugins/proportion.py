@@ -20,6 +20,8 @@ __all__ = ["Proportion"]
 class Proportion(VolcanoPlugin):
     """Votes by what queues deserve of the cluster now."""
 
+    admits_kinds = True
+
     @property
     def _may(self) -> Entitlements:
         return self.session.proportion()
