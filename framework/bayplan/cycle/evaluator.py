@@ -122,7 +122,7 @@ class Evaluator:
             compiled = self._compiled[runtime] = _Compiled(runtime)
         if not (self._cached and compiled.all_sign):
             return self._fresh(compiled, pod, view)
-        signature = (compiled, pod.facts, *[sign(pod, view) for sign in compiled.signs])
+        signature = (compiled, pod.facts.signature, *[sign(pod, view) for sign in compiled.signs])
         try:
             # Popped, so that nothing half done is cached when a plugin raises.
             kept = self._kept.pop(signature, None)

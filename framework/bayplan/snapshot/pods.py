@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import msgspec
@@ -36,8 +36,8 @@ class HostPort:
 class SpecFacts:
     """What follows from a pod's spec alone; pods with equal specs share one object.
 
-    Specs that name other ResourceClaims are equal: a claim's name says nothing without the claim.
-    The shared object is the signature of the spec: it is hashed and compared by identity. Amounts
+    The shared object is hashed and compared by identity. ``signature`` is also equal for specs that
+    only name other ResourceClaims: a claim's name says nothing without the claim. Amounts
     are in milli-CPU, and in units of any other resource, as in PodRequests. ``wants_devices`` says
     that the pod has resource claims or requests extended resources, ``uses_claims`` that some of
     its volumes are PersistentVolumeClaims.
@@ -49,6 +49,7 @@ class SpecFacts:
     host_ports: tuple[HostPort, ...]
     wants_devices: bool = False
     uses_claims: bool = False
+    signature: int = field(default_factory=itertools.count().__next__)
 
 
 class PodInfo:
@@ -221,12 +222,13 @@ _SHARED_LIMIT = 20_000
 
 def _facts(spec: PodSpec) -> SpecFacts:
     # A pod's node does not change what it needs.
-    plain = msgspec.structs.replace(spec, node_name="") if spec.node_name else spec
-    content = _encode(_without_claim_names(plain) if spec.resource_claims else plain)
+    content = _encode(msgspec.structs.replace(spec, node_name="") if spec.node_name else spec)
     facts = _shared.get(content)
     if facts is None:
         if len(_shared) >= _SHARED_LIMIT:
             _shared.clear()
+        if any(claim.resource_claim_name for claim in spec.resource_claims):
+            return _shared.setdefault(content, replace(_facts(_without_claim_names(spec))))
         requests = pod_requests(spec)
         extended = any("/" in name for name in requests.effective)
         facts = SpecFacts(

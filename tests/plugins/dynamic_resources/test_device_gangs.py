@@ -66,6 +66,19 @@ def test_what_one_gang_could_exchange_is_not_anothers() -> None:
     assert devices(made, "h-1") == ["gpu-0"]
 
 
+def test_members_that_name_different_claims_are_not_alike() -> None:
+    first = f'device.attributes["{GPU}"].index == 0'
+    made = gpu_cluster(
+        {"a": [gpu(0)], "b": [gpu(1)]},
+        claim("rare", request(selectors=[{"cel": {"expression": first}}])),
+        claim("any", request()),
+        group("g", 2),
+        pod("g-0", from_claim="rare", gang="g"),
+        pod("g-1", from_claim="any", gang="g"),
+    )
+    assert made.schedule() == {"g-0": "a", "g-1": "b"}
+
+
 def test_gangs_of_equal_claims_look_at_a_node_again_only_if_it_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
