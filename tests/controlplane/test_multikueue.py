@@ -21,11 +21,12 @@ from tests.controlplane.installation import account_kubeconfig, install, path_of
 from tests.controlplane.live_cluster import PODS, Content, Kubelet, LiveCluster
 from tests.controlplane.plane import ControlPlane, control_plane, wait_until
 from tests.controlplane.process import PROFILE, Scheduler
-from tests.controlplane.queue_builders import KUEUE, cluster_queue, head, suspended_job
+from tests.controlplane.queue_builders import KUEUE, MOST, cluster_queue, head, suspended_job
 from tests.controlplane.story_builders import asking, nodes
 from tests.live.deployed import documents
 from tests.paths import ROOT
 
+from bayplan.api.quantity import Quantity
 from bayplan.cluster.apiserver import ServedCluster, WallClock
 
 RIGHTS = ROOT / "configs" / "multikueue"
@@ -33,6 +34,7 @@ JOBS = "/apis/batch/v1/namespaces/default/jobs"
 WORKLOADS = f"/apis/{KUEUE}/namespaces/default/workloads"
 CLUSTERS = f"/apis/{KUEUE}/multikueueclusters"
 CHECKS = f"/apis/{KUEUE}/admissionchecks"
+CONFIG = f"/apis/{KUEUE}/multikueueconfigs/sites"
 SECRETS = "/api/v1/namespaces/kueue-system/secrets"
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 ORIGIN = "kueue.x-k8s.io/multikueue-origin"
@@ -423,6 +425,34 @@ def test_pods_stand_for_those_of_another_cluster(federation: Federation) -> None
     wait_until(lambda: len(east.cluster.items(PODS)) == 2, "but for what was there before")
 
 
+@EACH
+def test_pods_of_a_lost_cluster_wait_again_and_run_in_the_other_one(
+    federation: Federation,
+) -> None:
+    east, west = federation.sites["east"], federation.sites["west"]
+    east.cluster.apply([asking("busy-0", 8, nodeName="n0"), asking("busy-1", 8, nodeName="n1")])
+    federation.start("--worker-lost-timeout", LOST_AFTER)
+    total = {"kueue.x-k8s.io/pod-group-total-count": "2"}
+    federation.manager.apply([queued_pod("a", **total), queued_pod("b", **total)])
+
+    def phases() -> set[str]:
+        return {one["status"]["phase"] for one in federation.manager.items(PODS)}
+
+    wait_until(lambda: phases() == {"Running"}, "the group runs in west")
+    west.relay.cut()
+    wait_until(lambda: phases() == {"Pending"}, "its pods wait again")
+    conditions = {
+        (one["type"], one["status"])
+        for pod in federation.manager.items(PODS)
+        for one in pod["status"]["conditions"]
+    }
+    assert conditions == {("PodScheduled", "False")}
+    for name in ("busy-0", "busy-1"):
+        east.cluster.client.delete(f"{PODS}/{name}", gracePeriodSeconds=0)
+    wait_until(lambda: phases() == {"Running"}, "it runs in east")
+    assert federation.where("a") == "east"
+
+
 @pytest.mark.parametrize("federation", ["embedded"], indirect=True)
 def test_what_cannot_be_used_is_said_where_it_is_configured(federation: Federation) -> None:
     client = federation.manager.client
@@ -453,6 +483,42 @@ def test_what_cannot_be_used_is_said_where_it_is_configured(federation: Federati
     wait_until(lambda: text in federation.reasons("train"), "its Workload says that it waits")
     assert federation.where("train") == ""
     assert not process.problems()
+
+
+@EACH
+def test_the_quota_of_a_queue_follows_its_clusters_where_they_are_to_say_it(
+    federation: Federation,
+) -> None:
+    client = federation.manager.client
+    path, condition_type = f"/apis/{KUEUE}/clusterqueues/q", "MultiKueueManagerQuotaAutomation"
+    most = int(MOST)
+
+    def has(quota: int, status: str = "True") -> bool:
+        queue = client.get(path).json
+        (resource,) = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
+        found = queue.get("status", {}).get("conditions", [])
+        stated = [one["status"] for one in found if one["type"] == condition_type]
+        return Quantity(resource["nominalQuota"]) == Quantity(quota) and stated == [status]
+
+    client.patch(CONFIG, {"spec": {"quotaManagement": "Automated"}})
+    process = federation.start("--worker-lost-timeout", LOST_AFTER)
+    wait_until(lambda: has(2 * most), "it has the quota of both")
+    federation.sites["east"].cluster.client.patch(path, {"spec": queue_spec(3)})
+    wait_until(lambda: has(most + 3), "a quota has changed in one of them")
+    federation.sites["west"].relay.cut()
+    wait_until(lambda: has(3), "a cluster that does not answer has none")
+    federation.manager.apply([job("train", 2)])
+    wait_until(lambda: federation.where("train") == "east", "jobs go on with what is left")
+    client.patch(CONFIG, {"spec": {"quotaManagement": "Manual"}})
+    wait_until(lambda: has(3, "False"), "its users are to say it again")
+    assert not process.problems()
+
+
+def queue_spec(quota: int) -> Content:
+    """Return the groups of a queue with another quota than it has at first."""
+    spec = cluster_queue("q")[2]["spec"]
+    spec["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = quota
+    return {"resourceGroups": spec["resourceGroups"]}
 
 
 def condition(federation: Federation, path: str) -> Content:

@@ -10,8 +10,8 @@ import pytest
 from tests.live.deployed import DEPLOY, documents
 from tests.paths import ROOT
 
-from bayplan.api import KINDS, ApiObject
-from bayplan.api.kueue import KueueWorkload
+from bayplan.api import KINDS, ApiObject, ClusterQueue
+from bayplan.api.kueue import KueueWorkload, MultiKueueConfig
 from bayplan.api.objects import decode_object, decode_part
 from bayplan.errors import InputError
 from bayplan.kinds import KINDS_OF_WORKLOADS
@@ -24,7 +24,9 @@ from bayplan.live.multikueue.jobs import (
     is_suspended,
     pod_copy_of,
     status_of_copy,
+    status_without_copy,
 )
+from bayplan.live.multikueue.quotas import AUTOMATION, Automated, automated, nominal_quotas
 from bayplan.profiles.loading import default_profiles
 
 Content = dict[str, Any]
@@ -233,6 +235,16 @@ def test_a_pod_gets_the_status_of_its_copy_once_that_has_a_node() -> None:
     assert status_of_copy(runs, {**here, "status": {"phase": "Running"}}) is None
 
 
+def test_a_pod_that_has_lost_its_copy_waits_again_unless_it_has_ended() -> None:
+    running = {"phase": "Running", "podIP": "10.0.0.1", "qosClass": "Burstable"}
+    found = status_without_copy({**pod("p"), "status": running}, "now")
+    assert found is not None
+    assert (found["phase"], found["qosClass"], "podIP" in found) == ("Pending", "Burstable", False)
+    assert [one["reason"] for one in found["conditions"]] == ["SchedulingGated"]
+    for status in ({}, {"phase": "Pending"}, {"phase": "Succeeded"}, {"phase": "Failed"}):
+        assert status_without_copy({**pod("p"), "status": status}, "now") is None
+
+
 def test_a_worker_is_seen_as_its_scheduler_sees_it() -> None:
     """Otherwise forecasts would lack what places its pods."""
     (role,) = (d for d in documents(RIGHTS / "worker.yaml") if d["kind"] == "ClusterRole")
@@ -275,6 +287,85 @@ def test_every_kind_that_can_go_has_its_rights_in_both_clusters() -> None:
             for name in rule["resources"]
         }
         assert kinds <= allowed
+
+
+# Quotas --------------------------------------------------------------------------------------
+
+
+def queue_of(
+    name: str, *flavors: dict[str, str], covered: tuple[str, ...] = ("cpu", "memory"), **status: Any
+) -> ClusterQueue:
+    """A ClusterQueue of one group with flavors of these quotas."""
+    made = [
+        {"name": f"f{i}", "resources": [{"name": r, "nominalQuota": q} for r, q in one.items()]}
+        for i, one in enumerate(flavors)
+    ]
+    groups = [{"coveredResources": list(covered), "flavors": made}]
+    return decode_part(
+        ClusterQueue,
+        {"metadata": {"name": name}, "spec": {"resourceGroups": groups}, "status": status},
+    )
+
+
+def sites(management: str = "Automated") -> MultiKueueConfig:
+    spec = {"clusters": ["east", "west"], "quotaManagement": management}
+    return decode_part(MultiKueueConfig, {"metadata": {"name": "sites"}, "spec": spec})
+
+
+def said_of(found: Automated) -> tuple[str, str, str]:
+    assert found.condition is not None
+    return found.condition.status, found.condition.reason, found.condition.message
+
+
+def test_the_quota_of_a_queue_is_that_of_the_queues_of_its_jobs_in_all_clusters() -> None:
+    small, large = {"cpu": "500m", "memory": "1Gi"}, {"cpu": "8", "memory": "7Gi"}
+    there = [queue_of("a", small, large), queue_of("b", {"cpu": "1"}), queue_of("c", large)]
+    of_queues = {"a": {"x/q"}, "b": {"x/r", "y/r"}, "c": {"y/q"}}
+    east = nominal_quotas(there, of_queues, {"x/q", "x/r", "z/s"})
+    assert east == {"cpu": 9500, "memory": 8 * 2**30}
+    found = automated(queue_of("m", {"cpu": "1", "memory": "1"}), sites(), [east, {"cpu": 500}])
+    assert found.resources is not None
+    assert [(one.name, one.nominal_quota.text) for one in found.resources] == [
+        ("cpu", "10"),
+        ("memory", "8Gi"),
+    ]
+    assert said_of(found)[:2] == ("True", "QuotaAutomated")
+
+
+def test_a_queue_that_has_the_quotas_of_its_clusters_is_not_written() -> None:
+    queue = queue_of("m", {"cpu": "9500m", "memory": "0"})
+    found = automated(queue, sites(), [{"cpu": 9500}])
+    assert found.resources is None
+    assert said_of(found)[:2] == ("True", "QuotaAutomated")
+
+
+@pytest.mark.parametrize(
+    ("queue", "why"),
+    [
+        (queue_of("m", {"cpu": "1"}, {"cpu": "1"}), "expected one resource group with one flavor"),
+        (queue_of("m"), "expected one resource group with one flavor"),
+        (
+            queue_of("m", {"memory": "1"}, covered=("memory",)),
+            "its coveredResources lack cpu of other clusters",
+        ),
+    ],
+)
+def test_quotas_that_cannot_follow_stay_and_the_queue_says_why(
+    queue: ClusterQueue, why: str
+) -> None:
+    found = automated(queue, sites(), [{"cpu": 1000}])
+    assert found.resources is None
+    assert said_of(found) == ("False", "UnsupportedConfiguration", why)
+
+
+def test_quotas_of_users_stay_and_only_a_queue_that_followed_says_so() -> None:
+    own = {"cpu": "1", "memory": "1"}
+    assert automated(queue_of("m", own), sites("Manual"), []) == Automated()
+    assert automated(queue_of("m", own), None, []) == Automated()
+    stated = [{"type": AUTOMATION, "status": "True"}]
+    followed = queue_of("m", own, conditions=stated)
+    assert said_of(automated(followed, sites("Manual"), []))[:2] == ("False", "NotRequested")
+    assert said_of(automated(followed, None, []))[:2] == ("False", "UnsupportedConfiguration")
 
 
 # ClusterProfiles -----------------------------------------------------------------------------

@@ -24,6 +24,7 @@ __all__ = [
     "GROUP_MARK",
     "INDEX_LABEL",
     "MANAGED_MARK",
+    "MANAGER_PODS",
     "MANAGER_LEASE",
     "MEMBERS_BY",
     "MOST_SLICE_LAYERS",
@@ -57,6 +58,8 @@ __all__ = [
 NAME = "Kueue"
 MANAGER_LEASE = "c1f6bfd2.kueue.x-k8s.io"
 """The name of the Lease by which Kueue's manager leads, in whatever namespace it runs."""
+MANAGER_PODS = {"app.kubernetes.io/name": "kueue", "control-plane": "controller-manager"}
+"""The labels of its manager's pods, by its manifests and its chart."""
 ADMISSION_GATE = "kueue.x-k8s.io/admission"
 """The scheduling gate of pods until their Workload is admitted."""
 MANAGED_MARK = ("kueue.x-k8s.io/managed", "true")

@@ -35,7 +35,14 @@ _PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE = 2.0
 _LEASE = "bayplan-multikueue"
 _KUEUE = "kueue.x-k8s.io"
-_OF_KUEUE = ("Workload", "AdmissionCheck", "MultiKueueConfig", "MultiKueueCluster")
+_OF_KUEUE = (
+    "Workload",
+    "AdmissionCheck",
+    "MultiKueueConfig",
+    "MultiKueueCluster",
+    "ClusterQueue",
+    "LocalQueue",
+)
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from bayplan.api import ApiObject, Pod
+from bayplan.api import ApiObject, ClusterQueue, LocalQueue, Pod
 from bayplan.api.conditions import set_condition
 from bayplan.api.kueue import (
     AdmissionCheck,
@@ -28,6 +28,7 @@ from bayplan.api.kueue import (
     MultiKueueConfig,
 )
 from bayplan.api.lease import Lease
+from bayplan.api.object_key import object_key
 from bayplan.api.objects import decode_object
 from bayplan.api.times import rfc3339, seconds_of
 from bayplan.cluster.kubernetes.object_cache import ObjectCache
@@ -42,6 +43,14 @@ from bayplan.live.multikueue.jobs import (
     JobReference,
     has_ended,
     status_of_copy,
+    status_without_copy,
+)
+from bayplan.live.multikueue.quotas import (
+    AUTOMATION,
+    Automated,
+    automated,
+    is_automated,
+    places,
 )
 from bayplan.live.multikueue.workers import Copy, Worker, Workers
 from bayplan.profiles.loading import ProfileSet
@@ -114,6 +123,8 @@ class Controller:
         self._settings = settings
         self._copied: dict[str, str] = {}
         """The version of each copy, by uid of its job, whose status was brought back."""
+        self._shown: dict[str, Item] = {}
+        """By uid, the pods that have the status of a copy."""
         self._sent: dict[str, dict[str, ApiObject]] = {}
         """By cluster and uid of their originals, copies that are not seen there yet."""
         self._waits_since: dict[str, float] = {}
@@ -133,7 +144,9 @@ class Controller:
         await self._workers.follow(clusters)
         for cluster in clusters.values():
             await self._state_cluster(cluster)
-        cases = list(self._cases(await self._checks()))
+        checks = await self._checks()
+        await self._follow_quotas(checks)
+        cases = list(self._cases(checks))
         jobs = [case.job for case in cases if case.job is not None]
         self._forget_seen({item.uid for job in jobs for item in job.items})
         self._evictions = {one.name: one.evictions() for one in self._workers.all()}
@@ -142,6 +155,7 @@ class Controller:
             if case.chosen or asyncio.get_running_loop().time() < until:
                 await self._guarded(str(case.job), partial(self._follow, case))
         wanted = set(self._wanted())
+        await self._reset_pods({uid for _, uid in wanted})
         for worker in self._workers.all():
             if worker.is_usable:
                 await self._remove_others(worker, wanted)
@@ -242,6 +256,52 @@ class Controller:
         found = set_condition(conditions, new, time.time(), obj.metadata.generation)
         await self._patch_status(obj, {"conditions": found})
 
+    async def _follow_quotas(self, checks: Mapping[str, MultiKueueConfig | None]) -> None:
+        """Give queues the quotas of other clusters where that is configured, and say so."""
+        seen = self._seen.follows(ClusterQueue) and self._seen.follows(LocalQueue)
+        if not seen or any(worker.is_being_listed for worker in self._workers.all()):
+            # What is not known yet would count as none.
+            return
+        of_queues = places(self._seen.all(LocalQueue))
+        for queue in self._seen.all(ClusterQueue):
+            named = (one.name for one in queue.spec.admission_checks_strategy.admission_checks)
+            check = next((name for name in named if name in checks), None)
+            wanted = Automated()
+            if check is not None:
+                local_queues = of_queues.get(queue.metadata.name, set())
+                wanted = self._automated(queue, checks[check], local_queues)
+            what = f"quotas of ClusterQueue {queue.metadata.name}"
+            await self._guarded(what, partial(self._set_quotas, queue, wanted))
+
+    def _automated(
+        self, queue: ClusterQueue, config: MultiKueueConfig | None, local_queues: Set[str]
+    ) -> Automated:
+        names = config.spec.clusters if config is not None and is_automated(config) else ()
+        workers = (worker for name in names if (worker := self._workers.get(name)) is not None)
+        quotas = [one.nominal_quotas(local_queues) for one in workers if one.is_usable]
+        return automated(queue, config, quotas)
+
+    async def _set_quotas(self, queue: ClusterQueue, wanted: Automated) -> None:
+        if wanted.resources is not None:
+            where = "/spec/resourceGroups/0/flavors/0/resources"
+            version = {"op": "test", "path": "/metadata/resourceVersion"}
+            body = [
+                {**version, "value": queue.metadata.resource_version},
+                {"op": "replace", "path": where, "value": wanted.resources},
+            ]
+            plain = msgspec.to_builtins(body, enc_hook=lambda quantity: quantity.text)
+            path = self._path_of(queue)
+            data = json.dumps(plain).encode()
+            await self._transport.request("PATCH", path, data, JSON_PATCH, _MANAGER)
+            # It has another version now: the next step says so.
+            return
+        conditions = queue.status.conditions
+        if wanted.condition is not None:
+            await self._state(queue, conditions, wanted.condition)
+        elif any(one.type == AUTOMATION for one in conditions):
+            others = [one for one in conditions if one.type != AUTOMATION]
+            await self._patch_status(queue, {"conditions": others})
+
     def _is_usable(self, name: str) -> bool:
         worker = self._workers.get(name)
         return worker is not None and worker.is_usable
@@ -333,6 +393,9 @@ class Controller:
             text = f'set {path} to "{MULTI_CLUSTER_CONTROLLER}"'
             await self._report(case, "Rejected", f"its pods would be made here, too: {text}")
             return
+        if job.row is None and any(status_without_copy(one, "") for one in contents):
+            # A process before this one has brought them back.
+            self._shown |= {item.uid: item for item in job.items}
         workers = [worker for name in case.clusters if (worker := self._workers.get(name))]
         if not job.waits(contents) or any(one.is_being_listed for one in workers):
             return
@@ -446,15 +509,32 @@ class Controller:
         there = json.loads(answer)
         status = status_of_copy(there, here)
         if status is not None:
-            body = [{"op": "add", "path": "/status", "value": status}]
-            await self._transport.request(
-                "PATCH",
-                f"{self._path(item)}/status",
-                json.dumps(body).encode(),
-                JSON_PATCH,
-                _MANAGER,
-            )
+            await self._set_status(item, status)
+        if job.row is None:
+            self._shown[item.uid] = item
         self._copied[item.uid] = there["metadata"]["resourceVersion"]
+
+    async def _reset_pods(self, wanted: Set[str]) -> None:
+        """Have pods say that they wait again, whose workload has lost its cluster or its quota.
+
+        :param wanted: the uids of all that is sent.
+        """
+        for uid, item in list(self._shown.items()):
+            if uid not in wanted:
+                await self._guarded(f"status of {item}", partial(self._reset, item))
+                self._shown.pop(uid, None)
+                self._copied.pop(uid, None)
+
+    async def _reset(self, item: Item) -> None:
+        here = await self._content(item)
+        status = status_without_copy(here, rfc3339(time.time())) if here is not None else None
+        if status is not None:
+            await self._set_status(item, status)
+
+    async def _set_status(self, item: Item, status: Mapping[str, Any]) -> None:
+        body = json.dumps([{"op": "add", "path": "/status", "value": status}]).encode()
+        path = f"{self._path(item)}/status"
+        await self._transport.request("PATCH", path, body, JSON_PATCH, _MANAGER)
 
     async def _remove_others(self, worker: Worker, wanted: set[tuple[str, str]]) -> None:
         """Delete copies that their jobs no longer need."""
@@ -497,18 +577,20 @@ class Controller:
 
     async def _patch_status(self, obj: ApiObject, fields: Mapping[str, Any]) -> None:
         """Write fields of a status, if the object is still as it was seen."""
-        resource = self._seen.resource_of(type(obj))
-        if resource is None:
-            raise NotFound(f"the manager has no kind {type(obj).__name__}")
         meta = obj.metadata
-        key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
         plain = msgspec.to_builtins(
             {"metadata": {"resourceVersion": meta.resource_version}, "status": fields},
             enc_hook=lambda quantity: quantity.text,
         )
         body = json.dumps(plain).encode()
-        path = f"{resource.path(key)}/status"
+        path = f"{self._path_of(obj)}/status"
         await self._transport.request("PATCH", path, body, MERGE_PATCH, _MANAGER)
+
+    def _path_of(self, obj: ApiObject) -> str:
+        resource = self._seen.resource_of(type(obj))
+        if resource is None:
+            raise NotFound(f"the manager has no kind {type(obj).__name__}")
+        return resource.path(object_key(obj))
 
     def _path(self, item: Item) -> str:
         if item.kind.type is Pod:

@@ -25,6 +25,7 @@ __all__ = [
     "is_suspended",
     "pod_copy_of",
     "status_of_copy",
+    "status_without_copy",
 ]
 
 ORIGIN = "kueue.x-k8s.io/multikueue-origin"
@@ -209,6 +210,27 @@ def status_of_copy(there: Content, here: Content) -> Content | None:
     if not status or status == here.get("status") or (waits and not ended):
         return None
     return status
+
+
+def status_without_copy(here: Content, now: str) -> Content | None:
+    """Return the status of a pod whose copy is gone, or given up; None where it has it, or ended.
+
+    It is gated again, which autoscalers know not to answer.
+
+    :param now: RFC 3339 text.
+    """
+    status: Content = here.get("status") or {}
+    if has_ended(here) or status.get("phase", "Pending") == "Pending":
+        return None
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "SchedulingGated",
+        "message": "it waits for a place in another cluster",
+        "lastTransitionTime": now,
+    }
+    kept = {name: status[name] for name in ("qosClass",) if name in status}
+    return {"phase": "Pending", "conditions": [scheduled], **kept}
 
 
 def _without_selector(spec: dict[str, Any]) -> None:

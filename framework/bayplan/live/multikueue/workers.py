@@ -12,12 +12,12 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayplan.api import ApiObject, Kind, Pod
+from bayplan.api import ApiObject, ClusterQueue, Kind, LocalQueue, Pod
 from bayplan.api.kueue import KueueWorkload, MultiKueueCluster
 from bayplan.api.objects import kind_of
 from bayplan.cluster.kubernetes.credentials import Credentials
@@ -29,6 +29,7 @@ from bayplan.errors import BayplanError, ClusterError, InputError, NotFound
 from bayplan.inputs.documents import parse_documents
 from bayplan.live.multikueue.cluster_profiles import kubeconfig_of, path_of_profile
 from bayplan.live.multikueue.jobs import Item, JobReference, belongs_to
+from bayplan.live.multikueue.quotas import nominal_quotas, places
 from bayplan.live.parts import parts_of
 from bayplan.profiles.loading import ProfileSet
 
@@ -137,6 +138,14 @@ class Worker:
                     owners = workload.metadata.owner_references
                     found |= dict.fromkeys((owner.uid for owner in owners), one.message)
         return found
+
+    def nominal_quotas(self, local_queues: Set[str]) -> dict[str, float]:
+        """Return what its queues have for jobs of some LocalQueues, by resource.
+
+        :param local_queues: ``namespace/name`` of those in the manager.
+        """
+        of_queues = places(self._cache.all(LocalQueue))
+        return nominal_quotas(self._cache.all(ClusterQueue), of_queues, local_queues)
 
     def path(self, kind: Kind, key: str) -> str:
         """Return where an object is in its API.

@@ -1,9 +1,14 @@
 """Whether Kueue's own manager is at work: by its Lease, or by what it does and leaves undone.
 
 Where the Lease is seen it decides: a manager is at work while it renews it. Without one (leader
-election is off, or nobody may read it) a manager is at work until a job waits for long, while it
-does nothing at all, for what it does at once: a job gets a Workload, that of one that has ended is
-finished, one that is deleted goes, and a pod of an admitted one gets its nodes by topology.
+election is off, or nobody may read it) a manager is at work once a pod of it gets ready, or it does
+something, until a job waits for long, while it does nothing at all, for what it does at once: a job
+gets a Workload, that of one that has ended is finished, one that is deleted goes, and a pod of an
+admitted one gets its nodes by topology.
+
+That a pod of it is ready only counts for it, and the lack of one not against it: it may run outside
+of the cluster, or be there and do nothing. Its webhooks, APIServices and conditions stay when it
+goes, and say nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from collections.abc import Callable, Iterable
 from bayplan import Handle, PodInfo
 from bayplan.api import ApiObject, ClusterQueue, KueueWorkload
 from bayplan.api.lease import Lease
-from bayplan.dialects.kueue import MANAGER_LEASE
+from bayplan.dialects.kueue import MANAGER_LEASE, MANAGER_PODS
 from bayplan.dialects.queued_jobs import QueuedJob, queued_kinds
 from bayplan_plugins.queues.kueue.conditions import is_true
 from bayplan_plugins.queues.kueue.finalizers import IN_USE
@@ -22,6 +27,7 @@ from bayplan_plugins.queues.kueue.following import follow_from_first_queue
 from bayplan_plugins.queues.kueue.gates import waits_for_topology
 from bayplan_plugins.queues.kueue.job_slices import home_of, is_own
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
+from bayplan_plugins.queues.kueue.pod_groups import is_ready
 
 __all__ = ["KueueManager"]
 
@@ -56,6 +62,10 @@ class KueueManager:
         """Since when each job waits for what a manager does at once, by home."""
         self._gated: dict[str, tuple[PodInfo, float]] = {}
         """Pods that wait for the nodes that it chooses, and since when."""
+        self._pods: dict[str, PodInfo] = {}
+        """By uid, the pods of managers."""
+        self._ready: frozenset[str] = frozenset()
+        """The uids of those that were ready when it was last looked."""
         self._did = -_PATIENCE
         """When it did something last."""
         self._lease: Lease | None = None
@@ -111,6 +121,10 @@ class KueueManager:
                 self._review(home_of(one))
 
     def _pod_changed(self, pod: PodInfo, added: bool) -> None:
+        if added and pod.pod.metadata.labels.items() >= MANAGER_PODS.items():
+            self._pods[pod.uid] = pod
+        elif self._pods:
+            self._pods.pop(pod.uid, None)
         known = self._gated.get(pod.key)
         if added and waits_for_topology(pod):
             since = known[1] if known is not None and known[0].uid == pod.uid else None
@@ -154,13 +168,17 @@ class KueueManager:
         if self._ends is not None and self._handle.now >= self._ends:
             return ""
         what = next(iter(self._foreign), "")
+        if not what and self._ready:
+            pod = next(pod for uid, pod in self._pods.items() if uid in self._ready)
+            return f"{pod.key} is a pod of Kueue's manager, and ready: {_RELIES}"
         made = f"the Workload {what} is" if what else "the ClusterQueues are"
         return f"{made} of Kueue's manager, which seems to be at work: {_RELIES}"
 
     @property
     def _was_here(self) -> bool:
         """Whether it has left anything that bayplan has not taken over."""
-        return bool(self._foreign) or (bool(self._in_use) and not self._own)
+        here = bool(self._foreign) or bool(self._ready)
+        return here or (bool(self._in_use) and not self._own)
 
     @property
     def _lease_ends(self) -> float:
@@ -210,6 +228,7 @@ class KueueManager:
         :return: None for nothing.
         """
         now = self._handle.now
+        self._look_at_pods()
         if self._lease is not None or self._gone or not self._foreign:
             self._fits_since = None
         elif now >= self._asked + _PAUSE:
@@ -230,6 +249,13 @@ class KueueManager:
         text = f"Kueue's manager is gone, as it {why}: bayplan admits"
         _log.warning("%s", text)
         return text
+
+    def _look_at_pods(self) -> None:
+        """Note which pods of managers are ready: no event tells that one has become so."""
+        ready = frozenset(uid for uid, pod in self._pods.items() if is_ready(pod.pod))
+        if ready - self._ready:
+            self._did, self._gone = self._handle.now, False
+        self._ready = ready
 
 
 def _owner_kind(workload: KueueWorkload) -> str:

@@ -19,6 +19,7 @@ from tests.plugins.queues.kueue.queued_job_builders import (
 
 from bayplan.api import ApiObject, ClusterQueue, Job, KueueWorkload, Pod
 from bayplan.api.lease import Lease
+from bayplan.api.pod import PodCondition
 from bayplan.api.objects import decode_part
 from bayplan.testing import Cluster, make_node, make_pod
 
@@ -140,6 +141,51 @@ def test_what_is_full_is_no_sign_that_the_manager_is_gone() -> None:
     cluster.advance(3600.0)
     assert "seems to be at work" in note(cluster)
     assert running(cluster) == {"first"}
+
+
+def manager_pod(ready: str = "True", name: str = "kueue-controller-manager-1") -> Pod:
+    labels = {"app.kubernetes.io/name": "kueue", "control-plane": "controller-manager"}
+    made = make_pod(name, None, None, labels=labels, namespace="kueue-system", node="n")
+    metadata = replace(made.metadata, uid=f"uid-of-{name}")
+    conditions = (decode_part(PodCondition, {"type": "Ready", "status": ready}),)
+    return replace(
+        made, metadata=metadata, status=replace(made.status, phase="Running", conditions=conditions)
+    )
+
+
+def test_a_manager_whose_pod_gets_ready_gets_the_queues_before_its_first_workload() -> None:
+    cluster = started(*queue(), owned("a"), args={})
+    cluster.advance(60.0)
+    assert running(cluster) == {"a"}, "its finalizer alone is of one that is gone"
+    cluster.add(manager_pod("False"))
+    cluster.advance(5.0)
+    assert note(cluster) == ""
+    cluster.api.update(manager_pod())
+    cluster.advance(5.0)
+    cluster.add(owned("b"))
+    cluster.advance(5.0)
+    assert running(cluster) == {"a"}
+    assert note(cluster) == (
+        "kueue-system/kueue-controller-manager-1 is a pod of Kueue's manager, and ready: "
+        "bayplan leaves the ClusterQueues to it"
+    )
+
+
+def test_a_manager_whose_pod_is_ready_and_does_nothing_is_gone_until_another_one_gets_ready() -> (
+    None
+):
+    cluster = started(*queue(), manager_pod(), owned("a"))
+    cluster.advance(20.0)
+    assert running(cluster) == set()
+    cluster.advance(20.0)
+    assert running(cluster) == {"a"}
+    cluster.add(owned("b"))
+    cluster.advance(5.0)
+    assert running(cluster) == {"a", "b"}
+    cluster.add(manager_pod(name="kueue-controller-manager-2"), owned("c"))
+    cluster.advance(5.0)
+    assert running(cluster) == {"a", "b"}
+    assert "kueue-controller-manager-2 is a pod of Kueue's manager" in note(cluster)
 
 
 # Once it is gone ---------------------------------------------------------------------------
