@@ -169,7 +169,7 @@ class KueueManager:
             return ""
         what = next(iter(self._foreign), "")
         if not what and self._ready:
-            pod = next(pod for uid, pod in self._pods.items() if uid in self._ready)
+            pod = next(self._pods[uid] for uid in reversed(self._pods) if uid in self._ready)
             return f"{pod.key} is a pod of Kueue's manager, and ready: {_RELIES}"
         made = f"the Workload {what} is" if what else "the ClusterQueues are"
         return f"{made} of Kueue's manager, which seems to be at work: {_RELIES}"

@@ -19,8 +19,8 @@ from tests.plugins.queues.kueue.queued_job_builders import (
 
 from bayplan.api import ApiObject, ClusterQueue, Job, KueueWorkload, Pod
 from bayplan.api.lease import Lease
-from bayplan.api.pod import PodCondition
 from bayplan.api.objects import decode_part
+from bayplan.api.pod import PodCondition
 from bayplan.testing import Cluster, make_node, make_pod
 
 LEASE = "kueue-system/c1f6bfd2.kueue.x-k8s.io"
