@@ -149,7 +149,6 @@ class RequeueRules:
         alone = (
             first.terms
             or first.facts.uses_claims
-            or spec.resource_claims
             or spec.topology_spread_constraints
             or any(pod.facts is not first.facts for pod in pods)
         )
@@ -158,7 +157,7 @@ class RequeueRules:
             return None
         # Placed pods may keep others off by their labels.
         labels = first.labels_id if self._snapshot.index.holds_terms else None
-        return first.facts, first.priority, labels, signature
+        return first.facts.signature, first.priority, labels, signature
 
     def _signature(self, unit: Unit, pods: Iterable[PodInfo]) -> Hashable:
         """Return what the plugins that may refuse a unit tell some of its pods apart by.
@@ -327,9 +326,13 @@ class RequeueRules:
 
 
 def _differ_in_name_only(one: PodInfo, other: PodInfo) -> bool:
-    """Tell whether two pods of a gang have equal specs, labels and annotations."""
+    """Tell whether two pods of a gang have equal specs, labels and annotations.
+
+    Each of two that have claims may have its own.
+    """
     return (
         one.facts is other.facts
+        and not one.spec.resource_claims
         and one.labels == other.labels
         and one.pod.metadata.annotations == other.pod.metadata.annotations
         and one.inherited == other.inherited

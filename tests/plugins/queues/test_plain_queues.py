@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tests.plugins.gpus.gpu_builders import claim, gpu_cluster, pod, request
 
 from bayplan import Args, Plugin, PodInfo, Reads, hookimpl
 from bayplan.api import ApiObject, ObjectMeta, Pod
@@ -282,6 +283,25 @@ def coloured(name: str, colour: str) -> Pod:
     pod = gpu_pod(name, "lab")
     pod.metadata.labels["colour"] = colour
     return pod
+
+
+def test_of_pods_in_a_queue_that_name_claims_of_equal_specs_one_is_tried() -> None:
+    """Of those that fit, each is; and so is one that asks for something else."""
+    specs = {name: request() for name in ("c0", "c1", "c2", "c3")}
+    specs["rare"] = request(selectors=[{"cel": {"expression": "false"}}])
+    names = list(specs)
+    pods = [pod(f"p-{name}", from_claim=name) for name in names]
+    for one in pods:
+        one.metadata.labels["bayplan.dev/queue"] = "lab"
+    claims = [claim(name, spec) for name, spec in specs.items()]
+    cluster = gpu_cluster({"a": 1}, queue("lab"), *claims)
+    cluster.add(*pods)
+    cluster.schedule()
+    assert on_nodes(cluster) == {"p-c0"}
+    assert "cannot allocate all claims" in cluster.message("p-c1")
+    assert "equivalent to default/p-c1" in cluster.message("p-c2")
+    assert "equivalent to default/p-c1" in cluster.message("p-c3")
+    assert "not selected" in cluster.message("p-rare")
 
 
 @pytest.mark.parametrize("plugin", [OnlyRed, OnlyRedSigned])
