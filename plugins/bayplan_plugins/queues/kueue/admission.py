@@ -150,7 +150,7 @@ class Admission:
     def tick(self, now: float) -> CycleResult:
         """Change the workloads that time, checks or stopped queues change."""
         result = CycleResult()
-        for workload in list(self.store.workloads.values()):
+        for workload in self.store.take_due(now):
             new = self._due(workload, now)
             if new is None:
                 continue

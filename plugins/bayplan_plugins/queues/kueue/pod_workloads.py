@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -437,8 +437,17 @@ class PodWorkloads:
         home = self._jobs.home_of(key)
         (self._jobs.changed if home in self._jobs.jobs else self._changed)[home] = None
 
+    def queues_changed(self, keys: Iterable[str]) -> None:
+        """Have workloads compared with their queues again, if their pods or jobs are there."""
+        for key in keys:
+            home = self._jobs.home_of(key)
+            if home in self._jobs.jobs:
+                self._jobs.changed[home] = None
+            elif home in self._members or home in self._ended:
+                self._changed[home] = None
+
     def all_changed(self) -> None:
-        """Have every workload compared with its queue again, after queues changed."""
+        """Have every workload compared with its queue again."""
         self._changed |= dict.fromkeys((*self._members, *self._ended))
         self._jobs.all_changed()
 

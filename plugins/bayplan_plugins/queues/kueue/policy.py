@@ -168,9 +168,11 @@ class KueuePolicy:
             # What waits there is tried again; which jobs are managed there is followed elsewhere.
             return
         # The status of a check says whether its queues are active.
+        one = new if new is not None else old
         if isinstance(new, AdmissionCheck) or new is None or not same_definition(old, new):
             self._redefined = True
-            self._pods.all_changed()
+            assert one is not None, "a change is of something"
+            self._pods.queues_changed(self._admission.store.workloads_of(one))
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
         if not self._in_charge or self.left_to or (new is not None and self._is_charged(new)):

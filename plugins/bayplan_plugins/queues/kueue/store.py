@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bayplan.api.kueue import (
     AdmissionCheck,
@@ -78,6 +78,13 @@ class Store:
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._selectors: dict[str, Selector] = {}
         self._of_local: dict[str, set[str]] = {}
+        self._locals_of: dict[str, dict[str, None]] = {}
+        """The keys of the LocalQueues of each ClusterQueue."""
+        self._to_look: dict[str, None] = {}
+        """The workloads that they themselves or their queues may change, not yet taken."""
+        self._faulty: dict[str, bool] = {}
+        """Whether each ClusterQueue took no workloads when that was last compared."""
+        self._faults_changed = False
         self._waits_in: dict[str, str] = {}
         self._holds: dict[str, str] = {}
         self._generations: dict[str, int] = {}
@@ -129,15 +136,19 @@ class Store:
         if isinstance(obj, KueueWorkload):
             if self.workloads.pop(obj.key, None) is not None:
                 self._times.put(obj.key, None)
+                self._to_look.pop(obj.key, None)
                 self._of_local.get(local_queue_key(obj), set()).discard(obj.key)
                 self._forget(obj.key, now)
         elif isinstance(obj, ClusterQueue):
             self.cluster_queues.pop(name, None)
             self._pending.pop(name, None)
+            self._look_at(self.workloads_of(obj))
             self._quotas_changed(now)
         elif isinstance(obj, LocalQueue):
             key = f"{obj.metadata.namespace}/{name}"
             self.local_queues.pop(key, None)
+            self._locals_of.get(obj.spec.cluster_queue, {}).pop(key, None)
+            self._look_at(self._of_local.get(key, ()))
             if self.ledger is not None:
                 self.ledger.forget(key)
             for workload in self._of_local.get(key, ()):
@@ -175,7 +186,7 @@ class Store:
 
     def _check_changed(self, name: str, now: float) -> None:
         """Try the parked workloads again of queues that ask for a check."""
-        self._faults.clear()
+        self._forget_faults()
         for queue in self.cluster_queues.values():
             rules = queue.spec.admission_checks_strategy.admission_checks
             if any(rule.name == name for rule in rules):
@@ -204,9 +215,9 @@ class Store:
         )
         for one in waiting:
             self._pending[name].push(one, now)
-        for key, local in self.local_queues.items():
-            if local.spec.cluster_queue == name:
-                self._enqueue(self._of_local.get(key, ()), now)
+        for key in self._locals_of.get(name, ()):
+            self._enqueue(self._of_local.get(key, ()), now)
+        self._look_at(self.workloads_of(queue))
         self._redefined[name] = now
         self._forget_quotas()
 
@@ -219,6 +230,10 @@ class Store:
             go_on(self.ledger, key, queue.status)
         if known is not None and known.spec == queue.spec:
             return
+        if known is not None:
+            self._locals_of.get(known.spec.cluster_queue, {}).pop(key, None)
+        self._locals_of.setdefault(queue.spec.cluster_queue, {})[key] = None
+        self._look_at(self._of_local.get(key, ()))
         for workload in self._of_local.get(key, ()):
             self._unqueue(workload)
         self._enqueue(self._of_local.get(key, ()), now)
@@ -281,6 +296,7 @@ class Store:
         key = workload.key
         known = self.workloads.get(key)
         self.workloads[key] = workload
+        self._to_look[key] = None
         self._times.put(key, next_change(workload, self.settings.pods_ready))
         if known is not None and local_queue_key(known) != local_queue_key(workload):
             self._of_local.get(local_queue_key(known), set()).discard(key)
@@ -356,6 +372,63 @@ class Store:
         """Return when time alone may change a workload, in seconds since 1970; None for never."""
         return self._times.next_time()
 
+    def take_due(self, now: float) -> list[KueueWorkload]:
+        """Return the workloads that time, their queues or they themselves may change by now.
+
+        That is those that changed since this was last asked, or whose queues did, and those whose
+        time has come. Every other one would be found as it was.
+
+        :param now: seconds since 1970.
+        """
+        if self._faults_changed:
+            self._faults_changed = False
+            faulty = {name: bool(self.faults(name)) for name in self.cluster_queues}
+            for name, queue in self.cluster_queues.items():
+                if self._faulty.get(name) is not faulty[name]:
+                    self._look_at(self.workloads_of(queue))
+            self._faulty = faulty
+        for key in self._times.take(now):
+            # It stays due until it changes.
+            self._to_look[key] = None
+            self._times.put(key, next_change(self.workloads[key], self.settings.pods_ready))
+        keys, self._to_look = self._to_look, {}
+        return [self.workloads[key] for key in keys]
+
+    def workloads_of(self, obj: KueueObject) -> Collection[str]:
+        """Return the keys of the workloads that depend on a queue, a flavor, a check or another."""
+        if isinstance(obj, LocalQueue):
+            return self._of_local.get(f"{obj.metadata.namespace}/{obj.metadata.name}", ())
+        if isinstance(obj, Cohort | KueueWorkload | Namespace):
+            return self.workloads.keys()
+        names = [obj.metadata.name]
+        if not isinstance(obj, ClusterQueue):
+            names = [one for one, queue in self.cluster_queues.items() if self._names(queue, obj)]
+        found: dict[str, None] = {}
+        for name in names:
+            found |= dict.fromkeys(self.reserving.get(name, ()))
+            for local in self._locals_of.get(name, ()):
+                found |= dict.fromkeys(self._of_local.get(local, ()))
+        return found.keys()
+
+    def _names(self, queue: ClusterQueue, obj: AdmissionCheck | ResourceFlavor | Topology) -> bool:
+        """Tell whether a ClusterQueue names a check or a flavor, or one of a topology."""
+        name = obj.metadata.name
+        if isinstance(obj, AdmissionCheck):
+            rules = queue.spec.admission_checks_strategy.admission_checks
+            return any(rule.name == name for rule in rules)
+        of_queue = {one.name for group in queue.spec.resource_groups for one in group.flavors}
+        if isinstance(obj, ResourceFlavor):
+            return name in of_queue
+        known = (self.flavors.get(one) for one in of_queue)
+        return any(one is not None and one.spec.topology_name == name for one in known)
+
+    def _look_at(self, keys: Iterable[str]) -> None:
+        self._to_look |= dict.fromkeys(key for key in keys if key in self.workloads)
+
+    def _forget_faults(self) -> None:
+        self._faults.clear()
+        self._faults_changed = True
+
     def _release(self, key: str, now: float) -> None:
         """Give back the quota of a workload, so others may be tried again."""
         name = self._holds.pop(key, None)
@@ -381,7 +454,7 @@ class Store:
     def _forget_quotas(self) -> None:
         self._forest = None
         self._views.clear()
-        self._faults.clear()
+        self._forget_faults()
 
     def _settle(self) -> None:
         """Try the parked workloads again of queues whose cohort has changed since the last time.

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.plugins.queues.kueue.kueue_builders import (
     NOW,
     Limits,
@@ -226,3 +227,53 @@ def test_a_cycle_takes_nobody_away_in_vain(world: Given) -> None:
         following = admission.cycle(NOW)
         assert preemptors & set(following.admitted), "nobody was admitted in their place"
         release(admission, following)
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> list[tuple[str, str, str]]:
+    """Draw what happens to queues, flavors and cohorts: kind, name, and a stop policy."""
+    kinds = ("ClusterQueue", "LocalQueue", "no ClusterQueue", "no LocalQueue", "no ResourceFlavor")
+    one = st.tuples(
+        st.sampled_from((*kinds, "in a cycle")),
+        st.sampled_from([f"q{number}" for number in range(4)]),
+        st.sampled_from(("None", "Hold", "HoldAndDrain")),
+    )
+    return draw(st.lists(one, min_size=1, max_size=6))
+
+
+def edit(admission: Admission, kind: str, name: str, stop: str) -> None:
+    store = admission.store
+    queue, local = store.cluster_queues.get(name), store.local_queues.get(f"default/{name}")
+    if kind == "in a cycle":
+        for number, parent in (("0", "c1"), ("1", "c0")):
+            admission.set(cohort(f"c{number}", parent, {}), NOW)
+    elif kind == "no ResourceFlavor":
+        gone = store.flavors.get("a")
+        if gone is not None:
+            admission.delete(gone, NOW)
+    elif queue is not None and kind.endswith("ClusterQueue"):
+        spec = replace(queue.spec, stop_policy=stop)
+        made = replace(queue, spec=spec)
+        (admission.delete if kind.startswith("no") else admission.set)(made, NOW)
+    elif local is not None and kind.endswith("LocalQueue"):
+        changed = replace(local, spec=replace(local.spec, stop_policy=stop))
+        (admission.delete if kind.startswith("no") else admission.set)(changed, NOW)
+
+
+@settings(max_examples=150)
+@given(worlds(), edits())
+def test_what_no_change_concerns_would_be_found_as_it_was(
+    world: Given, changes: list[tuple[str, str, str]]
+) -> None:
+    """One that knows nothing of what changed looks at all, and finds nothing left to do."""
+    admission = load(Admission(), (*world.objects, *world.workloads))
+    admission.tick(NOW)
+    settle(admission, 100)
+    for kind, name, stop in changes:
+        edit(admission, kind, name, stop)
+        while admission.tick(NOW).changed:
+            pass
+        store = admission.store
+        known = (store.flavors, store.cohorts, store.cluster_queues, store.local_queues)
+        every = [obj for some in (*known, store.workloads) for obj in some.values()]
+        assert not load(Admission(), every).tick(NOW).changed
