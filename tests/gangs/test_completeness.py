@@ -44,6 +44,7 @@ def test_a_gang_has_its_minimum_from_min_member_on(count: int, enough: bool) -> 
         ("once-satisfied", True, True),
         ("once-satisfied", False, False),
         ("waiting-and-running", True, False),
+        ("staying-and-succeeded", True, False),
         ("only-waiting", True, False),
     ],
 )
@@ -62,6 +63,7 @@ def test_only_a_once_satisfied_gang_loses_its_minimum_when_it_was_complete(
         ("waiting-and-running", False, 2, 1),
         ("waiting-and-running", True, 2, 1),
         ("waiting-and-running", True, 5, 0),
+        ("staying-and-succeeded", True, 2, 1),
         ("only-waiting", False, 2, 3),
         ("only-waiting", True, 2, 3),
     ],

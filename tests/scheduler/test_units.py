@@ -131,6 +131,16 @@ def test_bound_members_are_in_the_part_of_their_sub_group() -> None:
     assert workers.min_placed == 1
 
 
+def test_members_that_have_succeeded_count_in_the_part_of_their_sub_group() -> None:
+    worker = SubGroup("worker", is_("role", "worker"), size=2)
+    gang = Gang(KEY, 3, sub_groups=(worker,), match_policy="staying-and-succeeded")
+    gangs = directory(gang)
+    gangs.set_ended(member("w-0", role="worker"), "Succeeded")
+    unit = make_unit(KEY, [member("w-1", role="worker"), member("x")], gangs)
+    assert (names(unit.succeeded), unit.min_placed) == (["w-0"], 2)
+    assert (names(unit.parts[0].pods), unit.parts[0].min_placed) == (["w-1"], 1)
+
+
 def test_a_sub_group_without_members_is_an_empty_part_when_it_is_needed() -> None:
     gang = Gang(
         KEY,

@@ -21,9 +21,17 @@ __all__ = [
     "SubGroup",
 ]
 
-MatchPolicy = Literal["once-satisfied", "until-all-end", "waiting-and-running", "only-waiting"]
+MatchPolicy = Literal[
+    "once-satisfied",
+    "until-all-end",
+    "waiting-and-running",
+    "staying-and-succeeded",
+    "only-waiting",
+]
 """What counts towards the minimum: pending and running pods, only pending pods, or, once the gang
-was complete, no minimum at all; ``until-all-end`` begins again when no member is left."""
+was complete, no minimum at all; ``until-all-end`` begins again when no member is left. With
+``staying-and-succeeded`` those that have succeeded count beside pending and running ones, and those
+that are being deleted do not."""
 
 Fill = Literal["BestFit", "LargestFirst", "LeastFree", "Balanced", "ByScore"]
 """The order in which the parts of a domain are filled: see the module

@@ -63,7 +63,7 @@ def lacking(unit: Unit, reserved: Sequence[Reserved]) -> str | None:
         return f"{len(reserved)} of {unit.min_placed} members have a node"
     if needs_no_minimum(gang, unit.satisfied):
         return None
-    placed = [*(one.pod for one in reserved), *(pod for pod, _ in unit.bound)]
+    placed = [*(one.pod for one in reserved), *(pod for pod, _ in unit.bound), *unit.succeeded]
     missing = missing_role(gang, placed)
     if missing is not None:
         role, have, least = missing

@@ -130,8 +130,8 @@ class Placer:
             offered = self.offers(part, parent, state)
             if len(part.pods) < part.min_placed:
                 attempt.lack = (
-                    f'sub-group "{part.key}" has {len(part.pods) + len(part.bound)} of the '
-                    f"{part.min_placed + len(part.bound)} members it needs"
+                    f'sub-group "{part.key}" has {len(part.pods) + part.counted} of the '
+                    f"{part.min_placed + part.counted} members it needs"
                 )
             else:
                 for placement in offered.candidates:

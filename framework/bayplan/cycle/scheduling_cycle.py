@@ -104,8 +104,8 @@ class Cycle:
 
     def _place(self, unit: Unit, decision: Decision, state: CycleState, preempt: bool) -> Result:
         if len(unit.pods) < unit.min_placed:
-            needed = unit.min_placed + len(unit.bound)
-            have = len(unit.pods) + len(unit.bound)
+            needed = unit.min_placed + unit.counted
+            have = len(unit.pods) + unit.counted
             decision.message = f'gang "{unit.key}" has {have} of the {needed} members it needs'
             decision.of_members = True
             return Result(decision)
@@ -420,7 +420,7 @@ class Cycle:
 def _shortfall(unit: Unit, attempt: Attempt) -> str:
     """Say how many members of a gang found a node, and which one did not."""
     fit, last = _placed(attempt), attempt.failed[-1].pod
-    have, need = fit + len(unit.bound), unit.min_placed + len(unit.bound)
+    have, need = fit + unit.counted, unit.min_placed + unit.counted
     if unit.satisfied and unit.gang is not None and has_minimum(unit.gang, have):
         return f'Gang "{unit.key}" runs with {have} members; {last} is beyond those it needs.'
     if have >= need:

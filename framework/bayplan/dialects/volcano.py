@@ -128,7 +128,7 @@ def gang_of(group: ApiObject) -> Gang | None:
         domain_order="MostUsed",
         sub_groups=tuple(_sub_group(policy) for policy in spec.sub_group_policy),
         roles=_roles_of(spec),
-        match_policy="waiting-and-running",
+        match_policy="staying-and-succeeded",
         satisfied=group.status.phase in _SATISFIED,
         admitted=group.status.phase not in _WAITING,
         min_resources=amounts(counted(spec.min_resources)),

@@ -11,6 +11,8 @@ from bayplan.naming import natural_key
 from bayplan.snapshot import PodInfo
 
 __all__ = [
+    "counts_ending",
+    "counts_succeeded",
     "has_enough_groups",
     "has_minimum",
     "missing_role",
@@ -53,10 +55,24 @@ def needs_no_minimum(gang: Gang, satisfied: bool) -> bool:
     return satisfied and gang.match_policy in ("once-satisfied", "until-all-end")
 
 
+def counts_succeeded(gang: Gang) -> bool:
+    """Tell whether members that have succeeded count as if they ran."""
+    return gang.match_policy == "staying-and-succeeded"
+
+
+def counts_ending(gang: Gang, satisfied: bool) -> bool:
+    """Tell whether members that are being deleted count until they are gone.
+
+    What ends is of no use to a gang that has yet to run.
+    """
+    return satisfied and gang.match_policy != "staying-and-succeeded"
+
+
 def still_needed(gang: Gang, bound: int, satisfied: bool) -> int:
     """Return how many pending members have to be placed at once for the gang to run.
 
-    :param bound: how many members hold a node already; ``match_policy`` says whether they count.
+    :param bound: how many members hold a node already, or have succeeded where that counts;
+        ``match_policy`` says whether they count.
     :param satisfied: whether the gang was complete before.
     """
     if needs_no_minimum(gang, satisfied):

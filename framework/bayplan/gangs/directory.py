@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from bayplan.api.gang import Gang
-from bayplan.gangs.completeness import has_minimum
+from bayplan.gangs.completeness import counts_ending, counts_succeeded, has_minimum
 from bayplan.snapshot import PodInfo
 
 __all__ = ["GangDirectory", "GangMembers"]
@@ -21,7 +21,8 @@ class GangMembers:
     """A gang and its members: ``pending`` without a node, ``bound`` with one.
 
     ``owners`` counts living members by the kind and key of their controller ("", "" without one).
-    ``ended`` holds the phases of members that have ended, by key. ``was_complete`` is set once
+    ``ended`` holds the phases of members that have ended, by key, ``succeeded`` those members that
+    have succeeded. ``was_complete`` is set once
     enough members were bound. ``restarting`` is set while what is left of it is evicted, until it
     is complete again. ``overdue`` is set when members are missing for longer than
     ``timeout`` seconds, the time that the gang allows. ``by_objects`` and ``by_pods`` are the
@@ -41,6 +42,7 @@ class GangMembers:
     by_objects: dict[str, Gang] = field(default_factory=dict)
     by_pods: dict[str, Gang] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
+    succeeded: dict[str, PodInfo] = field(default_factory=dict)
     owners: dict[tuple[str, str], int] = field(default_factory=dict)
     ending: set[str] = field(default_factory=set)
     former: dict[str, str] = field(default_factory=dict)
@@ -56,6 +58,18 @@ class GangMembers:
     def staying(self) -> int:
         """How many members hold a node and do not end."""
         return len(self.bound) - len(self.ending)
+
+    @property
+    def done(self) -> Collection[PodInfo]:
+        """The members that have succeeded, where they count towards the minimum."""
+        counts = self.gang is not None and counts_succeeded(self.gang)
+        return self.succeeded.values() if counts else ()
+
+    @property
+    def counted(self) -> int:
+        """How many members count towards the minimum that need not be placed."""
+        ending = self.gang is not None and counts_ending(self.gang, self.satisfied)
+        return (len(self.bound) if ending else self.staying) + len(self.done)
 
     @property
     def satisfied(self) -> bool:
@@ -299,11 +313,15 @@ class GangDirectory:
             return
         self._on_change(pod.gang)
         members = self._gangs[pod.gang]
+        members.version += 1
+        members.succeeded.pop(pod.key, None)
         if phase is None:
             members.ended.pop(pod.key, None)
             _begin_again(members)
         else:
             members.ended[pod.key] = phase
+            if phase == "Succeeded":
+                members.succeeded[pod.key] = pod
             # Who has succeeded was placed, so the gang was complete: perhaps before this process.
             members.was_complete |= _may_begin_again(members) and phase == "Succeeded"
 

@@ -397,6 +397,8 @@ class Unit:
     """How many parts of a part's kind have to be placed; the others may be left out."""
     satisfied: bool = False
     """Whether the gang was complete before."""
+    succeeded: Sequence[PodInfo] = ()
+    """The members that have succeeded, where they count towards the minimum."""
     nominated: Mapping[str, str] = field(default_factory=dict)
     """The nominated nodes of members, by pod key."""
     nominated_domain: str = ""
@@ -413,14 +415,19 @@ class Unit:
         if self.gang is None or not self.bound:
             return False
         staying = sum(not pod.terminating for pod, _ in self.bound)
-        return 0 < staying < self.gang.min_member
+        return 0 < staying < self.gang.min_member - len(self.succeeded)
+
+    @property
+    def counted(self) -> int:
+        """How many members count towards the minimum beside the pending ones."""
+        return len(self.bound) + len(self.succeeded)
 
     @property
     def min_placed(self) -> int:
         """How many of the pending pods have to be placed together."""
         if self.gang is None:
             return len(self.pods)
-        needed = still_needed(self.gang, len(self.bound), self.satisfied)
+        needed = still_needed(self.gang, self.counted, self.satisfied)
         return max(min(1, len(self.pods)), needed)
 
 

@@ -125,7 +125,7 @@ class RequeueRules:
         if len(unit.pods) < size:
             return (queued.key, len(unit.pods)), size
         alone = (
-            unit.bound
+            unit.counted
             or self._nominator.get(queued.key) is not None
             or (unit.gang is not None and unit.gang.together)
         )
@@ -276,7 +276,9 @@ class RequeueRules:
         if members is None:
             unit = Unit(queued.key, pods)
         else:
-            unit = Unit(queued.key, pods, members.gang, tuple(members.bound.values()))
+            bound = tuple(members.bound.values())
+            done = tuple(members.done)
+            unit = Unit(queued.key, pods, members.gang, bound, succeeded=done)
         self._units[queued] = _Known(unit, members, nomination, (queued.version, changes))
         return unit
 

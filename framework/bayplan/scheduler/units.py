@@ -8,7 +8,7 @@ from dataclasses import replace
 from bayplan.api.gang import Gang, SubGroup
 from bayplan.api.selectors import Selector
 from bayplan.dialects.tensor_fusion import side_of, workload_of
-from bayplan.gangs.completeness import rank_order
+from bayplan.gangs.completeness import counts_ending, rank_order
 from bayplan.gangs.directory import GangDirectory, GangMembers
 from bayplan.plugin.base import Unit
 from bayplan.scheduler.nominator import Nomination
@@ -63,13 +63,14 @@ def _of_members(
 ) -> Unit:
     ordered = sorted(pods, key=rank_order)
     own = {pod.key for pod in ordered}
-    # What ends is of no use to a gang that has yet to run.
-    left_out = own if satisfied else own | members.ending
+    ending = gang is None or counts_ending(gang, satisfied)
+    left_out = own if ending else own | members.ending
     others = (pair for key, pair in members.bound.items() if key not in left_out)
     bound = sorted(others, key=lambda item: rank_order(item[0]))
-    unit = Unit(key, ordered, gang, bound, satisfied=satisfied)
+    done = sorted((pod for pod in members.done if pod.key not in own), key=rank_order)
+    unit = Unit(key, ordered, gang, bound, satisfied=satisfied, succeeded=done)
     if gang is not None and gang.sub_groups:
-        unit.parts = _parts(gang, "", ordered, bound)
+        unit.parts = _parts(gang, "", ordered, bound, done)
     elif gang is not None and not gang.slices:
         unit.parts = _pairs(gang, unit)
     return unit
@@ -150,11 +151,13 @@ def _of_branch(
     return unit
 
 
-def _parts(gang: Gang, parent: str, pods: Sequence[PodInfo], bound: Bound) -> list[Unit]:
+def _parts(
+    gang: Gang, parent: str, pods: Sequence[PodInfo], bound: Bound, done: Sequence[PodInfo]
+) -> list[Unit]:
     """Return the sub-groups under ``parent``, the largest first; the rest of the pods last."""
     parts: list[Unit] = []
     taken: set[str] = set()
-    members = _MembersByLabels(pods, bound)
+    members = _MembersByLabels(pods, bound, done)
     for sub_group in gang.sub_groups:
         if sub_group.parent == parent:
             for part in _groups_of(gang, sub_group, members):
@@ -218,7 +221,7 @@ def _by_size(parts: Sequence[Unit]) -> list[Unit]:
 class _MembersByLabels:
     """Members of a gang, found by the labels that a sub-group selects: many carry the same ones."""
 
-    def __init__(self, pods: Sequence[PodInfo], bound: Bound) -> None:
+    def __init__(self, pods: Sequence[PodInfo], bound: Bound, done: Sequence[PodInfo]) -> None:
         self._pods: dict[object, list[tuple[int, PodInfo]]] = {}
         self._bound: dict[object, list[tuple[int, PodInfo, str]]] = {}
         self._labels: dict[object, Mapping[str, str]] = {}
@@ -227,6 +230,9 @@ class _MembersByLabels:
             self._pods.setdefault(self._kind(pod), []).append((order, pod))
         for order, (pod, node) in enumerate(bound):
             self._bound.setdefault(self._kind(pod), []).append((order, pod, node))
+        self._done: dict[object, list[PodInfo]] = {}
+        for pod in done:
+            self._done.setdefault(self._kind(pod), []).append(pod)
 
     def _kind(self, pod: PodInfo) -> object:
         if pod.labels_id not in self._labels:
@@ -237,8 +243,13 @@ class _MembersByLabels:
 
     def selected(
         self, sub_group: SubGroup
-    ) -> tuple[list[tuple[PodInfo, tuple[str, ...]]], list[tuple[PodInfo, str, tuple[str, ...]]]]:
-        """Return the pending and the bound members, each with its values of the label keys."""
+    ) -> tuple[
+        list[tuple[PodInfo, tuple[str, ...]]],
+        list[tuple[PodInfo, str, tuple[str, ...]]],
+        list[tuple[PodInfo, tuple[str, ...]]],
+    ]:
+        """Return pending, bound and succeeded members, each with its values of the label keys."""
+        done: list[tuple[PodInfo, tuple[str, ...]]] = []
         pods: list[tuple[int, PodInfo, tuple[str, ...]]] = []
         bound: list[tuple[int, PodInfo, str, tuple[str, ...]]] = []
         for kind in self._candidates(sub_group.selector):
@@ -248,9 +259,10 @@ class _MembersByLabels:
                 continue
             pods += [(order, pod, mark) for order, pod in self._pods.get(kind, ())]
             bound += [(order, pod, node, mark) for order, pod, node in self._bound.get(kind, ())]
+            done += [(pod, mark) for pod in self._done.get(kind, ())]
         pods.sort(key=lambda one: one[0])
         bound.sort(key=lambda one: one[0])
-        return [one[1:] for one in pods], [one[1:] for one in bound]
+        return [one[1:] for one in pods], [one[1:] for one in bound], done
 
     def _candidates(self, selector: Selector) -> Iterable[object]:
         """Return the kinds of labels that a selector may select."""
@@ -262,17 +274,21 @@ class _MembersByLabels:
 
 
 def _groups_of(gang: Gang, sub_group: SubGroup, members: _MembersByLabels) -> list[Unit]:
-    groups: dict[tuple[str, ...], tuple[list[PodInfo], list[tuple[PodInfo, str]]]] = {}
-    pods, bound = members.selected(sub_group)
+    groups: dict[
+        tuple[str, ...], tuple[list[PodInfo], list[tuple[PodInfo, str]], list[PodInfo]]
+    ] = {}
+    pods, bound, done = members.selected(sub_group)
     for pod, mark in pods:
-        groups.setdefault(mark, ([], []))[0].append(pod)
+        groups.setdefault(mark, ([], [], []))[0].append(pod)
     for pod, node, mark in bound:
-        groups.setdefault(mark, ([], []))[1].append((pod, node))
+        groups.setdefault(mark, ([], [], []))[1].append((pod, node))
+    for pod, mark in done:
+        groups.setdefault(mark, ([], [], []))[2].append(pod)
     if not groups and sub_group.min_groups:
         # No member is in it yet: an empty part makes the gang report that it lacks one.
-        groups[()] = ([], [])
+        groups[()] = ([], [], [])
     parts = []
-    for mark, (own, placed) in groups.items():
+    for mark, (own, placed, succeeded) in groups.items():
         name = "-".join((sub_group.name, *mark))
         own_gang = replace(
             _plain(gang, f"{gang.key}/{name}", sub_group.size),
@@ -280,9 +296,9 @@ def _groups_of(gang: Gang, sub_group: SubGroup, members: _MembersByLabels) -> li
             slices=sub_group.slices,
             topology=sub_group.topology or gang.topology,
         )
-        part = Unit(own_gang.key, own, own_gang, placed)
+        part = Unit(own_gang.key, own, own_gang, placed, succeeded=succeeded)
         part.kind, part.needed = sub_group.kind or sub_group.name, sub_group.min_groups
         if any(child.parent == sub_group.name for child in gang.sub_groups):
-            part.parts = _parts(gang, sub_group.name, own, placed)
+            part.parts = _parts(gang, sub_group.name, own, placed, succeeded)
         parts.append(part)
     return parts

@@ -8,6 +8,7 @@ from bayplan import Handle
 from bayplan.api import Job, ReplicaSet, StatefulSet, VolcanoJob
 from bayplan.api.gang import Gang
 from bayplan.gangs.completeness import (
+    counts_ending,
     has_enough_groups,
     missing_role,
     needs_no_minimum,
@@ -65,8 +66,7 @@ class Lacks:
         satisfied = members.satisfied
         if needs_no_minimum(gang, satisfied):
             return None
-        bound = len(members.bound) if satisfied else members.staying
-        counted = gang.min_member - still_needed(gang, bound, satisfied)
+        counted = gang.min_member - still_needed(gang, members.counted, satisfied)
         need, have = gang.min_member, counted + len(members.pending)
         if have >= need:
             return _without_role(gang, members)
@@ -115,7 +115,9 @@ def _without_role(gang: Gang, members: GangMembers) -> Lack | None:
     if not gang.roles:
         # Asked for each member of a gang: a walk over all of them would count.
         return None
-    existing = [*members.pending.values(), *(pod for pod, _ in members.bound.values())]
+    ending = () if counts_ending(gang, members.satisfied) else members.ending
+    bound = (pod for key, (pod, _) in members.bound.items() if key not in ending)
+    existing = [*members.pending.values(), *bound, *members.done]
     missing = missing_role(gang, existing)
     if missing is None:
         return None

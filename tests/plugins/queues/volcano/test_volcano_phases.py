@@ -86,6 +86,37 @@ def test_a_group_that_runs_and_gets_no_member_again_is_unknown_after_seconds() -
     assert phase(cluster, "job") == "Running"
 
 
+def test_who_is_made_again_does_not_wait_for_members_that_have_succeeded() -> None:
+    cluster = running(3, 3)
+    end(cluster, "job-0", "Succeeded")
+    cluster.remove("job-1")
+    cluster.add(*pods("job", 1, first=1, cpu=1))
+    cluster.advance(5)
+    assert cluster.placements()["job-1"] == "n0"
+    assert phase(cluster, "job") == "Running"
+
+
+def test_who_is_made_again_waits_until_members_that_leave_are_made_again_too() -> None:
+    """A job that Volcano restarts deletes all its pods, and some of them take long to end."""
+    cluster = cluster_of(
+        [make_node("n0", cpu=4), queue("q"), group("job", "q", 2), *pods("job", 2, cpu=1)], FULL
+    )
+    VirtualKubelet(cluster.api)
+    cluster.advance(5)
+    cluster.remove("job-0")
+    leaving = cluster.api.get(Pod, "default/job-1")
+    assert leaving is not None
+    meta = replace(leaving.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    cluster.api.update(replace(leaving, metadata=meta))
+    cluster.add(*pods("job", 1, cpu=1))
+    cluster.advance(5)
+    assert "job-0" not in cluster.placements()
+    cluster.remove("job-1")
+    cluster.add(*pods("job", 1, first=1, cpu=1))
+    cluster.advance(5)
+    assert cluster.placements() == {"job-0": "n0", "job-1": "n0"}
+
+
 def test_a_group_whose_pods_all_leave_is_admitted_again() -> None:
     cluster = running(2, 2)
     for pod in ("job-0", "job-1"):
