@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 from tests.plugins.queues.volcano.volcano_worlds import cluster_of, group, phase, pods, queue
+from tests.restarts import silence
 
 from bayplan.api import Node, Pod, VolcanoPodGroup
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
@@ -94,6 +95,17 @@ def test_who_is_made_again_does_not_wait_for_members_that_have_succeeded() -> No
     cluster.advance(5)
     assert cluster.placements()["job-1"] == "n0"
     assert phase(cluster, "job") == "Running"
+
+
+def test_a_scheduler_that_restarts_counts_members_that_succeeded_before() -> None:
+    cluster = running(3, 3)
+    end(cluster, "job-0", "Succeeded")
+    cluster.remove("job-1")
+    silence(cluster.api, cluster.scheduler)
+    cluster.restart()
+    cluster.add(*pods("job", 1, first=1, cpu=1))
+    cluster.advance(5)
+    assert cluster.placements()["job-1"] == "n0"
 
 
 def test_who_is_made_again_waits_until_members_that_leave_are_made_again_too() -> None:
