@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 from tests.plugins.gpus.gpu_builders import (
@@ -17,6 +15,7 @@ from tests.plugins.gpus.gpu_builders import (
     gpu_cluster,
     group,
     ledger,
+    looks_at_nodes,
     message,
     node,
     obj,
@@ -31,7 +30,6 @@ from bayplan.api import (
     ResourceClaim,
 )
 from bayplan.api.dra import AllocatedDeviceStatus, Condition, DeviceId
-from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocation, NodeAllocator
 
 
 def test_members_exchange_devices_so_that_all_fit() -> None:
@@ -84,14 +82,7 @@ def test_gangs_of_equal_claims_look_at_a_node_again_only_if_it_changed(
 ) -> None:
     nodes = {f"n{index}": 2 for index in range(30)}
     made = gpu_cluster(nodes, template("one", request()))
-    looks = []
-    allocate = NodeAllocator.allocate
-
-    def counted(self: NodeAllocator, *args: Any) -> NodeAllocation:
-        looks.append(args[2].metadata.name)
-        return allocate(self, *args)
-
-    monkeypatch.setattr(NodeAllocator, "allocate", counted)
+    looks = looks_at_nodes(monkeypatch)
     for name in ("g", "h", "i"):
         made.add(group(name, 4), *(pod(f"{name}-{index}", "one", gang=name) for index in range(4)))
     assert len(made.schedule()) == 12

@@ -20,6 +20,7 @@ from tests.plugins.gpus.gpu_builders import (
     gpu_cluster,
     group,
     ledger,
+    looks_at_nodes,
     message,
     node,
     obj,
@@ -41,7 +42,7 @@ from bayplan.api import (
 from bayplan.explain.explanation import explain
 from bayplan.testing import Cluster
 from bayplan_dra.allocator import AllocatedState
-from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocation, NodeAllocator
+from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocator
 
 BELOW_3 = f'device.attributes["{GPU}"].index < 3'
 
@@ -109,14 +110,7 @@ def test_pods_with_a_claim_each_look_at_a_node_again_only_if_it_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = gpu_cluster(dict.fromkeys((f"n{index}" for index in range(30)), 1))
-    looks = []
-    allocate = NodeAllocator.allocate
-
-    def counted(self: NodeAllocator, *args: Any) -> NodeAllocation:
-        looks.append(args[2].metadata.name)
-        return allocate(self, *args)
-
-    monkeypatch.setattr(NodeAllocator, "allocate", counted)
+    looks = looks_at_nodes(monkeypatch)
     for index in range(10):
         made.add(claim(f"c{index}", request()), pod(f"p{index}", from_claim=f"c{index}"))
     assert len(made.schedule()) == 10

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from bayplan.api import (
     DeviceClass,
     Node,
@@ -20,6 +22,7 @@ from bayplan.cluster.embedded.claims import ClaimController
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
 from bayplan.testing import Cluster
 from bayplan_plugins.device_ledger.ledger import DeviceLedger
+from bayplan_plugins.dynamic_resources.node_allocator import NodeAllocation, NodeAllocator
 
 DRA = "resource.k8s.io"
 GPU = "gpu.example.com"
@@ -145,6 +148,19 @@ def gpu_cluster(gpus: Mapping[str, int | list[Content]], *objects: Any, **option
     ]
     nodes = [node(name) for name in gpus]
     return cluster(device_class(), *nodes, *slices, *objects, **options)
+
+
+def looks_at_nodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which each look at a node's devices for claims adds the node's name."""
+    looks = []
+    allocate = NodeAllocator.allocate
+
+    def noted(self: NodeAllocator, *args: Any) -> NodeAllocation:
+        looks.append(args[2].metadata.name)
+        return allocate(self, *args)
+
+    monkeypatch.setattr(NodeAllocator, "allocate", noted)
+    return looks
 
 
 def devices(made: Cluster, pod_name: str) -> list[str]:
