@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -201,14 +202,17 @@ def test_another_profile_rolls_the_replicas(helm: Helm) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"scheduler": {"replica": 2}}, "'replica' not allowed"),
-        ({"scheduler": {"replicas": "two"}}, "/scheduler/replicas"),
-        ({"scheduler": {"replicas": 0}}, "/scheduler/replicas"),
-        ({"scheduler": {"profiles": []}}, "/scheduler/profiles"),
-        ({"scheduler": {"resources": {"limits": {"memory": "2 GB"}}}}, "/limits/memory"),
-        ({"roles": {"kueueJobs": "yes"}}, "/roles/kueueJobs"),
-        ({"roles": {"deviceConfigs": [{"name": "x"}]}}, "missing property 'namespace'"),
-        ({"image": {"tag": "a b"}}, "/image/tag"),
+        ({"scheduler": {"replica": 2}}, r"\breplica'? (is )?not allowed"),
+        ({"scheduler": {"replicas": "two"}}, r"\bscheduler[./]replicas\b"),
+        ({"scheduler": {"replicas": 0}}, r"\bscheduler[./]replicas\b"),
+        ({"scheduler": {"profiles": []}}, r"\bscheduler[./]profiles\b"),
+        ({"scheduler": {"resources": {"limits": {"memory": "2 GB"}}}}, r"\blimits[./]memory\b"),
+        ({"roles": {"kueueJobs": "yes"}}, r"\broles[./]kueueJobs\b"),
+        (
+            {"roles": {"deviceConfigs": [{"name": "x"}]}},
+            "missing property 'namespace'|namespace is required",
+        ),
+        ({"image": {"tag": "a b"}}, r"\bimage[./]tag\b"),
         (
             {"scheduler": {"enabled": False}},
             "nothing to install: enable scheduler, driver or pools",
@@ -232,7 +236,8 @@ def test_another_profile_rolls_the_replicas(helm: Helm) -> None:
 def test_wrong_values_are_refused_with_their_place(helm: Helm, values: Values, said: str) -> None:
     done = helm.attempt("template", "bayplan", str(CHART), values=values)
     assert done.returncode == 1
-    assert said in done.stderr
+    # Versions of helm spell places and rules of the schema differently.
+    assert re.search(said, done.stderr), done.stderr
     assert done.stdout == ""
 
 
