@@ -84,6 +84,32 @@ def test_pods_of_jobs_and_daemon_sets_are_not_gated() -> None:
         assert settled(named) == (gated(named, "q") if is_gated else named)
 
 
+@pytest.mark.parametrize(
+    ("version", "owner", "waits"),
+    [
+        ("batch/v1", "CronJob", True),
+        ("argoproj.io/v1alpha1", "Workflow", True),
+        ("batch.volcano.sh/v1alpha1", "Job", True),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", False),
+        ("workload.codeflare.dev/v1beta2", "AppWrapper", False),
+    ],
+)
+def test_a_job_is_suspended_unless_another_job_makes_it(
+    version: str, owner: str, waits: bool
+) -> None:
+    made_by = {"apiVersion": version, "kind": owner, "name": "o", "uid": "o", "controller": True}
+    meta = {"name": "j", "namespace": "n", "ownerReferences": [made_by]}
+    job: Content = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {}}
+    found = in_queue(job, "q")
+    for policy in mutating_policies(Defaults()):
+        if (
+            policy["metadata"]["name"] == "bayplan-suspend-suspend"
+            and "mutations" in policy["spec"]
+        ):
+            found = mutated(policy, found, {"metadata": {"name": "n"}}, {})
+    assert found["spec"] == ({"suspend": True} if waits else {})
+
+
 def test_a_pod_with_a_node_gets_neither() -> None:
     assert settled(pod(nodeName="x")) == pod(nodeName="x")
     assert settled(in_queue(pod(nodeName="x"), "q")) == in_queue(pod(nodeName="x"), "q")

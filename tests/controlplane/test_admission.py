@@ -68,7 +68,7 @@ def policies(plane: ControlPlane, installed: LiveCluster) -> Iterator[ControlPla
         assert not answer.warnings
     # The API server takes a moment to read them.
     probe = pod("probe", annotations={"gpu-fraction": "2"})
-    wait_until(lambda: create(plane, PODS, probe).code == 422, "refusals are in force")
+    wait_until(lambda: create(plane, PODS, probe).code == 403, "refusals are in force")
     wait_until(
         lambda: create(plane, PODS, pod("p"), "moved").json["spec"]["schedulerName"] == "bayplan",
         "defaults are in force",
@@ -243,8 +243,11 @@ def test_a_job_of_a_namespace_with_a_queue_waits_in_it_from_the_start(
     free = made("plain")
     assert QUEUE_LABEL not in free["metadata"].get("labels", {})
     assert suspended(free) is not True
-    # What a queued job makes is suspended by its owner.
-    assert suspended(made("moved", ownerReferences=[owner("JobSet")])) is not True
+    # What a queued job makes is suspended by its owner, what others make is not.
+    job_set = owner("JobSet") | {"apiVersion": "jobset.x-k8s.io/v1alpha2"}
+    assert suspended(made("moved", ownerReferences=[job_set])) is not True
+    cron = owner("CronJob") | {"apiVersion": "batch/v1"}
+    assert suspended(made("moved", ownerReferences=[cron])) is True
 
 
 # Refusals ------------------------------------------------------------------------------------
@@ -361,7 +364,7 @@ def test_a_share_is_refused_in_the_words_in_which_the_scheduler_would_leave_it_p
     expected = gpu_share_of(read)
     answer = create(policies, PODS, content)
     if isinstance(expected, str):
-        assert answer.code == 422
+        assert answer.code == 403
         assert f"denied request: {expected}" in answer.json["message"]
     else:
         assert answer.code == 201, answer
@@ -378,7 +381,7 @@ def test_a_percentage_is_refused_as_hami_would(policies: ControlPlane, percentag
     except ValueError as exc:
         said = str(exc)
     answer = create(policies, PODS, content)
-    assert (answer.code == 422) is bool(said)
+    assert (answer.code == 403) is bool(said)
     # Kubernetes itself refuses what is negative, before any policy.
     assert said in answer.json.get("message", "") or percentage == "-1"
 
@@ -404,7 +407,7 @@ def test_a_queued_job_is_refused_in_the_words_that_would_hold_it(
     expected = [str(one) for one in refusals_of(read, content, templates)]
     answer = create(policies, JOBS, content)
     if expected:
-        assert answer.code == 422
+        assert answer.code == 403
         assert f"denied request: {expected[0]}" in answer.json["message"]
     else:
         assert answer.code == 201, answer
@@ -436,8 +439,8 @@ class Stored:
         kind = "application/merge-patch+json"
         patch = {"metadata": metadata}
         answer = self._client.call("PATCH", self.path, patch, kind, headers, dryRun="All")
-        assert answer.code in (200, 422), answer
-        said: str = answer.json["message"] if answer.code == 422 else ""
+        assert answer.code in (200, 403), answer
+        said: str = answer.json["message"] if answer.code == 403 else ""
         return said.partition("denied request: ")[2]
 
     def delete(self) -> None:
@@ -601,7 +604,7 @@ def test_a_pod_of_a_group_that_cannot_be_is_refused(
     policies: ControlPlane, metadata: Content, why: str
 ) -> None:
     answer = create(policies, PODS, pod("p", **metadata))
-    assert answer.code == (422 if why else 201), answer
+    assert answer.code == (403 if why else 201), answer
     assert why in answer.json.get("message", "")
 
 

@@ -235,7 +235,7 @@ def _default_queue_of_pods(defaults: Defaults) -> Content:
     policy = mutating(
         "bayplan-default-local-queue-of-pods",
         [rule("", ("v1",), ("pods",))],
-        [_pods_queue(defaults), *_WITHOUT_QUEUE, _WITHOUT_NODE],
+        [_pods_queue(defaults), ("of-nobody", _OF_NOBODY), _NO_QUEUE, _WITHOUT_NODE],
         {},
         _labelled("params.metadata.name"),
     )
@@ -296,7 +296,7 @@ def _deployment_queue() -> Content:
         "bayplan-deployment-queue",
         [rule("apps", ("v1",), ("deployments",), ("CREATE", "UPDATE"))],
         [
-            ("of-nobody", _OF_NOBODY),
+            ("of-no-job", _OF_NO_JOB),
             ("in-a-queue", f"{label('object', QUEUE_LABEL)} != ''"),
             ("with-labels", "has(object.spec.template.metadata.labels)"),
         ],
@@ -336,7 +336,7 @@ def _suspended() -> Iterator[Content]:
         yield mutating(
             f"bayplan-suspend-{'-'.join(steps[1:]).lower()}",
             rules,
-            [("of-nobody", _OF_NOBODY), *_makes_pods(path)],
+            [("of-no-job", _OF_NO_JOB), *_makes_pods(path)],
             {"queued": queued},
             f"variables.queued ? {_set(path, 'true')} : []",
         )
@@ -373,7 +373,7 @@ def _managed_elsewhere() -> Iterator[Content]:
             f"bayplan-{'-'.join(steps[1:]).lower()}",
             rules,
             [
-                ("of-nobody", _OF_NOBODY),
+                ("of-no-job", _OF_NO_JOB),
                 ("of-its-own-controller", f"{said} in {json.dumps(['', *_OWN_CONTROLLERS])}"),
             ],
             {
@@ -648,10 +648,14 @@ def _expected(name: str, what: str, got: str) -> str:
 _CONTAINERS = "(dyn(object.spec.?initContainers.orValue([])) + dyn(object.spec.containers))"
 _OWNERS = "object.metadata.?ownerReferences.orValue([])"
 _OF_NOBODY = f"!{_OWNERS}.exists(o, o.?controller.orValue(false))"
+_JOBS = [f"{group}/{name}" for (group, name), row in KINDS_OF_WORKLOADS.items() if row.suspend]
+_OF_NO_JOB = (
+    f"!{_OWNERS}.exists(o, o.?controller.orValue(false)"
+    f" && o.apiVersion.split('/')[0] + '/' + o.kind in {json.dumps(sorted(_JOBS))})"
+)
+"""A job of another one waits with that; one of a CronJob, say, waits itself."""
 _QUEUED_BY_NOW = {"queue": label("object", QUEUE_LABEL)}
 """A variable sees the queue that a policy before gave an object, a condition does not."""
 _WITHOUT_NODE = ("without-a-node", "object.spec.?nodeName.orValue('') == ''")
-_WITHOUT_QUEUE = (
-    ("of-nobody", _OF_NOBODY),
-    ("without-a-queue", f"{label('object', QUEUE_LABEL)} == ''"),
-)
+_NO_QUEUE = ("without-a-queue", f"{label('object', QUEUE_LABEL)} == ''")
+_WITHOUT_QUEUE = (("of-no-job", _OF_NO_JOB), _NO_QUEUE)

@@ -97,7 +97,9 @@ def validating(
     if with_facts:
         policy["spec"]["paramKind"] = {"apiVersion": "v1", "kind": "ConfigMap"}
     policy["spec"]["validations"] = [
-        {"expression": true, "messageExpression": said} for true, said in validations
+        # What a webhook refuses is forbidden, too: clients of Kueue's and HAMi's expect that.
+        {"expression": true, "messageExpression": said, "reason": "Forbidden"}
+        for true, said in validations
     ]
     return policy
 

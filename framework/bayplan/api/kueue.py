@@ -109,7 +109,7 @@ class FairSharing(ApiStruct, frozen=True):
 class FairSharingStatus(ApiStruct, frozen=True):
     """status.fairSharing: the weighted share times 1000."""
 
-    weighted_share: int = 0
+    weighted_share: int = explicit(0)
 
 
 # ClusterQueue ------------------------------------------------------------------------------
@@ -265,14 +265,14 @@ class LocalQueueSpec(ApiStruct, frozen=True):
 class AdmissionFairSharingStatus(ApiStruct, frozen=True):
     """status.fairSharing.admissionFairSharingStatus: the decayed usage, and when it was taken."""
 
-    consumed_resources: dict[str, Quantity] = {}
+    consumed_resources: dict[str, Quantity] = explicit({})
     last_update: str | None = None
 
 
 class LocalQueueFairSharingStatus(ApiStruct, frozen=True):
     """status.fairSharing of a LocalQueue."""
 
-    weighted_share: int = 0
+    weighted_share: int = explicit(0)
     admission_fair_sharing_status: AdmissionFairSharingStatus | None = None
 
 

@@ -1,7 +1,7 @@
 """Finalizers that Kueue's manager left: they go when it would have removed them.
 
 bayplan sets none itself. Without their manager they would keep objects, and their namespaces, for
-ever.
+ever. So would Workloads whose job was deleted without what it owns: they are finished.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from bayplan import Handle, PodInfo
 from bayplan.api import ApiObject, Pod, Topology
 from bayplan.api.kueue import AdmissionCheck, ClusterQueue, KueueWorkload, ResourceFlavor
 from bayplan.api.object_key import object_key
-from bayplan.cluster.protocol import PatchFields
+from bayplan.cluster.protocol import PatchFields, PatchStatus, Write
 from bayplan.errors import ClusterError, Conflict, NotFound
+from bayplan_plugins.queues.kueue.conditions import finished, is_true
 from bayplan_plugins.queues.kueue.store import Store
+from bayplan_plugins.queues.kueue.victims import JOB_UID
 
 __all__ = ["IN_USE", "Finalizers"]
 
@@ -32,14 +34,19 @@ _KINDS: tuple[type[ApiObject], ...] = (
 )
 
 
+_NO_OWNER = "OwnerNotFound", "The workload's owner no longer exists"
+
+
 class Finalizers:
-    """Follows what waits for a finalizer: objects that are deleted, and pods that have ended."""
+    """Follows what waits for a finalizer: objects that are deleted, and what has ended."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._deleted: dict[tuple[type[ApiObject], str], ApiObject] = {}
         self._ended: dict[str, PodInfo] = {}
         """By uid, pods with a finalizer that have ended."""
+        self._orphans: dict[str, KueueWorkload] = {}
+        """Workloads without the job that they were of."""
         self._not_before: dict[str, float] = {}
         """By the uids of objects, when a write that is under way or was refused is repeated."""
         for type_ in _KINDS:
@@ -56,6 +63,10 @@ class Finalizers:
         else:
             self._deleted.pop(place, None)
             self._not_before.pop(meta.uid, None)
+        if isinstance(new, KueueWorkload) and _is_orphan(new):
+            self._orphans[new.key] = new
+        elif isinstance(one, KueueWorkload):
+            self._orphans.pop(one.key, None)
 
     def _lives(self, pod: PodInfo, added: bool) -> None:
         """Note a pod that nothing but finalizers keeps on its node."""
@@ -82,8 +93,19 @@ class Finalizers:
                 self._remove(type_, key, obj, IN_USE)
         for pod in list(self._ended.values()):
             self._remove(Pod, pod.key, pod.pod, _MANAGED)
+        for key, workload in list(self._orphans.items()):
+            if is_true(workload, "Finished"):
+                self._remove(KueueWorkload, key, workload, IN_USE)
+            else:
+                ended = finished(workload, *_NO_OWNER, self._handle.unix_time)
+                self._write(workload, PatchStatus(KueueWorkload, key, ended.status))
 
     def _remove(self, type_: type[ApiObject], key: str, obj: ApiObject, finalizer: str) -> None:
+        meta = obj.metadata
+        left = [one for one in meta.finalizers if one != finalizer]
+        self._write(obj, PatchFields(type_, key, meta.uid, {_FINALIZERS: left}))
+
+    def _write(self, obj: ApiObject, write: Write) -> None:
         meta = obj.metadata
         if self._handle.now < self._not_before.get(meta.uid, 0.0):
             return
@@ -94,8 +116,15 @@ class Finalizers:
                 self._ended.pop(meta.uid, None)
                 self._not_before.pop(meta.uid, None)
 
-        left = [one for one in meta.finalizers if one != finalizer]
-        self._handle.submit(PatchFields(type_, key, meta.uid, {_FINALIZERS: left}), answered)
+        self._handle.submit(write, answered)
+
+
+def _is_orphan(workload: KueueWorkload) -> bool:
+    """Tell whether a job was deleted without its Workload, which nobody has finished yet."""
+    meta = workload.metadata
+    if meta.owner_references or meta.deletion_timestamp is not None or JOB_UID not in meta.labels:
+        return False
+    return not is_true(workload, "Finished") or IN_USE in meta.finalizers
 
 
 def _is_used(obj: ApiObject, store: Store) -> bool:

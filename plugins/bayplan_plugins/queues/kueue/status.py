@@ -211,10 +211,11 @@ def _usage_share(store: Store, key: str) -> LocalQueueFairSharingStatus | None:
         return None
     consumed = {name: _decayed(name, one) for name, one in ledger.consumed(key).items()}
     sampled = ledger.sampled(key)
-    at = rfc3339(sampled) if sampled is not None else None
+    # Kueue's definition requires the time.
+    status = None if sampled is None else AdmissionFairSharingStatus(consumed, rfc3339(sampled))
     share = store.usage_share(key)
     rounded = MOST_SHARE if share > MOST_SHARE else round(share)
-    return LocalQueueFairSharingStatus(rounded, AdmissionFairSharingStatus(consumed, at))
+    return LocalQueueFairSharingStatus(rounded, status)
 
 
 def _decayed(resource: str, amount: float) -> Quantity:

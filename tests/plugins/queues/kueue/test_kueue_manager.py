@@ -18,10 +18,12 @@ from tests.plugins.queues.kueue.queued_job_builders import (
 )
 
 from bayplan.api import ApiObject, ClusterQueue, Job, KueueWorkload, Pod
+from bayplan.api.kueue import KueueWorkloadStatus
 from bayplan.api.lease import Lease
 from bayplan.api.objects import decode_part
 from bayplan.api.pod import PodCondition
 from bayplan.testing import Cluster, make_node, make_pod
+from bayplan_plugins.queues.kueue.conditions import condition
 
 LEASE = "kueue-system/c1f6bfd2.kueue.x-k8s.io"
 IN_USE = "kueue.x-k8s.io/resource-in-use"
@@ -320,6 +322,25 @@ def test_a_workload_that_is_deleted_and_stays_shows_that_the_manager_is_gone() -
     (own,) = cluster.api.list(KueueWorkload)
     assert own.metadata.name.startswith("pod-next-")
     assert own.status.admission is not None
+
+
+def test_a_workload_whose_job_is_deleted_without_it_is_finished_and_let_go() -> None:
+    left = kueues(owned("gone"), 4, **admitted(4))
+    alone = replace(left.metadata, owner_references=(), finalizers=(IN_USE,))
+    by_hand = replace(alone, name="by-hand", uid="by-hand", labels={})
+    orphan, users = (replace(left, metadata=meta) for meta in (alone, by_hand))
+    waiting = replace(users, status=KueueWorkloadStatus())
+    cluster = started(lease(holder=""), *queue(), orphan, waiting, owned("next", 4))
+    cluster.advance(5.0)
+    assert running(cluster) == {"next"}
+    found = {one.metadata.name: one for one in cluster.api.list(KueueWorkload)}
+    assert found["by-hand"].metadata.finalizers == (IN_USE,)
+    over = found[left.metadata.name]
+    stated = condition(over, "Finished")
+    assert stated is not None
+    assert (stated.status, stated.reason) == ("True", "OwnerNotFound")
+    assert stated.message == "The workload's owner no longer exists"
+    assert over.metadata.finalizers == ()
 
 
 def test_quota_of_jobs_that_bayplan_does_not_know_stays_theirs() -> None:

@@ -60,6 +60,11 @@ def used(flavors: tuple[FlavorUsage, ...]) -> list[tuple[str, str, str, str]]:
     ]
 
 
+def shared(status: object) -> object:
+    """Return status.fairSharing as it is written."""
+    return msgspec.to_builtins(status, enc_hook=lambda quantity: quantity.text)["fairSharing"]
+
+
 def test_a_cluster_queue_shows_what_it_uses_and_borrows() -> None:
     status = cluster_queue_status(borrowing().store, "q", NOW)
     assert used(status.flavors_reservation) == [("a", "cpu", "3", "1")]
@@ -93,6 +98,22 @@ def test_shares_are_shown_with_fair_sharing() -> None:
     cohort = cohort_status(store, "c").fair_sharing
     assert cohort is not None
     assert cohort.weighted_share == 0
+
+
+def test_a_share_of_nothing_is_written_since_kueues_definitions_require_it() -> None:
+    admission = borrowing(Settings(fair_sharing=True, usage_sharing=UsageSharing(60, 60)))
+    store = admission.store
+    statuses = [
+        cluster_queue_status(store, "r", NOW),
+        cohort_status(store, "c"),
+        local_queue_status(store, "default/other", NOW),
+    ]
+    none: dict[str, object] = {"weightedShare": 0}
+    assert [shared(one) for one in statuses] == [none] * 3
+    admission.tick(NOW)
+    sampled = shared(local_queue_status(store, "default/other", NOW))
+    taken = {"consumedResources": {}, "lastUpdate": "2025-06-15T15:06:40Z"}
+    assert sampled == {**none, "admissionFairSharingStatus": taken}
 
 
 def test_a_local_queue_shows_its_own_part() -> None:
