@@ -74,6 +74,13 @@ def test_a_scheduler_without_a_journal_loads_no_database_library():
     assert "sqlalchemy" not in loaded
 
 
+def test_a_scheduler_loads_its_pages_after_its_first_decisions():
+    code = "import sys, bayplan.live.reading, bayplan.live.app; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"aiohttp", "bayplan.live.web", "bayplan.page.feed", "rich.console"}
+
+
 def test_installed_plugins_are_looked_up_once(monkeypatch):
     asked = []
     discovery._installed.cache_clear()

@@ -23,8 +23,8 @@ from tests.scenarios.expected import Outcome
 from bayplan.api import KINDS
 from bayplan.api.gpus import named_gpus
 from bayplan.api.times import rfc3339
+from bayplan.live.address import Address
 from bayplan.live.app import LiveApp, Options
-from bayplan.live.web import Address
 from bayplan.profiles.loading import ProfileSet, default_profiles
 
 Content = dict[str, Any]

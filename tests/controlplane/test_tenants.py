@@ -195,8 +195,10 @@ async def opened(stage: Stage) -> AsyncIterator[Tenants]:
         aiohttp.ClientSession() as session,
         real.scheduler(tenants=address, journal=journal, bills=bills) as app,
     ):
-        assert app.tenants is not None
-        made = Tenants(real, folder, tokens, session, f"https://127.0.0.1:{app.tenants.port}")
+        await happens(lambda: app.pages is not None)
+        assert app.pages is not None
+        assert app.pages.tenants is not None
+        made = Tenants(real, folder, tokens, session, f"https://127.0.0.1:{app.pages.tenants.port}")
         await happens(lambda: _bound(app) == {"amber/amber-runs", "blue/blue-runs"})
         real.apply([wanted(space, "waits", 5) for space in SPACES])
         await happens(lambda: _says_why(real))

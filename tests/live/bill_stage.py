@@ -49,4 +49,4 @@ def bills(price_list: PriceList) -> Bills:
 
 async def opened(made: Stage, folder: Path, **more: Any) -> str:
     app = await made.start(bills=bills(prices(folder)), **more)
-    return app.page.url.replace("0.0.0.0", "127.0.0.1")
+    return app.listener.url.replace("0.0.0.0", "127.0.0.1")

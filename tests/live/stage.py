@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from bayplan.api import ApiObject, Node, Pod, ResourceClaim, pod_requests
 from bayplan.cluster.apiserver import ApiServer, ServedCluster, start_all
 from bayplan.cluster.embedded.assembly import create_in_order
+from bayplan.live.address import Address
 from bayplan.live.app import LiveApp, Options
-from bayplan.live.web import Address
 from bayplan.profiles.loading import ProfileSet, default_profiles
 
 SECONDS = 120.0

@@ -28,9 +28,9 @@ from bayplan.cluster.apiserver import Role
 from bayplan.cluster.kubernetes.credentials import Credentials
 from bayplan.errors import InputError, NotFound
 from bayplan.live import client, pod_token
+from bayplan.live.address import Address
 from bayplan.live.client import Question, Reply, ask_scheduler
 from bayplan.live.leases import LABELS
-from bayplan.live.web import Address
 from bayplan.profiles.loading import load_profiles
 from bayplan.testing import make_node, make_object, make_pod
 

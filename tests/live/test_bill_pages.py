@@ -14,8 +14,8 @@ from tests.live.bill_stage import HOURS, TOKENS, bills, opened
 from tests.live.stage import stage
 
 from bayplan.billing.terms import BillingTermsFiles
+from bayplan.live.address import Address
 from bayplan.live.bill_pages import Bills
-from bayplan.live.web import Address
 from bayplan.metering.journal import Batch, Journal
 from bayplan.testing import make_node
 
@@ -113,7 +113,7 @@ async def test_what_cannot_be_answered_is_said_without_paths(tmp_path: Path) -> 
     async with stage([make_node("n")], tokens=TOKENS) as made:
         late = prices(tmp_path, version("2026-03-01"))
         app = await made.start(bills=bills(late))
-        url = app.page.url
+        url = app.listener.url
         for page, code in (
             ("/invoice?tenant=lab&month=2026-01", 500),
             ("/invoice?tenant=lab&month=13", 400),
@@ -137,11 +137,11 @@ async def test_the_pages_follow_a_journal_as_far_as_it_knows(tmp_path: Path) -> 
     of_journal = Bills.of_journal(BillingTermsFiles(price_file(tmp_path)), journal)
     async with stage([make_node("n")], tokens=TOKENS) as made:
         app = await made.start(bills=of_journal)
-        url = f"{app.page.url}/invoice?tenant=lab&month=2026-01"
+        url = f"{app.listener.url}/invoice?tenant=lab&month=2026-01"
         assert json.loads((await get(url, "lab"))[1])["total"] == "4.00"
         journal.write(Batch(heartbeat=at("2026-01-05 12:00")))
         assert json.loads((await get(url, "lab"))[1])["total"] == "8.00"
-        _, text = await get(f"{app.page.url}{PAGES[0]}", "admin")
+        _, text = await get(f"{app.listener.url}{PAGES[0]}", "admin")
         assert json.loads(text)["data"][0]["lab"]["totalCost"] == 8.0
     journal.close()
 
@@ -156,7 +156,7 @@ async def test_prices_that_change_are_those_of_the_pages(tmp_path: Path) -> None
     registry = CollectorRegistry()
     async with stage([make_node("n")], tokens=TOKENS) as made:
         app = await made.start(bills=Bills.of_journal(files, journal), registry=registry)
-        url = f"{app.page.url}/invoice?tenant=lab&month=2026-01"
+        url = f"{app.listener.url}/invoice?tenant=lab&month=2026-01"
         assert json.loads((await get(url, "lab"))[1])["total"] == "16.00"
         assert registry.get_sample_value("bayplan_bill_files_current") == 1
         before = files.terms()
@@ -178,4 +178,4 @@ async def test_prices_that_change_are_those_of_the_pages(tmp_path: Path) -> None
 async def test_without_prices_there_are_no_pages_of_costs() -> None:
     async with stage([make_node("n")], tokens=TOKENS) as made:
         app = await made.start()
-        assert (await get(f"{app.page.url}{PAGES[0]}", "admin"))[0] == 404
+        assert (await get(f"{app.listener.url}{PAGES[0]}", "admin"))[0] == 404

@@ -64,11 +64,10 @@ from bayplan.dialects.autoscaling import is_stand_in
 from bayplan.dialects.kueue import MANAGER_LEASE
 from bayplan.dialects.queued_jobs import queued_job, queued_kinds
 from bayplan.errors import ClusterError
-from bayplan.live.address import parse_address
+from bayplan.live.address import Address, parse_address
 from bayplan.live.app import DRAIN_SECONDS, RELEASE_SECONDS, LiveApp
 from bayplan.live.token_reviews import TokenReviews
 from bayplan.live.visibility import GROUP, VERSIONS
-from bayplan.live.web import Address
 from bayplan.profiles.loading import ProfileSet, default_profiles, load_profiles
 from bayplan.testing import make_gang, make_node, make_object, make_pod
 from bayplan_plugins.queues.kueue.finalizers import IN_USE
@@ -359,7 +358,7 @@ async def test_probes_are_open_with_the_deployed_certificate_and_metrics_are_for
         async with aiohttp.ClientSession() as session:
             for path in ("/healthz", "/readyz", "/metrics", "/debug/decisions"):
                 for token in ("", "prometheus", "stranger", "unknown"):
-                    url = f"https://127.0.0.1:{app.page.port}{path}"
+                    url = f"https://127.0.0.1:{app.listener.port}{path}"
                     headers = {"Authorization": f"Bearer {token}"} if token else {}
                     async with session.get(url, ssl=trusted, headers=headers) as answer:
                         found[path, token] = answer.status

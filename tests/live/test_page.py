@@ -14,8 +14,7 @@ from tests.certificates import certificates, needs_openssl
 from tests.live.stage import Stage, stage
 
 from bayplan.cluster.apiserver import Role, Rule
-from bayplan.live.address import parse_address
-from bayplan.live.web import Address
+from bayplan.live.address import Address, parse_address
 from bayplan.testing import make_node, make_pod
 
 PAGES = (
@@ -40,7 +39,7 @@ async def opened(made: Stage, folder: Path, **more: Any) -> str:
     """Start a scheduler that listens on all addresses; return its page's address."""
     address = Address("0.0.0.0", 0, folder / "server.crt", folder / "server.key", **more)
     app = await made.start(address=address)
-    return f"https://127.0.0.1:{app.page.port}"
+    return f"https://127.0.0.1:{app.listener.port}"
 
 
 @needs_openssl
@@ -96,7 +95,7 @@ async def test_readiness_says_what_is_missing() -> None:
         app = made.make()
         made.run(app)
         await made.until(lambda: any("503" in one for one in app.cache.problems()))
-        url = f"http://127.0.0.1:{app.page.port}"
+        url = f"http://127.0.0.1:{app.listener.port}"
         code, text = await get(f"{url}/readyz")
         assert code == 503
         assert "nodes" in text
@@ -109,7 +108,7 @@ async def test_readiness_says_what_is_missing() -> None:
 async def test_on_loopback_a_name_that_is_not_loopbacks_is_not_answered() -> None:
     async with stage([make_node("n")]) as made:
         app = await made.start()
-        url = f"http://127.0.0.1:{app.page.port}/metrics"
+        url = f"http://127.0.0.1:{app.listener.port}/metrics"
         for host, code in (("localhost:1", 200), ("[::1]:1", 200), ("evil.example", 403)):
             async with (
                 aiohttp.ClientSession(headers={"Host": host}) as session,
@@ -145,7 +144,7 @@ async def test_what_is_no_request_is_refused_in_one_line_of_the_log(
     try:
         async with stage([make_node("n")]) as made:
             app = await made.start()
-            status, text = await get(f"http://127.0.0.1:{app.page.port}/metrics?{'a' * 9000}")
+            status, text = await get(f"http://127.0.0.1:{app.listener.port}/metrics?{'a' * 9000}")
             assert status == 400
             assert "Traceback" not in text
     finally:
@@ -176,10 +175,11 @@ async def test_a_token_that_is_no_text_is_refused(tmp_path: Path) -> None:
 async def test_a_request_that_is_half_sent_does_not_keep_the_page_from_ending() -> None:
     async with stage([make_node("n")]) as made:
         app = await made.start()
-        reader, writer = await asyncio.open_connection("127.0.0.1", app.page.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.listener.port)
         writer.write(b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
         await writer.drain()
         await reader.readline()
         # Far below what the library takes by default, far above what it takes.
-        await asyncio.wait_for(app.page.stop(), 30)
+        assert app.pages is not None
+        await asyncio.wait_for(app.pages.stop(), 30)
         writer.close()

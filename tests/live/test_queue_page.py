@@ -15,7 +15,7 @@ async def test_the_page_shows_queues_as_bayplan_queue_does() -> None:
     async with stage(objects) as made:
         app = await made.start()
         await made.run_out(1)
-        url = f"http://127.0.0.1:{app.page.port}/debug/queues"
+        url = f"http://127.0.0.1:{app.listener.port}/debug/queues"
         async with aiohttp.ClientSession() as session:
 
             async def get(**params: str) -> tuple[int, str]:
@@ -35,7 +35,7 @@ async def test_the_page_shows_queues_as_bayplan_queue_does() -> None:
 async def test_a_cluster_without_queues_says_so() -> None:
     async with stage([make_node("n")]) as made:
         app = await made.start()
-        url = f"http://127.0.0.1:{app.page.port}/debug/queues"
+        url = f"http://127.0.0.1:{app.listener.port}/debug/queues"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             assert answer.status == 404
             assert (await answer.text()).startswith("there is no queue")

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from prometheus_client import CollectorRegistry
 from tests.cluster.apiserver.faces import serving
 from tests.live.stage import stage
 
@@ -18,6 +19,8 @@ from bayplan.api import ApiObject, Pod
 from bayplan.cli import cli, watching
 from bayplan.cluster.embedded.assembly import create_in_order
 from bayplan.explain.overview import Overview
+from bayplan.live.address import Address, Listener
+from bayplan.live.web import WebPage
 from bayplan.testing import make_node, make_pod
 
 
@@ -26,7 +29,7 @@ async def test_the_page_shows_a_cluster_as_bayplan_top_does() -> None:
     async with stage(objects) as made:
         app = await made.start()
         await made.run_out(1)
-        url = f"http://127.0.0.1:{app.page.port}/debug/top"
+        url = f"http://127.0.0.1:{app.listener.port}/debug/top"
         async with aiohttp.ClientSession() as session:
             async with session.get(url) as answer:
                 text = await answer.text()
@@ -38,15 +41,28 @@ async def test_the_page_shows_a_cluster_as_bayplan_top_does() -> None:
 
 
 async def test_a_scheduler_that_stands_by_is_not_asked() -> None:
-    async with stage([make_node("n")]) as made:
-        app = made.make()
-        await app.page.start()
-        try:
-            url = f"http://127.0.0.1:{app.page.port}/debug/top"
-            async with aiohttp.ClientSession() as session, session.get(url) as answer:
-                assert answer.status == 503
-        finally:
-            await app.page.stop()
+    async def nobody(token: str, path: str) -> bool:
+        return False
+
+    listener = Listener(Address(port=0))
+    listener.open()
+    page = WebPage(
+        listener,
+        CollectorRegistry(),
+        lambda: "not every kind is listed yet",
+        lambda: None,
+        lambda key: None,
+        lambda: (),
+        nobody,
+        nobody,
+    )
+    await page.start()
+    try:
+        url = f"http://127.0.0.1:{listener.port}/debug/top"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            assert answer.status == 503
+    finally:
+        await page.stop()
 
 
 def test_without_a_scheduler_the_objects_tell(tmp_path: Path) -> None:

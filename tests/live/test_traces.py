@@ -112,7 +112,7 @@ async def test_a_jobs_trace_tells_its_life_and_leads_to_its_decisions() -> None:
             made.advance_to(30.0)
             made.create(make_node("large", cpu=8))
             await made.run_out()
-            page = app.page.url
+            page = app.listener.url
             await made.stop(app)
         found = received.of("default/big")
     assert received.service == {"bayplan"}

@@ -79,8 +79,8 @@ async def _scheduler(
     kubeconfig: Path, port: int, seed: int, seconds: float | None
 ) -> AsyncIterator[str]:
     """Run the scheduler and what makes jobs; yield the address of the page."""
+    from bayplan.live.address import Address
     from bayplan.live.app import LiveApp, Options
-    from bayplan.live.web import Address
     from bayplan.profiles.loading import default_profiles
 
     app = LiveApp(
@@ -100,7 +100,7 @@ async def _scheduler(
     try:
         while app.live is None and not running.done():
             await asyncio.sleep(0.02)
-        yield app.page.url
+        yield app.listener.url
     finally:
         for task in tasks:
             task.cancel()

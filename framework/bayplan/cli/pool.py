@@ -24,7 +24,7 @@ def command() -> None:
 @view_options
 def list_(**given: Any) -> None:
     """List all pools: what is allocated, free, kept for growth, and out of service."""
-    from bayplan.explain.pools import PoolView
+    from bayplan.explain.pool_view import PoolView
 
     ViewRequest(**given).answer(PoolView())
 
@@ -34,6 +34,6 @@ def list_(**given: Any) -> None:
 @view_options
 def show(name: str, **given: Any) -> None:
     """Show one pool, by resource and model, with its tenants."""
-    from bayplan.explain.pools import PoolView
+    from bayplan.explain.pool_view import PoolView
 
     ViewRequest(**given).answer(PoolView(name))

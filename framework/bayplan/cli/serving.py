@@ -215,8 +215,8 @@ async def _begin(asked: Served) -> Reading | None:
 
 
 def _options(asked: Served, binds: bool) -> Options:
+    from bayplan.live.address import Address
     from bayplan.live.app import Options
-    from bayplan.live.web import Address
     from bayplan.profiles.finder import PluginFinder
     from bayplan.profiles.loading import load_profiles
 

@@ -53,8 +53,8 @@ def command(
     if paths:
         _simulated(paths, config, plugins_dir, until, seed, port)
         return
+    from bayplan.live.address import Address
     from bayplan.live.app import Options, run
-    from bayplan.live.web import Address
     from bayplan.logs import set_up_logging
 
     set_up_logging("console")

@@ -24,7 +24,8 @@ from bayplan.cluster.kubernetes.writer import Writer
 from bayplan.cluster.protocol import Event
 from bayplan.errors import BayplanError
 from bayplan.garbage import collect_rarely
-from bayplan.inputs.httpserver import allow_many_connections
+from bayplan.inputs.sockets import allow_many_connections
+from bayplan.live.address import Address, Listener
 from bayplan.live.elastic_jobs import ElasticJobs
 from bayplan.live.election import Election
 from bayplan.live.leases import annotations_of
@@ -33,13 +34,8 @@ from bayplan.live.loop import LiveScheduler
 from bayplan.live.metrics import LiveMetrics
 from bayplan.live.observers import CycleLog, Observers
 from bayplan.live.parts import parts_of
-from bayplan.live.pod_token import AUDIENCE
 from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.live.reading import Reading
-from bayplan.live.token_reviews import TokenReviews
-from bayplan.live.web import Address, WebPage
-from bayplan.page.feed import Feed
-from bayplan.page.site import Site
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.settings import ClientConnection
 from bayplan.scheduler.scheduler import Scheduler
@@ -48,7 +44,8 @@ from bayplan.snapshot.kept_nodes import KeptNodes
 if TYPE_CHECKING:
     from bayplan.live.bill_pages import Bills
     from bayplan.live.bill_reload import BillReload
-    from bayplan.live.tenants import TenantAddress, TenantPage
+    from bayplan.live.pages import Pages
+    from bayplan.live.tenants import TenantAddress
     from bayplan.live.traces import Traces
     from bayplan.live.usage_writer import UsageWriter
     from bayplan.live.visibility import VisibilityAddress, VisibilityServer
@@ -63,6 +60,8 @@ DRAIN_SECONDS = 10.0
 RELEASE_SECONDS = 5.0
 """Seconds that it then tries to release its lease."""
 _BURST = 100
+_PAGES_SECONDS = 5.0
+"""Seconds after which who asks is answered though nothing was decided yet."""
 
 _log = logging.getLogger("bayplan.live")
 
@@ -130,24 +129,9 @@ class LiveApp:
         source = load_source_of(self._profiles)
         loads = None if source is None else ReaderWithLoads(self.transport, source)
         self.cache.follow(parts_of(self._profiles), loads)
-        bills = options.bills
-        billed = {} if bills is None else {"bills": {"currency": bills.terms().prices.currency}}
-        self._feed = Feed(options.title, wall=True, more=billed)
-        reviews = TokenReviews(self.transport, AUDIENCE)
-        self.page = WebPage(
-            options.address,
-            options.registry,
-            self.not_ready,
-            lambda: self.live,
-            lambda key: self.cache.get(Pod, key),
-            lambda: self.cache.all(Pod),
-            reviews.allows,
-            reviews.allows_tenant,
-            options.bills,
-            Site(self._feed),
-        )
+        self.listener = Listener(options.address)
+        self.pages: Pages | None = None
         self.visibility = self._make_visibility()
-        self.tenants = self._make_tenants()
         self._traces = self._make_traces()
         self._election = self._make_election()
         self.writer = None if options.dry_run else self._make_writer()
@@ -183,15 +167,6 @@ class LiveApp:
 
         return VisibilityServer(self._options.visibility, self.transport, lambda: self.live)
 
-    def _make_tenants(self) -> TenantPage | None:
-        if self._options.tenants is None:
-            return None
-        from bayplan.live.tenants import TenantPage
-
-        # Who guesses tokens there keeps nobody from the scheduler's own page.
-        reviews = TokenReviews(self.transport)
-        return TenantPage(self._options.tenants, reviews, self._feed, self._options.bills)
-
     def _make_election(self) -> Election | None:
         """Return this process's candidacy, None when it schedules without leader election."""
         options, settings = self._options, self._profiles.leader_election
@@ -212,12 +187,12 @@ class LiveApp:
         # OpenTelemetry's SDK is an extra.
         from bayplan.live.traces import Traces
 
-        return Traces(self._options.traces_endpoint, self.identity, lambda: self.page.url)
+        return Traces(self._options.traces_endpoint, self.identity, lambda: self.listener.url)
 
     def _lease_annotations(self) -> dict[str, str]:
         bound = self._profiles.profiles if self._options.binds else ()
         names = [profile.scheduler_name for profile in bound]
-        return annotations_of(self.page.url, names, self.page.fingerprint)
+        return annotations_of(self.listener.url, names, self.listener.fingerprint)
 
     def _make_usage(self) -> UsageWriter | None:
         journal = self._options.journal
@@ -283,18 +258,54 @@ class LiveApp:
         """
         try:
             await self._reading.start()
-            await self.page.start()
-            _log.info("serving %s", self.page.url)
+            self.listener.open()
+            _log.info("serving %s", self.listener.url)
             if self.visibility is not None:
                 await self.visibility.start()
-            if self.tenants is not None:
-                await self.tenants.start()
             live = self._make_live()
-            if await self._first_lists(live):
-                await self._schedule(live)
+            serving = asyncio.create_task(self._serve(live))
+            try:
+                if await self._first_lists(live):
+                    await self._schedule(live)
+            finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+            if not serving.cancelled():
+                serving.result()
         finally:
             await self._end()
         return 1 if self._lost else 0
+
+    async def _serve(self, live: LiveScheduler) -> None:
+        """Answer who asks, once something was decided: loading the pages would delay that.
+
+        :raises InputError: when an address cannot be used; this ends the process, too.
+        """
+        try:
+            if self._options.tenants is None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(live.decided.wait(), _PAGES_SECONDS)
+            self.pages = await asyncio.to_thread(self._load_pages)
+            await self.pages.start(live)
+        except Exception:
+            self.stop()
+            raise
+
+    def _load_pages(self) -> Pages:
+        from bayplan.live.pages import Pages
+
+        options = self._options
+        return Pages(
+            options.title,
+            self.listener,
+            options.registry,
+            self.transport,
+            self.cache,
+            self.not_ready,
+            lambda: self.live,
+            options.bills,
+            options.tenants,
+        )
 
     async def _first_lists(self, live: LiveScheduler) -> bool:
         """Wait until every kind is listed and read; return False when stopped before.
@@ -332,7 +343,6 @@ class LiveApp:
             self._watch,
             self._observers(),
             self._usage,
-            self._feed,
             self._options.binds,
             self._traces.handle if self._traces is not None else None,
         )
@@ -340,7 +350,7 @@ class LiveApp:
     async def _schedule(self, live: LiveScheduler) -> None:
         self.live = live
         collect_rarely()
-        tasks = [asyncio.create_task(live.run()), asyncio.create_task(self._feed.run())]
+        tasks = [asyncio.create_task(live.run())]
         if self._elastic_jobs is not None:
             tasks.append(asyncio.create_task(self._elastic_jobs.run()))
         if self._election is not None:
@@ -432,11 +442,11 @@ class LiveApp:
         if self._traces is not None:
             await asyncio.to_thread(self._traces.close)
         await self.cache.stop()
-        await self.page.stop()
+        if self.pages is not None:
+            await self.pages.stop()
+        self.listener.close()
         if self.visibility is not None:
             await self.visibility.stop()
-        if self.tenants is not None:
-            await self.tenants.stop()
         await self._reading.close()
         if self.live is not None:
             _log.info("stopped: the lease was lost" if self._lost else "stopped")

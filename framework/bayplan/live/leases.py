@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import ClusterError, Forbidden, NotFound
-from bayplan.inputs.httpserver import is_loopback
+from bayplan.inputs.sockets import is_loopback
 from bayplan.profiles.settings import LeaderElection
 
 __all__ = ["LABELS", "OTHERS", "SchedulerLease", "annotations_of", "find_leases"]

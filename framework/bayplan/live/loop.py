@@ -14,12 +14,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bayplan.cluster.kubernetes.backend import KubernetesCluster
-from bayplan.cluster.protocol import Cluster, Done, WatchEvent, WatchHandler, Write
+from bayplan.cluster.protocol import (
+    Cluster,
+    Done,
+    WatchEvent,
+    WatchHandler,
+    WatchType,
+    Write,
+)
 from bayplan.cluster.wrapped import WrappedCluster
 from bayplan.cycle.decision_tables import DecisionTables
 from bayplan.errors import BayplanError
 from bayplan.live.unread_nodes import UnreadNodes
-from bayplan.page.feed import Feed
 from bayplan.profiles.loading import ProfileSet
 from bayplan.profiles.runtime import Runtime
 from bayplan.scheduler.observer import Observer
@@ -28,6 +34,7 @@ from bayplan.scheduler.scheduler import Scheduler
 if TYPE_CHECKING:
     # With its database library: for those who record usage.
     from bayplan.live.usage_writer import UsageWriter
+    from bayplan.page.feed import Feed
 
 __all__ = ["LiveScheduler"]
 
@@ -59,7 +66,6 @@ class LiveScheduler:
     :param on_built: called with every scheduler that is made, after a reload too.
     :param observer: called for every cycle and binding.
     :param usage: follows the watch, to record usage.
-    :param feed: follows the watch, for the page.
     :param binds: whether it binds pods; otherwise another scheduler does.
     :param traces: follows the watch, for traces of jobs.
     """
@@ -73,13 +79,12 @@ class LiveScheduler:
         on_built: Callable[[Scheduler], None] | None = None,
         observer: Observer | None = None,
         usage: UsageWriter | None = None,
-        feed: Feed | None = None,
         binds: bool = True,
         traces: WatchHandler | None = None,
     ) -> None:
         self._cluster = cluster
         self._usage = usage
-        self._feed = feed
+        self._feed: Feed | None = None
         self._binds = binds
         self._cache = cluster.cache
         self.leads = leads
@@ -92,10 +97,12 @@ class LiveScheduler:
         self.stopping = False
         self.idle = False
         """Whether the loop waits for an event."""
+        self.decided = asyncio.Event()
+        """Set once it has decided for the first time, or stood by."""
         self._loop_time = asyncio.get_running_loop().time
         self._looked = 0.0
         self._traces = traces
-        self._connection = _Connection(cluster, usage, feed, traces)
+        self._connection = _Connection(cluster, usage, traces)
         self.scheduler = self._build(profiles)
 
     def _build(self, profiles: ProfileSet) -> Scheduler:
@@ -114,6 +121,14 @@ class LiveScheduler:
         return scheduler
 
     # Commands --------------------------------------------------------------------------------
+
+    def show(self, feed: Feed) -> None:
+        """Let a page's feed follow the scheduler and its watch; it learns of all that is there."""
+        feed.follow(self.scheduler)
+        for objects in self._cache.objects().values():
+            for obj in objects.values():
+                feed.handle(WatchEvent(WatchType.ADDED, obj))
+        self._feed = self._connection.feed = feed
 
     def wake(self) -> None:
         """Check for work now, because time has passed."""
@@ -154,7 +169,9 @@ class LiveScheduler:
             if time.perf_counter() - started > _LONG:
                 await self._give_way(started)
             started = time.perf_counter()
-            if self._decide() or delivered:
+            decided = self._decide()
+            self.decided.set()
+            if decided or delivered:
                 await self._give_way(started)
             else:
                 await self._idle()
@@ -228,7 +245,8 @@ class LiveScheduler:
         # The cache may lack the last writes: a new scheduler would place those pods again.
         if not await self._relist():
             return
-        self._connection = _Connection(self._cluster, self._usage, self._feed, self._traces)
+        self._connection = _Connection(self._cluster, self._usage, self._traces)
+        self._connection.feed = self._feed
         self.scheduler = self._build(profiles)
         _log.info("profiles reloaded: %s", ", ".join(self.scheduler.profiles))
 
@@ -271,25 +289,22 @@ class _Connection(WrappedCluster):
     :param usage: gets all watch events that the scheduler gets, as ``feed`` and ``traces`` do.
     """
 
+    feed: Feed | None = None
+
     def __init__(
         self,
         cluster: Cluster,
         usage: UsageWriter | None,
-        feed: Feed | None,
         traces: WatchHandler | None,
     ) -> None:
         super().__init__(cluster)
         self._traces = traces
         self._usage = usage
-        self._feed = feed
         self._open = True
 
     def watch(self, handler: WatchHandler) -> None:
-        handlers = [one.handle for one in (self._usage, self._feed) if one is not None]
-        followers = [*handlers, *filter(None, [self._traces])]
-        if not followers:
-            self._cluster.watch(handler)
-            return
+        own = [self._usage.handle] if self._usage is not None else []
+        followers = [*own, *filter(None, [self._traces])]
 
         def every(event: WatchEvent) -> None:
             try:
@@ -297,6 +312,8 @@ class _Connection(WrappedCluster):
             finally:
                 for follow in followers:
                     follow(event)
+                if self.feed is not None:
+                    self.feed.handle(event)
 
         if self._usage is not None:
             self._usage.restart()

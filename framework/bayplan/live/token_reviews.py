@@ -6,14 +6,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
-from aiohttp import web
 
 from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import ClusterError, InputError
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 __all__ = ["Caller", "TokenReviews", "bearer_token"]
 

@@ -8,15 +8,10 @@ themselves.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import io
 import json
-import os
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -26,17 +21,13 @@ from rich.console import Console
 from bayplan.api import Pod
 from bayplan.errors import InputError
 from bayplan.explain.explanation import explain, explain_job
-from bayplan.explain.pools import PoolView
+from bayplan.explain.pool_view import PoolView
 from bayplan.explain.queue_view import QueueView, ViewKind
 from bayplan.explain.target import nearest, pods_of, target_of
 from bayplan.explain.text import print_explanation, print_job
 from bayplan.explain.top_view import TopView
-from bayplan.inputs.httpserver import (
-    SHUTDOWN_SECONDS,
-    asks_loopback,
-    is_loopback,
-    request_log,
-)
+from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, asks_loopback, request_log
+from bayplan.live.address import Listener
 from bayplan.live.leases import OTHERS
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.token_reviews import bearer_token
@@ -47,7 +38,7 @@ from bayplan.scheduler.scheduler import Scheduler
 if TYPE_CHECKING:
     from bayplan.live.bill_pages import BillPages, Bills
 
-__all__ = ["Address", "WebPage"]
+__all__ = ["WebPage"]
 
 _PROBES = ("/healthz", "/livez", "/readyz")
 _WIDTH = 120
@@ -57,40 +48,10 @@ _MOST = 1000
 Authorize = Callable[[str, str], Awaitable[bool]]
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where to listen, and the paths of the certificate, its key and a token file."""
-
-    host: str = "127.0.0.1"
-    port: int = 10259
-    certificate: Path | None = None
-    key: Path | None = None
-    token: Path | None = None
-
-    @property
-    def on_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
-        return is_loopback(self.host)
-
-
-def _token_of(path: Path) -> bytes:
-    """Return the token in a file, empty when it cannot be read."""
-    try:
-        return path.read_bytes().strip()
-    except OSError:
-        return b""
-
-
-def _fingerprint_of(path: Path) -> str:
-    """Return the SHA-256 of the first certificate of a chain (PEM), in hexadecimal digits."""
-    _, start, rest = path.read_text(encoding="ascii", errors="replace").partition(ssl.PEM_HEADER)
-    body, end, _ = rest.partition(ssl.PEM_FOOTER)
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(f"{start}{body}{end}")).hexdigest()
-
-
 class WebPage:
     """Serves the web pages of one process.
 
+    :param listener: listens already; its sockets are closed with the page.
     :param ready: returns why the process is not ready, "" when it is.
     :param live: returns the scheduler's loop, None before there is one.
     :param find: returns a pod by its key, as it was last seen.
@@ -103,7 +64,7 @@ class WebPage:
 
     def __init__(
         self,
-        address: Address,
+        listener: Listener,
         registry: CollectorRegistry,
         ready: Callable[[], str],
         live: Callable[[], LiveScheduler | None],
@@ -115,7 +76,8 @@ class WebPage:
         site: Site | None = None,
     ) -> None:
         self._site = site
-        self._address = address
+        self._listener = listener
+        self._address = listener.address
         self._registry = registry
         self._ready = ready
         self._live = live
@@ -125,8 +87,6 @@ class WebPage:
         self._bills = None if bills is None else self._bill_pages(bills, authorize_tenant)
         self._open = {*Site.OPEN, *(() if self._bills is None else self._bills.PATHS)}
         self._runner: web.AppRunner | None = None
-        self._fingerprint = ""
-        self.port = address.port
 
     def _bill_pages(self, bills: Bills, authorize_tenant: Authorize) -> BillPages:
         # Their library for files of prices takes time to load.
@@ -135,14 +95,7 @@ class WebPage:
         return BillPages(bills, self._accepts, authorize_tenant)
 
     async def start(self) -> None:
-        """Start listening.
-
-        :raises InputError: when the address cannot be used, or would need TLS.
-        """
-        address = self._address
-        tls = self._tls()
-        if address.token is not None and not _token_of(address.token):
-            raise InputError("holds no bearer token", str(address.token))
+        """Answer whoever connects, and has connected already."""
         app = web.Application(middlewares=[self._guard])
         for probe in _PROBES:
             app.router.add_get(probe, self._probe)
@@ -160,59 +113,17 @@ class WebPage:
             app, access_log=None, logger=request_log(), shutdown_timeout=SHUTDOWN_SECONDS
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, address.host, address.port, ssl_context=tls)
-        try:
-            await site.start()
-        except OSError as exc:
-            await self.stop()
-            raise InputError(
-                "cannot listen: is it in use? choose another with --bind-address "
-                f"({os.strerror(exc.errno) if exc.errno else exc})",
-                f"{address.host}:{address.port}",
-            ) from None
-        addresses = self._runner.addresses
-        self.port = addresses[0][1] if addresses else address.port
+        for one in self._listener.sockets:
+            await web.SockSite(self._runner, one, ssl_context=self._listener.tls).start()
 
     async def stop(self) -> None:
         """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        self._listener.close()
         if self._bills is not None:
             self._bills.close()
-
-    @property
-    def url(self) -> str:
-        """The URL; when listening on all addresses, with that of the pod (``POD_IP``)."""
-        host = self._address.host
-        if host in ("0.0.0.0", "::"):  # noqa: S104 - asked for, not chosen
-            host = os.environ.get("POD_IP", host)
-        host = f"[{host}]" if ":" in host else host
-        return f"{'https' if self._address.certificate else 'http'}://{host}:{self.port}"
-
-    @property
-    def fingerprint(self) -> str:
-        """The SHA-256 of the certificate that is served, in hexadecimal digits; "" for none."""
-        return self._fingerprint
-
-    def _tls(self) -> ssl.SSLContext | None:
-        address = self._address
-        if address.certificate is None or address.key is None:
-            if not address.on_loopback:
-                raise InputError(
-                    "is reached from outside of this machine: give --tls-cert-file and "
-                    "--tls-private-key-file",
-                    f"--bind-address {address.host}",
-                )
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(address.certificate, address.key)
-            self._fingerprint = _fingerprint_of(address.certificate)
-        except (OSError, ssl.SSLError) as exc:
-            where = f"{address.certificate} with {address.key}"
-            raise InputError(f"cannot be used: {exc}", where) from None
-        return context
 
     # Who may ask -----------------------------------------------------------------------------
 
@@ -236,7 +147,7 @@ class WebPage:
     async def _accepts(self, token: str, path: str) -> bool:
         if self._address.token is not None:
             # Read each time: a mounted Secret changes while the scheduler runs.
-            known = _token_of(self._address.token)
+            known = self._address.read_token()
             return bool(known) and hmac.compare_digest(known, token.encode(errors="replace"))
         return await self._authorize(token, path)
 

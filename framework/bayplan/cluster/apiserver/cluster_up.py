@@ -24,7 +24,7 @@ from bayplan.cluster.apiserver.store import ServedCluster
 from bayplan.cluster.apiserver.wall_clock import WallClock
 from bayplan.cluster.manifests import Manifests
 from bayplan.errors import InputError
-from bayplan.inputs.httpserver import allow_many_connections
+from bayplan.inputs.sockets import allow_many_connections
 
 __all__ = ["Served", "serve"]
 

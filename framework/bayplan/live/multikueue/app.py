@@ -20,7 +20,7 @@ from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.dialects.kueue import MANAGER_LEASE
 from bayplan.dialects.queued_jobs import queued_kinds
 from bayplan.errors import BayplanError, ClusterError
-from bayplan.inputs.httpserver import allow_many_connections
+from bayplan.inputs.sockets import allow_many_connections
 from bayplan.kinds import KINDS_OF_WORKLOADS
 from bayplan.live.election import Election
 from bayplan.live.multikueue.controller import Controller, Settings
