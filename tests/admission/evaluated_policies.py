@@ -1,25 +1,38 @@
 """Admission policies, evaluated as an API server does, by bayplan's own CEL.
 
 What CEL calls ``object``, ``oldObject``, ``namespaceObject``, ``params`` and ``request`` are
-literals in what is compiled, and variables are written out.
+literals in what is compiled, and variables are written out. Texts are parsed once: that takes most
+of the time.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from bayplan.cluster.patches import json_patch
 from bayplan_dra.cel.compiler import compile_node
 from bayplan_dra.cel.frame import COST_LIMIT
-from bayplan_dra.cel.syntax import parse
+from bayplan_dra.cel.syntax import (
+    FunctionCall,
+    Identifier,
+    Index,
+    ListLiteral,
+    Literal,
+    LiteralEntry,
+    MapLiteral,
+    Node,
+    SourcePosition,
+    parse,
+)
 from bayplan_dra.cel.values import Optional
 
 Content = dict[str, Any]
 _PATCH = "JSONPatch{"
+_AT = SourcePosition()
 
 
 def mutated(policy: Content, content: Content, namespace: Content, params: Content) -> Content:
@@ -81,12 +94,22 @@ def watches(policy: Content, group: str, plural: str, operation: str = "") -> bo
 
 
 def _value(expression: str, variables: Mapping[str, str], names: Mapping[str, Any]) -> Any:
-    text = _written_out(expression, variables)
-    text = _patches_as_maps(text)
+    node = _parsed(expression, tuple(variables.items()))
     for name, value in names.items():
-        text = f"[{_literal(value)}].map({name}, {text})[0]"
-    found = compile_node(parse(text), multiple_allocations=True, lists=True)
+        node = _with(name, _literal(value), node)
+    found = compile_node(node, multiple_allocations=True, lists=True)
     return found.run([None, 100 * COST_LIMIT, None, 0, *([None] * found.locals)])
+
+
+@lru_cache
+def _parsed(expression: str, variables: tuple[tuple[str, str], ...]) -> Node:
+    return parse(_patches_as_maps(_written_out(expression, dict(variables))))
+
+
+def _with(name: str, value: Node, node: Node) -> Node:
+    """Return ``[value].map(name, node)[0]``: what a node is with a value for a name."""
+    mapped = FunctionCall("map", _list([value]), (Identifier(name, _AT), node), _AT)
+    return Index(mapped, Literal(0, _AT), False, _AT)
 
 
 def _patches_as_maps(expression: str) -> str:
@@ -104,14 +127,21 @@ def _patches_as_maps(expression: str) -> str:
     return f"{before}{made}{_patches_as_maps(rest[end:])}"
 
 
-def _literal(value: Any) -> str:
+def _literal(value: Any) -> Node:
     """Return JSON as CEL of the unknown type: CEL takes no lists and maps of several types."""
+    found: Node = Literal(value, _AT)
     if isinstance(value, Mapping):
-        entries = (f"{json.dumps(key)}: {_literal(one)}" for key, one in value.items())
-        return f"dyn({{{', '.join(entries)}}})"
-    if isinstance(value, list):
-        return f"dyn([{', '.join(map(_literal, value))}])"
-    return f"dyn({json.dumps(value)})"
+        entries = (
+            LiteralEntry(Literal(key, _AT), _literal(one), False) for key, one in value.items()
+        )
+        found = MapLiteral(tuple(entries), _AT)
+    elif isinstance(value, list):
+        found = _list(map(_literal, value))
+    return FunctionCall("dyn", None, (found,), _AT)
+
+
+def _list(nodes: Iterable[Node]) -> Node:
+    return ListLiteral(tuple(LiteralEntry(None, one, False) for one in nodes), _AT)
 
 
 def _written_out(expression: str, variables: Mapping[str, str]) -> str:
