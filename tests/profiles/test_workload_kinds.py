@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
 
 from bayplan.api import Pod
+from bayplan.api.object_key import object_key
 from bayplan.api.operated import OperatedObject
 from bayplan.cli.commands import cli
 from bayplan.cluster.embedded.assembly import start_controllers
@@ -76,6 +77,14 @@ def test_a_profile_that_is_read_again_replaces_its_rows(tmp_path: Path) -> None:
     load_profiles(profile(tmp_path))
     load_profiles(profile(tmp_path, minimum=[]))
     assert KINDS_OF_WORKLOADS["example.com", "Training"].minimum == ()
+
+
+def test_an_object_that_was_read_before_a_profile_was_read_again_is_known(tmp_path: Path) -> None:
+    load_workload_kinds(profile(tmp_path))
+    before = make_object(TRAINING)
+    load_profiles(profile(tmp_path, minimum=[]))
+    assert type(make_object(TRAINING)) is type(before)
+    assert object_key(before) == "default/llm"
 
 
 @pytest.mark.parametrize(

@@ -589,16 +589,20 @@ _OF_USERS: dict[tuple[str, str], Kind] = {}
 def register(row: WorkloadKind, version: str, plural: str = "") -> None:
     """Add a row for a kind that bayplan does not know, or replace one that was added.
 
+    The type of its objects stays as long as the process: some may have been read already.
+
     :param version: the version in which its objects are read.
     :param plural: its name in API paths; without it, the English plural.
     :raises ValueError: for a kind that bayplan knows already.
     """
     key = row.group, row.name
-    known = _OF_USERS.pop(key, None)
+    known = _OF_USERS.get(key)
     if known is not None:
         remove_kind(known)
-    made = msgspec.defstruct(row.name, [], bases=(OperatedObject,), frozen=True)
-    type_ = cast(type[OperatedObject], made)
+        type_ = known.type
+    else:
+        made = msgspec.defstruct(row.name, [], bases=(OperatedObject,), frozen=True)
+        type_ = cast(type[OperatedObject], made)
     kind = Kind(row.group, row.name, (version,), type_, plural_name=plural)
     add_kind(kind)
     _OF_USERS[key] = kind
