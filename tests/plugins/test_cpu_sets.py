@@ -115,6 +115,15 @@ def test_what_is_reserved_is_given_to_nobody() -> None:
     assert cpus_given(cluster, "a") == "4-7,12-15"
 
 
+def test_a_report_of_nothing_reserved_is_read() -> None:
+    # So the agent writes it, where the kubelet has given no CPUs away.
+    kubelet = json.dumps({"policy": "none"})
+    cluster = cluster_of(
+        cpu_pod("a", "8"), kubelet=kubelet, pods="null", reservation="{}", system="null"
+    )
+    assert cpus_given(cluster, "a") == "0-7"
+
+
 @pytest.mark.parametrize(
     ("level", "second"), [("PCPULevel", "2,4"), ("NUMANodeLevel", "8,10"), ("None", "1,3")]
 )

@@ -1,4 +1,7 @@
-"""Koordinator: annotations that hold JSON."""
+"""Koordinator: annotations that hold JSON; ``null`` is as good as no annotation.
+
+Its components are in Go: ``null`` leaves the defaults, and is how an empty list is written.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ Part = TypeVar("Part", bound=msgspec.Struct)
 
 
 def mapping_in(annotations: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Return the JSON object in an annotation; empty without the annotation.
+    """Return the JSON object in an annotation; empty without the annotation or with ``null``.
 
     :raises ValueError: for anything else, naming the annotation.
     """
@@ -33,7 +36,7 @@ def mapping_in(annotations: Mapping[str, str], name: str) -> dict[str, Any]:
 
 
 def list_in(annotations: Mapping[str, str], name: str) -> list[Any]:
-    """Return the JSON list in an annotation; empty without the annotation.
+    """Return the JSON list in an annotation; empty without the annotation or with ``null``.
 
     :raises ValueError: for anything else, naming the annotation.
     """
@@ -50,10 +53,9 @@ def _content(annotations: Mapping[str, str], name: str) -> Any:
     if name not in annotations:
         return None
     try:
-        content = parse_json(annotations[name], ANNOTATION)
+        return parse_json(annotations[name], ANNOTATION)
     except ValueError as exc:
         raise ValueError(f"annotation {name}: {exc}") from None
-    return content if content is not None else ""
 
 
 def part_of(type_: type[Part], name: str, where: str, content: Any) -> Part:
