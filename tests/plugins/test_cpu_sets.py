@@ -124,6 +124,15 @@ def test_a_report_of_nothing_reserved_is_read() -> None:
     assert cpus_given(cluster, "a") == "0-7"
 
 
+def test_numbers_of_cores_may_start_again_in_each_socket() -> None:
+    listed = json.loads(cpu_topology())["detail"]
+    again = json.dumps({"detail": [{**cpu, "core": cpu["core"] % 4} for cpu in listed]})
+    whole = {"requiredCPUBindPolicy": "FullPCPUs"}
+    pods = [cpu_pod("a", "6", spec=whole), cpu_pod("b", "10", spec=whole)]
+    cluster = cluster_of(*pods, topology=again)
+    assert [cpus_given(cluster, name) for name in "ab"] == ["0-5", "6-15"]
+
+
 @pytest.mark.parametrize(
     ("level", "second"), [("PCPULevel", "2,4"), ("NUMANodeLevel", "8,10"), ("None", "1,3")]
 )

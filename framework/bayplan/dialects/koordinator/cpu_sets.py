@@ -203,7 +203,8 @@ def published_cpus(found: NodeResourceTopology) -> PublishedCpus | None:
     if _TOPOLOGY not in annotations:
         return None
     listed = part_of(_Topology, _TOPOLOGY, "$", mapping_in(annotations, _TOPOLOGY)).detail
-    cpus = {cpu.id: (cpu.core, cpu.node, cpu.socket) for cpu in listed}
+    # The numbers of cores may start again in each socket.
+    cpus = {cpu.id: (cpu.socket << 16 | cpu.core, cpu.node, cpu.socket) for cpu in listed}
     if len(cpus) < len(listed) or any(not 0 <= cpu < MOST_CPUS for cpu in cpus):
         raise ValueError(f"annotation {_TOPOLOGY}: $.detail: expected different CPUs below 8192")
     kubelet = part_of(_Kubelet, _KUBELET, "$", mapping_in(annotations, _KUBELET))
