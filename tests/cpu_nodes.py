@@ -34,7 +34,7 @@ def cpu_topology(sockets: int = 2, cores: int = 4, threads: int = 2) -> str:
 
 
 def cpu_report(name: str = "n", zones: int = 0, **published: str) -> ApiObject:
-    """Return what the agent publishes of a node.
+    """Return what the agent publishes of a node whose kubelet aligns nothing.
 
     :param zones: the number of NUMA nodes, of 8 CPUs each, to describe besides.
     :param published: annotations by the names above.
@@ -52,6 +52,7 @@ def cpu_report(name: str = "n", zones: int = 0, **published: str) -> ApiObject:
                 "name": name,
                 "annotations": {_ANNOTATIONS[key]: text for key, text in texts.items()},
             },
+            "topologyPolicies": ["None"],
             "zones": [
                 {"name": f"node-{i}", "type": "Node", "resources": amounts} for i in range(zones)
             ],

@@ -35,24 +35,21 @@ _POLICIES: Mapping[str, Policy] = {
 def policy_of(node: Node, zones: NodeResourceTopology | None) -> tuple[Policy, str, str]:
     """Return the kubelet's policy, its scope ("container" or "pod"), and what is wrong with them.
 
-    Annotations and labels of the node win over its report; with a problem nothing is aligned.
+    Annotations and labels of the node win over its report: Koordinator's agent reports "None" for
+    the kubelet of a node whose label asks for an alignment of whole pods. With a problem nothing is
+    aligned.
     """
     meta = node.metadata
     attributes: tuple[ZoneAttribute, ...] = zones.attributes if zones is not None else ()
     reported = {attribute.name: attribute.value for attribute in attributes}
     older = zones.topology_policies[0] if zones is not None and zones.topology_policies else ""
-    text = (
-        meta.annotations.get(_POLICY)
-        or meta.labels.get(_POLICY)
-        or reported.get("topologyManagerPolicy")
-        or older
-        or meta.labels.get(_KOORDINATOR)
-        or "none"
-    )
+    own = meta.annotations.get(_POLICY) or meta.labels.get(_POLICY)
+    koordinator = "" if own else meta.labels.get(_KOORDINATOR, "")
+    text = own or koordinator or reported.get("topologyManagerPolicy") or older or "none"
     scope = (
         meta.annotations.get(_SCOPE)
         or meta.labels.get(_SCOPE)
-        or reported.get("topologyManagerScope")
+        or ("pod" if koordinator else reported.get("topologyManagerScope"))
         or ("pod" if older.endswith("PodLevel") else "container")
     )
     problem = ""
