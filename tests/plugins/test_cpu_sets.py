@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from tests.cpu_nodes import SPEC, STATUS, cpu_pod, cpu_report, cpu_topology, cpus_given
 
@@ -204,6 +205,32 @@ def test_a_node_of_one_numa_policy_gives_all_from_one_and_says_so() -> None:
     assert json.loads(found.metadata.annotations[STATUS])["numaNodeResources"] == [
         {"node": 0, "resources": {"cpu": "6", "memory": "1Gi"}}
     ]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_memory_of_a_numa_node_is_given_once_whatever_the_agent_reports(restarts: bool) -> None:
+    # The agent's zones say what there is, at any time; what pods got is written on them.
+    pods = [cpu_pod(name, "2", memory="10Gi") for name in "ab"]
+    cluster = cluster_of(*pods, labels={POLICY: "SingleNUMANode"}, zones=2)
+    for name in "ab":
+        found = cluster.api.get(Pod, f"default/{name}")
+        assert found is not None
+        running = msgspec.structs.replace(found.status, phase="Running")
+        cluster.api.update(msgspec.structs.replace(found, status=running))
+    if restarts:
+        cluster.restart()
+    else:
+        cluster.api.update(cpu_report(zones=2, reservation='{"reservedCPUs": "15"}'))
+    cluster.add(cpu_pod("c", "2", memory="10Gi"), cpu_pod("d", "2", memory="6Gi"))
+    assert_pending(cluster, "c", "node(s) whose Topology Manager (single-numa-node")
+    assert_placed(cluster, a="n", b="n", d="n")
+
+
+def test_memory_is_no_reason_where_alignment_is_only_preferred() -> None:
+    # No agent says that a kubelet has a memory manager, which would keep such pods off.
+    pods = [cpu_pod(name, "2", memory="10Gi") for name in "abc"]
+    cluster = cluster_of(*pods, labels={POLICY: "BestEffort"}, zones=2)
+    assert_placed(cluster, a="n", b="n", c="n")
 
 
 def test_cpus_count_more_where_a_node_is_amplified() -> None:

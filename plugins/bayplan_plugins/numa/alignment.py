@@ -69,7 +69,7 @@ class AlignedNode:
     def shape(self) -> tuple[object, ...]:
         """What has to be equal, besides the free amounts, for nodes to place pods alike."""
         amounts = (tuple(self.capacity.items()), tuple(self.allocatable.items()))
-        return (self.policy, self.scope, self.ids, *amounts)
+        return (self.policy, self.scope, self.ids, self.measured, *amounts)
 
     def is_spread(self, requests: AlignedRequests) -> bool:
         """Tell whether a pod has memory of several NUMA nodes, as it needs more than one has."""
@@ -94,14 +94,17 @@ def place_pod(
 ) -> NumaPlacement | None:
     """Return what the kubelet would give a pod of what is free; None if it would refuse it."""
     left = dict(free.amounts)
-    manager = MemoryManager(node.allocatable, left, free.grouped)
+    # Who does not measure does not know of a memory manager: memory is a resource like others.
+    manager = MemoryManager(node.allocatable if node.measured else {}, left, free.grouped)
     reused: dict[str, Amounts] = {}
     taken: dict[str, Amounts] = {}
     used = 0
     parts = requests.containers if node.scope == "container" else ((requests.pod, True),)
     for all_needs, stays in parts:
         memory = manager.wanted(all_needs)
-        needs = {name: need for name, need in all_needs.items() if not is_memory(name)}
+        needs = {
+            name: n for name, n in all_needs.items() if not (node.measured and is_memory(name))
+        }
         hints = manager.hints(memory) if memory else None
         mask = affinity(node.policy, needs, left, node.capacity, reused, hints)
         if mask is None or (memory and not manager.give(memory, mask, stays)):
@@ -136,8 +139,13 @@ def _each(apply: Callable[[int, int], int], ones: Amounts, others: Amounts) -> A
     return tuple(map(apply, ones, others))
 
 
-def node_from_zones(zones: NodeResourceTopology, policy: Policy, scope: str) -> AlignedNode | None:
-    """Return the node that a NodeResourceTopology describes; None without NUMA nodes."""
+def node_from_zones(
+    zones: NodeResourceTopology, policy: Policy, scope: str, measured: bool
+) -> AlignedNode | None:
+    """Return the node that a NodeResourceTopology describes; None without NUMA nodes.
+
+    :param measured: whether it says what is left, too.
+    """
     nodes = numa_nodes(zones)
     if not nodes:
         return None
@@ -152,4 +160,5 @@ def node_from_zones(zones: NodeResourceTopology, policy: Policy, scope: str) -> 
         available[name] = tuple(amount_of(name, r.available) if r else 0 for r in found)
         all_ = tuple(amount_of(name, r.capacity) if r else 0 for r in found)
         capacity[name] = _each(max, all_, allocatable[name])
-    return AlignedNode(policy, scope, ids, capacity, allocatable, available, measured=True)
+    left = available if measured else allocatable
+    return AlignedNode(policy, scope, ids, capacity, allocatable, left, measured)

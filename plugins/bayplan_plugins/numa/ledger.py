@@ -1,7 +1,8 @@
 """What is free on the NUMA nodes of every node, and what the kubelet would do there.
 
 A NodeResourceTopology reports what was free on its node at some time; what was decided since then
-is subtracted. Without one, a node with a known machine has that machine's CPUs and GPUs.
+is subtracted. That of Koordinator's agent reports only what there is: there, what pods got is
+written on them. Without one, a node with a known machine has that machine's CPUs and GPUs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.cpu_lists import cpus_in
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.dialects.kai.queues import numa_placement_of
+from bayplan.dialects.koordinator.cpu_sets import numa_amounts_of_status, publishes_cpus
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts
@@ -161,7 +163,9 @@ class NumaLedger:
             node.reported = {**node.reported, pod.uid: _seen(pod, node)}
 
     def _assumed(self, pod: PodInfo, name: str, node: AlignedNode) -> Mapping[str, Amounts]:
-        """Return what a running pod probably has: what the kubelet would give it now."""
+        """Return what a running pod has: as written on it, or as the kubelet would give it now."""
+        if written := _written(pod, node):
+            return written
         requests = aligned_requests_of(pod)
         free = self.free(name, node, pod.uid)
         placement = place_pod(node, requests, free) or place_pod(
@@ -238,7 +242,7 @@ class NumaLedger:
         if policy == "none":
             return None
         if zones is not None:
-            return node_from_zones(zones, policy, scope)
+            return node_from_zones(zones, policy, scope, measured=not publishes_cpus(zones))
         return self._from_machine(node, policy, scope)
 
     def _from_machine(self, node: Node, policy: Policy, scope: str) -> AlignedNode | None:
@@ -356,7 +360,18 @@ def _by_numa_node(machine: Machine, gpus: Iterable[int], ids: Sequence[int]) -> 
 
 
 def _seen(pod: PodInfo, node: AlignedNode) -> dict[str, Amounts]:
-    """Return what a pod holds of each NUMA node as its annotation says; nothing without one."""
-    by_zone = numa_placement_of(pod.pod)
+    """Return what a pod holds of each NUMA node as KAI's annotation says; nothing without one."""
+    return _by_resource(numa_placement_of(pod.pod), node)
+
+
+def _written(pod: PodInfo, node: AlignedNode) -> dict[str, Amounts]:
+    """Return what a pod got of each NUMA node as Koordinator's annotation says, if it does."""
+    try:
+        return _by_resource(numa_amounts_of_status(pod.pod.metadata.annotations), node)
+    except ValueError:
+        return {}
+
+
+def _by_resource(by_zone: Mapping[int, Mapping[str, int]], node: AlignedNode) -> dict[str, Amounts]:
     names = {name for amounts in by_zone.values() for name in amounts}
     return {name: tuple(by_zone.get(one, {}).get(name, 0) for one in node.ids) for name in names}

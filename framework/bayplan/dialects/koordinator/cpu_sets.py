@@ -17,6 +17,8 @@ import msgspec
 from bayplan.api import NodeResourceTopology, Pod
 from bayplan.api.cpu_lists import MOST_CPUS, cpu_list, cpus_in
 from bayplan.api.meta import ApiStruct
+from bayplan.api.quantity import Quantity
+from bayplan.api.resources import amount_of
 from bayplan.dialects.koordinator.annotations import list_in, mapping_in, part_of
 from bayplan.dialects.koordinator.qos import priority_class, qos_class
 
@@ -33,7 +35,9 @@ __all__ = [
     "may_have_cpu_set",
     "node_bind_policy",
     "node_strategy",
+    "numa_amounts_of_status",
     "published_cpus",
+    "publishes_cpus",
     "resource_spec_of",
     "spec_text",
     "status_text",
@@ -70,8 +74,14 @@ class ResourceSpec(ApiStruct, frozen=True, forbid_unknown_fields=True, omit_defa
     exclusive: ExclusivePolicy = msgspec.field(default="", name="preferredCPUExclusivePolicy")
 
 
+class _OfNuma(ApiStruct, frozen=True):
+    node: int = 0
+    resources: dict[str, Quantity] = msgspec.field(default_factory=dict)
+
+
 class _Status(ApiStruct, frozen=True):
     cpuset: str = ""
+    numa_node_resources: tuple[_OfNuma, ...] = ()
 
 
 class _Cpu(ApiStruct, frozen=True):
@@ -145,9 +155,23 @@ def cpus_of_status(annotations: Mapping[str, str]) -> frozenset[int]:
 
     :raises ValueError: for an annotation that cannot be read, naming it.
     """
+    return _list(_status_of(annotations).cpuset, RESOURCE_STATUS, "$.cpuset")
+
+
+def numa_amounts_of_status(annotations: Mapping[str, str]) -> Mapping[int, Mapping[str, int]]:
+    """Return what a pod got of each NUMA node, by resource; nothing without the annotation.
+
+    :raises ValueError: for an annotation that cannot be read, naming it.
+    """
+    return {
+        own.node: {name: amount_of(name, quantity) for name, quantity in own.resources.items()}
+        for own in _status_of(annotations).numa_node_resources
+    }
+
+
+def _status_of(annotations: Mapping[str, str]) -> _Status:
     content = mapping_in(annotations, RESOURCE_STATUS)
-    status = part_of(_Status, RESOURCE_STATUS, "$", content)
-    return _list(status.cpuset, RESOURCE_STATUS, "$.cpuset")
+    return part_of(_Status, RESOURCE_STATUS, "$", content)
 
 
 def status_text(cpus: frozenset[int], by_numa: Mapping[int, Mapping[str, str]]) -> str:
@@ -194,13 +218,21 @@ def amplification_of(annotations: Mapping[str, str]) -> float:
     return max(1.0, float(ratio))
 
 
+def publishes_cpus(found: NodeResourceTopology) -> bool:
+    """Tell whether a NodeResourceTopology is that of Koordinator's agent.
+
+    Its zones say what there is, and never what of that is left.
+    """
+    return _TOPOLOGY in found.metadata.annotations
+
+
 def published_cpus(found: NodeResourceTopology) -> PublishedCpus | None:
     """Return what a NodeResourceTopology says of a node's CPUs; None if it lists none.
 
     :raises ValueError: for an annotation that cannot be read, naming it.
     """
     annotations = found.metadata.annotations
-    if _TOPOLOGY not in annotations:
+    if not publishes_cpus(found):
         return None
     listed = part_of(_Topology, _TOPOLOGY, "$", mapping_in(annotations, _TOPOLOGY)).detail
     # The numbers of cores may start again in each socket.
