@@ -207,6 +207,14 @@ def test_a_node_of_one_numa_policy_gives_all_from_one_and_says_so() -> None:
     ]
 
 
+def test_of_the_numa_nodes_where_all_fits_one_with_whole_cores_comes_first() -> None:
+    spread = {"requiredCPUBindPolicy": "SpreadByPCPUs"}
+    pods = [cpu_pod("a", "4", spec=spread), cpu_pod("b"), cpu_pod("c"), cpu_pod("d")]
+    cluster = cluster_of(*pods, labels={POLICY: "SingleNUMANode"}, zones=2)
+    given = [cpus_given(cluster, name) for name in "abcd"]
+    assert given == ["0,2,4,6", "8-11", "12-15", "1,3,5,7"]
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_memory_of_a_numa_node_is_given_once_whatever_the_agent_reports(restarts: bool) -> None:
     # The agent's zones say what there is, at any time; what pods got is written on them.

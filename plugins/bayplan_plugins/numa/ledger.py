@@ -334,10 +334,23 @@ def _place(
     need: CpuNeed | None,
     cpus: FreeCpus | None,
 ) -> NumaPlacement | None:
-    """Return what a pod would get; CPUs of its own are among those that nobody has."""
-    requests = aligned_requests_of(pod)
+    """Return what a pod would get; CPUs of its own are among those that nobody has.
+
+    NUMA nodes that have them by the policy that it prefers come first.
+    """
     if need is None or cpus is None:
-        return place_pod(node, requests, free)
+        return place_pod(node, aligned_requests_of(pod), free)
+    if not need.required:
+        placement = _place_own(pod, node, free, replace(need, required=True), cpus)
+        if placement is not None and sum(placement.taken.get("cpu", ())) == 1000 * need.count:
+            return placement
+    return _place_own(pod, node, free, need, cpus)
+
+
+def _place_own(
+    pod: PodInfo, node: AlignedNode, free: FreeAmounts, need: CpuNeed, cpus: FreeCpus
+) -> NumaPlacement | None:
+    requests = aligned_requests_of(pod)
     countable = tuple(1000 * cpus.on_numa(number, need) for number in node.ids)
     listed = free.amounts.get("cpu", countable)
     left = tuple(min(a // 1000 * 1000, b) for a, b in zip(listed, countable, strict=True))
