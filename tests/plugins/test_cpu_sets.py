@@ -215,6 +215,27 @@ def test_of_the_numa_nodes_where_all_fits_one_with_whole_cores_comes_first() -> 
     assert given == ["0,2,4,6", "8-11", "12-15", "1,3,5,7"]
 
 
+def test_the_numa_node_of_a_pod_without_cpus_of_its_own_is_written_for_the_agent() -> None:
+    labels = {POLICY: "SingleNUMANode"}
+    cluster = cluster_of(cpu_pod("a", "6", "LS"), cpu_pod("b", "6", ""), labels=labels, zones=2)
+    for number, name in enumerate("ab"):
+        found = cluster.api.get(Pod, f"default/{name}")
+        assert found is not None
+        own = {"node": number, "resources": {"cpu": "6", "memory": "1Gi"}}
+        assert json.loads(found.metadata.annotations[STATUS]) == {"numaNodeResources": [own]}
+    cluster.remove("a")
+    cluster.restart()
+    cluster.add(cpu_pod("c", "6"))
+    cluster.schedule()
+    assert cpus_given(cluster, "c") == "0-5"
+    # Without an agent nobody would read it.
+    cluster = Cluster([make_node("n", 16, labels=labels), cpu_pod("a", "6", "LS")])
+    cluster.schedule()
+    found = cluster.api.get(Pod, "default/a")
+    assert found is not None
+    assert STATUS not in found.metadata.annotations
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_memory_of_a_numa_node_is_given_once_whatever_the_agent_reports(restarts: bool) -> None:
     # The agent's zones say what there is, at any time; what pods got is written on them.

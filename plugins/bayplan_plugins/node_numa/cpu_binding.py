@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from bayplan import NodeRow, PodInfo, Refusal, Remedy
 from bayplan.dialects.koordinator.cpu_sets import (
@@ -26,6 +27,8 @@ from bayplan_plugins.numa.ledger import NumaLedger
 __all__ = ["ChosenCpus", "CpuBinding"]
 
 _AMPLIFIED = "Insufficient amplified cpu"
+_Shares: TypeAlias = tuple[tuple[int, tuple[tuple[str, int], ...]], ...]
+"""Amounts by resource, by the number of the NUMA node."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class ChosenCpus:
 
     cpus: frozenset[int]
     need: CpuNeed
-    by_numa: tuple[tuple[int, tuple[tuple[str, int], ...]], ...] = ()
+    by_numa: _Shares = ()
 
 
 class CpuBinding:
@@ -142,9 +145,18 @@ class CpuBinding:
             return str(exc)
         return ChosenCpus(cpus, need, self._shares(name, placement))
 
-    def _shares(
-        self, name: str, placement: NumaPlacement
-    ) -> tuple[tuple[int, tuple[tuple[str, int], ...]], ...]:
+    def confined(self, name: str, placement: NumaPlacement) -> dict[str, str]:
+        """Return the annotation by which the agent of a node, if any, confines a pod to NUMA nodes.
+
+        For pods without CPUs of their own: they get those that a NUMA node's pods share.
+        """
+        node = self.ledger.node(name)
+        shares = self._shares(name, placement)
+        if not shares or node is None or not node.topology.per_core:
+            return {}
+        return {RESOURCE_STATUS: status_text(frozenset(), _quantities(shares))}
+
+    def _shares(self, name: str, placement: NumaPlacement) -> _Shares:
         """Return what a pod takes of each NUMA node, where the node confines it to some."""
         aligned = self._numa.node(name)
         if aligned is None:
@@ -161,11 +173,7 @@ class CpuBinding:
 
     def written(self, pod: PodInfo, chosen: ChosenCpus) -> dict[str, str]:
         """Return the annotations by which the node's agent binds the CPUs."""
-        by_numa = {
-            number: {resource: quantity_of(resource, amount) for resource, amount in own}
-            for number, own in chosen.by_numa
-        }
-        written = {RESOURCE_STATUS: status_text(chosen.cpus, by_numa)}
+        written = {RESOURCE_STATUS: status_text(chosen.cpus, _quantities(chosen.by_numa))}
         own, need = self.ledger.requests.of(pod).spec, chosen.need
         required, preferred = own.required, own.preferred
         if need.required and required in ("", "Default"):
@@ -204,3 +212,10 @@ class CpuBinding:
             node.row,
             0.9,
         )
+
+
+def _quantities(shares: _Shares) -> dict[int, dict[str, str]]:
+    return {
+        number: {resource: quantity_of(resource, amount) for resource, amount in own}
+        for number, own in shares
+    }

@@ -42,6 +42,7 @@ __all__ = ["NodeNUMA", "NodeNUMAArgs"]
 
 
 _CHOSEN: StateKey[ChosenCpus] = StateKey("node-numa.cpus")
+_CONFINED: StateKey[dict[str, str]] = StateKey("node-numa.confined")
 
 
 class ResourceWeight(Args):
@@ -225,6 +226,7 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
         self._ledger.take(pod, node.name, placement)
         if placement.taken:
             state[NOTES] = (*(state.get(NOTES) or ()), _note(numa, placement))
+            state[_CONFINED] = self._cpus.confined(node.name, placement)
         return None
 
     @hookimpl
@@ -246,9 +248,11 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
 
     @hookimpl
     def bind(self, pod: PodInfo, state: CycleState) -> dict[str, str] | None:
-        """Write the pod's CPUs into its annotations, where the node's agent reads them."""
+        """Write the pod's CPUs and NUMA nodes on it, where the node's agent reads them."""
         chosen = state.get(_CHOSEN)
-        return self._cpus.written(pod, chosen) if chosen is not None else None
+        if chosen is None:
+            return state.get(_CONFINED) or None
+        return self._cpus.written(pod, chosen)
 
     @hookimpl
     def remedies(self, pod: PodInfo, nodes: NodeView) -> Iterable[Remedy]:
