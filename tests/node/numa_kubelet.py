@@ -109,6 +109,14 @@ class NumaKubelet:
             for name in names
         }
 
+    def cpus(self) -> dict[str, set[int]]:
+        """Return the CPUs that the kubelet has given to each pod for itself, by uid."""
+        entries = self._state("cpu_manager_state").get("entries", {})
+        return {
+            uid: {cpu for text in containers.values() for cpu in _numbers(text)}
+            for uid, containers in entries.items()
+        }
+
     def report(self, alignment: Alignment, gpus: Mapping[int, int]) -> Content:
         """Return the NodeResourceTopology that an agent would publish now.
 
@@ -164,10 +172,9 @@ class NumaKubelet:
         }
         for numa, _ in given:
             left[GPU][numa] -= 1
-        for uid, containers in self._state("cpu_manager_state").get("entries", {}).items():
-            if uid in alive:
-                for cpu in {cpu for cpus in containers.values() for cpu in _numbers(cpus)}:
-                    left["cpu"][cpu // CPUS] -= 1
+        for uid, cpus in self.cpus().items():
+            for cpu in cpus if uid in alive else ():
+                left["cpu"][cpu // CPUS] -= 1
         for uid, blocks in self._state("memory_manager_state").get("entries", {}).items():
             if uid in alive:
                 for block in (one for ones in blocks.values() for one in ones):

@@ -148,6 +148,18 @@ def test_pods_that_exclude_each_other_share_no_core_or_numa_node(level: str, sec
     assert [cpus_given(cluster, name) for name in "ab"] == [first, second]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_pod_that_gets_cpus_as_its_node_demands_keeps_others_away_at_once(restarts: bool) -> None:
+    spec = {"preferredCPUExclusivePolicy": "NUMANodeLevel"}
+    labels = {BIND: "FullPCPUsOnly", STRATEGY: "MostAllocated"}
+    cluster = cluster_of(cpu_pod("a", "2", "LS", spec), labels=labels)
+    if restarts:
+        cluster.restart()
+    cluster.add(cpu_pod("b", "2", spec=spec))
+    cluster.schedule()
+    assert [cpus_given(cluster, name) for name in "ab"] == ["0-1", "8-9"]
+
+
 def test_cpus_are_on_the_numa_node_of_the_pods_gpu() -> None:
     devices = make_object(
         {

@@ -244,9 +244,9 @@ class CpuLedger:
         """Return what a pod holds on a node."""
         return self._held.get(name, {}).get(pod.uid)
 
-    def hold(self, pod: PodInfo, name: str, own: HeldCpus) -> None:
+    def hold(self, pod: PodInfo, name: str, cpus: frozenset[int]) -> None:
         """Give a pod CPUs of a node."""
-        self._change(name, pod.uid, own)
+        self._change(name, pod.uid, HeldCpus(cpus, _exclusive(pod)))
 
     def release(self, pod: PodInfo, name: str) -> None:
         """Take a pod's CPUs back; it gets them again if it comes back."""
@@ -341,14 +341,17 @@ def _choose(
 
 def _stated(pod: PodInfo) -> HeldCpus | None:
     """Return what a pod's annotations say that it holds; None without CPUs."""
-    annotations = pod.pod.metadata.annotations
     try:
-        cpus = cpus_of_status(annotations)
+        cpus = cpus_of_status(pod.pod.metadata.annotations)
     except ValueError:
         # Written by somebody else; an agent that cannot read it binds nothing either.
         return None
+    return HeldCpus(cpus, _exclusive(pod)) if cpus else None
+
+
+def _exclusive(pod: PodInfo) -> ExclusivePolicy:
+    """Return whom a pod keeps away: also one that gets CPUs only as its node demands it."""
     try:
-        exclusive = resource_spec_of(annotations).exclusive
+        return resource_spec_of(pod.pod.metadata.annotations).exclusive
     except ValueError:
-        exclusive = ""
-    return HeldCpus(cpus, exclusive) if cpus else None
+        return ""

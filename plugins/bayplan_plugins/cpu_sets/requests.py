@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bayplan import PodInfo, Refusal
 from bayplan.dialects.koordinator.cpu_sets import (
+    RESOURCE_SPEC,
     BindPolicy,
     ExclusivePolicy,
     ResourceSpec,
@@ -56,14 +57,15 @@ class CpuRequests:
 def _read(pod: PodInfo) -> CpuRequest:
     milli = pod.facts.requests.get("cpu", 0)
     owns = may_have_cpu_set(pod.pod) and milli > 0
-    if not owns:
+    annotations = pod.pod.metadata.annotations
+    if not owns and RESOURCE_SPEC not in annotations:
         return CpuRequest(milli, ResourceSpec(), owns)
     try:
-        spec = resource_spec_of(pod.pod.metadata.annotations)
+        spec = resource_spec_of(annotations)
     except ValueError as exc:
-        return CpuRequest(milli, ResourceSpec(), owns, str(exc))
+        return CpuRequest(milli, ResourceSpec(), owns, str(exc) if owns else "")
     policy = spec.required or spec.preferred
-    return CpuRequest(milli, spec, policy != "ConstrainedBurst")
+    return CpuRequest(milli, spec, owns and policy != "ConstrainedBurst")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bayplan.dialects.koordinator.cpu_sets import (
 )
 from bayplan.dialects.koordinator.elastic_quota import quantity_of
 from bayplan_plugins.cpu_sets.accumulator import CpusRefused
-from bayplan_plugins.cpu_sets.ledger import CpuLedger, FreeCpus, HeldCpus, amplify, usable
+from bayplan_plugins.cpu_sets.ledger import CpuLedger, FreeCpus, amplify, usable
 from bayplan_plugins.cpu_sets.requests import NOT_WHOLE, PARTS_OF_CORES, CpuNeed, need_on
 from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.numa.alignment import NumaPlacement
@@ -169,7 +169,7 @@ class CpuBinding:
 
     def hold(self, pod: PodInfo, name: str, chosen: ChosenCpus) -> None:
         """Give a pod its CPUs."""
-        self.ledger.hold(pod, name, HeldCpus(chosen.cpus, chosen.need.exclusive))
+        self.ledger.hold(pod, name, chosen.cpus)
 
     def written(self, pod: PodInfo, chosen: ChosenCpus) -> dict[str, str]:
         """Return the annotations by which the node's agent binds the CPUs."""
