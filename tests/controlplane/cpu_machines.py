@@ -181,17 +181,28 @@ class CpuHolder:
 
     @property
     def exclusive(self) -> str:
+        """Whom a pod keeps away from its CPUs."""
         return self.spec.get("preferredCPUExclusivePolicy", "")
 
     @property
     def required(self) -> str:
-        return self.spec.get("requiredCPUBindPolicy", "") if self.qos in _OWN else ""
+        """The policy by which a pod has to have its CPUs, "" for any."""
+        return self.spec.get("requiredCPUBindPolicy", "") if self.owns else ""
+
+    @property
+    def preferred(self) -> str:
+        """The policy by which a pod would like to have its CPUs."""
+        return self.spec.get("preferredCPUBindPolicy", "") if self.owns else ""
+
+    @property
+    def owns(self) -> bool:
+        """Whether a pod has CPUs of its own on every node."""
+        policy = self.spec.get("requiredCPUBindPolicy") or self.spec.get("preferredCPUBindPolicy")
+        return self.qos in _OWN and policy != "ConstrainedBurst"
 
     def gets_cpus(self, machine: CpuMachine) -> bool:
         """Tell whether a pod has CPUs of its own on a node."""
-        policy = self.required or self.spec.get("preferredCPUBindPolicy", "")
-        own = self.qos in _OWN and policy != "ConstrainedBurst"
-        return own or bool(machine.policy)
+        return self.owns or bool(machine.policy)
 
 
 def problems(machine: CpuMachine, pods: Iterable[CpuHolder]) -> Iterator[str]:
@@ -253,11 +264,10 @@ def choice_faults(
     others = [one for one in others if one.node == machine.name and not one.ended]
     free = machine.possible - {cpu for one in others for cpu in one.cpus}
     rivals = [cpu for one in others if one.exclusive == pod.exclusive for cpu in one.cpus]
-    exclusive = pod.exclusive if pod.qos in _OWN else ""
+    exclusive = pod.exclusive if pod.owns else ""
     closed_cores = {core_of(cpu) for cpu in rivals} if exclusive == "PCPULevel" else set()
     closed_numa = {numa_of(cpu) for cpu in rivals} if exclusive == "NUMANodeLevel" else set()
-    preferred = pod.spec.get("preferredCPUBindPolicy", "") if pod.qos in _OWN else ""
-    policy = machine.policy or pod.required or preferred
+    policy = machine.policy or pod.required or pod.preferred
     count = len(pod.cpus)
     cores = {core_of(cpu) for cpu in pod.cpus}
     nodes = {numa_of(cpu) for cpu in pod.cpus}
