@@ -19,6 +19,7 @@ from bayplan.api.operated import TrainJob
 from bayplan.cluster.protocol import (
     CreateObject,
     Event,
+    Evict,
     PatchFields,
     PatchStatus,
     TemplateSource,
@@ -100,6 +101,15 @@ class JobWrites:
             references = msgspec.to_builtins([*others, *owners])
             write = PatchFields(KueueWorkload, key, seen.metadata.uid, {_OWNERS: references})
             self._written.once(key, "owners", tuple(owners), write)
+
+    def delete_excess(self, workload: KueueWorkload) -> None:
+        """Delete the pods that a group has beyond its number: nobody will admit them."""
+        for pod in self._pods.excess(workload):
+            uid = pod.metadata.uid
+            why = "Excess pod deleted"
+            self._written.once(workload.key, f"excess {uid}", uid, Evict(pod.key, uid, why))
+            event = Event(pod.key, "Normal", "ExcessPodDeleted", why)
+            self._written.once(workload.key, f"event of excess {uid}", uid, event)
 
     def stop_refused(self) -> None:
         """Suspend the jobs that cannot be queued as they are: they would run without quota."""

@@ -24,6 +24,7 @@ from bayplan.api.meta import ObjectMeta, OwnerReference
 from bayplan.api.pod import Container, PodSpec, PodTemplate
 from bayplan.api.times import seconds_of
 from bayplan.dialects.kueue import (
+    ADMISSION_GATE,
     INDEX_LABEL,
     MANAGED_MARK,
     RETRIABLE,
@@ -41,6 +42,7 @@ from bayplan_plugins.queues.kueue.job_slices import workload_name
 
 __all__ = [
     "end_of",
+    "excess_of",
     "is_group_of",
     "is_ready",
     "key_of",
@@ -270,6 +272,45 @@ def runs_or_succeeded(pod: Pod) -> bool:
     if pod.metadata.deletion_timestamp and not pod.spec.node_name:
         return False
     return pod.status.phase != "Failed"
+
+
+def excess_of(pods: Sequence[Pod], sets: Sequence[PodSet] = ()) -> list[Pod]:
+    """Return the pods of a group of Kueue's beyond the number that it has: those that came last.
+
+    What is let go already goes before what is not. Services may have more for a while, as they are
+    updated.
+
+    :param pods: those that are there, also those that have ended.
+    :param sets: those that the group has quota for, if any: then each role has a number.
+    """
+    alive = [one for one in pods if runs_or_succeeded(one) and not one.metadata.deletion_timestamp]
+    total = total_of(alive[0].metadata) if alive else None
+    if total is None or len(alive) <= total or is_serving(alive[0].metadata):
+        return []
+    alive.sort(key=_staying)
+    if not sets:
+        return alive[total:]
+    left = Counter({one.name: one.count for one in sets})
+    found = []
+    for pod in alive:
+        role = role_of(pod)
+        if left[role] > 0:
+            left[role] -= 1
+        elif role in left:
+            found.append(pod)
+    return found
+
+
+def _staying(pod: Pod) -> tuple[bool, bool, str, str]:
+    """Sort key: what stays rather than others, if a group has too many pods."""
+    meta = pod.metadata
+    waits = any(gate.name == ADMISSION_GATE for gate in pod.spec.scheduling_gates)
+    return (
+        MANAGED_MARK[0] not in meta.finalizers,
+        waits,
+        meta.creation_timestamp or "",
+        meta.name,
+    )
 
 
 def last_until(pod: Pod) -> float:

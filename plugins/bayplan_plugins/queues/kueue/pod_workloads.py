@@ -310,6 +310,14 @@ class PodWorkloads:
         alone = bool(members) and members[0].gang is None
         return [pod_groups.owner_of(one, alone) for one in pods]
 
+    def excess(self, workload: KueueWorkload) -> list[Pod]:
+        """Return the pods of a group of Kueue's beyond those that it has, which are deleted."""
+        members = self.members(workload.key)
+        if not members or not pod_groups.is_group_of(members[0]):
+            return []
+        pods = [*(one.pod for one in members), *self._ended.get(workload.key, {}).values()]
+        return pod_groups.excess_of(pods, workload.spec.pod_sets if has_quota(workload) else ())
+
     def sources_of(self, workload: KueueWorkload) -> dict[str, TemplateSource]:
         """Return which pods the pod sets of a workload that is no job's are copies of."""
         key = workload.key
@@ -752,6 +760,8 @@ class PodWorkloads:
             ended = self._ended.get(key, {}).values()
             pods = [one.pod for one in ordered]
             pods += (one for one in ended if one.status.phase != "Failed")
+            beyond = {one.metadata.name for one in pod_groups.excess_of(pods)}
+            pods = [one for one in pods if one.metadata.name not in beyond]
             if problem := pod_groups.refusal_of(pods):
                 raise ValueError(problem)
             sets = pod_groups.pod_sets_of(pods)

@@ -315,6 +315,8 @@ class KueuePolicy:
 
     def _surplus(self, pod: PodInfo, found: KueueWorkload) -> str | None:
         """Return why a pod beyond those that were admitted waits; None for one that was."""
+        if any(one.metadata.name == pod.name for one in self._pods.excess(found)):
+            return "its group has all its pods without it"
         admission = found.status.admission
         sets = admission.pod_set_assignments if admission is not None else ()
         most = sum(one.count or 0 for one in sets)
@@ -374,6 +376,8 @@ class KueuePolicy:
             for pod in units.values():
                 self._handle.recheck_gates(pod)
             self._open_gates(key)
+            if (one := store.workloads.get(key)) is not None:
+                self._writes.delete_excess(one)
             self._checks.forget(key, store.workloads.get(key))
         self._writes.write(store, altered)
         self._writes.stop_refused()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -61,6 +62,24 @@ def _either(counts: Mapping[str, Any], index: int) -> Any:
     return counts["universal"] if "universal" in counts else counts["individual"][index]
 
 
+def _level(values: Sequence[str]) -> dict[str, Any]:
+    """Return the values of a level, what they have in common once, as Kueue writes them."""
+    if len(set(values)) == 1:
+        return {"universal": values[0]}
+    prefix = _start(values)
+    rests = [one[len(prefix) :] for one in values]
+    suffix = _start([one[::-1] for one in rests])[::-1]
+    own = {"prefix": prefix, "roots": [one.removesuffix(suffix) for one in rests], "suffix": suffix}
+    return {"individual": {name: one for name, one in own.items() if one}}
+
+
+def _start(values: Sequence[str]) -> str:
+    """Return what all values begin with."""
+    low, high = min(values), max(values)
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
+    return "".join(one for one, _ in same)
+
+
 def assignment_of(levels: Sequence[str], domains: Domains) -> dict[str, Any]:
     """Return domains as an assignment of one slice, in the order of their values."""
     ordered = sorted(domains.items())
@@ -72,8 +91,7 @@ def assignment_of(levels: Sequence[str], domains: Domains) -> dict[str, Any]:
             {
                 "domainCount": len(ordered),
                 "valuesPerLevel": [
-                    {"individual": {"roots": [values[index] for values, _ in ordered]}}
-                    for index in range(len(levels))
+                    _level([values[index] for values, _ in ordered]) for index in range(len(levels))
                 ],
                 "podCounts": {"universal": counts[0]} if same else {"individual": counts},
             }

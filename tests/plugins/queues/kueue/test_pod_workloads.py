@@ -348,6 +348,60 @@ def test_a_group_waits_for_the_replacement_of_a_pod_that_failed() -> None:
     assert stated(only(cluster))["WaitingForReplacementPods"] == ("False", "PodsReady")
 
 
+def test_a_pod_beyond_the_number_of_its_group_is_deleted() -> None:
+    cluster = run(member("a"), member("b"))
+    ends(cluster, "a")
+    cluster.add(member("excess"))
+    cluster.advance(5.0)
+    assert {pod.metadata.name for pod in cluster.api.list(Pod)} == {"a", "b"}
+    told = [one.message for _, one in cluster.api.events if one.reason == "ExcessPodDeleted"]
+    assert told == ["Excess pod deleted"]
+    assert [one.count for one in only(cluster).spec.pod_sets] == [2]
+
+
+def test_a_pod_beyond_the_number_of_its_group_is_never_let_go() -> None:
+    cluster = run(member("a", 3), member("b", 3), member("c", 3))
+    ends(cluster, "a")
+    ends(cluster, "b", "Failed")
+    # In the order of their names the later one would stay, once both were let go.
+    cluster.add(member("y", 3, spec=GATE))
+    cluster.advance(0.2)
+    beyond = member("x", 3, spec=GATE)
+    kept = replace(beyond.metadata, finalizers=("example.com/kept",))
+    cluster.add(replace(beyond, metadata=kept))
+    cluster.advance(5.0)
+    assert "y" in cluster.placements()
+    found = cluster.api.get(Pod, "default/x")
+    assert found is not None
+    assert found.metadata.deletion_timestamp
+    assert found.spec.scheduling_gates
+
+
+def test_a_group_with_too_many_pods_is_admitted_with_its_number() -> None:
+    pods = [member(name, gpu=2) for name in "abc"]
+    cluster = run(*pods, quota=4)
+    assert {pod.metadata.name for pod in cluster.api.list(Pod)} == {"a", "b"}
+    assert [one.count for one in only(cluster).spec.pod_sets] == [2]
+    assert charged(cluster) == 4
+
+
+def test_each_role_of_a_group_has_its_number() -> None:
+    cluster = run(member("a"), member("b", gpu=2))
+    ends(cluster, "b", "Failed")
+    cluster.add(member("c"), member("d", gpu=2))
+    cluster.advance(5.0)
+    assert {pod.metadata.name for pod in cluster.api.list(Pod)} == {"a", "b", "d"}
+    assert charged(cluster) == 3
+
+
+def test_a_service_may_have_more_pods_than_its_number_while_it_is_updated() -> None:
+    pods = [annotated(member(name), pod_group_serving="true") for name in "ab"]
+    cluster = run(*pods)
+    cluster.add(annotated(member("c"), pod_group_serving="true"))
+    cluster.advance(5.0)
+    assert {pod.metadata.name for pod in cluster.api.list(Pod)} == {"a", "b", "c"}
+
+
 def test_a_group_of_which_one_pod_may_not_be_retried_ends_with_the_last_that_runs() -> None:
     pods = [annotated(member(name), retriable_in_group="false") for name in "ab"]
     cluster = run(*pods)

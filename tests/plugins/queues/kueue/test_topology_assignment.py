@@ -101,6 +101,23 @@ def test_what_is_written_is_read_back(domains: dict[tuple[str, ...], int]) -> No
     assert domains_of(assignment_of(levels, domains)) == domains
 
 
+@pytest.mark.parametrize(
+    ("names", "level"),
+    [
+        (("gpu-1",), {"universal": "gpu-1"}),
+        (("gpu", "gpu-2"), individual("", "-2", prefix="gpu")),
+        (("a-1.b.c", "a-22.b.c"), individual("1", "22", prefix="a-", suffix=".b.c")),
+        (("a", "aba"), individual("", "ba", prefix="a")),
+        (("x", "y"), individual("x", "y")),
+    ],
+)
+def test_what_names_have_in_common_is_written_once(
+    names: tuple[str, ...], level: dict[str, Any]
+) -> None:
+    made = assignment_of([HOST], {(name,): 1 for name in names})
+    assert made["slices"][0]["valuesPerLevel"] == [level]
+
+
 def topology(*levels: str) -> Topology:
     spec = {"levels": [{"nodeLabel": one} for one in levels]}
     return decode_part(Topology, {"metadata": {"name": "t"}, "spec": spec})
