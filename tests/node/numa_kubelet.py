@@ -235,7 +235,7 @@ def _write_sysfs(folder: Path) -> None:
     memory = Path("/sys/devices/system/node/node0/meminfo").read_text()
     for numa in (0, 1):
         own = nodes / f"node{numa}"
-        (own / "hugepages").mkdir(parents=True)
+        (own / "hugepages").mkdir(parents=True, exist_ok=True)
         half = re.sub(
             r"^Node 0 (\S+\s+)(\d+)",
             lambda found, numa=numa: f"Node {numa} {found[1]}{int(found[2]) // 2}",
@@ -246,7 +246,7 @@ def _write_sysfs(folder: Path) -> None:
         (own / "distance").write_text("10 21\n" if numa == 0 else "21 10\n")
         for cpu in range(CPUS * numa, CPUS * (numa + 1)):
             topology = own / f"cpu{cpu}" / "topology"
-            topology.mkdir(parents=True)
+            topology.mkdir(parents=True, exist_ok=True)
             (topology / "core_id").write_text(f"{cpu}\n")
             (topology / "physical_package_id").write_text(f"{numa}\n")
     (folder / "online").write_text(f"0-{2 * CPUS - 1}\n")
