@@ -187,7 +187,15 @@ def _gang(key: str, count: int, annotations: Mapping[str, str]) -> Gang:
         if count % one.size:
             problem = f"{count} pods are not whole slices of {one.size} at {one.layer}"
             return Gang(key, count, problem=problem)
-    return Gang(key, count, gather, slices, fill=fill, domain_order="LeastFree")
+    return Gang(
+        key,
+        count,
+        gather,
+        slices,
+        fill=fill,
+        domain_order="LeastFree",
+        match_policy="until-all-end",
+    )
 
 
 def gather_of(annotations: Mapping[str, str]) -> tuple[tuple[Gather, ...], Fill | None]:

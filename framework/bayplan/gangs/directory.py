@@ -22,14 +22,15 @@ class GangMembers:
 
     ``owners`` counts living members by the kind and key of their controller ("", "" without one).
     ``ended`` holds the phases of members that have ended, by key, ``succeeded`` those members that
-    have succeeded. ``was_complete`` is set once
-    enough members were bound. ``restarting`` is set while what is left of it is evicted, until it
-    is complete again. ``overdue`` is set when members are missing for longer than
-    ``timeout`` seconds, the time that the gang allows. ``by_objects`` and ``by_pods`` are the
-    definitions given by PodGroups (by kind) and by the annotations of pods (by key). ``ending`` are
-    the keys of those bound members that end. ``former`` are the nodes that the members held that
-    went last, by key: who is made again comes back there. ``version`` counts the changes of members
-    and definition. ``most`` is how many members there were at a time, when one went.
+    have succeeded. ``lasts`` is set where these remind of a gang that its pods define, until they
+    are deleted. ``was_complete`` is set once enough members were bound. ``restarting`` is set while
+    what is left of it is evicted, until it is complete again. ``overdue`` is set when members are
+    missing for longer than ``timeout`` seconds, the time that the gang allows. ``by_objects`` and
+    ``by_pods`` are the definitions given by PodGroups (by kind) and by the annotations of pods (by
+    key). ``ending`` are the keys of those bound members that end. ``former`` are the nodes that the
+    members held that went last, by key: who is made again comes back there. ``version`` counts the
+    changes of members and definition. ``most`` is how many members there were at a time, when one
+    went.
     """
 
     gang: Gang | None = None
@@ -43,6 +44,7 @@ class GangMembers:
     by_pods: dict[str, Gang] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
     succeeded: dict[str, PodInfo] = field(default_factory=dict)
+    lasts: bool = False
     owners: dict[tuple[str, str], int] = field(default_factory=dict)
     ending: set[str] = field(default_factory=set)
     former: dict[str, str] = field(default_factory=dict)
@@ -309,21 +311,27 @@ class GangDirectory:
 
     def set_ended(self, pod: PodInfo, phase: str | None) -> None:
         """Record the phase in which a member ended; None when it was deleted."""
-        if pod.gang is None or pod.gang not in self._gangs:
+        if pod.gang is None:
+            return
+        lasts = _is_until_all_end(pod.definition)
+        if pod.gang not in self._gangs and not (lasts and phase == "Succeeded"):
             return
         self._on_change(pod.gang)
-        members = self._gangs[pod.gang]
+        members = self[pod.gang]
         members.version += 1
         members.succeeded.pop(pod.key, None)
         if phase is None:
             members.ended.pop(pod.key, None)
             _begin_again(members)
+            self._drop_if_empty(pod.gang)
         else:
             members.ended[pod.key] = phase
             if phase == "Succeeded":
                 members.succeeded[pod.key] = pod
+                members.lasts |= lasts
             # Who has succeeded was placed, so the gang was complete: perhaps before this process.
-            members.was_complete |= _may_begin_again(members) and phase == "Succeeded"
+            known = lasts or _may_begin_again(members)
+            members.was_complete |= known and phase == "Succeeded"
 
     def is_satisfied(self, keys: Iterable[str]) -> bool:
         """Whether all of these gangs were complete before."""
@@ -335,7 +343,8 @@ class GangDirectory:
 
     def _drop_if_empty(self, key: str) -> None:
         members = self._gangs[key]
-        if not members.by_objects and not members.pending and not members.bound:
+        lasts = members.lasts and members.succeeded
+        if not (lasts or members.by_objects or members.pending or members.bound):
             del self._gangs[key]
             if members.former:
                 # What defines it may lose it while its pods are made again.
@@ -355,7 +364,11 @@ def _note_former(members: GangMembers, pod: str, node: str) -> None:
 
 
 def _may_begin_again(members: GangMembers) -> bool:
-    return members.gang is not None and members.gang.match_policy == "until-all-end"
+    return _is_until_all_end(members.gang)
+
+
+def _is_until_all_end(gang: Gang | None) -> bool:
+    return gang is not None and gang.match_policy == "until-all-end"
 
 
 def _begin_again(members: GangMembers) -> None:

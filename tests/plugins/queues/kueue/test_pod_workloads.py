@@ -348,6 +348,21 @@ def test_a_group_waits_for_the_replacement_of_a_pod_that_failed() -> None:
     assert stated(only(cluster))["WaitingForReplacementPods"] == ("False", "PodsReady")
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_pod_that_failed_is_replaced_after_the_others_have_succeeded(restarted: bool) -> None:
+    cluster = run(member("a"), member("b"))
+    ends(cluster, "a")
+    ends(cluster, "b", "Failed")
+    if restarted:
+        kept = [*cluster.api.list(Pod), *cluster.api.list(KueueWorkload)]
+        cluster = run(*kept)
+    cluster.add(member("c"))
+    cluster.advance(5.0)
+    assert "c" in cluster.placements()
+    ends(cluster, "c")
+    assert stated(only(cluster))["Finished"] == ("True", "Succeeded")
+
+
 def test_a_pod_beyond_the_number_of_its_group_is_deleted() -> None:
     cluster = run(member("a"), member("b"))
     ends(cluster, "a")
