@@ -12,9 +12,9 @@ from pathlib import Path
 import yaml
 from prometheus_client import CollectorRegistry
 
+from bayplan.live.address import Address
 from bayplan.live.app import LiveApp, Options
 from bayplan.live.loop import LiveScheduler
-from bayplan.live.address import Address
 from bayplan.profiles.loading import ProfileSet, default_profiles
 
 __all__ = ["scheduling", "scheduling_at"]
