@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from bayplan.profiles import finder as discovery
+from bayplan.profiles.finder import PluginFinder
 from bayplan.profiles.loading import default_profiles
 
 HEAVY = {
@@ -88,6 +89,6 @@ def test_installed_plugins_are_looked_up_once(monkeypatch):
     monkeypatch.setattr(
         discovery, "entry_points", lambda **group: asked.append(group) or entry_points(**group)
     )
-    assert len(default_profiles().profiles[0].plugins) > 20
-    assert len(default_profiles().profiles[0].plugins) > 20
+    for _ in range(2):
+        assert len(default_profiles(PluginFinder()).profiles[0].plugins) > 20
     assert len(asked) == 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,14 @@ def default_profiles(
     :param scheduler_names: whose pods it takes; without any, every pod.
     :raises InputError: when a plugin of the default profile cannot be imported.
     """
+    profile = _installed_default() if finder is None else _default(finder)
+    if not scheduler_names:
+        return ProfileSet((profile,), any_scheduler=True)
+    named = (dataclasses.replace(profile, scheduler_name=name) for name in scheduler_names)
+    return ProfileSet(tuple(named))
+
+
+def _default(finder: PluginFinder) -> Profile:
     raw = ProfileEntry(
         plugin_config=tuple(
             PluginConfig(name=name, args=dict(args)) for name, args in _DEFAULT_ARGS.items()
@@ -185,11 +194,13 @@ def default_profiles(
     )
     source = "the default profile"
     document = Document(source, 1, {}, Text(source, ""))
-    profile = _resolve(raw, document, (), finder or PluginFinder(), DEFAULT_SCHEDULER)
-    if not scheduler_names:
-        return ProfileSet((profile,), any_scheduler=True)
-    named = (dataclasses.replace(profile, scheduler_name=name) for name in scheduler_names)
-    return ProfileSet(tuple(named))
+    return _resolve(raw, document, (), finder, DEFAULT_SCHEDULER)
+
+
+@lru_cache(maxsize=1)
+def _installed_default() -> Profile:
+    """Return the default profile of the installed plugins, which stay as they are."""
+    return _default(PluginFinder())
 
 
 def load_profiles(path: Path, finder: PluginFinder | None = None) -> ProfileSet:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -256,9 +256,15 @@ def _compile(
 ) -> HookCall:
     """Return the call of a hook, which takes some of its arguments."""
     function = getattr(plugin, hook)
-    picks = tuple(arguments.index(argument) for argument in taken)
+    picks = _picks(taken, arguments)
     call = _guarded(function, picks, name, hook, ANSWERS.get(hook))
     return HookCall(plugin, name, hook, call, function, weight)
+
+
+@cache
+def _picks(taken: tuple[str, ...], arguments: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the places of the arguments that a plugin takes."""
+    return tuple(map(arguments.index, taken))
 
 
 def _guarded_queueing(call: HookCall) -> Queueing:
@@ -267,11 +273,18 @@ def _guarded_queueing(call: HookCall) -> Queueing:
     methods = {}
     for method, answer in QUEUEING_ANSWERS.items():
         function = getattr(own, method)
-        # What callers pass is the protocol's; a method that takes anything else fails by name.
-        _, *arguments = inspect.signature(getattr(Queueing, method)).parameters
-        picks = tuple(range(len(arguments)))
-        methods[method] = _guarded(function, picks, call.name, method, answer)
+        methods[method] = _guarded(function, _queueing_picks(method), call.name, method, answer)
     return cast(Queueing, SimpleNamespace(**methods))
+
+
+@cache
+def _queueing_picks(method: str) -> tuple[int, ...]:
+    """Return the places of the arguments of a method of ``Queueing``: all of them.
+
+    What callers pass is the protocol's; a method that takes anything else fails by name.
+    """
+    _, *arguments = inspect.signature(getattr(Queueing, method)).parameters
+    return tuple(range(len(arguments)))
 
 
 def _guarded(
@@ -305,32 +318,42 @@ def _guarded(
             raise failed(problem) from problem
         return answer
 
-    def one(first: Any, *_: Any) -> Any:
-        try:
-            answer = function(first)
-        except PluginError:
-            raise
-        except PLUGIN_RAISES as exc:
-            raise failed(exc) from exc
-        return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
+    if picks == (0,):
 
-    def two(first: Any, second: Any, *_: Any) -> Any:
-        try:
-            answer = function(first, second)
-        except PluginError:
-            raise
-        except PLUGIN_RAISES as exc:
-            raise failed(exc) from exc
-        return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
+        def one(first: Any, *_: Any) -> Any:
+            try:
+                answer = function(first)
+            except PluginError:
+                raise
+            except PLUGIN_RAISES as exc:
+                raise failed(exc) from exc
+            return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
 
-    def three(first: Any, second: Any, third: Any, *_: Any) -> Any:
-        try:
-            answer = function(first, second, third)
-        except PluginError:
-            raise
-        except PLUGIN_RAISES as exc:
-            raise failed(exc) from exc
-        return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
+        return one
+    if picks == (0, 1):
+
+        def two(first: Any, second: Any, *_: Any) -> Any:
+            try:
+                answer = function(first, second)
+            except PluginError:
+                raise
+            except PLUGIN_RAISES as exc:
+                raise failed(exc) from exc
+            return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
+
+        return two
+    if picks == (0, 1, 2):
+
+        def three(first: Any, second: Any, third: Any, *_: Any) -> Any:
+            try:
+                answer = function(first, second, third)
+            except PluginError:
+                raise
+            except PLUGIN_RAISES as exc:
+                raise failed(exc) from exc
+            return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
+
+        return three
 
     def some(*args: Any) -> Any:
         try:
@@ -341,9 +364,4 @@ def _guarded(
             raise failed(exc) from exc
         return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
 
-    leading: dict[tuple[int, ...], Callable[..., Any]] = {
-        (0,): one,
-        (0, 1): two,
-        (0, 1, 2): three,
-    }
-    return leading.get(picks, some)
+    return some
