@@ -284,7 +284,8 @@ class Controller:
     async def _set_quotas(self, queue: ClusterQueue, wanted: Automated) -> None:
         if wanted.resources is not None:
             where = "/spec/resourceGroups/0/flavors/0/resources"
-            version = {"op": "test", "path": "/metadata/resourceVersion"}
+            # A replaced version is a Conflict where it is another one by now; a test is Invalid.
+            version = {"op": "replace", "path": "/metadata/resourceVersion"}
             body = [
                 {**version, "value": queue.metadata.resource_version},
                 {"op": "replace", "path": where, "value": wanted.resources},
