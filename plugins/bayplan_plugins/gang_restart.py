@@ -102,8 +102,9 @@ class GangRestart(Plugin[GangRestartArgs]):
     def _look(self) -> None:
         """Bring what is kept up to date."""
         ends, self._ends = self._ends, []
+        unmade: set[tuple[str, str]] = set()
         for pod, gang in ends:
-            self._note_end(pod, gang)
+            self._note_end(pod, gang, unmade)
         if not self._restarts:
             return
         now, members = self.handle.now, [self.handle.gang(key) for key in self._restarts]
@@ -113,7 +114,11 @@ class GangRestart(Plugin[GangRestartArgs]):
             self._mark = mark
             self._keep()
 
-    def _note_end(self, pod: PodInfo, gang: Gang) -> None:
+    def _note_end(self, pod: PodInfo, gang: Gang, unmade: set[tuple[str, str]]) -> None:
+        """Keep the node of a member that is gone, if it is made again.
+
+        :param unmade: gangs with controllers whose pods are not, as was found in this look.
+        """
         if self.handle.snapshot.is_living(pod):
             return
         members = self.handle.gang(gang.key)
@@ -122,7 +127,11 @@ class GangRestart(Plugin[GangRestartArgs]):
             return
         restart = self._restarts.get(gang.key)
         if restart is None:
+            made_by = gang.key, _controller(pod)
+            if made_by in unmade:
+                return
             if gang.owner is None and maker_of(pod.pod, self.handle.snapshot) is None:
+                unmade.add(made_by)
                 return
             others = frozenset(info.uid for info, _ in members.bound.values())
             restart = self._restarts[gang.key] = _Restart(gang, others)

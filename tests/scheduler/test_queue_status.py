@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bayplan.api import ComputePool, ObjectMeta
 from bayplan.api.pools import ComputePoolStatus
 from bayplan.cluster.protocol import Done, PatchStatus, WatchHandler, Write
-from bayplan.errors import Conflict
+from bayplan.errors import Conflict, Forbidden, Invalid
 from bayplan.scheduler.queue_status import QueueStatusWriter
 from bayplan.snapshot import Snapshot
 
@@ -60,6 +62,19 @@ def test_a_status_that_was_refused_is_written_again() -> None:
     cluster.answers[0](Conflict("busy"))
     writer.write(says("b"))
     assert cluster.phases == ["b", "b"]
+
+
+def test_a_status_that_would_be_refused_again_is_said_once_for_each_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster, writer = started("a")
+    for error in (Invalid("no share"), Invalid("no share"), Conflict("busy"), Forbidden("no role")):
+        writer.write(says("b"))
+        cluster.answers[-1](error)
+    assert [record.getMessage() for record in caplog.records] == [
+        "what ComputePool p says of its jobs is refused: no share",
+        "what ComputePool p says of its jobs is refused: no role",
+    ]
 
 
 def test_a_status_whose_refusal_comes_late_is_written_again() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bayplan.api import ApiObject
 from bayplan.api.conditions import without_times
 from bayplan.cluster.protocol import Cluster, Done, PatchAnnotations, PatchStatus
-from bayplan.errors import ClusterError
+from bayplan.errors import ClusterError, Forbidden, Invalid
 from bayplan.snapshot import Snapshot
 
 __all__ = ["QueueStatusWriter"]
@@ -17,6 +18,8 @@ _Subject = tuple[type, type[ApiObject], str]
 _Patch = PatchStatus | PatchAnnotations
 _TAKING_OVER = 60.0
 """Seconds after which no write of a scheduler that was killed before is still under way."""
+
+_log = logging.getLogger("bayplan.scheduler")
 
 
 @dataclass
@@ -45,6 +48,8 @@ class QueueStatusWriter:
         self._cluster = cluster
         self._snapshot = snapshot
         self._reported: dict[_Subject, _Reported] = {}
+        self._refused: dict[_Subject, str] = {}
+        """Why writes were refused for good, to say it once."""
         self._began: float | None = None
 
     def write(self, wanted: Iterable[_Patch]) -> None:
@@ -87,11 +92,24 @@ class QueueStatusWriter:
         """Return what forgets a write that was refused, so that it is tried again."""
 
         def answered(error: ClusterError | None) -> None:
+            self._say(subject, error)
             known = self._reported.get(subject)
             if error is not None and known is not None and known.patch == patch:
                 del self._reported[subject]
 
         return answered
+
+    def _say(self, subject: _Subject, error: ClusterError | None) -> None:
+        """Log a write that the cluster would refuse again, once for each reason."""
+        if not isinstance(error, (Invalid, Forbidden)):
+            if error is None:
+                self._refused.pop(subject, None)
+            return
+        why = str(error)
+        if self._refused.get(subject) != why:
+            self._refused[subject] = why
+            _, kind, key = subject
+            _log.warning("what %s %s says of its jobs is refused: %s", kind.__name__, key, why)
 
 
 def _without_times(write: _Patch) -> _Patch:
