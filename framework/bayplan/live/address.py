@@ -55,7 +55,8 @@ class Address:
 class Listener:
     """Listens at an address; whoever connects waits until a server takes over its sockets.
 
-    :param tls: of the certificate, None without one.
+    ``tls`` is that of the certificate, None without one; ``fingerprint`` the certificate's SHA-256
+    in hexadecimal digits, "" for none.
     """
 
     def __init__(self, address: Address) -> None:
@@ -63,7 +64,7 @@ class Listener:
         self.port = address.port
         self.sockets: list[socket.socket] = []
         self.tls: ssl.SSLContext | None = None
-        self._fingerprint = ""
+        self.fingerprint = ""
 
     def open(self) -> None:
         """Start listening.
@@ -79,12 +80,14 @@ class Listener:
                 address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             for family, _, _, _, where in dict.fromkeys(found):
-                self.sockets.append(_bound(family, where))
+                # A name may have addresses of a family that this machine lacks.
+                if family != socket.AF_INET6 or socket.has_dualstack_ipv6() or len(found) == 1:
+                    self.sockets.append(_bound(family, where))
         except OSError as exc:
             self.close()
             raise InputError(
                 "cannot listen: is it in use? choose another with --bind-address "
-                f"({os.strerror(exc.errno) if exc.errno else exc})",
+                f"({exc.strerror or exc})",
                 f"{address.host}:{address.port}",
             ) from None
         self.port = self.sockets[0].getsockname()[1]
@@ -103,11 +106,6 @@ class Listener:
         host = f"[{host}]" if ":" in host else host
         return f"{'https' if self.address.certificate else 'http'}://{host}:{self.port}"
 
-    @property
-    def fingerprint(self) -> str:
-        """The SHA-256 of the certificate that is served, in hexadecimal digits; "" for none."""
-        return self._fingerprint
-
     def _read_certificate(self) -> ssl.SSLContext | None:
         address = self.address
         if address.certificate is None or address.key is None:
@@ -121,7 +119,7 @@ class Listener:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(address.certificate, address.key)
-            self._fingerprint = _fingerprint_of(address.certificate)
+            self.fingerprint = _fingerprint_of(address.certificate)
         except (OSError, ssl.SSLError) as exc:
             where = f"{address.certificate} with {address.key}"
             raise InputError(f"cannot be used: {exc}", where) from None
