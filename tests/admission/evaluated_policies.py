@@ -35,13 +35,20 @@ _PATCH = "JSONPatch{"
 _AT = SourcePosition()
 
 
-def mutated(policy: Content, content: Content, namespace: Content, params: Content) -> Content:
+def mutated(
+    policy: Content,
+    content: Content,
+    namespace: Content,
+    params: Content,
+    old: Content | None = None,
+) -> Content:
     """Return an object as a policy leaves it.
 
     :param namespace: the object's namespace; :param params: the policy's parameter.
+    :param old: the object as it was, None at its creation.
     """
     spec = policy["spec"]
-    names = {"object": content, "namespaceObject": namespace, "params": params}
+    names = {"object": content, "oldObject": old, "namespaceObject": namespace, "params": params}
     names["request"] = {"namespace": content["metadata"].get("namespace", "")}
     variables = {one["name"]: one["expression"] for one in spec.get("variables", ())}
     for one in spec.get("matchConditions", ()):

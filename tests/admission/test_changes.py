@@ -117,6 +117,62 @@ def test_a_pod_of_a_group_may_be_let_go() -> None:
     assert said_of(with_labels(pod(), **{GROUP: "h"}), pod()) == [refusal]
 
 
+def stateful_set(replicas: int | None, there: int = 0, **pods: Any) -> Content:
+    container = {"name": "c", "image": "a", "resources": {"requests": {"cpu": "1"}}}
+    spec: Content = {"template": {"spec": {"containers": [container], **pods}}}
+    if replicas is not None:
+        spec["replicas"] = replicas
+    meta = {"name": "s", "namespace": "n", "labels": {QUEUE_LABEL: "q"}}
+    status = {"replicas": there}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": meta,
+        "spec": spec,
+        "status": status,
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "there", "why"),
+    [
+        (3, 2, 3, f"Invalid value: {Why.SIZE}"),
+        (None, 2, 1, f"Invalid value: {Why.SIZE}"),
+        (3, 0, 3, ""),
+        (0, 3, 0, ""),
+        (0, 3, 1, f"Forbidden: {Why.ENDING}"),
+        (3, 3, 3, ""),
+    ],
+)
+def test_a_stateful_set_changes_its_size_to_zero_and_from_zero(
+    old: int | None, new: int, there: int, why: str
+) -> None:
+    found = said_of(stateful_set(new, there), stateful_set(old, there))
+    assert found == ([f"spec.replicas: {why}"] if why else [])
+    free = [stateful_set(one, there) for one in (new, old)]
+    for one in free:
+        one["metadata"]["labels"].clear()
+    assert said_of(*free) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}, "containers"),
+        ({"initContainers": [{"name": "i"}]}, "initContainers"),
+        ({"nodeSelector": {"a": "b"}}, "nodeSelector"),
+        ({"tolerations": [{"operator": "Exists"}]}, "tolerations"),
+        ({"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}, ""),
+        ({"terminationGracePeriodSeconds": 1}, ""),
+    ],
+    ids=str,
+)
+def test_what_the_pods_of_a_stateful_set_ask_for_stays(changed: Content, field: str) -> None:
+    found = said_of(stateful_set(3, **changed), stateful_set(3))
+    refusal = f"spec.template.spec.{field}: Invalid value: {Why.ASKED}"
+    assert found == ([refusal] if field else [])
+
+
 def test_jobs_in_no_queue_are_left_alone() -> None:
     old, new = job(False), with_labels(job(False), **{LONGEST_TIME: "0"})
     for one in (old, new):

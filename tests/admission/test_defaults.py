@@ -84,6 +84,84 @@ def test_pods_of_jobs_and_daemon_sets_are_not_gated() -> None:
         assert settled(named) == (gated(named, "q") if is_gated else named)
 
 
+PARENT = "kueue.x-k8s.io/pod-suspending-parent"
+
+
+def test_a_pod_that_waits_with_what_made_it_is_gated_whatever_the_integrations() -> None:
+    named = pod("StatefulSet")
+    named["metadata"] |= {"labels": {"app": "s"}, "annotations": {PARENT: "statefulset"}}
+    found = settled(named, pods=False)
+    assert found["spec"]["schedulingGates"] == [{"name": ADMISSION_GATE}]
+    assert found["metadata"]["labels"] == {"app": "s", MANAGED: "true"}
+
+
+def template(**annotations: str) -> Content:
+    meta = {"metadata": {"annotations": annotations}} if annotations else {}
+    return {**meta, "spec": {"containers": []}}
+
+
+def of_kind(kind: str, *templates: Content, ready: int = 0) -> Content:
+    spec: Content = {"template": templates[0]}
+    group = "apps"
+    if kind == "LeaderWorkerSet":
+        group = "leaderworkerset.x-k8s.io"
+        names = ("workerTemplate", "leaderTemplate")
+        spec = {"leaderWorkerTemplate": dict(zip(names, templates, strict=False))}
+    meta = {"name": "s", "namespace": "n", "labels": {QUEUE_LABEL: "q"}}
+    status = {"readyReplicas": ready}
+    return {
+        "apiVersion": f"{group}/v1",
+        "kind": kind,
+        "metadata": meta,
+        "spec": spec,
+        "status": status,
+    }
+
+
+def waiting(content: Content, old: Content | None = None) -> Content:
+    """Return what is never suspended as the policies leave it."""
+    for policy in mutating_policies(Defaults()):
+        name = policy["metadata"]["name"]
+        if name == f"bayplan-waiting-pods-of-{content['kind'].lower()}s" and "mutations" in str(
+            policy["spec"]
+        ):
+            content = mutated(policy, content, {"metadata": {"name": "n"}}, {}, old)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("kind", "integration"),
+    [
+        ("StatefulSet", "statefulset"),
+        ("LeaderWorkerSet", "leaderworkerset.x-k8s.io/leaderworkerset"),
+    ],
+)
+def test_templates_of_what_is_never_suspended_have_their_pods_wait(
+    kind: str, integration: str
+) -> None:
+    marked = template(**{PARENT: integration})
+    for given in (template(), template(a="b")):
+        own = given.get("metadata", {}).get("annotations", {})
+        expected = template(**own, **{PARENT: integration})
+        assert waiting(of_kind(kind, given)) == of_kind(kind, expected)
+    assert waiting(of_kind(kind, marked)) == of_kind(kind, marked)
+    assert waiting(of_kind(kind, template()), of_kind(kind, template())) == of_kind(kind, marked)
+
+
+def test_each_template_of_a_leader_worker_set_has_its_pods_wait() -> None:
+    marked = template(**{PARENT: "leaderworkerset.x-k8s.io/leaderworkerset"})
+    given = of_kind("LeaderWorkerSet", template(), template())
+    assert waiting(given) == of_kind("LeaderWorkerSet", marked, marked)
+
+
+def test_a_set_with_ready_pods_or_without_a_queue_is_left_as_it_is() -> None:
+    ready = of_kind("StatefulSet", template(), ready=1)
+    assert waiting(ready, ready) == ready
+    free = of_kind("StatefulSet", template())
+    free["metadata"].pop("labels")
+    assert waiting(free) == free
+
+
 @pytest.mark.parametrize(
     ("version", "owner", "waits"),
     [

@@ -19,7 +19,7 @@ from bayplan.api import KINDS, ApiObject
 from bayplan.api.meta import LabelSelector
 from bayplan.api.objects import decode_part
 from bayplan.api.selectors import Selector, compile_selector
-from bayplan.dialects.kueue import ADMISSION_GATE, MANAGED_MARK
+from bayplan.dialects.kueue import ADMISSION_GATE, MANAGED_MARK, SUSPENDING_PARENT
 from bayplan.dialects.queued_job_checks import PRIORITY_LABEL, QUEUE_LABEL
 from bayplan.dialects.queued_jobs import is_part
 from bayplan.kinds import KINDS_OF_WORKLOADS
@@ -35,7 +35,7 @@ _PODS = "pods that name no queue wait in the scheduler, without a gate"
 _PODS_OF_JOBS = "only the scheduler knows whether what owns a pod waits in a queue"
 _SELECTED_PODS = "bayplan has no podOptions"
 _OWNERS = "what owns a job is known by the reference to it, and need not be there"
-_SETS = "the pods of a StatefulSet queue one by one, so it gets no queue that it does not name"
+_NO_CONTEXT = "the case does not say that its namespace has a LocalQueue"
 _FUNCTIONS = {
     "ApplyDefaultForManagedBy": "managed by",
     "ApplyDefaultForSuspend": "suspended",
@@ -60,8 +60,9 @@ def run_default_case(given: Content, expected: Content, integration: str) -> Non
         _should_be_suspended(given, expected)
         return
     content, wanted = given["object"], _said(expected["object"])
-    if content["kind"] == "StatefulSet" and wanted["queue"] != _said(content)["queue"]:
-        raise UnmodelledError(_SETS)
+    says = given.get("context") or given.get("function") == "ApplyDefaultLocalQueue"
+    if not says and wanted["queue"] != _said(content)["queue"]:
+        raise UnmodelledError(_NO_CONTEXT)
     found = _said(_defaulted(given))
     only = [_FUNCTIONS.get(given.get("function", ""), "")]
     for key in only if only != [""] else wanted:
@@ -107,6 +108,7 @@ def _said(content: Content) -> Content:
     row = KINDS_OF_WORKLOADS.get(key)
     labels = content["metadata"].get("labels") or {}
     template = at(content, "spec.template.metadata.labels") or {}
+    marks = at(content, "spec.template.metadata.annotations") or {}
     of_pods = template if content["kind"] == "Deployment" else {}
     return {
         "suspended": bool(row and row.suspend and at(content, row.suspend)),
@@ -115,6 +117,7 @@ def _said(content: Content) -> Content:
         "managed by": at(content, row.managed_by) if row and row.managed_by else None,
         "queue of pods": of_pods.get(QUEUE_LABEL, ""),
         "priority of pods": of_pods.get(PRIORITY_LABEL, ""),
+        "pods wait": "" if row is None or row.suspend else marks.get(SUSPENDING_PARENT, ""),
     }
 
 

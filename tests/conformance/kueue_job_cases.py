@@ -68,7 +68,7 @@ _NAMES = {
     "GetWorkloadNameForVariant": "no job has several Workloads, one for each flavor, at a time",
 }
 _ELSEWHERE = {
-    "pod-defaults": "pods of a StatefulSet queue one by one, so that its size may change",
+    "pod-defaults": "pods of a StatefulSet are known by their owner, without the marks of a group",
     "pod-find-workload": "a Workload is found by its name, or by the pod that it owns; none that a"
     " group has is deleted for another",
     "pod-stop": "only pods on nodes are evicted: the others wait as they are",

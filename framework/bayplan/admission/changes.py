@@ -12,9 +12,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bayplan.admission.writing import annotation, label, rule, validating
+from bayplan.admission.writing import OF_NO_JOB, annotation, label, rule, validating
 from bayplan.api import KINDS, LocalQueue
-from bayplan.dialects.kueue import GROUP_LABEL, MANAGED_MARK, RETRIABLE, TOTAL_ANNOTATION
+from bayplan.dialects.kueue import (
+    GROUP_LABEL,
+    MANAGED_MARK,
+    RETRIABLE,
+    SUSPENDING_PARENT,
+    TOTAL_ANNOTATION,
+)
 from bayplan.dialects.queued_job_checks import (
     DOMAIN_PATH,
     ELASTIC_ANNOTATION,
@@ -37,7 +43,6 @@ __all__ = ["changes_by_queue", "refused_changes"]
 
 Content = dict[str, Any]
 _MANAGED, _ = MANAGED_MARK
-_SUSPENDING_PARENT = "kueue.x-k8s.io/pod-suspending-parent"
 _BOTH = ("CREATE", "UPDATE")
 _UPDATE = ("UPDATE",)
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
@@ -66,6 +71,7 @@ def refused_changes(namespace: str) -> list[Content]:
         *(_of_jobs(path, keys, namespace) for path, keys in sorted(suspendable.items())),
         _of_sizes(namespace),
         _of_parts(namespace),
+        *_of_wholes(namespace),
         _of_pod_groups(namespace),
         _of_pods(namespace),
     ]
@@ -104,11 +110,8 @@ def _suspendable() -> Mapping[str, Keys]:
 
 def _in_parts() -> Keys:
     """Return the kinds that are never suspended, whose pods or parts queue."""
-    queued = [key for key, row in KINDS_OF_WORKLOADS.items() if row.queued or key in _SETS]
+    queued = [key for key, row in KINDS_OF_WORKLOADS.items() if row.queued]
     return [*queued, ("apps", "Deployment")]
-
-
-_SETS = (("apps", "StatefulSet"),)
 
 
 def _rules(keys: Keys, operations: Sequence[str]) -> list[Content]:
@@ -385,7 +388,7 @@ def _of_sizes(namespace: str) -> Content:
 
 def _of_parts(namespace: str) -> Content:
     """Return what may not change of what is never suspended, once pods of it are ready."""
-    parent = f"object.spec.?template.?metadata.?annotations[?'{_SUSPENDING_PARENT}']"
+    parent = f"object.spec.?template.?metadata.?annotations[?'{SUSPENDING_PARENT}']"
     return _policy(
         "bayplan-changes-of-sets",
         _rules(_in_parts(), _UPDATE),
@@ -414,6 +417,81 @@ def _of_parts(namespace: str) -> Content:
             *_of_gates(),
         ],
         namespace,
+    )
+
+
+_ASKED = (
+    "affinity",
+    "nodeSelector",
+    "overhead",
+    "resourceClaims",
+    "resources",
+    "runtimeClassName",
+    "tolerations",
+    "topologySpreadConstraints",
+)
+"""The fields of pods, beside their containers, for which a queue has reserved quota."""
+
+
+def _of_wholes(namespace: str) -> Iterator[Content]:
+    """Yield what may not change of kinds whose objects are one workload each, never suspended.
+
+    Some of their pods always run, so that nothing would ask for quota again.
+    """
+    for key, row in KINDS_OF_WORKLOADS.items():
+        if not row.queued or row.unit:
+            continue
+        (pods,) = row.pods
+        size, spec = pods.count[0], f"{pods.template}.spec"
+        yield _policy(
+            f"bayplan-changes-of-{KINDS[key].plural}",
+            _rules([key], _UPDATE),
+            [_IN_A_QUEUE, ("of-no-job", OF_NO_JOB)],
+            {
+                "pods": _at("object", spec),
+                "oldPods": _at("oldObject", spec),
+                "size": f"{_at('object', size)}.orValue(1)",
+                "oldSize": f"{_at('oldObject', size)}.orValue(1)",
+            },
+            [
+                _Rule(
+                    "variables.size == variables.oldSize || variables.size == 0 || "
+                    "variables.oldSize == 0",
+                    "Invalid value",
+                    f"'{size}'",
+                    Why.SIZE,
+                ),
+                _Rule(
+                    "variables.size == 0 || variables.oldSize != 0 || "
+                    "object.?status.?replicas.orValue(0) == 0",
+                    "Forbidden",
+                    f"'{size}'",
+                    Why.ENDING,
+                ),
+                *(_unchanged(spec, one) for one in _ASKED),
+                *(_unchanged_containers(spec, one) for one in ("initContainers", "containers")),
+            ],
+            namespace,
+        )
+
+
+def _unchanged(spec: str, name: str) -> _Rule:
+    return _Rule(
+        f"variables.pods.?{name} == variables.oldPods.?{name}",
+        "Invalid value",
+        f"'{spec}.{name}'",
+        Why.ASKED,
+    )
+
+
+def _unchanged_containers(spec: str, name: str) -> _Rule:
+    asked = "map(c, [c.?resources.?requests, c.?ports])"
+    return _Rule(
+        f"variables.pods.?{name}.orValue([]).{asked} == "
+        f"variables.oldPods.?{name}.orValue([]).{asked}",
+        "Invalid value",
+        f"'{spec}.{name}'",
+        Why.ASKED,
     )
 
 

@@ -15,7 +15,16 @@ from typing import Any
 from bayplan.admission.changes import changes_by_queue, refused_changes
 from bayplan.admission.colocation import colocation_policies
 from bayplan.admission.facts import FACTS
-from bayplan.admission.writing import bound, label, mutating, rule, validating
+from bayplan.admission.writing import (
+    OF_NO_JOB,
+    OWNERS,
+    annotation,
+    bound,
+    label,
+    mutating,
+    rule,
+    validating,
+)
 from bayplan.api import KINDS, ClusterColocationProfile, LocalQueue
 from bayplan.dialects.hami.requests import RequestRules
 from bayplan.dialects.kai import QUEUE_LABEL as KAI_QUEUE
@@ -27,6 +36,7 @@ from bayplan.dialects.kueue import (
     MULTI_CLUSTER_CONTROLLER,
     PREFERRED_TOPOLOGY,
     REQUIRED_TOPOLOGY,
+    SUSPENDING_PARENT,
     UNCONSTRAINED_TOPOLOGY,
 )
 from bayplan.dialects.queued_job_checks import PRIORITY_LABEL, QUEUE_LABEL
@@ -86,7 +96,13 @@ class Defaults:
 
 def mutating_policies(defaults: Defaults) -> list[Content]:
     """Return the policies that fill in what objects do not say, each with its binding."""
-    queues = [_default_queue(), _deployment_queue(), _gated_pods(defaults), *_suspended()]
+    queues = [
+        _default_queue(),
+        _deployment_queue(),
+        *_parts(),
+        _gated_pods(defaults),
+        *_suspended(),
+    ]
     policies = [
         _scheduler_name(defaults),
         _hami_counts(),
@@ -155,7 +171,7 @@ def _scheduler_name(defaults: Defaults) -> Content:
         # A DaemonSet's pods have a node already, and what names another scheduler means it.
         [
             _WITHOUT_NODE,
-            ("of-no-daemon-set", f"!{_OWNERS}.exists(o, o.kind == 'DaemonSet')"),
+            ("of-no-daemon-set", f"!{OWNERS}.exists(o, o.kind == 'DaemonSet')"),
         ],
         {"free": free, "scheduler": scheduler, "resources": resources, "name": name},
         patch,
@@ -246,11 +262,11 @@ def _gated_pods(defaults: Defaults) -> Content:
     """Return the policy that gates pods in queues until they are admitted, as Kueue's webhook.
 
     So no scheduler takes them before. Pods of jobs go with their jobs, those of a DaemonSet with
-    their node.
+    their node, those of what is never suspended wait for the queue that this names.
     """
     jobs = sorted({row.name for row in KINDS_OF_WORKLOADS.values() if row.suspend})
     owners = json.dumps([*jobs, "DaemonSet", "Node"])
-    of_others = f"{_OWNERS}.exists(o, o.?controller.orValue(false) && o.kind in {owners})"
+    of_others = f"{OWNERS}.exists(o, o.?controller.orValue(false) && o.kind in {owners})"
     gates = "object.spec.?schedulingGates.orValue([])"
     name, value = MANAGED_MARK
     gate = f'{{"name": "{ADMISSION_GATE}"}}'
@@ -264,14 +280,59 @@ def _gated_pods(defaults: Defaults) -> Content:
         "bayplan-gated-pods",
         [rule("", ("v1",), ("pods",))],
         [
-            _pods_queue(defaults),
+            ("pods-are-queued", f"{_pods_queue(defaults)[1]} || {_WAITS_WITH_ANOTHER}"),
             _WITHOUT_NODE,
             ("of-no-job", f"!{of_others}"),
             ("not-gated", f"!{gates}.exists(g, g.name == '{ADMISSION_GATE}')"),
         ],
         _QUEUED_BY_NOW,
-        f'variables.queue == "" ? [] : [JSONPatch{{op: "add", path: "/metadata/labels/{marked}", '
-        f'value: "{value}"}}] + {gated}',
+        f'variables.queue == "" && !({_WAITS_WITH_ANOTHER}) ? [] : '
+        f'[JSONPatch{{op: "add", path: "/metadata/labels/{marked}", value: "{value}"}}] + {gated}',
+    )
+
+
+_WAITS_WITH_ANOTHER = f"{annotation('object', SUSPENDING_PARENT)} != ''"
+"""Whether a pod waits with what made it, by what the policy of its kind wrote."""
+
+
+def _parts() -> Iterator[Content]:
+    """Yield policies that have the pods of what is never suspended wait, as Kueue's webhooks do.
+
+    Whose pods are ready goes on as it is: another template would have them made again.
+    """
+    for (group, name), row in KINDS_OF_WORKLOADS.items():
+        if not row.queued:
+            continue
+        plural = KINDS[group, name].plural
+        integration = name.lower() if group == "apps" else f"{group}/{name.lower()}"
+        paths = dict.fromkeys(path for pods in row.pods for path in pods.template.split(","))
+        yield mutating(
+            f"bayplan-waiting-pods-of-{plural}",
+            [rule(group, ("*",), [plural], ("CREATE", "UPDATE"))],
+            [
+                ("of-no-job", OF_NO_JOB),
+                (
+                    "without-ready-pods",
+                    "oldObject == null || oldObject.?status.?readyReplicas.orValue(0) == 0",
+                ),
+            ],
+            _QUEUED_BY_NOW,
+            *(_waiting(f"object.{path}", integration) for path in paths),
+        )
+
+
+def _waiting(template: str, integration: str) -> str:
+    """Return the patch that has the pods of a template wait, if there is such a template."""
+    pointer = "/" + template.removeprefix("object.").replace(".", "/")
+    name = SUSPENDING_PARENT.replace("/", "~1")
+    return (
+        f"variables.queue == '' || !has({template}) || "
+        f"{template}.?metadata.?annotations[?'{SUSPENDING_PARENT}'].orValue('') != '' ? [] : "
+        f'(has({template}.metadata) ? [] : [JSONPatch{{op: "add", path: "{pointer}/metadata", '
+        f"value: {{}}}}]) + ({template}.?metadata.?annotations.hasValue() ? [] : "
+        f'[JSONPatch{{op: "add", path: "{pointer}/metadata/annotations", value: {{}}}}]) + '
+        f'[JSONPatch{{op: "add", path: "{pointer}/metadata/annotations/{name}", '
+        f'value: "{integration}"}}]'
     )
 
 
@@ -296,7 +357,7 @@ def _deployment_queue() -> Content:
         "bayplan-deployment-queue",
         [rule("apps", ("v1",), ("deployments",), ("CREATE", "UPDATE"))],
         [
-            ("of-no-job", _OF_NO_JOB),
+            ("of-no-job", OF_NO_JOB),
             ("in-a-queue", f"{label('object', QUEUE_LABEL)} != ''"),
             ("with-labels", "has(object.spec.template.metadata.labels)"),
         ],
@@ -319,8 +380,7 @@ def _queued() -> list[Content]:
     """Return rules of all kinds that wait in queues, themselves or their parts."""
     found = [one for _, rules in sorted(_suspendable().items()) for one in rules]
     for key, row in KINDS_OF_WORKLOADS.items():
-        # A StatefulSet's pods queue one by one, unless they are a gang.
-        if row.queued and not row.asked:
+        if row.queued:
             found.append(rule(key[0], ("*",), [KINDS[key].plural]))
     return found
 
@@ -336,7 +396,7 @@ def _suspended() -> Iterator[Content]:
         yield mutating(
             f"bayplan-suspend-{'-'.join(steps[1:]).lower()}",
             rules,
-            [("of-no-job", _OF_NO_JOB), *_makes_pods(path)],
+            [("of-no-job", OF_NO_JOB), *_makes_pods(path)],
             {"queued": queued},
             f"variables.queued ? {_set(path, 'true')} : []",
         )
@@ -373,7 +433,7 @@ def _managed_elsewhere() -> Iterator[Content]:
             f"bayplan-{'-'.join(steps[1:]).lower()}",
             rules,
             [
-                ("of-no-job", _OF_NO_JOB),
+                ("of-no-job", OF_NO_JOB),
                 ("of-its-own-controller", f"{said} in {json.dumps(['', *_OWN_CONTROLLERS])}"),
             ],
             {
@@ -646,16 +706,9 @@ def _expected(name: str, what: str, got: str) -> str:
 
 
 _CONTAINERS = "(dyn(object.spec.?initContainers.orValue([])) + dyn(object.spec.containers))"
-_OWNERS = "object.metadata.?ownerReferences.orValue([])"
-_OF_NOBODY = f"!{_OWNERS}.exists(o, o.?controller.orValue(false))"
-_JOBS = [f"{group}/{name}" for (group, name), row in KINDS_OF_WORKLOADS.items() if row.suspend]
-_OF_NO_JOB = (
-    f"!{_OWNERS}.exists(o, o.?controller.orValue(false)"
-    f" && o.apiVersion.split('/')[0] + '/' + o.kind in {json.dumps(sorted(_JOBS))})"
-)
-"""A job of another one waits with that; one of a CronJob, say, waits itself."""
+_OF_NOBODY = f"!{OWNERS}.exists(o, o.?controller.orValue(false))"
 _QUEUED_BY_NOW = {"queue": label("object", QUEUE_LABEL)}
 """A variable sees the queue that a policy before gave an object, a condition does not."""
 _WITHOUT_NODE = ("without-a-node", "object.spec.?nodeName.orValue('') == ''")
 _NO_QUEUE = ("without-a-queue", f"{label('object', QUEUE_LABEL)} == ''")
-_WITHOUT_QUEUE = (("of-no-job", _OF_NO_JOB), _NO_QUEUE)
+_WITHOUT_QUEUE = (("of-no-job", OF_NO_JOB), _NO_QUEUE)

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["annotation", "bound", "label", "mutating", "rule", "validating"]
+from bayplan.kinds import KINDS_OF_WORKLOADS
+
+__all__ = [
+    "OF_NO_JOB",
+    "OWNERS",
+    "annotation",
+    "bound",
+    "label",
+    "mutating",
+    "rule",
+    "validating",
+]
 
 Content = dict[str, Any]
 _VERSION = "admissionregistration.k8s.io/v1"
+OWNERS = "object.metadata.?ownerReferences.orValue([])"
+_JOBS = [
+    f"{group}/{name}"
+    for (group, name), row in KINDS_OF_WORKLOADS.items()
+    if row.suspend or row.queued
+]
+OF_NO_JOB = (
+    f"!{OWNERS}.exists(o, o.?controller.orValue(false)"
+    f" && o.apiVersion.split('/')[0] + '/' + o.kind in {json.dumps(sorted(_JOBS))})"
+)
+"""A job of another one waits with that; one of a CronJob, say, waits itself."""
 
 
 def label(of: str, name: str) -> str:

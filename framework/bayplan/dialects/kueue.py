@@ -39,6 +39,7 @@ __all__ = [
     "SLICE_LAYERS",
     "SLICE_SIZE",
     "SLICE_TOPOLOGY",
+    "SUSPENDING_PARENT",
     "TOTAL_ANNOTATION",
     "UNCONSTRAINED_TOPOLOGY",
     "asks_for_topology",
@@ -64,6 +65,8 @@ ADMISSION_GATE = "kueue.x-k8s.io/admission"
 """The scheduling gate of pods until their Workload is admitted."""
 MANAGED_MARK = ("kueue.x-k8s.io/managed", "true")
 """The label of the pods whose Workloads Kueue's manager keeps."""
+SUSPENDING_PARENT = "kueue.x-k8s.io/pod-suspending-parent"
+"""The annotation of pods that wait with an object above them, with the integration of its kind."""
 GROUP_MARK = ("kueue.x-k8s.io/is-group-workload", "true")
 """The annotation of Workloads of groups of pods, and its value."""
 DEFAULT_QUEUE = "default"

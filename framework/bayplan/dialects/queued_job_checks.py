@@ -109,6 +109,9 @@ class Why(StrEnum):
     PODS = "expected a number of pods of 1 or more"
     OF_GROUP = "the Workload of a group of pods has the name of the group"
     UNRETRIABLE = "a group cannot become retriable again"
+    SIZE = "can change only to zero and from zero in a queue"
+    ENDING = "cannot change while its last pods end"
+    ASKED = "cannot change in a queue"
 
 
 @dataclass(frozen=True)

@@ -242,11 +242,12 @@ class OwnedGangs:
         if asked.off:
             return _NOBODY
         for row, read in above.owners:
-            if row.asked and not (asked.on or asked.minimum is not None):
+            if row.asked and not (asked.on or asked.minimum is not None or _queues(row, read.obj)):
                 continue
             made = _placed(pod, read, row, asked)
             if made.gang is not None:
                 read.members.setdefault(made.gang.key, pod.key)
+            if made is not _NOBODY:
                 return made
         return _NOBODY
 
@@ -366,6 +367,10 @@ def _placed(pod: Pod, owner: _Owner, row: WorkloadKind, asked: _Asked) -> OwnedM
     units = [labels.get(key, "") for key in row.unit.split(",")] if row.unit else []
     unit = ":".join(units) if row.unit else None
     role = role_of(owner.roles, labels)
+    if all(units) and not owner.roles and owner.problem is None:
+        # Scaled to zero: its last pods are of its workload until they are gone.
+        part = _part_of(row, owner.obj, unit)
+        return OwnedMember(Membership(None, part=part)) if part is not None else _NOBODY
     if not all(units) or (role is None and owner.problem is None):
         # A pod beside those of its templates, such as one that submits the job.
         return _NOBODY
@@ -451,7 +456,7 @@ def _place(
     owner: _Owner, row: WorkloadKind, unit: str | None, role: Role | None, asked: _Asked
 ) -> OwnedMember:
     """Return the place of the pods of one part and one role of an owner."""
-    meta, minimum = owner.obj.metadata, owner.minimum
+    minimum = owner.minimum
     name = _gang_key(owner.obj, row)
     if unit is not None:
         name += f":{unit}"
@@ -462,8 +467,11 @@ def _place(
     if role.later:
         roles, minimum, name = (role,), None, f"{name}:{role.name}"
     least = asked.minimum if asked.minimum is not None else minimum
+    if row.asked and not asked.on and least is None:
+        # Nobody but its queue asks: it has quota for all of them, and they come one by one.
+        least = 1
     problem = asked.problem or owner.problem
-    if role.serial and role.count > 1 and problem is None:
+    if role.serial and role.count > 1 and least != 1 and problem is None:
         problem = "its pods are created one after the other, so they cannot wait for each other"
     gang, of_each = _gang(name, roles, least)
     if problem is not None:
@@ -474,13 +482,23 @@ def _place(
         gang = _with_some_roles(gang, owner.some_roles if least is None else None, roles, of_each)
     except ValueError as exc:
         gang = replace(gang, problem=gang.problem or str(exc))
-    part = None
-    if row.queued and QUEUE_LABEL in meta.labels:
-        kind = kind_of(owner.obj)
-        version = "/".join(filter(None, (kind.group, kind.versions[0])))
-        part = OwnedPart(OwnerReference(kind.name, meta.name, meta.uid, version), unit or "")
+    part = _part_of(row, owner.obj, unit)
     member = Membership(name, role=role.name, part=part)
     return OwnedMember(member, gang, source_of(owner.obj))
+
+
+def _queues(row: WorkloadKind, obj: ApiObject) -> bool:
+    """Tell whether an object, or each part of it, is a workload of the queue that it names."""
+    return row.queued and QUEUE_LABEL in obj.metadata.labels
+
+
+def _part_of(row: WorkloadKind, obj: ApiObject, unit: str | None) -> OwnedPart | None:
+    """Return the part of an object that is a workload of a queue; None where none is."""
+    if not _queues(row, obj):
+        return None
+    meta, kind = obj.metadata, kind_of(obj)
+    version = "/".join(filter(None, (kind.group, kind.versions[0])))
+    return OwnedPart(OwnerReference(kind.name, meta.name, meta.uid, version), unit or "")
 
 
 def _is_cut(role: Role) -> bool:

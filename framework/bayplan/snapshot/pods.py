@@ -151,7 +151,7 @@ class PodInfo:
         if owned is not None and member.gang is None and member.problem is None:
             of_owner = owned(pod)
             self.owner_settings = of_owner.owner_settings
-            if of_owner.gang is not None or of_owner.problem is not None:
+            if not (of_owner.gang is None and of_owner.problem is None and of_owner.part is None):
                 rank = member.rank if of_owner.rank is None else of_owner.rank
                 member = of_owner if rank == of_owner.rank else replace(of_owner, rank=rank)
         self.gang = member.gang

@@ -1,7 +1,7 @@
 """The Workloads of parts of objects that are never suspended, as of replicas of LeaderWorkerSets.
 
-Each is named as Kueue names it, and lasts as long as its part: while all pods of that are made
-again, it keeps its quota.
+A StatefulSet is a single part. Each Workload is named as Kueue names it, and lasts as long as its
+part: while all pods of that are made again, it keeps its quota.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bayplan.api.object_key import object_key
 from bayplan.api.resources import effective_requests
 from bayplan.cluster.protocol import DeleteObject, TemplateSource
 from bayplan.dialects.kueue import GROUP_MARK
-from bayplan.dialects.queued_job_checks import QUEUE_LABEL
+from bayplan.dialects.queued_job_checks import PRIORITY_LABEL, QUEUE_LABEL
 from bayplan.dialects.queued_parts import (
     QueuedParts,
     kinds_in_parts,
@@ -37,6 +37,10 @@ __all__ = ["PartWorkloads", "name_of_part"]
 
 _NUMBER = "kueue.x-k8s.io/component-workload-index"
 """The annotation of a Workload with the number of the part that it is of."""
+_OWNER_KIND = "kueue.x-k8s.io/job-owner-gvk"
+_OWNER_NAME = "kueue.x-k8s.io/job-owner-name"
+_COPIED = (QUEUE_LABEL, PRIORITY_LABEL)
+"""The labels of an object that its pods have, too."""
 
 
 def name_of_part(part: OwnedPart) -> str:
@@ -182,6 +186,19 @@ class PartWorkloads:
         queued = QUEUE_LABEL in meta.labels or self._managed.holds_pods_of(meta)
         return not queued or not found.has(self.number_of(key))
 
+    def is_empty(self, key: str) -> bool:
+        """Tell whether a part is to have no pods for now, as its object was scaled to zero."""
+        found = self.object_of(key)
+        if found is None or found.problem:
+            return False
+        return not sum(one.count for one in found.pods)
+
+    def labels_of(self, key: str) -> Mapping[str, str]:
+        """Return the labels by which the pods of a part tell their queue, and their priority."""
+        found = self.object_of(key)
+        labels = found.obj.metadata.labels if found is not None else {}
+        return {name: labels[name] for name in _COPIED if labels.get(name)}
+
     def delete(self, key: str) -> None:
         """Delete the Workload of a part that is gone."""
         seen = self._handle.snapshot.objects(KueueWorkload).get(key)
@@ -196,6 +213,7 @@ class PartWorkloads:
         found = self.object_of(key)
         own = found.obj.metadata if found is not None else ObjectMeta()
         marks = {**provisioning_parameters(own.annotations), **dict([GROUP_MARK])}
+        marks |= _owner_marks(part.owner)
         if part.number:
             marks[_NUMBER] = part.number
         return ObjectMeta(
@@ -237,6 +255,12 @@ class PartWorkloads:
             return {}
         where = type(found.obj), object_key(found.obj)
         return {one.name: TemplateSource(*where, one.pointer) for one in found.pods}
+
+
+def _owner_marks(owner: OwnerReference) -> dict[str, str]:
+    """Return the annotations that name an object, for those who cannot follow the reference."""
+    group, _, version = owner.api_version.rpartition("/")
+    return {_OWNER_KIND: f"{group}/{version}, Kind={owner.kind}", _OWNER_NAME: owner.name}
 
 
 def _same(sets: tuple[PodSet, ...], others: tuple[PodSet, ...]) -> bool:

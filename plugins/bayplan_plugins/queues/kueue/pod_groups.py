@@ -98,14 +98,17 @@ def owner_of(pod: Pod, controls: bool) -> OwnerReference:
     return OwnerReference("Pod", meta.name, meta.uid or pod.key, "v1", controls)
 
 
-def marks_of(pod: PodInfo) -> tuple[dict[str, str], dict[str, str]]:
+def marks_of(pod: PodInfo, pod_set: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the labels and the annotations by which Kueue's manager knows a pod that it queued.
 
     Without the label it leaves the pod alone, whatever its Workload says.
     """
+    label = dict([MANAGED_MARK])
+    if pod.part is not None:
+        return label, {_ROLE: pod_set} if pod_set else {}
     if pod.gang is None:
-        return dict([MANAGED_MARK]), {}
-    return (dict([MANAGED_MARK]), {_ROLE: role_of(pod.pod)}) if is_group_of(pod) else ({}, {})
+        return label, {}
+    return (label, {_ROLE: role_of(pod.pod)}) if is_group_of(pod) else ({}, {})
 
 
 # Pod sets ------------------------------------------------------------------------------------

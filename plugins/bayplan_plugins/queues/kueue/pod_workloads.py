@@ -66,6 +66,7 @@ from bayplan_plugins.queues.kueue.workloads import local_queue_key
 
 __all__ = ["PodWorkloads", "pod_set_pointer"]
 
+_NO_PODS = "Scaled to zero: it needs no quota"
 _encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
 
 
@@ -310,6 +311,10 @@ class PodWorkloads:
         alone = bool(members) and members[0].gang is None
         return [pod_groups.owner_of(one, alone) for one in pods]
 
+    def labels_of_part(self, key: str) -> Mapping[str, str]:
+        """Return the labels that the pods of a part have of its object; {} for other workloads."""
+        return self._parts.labels_of(key) if self._parts.knows(key) else {}
+
     def excess(self, workload: KueueWorkload) -> list[Pod]:
         """Return the pods of a group of Kueue's beyond those that it has, which are deleted."""
         members = self.members(workload.key)
@@ -478,7 +483,9 @@ class PodWorkloads:
         members, ended = self.members(key), self._ended.get(key, {})
         known = self._jobs.known(key, admission.store.workloads.get(key))
         self._taken.pop(key, None)
-        if not members and not ended:
+        if self._parts.is_empty(key):
+            self._scaled_to_zero(key, known, admission, now)
+        elif not members and not ended:
             self._set_of.pop(key, None)
             if self._parts.knows(key):
                 self._without_pods(key, known, admission, now)
@@ -501,6 +508,17 @@ class PodWorkloads:
             except ValueError as exc:
                 self._taken[key] = str(exc)
 
+    def _scaled_to_zero(
+        self, key: str, known: KueueWorkload | None, admission: Admission, now: float
+    ) -> None:
+        """Have the Workload of a part without pods say so; those that still end keep its quota."""
+        if known is None or self.with_node(key):
+            return
+        requests = known.status.resource_requests
+        admission.set(pending(known, Reason.ON_HOLD, _NO_PODS, requests, now), now)
+        self._report_released([key], admission.store)
+        _drop(admission, key, now)
+
     def _without_pods(
         self, key: str, known: KueueWorkload | None, admission: Admission, now: float
     ) -> None:
@@ -522,7 +540,9 @@ class PodWorkloads:
         """Tell whether a Workload of this name is another's, or of pods that are gone."""
         members, name = self.members(key), key.partition("/")[2]
         uids = {one.uid for one in members}.union(self._ended.get(key, ()))
-        begins_again = bool(members) and not pod_groups.marks_of(members[0])[0]
+        first = members[0] if members else None
+        # A gang of another system begins again when all of its pods have gone.
+        begins_again = first is not None and bool(first.gang) and not pod_groups.is_group_of(first)
         if _is_anothers(known):
             self._taken[key] = f'another job has a Workload "{name}"'
         elif not begins_again and pod_groups.without_owner(known.metadata, uids):

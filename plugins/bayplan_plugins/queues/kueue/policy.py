@@ -402,6 +402,9 @@ class KueuePolicy:
             for pod in self._pods.members(key):
                 if self._surplus(pod, found) is None:
                     self._let_go(pod, found)
+        elif labels := self._pods.labels_of_part(key):
+            for pod in self._pods.members(key):
+                mark(self._written, key, pod, PodSetInfo(labels=labels))
 
     def _is_stored(self, workload: KueueWorkload) -> bool:
         """Tell whether the API server has a workload's admission."""
@@ -414,9 +417,10 @@ class KueuePolicy:
         placed = pod.key in self._handle.snapshot.placed
         asked = PodSetInfo() if placed else self._asked_of(pod, workload)
         if not self._pods.is_of_job(workload.key):
-            labels, marks = marks_of(pod)
+            labels, marks = marks_of(pod, self._pods.pod_set_of(pod))
             if labels and not placed:
                 labels |= queue_labels(self._pods.pod_set_of(pod), workload)
+            labels |= self._pods.labels_of_part(workload.key)
             asked = replace(asked.with_labels(labels), annotations={**asked.annotations, **marks})
         if is_gated(pod):
             flavors = self._dry_run.flavors_for(pod)

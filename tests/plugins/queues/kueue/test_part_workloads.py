@@ -85,6 +85,8 @@ def test_each_replica_has_a_workload_as_kueue_names_and_writes_it() -> None:
     assert one.metadata.annotations == {
         "kueue.x-k8s.io/is-group-workload": "true",
         "kueue.x-k8s.io/component-workload-index": "1",
+        "kueue.x-k8s.io/job-owner-gvk": "leaderworkerset.x-k8s.io/v1, Kind=LeaderWorkerSet",
+        "kueue.x-k8s.io/job-owner-name": "l",
     }
     (owner,) = one.metadata.owner_references
     assert (owner.kind, owner.name, owner.uid, owner.controller) == (
