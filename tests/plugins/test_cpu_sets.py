@@ -211,7 +211,7 @@ def test_a_node_of_one_numa_policy_gives_all_from_one_and_says_so() -> None:
         cpu_pod("a", "6"), cpu_pod("b", "6"), cpu_pod("c", "4", spec=spread), labels=labels, zones=2
     )
     assert [cpus_given(cluster, name) for name in "abc"] == ["0-5", "8-13", ""]
-    assert_pending(cluster, "c", "node(s) whose Topology Manager (single-numa-node")
+    assert_pending(cluster, "c", "node(s) whose NUMA nodes have no room for the pod")
     found = cluster.api.get(Pod, "default/a")
     assert found is not None
     assert json.loads(found.metadata.annotations[STATUS])["numaNodeResources"] == [
@@ -263,7 +263,7 @@ def test_memory_of_a_numa_node_is_given_once_whatever_the_agent_reports(restarts
     else:
         cluster.api.update(cpu_report(zones=2, reservation='{"reservedCPUs": "15"}'))
     cluster.add(cpu_pod("c", "2", memory="10Gi"), cpu_pod("d", "2", memory="6Gi"))
-    assert_pending(cluster, "c", "node(s) whose Topology Manager (single-numa-node")
+    assert_pending(cluster, "c", "node(s) whose NUMA nodes have no room for the pod")
     assert_placed(cluster, a="n", b="n", d="n")
 
 

@@ -255,6 +255,21 @@ class CpuLedger:
             self._remember(pod, name, own)
             self._change(name, pod.uid, None)
 
+    def numa_nodes_in_use(self, name: str, but: str = "") -> tuple[frozenset[int], frozenset[int]]:
+        """Return the NUMA nodes of pods whose CPUs are on one, and those of pods with several.
+
+        :param but: a pod, by uid, that does not count.
+        """
+        node = self.node(name)
+        single: set[int] = set()
+        shared: set[int] = set()
+        for uid, own in self._held.get(name, {}).items():
+            if node is None or uid == but:
+                continue
+            numbers = node.topology.numa_nodes_of(own.cpus)
+            (single if len(numbers) == 1 else shared).update(numbers)
+        return frozenset(single), frozenset(shared)
+
     def shares(self, pod: PodInfo, name: str) -> frozenset[int]:
         """Return which of a pod's CPUs somebody else holds, too."""
         own = self.held(pod, name)

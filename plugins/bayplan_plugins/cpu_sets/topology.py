@@ -66,6 +66,10 @@ class CpuTopology:
             lowest.setdefault(self.cpus[cpu].core, cpu)
         return frozenset(lowest.values())
 
+    def numa_nodes_of(self, cpus: Iterable[int]) -> frozenset[int]:
+        """Return the NUMA nodes that some CPUs are on."""
+        return frozenset(self.cpus[cpu].numa for cpu in cpus if cpu in self.cpus)
+
     def cores(self, cpus: Iterable[int]) -> int:
         """Return how many cores some CPUs are of."""
         return len({self.cpus[cpu].core for cpu in cpus})

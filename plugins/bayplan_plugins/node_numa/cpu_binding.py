@@ -10,8 +10,6 @@ from bayplan import NodeRow, PodInfo, Refusal, Remedy
 from bayplan.dialects.koordinator.cpu_sets import (
     RESOURCE_SPEC,
     RESOURCE_STATUS,
-    BindPolicy,
-    NumaStrategy,
     ResourceSpec,
     spec_text,
     status_text,
@@ -21,7 +19,7 @@ from bayplan_plugins.cpu_sets.accumulator import CpusRefused
 from bayplan_plugins.cpu_sets.ledger import CpuLedger, FreeCpus, amplify, usable
 from bayplan_plugins.cpu_sets.requests import NOT_WHOLE, PARTS_OF_CORES, CpuNeed, need_on
 from bayplan_plugins.gpus.ledger import GpuLedger
-from bayplan_plugins.numa.alignment import NumaPlacement
+from bayplan_plugins.numa.alignment import AlignedNode, NumaPlacement
 from bayplan_plugins.numa.ledger import NumaLedger
 
 __all__ = ["ChosenCpus", "CpuBinding"]
@@ -43,13 +41,9 @@ class ChosenCpus:
 class CpuBinding:
     """Chooses CPUs for pods by what their annotations, their nodes and the profile say."""
 
-    def __init__(
-        self, numa: NumaLedger, gpus: GpuLedger, bind: BindPolicy, strategy: NumaStrategy
-    ) -> None:
+    def __init__(self, numa: NumaLedger, gpus: GpuLedger) -> None:
         self._numa = numa
         self._gpus = gpus
-        self._bind = bind
-        self._strategy = strategy
 
     @property
     def ledger(self) -> CpuLedger:
@@ -79,7 +73,7 @@ class CpuBinding:
         node = self.ledger.node(name)
         if not self.is_everywhere(pod) and (node is None or not node.bind):
             return None
-        return need_on(self.ledger.requests.of(pod), node, self._bind)
+        return need_on(self.ledger.requests.of(pod), node, self._numa.preferences(pod).bind)
 
     def refusal(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
         """Return why a node has no CPUs for a pod."""
@@ -117,15 +111,16 @@ class CpuBinding:
     def _choose(
         self, pod: PodInfo, name: str, free: FreeCpus, need: CpuNeed, placement: NumaPlacement
     ) -> frozenset[int]:
-        aligned = self._numa.node(name)
-        taken = placement.taken.get("cpu", ()) if aligned is not None else ()
+        aligned = self._numa.node_for(pod, name)
+        ids = aligned.ids if isinstance(aligned, AlignedNode) else ()
         by_numa = tuple(
             (number, amount // 1000)
-            for number, amount in zip(aligned.ids if aligned else (), taken, strict=False)
+            for number, amount in zip(ids, placement.taken.get("cpu", ()), strict=False)
             if amount
         )
         near = self._gpus.numa_nodes(pod, name)
-        return self.ledger.choose(free, need, self._strategy, by_numa, near)
+        strategy = self._numa.preferences(pod).strategy
+        return self.ledger.choose(free, need, strategy, by_numa, near)
 
     def choose(self, pod: PodInfo, name: str) -> ChosenCpus | str | None:
         """Return the CPUs for a pod, near its GPUs and NICs; None for none, or why there are none.
@@ -143,23 +138,23 @@ class CpuBinding:
             cpus = self._choose(pod, name, free, need, placement)
         except CpusRefused as exc:
             return str(exc)
-        return ChosenCpus(cpus, need, self._shares(name, placement))
+        return ChosenCpus(cpus, need, self._shares(pod, name, placement))
 
-    def confined(self, name: str, placement: NumaPlacement) -> dict[str, str]:
+    def confined(self, pod: PodInfo, name: str, placement: NumaPlacement) -> dict[str, str]:
         """Return the annotation by which the agent of a node, if any, confines a pod to NUMA nodes.
 
         For pods without CPUs of their own: they get those that a NUMA node's pods share.
         """
         node = self.ledger.node(name)
-        shares = self._shares(name, placement)
+        shares = self._shares(pod, name, placement)
         if not shares or node is None or not node.topology.per_core:
             return {}
         return {RESOURCE_STATUS: status_text(frozenset(), _quantities(shares))}
 
-    def _shares(self, name: str, placement: NumaPlacement) -> _Shares:
-        """Return what a pod takes of each NUMA node, where the node confines it to some."""
-        aligned = self._numa.node(name)
-        if aligned is None:
+    def _shares(self, pod: PodInfo, name: str, placement: NumaPlacement) -> _Shares:
+        """Return what a pod takes of each NUMA node, where it is confined to some."""
+        aligned = self._numa.node_for(pod, name)
+        if not isinstance(aligned, AlignedNode):
             return ()
         return tuple(
             (number, own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -29,18 +29,25 @@ from bayplan import (
     hookimpl,
 )
 from bayplan.api.cpu_lists import cpu_list
+from bayplan.dialects.koordinator.numa import NUMA_SPEC, numa_spec_of
 from bayplan.plugin.hookspecs import FloatColumn
 from bayplan_plugins.cpu_sets.requests import CpuNeed
 from bayplan_plugins.gpus.ledger import GpuLedger
 from bayplan_plugins.node_numa.cpu_binding import ChosenCpus, CpuBinding
 from bayplan_plugins.numa.aligned_requests import aligned_requests_of
 from bayplan_plugins.numa.alignment import AlignedNode, NumaPlacement
-from bayplan_plugins.numa.hints import Policy
-from bayplan_plugins.numa.ledger import UNALIGNED, NumaLedger
+from bayplan_plugins.numa.ledger import (
+    UNALIGNED,
+    NumaLedger,
+    NumaPreferences,
+    asks_for_alignment,
+)
 
 __all__ = ["NodeNUMA", "NodeNUMAArgs"]
 
 
+_OF_ALL = ("cpu", "memory")
+"""What is aligned of pods of every class, on nodes whose label says so."""
 _CHOSEN: StateKey[ChosenCpus] = StateKey("node-numa.cpus")
 _CONFINED: StateKey[dict[str, str]] = StateKey("node-numa.confined")
 
@@ -93,18 +100,21 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
         self._cpus = CpuBinding(
             self._ledger,
             handle.snapshot.shared(GpuLedger, GpuLedger),
-            args.default_cpu_bind_policy,
-            args.numa_scoring_strategy.type,
         )
+        preferences = NumaPreferences(args.default_cpu_bind_policy, args.numa_scoring_strategy.type)
+        self._ledger.prefer(handle.schedules, preferences)
         self._has_cpu_sets = self._cpus.ledger.matters
         """Whether any node says something of its CPUs; all pods without it cost nothing."""
 
     @hookimpl
     def concerns(self, pod: PodInfo) -> bool:
-        """Concern pods that have something to align, and all with CPUs once a node tells of its."""
-        if aligned_requests_of(pod).pod:
+        """Concern pods that have something to align, and all others once a node tells of its CPUs.
+
+        Of the others, those with CPU or memory.
+        """
+        if aligned_requests_of(pod).pod or asks_for_alignment(pod):
             return True
-        return self._has_cpu_sets and "cpu" in pod.facts.requests
+        return self._has_cpu_sets and not pod.facts.requests.keys().isdisjoint(_OF_ALL)
 
     @hookimpl
     def admit(self) -> None:
@@ -115,19 +125,29 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
 
     @hookimpl
     def sign(self, pod: PodInfo) -> Hashable:
-        """Sign by whether a kubelet aligns anything, and by what the pod asks of its CPUs."""
+        """Sign by whether anything is aligned, and by what the pod asks of CPUs and NUMA nodes."""
         own = self._cpus.ledger.requests.of(pod) if self._cpus.is_involved(pod) else None
-        return self._is_aligned(pod), own
+        return self._is_aligned(pod), own, pod.annotations.get(NUMA_SPEC)
 
     @hookimpl
     def pre_filter(self, pod: PodInfo) -> object:
         """Skip pods without anything to align or to choose; refuse annotations it cannot read."""
+        if asks_for_alignment(pod):
+            try:
+                numa_spec_of(pod.annotations)
+            except ValueError as exc:
+                return str(exc)
         if self._cpus.is_involved(pod):
             return self._cpus.problem(pod) or None
         return None if self._is_aligned(pod) else SKIP
 
     def _is_aligned(self, pod: PodInfo) -> bool:
-        return bool(aligned_requests_of(pod).pod) and self._ledger.aligns()
+        """Tell whether anything may be aligned of a pod, on any node."""
+        if asks_for_alignment(pod):
+            return True
+        if aligned_requests_of(pod).pod:
+            return self._ledger.aligns()
+        return self._ledger.aligns_whole_pods()
 
     @hookimpl
     def filter(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
@@ -139,18 +159,18 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
     def _without_cpus(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         everywhere = self._cpus.is_everywhere(pod)
         demanding = self._cpus.ledger.demanding
-        places: dict[tuple[str, bool], list[int]] = defaultdict(list)
+        places: dict[Refusal, list[int]] = defaultdict(list)
         for place, node in enumerate(nodes):
             if everywhere or node.name in demanding:
                 refusal = self._cpus.refusal(pod, node)
                 if refusal is not None:
-                    places[refusal.reasons[0], refusal.resolvable].append(place)
-        for (reason, resolvable), found in places.items():
-            mask = np.zeros(len(nodes), dtype=np.bool_)
-            mask[found] = True
-            yield Reject(mask, reason, resolvable)
+                    places[refusal].append(place)
+        yield from _rejects(places, len(nodes))
 
     def _unaligned(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        if asks_for_alignment(pod):
+            yield from self._unaligned_as_asked(pod, nodes)
+            return
         codes = nodes.pick(self._ledger.codes())
         aligned = codes[codes != UNALIGNED]
         if not len(aligned):
@@ -163,17 +183,40 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
     @hookimpl
     def filter_node(self, pod: PodInfo, node: NodeRow) -> Refusal | None:
         """Return why one node's kubelet would refuse the pod, or why it has no CPUs for it."""
-        refusal = self._refusal_of(pod, int(self._ledger.codes()[node.row]))
+        if asks_for_alignment(pod):
+            refusal = self._refusal_at(pod, node.name)
+        else:
+            refusal = self._refusal_of(pod, int(self._ledger.codes()[node.row]))
         if refusal is None and self._cpus.is_involved(pod):
             return self._cpus.refusal(pod, node)
         return refusal
 
+    def _unaligned_as_asked(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse nodes that cannot align a pod as it asks itself."""
+        places: dict[Refusal, list[int]] = defaultdict(list)
+        for place, name in enumerate(nodes.names):
+            refusal = self._refusal_at(pod, name)
+            if refusal is not None:
+                places[refusal].append(place)
+        yield from _rejects(places, len(nodes))
+
+    def _refusal_at(self, pod: PodInfo, name: str) -> Refusal | None:
+        """Return why one node cannot align a pod as it asks itself."""
+        numa = self._ledger.node_for(pod, name)
+        if isinstance(numa, Refusal):
+            return numa
+        if numa is None or self._ledger.place(pod, name) is not None:
+            return None
+        return self._refusal(pod, numa)
+
     def _refusal_of(self, pod: PodInfo, code: int) -> Refusal | None:
         if code == UNALIGNED or self._ledger.placement(code, pod) is not None:
             return None
-        numa = self._ledger.kind(code)
+        return self._refusal(pod, self._ledger.kind(code))
+
+    def _refusal(self, pod: PodInfo, numa: AlignedNode) -> Refusal:
         fits_empty = self._ledger.place_empty(pod, numa) is not None
-        return Refusal((_reason(numa.policy, numa.scope),), resolvable=fits_empty)
+        return Refusal((_reason(numa),), resolvable=fits_empty)
 
     @hookimpl
     def pre_score(self, pod: PodInfo) -> object:
@@ -209,24 +252,25 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
         problem = self._align(pod, node, state)
         if problem is None and chosen is not None:
             self._cpus.hold(pod, node.name, chosen)
+            self._ledger.take_cpus(pod, node.name, chosen.cpus)
             state[_CHOSEN] = chosen
             own = f"CPUs {cpu_list(chosen.cpus)} of its own ({chosen.need.bind})"
             state[NOTES] = (*(state.get(NOTES) or ()), own)
         return problem
 
     def _align(self, pod: PodInfo, node: NodeRow, state: CycleState) -> str | None:
-        if not aligned_requests_of(pod).pod:
-            return None
-        numa = self._ledger.node(node.name)
-        if numa is None:
+        numa = self._ledger.node_for(pod, node.name)
+        if isinstance(numa, Refusal):
+            return numa.reasons[0]
+        if numa is None or not (numa.by_koordinator or aligned_requests_of(pod).pod):
             return None
         placement = self._ledger.place(pod, node.name)
         if placement is None:
-            return _reason(numa.policy, numa.scope)
+            return _reason(numa)
         self._ledger.take(pod, node.name, placement)
         if placement.taken:
             state[NOTES] = (*(state.get(NOTES) or ()), _note(numa, placement))
-            state[_CONFINED] = self._cpus.confined(node.name, placement)
+            state[_CONFINED] = self._cpus.confined(pod, node.name, placement)
         return None
 
     @hookimpl
@@ -260,11 +304,13 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
         for node in nodes:
             if self._cpus.is_involved(pod):
                 yield from self._cpus.remedy(pod, node)
-            numa = self._ledger.node(node.name)
-            if numa is None or self._ledger.place(pod, node.name) is not None:
+            numa = self._ledger.node_for(pod, node.name)
+            if not isinstance(numa, AlignedNode):
+                continue
+            if self._ledger.place(pod, node.name) is not None:
                 continue
             free = self._ledger.free(node.name, numa, pod.uid).amounts
-            need = aligned_requests_of(pod).pod
+            need = pod.facts.requests if numa.by_koordinator else aligned_requests_of(pod).pod
             shown = "; ".join(
                 f"NUMA {number} has "
                 + ", ".join(
@@ -279,10 +325,22 @@ class NodeNUMA(Plugin[NodeNUMAArgs]):
             yield Remedy(text, node.row, 0.9)
 
 
-def _reason(policy: Policy, scope: str) -> str:
-    if policy == "best-effort":
+def _rejects(places: Mapping[Refusal, Sequence[int]], size: int) -> Iterator[Reject]:
+    """Yield refusals with the nodes, by their places, that they hold for."""
+    for refusal, found in places.items():
+        mask = np.zeros(size, dtype=np.bool_)
+        mask[found] = True
+        yield Reject(mask, refusal.reasons[0], refusal.resolvable)
+
+
+def _reason(numa: AlignedNode) -> str:
+    if numa.by_koordinator:
+        return f"node(s) whose NUMA nodes have no room for the pod ({numa.policy})"
+    if numa.policy == "best-effort":
         return "node(s) whose memory manager would refuse the pod"
-    return f"node(s) whose Topology Manager ({policy}, {scope} scope) would refuse the pod"
+    return (
+        f"node(s) whose Topology Manager ({numa.policy}, {numa.scope} scope) would refuse the pod"
+    )
 
 
 def _shown(resource: str, amount: int) -> str:
@@ -303,4 +361,5 @@ def _note(numa: AlignedNode, placement: NumaPlacement) -> str:
         ]
         if own:
             parts.append(f"{', '.join(own)} of NUMA {number}")
-    return f"the kubelet would align it ({numa.policy}): {'; '.join(parts)}"
+    who = "aligned" if numa.by_koordinator else "the kubelet would align it"
+    return f"{who} ({numa.policy}): {'; '.join(parts)}"

@@ -45,7 +45,11 @@ class NumaPlacement:
 
 @dataclass
 class AlignedNode:
-    """A node whose kubelet aligns resources; ``ids`` are the numbers of its NUMA nodes.
+    """A node where resources are aligned; ``ids`` are the numbers of its NUMA nodes.
+
+    Its kubelet aligns them, or, ``by_koordinator``, this scheduler alone, and all that pods request
+    (:mod:`bayplan_plugins.numa.whole_pods`). The policy "none" is that of a node of Koordinator's
+    where only pods that ask for it are aligned.
 
     Amounts have one element per NUMA node, in the order of ``ids``. ``capacity`` includes what is
     reserved for the system, ``allocatable`` does not. ``available`` is what the last report says
@@ -61,6 +65,7 @@ class AlignedNode:
     allocatable: Mapping[str, Amounts]
     available: Mapping[str, Amounts]
     measured: bool
+    by_koordinator: bool = False
     taken: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
     reported: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
     returned: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
@@ -69,7 +74,8 @@ class AlignedNode:
     def shape(self) -> tuple[object, ...]:
         """What has to be equal, besides the free amounts, for nodes to place pods alike."""
         amounts = (tuple(self.capacity.items()), tuple(self.allocatable.items()))
-        return (self.policy, self.scope, self.ids, self.measured, *amounts)
+        kind = (self.policy, self.scope, self.ids, self.measured, self.by_koordinator)
+        return (*kind, *amounts)
 
     def is_spread(self, requests: AlignedRequests) -> bool:
         """Tell whether a pod has memory of several NUMA nodes, as it needs more than one has."""

@@ -7,20 +7,27 @@ written on them. Without one, a node with a known machine has that machine's CPU
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from bayplan import PodInfo
+from bayplan import PodInfo, Refusal
 from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.cpu_lists import cpus_in
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.dialects.kai.queues import numa_placement_of
-from bayplan.dialects.koordinator.cpu_sets import numa_amounts_of_status, publishes_cpus
+from bayplan.dialects.koordinator.cpu_sets import (
+    BindPolicy,
+    NumaStrategy,
+    cpus_of_status,
+    numa_amounts_of_status,
+    publishes_cpus,
+)
+from bayplan.dialects.koordinator.numa import NUMA_SPEC, NumaSpec, numa_spec_of
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts
 from bayplan.topology.machine.model import Machine
-from bayplan_plugins.cpu_sets.ledger import CpuLedger, FreeCpus
+from bayplan_plugins.cpu_sets.ledger import CpuLedger, FreeCpus, amplify
 from bayplan_plugins.cpu_sets.nodes import NodeCpus
 from bayplan_plugins.cpu_sets.requests import CpuNeed, need_on
 from bayplan_plugins.gpus.ledger import GpuLedger
@@ -35,16 +42,43 @@ from bayplan_plugins.numa.alignment import (
 )
 from bayplan_plugins.numa.hints import Amounts, Policy
 from bayplan_plugins.numa.memory import is_memory
-from bayplan_plugins.numa.policies import policy_of
+from bayplan_plugins.numa.policies import NodePolicy, policy_of
+from bayplan_plugins.numa.whole_pods import NO_CRITERIA, Criteria, place_whole_pod
 from bayplan_plugins.shared.node_codes import NO_CODE, NodeCodes
 
-__all__ = ["UNALIGNED", "NumaLedger"]
+__all__ = ["UNALIGNED", "NumaLedger", "NumaPreferences", "asks_for_alignment"]
 
 UNALIGNED = NO_CODE
-"""The code of a node whose kubelet aligns nothing."""
+"""The code of a node where only pods that ask for it are aligned, if any."""
 _MOST_KEPT = 50_000
-
 _MOST_REMEMBERED = 8192
+_OTHER_POLICY = "node(s) NUMA Topology policy not match"
+_NO_NUMA_NODES = "node(s) missing NUMA resources"
+_POLICY_OF: Mapping[str, Policy] = {
+    "BestEffort": "best-effort",
+    "Restricted": "restricted",
+    "SingleNUMANode": "single-numa-node",
+}
+
+
+@dataclass(frozen=True)
+class NumaPreferences:
+    """What a profile says of pods that leave it open.
+
+    :param bind: the policy by which CPUs of a pod's own are chosen.
+    :param strategy: whether the emptiest or the fullest NUMA nodes come first.
+    """
+
+    bind: BindPolicy = "FullPCPUs"
+    strategy: NumaStrategy = "LeastAllocated"
+
+
+_NO_PREFERENCES = NumaPreferences()
+
+
+def asks_for_alignment(pod: PodInfo) -> bool:
+    """Tell whether a pod says by itself how it is to be aligned."""
+    return NUMA_SPEC in pod.annotations
 
 
 class NumaLedger:
@@ -59,7 +93,11 @@ class NumaLedger:
         self._codes = NodeCodes(snapshot, self._code)
         self._states: list[tuple[AlignedNode, FreeAmounts, FreeCpus | None]] = []
         self._code_of: dict[tuple[object, ...], int] = {}
-        self._placements: dict[tuple[int, SpecFacts, CpuNeed | None], NumaPlacement | None] = {}
+        self._placements: dict[
+            tuple[int, SpecFacts, CpuNeed | None, NumaStrategy], NumaPlacement | None
+        ] = {}
+        self._preferences: list[tuple[Callable[[PodInfo], bool], NumaPreferences]] = []
+        self._aligns_whole_pods = False
         self.cpus = snapshot.shared(CpuLedger, CpuLedger)
         self._gpus.on_change(self._codes.touch)
         self.cpus.on_change(self._codes.touch)
@@ -74,12 +112,21 @@ class NumaLedger:
         self._codes.touch(obj.metadata.name)
         self._snapshot.touch((obj.metadata.name,))
 
+    def prefer(self, schedules: Callable[[PodInfo], bool], preferences: NumaPreferences) -> None:
+        """Take over what a profile prefers for the pods that it schedules."""
+        self._preferences.insert(0, (schedules, preferences))
+
+    def preferences(self, pod: PodInfo) -> NumaPreferences:
+        """Return what the profile of a pod prefers."""
+        found = (own for schedules, own in self._preferences if schedules(pod))
+        return next(found, _NO_PREFERENCES)
+
     # States ----------------------------------------------------------------------------------
 
     def codes(self) -> IntColumn:
         """Return, per node row, a number for what is free there, for ``placement`` and ``kind``.
 
-        UNALIGNED for nodes whose kubelet aligns nothing.
+        UNALIGNED for nodes where no kubelet or label aligns anything.
         """
         return self._codes.column()
 
@@ -87,6 +134,7 @@ class NumaLedger:
         node = self.node(name)
         if node is None:
             return UNALIGNED
+        self._aligns_whole_pods |= node.by_koordinator
         free = self.free(name, node)
         cpus = self.cpus.free(name)
         of_cpus = cpus.key if cpus is not None else None
@@ -102,20 +150,29 @@ class NumaLedger:
         self._codes.read_new()
         return bool(self._states)
 
+    def aligns_whole_pods(self) -> bool:
+        """Tell whether the label of any node aligns pods of every class, or has since the start."""
+        return self.aligns() and self._aligns_whole_pods
+
     def placement(self, code: int, pod: PodInfo) -> NumaPlacement | None:
-        """Return what a pod would get on nodes of a code; None if the kubelet would refuse it."""
+        """Return what a pod that asks for nothing itself would get on nodes of a code.
+
+        None if it would be refused.
+        """
         node, free, cpus = self._states[code]
         need = self._need(pod, cpus.node if cpus is not None else None)
-        key = (code, pod.facts, need)
+        strategy = self.preferences(pod).strategy
+        key = (code, pod.facts, need, strategy)
         if key not in self._placements:
             if len(self._placements) >= _MOST_KEPT:
                 self._placements.clear()
-            self._placements[key] = _place(pod, node, free, need, cpus)
+            criteria = Criteria.by(strategy)
+            self._placements[key] = _place(pod, node, free, need, cpus, criteria)
         return self._placements[key]
 
     def _need(self, pod: PodInfo, cpus: NodeCpus | None) -> CpuNeed | None:
         """Return the CPUs of its own that a pod gets on a node; None for none."""
-        need = need_on(self.cpus.requests.of(pod), cpus, "FullPCPUs")
+        need = need_on(self.cpus.requests.of(pod), cpus, self.preferences(pod).bind)
         return need if isinstance(need, CpuNeed) else None
 
     @property
@@ -163,15 +220,29 @@ class NumaLedger:
             node.reported = {**node.reported, pod.uid: _seen(pod, node)}
 
     def _assumed(self, pod: PodInfo, name: str, node: AlignedNode) -> Mapping[str, Amounts]:
-        """Return what a running pod has: as written on it, or as the kubelet would give it now."""
+        """Return what a running pod has: as written on it, or as it would be given it now."""
         if written := _written(pod, node):
             return written
+        if node.policy == "none":
+            return self._by_cpus(_stated_cpus(pod), name, node)
         requests = aligned_requests_of(pod)
         free = self.free(name, node, pod.uid)
-        placement = place_pod(node, requests, free) or place_pod(
-            replace(node, policy="none"), requests, free
-        )
+        if node.by_koordinator:
+            some = replace(node, policy="best-effort")
+            placement = place_whole_pod(some, pod.facts.requests, free.amounts, NO_CRITERIA)
+        else:
+            placement = place_pod(node, requests, free) or place_pod(
+                replace(node, policy="none"), requests, free
+            )
         return placement.taken if placement is not None else {}
+
+    def _by_cpus(self, cpus: frozenset[int], name: str, node: AlignedNode) -> Mapping[str, Amounts]:
+        """Return of which NUMA nodes CPUs are, as amounts; nothing without any."""
+        known = self.cpus.node(name)
+        if not cpus or known is None:
+            return {}
+        counts = (len(known.topology.on_numa(cpus, (number,))) for number in node.ids)
+        return {"cpu": tuple(1000 * count for count in counts)}
 
     def _remember(self, pod: PodInfo, node: str, taken: Mapping[str, Amounts]) -> None:
         self._remembered[pod.uid, node] = taken
@@ -197,7 +268,34 @@ class NumaLedger:
     # Nodes -----------------------------------------------------------------------------------
 
     def node(self, name: str) -> AlignedNode | None:
-        """Return a node if its kubelet aligns anything, else None."""
+        """Return a node where all pods are aligned, None for another one."""
+        node = self._described(name)
+        return node if node is not None and node.policy != "none" else None
+
+    def node_for(self, pod: PodInfo, name: str) -> AlignedNode | Refusal | None:
+        """Return a node with the policy by which a pod is aligned there.
+
+        None where it is not aligned, a refusal where it cannot be as it asks.
+        """
+        node = self._described(name)
+        own = self.spec(pod).policy
+        if not own:
+            return node if node is not None and node.policy != "none" else None
+        if node is None:
+            return Refusal((_NO_NUMA_NODES,), resolvable=False)
+        if node.policy not in ("none", _POLICY_OF[own]):
+            return Refusal((_OTHER_POLICY,), resolvable=False)
+        return replace(node, policy=_POLICY_OF[own])
+
+    def spec(self, pod: PodInfo) -> NumaSpec:
+        """Return what a pod asks of NUMA nodes; nothing where that cannot be read."""
+        try:
+            return numa_spec_of(pod.annotations)
+        except ValueError:
+            return NumaSpec()
+
+    def _described(self, name: str) -> AlignedNode | None:
+        """Return a node whose NUMA nodes may count for any pod, else None."""
         row = self._snapshot.nodes.row_of.get(name)
         if row is None:
             return None
@@ -237,13 +335,43 @@ class NumaLedger:
             made.returned = {}
 
     def _read(self, node: Node, zones: NodeResourceTopology | None) -> AlignedNode | None:
-        policy, scope, problem = policy_of(node, zones)
-        self._snapshot.set_problem(node.metadata.name, "NUMA alignment", problem)
-        if policy == "none":
+        found = policy_of(node, zones)
+        self._snapshot.set_problem(node.metadata.name, "NUMA alignment", found.problem)
+        published = zones is not None and publishes_cpus(zones)
+        if zones is not None and published and (found.by_koordinator or found.policy == "none"):
+            return self._of_koordinator(node, zones, found)
+        if found.policy == "none":
             return None
         if zones is not None:
-            return node_from_zones(zones, policy, scope, measured=not publishes_cpus(zones))
-        return self._from_machine(node, policy, scope)
+            return node_from_zones(zones, found.policy, found.scope, measured=not published)
+        return self._from_machine(node, found.policy, found.scope)
+
+    def _of_koordinator(
+        self, node: Node, zones: NodeResourceTopology, found: NodePolicy
+    ) -> AlignedNode | None:
+        """Return a node without the CPUs that nobody gets, amplified as the node is, with its GPUs.
+
+        Its agent lists CPU and memory only.
+        """
+        made = node_from_zones(zones, found.policy, "pod", measured=False)
+        if made is None:
+            return None
+        made.by_koordinator = True
+        amounts = dict(made.allocatable)
+        cpus = self.cpus.node(node.metadata.name)
+        if cpus is not None and "cpu" in amounts:
+            counts = (len(cpus.topology.on_numa(cpus.reserved, (number,))) for number in made.ids)
+            amounts["cpu"] = tuple(
+                amplify(max(0, milli - 1000 * count), cpus.ratio)
+                for milli, count in zip(amounts["cpu"], counts, strict=True)
+            )
+        machine = self._gpus.machines.of(node)
+        gpus = None if isinstance(machine, str) else _by_numa_node(machine, None, made.ids)
+        if gpus is not None and any(gpus):
+            amounts.setdefault(GPU_RESOURCES[0], gpus)
+        made.capacity = {**amounts, **made.capacity}
+        made.allocatable = made.available = amounts
+        return made
 
     def _from_machine(self, node: Node, policy: Policy, scope: str) -> AlignedNode | None:
         machine = self._gpus.machines.of(node)
@@ -276,8 +404,21 @@ class NumaLedger:
             for resource in GPU_RESOURCES:
                 if resource in free and counts is not None:
                     free[resource] = list(counts)
+        if node.by_koordinator:
+            self._amplify(name, node, free, but)
         left = {one: tuple(max(0, amount) for amount in own) for one, own in free.items()}
         return FreeAmounts(left, self._is_grouped(name, node, left, but))
+
+    def _amplify(
+        self, name: str, node: AlignedNode, free: Mapping[str, list[int]], but: str
+    ) -> None:
+        """Subtract what CPUs given to single pods count beyond their number."""
+        cpus = self.cpus.free(name, but)
+        if cpus is None or cpus.node.ratio <= 1 or "cpu" not in free:
+            return
+        for place, number in enumerate(node.ids):
+            held = 1000 * len(cpus.node.topology.on_numa(cpus.in_use, (number,)))
+            free["cpu"][place] -= amplify(held, cpus.node.ratio) - held
 
     def _is_grouped(
         self, name: str, node: AlignedNode, free: Mapping[str, Amounts], but: str
@@ -289,17 +430,34 @@ class NumaLedger:
         return any(pod.uid != but and node.is_spread(aligned_requests_of(pod)) for pod in pods)
 
     def place(self, pod: PodInfo, name: str) -> NumaPlacement | None:
-        """Return what the kubelet would give a pod on a node; None where it would refuse it."""
-        node = self.node(name)
+        """Return what a pod would be given on a node; None where it would be refused."""
+        node = self.node_for(pod, name)
         if node is None:
             return NumaPlacement({}, None)
+        if isinstance(node, Refusal):
+            return None
         cpus = self.cpus.free(name, pod.uid)
         need = self._need(pod, cpus.node if cpus is not None else None)
-        return _place(pod, node, self.free(name, node, pod.uid), need, cpus)
+        criteria = self._criteria(pod, name, node) if node.by_koordinator else NO_CRITERIA
+        return _place(pod, node, self.free(name, node, pod.uid), need, cpus, criteria)
+
+    def _criteria(self, pod: PodInfo, name: str, node: AlignedNode) -> Criteria:
+        """Return what counts for the choice of a pod's NUMA nodes besides what is free."""
+        place_of = {number: place for place, number in enumerate(node.ids)}
+        near = self._gpus.numa_nodes(pod, name)
+        single, shared = frozenset[int](), frozenset[int]()
+        if self.spec(pod).apart:
+            single, shared = self.cpus.numa_nodes_in_use(name, pod.uid)
+        return replace(
+            Criteria.by(self.preferences(pod).strategy),
+            near=[place_of[number] for number in near if number in place_of],
+            not_alone=[place_of[number] for number in shared if number in place_of],
+            not_shared=[place_of[number] for number in single - shared if number in place_of],
+        )
 
     def place_empty(self, pod: PodInfo, node: AlignedNode) -> NumaPlacement | None:
-        """Return what the kubelet would give a pod if the node were empty."""
-        return place_pod(node, aligned_requests_of(pod), FreeAmounts(node.allocatable))
+        """Return what a pod would be given if the node were empty."""
+        return _put(node, aligned_requests_of(pod), pod, FreeAmounts(node.allocatable), NO_CRITERIA)
 
     def take(self, pod: PodInfo, name: str, placement: NumaPlacement) -> None:
         """Record what a pod takes."""
@@ -310,6 +468,13 @@ class NumaLedger:
                 self._change(name, node.returned, pod.uid, node.reported[pod.uid])
             self._change(name, node.taken, pod.uid, placement.taken)
 
+    def take_cpus(self, pod: PodInfo, name: str, cpus: frozenset[int]) -> None:
+        """Record the CPUs of a pod that nothing aligns, for pods that ask for an alignment."""
+        node = self._nodes.get(name)
+        if node is not None and pod.uid not in node.taken:
+            if taken := self._by_cpus(cpus, name, node):
+                self._change(name, node.taken, pod.uid, taken)
+
     def release(self, pod: PodInfo, name: str) -> None:
         """Release what was recorded for a pod."""
         node = self._nodes.get(name)
@@ -319,8 +484,10 @@ class NumaLedger:
 
     def allowed(self, pod: PodInfo, name: str) -> frozenset[int] | None:
         """Return the NUMA nodes whose GPUs a pod could get on a node; None for any."""
-        node = self.node(name)
-        return allowed_numa_nodes(node, self.place(pod, name)) if node is not None else None
+        node = self.node_for(pod, name)
+        if not isinstance(node, AlignedNode):
+            return None
+        return allowed_numa_nodes(node, self.place(pod, name))
 
     def allowed_by(self, code: int, pod: PodInfo) -> frozenset[int] | None:
         """Return the NUMA nodes whose GPUs a pod could get on nodes of a code; None for any."""
@@ -333,22 +500,45 @@ def _place(
     free: FreeAmounts,
     need: CpuNeed | None,
     cpus: FreeCpus | None,
+    criteria: Criteria,
 ) -> NumaPlacement | None:
     """Return what a pod would get; CPUs of its own are among those that nobody has.
 
     NUMA nodes that have them by the policy that it prefers come first.
     """
     if need is None or cpus is None:
-        return place_pod(node, aligned_requests_of(pod), free)
+        return _put(node, aligned_requests_of(pod), pod, free, criteria)
     if not need.required:
-        placement = _place_own(pod, node, free, replace(need, required=True), cpus)
+        whole = replace(need, required=True)
+        placement = _place_own(pod, node, free, whole, cpus, criteria)
         if placement is not None and sum(placement.taken.get("cpu", ())) == 1000 * need.count:
             return placement
-    return _place_own(pod, node, free, need, cpus)
+    return _place_own(pod, node, free, need, cpus, criteria)
+
+
+def _put(
+    node: AlignedNode,
+    requests: AlignedRequests,
+    pod: PodInfo,
+    free: FreeAmounts,
+    criteria: Criteria,
+) -> NumaPlacement | None:
+    """Return what a pod would get of what is free.
+
+    :param requests: what the kubelet aligns of it; Koordinator aligns everything.
+    """
+    if node.by_koordinator:
+        return place_whole_pod(node, pod.facts.requests, free.amounts, criteria)
+    return place_pod(node, requests, free)
 
 
 def _place_own(
-    pod: PodInfo, node: AlignedNode, free: FreeAmounts, need: CpuNeed, cpus: FreeCpus
+    pod: PodInfo,
+    node: AlignedNode,
+    free: FreeAmounts,
+    need: CpuNeed,
+    cpus: FreeCpus,
+    criteria: Criteria,
 ) -> NumaPlacement | None:
     requests = aligned_requests_of(pod)
     countable = tuple(1000 * cpus.on_numa(number, need) for number in node.ids)
@@ -361,14 +551,20 @@ def _place_own(
     own = replace(node, scope="pod", capacity={"cpu": everything, **node.capacity})
     amounts = FreeAmounts({**free.amounts, "cpu": left}, free.grouped)
     wanted = AlignedRequests({**requests.pod, "cpu": 1000 * need.count}, requests.containers)
-    return place_pod(own, wanted, amounts)
+    step = cpus.node.topology.per_core if need.required and need.bind == "FullPCPUs" else 1
+    return _put(own, wanted, pod, amounts, replace(criteria, step=1000 * step))
 
 
-def _by_numa_node(machine: Machine, gpus: Iterable[int], ids: Sequence[int]) -> Amounts | None:
-    """Return how many GPUs are on each NUMA node; None where the machine does not tell."""
+def _by_numa_node(
+    machine: Machine, gpus: Iterable[int] | None, ids: Sequence[int]
+) -> Amounts | None:
+    """Return how many of some GPUs, None for all, are on each NUMA node.
+
+    None where the machine does not tell.
+    """
     if all(number is None for number in machine.numa_of):
         return None
-    found = [machine.numa_of[gpu] for gpu in gpus]
+    found = [machine.numa_of[gpu] for gpu in gpus] if gpus is not None else list(machine.numa_of)
     return tuple(found.count(number) for number in ids)
 
 
@@ -383,6 +579,14 @@ def _written(pod: PodInfo, node: AlignedNode) -> dict[str, Amounts]:
         return _by_resource(numa_amounts_of_status(pod.pod.metadata.annotations), node)
     except ValueError:
         return {}
+
+
+def _stated_cpus(pod: PodInfo) -> frozenset[int]:
+    """Return the CPUs that Koordinator's annotation on a pod lists, if it can be read."""
+    try:
+        return cpus_of_status(pod.pod.metadata.annotations)
+    except ValueError:
+        return frozenset()
 
 
 def _by_resource(by_zone: Mapping[int, Mapping[str, int]], node: AlignedNode) -> dict[str, Amounts]:

@@ -1,15 +1,16 @@
-"""Which Topology Manager policy and scope a node's kubelet has."""
+"""By which policy and in which scope resources are aligned on a node."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.numa import ZoneAttribute
 from bayplan.errors import did_you_mean
 from bayplan_plugins.numa.hints import Policy
 
-__all__ = ["policy_of"]
+__all__ = ["NodePolicy", "policy_of"]
 
 _POLICY = "bayplan.dev/topology-manager-policy"
 _SCOPE = "bayplan.dev/topology-manager-scope"
@@ -32,12 +33,25 @@ _POLICIES: Mapping[str, Policy] = {
 }
 
 
-def policy_of(node: Node, zones: NodeResourceTopology | None) -> tuple[Policy, str, str]:
-    """Return the kubelet's policy, its scope ("container" or "pod"), and what is wrong with them.
+@dataclass(frozen=True)
+class NodePolicy:
+    """A policy, and its scope: "container" or "pod".
+
+    :param by_koordinator: whether Koordinator's label gives it, instead of the kubelet.
+    :param problem: what is wrong; with a problem nothing is aligned.
+    """
+
+    policy: Policy = "none"
+    scope: str = "container"
+    by_koordinator: bool = False
+    problem: str = ""
+
+
+def policy_of(node: Node, zones: NodeResourceTopology | None) -> NodePolicy:
+    """Return the policy of a node.
 
     Annotations and labels of the node win over its report: Koordinator's agent reports "None" for
-    the kubelet of a node whose label asks for an alignment of whole pods. With a problem nothing is
-    aligned.
+    the kubelet of a node whose label asks for an alignment of whole pods.
     """
     meta = node.metadata
     attributes: tuple[ZoneAttribute, ...] = zones.attributes if zones is not None else ()
@@ -59,5 +73,5 @@ def policy_of(node: Node, zones: NodeResourceTopology | None) -> tuple[Policy, s
     elif scope not in ("pod", "container"):
         problem = f'there is no Topology Manager scope "{scope}", expected container or pod'
     if problem:
-        return "none", "container", problem
-    return _POLICIES[text], scope, ""
+        return NodePolicy(problem=problem)
+    return NodePolicy(_POLICIES[text], scope, bool(koordinator))
