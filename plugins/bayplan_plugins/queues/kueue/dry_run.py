@@ -48,6 +48,8 @@ class DryRun:
         self._held: tuple[str, Assignment, int] | None = None
         """What fitted last is left in place until something else is asked, with its mark."""
         self._sizes = TriedSizes()
+        self._nodes: dict[str, dict[str, list[str]]] = {}
+        """By the keys of what was admitted in these cycles: the nodes by pod set."""
 
     def flavors_of(self, key: str) -> Mapping[str, Mapping[str, str]] | None:
         """Return the flavors, by pod set and resource, that a workload is tried with now.
@@ -82,6 +84,7 @@ class DryRun:
             finally:
                 self._trial = self._held = None
                 self._tried.clear()
+                self._nodes.clear()
 
     @contextmanager
     def without(self, pods: Iterable[PodInfo]) -> Iterator[None]:
@@ -153,9 +156,36 @@ class DryRun:
         held = self._held
         if held is not None and held[0] == workload.key and held[1] is assignment:
             self._held = None
-            return
-        self._let_go()
-        self._place(workload.key)
+        else:
+            self._let_go()
+            self._place(workload.key)
+        self._nodes[workload.key] = self._planned(workload.key)
+
+    def nodes_of(self, key: str) -> Mapping[str, Sequence[str]]:
+        """Return on which nodes a workload was admitted, a name for each pod, by pod set.
+
+        Only those of flavors with a topology are known.
+        """
+        return self._nodes.get(key, {})
+
+    def _planned(self, key: str) -> dict[str, list[str]]:
+        """Return the nodes on which the pods of a workload are in the trial, by pod set."""
+        sets = self._assigned(key)
+        found: dict[str, list[str]] = {
+            one.name: []
+            for one in sets
+            if any(flavor.spec.topology_name for flavor in self._flavors(one))
+        }
+        if not found:
+            return found
+        counts = {one.name: one.count or 0 for one in sets}
+        pods = [(one.key, self._pods.pod_set_of(one)) for one in self._pods.within(key, counts)]
+        pods += ((one.pod.key, one.pod_set) for one in self._to_come(key))
+        placed = self._handle.snapshot.placed
+        for pod, name in pods:
+            if pod in placed and name in found:
+                found[name].append(placed[pod][1])
+        return found
 
     def _try(self, key: str, assignment: Assignment) -> str | None:
         home = self._pods.home_of(key)

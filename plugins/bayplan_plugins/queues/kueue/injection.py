@@ -31,6 +31,7 @@ __all__ = [
     "queue_labels",
     "restored_fields",
     "started_fields",
+    "topology_marks",
     "updates_of",
 ]
 
@@ -39,6 +40,7 @@ ELASTIC_GATE = "kueue.x-k8s.io/elastic-job"
 MANAGER = "kueue.x-k8s.io/manager"
 """The manager of the patches of TrainJobs that admission makes."""
 _PATCHES = "/spec/runtimePatches"
+_WORKLOAD = "kueue.x-k8s.io/workload"
 _POD_SET = "kueue.x-k8s.io/podset"
 _LOCAL_QUEUE = "kueue.x-k8s.io/local-queue-name"
 _CLUSTER_QUEUE = "kueue.x-k8s.io/cluster-queue-name"
@@ -79,6 +81,7 @@ def admitted_fields(
         one = of_set.get(pods.name, AssignedPodSet(pods.name))
         flavors = [known[name] for name in dict.fromkeys(one.flavors.values()) if name in known]
         info = _added(pods.name, workload, job.elastic).merged(info_of_flavors(flavors))
+        info = info.merged(PodSetInfo(annotations=topology_marks(workload, flavors)))
         for update in updates_of(workload, pods.name):
             info = info.merged(update)
         infos.append(info)
@@ -139,6 +142,13 @@ def queue_labels(pod_set: str, workload: KueueWorkload) -> dict[str, str]:
         _CLUSTER_QUEUE: admission.cluster_queue if admission is not None else "",
     }
     return {key: name for key, name in queues.items() if 0 < len(name) <= _LONGEST_LABEL}
+
+
+def topology_marks(workload: KueueWorkload, flavors: Iterable[ResourceFlavor]) -> dict[str, str]:
+    """Return the annotation by which pods name the Workload that says in which domains they are."""
+    if not any(one.spec.topology_name for one in flavors):
+        return {}
+    return {_WORKLOAD: workload.metadata.name}
 
 
 def _added(pod_set: str, workload: KueueWorkload, elastic: bool) -> PodSetInfo:

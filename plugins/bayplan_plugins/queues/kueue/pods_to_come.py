@@ -25,9 +25,13 @@ JOB_LABEL = "batch.kubernetes.io/job-name"
 
 @dataclass(frozen=True)
 class PodToCome:
-    """A pod that does not exist yet; ``gang`` is what its Job will be, None where it is no gang."""
+    """A pod that does not exist yet, and its pod set.
+
+    ``gang`` is what its Job will be, None where it is no gang.
+    """
 
     pod: PodInfo
+    pod_set: str
     gang: Gang | None = None
 
 
@@ -61,7 +65,8 @@ def pods_to_come(
             gang = gang_of(owner) if owner is not None else None
             for number in numbers:
                 pod = _pod(job, pods, spec, number, owner)
-                yield PodToCome(pod, gang if gang is not None and gang.key == pod.gang else None)
+                is_own = gang is not None and gang.key == pod.gang
+                yield PodToCome(pod, pods.name, gang if is_own else None)
 
 
 def _owners(job: QueuedJob, name: str, want: Wanted) -> Iterator[tuple[Job | None, Sequence[int]]]:

@@ -44,7 +44,7 @@ from bayplan_plugins.queues.kueue.finalizers import Finalizers
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
 from bayplan_plugins.queues.kueue.gates import is_gated, mark, open_gate
 from bayplan_plugins.queues.kueue.handles import Handles
-from bayplan_plugins.queues.kueue.injection import queue_labels, updates_of
+from bayplan_plugins.queues.kueue.injection import queue_labels, topology_marks, updates_of
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.job_writes import JobWrites, taking_over
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
@@ -415,15 +415,16 @@ class KueuePolicy:
     def _let_go(self, pod: PodInfo, workload: KueueWorkload) -> None:
         """Let a pod run: with what its checks ask for, and the marks of one that was queued."""
         placed = pod.key in self._handle.snapshot.placed
+        flavors = self._dry_run.flavors_for(pod)
         asked = PodSetInfo() if placed else self._asked_of(pod, workload)
         if not self._pods.is_of_job(workload.key):
             labels, marks = marks_of(pod, self._pods.pod_set_of(pod))
             if labels and not placed:
                 labels |= queue_labels(self._pods.pod_set_of(pod), workload)
             labels |= self._pods.labels_of_part(workload.key)
+            marks |= topology_marks(workload, flavors)
             asked = replace(asked.with_labels(labels), annotations={**asked.annotations, **marks})
         if is_gated(pod):
-            flavors = self._dry_run.flavors_for(pod)
             open_gate(self._written, workload.key, pod, flavors, asked)
         else:
             mark(self._written, workload.key, pod, asked)
@@ -529,6 +530,7 @@ class KueuePolicy:
                 for key in result.admitted:
                     self._admitted += 1
                     self._places[key] = self._admitted
+                    self._topologies.plan(key, self._dry_run.nodes_of(key), store, now)
                 if result.admitted or result.evicted:
                     tried.clear()
                 elif tried.issuperset(result.waiting):

@@ -102,8 +102,9 @@ def assignment_of(levels: Sequence[str], domains: Domains) -> dict[str, Any]:
 class TopologyAssignments:
     """Keeps the assignments of workloads in step with where their pods are.
 
-    Pods are placed by the scheduler; that they are where a workload says counts once a manager of
-    Kueue takes it back. One whose pods are not all on nodes keeps what it says.
+    A workload is admitted with the nodes on which its pods would be placed. Pods are placed by the
+    scheduler; that they are where a workload says counts once a manager of Kueue takes it back. One
+    whose pods are not all on nodes keeps what it says.
     """
 
     def __init__(self, handle: Handle, pods: PodWorkloads) -> None:
@@ -119,6 +120,15 @@ class TopologyAssignments:
         if self._pods.is_of_job(key) or self._pods.owns(key):
             self._moved[key] = None
 
+    def plan(self, key: str, nodes: Mapping[str, Sequence[str]], store: Store, now: float) -> None:
+        """Write into a workload that was just admitted where its pods are going to be.
+
+        :param nodes: one for each pod, by pod set; :param now: seconds since 1970.
+        """
+        workload = store.workloads.get(key)
+        if nodes and workload is not None and has_quota(workload):
+            self._write(workload, nodes, store, now)
+
     def follow(self, store: Store, now: float) -> None:
         """Write into the workloads of pods that have moved where these are.
 
@@ -128,33 +138,38 @@ class TopologyAssignments:
         for key in moved:
             workload = store.workloads.get(key)
             if workload is not None and has_quota(workload) and not is_true(workload, "Evicted"):
-                new = self._with_domains(workload, store.flavors)
-                if new is not workload:
-                    store.set(new, now)
+                self._write(workload, self._nodes_of(key), store, now)
 
-    def _with_domains(
-        self, workload: KueueWorkload, flavors: Mapping[str, ResourceFlavor]
-    ) -> KueueWorkload:
+    def _nodes_of(self, key: str) -> dict[str, list[str]]:
+        """Return the nodes of a workload's pods, by pod set."""
+        placed = self._handle.snapshot.placed
+        found: dict[str, list[str]] = {}
+        for pod in self._pods.staying(key):
+            if pod.key in placed:
+                found.setdefault(self._pods.pod_set_of(pod), []).append(placed[pod.key][1])
+        return found
+
+    def _write(
+        self,
+        workload: KueueWorkload,
+        nodes: Mapping[str, Sequence[str]],
+        store: Store,
+        now: float,
+    ) -> None:
         admission = workload.status.admission
         assert admission is not None, "it has quota"
         before = admission.pod_set_assignments
-        sets = tuple(self._assigned(workload.key, one, flavors) for one in before)
+        sets = tuple(self._assigned(one, nodes.get(one.name, ()), store.flavors) for one in before)
         if sets == before:
-            return workload
+            return
         admission = msgspec.structs.replace(admission, pod_set_assignments=sets)
         status = msgspec.structs.replace(workload.status, admission=admission, unhealthy_nodes=())
-        return msgspec.structs.replace(workload, status=status)
+        store.set(msgspec.structs.replace(workload, status=status), now)
 
     def _assigned(
-        self, key: str, assigned: AssignedPodSet, flavors: Mapping[str, ResourceFlavor]
+        self, assigned: AssignedPodSet, there: Sequence[str], flavors: Mapping[str, ResourceFlavor]
     ) -> AssignedPodSet:
         levels = self._levels(assigned, flavors)
-        placed = self._handle.snapshot.placed
-        there = [
-            placed[pod.key][1]
-            for pod in self._pods.staying(key)
-            if pod.key in placed and self._pods.pod_set_of(pod) == assigned.name
-        ]
         if not levels or len(there) != assigned.count:
             return assigned
         domains = Counter(self._values(node, levels) for node in there)

@@ -162,6 +162,26 @@ def test_a_workload_says_on_which_nodes_its_pods_are() -> None:
     assert len({node[0] for node in nodes}) == 1
 
 
+def test_a_workload_is_admitted_with_the_nodes_on_which_its_pods_are_going_to_be() -> None:
+    cluster = Cluster((), plugins={"Queues": {}})
+    cluster.add(*world("rack", HOST), local_queue("lq", "cq"), gathered("j", 2))
+    cluster.schedule()
+    cluster.advance(5.0)
+    assert cluster.api.list(Pod) == []
+    levels, domains = stated(cluster, "j")
+    assert levels == [HOST]
+    assert list(domains.values()) == [1, 1]
+    assert len({values[0][0] for values in domains}) == 1
+
+
+def test_its_pods_name_the_workload_that_says_so() -> None:
+    cluster = started(*world("rack", HOST), local_queue("lq", "cq"), gathered("j", 2))
+    cluster.advance(10.0)
+    name = workload_of(cluster, "j").metadata.name
+    marks = [one.metadata.annotations for one in cluster.api.list(Pod)]
+    assert [one["kueue.x-k8s.io/workload"] for one in marks] == [name, name]
+
+
 def test_without_host_names_it_says_in_which_domains() -> None:
     cluster = started(*world("rack"), local_queue("lq", "cq"), gathered("j", 2))
     cluster.advance(10.0)
