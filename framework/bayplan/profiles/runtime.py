@@ -287,6 +287,35 @@ def _queueing_picks(method: str) -> tuple[int, ...]:
     return tuple(range(len(arguments)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """What makes an answer of one plugin's hook an error under its name."""
+
+    function: Callable[..., Any]
+    name: str
+    hook: str
+    answer: Answer | None
+
+    def failed(self, exc: BaseException) -> PluginError:
+        """Return the error for what the plugin raised."""
+        return failure(self.name, self.hook, exc, self.function)
+
+    def checked(self, answer: Any) -> Any:
+        """Return an answer.
+
+        :raises PluginError: where it is not what the hook may return.
+        """
+        assert self.answer is not None, "any answer is fine"
+        good, description = self.answer
+        if good is finite_number and type(answer) is float and answer - answer == 0.0:
+            # Finite: most scores are.
+            return answer
+        if not good(answer):
+            problem = TypeError(f"expected {description}, got {answer!r}")
+            raise self.failed(problem) from problem
+        return answer
+
+
 def _guarded(
     function: Callable[..., Any],
     picks: tuple[int, ...],
@@ -299,24 +328,10 @@ def _guarded(
     The first one, two and three are spelled out: most plugins take these, and building a list
     triples the cost of a call.
     """
-    good, description = answer if answer is not None else (None, "")
-
+    guard = _Guard(function, name, hook, answer)
     # Most answers are None: those cost no check.
-    any_is_fine = good is None
-    is_number = good is finite_number
-    none_is_fine = good is None or good(None)
-
-    def failed(exc: BaseException) -> PluginError:
-        return failure(name, hook, exc, function)
-
-    def checked(answer: Any) -> Any:
-        if is_number and type(answer) is float and answer - answer == 0.0:
-            # Finite: most scores are.
-            return answer
-        if good is not None and not good(answer):
-            problem = TypeError(f"expected {description}, got {answer!r}")
-            raise failed(problem) from problem
-        return answer
+    any_is_fine = answer is None
+    none_is_fine = answer is None or answer[0](None)
 
     if picks == (0,):
 
@@ -326,8 +341,9 @@ def _guarded(
             except PluginError:
                 raise
             except PLUGIN_RAISES as exc:
-                raise failed(exc) from exc
-            return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
+                raise guard.failed(exc) from exc
+            fine = any_is_fine or (answer is None and none_is_fine)
+            return answer if fine else guard.checked(answer)
 
         return one
     if picks == (0, 1):
@@ -338,8 +354,9 @@ def _guarded(
             except PluginError:
                 raise
             except PLUGIN_RAISES as exc:
-                raise failed(exc) from exc
-            return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
+                raise guard.failed(exc) from exc
+            fine = any_is_fine or (answer is None and none_is_fine)
+            return answer if fine else guard.checked(answer)
 
         return two
     if picks == (0, 1, 2):
@@ -350,8 +367,9 @@ def _guarded(
             except PluginError:
                 raise
             except PLUGIN_RAISES as exc:
-                raise failed(exc) from exc
-            return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
+                raise guard.failed(exc) from exc
+            fine = any_is_fine or (answer is None and none_is_fine)
+            return answer if fine else guard.checked(answer)
 
         return three
 
@@ -361,7 +379,8 @@ def _guarded(
         except PluginError:
             raise
         except PLUGIN_RAISES as exc:
-            raise failed(exc) from exc
-        return answer if any_is_fine or (answer is None and none_is_fine) else checked(answer)
+            raise guard.failed(exc) from exc
+        fine = any_is_fine or (answer is None and none_is_fine)
+        return answer if fine else guard.checked(answer)
 
     return some

@@ -40,7 +40,7 @@ class Listeners(Generic[L]):
         """Add a listener, which listens from now on."""
         subscription = Subscription(self._select)
         self._all.append((listener, subscription))
-        self._select()
+        self.now = (*self.now, listener)
         return subscription
 
     def _select(self) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from bayplan import NodeView, Overdue, PodInfo, Reject, Unit
 from bayplan.api.podgroup import UnschedulableReason
@@ -178,79 +179,88 @@ class Policy(Protocol):
         """Return what the objects of the queues should say of them now."""
 
 
-@runtime_checkable
-class TellsReasons(Protocol):
+class TellsReasons(ABC):
     """A policy whose system has words for why a queue does not take a pod group."""
 
+    @abstractmethod
     def unschedulable_reason(self, unit: Unit) -> UnschedulableReason | None:
         """Return why the queue of a pending unit does not take it; None if it does."""
 
 
-@runtime_checkable
-class AdmitsJobs(Protocol):
+class AdmitsJobs(ABC):
     """A policy that admits jobs, also before they have pods, and keeps their line itself."""
 
+    @abstractmethod
     def units_of_job(self, kind: str, key: str) -> Sequence[Unit]:
         """Return the pods that a job would have, if it waits for a queue; none if not."""
 
+    @abstractmethod
     def pending_jobs(self, queue: str) -> Sequence[PendingJob]:
         """Return the jobs that wait for admission to a queue, the next one first."""
 
+    @abstractmethod
     def pending_name(self, pod: PodInfo) -> str:
         """Return what a pod's job is called in the line."""
 
+    @abstractmethod
     def faults(self) -> Mapping[str, str]:
         """Return why queues take no jobs that nobody has stopped, by name."""
 
+    @abstractmethod
     def job_counts(self) -> Mapping[str, tuple[int, int]]:
         """Return how many jobs wait, and how many are admitted, by queue."""
 
+    @abstractmethod
     def shortfall(self, unit: Unit) -> QuotaRefusal | None:
         """Return what its queue lacks most for a unit; None if no quota is missing."""
 
+    @abstractmethod
     def until_admitted(self, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:
         """Return how many running jobs have to end, in order, for it to be admitted; 0 if never."""
 
 
-@runtime_checkable
-class AdmitsGroups(Protocol):
+class AdmitsGroups(ABC):
     """A policy that admits pod groups by writing it into their objects."""
 
+    @abstractmethod
     def is_admitted(self, group: str) -> bool:
         """Tell whether a group, by key, was admitted though its object may not say so yet."""
 
 
-@runtime_checkable
-class ReservesQuota(Protocol):
+class ReservesQuota(ABC):
     """A policy that reserves quota for jobs before their pods have nodes."""
 
+    @abstractmethod
     def reserved(self) -> AmountRows:
         """Return what is reserved in each queue, in the ledger's rows and columns."""
 
 
-@runtime_checkable
-class MayLeaveAdmission(Protocol):
+class MayLeaveAdmission(ABC):
     """A policy of a system with controllers of its own, to which it may leave admission."""
 
     @property
+    @abstractmethod
     def has_queues(self) -> bool:
         """Whether the cluster has any queue of this system, whoever decides on them."""
 
     @property
+    @abstractmethod
     def left_to(self) -> str:
         """Who decides instead, in words; "" where the policy does."""
 
+    @abstractmethod
     def look(self) -> bool:
         """Look who decides now; tell whether that has changed."""
 
+    @abstractmethod
     def on_turn(self, listener: Callable[[], None]) -> None:
         """Tell a listener whenever a look has changed who decides."""
 
 
-@runtime_checkable
-class RequeuesJobs(Protocol):
+class RequeuesJobs(ABC):
     """A policy that takes back the quota of jobs that lost their nodes."""
 
+    @abstractmethod
     def requeue(self, pod: PodInfo, why: str) -> bool:
         """Let the job of a pod wait in its queue again; tell whether it does or will.
 
@@ -258,10 +268,10 @@ class RequeuesJobs(Protocol):
         """
 
 
-@runtime_checkable
-class LendsToElasticJobs(Protocol):
+class LendsToElasticJobs(ABC):
     """A policy whose jobs wait for quota that elastic jobs may have beyond their minimum."""
 
+    @abstractmethod
     def admitted_without(self, pods: Sequence[PodInfo], job: str) -> str | None:
         """Return the first job that would be admitted without some pods; None for none.
 
@@ -270,36 +280,37 @@ class LendsToElasticJobs(Protocol):
         """
 
 
-@runtime_checkable
-class ProtectsNewJobs(Protocol):
+class ProtectsNewJobs(ABC):
     """A policy that protects jobs from eviction for a while after they started."""
 
+    @abstractmethod
     def safe_for(self, pod: PodInfo, queue: str) -> float:
         """Return for how many more seconds the job of a pod is safe; 0 if it is not."""
 
 
-@runtime_checkable
-class BoundByNodes(Protocol):
+class BoundByNodes(ABC):
     """A policy whose queues may have no more than a share of what the nodes have."""
 
+    @abstractmethod
     def is_within_own_limits(self, unit: Unit) -> bool:
         """Tell whether a unit keeps within what its queue, and those above it, state themselves."""
 
 
-@runtime_checkable
-class AssignsNodes(Protocol):
+class AssignsNodes(ABC):
     """A policy that assigns jobs to a part of the nodes."""
 
+    @abstractmethod
     def node_labels(self, pod: PodInfo) -> Mapping[str, str]:
         """Return the labels that a pod's nodes have to have; none for any node."""
 
 
-@runtime_checkable
-class KeepsOffNodes(Protocol):
+class KeepsOffNodes(ABC):
     """A policy that keeps pods off some nodes, in its queues or not."""
 
+    @abstractmethod
     def node_kind(self, pod: PodInfo) -> Hashable:
         """Return what tells apart the pods that are kept off other nodes; None for none."""
 
+    @abstractmethod
     def refused_nodes(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
         """Refuse nodes to a pod whose ``node_kind`` is not None."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import msgspec
 
@@ -155,34 +156,34 @@ class VendorAdapter(Protocol):
         """
 
 
-@runtime_checkable
-class SourceAdapter(Protocol):
+class SourceAdapter(ABC):
     """An adapter whose GPUs are described by other objects than the node, too."""
 
+    @abstractmethod
     def follow(self, changed: Callable[[str | None], None]) -> None:
         """Call ``changed(node)`` when a node's GPUs have to be read again; None stands for all."""
 
 
-@runtime_checkable
-class NodeAwareAdapter(VendorAdapter, Protocol):
+class NodeAwareAdapter(ABC):
     """An adapter whose requests depend on what nodes offer, too."""
 
     @property
+    @abstractmethod
     def basis(self) -> Hashable:
         """What of the nodes the requests depend on; all are read again when it changes."""
 
 
-@runtime_checkable
-class FitAdapter(VendorAdapter, Protocol):
+class FitAdapter(ABC):
     """An adapter that knows a cheaper way than to choose to tell whether a node takes a pod."""
 
+    @abstractmethod
     def fits(self, pod: PodInfo, request: ShareRequest, node: GpusInUse) -> Choice:
         """Return some of the shares that a pod would get, or why it gets none."""
 
 
-@runtime_checkable
-class ScoringAdapter(VendorAdapter, Protocol):
+class ScoringAdapter(ABC):
     """An adapter that prefers some nodes to others."""
 
+    @abstractmethod
     def score(self, request: ShareRequest, node: GpusInUse) -> float:
         """Return a node's score, 0 or more; higher is better."""

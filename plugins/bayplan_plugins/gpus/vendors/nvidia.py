@@ -17,7 +17,13 @@ from bayplan.dialects import nvidia
 from bayplan.dialects.nvidia import GpuLabels, Replication
 from bayplan.snapshot import Snapshot
 from bayplan.topology.machine.mig import mig_gpu
-from bayplan_plugins.gpus.vendors.adapter import Choice, GpusInUse, ShareRequest, Written
+from bayplan_plugins.gpus.vendors.adapter import (
+    Choice,
+    GpusInUse,
+    ShareRequest,
+    SourceAdapter,
+    Written,
+)
 
 __all__ = ["DevicePluginAdapter"]
 
@@ -47,7 +53,7 @@ class _Offer:
     problem: str
 
 
-class DevicePluginAdapter:
+class DevicePluginAdapter(SourceAdapter):
     """The replicas and MIG devices that NVIDIA's device plugin counts."""
 
     name = "nvidia"

@@ -19,7 +19,14 @@ from bayplan.dialects.tensor_fusion_shares import (
 )
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.gpus.resources import gpu_count
-from bayplan_plugins.gpus.vendors.adapter import Choice, GpusInUse, ShareRequest, Written, own_lock
+from bayplan_plugins.gpus.vendors.adapter import (
+    Choice,
+    GpusInUse,
+    ShareRequest,
+    SourceAdapter,
+    Written,
+    own_lock,
+)
 
 __all__ = ["TensorFusionAdapter"]
 
@@ -46,7 +53,7 @@ class _Gpu:
     vendor: str
 
 
-class TensorFusionAdapter:
+class TensorFusionAdapter(SourceAdapter):
     """The GPUs of nodes that have GPU objects."""
 
     name = "tensor-fusion"

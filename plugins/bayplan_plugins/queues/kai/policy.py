@@ -39,7 +39,13 @@ from bayplan_plugins.queues.kai.stale import StaleGangs
 from bayplan_plugins.queues.kai.standings import Head, Standings
 from bayplan_plugins.queues.kai.status import QueueStatuses
 from bayplan_plugins.queues.kai.turns import next_pods
-from bayplan_plugins.queues.policy import EvictionCandidates, EvictionPlan, QuotaRefusal
+from bayplan_plugins.queues.policy import (
+    EvictionCandidates,
+    EvictionPlan,
+    ProtectsNewJobs,
+    QuotaRefusal,
+    TellsReasons,
+)
 
 __all__ = ["KaiPolicy", "KaiQueueArgs"]
 
@@ -51,7 +57,7 @@ _MOST_SPECS = 20_000
 _MOST_HEADS = 20_000
 
 
-class KaiPolicy:
+class KaiPolicy(TellsReasons, ProtectsNewJobs):
     """Order, limits and victims as KAI decides them."""
 
     name = "fair-share"

@@ -34,12 +34,12 @@ from bayplan_plugins.queues.koordinator.manager import QuotaManager
 from bayplan_plugins.queues.koordinator.overuse import OveruseMonitor, pods_to_revoke
 from bayplan_plugins.queues.koordinator.resource_lists import added, printed
 from bayplan_plugins.queues.koordinator.status import QuotaStatus, status_of, writes_for
-from bayplan_plugins.queues.policy import EvictionCandidates
+from bayplan_plugins.queues.policy import BoundByNodes, EvictionCandidates
 
 __all__ = ["KoordinatorPolicy"]
 
 
-class KoordinatorPolicy:
+class KoordinatorPolicy(BoundByNodes):
     """Order, limits and victims as Koordinator decides them; what is lent comes back at once.
 
     Pods that name no quota count in the default quota, which bounds and orders nobody.

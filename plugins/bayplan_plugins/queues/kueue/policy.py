@@ -59,7 +59,17 @@ from bayplan_plugins.queues.kueue.store import KueueObject
 from bayplan_plugins.queues.kueue.topology_assignment import TopologyAssignments
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 from bayplan_plugins.queues.kueue.written import Written
-from bayplan_plugins.queues.policy import EvictionCandidates, EvictionPlan, QuotaRefusal
+from bayplan_plugins.queues.policy import (
+    AdmitsJobs,
+    AssignsNodes,
+    EvictionCandidates,
+    EvictionPlan,
+    LendsToElasticJobs,
+    MayLeaveAdmission,
+    QuotaRefusal,
+    RequeuesJobs,
+    ReservesQuota,
+)
 
 __all__ = ["KueueArgs", "KueuePolicy"]
 
@@ -75,7 +85,14 @@ _MOST_ROUNDS = 8
 """Rounds of cycles in one go, each of which lets victims go that have no pods on nodes."""
 
 
-class KueuePolicy:
+class KueuePolicy(
+    AdmitsJobs,
+    ReservesQuota,
+    MayLeaveAdmission,
+    RequeuesJobs,
+    LendsToElasticJobs,
+    AssignsNodes,
+):
     """Admission by quota, in which nothing is admitted that would get no nodes.
 
     It admits pods, pod groups and suspended jobs. Where Kueue's own manager is at work, this policy

@@ -22,7 +22,7 @@ from bayplan_plugins.queues.isolation import alone
 from bayplan_plugins.queues.plain.budgets import BudgetArgs, BudgetGate
 from bayplan_plugins.queues.plain.claimed_devices import ClaimedDevices
 from bayplan_plugins.queues.plain.policy import Flavour, PlainArgs, PlainPolicy
-from bayplan_plugins.queues.policy import QuotaRefusal
+from bayplan_plugins.queues.policy import AssignsNodes, QuotaRefusal
 
 __all__ = ["PoolArgs", "PoolPolicy"]
 
@@ -36,7 +36,7 @@ class PoolArgs(PlainArgs):
     budgets: BudgetArgs | None = None
 
 
-class PoolPolicy(PlainPolicy):
+class PoolPolicy(PlainPolicy, AssignsNodes):
     """Pools as roots over their nodes, tenants as queues; pods use the nodes of their pool only."""
 
     def __init__(self, args: PoolArgs, handle: Handle) -> None:

@@ -18,7 +18,13 @@ from bayplan.queues.gate import gate
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.tree import AmountRows
 from bayplan_plugins.queues.class_devices import devices_of, devices_of_templates
-from bayplan_plugins.queues.policy import EvictionCandidates, QuotaRefusal
+from bayplan_plugins.queues.policy import (
+    AdmitsGroups,
+    BoundByNodes,
+    EvictionCandidates,
+    KeepsOffNodes,
+    QuotaRefusal,
+)
 from bayplan_plugins.queues.volcano.admission import Admission
 from bayplan_plugins.queues.volcano.awaited_groups import AwaitedGroups
 from bayplan_plugins.queues.volcano.configuration import VolcanoArgs
@@ -35,7 +41,7 @@ from bayplan_plugins.queues.volcano.victims import plan_for
 __all__ = ["VolcanoArgs", "VolcanoPolicy"]
 
 
-class VolcanoPolicy:
+class VolcanoPolicy(AdmitsGroups, BoundByNodes, KeepsOffNodes):
     """Order, limits and victims as Volcano's plugins decide them.
 
     ``session`` is what the plugins decide on, ``tiers`` counts their votes.

@@ -42,7 +42,15 @@ from bayplan.topology.machine.readers.hami_register import (
     read_volcano_register,
 )
 from bayplan_plugins.gpus.namespace_use import NamespaceUse
-from bayplan_plugins.gpus.vendors.adapter import Choice, GpusInUse, ShareRequest, Written
+from bayplan_plugins.gpus.vendors.adapter import (
+    Choice,
+    FitAdapter,
+    GpusInUse,
+    ScoringAdapter,
+    ShareRequest,
+    SourceAdapter,
+    Written,
+)
 from bayplan_plugins.gpus.vendors.hami.containers import ContainerKind, Wanted, allocate
 from bayplan_plugins.gpus.vendors.hami.device import MIG, PERCENT, Device, device_of
 from bayplan_plugins.gpus.vendors.hami.fit import Pick, takes
@@ -105,7 +113,7 @@ def volcano_adapter(snapshot: Snapshot) -> VirtualGpuAdapter:
     )
 
 
-class VirtualGpuAdapter:
+class VirtualGpuAdapter(SourceAdapter, FitAdapter, ScoringAdapter):
     """Shares of GPUs that HAMi-core isolates, or MIG partitions made when they are needed."""
 
     def __init__(self, snapshot: Snapshot, runtime: _Runtime) -> None:

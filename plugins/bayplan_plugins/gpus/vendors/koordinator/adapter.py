@@ -35,7 +35,17 @@ from bayplan.dialects.koordinator.requests import (
 )
 from bayplan.dialects.koordinator.templates import Templates, templates_of
 from bayplan.snapshot import Snapshot
-from bayplan_plugins.gpus.vendors.adapter import Choice, GpusInUse, ShareRequest, Written, own_lock
+from bayplan_plugins.gpus.vendors.adapter import (
+    Choice,
+    FitAdapter,
+    GpusInUse,
+    NodeAwareAdapter,
+    ScoringAdapter,
+    ShareRequest,
+    SourceAdapter,
+    Written,
+    own_lock,
+)
 from bayplan_plugins.gpus.vendors.koordinator.allocation import allocate, per_device
 from bayplan_plugins.gpus.vendors.koordinator.devices import (
     Device,
@@ -62,7 +72,7 @@ _ROUNDING = 1e-12
 _Offer: TypeAlias = tuple[OfferedGpu, ...] | str
 
 
-class KoordinatorAdapter:
+class KoordinatorAdapter(SourceAdapter, NodeAwareAdapter, FitAdapter, ScoringAdapter):
     """The devices of nodes that have a Device object."""
 
     name = "koordinator"
