@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 
+from bayplan.api import Job
 from bayplan.api.kueue import AssignedPodSet, KueueWorkload, ResourceFlavor
 from bayplan.api.objects import decode_part
 from bayplan.api.operated import AppWrapper, TrainJob
 from bayplan.api.pod import PodSpec, PodTemplate, Toleration
+from bayplan.dialects.kueue import UNCONSTRAINED_TOPOLOGY, asks_for_topology
 from bayplan.dialects.queued_jobs import JobPods, QueuedJob
 from bayplan.dialects.train_jobs import patched_by, without_patches
 from bayplan.dialects.wrapped_jobs import infos_by_component, without_infos
@@ -81,7 +83,10 @@ def admitted_fields(
         one = of_set.get(pods.name, AssignedPodSet(pods.name))
         flavors = [known[name] for name in dict.fromkeys(one.flavors.values()) if name in known]
         info = _added(pods.name, workload, job.elastic).merged(info_of_flavors(flavors))
-        info = info.merged(PodSetInfo(annotations=topology_marks(workload, flavors)))
+        marks = topology_marks(workload, flavors)
+        if marks and isinstance(job.obj, Job) and not job.elastic:
+            marks |= _unconstrained(pods.template)
+        info = info.merged(PodSetInfo(annotations=marks))
         for update in updates_of(workload, pods.name):
             info = info.merged(update)
         infos.append(info)
@@ -149,6 +154,12 @@ def topology_marks(workload: KueueWorkload, flavors: Iterable[ResourceFlavor]) -
     if not any(one.spec.topology_name for one in flavors):
         return {}
     return {_WORKLOAD: workload.metadata.name}
+
+
+def _unconstrained(template: PodTemplate) -> dict[str, str]:
+    """Return the annotation of pods that ask for no topology, and are placed in rank order."""
+    own = template.metadata.annotations
+    return {} if asks_for_topology(own) else {UNCONSTRAINED_TOPOLOGY: "true"}
 
 
 def _added(pod_set: str, workload: KueueWorkload, elastic: bool) -> PodSetInfo:

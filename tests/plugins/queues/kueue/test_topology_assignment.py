@@ -123,10 +123,10 @@ def topology(*levels: str) -> Topology:
     return decode_part(Topology, {"metadata": {"name": "t"}, "spec": spec})
 
 
-def world(*levels: str) -> list[ApiObject]:
-    """Two racks of two nodes with a GPU each, and a queue whose flavor has a topology."""
+def world(*levels: str, gpus: int = 1) -> list[ApiObject]:
+    """Two racks of two nodes, and a queue whose flavor has a topology."""
     nodes = [
-        make_node(name, gpu=1, labels={"rack": name[0], HOST: name, "pool": "gpu"})
+        make_node(name, gpu=gpus, labels={"rack": name[0], HOST: name, "pool": "gpu"})
         for name in ("a1", "a2", "b1", "b2")
     ]
     chosen = flavor("f", topologyName="t", nodeLabels={"pool": "gpu"})
@@ -180,6 +180,19 @@ def test_its_pods_name_the_workload_that_says_so() -> None:
     name = workload_of(cluster, "j").metadata.name
     marks = [one.metadata.annotations for one in cluster.api.list(Pod)]
     assert [one["kueue.x-k8s.io/workload"] for one in marks] == [name, name]
+
+
+def test_pods_of_a_job_that_asks_for_no_topology_are_placed_in_rank_order() -> None:
+    ranked = job("j", 4, completionMode="Indexed")
+    cluster = started(*world("rack", HOST, gpus=2), local_queue("lq", "cq"), ranked)
+    cluster.advance(10.0)
+    pods = {
+        pod.metadata.labels["batch.kubernetes.io/job-completion-index"]: pod.spec.node_name
+        for pod in cluster.api.list(Pod)
+    }
+    assert pods["0"] == pods["1"] < pods["2"] == pods["3"]
+    marks = [pod.metadata.annotations for pod in cluster.api.list(Pod)]
+    assert {one["kueue.x-k8s.io/podset-unconstrained-topology"] for one in marks} == {"true"}
 
 
 def test_without_host_names_it_says_in_which_domains() -> None:
