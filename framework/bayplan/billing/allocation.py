@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
+from bayplan.api.times import rfc3339
 from bayplan.billing.allocation_query import FIELDS, AllocationQuery, aggregate_key
 from bayplan.billing.idle import UnusedRecord, unused
 from bayplan.billing.pricelist_file import PRICE_PLACES
@@ -295,4 +295,4 @@ def _number(value: Fraction) -> float:
 
 
 def _time(moment: int) -> str:
-    return datetime.fromtimestamp(moment // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return rfc3339(moment / 1000)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from bayplan.api.times import rfc3339
 from bayplan.billing.invoice import Invoice, LineItem
 from bayplan.billing.money import decimal_text
 
@@ -135,7 +135,7 @@ def _plain(cell: str) -> str:
 
 
 def _time(moment: int) -> str:
-    return datetime.fromtimestamp(moment / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return rfc3339(moment / 1000)
 
 
 def _row(cells: tuple[str, ...], tag: str = "td") -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bayplan.api.times import rfc3339
 from bayplan.cli.options import optional_input_options, simulate
 from bayplan.errors import InputError
 from bayplan.inputs.choices import OneOf
@@ -254,7 +255,7 @@ def _print_table(by: str, rows: Sequence[_Row], window: _Window) -> None:
 
 
 def _text(at: int) -> str:
-    return datetime.fromtimestamp(at / _MS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return rfc3339(at / _MS)
 
 
 _OUTPUTS: dict[str, Callable[[str, Sequence[_Row], _Window], None]] = {

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from bayplan.api import KINDS, Kind, Pod
-from bayplan.cluster.kubernetes.pod_writes import Lookup, rfc3339
+from bayplan.api.times import rfc3339
+from bayplan.cluster.kubernetes.pod_writes import Lookup
 from bayplan.cluster.kubernetes.transport import MERGE_PATCH, Requests
 from bayplan.cluster.protocol import Event
 from bayplan.errors import AlreadyExists, NotFound
@@ -103,7 +104,7 @@ class EventRecorder:
 
     async def _count_up(self, series: _Series, now: float) -> bool:
         """Raise an event's count; return False when it has expired."""
-        body = {"count": series.count + 1, "lastTimestamp": rfc3339()}
+        body = {"count": series.count + 1, "lastTimestamp": rfc3339(time.time())}
         try:
             await self._transport.request(
                 "PATCH", series.path, msgspec.json.encode(body), MERGE_PATCH
@@ -130,7 +131,7 @@ class EventRecorder:
     async def _create(self, event: Event, kind: Kind | None, obj: Any, path: str) -> None:
         namespace, _, name = event.pod.rpartition("/")
         collection, _, unique = path.rpartition("/")
-        stamp = rfc3339()
+        stamp = rfc3339(time.time())
         component = obj.spec.scheduler_name if isinstance(obj, Pod) else self._component
         involved: dict[str, Any] = {"kind": event.about, "namespace": namespace, "name": name}
         if kind is not None:

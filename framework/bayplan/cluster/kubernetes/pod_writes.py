@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import time
 from collections import OrderedDict
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 
 from bayplan.api import KINDS, Node, ObjectMeta, Pod, PodCondition
 from bayplan.api.objects import decode_json
+from bayplan.api.times import rfc3339
 from bayplan.cluster.kubernetes.transport import (
     JSON_PATCH,
     MERGE_PATCH,
@@ -26,7 +26,7 @@ from bayplan.cluster.protocol import Bind, BindLock, Evict, PatchPodStatus, poin
 from bayplan.dialects.hami.node_lock import read_lock
 from bayplan.errors import Conflict, Invalid, Locked, NotFound, Transient
 
-__all__ = ["PodWrites", "pod_path", "rfc3339"]
+__all__ = ["PodWrites", "pod_path"]
 
 _REMEMBERED = 50_000
 _LOCK_WAIT = 0.5
@@ -36,11 +36,6 @@ _POD_KEY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-
 """Anything may be written into a lock, and the key becomes a path."""
 
 Lookup = Callable[[type[Any], str], Any]
-
-
-def rfc3339(moment: datetime.datetime | None = None) -> str:
-    """Return a time (None: now) as Kubernetes writes times."""
-    return (moment or datetime.datetime.now(datetime.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def pod_path(key: str) -> str:
@@ -267,7 +262,9 @@ class PodWrites:
         await self._transport.request("POST", f"{path}/eviction", msgspec.json.encode(body))
         condition = PodCondition("DisruptionTarget", "True", "PreemptionByScheduler", write.message)
         try:
-            await self._patch(path, write.uid, {"conditions": [_plain(condition, rfc3339())]})
+            await self._patch(
+                path, write.uid, {"conditions": [_plain(condition, rfc3339(time.time()))]}
+            )
         except (NotFound, Conflict):
             # The pod is gone already.
             return
@@ -308,7 +305,7 @@ class PodWrites:
 
 def _status(write: PatchPodStatus, known: Pod | None) -> dict[str, Any]:
     """Return the patch; lastTransitionTime stays while the condition's status does."""
-    since = rfc3339()
+    since = rfc3339(time.time())
     for condition in known.status.conditions if known is not None else ():
         if (condition.type, condition.status) == (write.condition.type, write.condition.status):
             since = condition.last_transition_time or since

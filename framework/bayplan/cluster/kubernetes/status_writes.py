@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -14,7 +15,8 @@ from bayplan.api.conditions import stamped
 from bayplan.api.configmap import ConfigMap
 from bayplan.api.object_key import object_key
 from bayplan.api.objects import only_written
-from bayplan.cluster.kubernetes.pod_writes import Lookup, rfc3339
+from bayplan.api.times import rfc3339
+from bayplan.cluster.kubernetes.pod_writes import Lookup
 from bayplan.cluster.kubernetes.resources import WatchedResource
 from bayplan.cluster.kubernetes.templates import at_pointer, complete
 from bayplan.cluster.kubernetes.transport import JSON_PATCH, MERGE_PATCH, Requests
@@ -54,7 +56,7 @@ class StatusWrites:
         """Write a status, through the status subresource if the kind has one."""
         path = self._where(write.type).path(write.key)
         seen = self._lookup(write.type, write.key)
-        status = stamped(write.status, getattr(seen, "status", None), rfc3339())
+        status = stamped(write.status, getattr(seen, "status", None), rfc3339(time.time()))
         body = msgspec.json.encode({"status": _all_fields(status, getattr(seen, "status", None))})
         if write.type not in self._whole:
             try:
