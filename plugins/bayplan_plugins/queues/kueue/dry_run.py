@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from bayplan import DomainTrial, PodInfo
 from bayplan.api.gang import Gang
 from bayplan.api.kueue import AdmissionCheck, AssignedPodSet, ResourceFlavor
@@ -168,6 +170,25 @@ class DryRun:
         """
         return self._nodes.get(key, {})
 
+    def replaced(self, key: str, lost: Sequence[PodInfo]) -> Mapping[str, Sequence[str]] | None:
+        """Return on which nodes an admitted workload would be, if what it lacks were placed.
+
+        :param lost: pods of it that went with their nodes.
+        :return: as of ``nodes_of``; None where nodes take only some of its pods.
+        """
+        snapshot = self._handle.snapshot
+        with snapshot.trial():
+            counts = {one.name: one.count or 0 for one in self._assigned(key)}
+            waiting = self._pods.without_node(key, counts)
+            for pod in lost:
+                snapshot.remove_pod(pod.key)
+            again = [
+                pod.changed(replace(pod.pod, spec=replace(pod.spec, node_name=""))) for pod in lost
+            ]
+            if self._place_pods(key, [*waiting, *again]) is not None:
+                return None
+            return self._planned(key)
+
     def _planned(self, key: str) -> dict[str, list[str]]:
         """Return the nodes on which the pods of a workload are in the trial, by pod set."""
         sets = self._assigned(key)
@@ -205,9 +226,13 @@ class DryRun:
         """
         if self.runs_elsewhere(key):
             return None
-        units: dict[str, _Together] = {}
         counts = {one.name: one.count or 0 for one in self._assigned(key)}
-        for pod in map(self._as_admitted, self._pods.without_node(key, counts or None)):
+        return self._place_pods(key, self._pods.without_node(key, counts or None))
+
+    def _place_pods(self, key: str, pods: Iterable[PodInfo]) -> str | None:
+        """Place pods of a workload, and those that it does not have yet."""
+        units: dict[str, _Together] = {}
+        for pod in map(self._as_admitted, pods):
             units.setdefault(pod.gang or pod.key, _Together()).pods.append(pod)
         for one in self._to_come(key):
             unit = units.setdefault(one.pod.gang or one.pod.key, _Together())

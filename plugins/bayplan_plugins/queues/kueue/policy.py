@@ -49,6 +49,7 @@ from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.job_writes import JobWrites, taking_over
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.manager import KueueManager
+from bayplan_plugins.queues.kueue.node_failures import NodeFailures
 from bayplan_plugins.queues.kueue.pod_groups import is_ready, marks_of
 from bayplan_plugins.queues.kueue.pod_set_info import ConflictError, PodSetInfo
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
@@ -121,6 +122,7 @@ class KueuePolicy(
         self._checks = ProvisioningChecks(handle, self._jobs, self._pods)
         self._statuses = KueueStatuses()
         self._topologies = TopologyAssignments(handle, self._pods)
+        self._failures = NodeFailures(handle, self._pods, self._dry_run, self._topologies)
         self._finalizers = Finalizers(handle)
         self._admission = Admission(
             settings,
@@ -376,6 +378,7 @@ class KueuePolicy(
         changed = self._pods.refresh(self._admission, now)
         self._tick(now)
         self._flush(now)
+        self._failures.replace(self._admission, now)
         for _ in range(_MOST_ROUNDS):
             self._cycles(now)
             if not self._release(now):
