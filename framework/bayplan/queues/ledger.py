@@ -276,13 +276,14 @@ class Ledger:
                     del self._by_group[pod.gang]
         if self._stale:
             return
-        self._version += 1
         if not added:
+            self._version += pod.key in self._asked
             self._take_back(self._asked, pod.key, self._ask)
             self._charge_claims(pod)
             return
         entry = self._entry(pod)
         if entry is not None:
+            self._version += 1
             self._asked[pod.key] = entry
             self._ask(entry.row, entry.amounts)
             if self._used.get(pod.key, entry) != entry:

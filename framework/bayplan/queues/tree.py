@@ -65,6 +65,8 @@ class QueueTree:
         self.used: AmountRows = np.zeros(shape)
         self.fixed: AmountRows = np.zeros(shape)
         self.demand: AmountRows = np.zeros(shape)
+        self.changes = 0
+        """Counts what was used, asked for or taken back."""
         self.add_resources(resources)
 
     # Resources ---------------------------------------------------------------------------
@@ -137,6 +139,7 @@ class QueueTree:
 
         :param sign: how often, below 0 to take them back.
         """
+        self.changes += 1
         width = len(amounts)
         rows = self.paths[row]
         self.used[rows, :width] += sign * amounts
@@ -145,6 +148,7 @@ class QueueTree:
 
     def ask(self, row: int, amounts: AmountRows, sign: int = 1) -> None:
         """Count amounts as asked for in a queue and its ancestors; ``sign`` -1 takes them back."""
+        self.changes += 1
         self.demand[self.paths[row], : len(amounts)] += sign * amounts
 
 

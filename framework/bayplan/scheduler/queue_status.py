@@ -61,8 +61,14 @@ class QueueStatusWriter:
             obj = self._snapshot.objects(one.type).get(one.key)
             subject = (type(one), one.type, one.key)
             # Several profiles know the same queues.
-            if obj is not None and subject not in self._reported:
-                self._write(one, obj, subject, before.get(subject))
+            if obj is None or subject in self._reported:
+                continue
+            last = before.get(subject)
+            if last is not None and last.given is one and last.seen is obj:
+                # Of thousands of queues, few change at a time.
+                self._reported[subject] = last
+            else:
+                self._write(one, obj, subject, last)
 
     def _write(
         self, one: _Patch, obj: ApiObject, subject: _Subject, last: _Reported | None

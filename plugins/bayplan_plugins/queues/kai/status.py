@@ -29,10 +29,15 @@ class QueueStatuses:
         self._snapshot = snapshot
         self._ledger = ledger
         self._known: dict[str, tuple[object, PatchStatus]] = {}
+        self._seen: tuple[object, ...] | None = None
 
     def all(self) -> Iterator[PatchStatus]:
         """Yield the status of each queue."""
         tree = self._ledger.tree
+        seen = tree, tree.changes, len(tree.resources), self._snapshot.objects_version
+        if self._seen == seen:
+            yield from [status for _, status in self._known.values()]
+            return
         queues = self._snapshot.objects(KaiQueue)
         known, self._known = self._known, {}
         names = tuple(tree.resources)
@@ -52,6 +57,7 @@ class QueueStatuses:
                     last = mark, PatchStatus(KaiQueue, name, status)
                 self._known[name] = last
                 yield last[1]
+        self._seen = seen
 
 
 def _of_others(queue: KaiQueue) -> tuple[KaiQueueCondition, ...]:

@@ -53,13 +53,17 @@ class KueueStatuses:
 
     def __init__(self) -> None:
         self._known: dict[_Subject, tuple[object, PatchStatus]] = {}
+        self._version: object = None
 
     def all(self, store: Store, now: float) -> Iterator[PatchStatus]:
         """Yield the status of each.
 
         :param now: seconds since 1970.
         """
-        before, self._known = self._known, {}
+        if self._version == store.version:
+            yield from [status for _, status in self._known.values()]
+            return
+        version, before, self._known = store.version, self._known, {}
         for subject, mark, make in _parts(store, now):
             kind, name = subject
             with alone(f"status of {kind.__name__} {name}"):
@@ -69,6 +73,7 @@ class KueueStatuses:
                     known = stated, PatchStatus(kind, name, make())
                 self._known[subject] = known
                 yield known[1]
+        self._version = version
 
 
 def _parts(store: Store, now: float) -> Iterator[_Part]:

@@ -91,6 +91,12 @@ class Store:
         self._forest: QuotaForest | None = None
         self._views: dict[str, QueueView] = {}
         self._faults: dict[str, Sequence[Fault]] = {}
+        self._version = 0
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """What changes with all that statuses of queues are made of."""
+        return self._version, self.ledger.version if self.ledger is not None else 0
 
     @property
     def pending(self) -> Mapping[str, PendingQueue]:
@@ -105,6 +111,7 @@ class Store:
 
         :param now: seconds since 1970.
         """
+        self._version += 1
         if isinstance(obj, KueueWorkload):
             self._set_workload(obj, now)
         elif isinstance(obj, ClusterQueue):
@@ -132,6 +139,7 @@ class Store:
 
     def delete(self, obj: KueueObject, now: float) -> None:
         """Remove an object."""
+        self._version += 1
         name = obj.metadata.name
         if isinstance(obj, KueueWorkload):
             if self.workloads.pop(obj.key, None) is not None:

@@ -23,13 +23,23 @@ class QueueStatuses:
         self._snapshot = snapshot
         self._ledger = ledger
         self._phases: dict[str, Counter[str]] = {}
+        self._known: dict[str, PatchStatus] = {}
+        self._seen: tuple[object, ...] | None = None
         for group in snapshot.objects(VolcanoPodGroup).values():
             self._changed(None, group)
         snapshot.on_object(VolcanoPodGroup, self._changed)
 
     def now(self) -> Iterator[PatchStatus]:
-        """Yield the status of each queue: its state, its pod groups by phase, what it uses."""
+        """Yield the status of each queue: its state, its pod groups by phase, what it uses.
+
+        One that did not change is the one that was made last.
+        """
         tree = self._ledger.tree
+        seen = tree, tree.changes, len(tree.resources), self._snapshot.objects_version
+        if self._seen == seen:
+            yield from list(self._known.values())
+            return
+        known, self._known = self._known, {}
         for name, queue in self._snapshot.objects(VolcanoQueue).items():
             groups, row = self._phases.get(name, Counter()), tree.row_of.get(name)
             with alone(f"status of Queue {name}"):
@@ -42,7 +52,14 @@ class QueueStatuses:
                     groups["Completed"],
                     quantities(tree.amounts(tree.used[row])) if row is not None else {},
                 )
-                yield PatchStatus(VolcanoQueue, name, status)
+                last = known.get(name)
+                same = last is not None and last.status == status
+                made = (
+                    last if last is not None and same else PatchStatus(VolcanoQueue, name, status)
+                )
+                self._known[name] = made
+                yield made
+        self._seen = seen
 
     def _changed(self, old: VolcanoPodGroup | None, new: VolcanoPodGroup | None) -> None:
         for group, change in ((old, -1), (new, 1)):
