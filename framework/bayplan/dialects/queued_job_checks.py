@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from bayplan.api import ApiObject, Job, RayCluster, RayJob
+from bayplan.api import ApiObject, Job, ObjectMeta, RayCluster, RayJob
 from bayplan.api.objects import kind_of
 from bayplan.api.operated import RayService, TrainJob
 from bayplan.dialects.kueue import (
@@ -49,6 +49,7 @@ __all__ = [
     "Why",
     "gates_of",
     "is_subdomain",
+    "prebuilt_of",
     "refusals_of",
 ]
 
@@ -152,6 +153,15 @@ def refusals_of(
     yield from _of_groups(obj, templates)
 
 
+def prebuilt_of(metadata: ObjectMeta) -> str:
+    """Return the name of the Workload that a job's user made for it, "" for none."""
+    return _prebuilt(metadata.labels, metadata.annotations)
+
+
+def _prebuilt(labels: Annotations, annotations: Annotations) -> str:
+    return annotations.get(PREBUILT, labels.get(PREBUILT, ""))
+
+
 # Metadata ------------------------------------------------------------------------------------
 
 
@@ -161,7 +171,7 @@ def _of_metadata(labels: Annotations, annotations: Annotations) -> Iterator[Refu
         yield Refusal("Invalid value", f"metadata.labels[{QUEUE_LABEL}]", Why.SUBDOMAIN)
     # An annotation comes before the label, which is older.
     place = "annotations" if PREBUILT in annotations else "labels"
-    name = annotations.get(PREBUILT, labels.get(PREBUILT, ""))
+    name = _prebuilt(labels, annotations)
     if name and not is_subdomain(name):
         yield Refusal("Invalid value", f"metadata.{place}[{PREBUILT}]", Why.SUBDOMAIN)
     longest = labels.get(LONGEST_TIME)

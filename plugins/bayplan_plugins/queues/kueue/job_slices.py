@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bayplan.api import ApiObject, ObjectMeta, OwnerReference
+from bayplan.api import ApiObject, ObjectMeta
 from bayplan.api.kueue import KueueWorkload, KueueWorkloadSpec, PodSet
 from bayplan.api.objects import kind_of
 from bayplan.api.times import rfc3339
 from bayplan.dialects.queued_jobs import ELASTIC_ANNOTATION, QueuedJob
 from bayplan_plugins.queues.kueue.conditions import evicted, finished, has_quota, is_true
+from bayplan_plugins.queues.kueue.prebuilt import as_prebuilt, owner_of, prebuilt_key
 from bayplan_plugins.queues.kueue.slices import (
     choose_slice,
     latest_with_quota,
@@ -109,10 +110,12 @@ def _fixed(
 ) -> list[KueueWorkload]:
     """Return the one Workload of a job that is not elastic, and others that end."""
     if not living:
-        return [_made(job, known, spec(), now)]
+        return [] if prebuilt_key(job) else [_made(job, known, spec(), now)]
     chosen = latest_with_quota(living) or living[-1]
     others = [out_of_sync(one, now) for one in living if one is not chosen]
     if not has_quota(chosen):
+        if prebuilt_key(job):
+            return [as_prebuilt(job, chosen) or out_of_sync(chosen, now), *others]
         return [_as_job(chosen, spec()), *others]
     # Of a job that cannot be read, what it was admitted with is all that is known.
     if job.pods and job.counts not in (_asked(chosen), _given(chosen)):
@@ -258,9 +261,7 @@ def _slice_name(job: QueuedJob, taken: Collection[str]) -> str:
 def _made(
     job: QueuedJob, known: Sequence[KueueWorkload], spec: KueueWorkloadSpec, now: float
 ) -> KueueWorkload:
-    meta, kind = job.obj.metadata, kind_of(job.obj)
-    version = f"{kind.group}/{kind.versions[0]}"
-    owner = OwnerReference(kind.name, meta.name, meta.uid, version, controller=True)
+    meta = job.obj.metadata
     name, marks = _name(job.obj), {}
     # What the job was made with has the job's place in the line.
     created = rfc3339(now) if known else meta.creation_timestamp
@@ -273,7 +274,7 @@ def _made(
         uid=f"{meta.namespace}/{name}",
         labels={JOB_UID: meta.uid, **dict([MANAGED_BY])},
         annotations=marks,
-        owner_references=(owner,),
+        owner_references=(owner_of(job),),
         creation_timestamp=created,
     )
     return KueueWorkload(made, spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -42,6 +42,7 @@ from bayplan_plugins.queues.kueue.homes import Homes
 from bayplan_plugins.queues.kueue.job_slices import home_of, updated
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome, Wanted, pods_to_come
+from bayplan_plugins.queues.kueue.prebuilt import prebuilt_key
 from bayplan_plugins.queues.kueue.priority_classes import class_of
 
 __all__ = [
@@ -104,6 +105,8 @@ class JobWorkloads:
         self._of_pod: dict[str, str] = {}
         self._of_owner = Homes()
         """Of jobs and what is between them and their pods, which may outlive them."""
+        self._prebuilt: dict[str, tuple[type[ApiObject], str]] = {}
+        """By the keys of Workloads that users made, the jobs that name them."""
         self._virtual: dict[str, tuple[object, list[PodToCome]]] = {}
         self._reported: dict[str, _Reported] = {}
         self.reported = False
@@ -125,6 +128,7 @@ class JobWorkloads:
         after = home_of(obj) if new is not None and self._waits(new) else None
         if new is None:
             self._left_alone.discard(obj.metadata.uid)
+            self._prebuilt = {key: one for key, one in self._prebuilt.items() if one != place}
         if before is not None:
             self.refused.pop(before, None)
         if before is not None and before != after:
@@ -208,7 +212,31 @@ class JobWorkloads:
         job = queued_job(obj, self._find)
         known = self._handle.snapshot.objects(RayCluster)
         named = (known.get(f"{obj.metadata.namespace}/{one}") for one in ray_clusters_of(obj))
-        return sized_by(job, [one for one in named if one is not None])
+        job = sized_by(job, [one for one in named if one is not None])
+        key = prebuilt_key(job)
+        if not key:
+            return job
+        self._prebuilt[key] = type(obj), object_key(obj)
+        return job if job.problem else replace(job, problem=self._lacks(key, obj.metadata.uid))
+
+    def _lacks(self, key: str, uid: str) -> str:
+        """Return why a job cannot have the Workload that it names; "" if it can."""
+        found = self._handle.snapshot.objects(KueueWorkload).get(key)
+        if found is None or found.metadata.deletion_timestamp is not None:
+            return f'waits for the Workload "{key.partition("/")[2]}", which it names'
+        owners = (one.uid for one in found.metadata.owner_references if one.controller)
+        if next(owners, uid) == uid:
+            return ""
+        return f'the Workload "{found.metadata.name}", which it names, is that of another job'
+
+    def to_adopt(self) -> Iterator[tuple[QueuedJob, KueueWorkload]]:
+        """Yield the jobs that name a Workload that is not theirs yet, with that."""
+        workloads = self._handle.snapshot.objects(KueueWorkload)
+        for key, place in self._prebuilt.items():
+            job, found = self.jobs.get(self._home_at.get(place, "")), workloads.get(key)
+            if job is not None and found is not None and not job.problem:
+                if not any(one.controller for one in found.metadata.owner_references):
+                    yield job, found
 
     def is_of_next_cluster(self, pod: PodInfo) -> bool:
         """Tell whether a pod is of the cluster that is to serve in the place of another.
@@ -252,6 +280,10 @@ class JobWorkloads:
             home = self._of_owner.get(owner)
             if home is not None:
                 self._home_of[one.key] = home
+        place = self._prebuilt.get(one.key)
+        named = self._handle.snapshot.objects(place[0]).get(place[1]) if place is not None else None
+        if named is not None and place in self._home_at:
+            self._job_changed(named, named)
         home = self.home_of(one.key)
         if new is None or old is None:
             if home in self.jobs:
@@ -397,6 +429,9 @@ class JobWorkloads:
         uid = job.obj.metadata.uid
         keys = self._slices.setdefault(uid, {})
         known = [one for key in keys if (one := self.known(key, store.get(key))) is not None]
+        if not known and prebuilt_key(job):
+            # It is about to be the job's.
+            return []
         found = updated(job, known, lambda: self._spec(job), now)
         self._current[home] = found.current
         there = {one.key for one in known}

@@ -35,6 +35,7 @@ from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.pod_set_info import ConflictError, PodSetInfo
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads, pod_set_pointer
+from bayplan_plugins.queues.kueue.prebuilt import adopting
 from bayplan_plugins.queues.kueue.slices import replaced_key
 from bayplan_plugins.queues.kueue.store import Store
 from bayplan_plugins.queues.kueue.written import Written
@@ -123,6 +124,14 @@ class JobWrites:
             self._written.once(f"refused {home}", "event", job.problem, event)
             if not job.suspended:
                 self._patch(home, job, dict(job.suspend))
+
+    def adopt_prebuilt(self) -> None:
+        """Make Workloads that users made those of the jobs that name them."""
+        for job, workload in self._jobs.to_adopt():
+            key, meta = workload.key, workload.metadata
+            write = adopting(job, workload, MANAGED_BY)
+            reason = job.obj.metadata.uid, meta.resource_version
+            self._written.once(key, "adopt", reason, write)
 
     def name_default_queues(self, store: Store) -> None:
         """Put what names no queue into the LocalQueue ``default`` of its namespace, if it has one.

@@ -94,7 +94,8 @@ class KueueManager:
         self._foreign.pop(key, None)
         if new is not None and is_own(new):
             self._own[key] = None
-        elif new is not None:
+        elif new is not None and new.metadata.owner_references:
+            # One that nobody owns is a user's, made for a job that names it.
             self._did, self._gone = self._handle.now, False
             if not is_true(new, "Finished"):
                 self._foreign[key] = None

@@ -653,7 +653,12 @@ class PodWorkloads:
         """Return the Workloads of a job as they have to be."""
         job = self._jobs.jobs[home]
         found = self._jobs.workloads_of(home, store.workloads, now)
-        if job.suspended or job.state.end is not None or any(map(has_quota, unfinished(found))):
+        if (
+            not found
+            or job.suspended
+            or job.state.end is not None
+            or any(map(has_quota, unfinished(found)))
+        ):
             return found
         # It ran before anybody asked: what runs has its quota.
         (waiting,) = [one for one in found if one.key == self._jobs.current(home)]

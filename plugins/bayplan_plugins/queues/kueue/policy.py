@@ -401,6 +401,7 @@ class KueuePolicy(
             self._checks.forget(key, store.workloads.get(key))
         self._writes.write(store, altered)
         self._writes.stop_refused()
+        self._writes.adopt_prebuilt()
         self._writes.name_default_queues(store)
         # What checks have decided is carried out in another round.
         self._next_change = now if followed else self._time_of_next_change(now)

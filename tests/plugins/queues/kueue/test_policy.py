@@ -14,7 +14,7 @@ from tests.plugins.queues.kueue.kueue_builders import (
     workload,
 )
 
-from bayplan.api import ApiObject, Pod
+from bayplan.api import ApiObject, OwnerReference, Pod
 from bayplan.api.kueue import LocalQueue, WorkloadPriorityClass
 from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import decode_part
@@ -148,7 +148,10 @@ def test_kueues_own_controllers_are_left_to_admit() -> None:
     pods = [pod(f"p{index}", "lq") for index in range(4)]
     objects = [make_node("n1", gpu=8), *one_queue(2), *pods]
     assert len(run(*objects, args={"kueue": None}).placements()) == 4
-    assert len(run(*objects, workload("w", "lq")).placements()) == 4
+    owner = OwnerReference("Job", "j", "j", "batch/v1", controller=True)
+    made = workload("w", "lq")
+    made = replace(made, metadata=replace(made.metadata, owner_references=(owner,)))
+    assert len(run(*objects, made).placements()) == 4
 
 
 def test_pods_beyond_those_that_were_admitted_wait() -> None:

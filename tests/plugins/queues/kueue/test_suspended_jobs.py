@@ -32,6 +32,7 @@ from bayplan.api import (
     KueueWorkload,
     Node,
     ObjectMeta,
+    OwnerReference,
     Pod,
     Topology,
     WorkloadPriorityClass,
@@ -389,7 +390,8 @@ def test_a_job_whose_pods_are_ready_stays() -> None:
 
 def test_kueues_own_controllers_keep_their_workloads() -> None:
     objects = [make_node("n1", gpu=8), *one_queue(3), job("a")]
-    foreign = KueueWorkload(replace(job("w").metadata, labels={}))
+    owner = OwnerReference("Job", "w", "w", "batch/v1", controller=True)
+    foreign = KueueWorkload(replace(job("w").metadata, labels={}, owner_references=(owner,)))
     cluster = started(foreign, *objects)
     assert running(cluster) == set()
     assert len(cluster.api.list(KueueWorkload)) == 1
