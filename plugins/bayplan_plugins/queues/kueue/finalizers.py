@@ -42,7 +42,8 @@ class Finalizers:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
-        self._deleted: dict[tuple[type[ApiObject], str], ApiObject] = {}
+        self._going: dict[tuple[type[ApiObject], str], ApiObject] = {}
+        """Objects with a finalizer that are deleted, and Workloads that have finished."""
         self._ended: dict[str, PodInfo] = {}
         """By uid, pods with a finalizer that have ended."""
         self._orphans: dict[str, KueueWorkload] = {}
@@ -58,10 +59,11 @@ class Finalizers:
         one = new if new is not None else old
         assert one is not None, "a change is of something"
         place, meta = (type(one), object_key(one)), one.metadata
-        if new is not None and meta.deletion_timestamp is not None and IN_USE in meta.finalizers:
-            self._deleted[place] = new
+        goes = meta.deletion_timestamp is not None or _has_finished(one)
+        if new is not None and goes and IN_USE in meta.finalizers:
+            self._going[place] = new
         else:
-            self._deleted.pop(place, None)
+            self._going.pop(place, None)
             self._not_before.pop(meta.uid, None)
         if isinstance(new, KueueWorkload) and _is_orphan(new):
             self._orphans[new.key] = new
@@ -88,7 +90,7 @@ class Finalizers:
 
         :param store: says what still has quota, and what names what.
         """
-        for (type_, key), obj in list(self._deleted.items()):
+        for (type_, key), obj in list(self._going.items()):
             if not _is_used(obj, store):
                 self._remove(type_, key, obj, IN_USE)
         for pod in list(self._ended.values()):
@@ -117,6 +119,11 @@ class Finalizers:
                 self._not_before.pop(meta.uid, None)
 
         self._handle.submit(write, answered)
+
+
+def _has_finished(obj: ApiObject) -> bool:
+    """Tell whether an object is a Workload whose job has ended: nothing needs it any more."""
+    return isinstance(obj, KueueWorkload) and is_true(obj, "Finished")
 
 
 def _is_orphan(workload: KueueWorkload) -> bool:

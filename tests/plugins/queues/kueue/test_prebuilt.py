@@ -29,7 +29,9 @@ def prebuilt(count: int = 2, name: str = "mine", owner: OwnerReference | None = 
     spec = {"queueName": "lq", "podSets": [pods]}
     made = decode_part(KueueWorkload, {"metadata": meta, "spec": spec})
     owners = (owner,) if owner is not None else ()
-    return replace(made, metadata=replace(made.metadata, owner_references=owners))
+    kept = ("kueue.x-k8s.io/resource-in-use",)
+    metadata = replace(made.metadata, owner_references=owners, finalizers=kept)
+    return replace(made, metadata=metadata)
 
 
 def naming(workload: str = "mine", label: bool = False) -> Job:
@@ -57,6 +59,7 @@ def test_a_job_takes_the_workload_that_it_names() -> None:
         assert (owner.kind, owner.name, owner.controller) == ("Job", "j", True)
         assert found.metadata.labels["kueue.x-k8s.io/job-uid"] == owner.uid
         assert stated(found)["Admitted"][0] == "True"
+        assert found.metadata.finalizers == ("kueue.x-k8s.io/resource-in-use",)
         assert on_nodes(cluster) == {"j": 2}
         assert charged(cluster) == 2
 
@@ -77,6 +80,8 @@ def test_a_workload_that_asks_for_other_pods_ends_and_the_job_waits() -> None:
     cluster.advance(10.0)
     (found,) = workloads(cluster).values()
     assert stated(found)["Finished"] == ("True", "OutOfSync")
+    # Nothing needs it any more.
+    assert found.metadata.finalizers == ()
     assert running(cluster) == set()
     assert charged(cluster) == 0
 
