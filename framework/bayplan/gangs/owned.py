@@ -528,7 +528,7 @@ def _gathered(
     in_parts = any(_is_cut(role) for role in roles)
     of_role = [placement_of(_annotations(role)) for role in roles]
     shared = {one.together for one in of_role if one.gather}
-    if (len(roles) == 1 and not in_parts) or (
+    if (len({role.pointer for role in roles}) == 1 and not in_parts) or (
         len(shared) == 1 and "" not in shared and all(one.gather for one in of_role)
     ):
         # Its only pods, or pod sets that share a domain: the first one says which.

@@ -89,6 +89,7 @@ class Role:
     :param serial: whether each is created only once the one before it is ready.
     :param labels: what tells them from pods of other roles.
     :param part: its equal parts.
+    :param pointer: where its template is; roles of one template are one pod set.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Role:
     template: Content
     made: PodTemplates
     part: Part | None = None
+    pointer: str = ""
 
 
 @dataclass(frozen=True)
@@ -392,6 +394,7 @@ def _roles(pods: PodTemplates, content: Content) -> Iterator[Role]:
             one.template,
             pods,
             part,
+            one.pointer,
         )
 
 

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from tests.plugins.queues.kueue.queued_job_builders import GPU, LABEL, one_queue, started
 from tests.plugins.queues.kueue.test_pod_workloads import charged, queued, stated
 
-from bayplan.api import ApiObject, KueueWorkload, Pod, WorkloadPriorityClass
+from bayplan.api import ApiObject, KueueWorkload, Pod, Topology, WorkloadPriorityClass
 from bayplan.api.meta import ObjectMeta
+from bayplan.api.objects import decode_part
 from bayplan.api.operated import LeaderWorkerSet
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.testing import Cluster, make_node, make_object
@@ -42,6 +43,11 @@ def lws(
             "spec": {"replicas": replicas, "leaderWorkerTemplate": templates, **spec},
         }
     )
+
+
+def topology(*levels: str) -> Topology:
+    spec = {"levels": [{"nodeLabel": one} for one in levels]}
+    return decode_part(Topology, {"metadata": {"name": "t"}, "spec": spec})
 
 
 def run(*objects: ApiObject, quota: int = 8, gpus: int = 8) -> Cluster:
@@ -107,6 +113,21 @@ def test_each_replica_has_a_workload_as_kueue_names_and_writes_it() -> None:
 def test_pods_of_one_template_are_one_pod_set() -> None:
     (one,) = workloads(run(lws())).values()
     assert sets_of(one) == {"main": 3}
+
+
+def test_a_leader_of_the_same_template_is_in_the_domain_of_its_workers() -> None:
+    labelled = [(f"n{index}", {"rack": f"r{index // 4}"}) for index in range(8)]
+    nodes = [make_node(name, gpu=1, labels=labels) for name, labels in labelled]
+    pods = template()
+    pods["metadata"] = {"annotations": {"kueue.x-k8s.io/podset-required-topology": "rack"}}
+    made: Any = lws(2)
+    spec = {**made.spec, "leaderWorkerTemplate": {"size": 3, "workerTemplate": pods}}
+    chosen, *queues = one_queue(8, topologyName="t")
+    cluster = started(*nodes, topology("rack"), chosen, *queues, replace(made, spec=spec))
+    cluster.advance(10.0)
+    found = {pod.metadata.name: pod.spec.node_name for pod in cluster.api.list(Pod)}
+    assert [found[name] for name in ("l-0", "l-0-1", "l-0-2")] == ["n0", "n1", "n2"]
+    assert [found[name] for name in ("l-1", "l-1-1", "l-1-2")] == ["n4", "n5", "n6"]
 
 
 def test_a_replica_without_quota_waits_as_a_whole() -> None:
