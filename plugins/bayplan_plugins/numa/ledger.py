@@ -7,12 +7,11 @@ written on them. Without one, a node with a known machine has that machine's CPU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from bayplan import PodInfo, Refusal
 from bayplan.api import Node, NodeResourceTopology
-from bayplan.api.cpu_lists import cpus_in
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.dialects.kai.queues import numa_placement_of
 from bayplan.dialects.koordinator.cpu_sets import (
@@ -20,29 +19,28 @@ from bayplan.dialects.koordinator.cpu_sets import (
     NumaStrategy,
     cpus_of_status,
     numa_amounts_of_status,
-    publishes_cpus,
 )
 from bayplan.dialects.koordinator.numa import NUMA_SPEC, NumaSpec, numa_spec_of
 from bayplan.plugin.hookspecs import IntColumn
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.pods import SpecFacts
-from bayplan.topology.machine.model import Machine
 from bayplan_plugins.cpu_sets.ledger import CpuLedger, FreeCpus, amplify
 from bayplan_plugins.cpu_sets.nodes import NodeCpus
 from bayplan_plugins.cpu_sets.requests import CpuNeed, need_on
 from bayplan_plugins.gpus.ledger import GpuLedger
-from bayplan_plugins.numa.aligned_requests import AlignedRequests, aligned_requests_of
+from bayplan_plugins.numa.aligned_requests import aligned_requests_of
 from bayplan_plugins.numa.alignment import (
     AlignedNode,
     FreeAmounts,
     NumaPlacement,
     allowed_numa_nodes,
-    node_from_zones,
     place_pod,
 )
 from bayplan_plugins.numa.hints import Amounts, Policy
 from bayplan_plugins.numa.memory import is_memory
-from bayplan_plugins.numa.policies import NodePolicy, policy_of
+from bayplan_plugins.numa.nodes import described, gpus_by_numa_node
+from bayplan_plugins.numa.placing import place_on_node, place_shared
+from bayplan_plugins.numa.policies import policy_of
 from bayplan_plugins.numa.whole_pods import NO_CRITERIA, Criteria, place_whole_pod
 from bayplan_plugins.shared.node_codes import NO_CODE, NodeCodes
 
@@ -167,7 +165,7 @@ class NumaLedger:
             if len(self._placements) >= _MOST_KEPT:
                 self._placements.clear()
             criteria = Criteria.by(strategy)
-            self._placements[key] = _place(pod, node, free, need, cpus, criteria)
+            self._placements[key] = place_on_node(pod, node, free, need, cpus, criteria)
         return self._placements[key]
 
     def _need(self, pod: PodInfo, cpus: NodeCpus | None) -> CpuNeed | None:
@@ -335,56 +333,11 @@ class NumaLedger:
             made.returned = {}
 
     def _read(self, node: Node, zones: NodeResourceTopology | None) -> AlignedNode | None:
-        found = policy_of(node, zones)
-        self._snapshot.set_problem(node.metadata.name, "NUMA alignment", found.problem)
-        published = zones is not None and publishes_cpus(zones)
-        if zones is not None and published and (found.by_koordinator or found.policy == "none"):
-            return self._of_koordinator(node, zones, found)
-        if found.policy == "none":
-            return None
-        if zones is not None:
-            return node_from_zones(zones, found.policy, found.scope, measured=not published)
-        return self._from_machine(node, found.policy, found.scope)
-
-    def _of_koordinator(
-        self, node: Node, zones: NodeResourceTopology, found: NodePolicy
-    ) -> AlignedNode | None:
-        """Return a node without the CPUs that nobody gets, amplified as the node is, with its GPUs.
-
-        Its agent lists CPU and memory only.
-        """
-        made = node_from_zones(zones, found.policy, "pod", measured=False)
-        if made is None:
-            return None
-        made.by_koordinator = True
-        amounts = dict(made.allocatable)
+        policy = policy_of(node, zones)
+        self._snapshot.set_problem(node.metadata.name, "NUMA alignment", policy.problem)
+        machine = self._gpus.machines.of(node)
         cpus = self.cpus.node(node.metadata.name)
-        if cpus is not None and "cpu" in amounts:
-            counts = (len(cpus.topology.on_numa(cpus.reserved, (number,))) for number in made.ids)
-            amounts["cpu"] = tuple(
-                amplify(max(0, milli - 1000 * count), cpus.ratio)
-                for milli, count in zip(amounts["cpu"], counts, strict=True)
-            )
-        machine = self._gpus.machines.of(node)
-        gpus = None if isinstance(machine, str) else _by_numa_node(machine, None, made.ids)
-        if gpus is not None and any(gpus):
-            amounts.setdefault(GPU_RESOURCES[0], gpus)
-        made.capacity = {**amounts, **made.capacity}
-        made.allocatable = made.available = amounts
-        return made
-
-    def _from_machine(self, node: Node, policy: Policy, scope: str) -> AlignedNode | None:
-        machine = self._gpus.machines.of(node)
-        if isinstance(machine, str):
-            return None
-        cpus = dict(machine.platform.numa_cpus)
-        ids = sorted({*cpus, *(n for n in machine.numa_of if n is not None)})
-        if not ids:
-            return None
-        capacity = {GPU_RESOURCES[0]: tuple(machine.numa_of.count(node) for node in ids)}
-        if cpus:
-            capacity["cpu"] = tuple(1000 * len(cpus_in(cpus.get(node, ""))) for node in ids)
-        return AlignedNode(policy, scope, tuple(ids), capacity, capacity, capacity, measured=False)
+        return described(policy, zones, cpus, None if isinstance(machine, str) else machine)
 
     # What is free ----------------------------------------------------------------------------
 
@@ -400,7 +353,7 @@ class NumaLedger:
         gpus = self._gpus.whole(name)
         if gpus is not None and not node.measured:
             # The GPU ledger knows which GPUs are free where nothing is reported.
-            counts = _by_numa_node(gpus.machine, gpus.free(but), node.ids)
+            counts = gpus_by_numa_node(gpus.machine, gpus.free(but), node.ids)
             for resource in GPU_RESOURCES:
                 if resource in free and counts is not None:
                     free[resource] = list(counts)
@@ -439,7 +392,7 @@ class NumaLedger:
         cpus = self.cpus.free(name, pod.uid)
         need = self._need(pod, cpus.node if cpus is not None else None)
         criteria = self._criteria(pod, name, node) if node.by_koordinator else NO_CRITERIA
-        return _place(pod, node, self.free(name, node, pod.uid), need, cpus, criteria)
+        return place_on_node(pod, node, self.free(name, node, pod.uid), need, cpus, criteria)
 
     def _criteria(self, pod: PodInfo, name: str, node: AlignedNode) -> Criteria:
         """Return what counts for the choice of a pod's NUMA nodes besides what is free."""
@@ -457,7 +410,9 @@ class NumaLedger:
 
     def place_empty(self, pod: PodInfo, node: AlignedNode) -> NumaPlacement | None:
         """Return what a pod would be given if the node were empty."""
-        return _put(node, aligned_requests_of(pod), pod, FreeAmounts(node.allocatable), NO_CRITERIA)
+        return place_shared(
+            node, aligned_requests_of(pod), pod, FreeAmounts(node.allocatable), NO_CRITERIA
+        )
 
     def take(self, pod: PodInfo, name: str, placement: NumaPlacement) -> None:
         """Record what a pod takes."""
@@ -492,80 +447,6 @@ class NumaLedger:
     def allowed_by(self, code: int, pod: PodInfo) -> frozenset[int] | None:
         """Return the NUMA nodes whose GPUs a pod could get on nodes of a code; None for any."""
         return allowed_numa_nodes(self.kind(code), self.placement(code, pod))
-
-
-def _place(
-    pod: PodInfo,
-    node: AlignedNode,
-    free: FreeAmounts,
-    need: CpuNeed | None,
-    cpus: FreeCpus | None,
-    criteria: Criteria,
-) -> NumaPlacement | None:
-    """Return what a pod would get; CPUs of its own are among those that nobody has.
-
-    NUMA nodes that have them by the policy that it prefers come first.
-    """
-    if need is None or cpus is None:
-        return _put(node, aligned_requests_of(pod), pod, free, criteria)
-    if not need.required:
-        whole = replace(need, required=True)
-        placement = _place_own(pod, node, free, whole, cpus, criteria)
-        if placement is not None and sum(placement.taken.get("cpu", ())) == 1000 * need.count:
-            return placement
-    return _place_own(pod, node, free, need, cpus, criteria)
-
-
-def _put(
-    node: AlignedNode,
-    requests: AlignedRequests,
-    pod: PodInfo,
-    free: FreeAmounts,
-    criteria: Criteria,
-) -> NumaPlacement | None:
-    """Return what a pod would get of what is free.
-
-    :param requests: what the kubelet aligns of it; Koordinator aligns everything.
-    """
-    if node.by_koordinator:
-        return place_whole_pod(node, pod.facts.requests, free.amounts, criteria)
-    return place_pod(node, requests, free)
-
-
-def _place_own(
-    pod: PodInfo,
-    node: AlignedNode,
-    free: FreeAmounts,
-    need: CpuNeed,
-    cpus: FreeCpus,
-    criteria: Criteria,
-) -> NumaPlacement | None:
-    requests = aligned_requests_of(pod)
-    countable = tuple(1000 * cpus.on_numa(number, need) for number in node.ids)
-    listed = free.amounts.get("cpu", countable)
-    left = tuple(min(a // 1000 * 1000, b) for a, b in zip(listed, countable, strict=True))
-    everything = tuple(
-        1000 * len(cpus.node.topology.on_numa(cpus.node.topology.cpus, (number,)))
-        for number in node.ids
-    )
-    own = replace(node, scope="pod", capacity={"cpu": everything, **node.capacity})
-    amounts = FreeAmounts({**free.amounts, "cpu": left}, free.grouped)
-    wanted = AlignedRequests({**requests.pod, "cpu": 1000 * need.count}, requests.containers)
-    step = cpus.node.topology.per_core if need.required and need.bind == "FullPCPUs" else 1
-    return _put(own, wanted, pod, amounts, replace(criteria, step=1000 * step))
-
-
-def _by_numa_node(
-    machine: Machine, gpus: Iterable[int] | None, ids: Sequence[int]
-) -> Amounts | None:
-    """Return how many of some GPUs, None for all, are on each NUMA node.
-
-    None where the machine does not tell.
-    """
-    if all(number is None for number in machine.numa_of):
-        return None
-    found = [machine.numa_of[gpu] for gpu in gpus] if gpus is not None else list(machine.numa_of)
-    return tuple(found.count(number) for number in ids)
 
 
 def _seen(pod: PodInfo, node: AlignedNode) -> dict[str, Amounts]:
