@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
+
 from bayplan import Handle, PodInfo
 from bayplan.api import Topology
 from bayplan.api.kueue import KueueWorkload
 from bayplan.api.tolerations import tolerated
+from bayplan.snapshot.nodes import NodeTable
 from bayplan.topology.network.tree import HOSTNAME
 from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.conditions import evicted, is_true
@@ -22,6 +25,7 @@ from bayplan_plugins.queues.kueue.topology_assignment import TopologyAssignments
 
 __all__ = ["NodeFailures"]
 
+_KEEPS_OFF = ("NoSchedule", "NoExecute")
 _NO_OTHERS = "no other node takes the pods of {}"
 
 
@@ -78,17 +82,15 @@ class NodeFailures:
         known, self._hosts, self._failed = self._hosts, {}, {}
         if not self._handle.snapshot.objects(Topology):
             return
-        tainted = {
-            node.metadata.name
-            for node in nodes.nodes
-            if any(one.effect in ("NoSchedule", "NoExecute") for one in node.spec.taints)
-        }
+        tainted = _tainted(nodes)
         for holders in store.reserving.values():
             for key, info in holders.items():
                 workload, hosts = known.get(key, (None, frozenset()))
                 if workload is not info.workload:
                     hosts = _hosts_of(info.workload)
                 self._hosts[key] = info.workload, hosts
+                if hosts.isdisjoint(tainted) and hosts <= nodes.row_of.keys():
+                    continue
                 failed = hosts - nodes.row_of.keys()
                 failed |= {name for name in hosts & tainted if self._refuses(key, name)}
                 if failed:
@@ -99,7 +101,7 @@ class NodeFailures:
         node, pods = self._handle.snapshot.node(name), self._pods.members(key)
         taints = node.spec.taints if node is not None else ()
         return any(
-            one.effect in ("NoSchedule", "NoExecute")
+            one.effect in _KEEPS_OFF
             and not all(tolerated(one, pod.spec.tolerations) for pod in pods)
             for one in taints
         )
@@ -115,6 +117,17 @@ class NodeFailures:
         sets = admission.pod_set_assignments if admission is not None else ()
         there = [pod for pod in self._pods.staying(workload.key) if pod.key in placed]
         return len(there) < sum(one.count or 0 for one in sets)
+
+
+def _tainted(nodes: NodeTable) -> frozenset[str]:
+    """Return the nodes with taints that keep pods off; thousands of nodes have few sets of them."""
+    codes = [
+        code
+        for code, taints in enumerate(nodes.taint_sets)
+        if any(one.effect in _KEEPS_OFF for one in taints)
+    ]
+    rows = np.flatnonzero(np.isin(nodes.taint_codes, codes))
+    return frozenset(nodes.names[row] for row in rows.tolist())
 
 
 def _runs(workload: KueueWorkload) -> bool:
