@@ -102,6 +102,7 @@ _TOPOLOGY = (
     SLICE_LAYERS,
 )
 _JOB_LABEL = "batch.kubernetes.io/job-name"
+_JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 MEMBERS_BY = frozenset((GROUP_LABEL, TOTAL_ANNOTATION, *_TOPOLOGY))
 """The names without any of which, as label or annotation, no pod is in a gang or has a rank."""
 MOST_SLICE_LAYERS = 3
@@ -127,7 +128,8 @@ def membership_of(pod: Pod) -> Membership | None:
     if annotations.get(TOTAL_ANNOTATION):
         beside = f"expected {GROUP_LABEL} beside it"
         return Membership(None, problem=f"annotation {TOTAL_ANNOTATION}: {beside}")
-    if asks_for_topology(annotations) and (job := _job_of(pod)):
+    # The Jobs of a JobSet are one gang, whose roles lie where their templates ask for.
+    if asks_for_topology(annotations) and _JOBSET_LABEL not in labels and (job := _job_of(pod)):
         return Membership(f"{namespace}/{job}")
     return None
 

@@ -24,7 +24,6 @@ from bayplan.api.gang import Gang, Gather, MatchPolicy, Membership, OwnedPart, S
 from bayplan.api.object_key import object_key
 from bayplan.api.selectors import Requirement, Selector
 from bayplan.dialects import kai
-from bayplan.dialects.kueue import asks_for_topology
 from bayplan.dialects.placement import Placement, placement_of
 from bayplan.dialects.queued_job_checks import QUEUE_LABEL
 from bayplan.dialects.reading import is_index
@@ -463,7 +462,7 @@ def _place(
     if role is None:
         broken = Gang(name, 1, problem=owner.problem)
         return OwnedMember(Membership(name), broken, source_of(owner.obj))
-    roles = tuple(one for one in owner.roles if not one.later and not _is_jobs_own(one))
+    roles = tuple(one for one in owner.roles if not one.later)
     if role.later:
         roles, minimum, name = (role,), None, f"{name}:{role.name}"
     least = asked.minimum if asked.minimum is not None else minimum
@@ -504,11 +503,6 @@ def _part_of(row: WorkloadKind, obj: ApiObject, unit: str | None) -> OwnedPart |
 def _is_cut(role: Role) -> bool:
     """Tell whether the equal parts of a role are sub-groups, each with what it needs."""
     return role.part is not None and (role.made.whole or role.part.least < role.part.size)
-
-
-def _is_jobs_own(role: Role) -> bool:
-    """Tell whether the pods of a role are a gang of the Job that makes them, by their topology."""
-    return role.made.part is not None and asks_for_topology(_annotations(role))
 
 
 def _gathered(
