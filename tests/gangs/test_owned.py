@@ -535,6 +535,32 @@ def test_a_job_of_a_set_runs_with_as_many_pods_as_its_template_says(
     assert len(made.schedule()) == placed
 
 
+def test_the_pods_of_a_job_of_a_set_come_before_those_of_the_next_one() -> None:
+    made = cluster(8)
+    template = {"spec": {"parallelism": 2, "completions": 2, "template": TEMPLATE}}
+    owner = make_object(
+        {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": {"name": "train"},
+            "spec": {"replicatedJobs": [{"name": "w", "replicas": 3, "template": template}]},
+        }
+    )
+    parent = add(made, owner)
+    for part in range(3):
+        child = add(made, owned_by(job(f"train-w-{part}"), parent))
+        for index in range(2):
+            labels = {
+                f"{JOBSET}/replicatedjob-name": "w",
+                f"{JOBSET}/job-index": str(part),
+                "batch.kubernetes.io/job-completion-index": str(index),
+            }
+            made.add(owned_by(make_pod(f"w-{part}-{index}", labels=labels), child))
+    made.schedule()
+    ranks = {pod.name: pod.rank for pod in made.snapshot.living.values()}
+    assert ranks == {"w-0-0": 0, "w-0-1": 1, "w-1-0": 2, "w-1-1": 3, "w-2-0": 4, "w-2-1": 5}
+
+
 @pytest.mark.parametrize("value", ["0", "many"])
 def test_a_number_of_jobs_that_is_none_holds_a_job_set(value: str) -> None:
     made = cluster(4)

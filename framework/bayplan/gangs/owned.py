@@ -381,7 +381,21 @@ def _placed(pod: Pod, owner: _Owner, row: WorkloadKind, asked: _Asked) -> OwnedM
         if made.gang is not None:
             made = replace(made, gang=_following(made.gang, owner, row, units))
         known = owner.places[place] = _agreed(owner, made)
-    return known
+    rank = _rank_in_parts(role, labels) if role is not None else None
+    if rank is None:
+        return known
+    return replace(known, membership=replace(known.membership, rank=rank))
+
+
+def _rank_in_parts(role: Role, labels: Mapping[str, str]) -> int | None:
+    """Return the rank of a pod in a role of equal parts, one part after the other.
+
+    None without parts, or where the pod does not say which is its own.
+    """
+    if role.part is None:
+        return None
+    part, index = labels.get(role.part.label, ""), labels.get(role.made.index, "")
+    return int(part) * role.part.size + int(index) if is_index(part) and is_index(index) else None
 
 
 def _gang_key(owner: ApiObject, row: WorkloadKind) -> str:
