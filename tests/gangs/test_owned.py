@@ -20,6 +20,7 @@ from bayplan.scheduler.scheduler import Scheduler
 from bayplan.testing import Cluster, make_gang, make_node, make_object, make_pod, make_pods_of
 
 JOBSET = "jobset.sigs.k8s.io"
+LWS = "leaderworkerset.sigs.k8s.io"
 TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
 
 
@@ -559,6 +560,46 @@ def test_the_pods_of_a_job_of_a_set_come_before_those_of_the_next_one() -> None:
     made.schedule()
     ranks = {pod.name: pod.rank for pod in made.snapshot.living.values()}
     assert ranks == {"w-0-0": 0, "w-0-1": 1, "w-1-0": 2, "w-1-1": 3, "w-2-0": 4, "w-2-1": 5}
+
+
+def test_workers_stay_in_the_group_of_a_leader_that_is_gone_before_them() -> None:
+    made = cluster(8)
+    group = {"size": 2, "workerTemplate": TEMPLATE}
+    owner = make_object(
+        {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": "l"},
+            "spec": {"replicas": 1, "leaderWorkerTemplate": group},
+        }
+    )
+    parent = add(made, owner)
+    labels = {f"{LWS}/name": "l", f"{LWS}/group-index": "0"}
+
+    def stateful_set(name: str) -> ApiObject:
+        template = {**TEMPLATE, "metadata": {"labels": labels}}
+        spec = {"selector": {"matchLabels": labels}, "template": template}
+        queue = {"kueue.x-k8s.io/queue-name": "lq"}
+        meta = {"name": name, "labels": queue}
+        return make_object(
+            {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": spec}
+        )
+
+    leaders = add(made, owned_by(stateful_set("l"), parent))
+    lead = make_pod("l-0", labels={**labels, f"{LWS}/worker-index": "0"})
+    leader = add(made, owned_by(lead, leaders))
+    workers = add(made, owned_by(stateful_set("l-0"), leader))
+    worker = owned_by(make_pod("l-0-1", labels={**labels, f"{LWS}/worker-index": "1"}), workers)
+    made.add(worker)
+    before = made.snapshot.living["default/l-0-1"]
+    assert before.gang == "default/LeaderWorkerSet:l:0"
+    made.remove("l-0")
+    found = made.api.get(type(worker), "default/l-0-1")
+    assert found is not None
+    made.api.update(replace(found, metadata=replace(found.metadata, annotations={"a": "b"})))
+    made.schedule()
+    after = made.snapshot.living["default/l-0-1"]
+    assert (after.gang, after.part) == (before.gang, before.part)
 
 
 @pytest.mark.parametrize("value", ["0", "many"])

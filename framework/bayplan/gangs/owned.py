@@ -75,6 +75,7 @@ _OWNER_LABELS = frozenset((*kai.OWNER_LABELS, QUEUE_LABEL))
 _OWNER_ANNOTATIONS = frozenset(kai.OWNER_ANNOTATIONS)
 _NO_SETTINGS: Mapping[str, str] = {}
 _MOST_LEVELS = 10
+_MOST_LEADERS = 65_536
 _ENDS = (Deployment, DaemonSet)
 """Nothing above them makes a gang, and a live scheduler does not follow them."""
 
@@ -188,12 +189,19 @@ class OwnedGangs:
         """What is above pods, by their namespace and controller."""
         self._version = -1
         """The version of the snapshot's objects of which that is."""
+        self._leaders: dict[str, OwnerReference] = {}
+        """What made the pods that own others, by their uids; some are gone."""
 
     def chain(self, pod: Pod) -> OwnerChain:
-        """Follow the controllers of a pod; each has to have the UID by which it is named."""
+        """Follow the controllers of a pod; each has to have the UID by which it is named.
+
+        A pod that leads others may be gone before them: they stay with what made it.
+        """
         owners: list[ApiObject] = []
         reference = _controller(pod.metadata.owner_references)
-        while reference is not None and len(owners) < _MOST_LEVELS:
+        for _ in range(_MOST_LEVELS):
+            if reference is None:
+                break
             kind = KINDS.get((reference.api_version.rpartition("/")[0], reference.kind))
             if kind is None:
                 return OwnerChain(tuple(owners), unknown=reference)
@@ -201,12 +209,24 @@ class OwnedGangs:
                 break
             owner = self._find(kind, f"{pod.metadata.namespace}/{reference.name}")
             if owner is None or owner.metadata.uid != reference.uid:
-                return OwnerChain(tuple(owners), missing=reference)
+                maker = self._leaders.get(reference.uid) if kind.type is Pod else None
+                if maker is None:
+                    return OwnerChain(tuple(owners), missing=reference)
+                reference = maker
+                continue
             if any(one is owner for one in owners):
                 break
             owners.append(owner)
-            reference = _controller(owner.metadata.owner_references)
+            above = _controller(owner.metadata.owner_references)
+            if isinstance(owner, Pod) and above is not None:
+                self._remember_leader(owner.metadata.uid, above)
+            reference = above
         return OwnerChain(tuple(owners))
+
+    def _remember_leader(self, uid: str, maker: OwnerReference) -> None:
+        if len(self._leaders) >= _MOST_LEADERS:
+            self._leaders.clear()
+        self._leaders[uid] = maker
 
     def _find(self, kind: Kind, key: str) -> ApiObject | None:
         if kind.type is Pod:
@@ -502,7 +522,19 @@ def _place(
 
 def _queues(row: WorkloadKind, obj: ApiObject) -> bool:
     """Tell whether an object, or each part of it, is a workload of the queue that it names."""
-    return row.queued and QUEUE_LABEL in obj.metadata.labels
+    return row.queued and QUEUE_LABEL in obj.metadata.labels and not _is_of_part(obj)
+
+
+def _is_of_part(obj: ApiObject) -> bool:
+    """Tell whether an object was made for a part of another that has a workload for each.
+
+    So is the StatefulSet of a LeaderWorkerSet's leader, also while that leader is away.
+    """
+    maker = _controller(obj.metadata.owner_references)
+    if maker is None:
+        return False
+    row = KINDS_OF_WORKLOADS.get((maker.api_version.rpartition("/")[0], maker.kind))
+    return maker.kind == "Pod" or (row is not None and row.queued)
 
 
 def _part_of(row: WorkloadKind, obj: ApiObject, unit: str | None) -> OwnedPart | None:

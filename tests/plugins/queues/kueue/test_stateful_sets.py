@@ -9,7 +9,14 @@ from tests.plugins.queues.kueue.queued_job_builders import GPU, LABEL, one_queue
 from tests.plugins.queues.kueue.test_part_workloads import placed, sets_of
 from tests.plugins.queues.kueue.test_pod_workloads import charged, only, queued, stated
 
-from bayplan.api import ApiObject, KueueWorkload, Pod, StatefulSet, WorkloadPriorityClass
+from bayplan.api import (
+    ApiObject,
+    KueueWorkload,
+    OwnerReference,
+    Pod,
+    StatefulSet,
+    WorkloadPriorityClass,
+)
 from bayplan.api.meta import ObjectMeta
 from bayplan.testing import Cluster, make_node, make_object
 
@@ -191,3 +198,13 @@ def test_a_set_without_a_queue_is_left_alone() -> None:
     cluster = run(stateful_set(queue=""))
     assert placed(cluster) == ["s-0", "s-1", "s-2"]
     assert cluster.api.list(KueueWorkload) == []
+
+
+def test_a_set_that_a_leader_owns_is_no_workload_by_itself_while_that_is_away() -> None:
+    # LeaderWorkerSet gives the set of a group's workers the labels of its own, and the queue.
+    leader = OwnerReference("Pod", "leader", "gone", "v1", controller=True)
+    made = stateful_set(policy=PARALLEL)
+    meta = replace(made.metadata, owner_references=(leader,))
+    cluster = run(replace(made, metadata=meta))
+    names = [one.metadata.name for one in cluster.api.list(KueueWorkload)]
+    assert [name for name in names if name.startswith("statefulset")] == []
