@@ -78,6 +78,9 @@ class _Made:
     set_of: Mapping[str, str]
 
 
+_MOST_RELEASED = 8192
+
+
 class PodWorkloads:
     """Follows the pods of workloads, and keeps admission in step with them and with jobs."""
 
@@ -100,6 +103,8 @@ class PodWorkloads:
         self._changed: dict[str, None] = {}
         self._orphans: dict[str, dict[str, PodInfo]] = {}
         """By the uids of their owners, pods of jobs that are not known."""
+        self._released: dict[str, tuple[KueueWorkload, KueueWorkload]] = {}
+        """Workloads that were let go without quota, by key, each with its object at that time."""
         self._parts = PartWorkloads(handle, managed, self._part_changed)
         if managed.without_queue:
             self._following = handle.snapshot.on_living(self._lives)
@@ -481,7 +486,8 @@ class PodWorkloads:
     def _refresh_own(self, key: str, admission: Admission, now: float) -> None:
         """Bring admission in step with a workload that is no job's."""
         members, ended = self.members(key), self._ended.get(key, {})
-        known = self._jobs.known(key, admission.store.workloads.get(key))
+        stored = admission.store.workloads.get(key)
+        known = self._jobs.known(key, stored if stored is not None else self._let_go(key))
         self._taken.pop(key, None)
         if self._parts.is_empty(key):
             self._scaled_to_zero(key, known, admission, now)
@@ -639,7 +645,22 @@ class PodWorkloads:
         for key in keys:
             one, seen = store.workloads.get(key), objects.get(key)
             if one is not None and seen is not None and one.status != seen.status:
+                if len(self._released) >= _MOST_RELEASED:
+                    self._released.clear()
+                self._released[key] = one, seen
                 self._handle.submit(PatchStatus(KueueWorkload, key, one.status))
+
+    def _let_go(self, key: str) -> KueueWorkload | None:
+        """Return a Workload as it was let go, until the cluster shows it otherwise than before.
+
+        Its object still says that it is admitted until the write has come back.
+        """
+        one, before = self._released.get(key, (None, None))
+        seen = self._handle.snapshot.objects(KueueWorkload).get(key)
+        if one is not None and seen is not before:
+            del self._released[key]
+            return None
+        return one
 
     def _is_refused(self, home: str, store: Store) -> bool:
         """Tell whether a job may not be queued; what has quota keeps it until it is stopped."""
