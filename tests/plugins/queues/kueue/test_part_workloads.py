@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from tests.plugins.queues.kueue.queued_job_builders import GPU, LABEL, one_queue, started
 from tests.plugins.queues.kueue.test_pod_workloads import charged, queued, stated
@@ -13,6 +14,7 @@ from bayplan.api.meta import ObjectMeta
 from bayplan.api.objects import decode_part
 from bayplan.api.operated import LeaderWorkerSet
 from bayplan.cluster.embedded.assembly import start_controllers
+from bayplan.cluster.protocol import Done, PatchStatus, Write
 from bayplan.testing import Cluster, make_node, make_object
 
 PRIORITY = "kueue.x-k8s.io/priority-class"
@@ -171,7 +173,8 @@ def test_workloads_go_with_their_set() -> None:
     assert charged(cluster) == 0
 
 
-def test_a_replica_that_is_preempted_comes_back_when_there_is_quota() -> None:
+def preempting() -> Cluster:
+    """Return a cluster with a replica in a queue where urgent workloads preempt others."""
     rules = {"withinClusterQueue": "LowerPriority"}
     urgent = WorkloadPriorityClass(7, ObjectMeta(name="urgent"))
     cluster = Cluster((), plugins={"Queues": {}})
@@ -182,6 +185,33 @@ def test_a_replica_that_is_preempted_comes_back_when_there_is_quota() -> None:
     cluster.schedule()
     cluster.advance(5.0)
     assert charged(cluster) == 3
+    return cluster
+
+
+def test_a_replica_that_is_preempted_waits_while_its_eviction_is_being_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = preempting()
+    submit = cluster.api.submit
+
+    def submit_later(write: Write, done: Done | None = None) -> None:
+        """Let a real API server's latency go by before a status is written."""
+        if isinstance(write, PatchStatus) and write.type is KueueWorkload:
+            cluster.api.clock.call_later(40.0, lambda: submit(write, done))
+        else:
+            submit(write, done)
+
+    monkeypatch.setattr(cluster.api, "submit", submit_later)
+    cluster.add(queued("other", 4, labels={PRIORITY: "urgent"}))
+    for _ in range(120):
+        cluster.advance(1.0)
+        assert len(placed(cluster)) <= 4
+        assert not {"other", "l-0"} <= set(placed(cluster))
+    assert placed(cluster) == ["other"]
+
+
+def test_a_replica_that_is_preempted_comes_back_when_there_is_quota() -> None:
+    cluster = preempting()
     cluster.add(queued("other", 4, labels={PRIORITY: "urgent"}))
     cluster.advance(60.0)
     assert placed(cluster) == ["other"]
