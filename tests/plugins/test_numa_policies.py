@@ -206,6 +206,8 @@ def test_pods_of_one_numa_node_and_of_several_stay_apart_where_one_asks() -> Non
 def test_a_policy_that_cannot_be_read_is_named() -> None:
     cluster = cluster_of(burstable("a", asks={"numaTopologyPolicy": "Strict"}))
     assert_pending(cluster, "a", f"annotation {SPEC}: $.numaTopologyPolicy")
+    cluster = cluster_of(burstable("a", asks={"numaTopologyPolcy": "Restricted"}))
+    assert_pending(cluster, "a", f'annotation {SPEC}: $: "numaTopologyPolcy" is not supported')
 
 
 # The rule ----------------------------------------------------------------------------------

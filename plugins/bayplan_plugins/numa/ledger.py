@@ -36,11 +36,11 @@ from bayplan_plugins.numa.alignment import (
     allowed_numa_nodes,
     place_pod,
 )
-from bayplan_plugins.numa.hints import Amounts, Policy
+from bayplan_plugins.numa.hints import Amounts
 from bayplan_plugins.numa.memory import is_memory
 from bayplan_plugins.numa.nodes import described, gpus_by_numa_node
 from bayplan_plugins.numa.placing import place_on_node, place_shared
-from bayplan_plugins.numa.policies import policy_of
+from bayplan_plugins.numa.policies import POLICIES, policy_of
 from bayplan_plugins.numa.whole_pods import NO_CRITERIA, Criteria, place_whole_pod
 from bayplan_plugins.shared.node_codes import NO_CODE, NodeCodes
 
@@ -52,11 +52,6 @@ _MOST_KEPT = 50_000
 _MOST_REMEMBERED = 8192
 _OTHER_POLICY = "node(s) NUMA Topology policy not match"
 _NO_NUMA_NODES = "node(s) missing NUMA resources"
-_POLICY_OF: Mapping[str, Policy] = {
-    "BestEffort": "best-effort",
-    "Restricted": "restricted",
-    "SingleNUMANode": "single-numa-node",
-}
 
 
 @dataclass(frozen=True)
@@ -281,9 +276,9 @@ class NumaLedger:
             return node if node is not None and node.policy != "none" else None
         if node is None:
             return Refusal((_NO_NUMA_NODES,), resolvable=False)
-        if node.policy not in ("none", _POLICY_OF[own]):
+        if node.policy not in ("none", POLICIES[own]):
             return Refusal((_OTHER_POLICY,), resolvable=False)
-        return replace(node, policy=_POLICY_OF[own])
+        return replace(node, policy=POLICIES[own])
 
     def spec(self, pod: PodInfo) -> NumaSpec:
         """Return what a pod asks of NUMA nodes; nothing where that cannot be read."""

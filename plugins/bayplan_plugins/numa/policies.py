@@ -10,12 +10,12 @@ from bayplan.api.numa import ZoneAttribute
 from bayplan.errors import did_you_mean
 from bayplan_plugins.numa.hints import Policy
 
-__all__ = ["NodePolicy", "policy_of"]
+__all__ = ["POLICIES", "NodePolicy", "policy_of"]
 
 _POLICY = "bayplan.dev/topology-manager-policy"
 _SCOPE = "bayplan.dev/topology-manager-scope"
 _KOORDINATOR = "node.koordinator.sh/numa-topology-policy"
-_POLICIES: Mapping[str, Policy] = {
+POLICIES: Mapping[str, Policy] = {
     "none": "none",
     "best-effort": "best-effort",
     "restricted": "restricted",
@@ -67,11 +67,11 @@ def policy_of(node: Node, zones: NodeResourceTopology | None) -> NodePolicy:
         or ("pod" if older.endswith("PodLevel") else "container")
     )
     problem = ""
-    if text not in _POLICIES:
-        near = did_you_mean(text, _POLICIES)
+    if text not in POLICIES:
+        near = did_you_mean(text, POLICIES)
         problem = f'nothing is aligned, there is no Topology Manager policy "{text}"{near}'
     elif scope not in ("pod", "container"):
         problem = f'there is no Topology Manager scope "{scope}", expected container or pod'
     if problem:
         return NodePolicy(problem=problem)
-    return NodePolicy(_POLICIES[text], scope, bool(koordinator))
+    return NodePolicy(POLICIES[text], scope, bool(koordinator))

@@ -20,7 +20,7 @@ NumaPolicy: TypeAlias = Literal["", "BestEffort", "Restricted", "SingleNUMANode"
 NUMA_SPEC = "scheduling.koordinator.sh/numa-topology-spec"
 
 
-class NumaSpec(ApiStruct, frozen=True):
+class NumaSpec(ApiStruct, frozen=True, forbid_unknown_fields=True):
     """How a pod's resources are to be aligned, "" for as its node says.
 
     ``exclusive`` says whether pods with CPUs of one NUMA node, and of several, may share a NUMA
