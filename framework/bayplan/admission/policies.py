@@ -32,8 +32,10 @@ from bayplan.dialects.kai.shares import ASKING_ANNOTATIONS, GPU
 from bayplan.dialects.kueue import (
     ADMISSION_GATE,
     DEFAULT_QUEUE,
+    GROUP_LABEL,
     MANAGED_MARK,
     MULTI_CLUSTER_CONTROLLER,
+    POD_FINALIZER,
     PREFERRED_TOPOLOGY,
     REQUIRED_TOPOLOGY,
     SUSPENDING_PARENT,
@@ -262,7 +264,8 @@ def _gated_pods(defaults: Defaults) -> Content:
     """Return the policy that gates pods in queues until they are admitted, as Kueue's webhook.
 
     So no scheduler takes them before. Pods of jobs go with their jobs, those of a DaemonSet with
-    their node, those of what is never suspended wait for the queue that this names.
+    their node, those of what is never suspended wait for the queue that this names. A pod of a
+    group gets a finalizer, too: the group counts it after its end, until it is replaced.
     """
     jobs = sorted({row.name for row in KINDS_OF_WORKLOADS.values() if row.suspend})
     owners = json.dumps([*jobs, "DaemonSet", "Node"])
@@ -276,6 +279,16 @@ def _gated_pods(defaults: Defaults) -> Content:
         f'[JSONPatch{{op: "add", path: "/spec/schedulingGates", value: [{gate}]}}])'
     )
     marked = name.replace("/", "~1")
+    in_group = " || ".join(
+        (f"{label('object', GROUP_LABEL)} != ''", f"{annotation('object', GROUP_LABEL)} != ''")
+    )
+    finalizers = "object.metadata.?finalizers.orValue([])"
+    kept = (
+        f"!({in_group}) || {_WAITS_WITH_ANOTHER} || "
+        f"{finalizers}.exists(f, f == '{POD_FINALIZER}') ? [] : (has(object.metadata.finalizers) ? "
+        f'[JSONPatch{{op: "add", path: "/metadata/finalizers/-", value: "{POD_FINALIZER}"}}] : '
+        f'[JSONPatch{{op: "add", path: "/metadata/finalizers", value: ["{POD_FINALIZER}"]}}])'
+    )
     return mutating(
         "bayplan-gated-pods",
         [rule("", ("v1",), ("pods",))],
@@ -287,7 +300,8 @@ def _gated_pods(defaults: Defaults) -> Content:
         ],
         _QUEUED_BY_NOW,
         f'variables.queue == "" && !({_WAITS_WITH_ANOTHER}) ? [] : '
-        f'[JSONPatch{{op: "add", path: "/metadata/labels/{marked}", value: "{value}"}}] + {gated}',
+        f'[JSONPatch{{op: "add", path: "/metadata/labels/{marked}", value: "{value}"}}] + {gated}'
+        f" + ({kept})",
     )
 
 

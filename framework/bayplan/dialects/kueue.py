@@ -30,6 +30,7 @@ __all__ = [
     "MOST_SLICE_LAYERS",
     "MULTI_CLUSTER_CONTROLLER",
     "NAME",
+    "POD_FINALIZER",
     "PREFERRED_TOPOLOGY",
     "PROVISIONING_CONTROLLER",
     "REQUIRED_TOPOLOGY",
@@ -65,6 +66,8 @@ ADMISSION_GATE = "kueue.x-k8s.io/admission"
 """The scheduling gate of pods until their Workload is admitted."""
 MANAGED_MARK = ("kueue.x-k8s.io/managed", "true")
 """The label of the pods whose Workloads Kueue's manager keeps."""
+POD_FINALIZER = MANAGED_MARK[0]
+"""The finalizer of pods that count for their Workload after their end."""
 SUSPENDING_PARENT = "kueue.x-k8s.io/pod-suspending-parent"
 """The annotation of pods that wait with an object above them, with the integration of its kind."""
 GROUP_MARK = ("kueue.x-k8s.io/is-group-workload", "true")

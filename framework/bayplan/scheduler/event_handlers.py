@@ -154,6 +154,9 @@ class EventHandlers:
             self._owner_waits.forget(pod.metadata.uid)
             known = self._pod_gone(pod)
             self._state.snapshot.note_ended(info or known or self._info(pod), there=not deleted)
+            if known is None and not deleted and pod.metadata.finalizers:
+                # Whoever keeps it may let it go now.
+                self._state.events += 1
             return
         if pod.spec.node_name:
             self._pod_on_node(pod)

@@ -1,4 +1,7 @@
-"""Finalizers of pods that controllers own: they go when the pod has ended, or is being deleted."""
+"""Finalizers of pods that controllers own: they go when the pod has ended, or is being deleted.
+
+Kueue's on a pod of a group is left: whoever admits the group knows when it no longer counts.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from msgspec.structs import replace
 from bayplan.api import Pod
 from bayplan.cluster.embedded.store import MemoryCluster
 from bayplan.cluster.protocol import WatchEvent, WatchType
+from bayplan.dialects.kueue import POD_FINALIZER, group_of
 
 __all__ = ["PodFinalizers"]
 
-_OWNED = frozenset({"batch.kubernetes.io/job-tracking", "kueue.x-k8s.io/managed"})
-"""Those with which the Job controller and Kueue keep pods until they are counted."""
+_TRACKING = "batch.kubernetes.io/job-tracking"
+"""With it the Job controller keeps pods until they are counted."""
 
 
 class PodFinalizers:
@@ -31,10 +35,13 @@ class PodFinalizers:
 
     def _release(self, key: str) -> None:
         pod = self._cluster.get(Pod, key)
-        if pod is None or not _OWNED.intersection(pod.metadata.finalizers):
+        if pod is None:
             return
         meta = pod.metadata
         if meta.deletion_timestamp is None and pod.status.phase not in ("Succeeded", "Failed"):
             return
-        left = tuple(one for one in meta.finalizers if one not in _OWNED)
+        owned = (_TRACKING,) if group_of(meta) else (_TRACKING, POD_FINALIZER)
+        left = tuple(one for one in meta.finalizers if one not in owned)
+        if left == meta.finalizers:
+            return
         self._cluster.update(replace(pod, metadata=replace(meta, finalizers=left)))

@@ -1,18 +1,24 @@
-"""Finalizers that Kueue's manager left: they go when it would have removed them.
+"""Kueue's finalizers: they go when its manager would have removed them.
 
-bayplan sets none itself. Without their manager they would keep objects, and their namespaces, for
-ever. So would Workloads whose job was deleted without what it owns: they are finished.
+Pods of groups get theirs at creation, as the group counts what has ended; all others are left by
+Kueue's manager. Without their manager they would keep objects, and their namespaces, for ever. So
+would Workloads whose job was deleted without what it owns: they are finished.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from bayplan import Handle, PodInfo
 from bayplan.api import ApiObject, Pod, Topology
 from bayplan.api.kueue import AdmissionCheck, ClusterQueue, KueueWorkload, ResourceFlavor
 from bayplan.api.object_key import object_key
 from bayplan.cluster.protocol import PatchFields, PatchStatus, Write
+from bayplan.dialects.kueue import POD_FINALIZER
 from bayplan.errors import ClusterError, Conflict, NotFound
 from bayplan_plugins.queues.kueue.conditions import finished, is_true
+from bayplan_plugins.queues.kueue.pod_groups import is_group_of, kept_of
+from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.kueue.store import Store
 from bayplan_plugins.queues.kueue.victims import JOB_UID
 
@@ -20,8 +26,6 @@ __all__ = ["IN_USE", "Finalizers"]
 
 IN_USE = "kueue.x-k8s.io/resource-in-use"
 """The finalizer that Kueue's manager, and nobody else, gives its objects."""
-_MANAGED = "kueue.x-k8s.io/managed"
-"""Of pods that Kueue's manager has queued."""
 _FINALIZERS = "/metadata/finalizers"
 _AGAIN = 60.0
 """Seconds after which a write that was refused is repeated."""
@@ -40,12 +44,15 @@ _NO_OWNER = "OwnerNotFound", "The workload's owner no longer exists"
 class Finalizers:
     """Follows what waits for a finalizer: objects that are deleted, and what has ended."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, pods: PodWorkloads) -> None:
         self._handle = handle
+        self._pods = pods
         self._going: dict[tuple[type[ApiObject], str], ApiObject] = {}
         """Objects with a finalizer that are deleted, and Workloads that have finished."""
         self._ended: dict[str, PodInfo] = {}
-        """By uid, pods with a finalizer that have ended."""
+        """By uid, pods with a finalizer that have ended, and are looked at."""
+        self._kept: dict[str, dict[str, PodInfo]] = {}
+        """By the keys of their groups, and uid, pods that have ended and still count there."""
         self._orphans: dict[str, KueueWorkload] = {}
         """Workloads without the job that they were of."""
         self._not_before: dict[str, float] = {}
@@ -65,25 +72,37 @@ class Finalizers:
         else:
             self._going.pop(place, None)
             self._not_before.pop(meta.uid, None)
-        if isinstance(new, KueueWorkload) and _is_orphan(new):
-            self._orphans[new.key] = new
-        elif isinstance(one, KueueWorkload):
+        if isinstance(one, KueueWorkload):
+            self._workload_changed(one, new is not None)
+
+    def _workload_changed(self, one: KueueWorkload, there: bool) -> None:
+        self.look_again([one.key])
+        if there and _is_orphan(one):
+            self._orphans[one.key] = one
+        else:
             self._orphans.pop(one.key, None)
 
     def _lives(self, pod: PodInfo, added: bool) -> None:
         """Note a pod that nothing but finalizers keeps on its node."""
         kept = pod.pod.metadata.deletion_grace_period_seconds == 0
-        if kept or self._ended:
+        if kept or self._ended or self._kept:
             self._note(pod, added and kept)
 
     def _has_ended(self, pod: PodInfo, there: bool) -> None:
         self._note(pod, there)
 
     def _note(self, pod: PodInfo, ended: bool) -> None:
-        if ended and _MANAGED in pod.pod.metadata.finalizers:
+        of_group = self._kept.get(pod.gang or "", {})
+        before = of_group.pop(pod.uid, None) or self._ended.pop(pod.uid, None)
+        if ended and POD_FINALIZER in pod.pod.metadata.finalizers:
             self._ended[pod.uid] = pod
-        elif self._ended.pop(pod.uid, None) is not None:
+        elif before is not None:
             self._not_before.pop(pod.uid, None)
+
+    def look_again(self, keys: Iterable[str]) -> None:
+        """Look again which pods some groups need, by the keys of their Workloads."""
+        for key in keys if self._kept else ():
+            self._ended |= self._kept.pop(key, {})
 
     def release(self, store: Store) -> None:
         """Remove the finalizers of what nothing needs any more.
@@ -93,14 +112,39 @@ class Finalizers:
         for (type_, key), obj in list(self._going.items()):
             if not _is_used(obj, store):
                 self._remove(type_, key, obj, IN_USE)
-        for pod in list(self._ended.values()):
-            self._remove(Pod, pod.key, pod.pod, _MANAGED)
+        self._release_pods(store)
         for key, workload in list(self._orphans.items()):
             if is_true(workload, "Finished"):
                 self._remove(KueueWorkload, key, workload, IN_USE)
             else:
                 ended = finished(workload, *_NO_OWNER, self._handle.unix_time)
                 self._write(workload, PatchStatus(KueueWorkload, key, ended.status))
+
+    def _release_pods(self, store: Store) -> None:
+        """Remove the finalizers of the pods that have ended, but of those that a group needs."""
+        of_groups: dict[str, list[PodInfo]] = {}
+        for pod in list(self._ended.values()):
+            if pod.gang is not None and is_group_of(pod):
+                of_groups.setdefault(pod.gang, []).append(pod)
+            else:
+                self._remove(Pod, pod.key, pod.pod, POD_FINALIZER)
+        for key, pods in of_groups.items():
+            needed = self._needed_of(key, pods, store)
+            for pod in pods:
+                if pod.uid in needed:
+                    self._kept.setdefault(key, {})[pod.uid] = self._ended.pop(pod.uid)
+                else:
+                    self._remove(Pod, pod.key, pod.pod, POD_FINALIZER)
+
+    def _needed_of(self, key: str, ended: Iterable[PodInfo], store: Store) -> set[str]:
+        """Return the uids of the pods that a group needs; none once its Workload is gone."""
+        workload = self._handle.snapshot.objects(KueueWorkload).get(key)
+        if workload is None or workload.metadata.deletion_timestamp:
+            return set()
+        there = (*self._pods.members(key), *self._kept.get(key, {}).values(), *ended)
+        pods = {one.uid: one.pod for one in there} | dict(self._pods.ended_of(key))
+        # Its eviction is known here before it is written.
+        return kept_of(store.workloads.get(key, workload), list(pods.values()))
 
     def _remove(self, type_: type[ApiObject], key: str, obj: ApiObject, finalizer: str) -> None:
         meta = obj.metadata

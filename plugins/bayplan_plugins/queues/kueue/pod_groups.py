@@ -27,6 +27,7 @@ from bayplan.dialects.kueue import (
     ADMISSION_GATE,
     INDEX_LABEL,
     MANAGED_MARK,
+    POD_FINALIZER,
     RETRIABLE,
     gather_of,
     group_of,
@@ -37,7 +38,7 @@ from bayplan.dialects.kueue import (
 )
 from bayplan.dialects.queued_job_checks import MOST_SETS, QUEUE_LABEL, is_subdomain
 from bayplan.dialects.reading import is_index
-from bayplan_plugins.queues.kueue.conditions import condition
+from bayplan_plugins.queues.kueue.conditions import condition, is_true
 from bayplan_plugins.queues.kueue.job_slices import workload_name
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "excess_of",
     "is_group_of",
     "is_ready",
+    "kept_of",
     "key_of",
     "last_until",
     "marks_of",
@@ -272,9 +274,13 @@ def _absent(workload: KueueWorkload, pods: Sequence[Pod]) -> bool:
 
 def runs_or_succeeded(pod: Pod) -> bool:
     """Tell whether a pod may run yet, runs, or has succeeded."""
-    if pod.metadata.deletion_timestamp and not pod.spec.node_name:
-        return False
-    return pod.status.phase != "Failed"
+    if pod.status.phase in _ENDED:
+        return pod.status.phase == "Succeeded"
+    meta = pod.metadata
+    if not meta.deletion_timestamp:
+        return True
+    # Without any grace nothing but finalizers keeps it.
+    return bool(pod.spec.node_name) and meta.deletion_grace_period_seconds != 0
 
 
 def excess_of(pods: Sequence[Pod], sets: Sequence[PodSet] = ()) -> list[Pod]:
@@ -309,11 +315,39 @@ def _staying(pod: Pod) -> tuple[bool, bool, str, str]:
     meta = pod.metadata
     waits = any(gate.name == ADMISSION_GATE for gate in pod.spec.scheduling_gates)
     return (
-        MANAGED_MARK[0] not in meta.finalizers,
+        POD_FINALIZER not in meta.finalizers,
         waits,
         meta.creation_timestamp or "",
         meta.name,
     )
+
+
+def kept_of(workload: KueueWorkload, pods: Sequence[Pod]) -> set[str]:
+    """Return the uids of the pods that a group of Kueue's still needs, also once they have ended.
+
+    Those that succeeded count for its end; those that failed or were deleted stay until they are
+    replaced, the last of them first. A group all of whose pods are deleted, by its user and not by
+    an eviction, needs none.
+
+    :param pods: those that are there, also those that have ended.
+    """
+    if is_true(workload, "Finished"):
+        return set()
+    deleted = all(one.metadata.deletion_timestamp for one in pods)
+    if deleted and not is_true(workload, "Evicted"):
+        return set()
+    kept = [one for one in pods if runs_or_succeeded(one)]
+    lacking = Counter({one.name: one.count for one in workload.spec.pod_sets})
+    lacking.subtract(role_of(one) for one in kept)
+    inactive = (one for one in pods if not runs_or_succeeded(one))
+    for pod in sorted(
+        inactive, key=lambda one: one.metadata.deletion_timestamp or "", reverse=True
+    ):
+        role = role_of(pod)
+        if lacking[role] > 0:
+            lacking[role] -= 1
+            kept.append(pod)
+    return {one.metadata.uid for one in kept}
 
 
 def last_until(pod: Pod) -> float:

@@ -89,6 +89,8 @@ class PodWorkloads:
         self._jobs = jobs
         self._managed = managed
         self._members: dict[str, dict[str, PodInfo]] = {}
+        self._present: dict[str, int] = {}
+        """How many of them there are, not counting those that nothing but finalizers keeps."""
         self._ended: dict[str, dict[str, Pod]] = {}
         """By the keys of workloads that are no job's, and uid, their pods that have ended."""
         self._own_keys: dict[str, str] = {}
@@ -186,6 +188,10 @@ class PodWorkloads:
     def members(self, key: str) -> Sequence[PodInfo]:
         """Return the living pods of a workload, and of the other slices of its job."""
         return list(self._members.get(self._jobs.home_of(key), {}).values())
+
+    def ended_of(self, key: str) -> Mapping[str, Pod]:
+        """Return the pods of a workload that have ended, by uid; none of a job's."""
+        return self._ended.get(key, {})
 
     def staying(self, key: str) -> list[PodInfo]:
         """Return the pods of a workload that do not end: what ends is replaced at once."""
@@ -302,10 +308,17 @@ class PodWorkloads:
         if key in self._taken or gates:
             return self._taken.get(key) or f"{GATES_ANNOTATION}: waits for {', '.join(gates)}"
         gang = self._handle.gang(pod.gang).gang if pod.gang is not None else None
-        present = len(self._members.get(key, ()))
+        present = self._present_of(key)
         if gang is None or present >= gang.min_member:
             return None
         return f"its group has {present} of {gang.min_member} pods"
+
+    def _present_of(self, key: str) -> int:
+        """Return how many pods a workload has; each of them asks."""
+        if key not in self._present:
+            runs = pod_groups.runs_or_succeeded
+            self._present[key] = sum(runs(one.pod) for one in self.members(key))
+        return self._present[key]
 
     def owners_of(self, key: str) -> list[OwnerReference]:
         """Return the references to the pods of a workload that is no job's, or to their owner."""
@@ -361,6 +374,7 @@ class PodWorkloads:
             self._nameless.pop(pod.uid, None)
         key = self._place_of(pod, added) if job is None else job
         members = self._members.setdefault(key, {})
+        self._present.pop(key, None)
         if added:
             members[pod.key] = pod
         else:
@@ -447,6 +461,7 @@ class PodWorkloads:
             for pod in self._orphans.pop(uid, {}).values():
                 own = self._own_keys.pop(pod.uid, "")
                 if self._members.get(own, {}).pop(pod.key, None) is not None:
+                    self._present.pop(own, None)
                     self._changed[own] = None
                 self._lives(pod, added=True)
 
@@ -692,7 +707,7 @@ class PodWorkloads:
     def _update(
         self, admission: Admission, key: str, known: KueueWorkload | None, now: float
     ) -> None:
-        members = self.members(key)
+        members = [one for one in self.members(key) if pod_groups.runs_or_succeeded(one.pod)]
         made = self._made(key, members) if members else None
         if made is not None:
             # Those of roles keep their names when others of the group are replaced.
@@ -734,7 +749,7 @@ class PodWorkloads:
                 made.spec, active=known.spec.active, preemption_gates=known.spec.preemption_gates
             )
             made = KueueWorkload(known.metadata, spec, known.status)
-        running = self.with_node(key)
+        running = self.holding(key, now)
         found = _found_running(self._handle, admission.store, made, running)
         if found is None:
             return made

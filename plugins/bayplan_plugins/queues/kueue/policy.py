@@ -123,7 +123,7 @@ class KueuePolicy(
         self._statuses = KueueStatuses()
         self._topologies = TopologyAssignments(handle, self._pods)
         self._failures = NodeFailures(handle, self._pods, self._dry_run, self._topologies)
-        self._finalizers = Finalizers(handle)
+        self._finalizers = Finalizers(handle, self._pods)
         self._admission = Admission(
             settings,
             self._fits,
@@ -135,6 +135,7 @@ class KueuePolicy(
         self._safe_until: float | None = None
         """When the next workload may be preempted that is too new now, in seconds since 1970."""
         self._redefined = True
+        self._had_queues = False
         self._in_charge = False
         """Whether this policy admitted when it last looked."""
         self._ticked_at = 0.0
@@ -180,6 +181,7 @@ class KueuePolicy(
     def _object_changed(self, old: KueueObject | None, new: KueueObject | None) -> None:
         now = self._handle.unix_time
         if new is not None:
+            self._had_queues |= isinstance(new, ClusterQueue)
             self._admission.set(new, now)
         elif old is not None:
             self._admission.delete(old, now)
@@ -222,9 +224,12 @@ class KueuePolicy(
 
     @property
     def has_queues(self) -> bool:
-        """Whether the cluster has any ClusterQueue, or jobs without a queue are held."""
+        """Whether the cluster has had any ClusterQueue, or jobs without a queue are held.
+
+        Jobs do not run without quota for as long as the last queue is being replaced.
+        """
         held = self._managed.without_queue and not self._never
-        return held or bool(self._handle.snapshot.objects(ClusterQueue))
+        return held or self._had_queues
 
     @property
     def left_to(self) -> str:
@@ -399,6 +404,7 @@ class KueuePolicy(
             if (one := store.workloads.get(key)) is not None:
                 self._writes.delete_excess(one)
             self._checks.forget(key, store.workloads.get(key))
+        self._finalizers.look_again(altered)
         self._writes.write(store, altered)
         self._writes.stop_refused()
         self._writes.adopt_prebuilt()

@@ -473,3 +473,105 @@ def test_a_pod_without_a_gate_gets_no_node_before_its_workload_says_so() -> None
     cluster.advance(5.0)
     assert cluster.placements() == {"p": "n"}
     assert seen.index("admitted") < seen.index("placed")
+
+
+# Pods that their group still counts --------------------------------------------------------
+
+
+def kept(name: str, total: int = 2, **more: Any) -> Pod:
+    """Return a member with the finalizer that the admission policy gives it."""
+    made = member(name, total, **more)
+    return replace(made, metadata=replace(made.metadata, finalizers=(MANAGED,)))
+
+
+def delete(cluster: Cluster, *names: str) -> None:
+    for name in names:
+        cluster.api.delete(Pod, f"default/{name}")
+    cluster.advance(5.0)
+
+
+def there(cluster: Cluster) -> set[str]:
+    return {pod.metadata.name for pod in cluster.api.list(Pod)}
+
+
+def test_a_pod_that_failed_stays_until_it_is_replaced() -> None:
+    cluster = run(kept("a"), kept("b"))
+    ends(cluster, "b")
+    ends(cluster, "a", "Failed")
+    delete(cluster, "a")
+    assert there(cluster) == {"a", "b"}
+    cluster.add(kept("c"))
+    cluster.advance(5.0)
+    assert there(cluster) == {"b", "c"}
+    assert "c" in cluster.placements()
+
+
+def test_a_pod_that_succeeded_counts_although_it_is_deleted() -> None:
+    cluster = run(kept("a"), kept("b"))
+    ends(cluster, "a")
+    delete(cluster, "a")
+    assert there(cluster) == {"a", "b"}
+    assert "WaitingForReplacementPods" not in stated(only(cluster))
+    ends(cluster, "b")
+    cluster.advance(5.0)
+    assert stated(only(cluster))["Finished"] == ("True", "Succeeded")
+    assert there(cluster) == {"b"}
+    (left,) = cluster.api.list(Pod)
+    assert left.metadata.finalizers == ()
+
+
+def test_pods_of_a_preempted_group_stay_until_they_are_replaced() -> None:
+    classes = [WorkloadPriorityClass(7, ObjectMeta(name="urgent"))]
+    within = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+    queue = cluster_queue("cq", {"f": {GPU: 2}}, **within)
+    cluster = started(make_node("n", gpu=8), *one_queue(2), *classes)
+    cluster.api.update(queue)
+    cluster.add(kept("a"), kept("b"))
+    cluster.advance(5.0)
+    label = {"kueue.x-k8s.io/priority-class": "urgent"}
+    cluster.add(queued("urgent", gpu=2, labels=label))
+    cluster.advance(120.0)
+    assert "urgent" in cluster.placements()
+    assert there(cluster) == {"a", "b", "urgent"}
+    cluster.add(kept("c"), kept("d"))
+    cluster.advance(5.0)
+    assert there(cluster) == {"c", "d", "urgent"}
+    ends(cluster, "urgent")
+    assert {"c", "d"} <= set(cluster.placements())
+
+
+def test_a_group_that_its_user_deletes_goes() -> None:
+    cluster = run(kept("a"), kept("b"))
+    assert set(cluster.placements()) == {"a", "b"}
+    ends(cluster, "a")
+    ends(cluster, "b", "Failed")
+    delete(cluster, "a", "b")
+    assert there(cluster) == set()
+    assert not cluster.api.list(KueueWorkload)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_pods_of_a_group_go_with_its_workload(restarted: bool) -> None:
+    cluster = run(kept("a"), kept("b"))
+    ends(cluster, "a")
+    ends(cluster, "b", "Failed")
+    delete(cluster, "b")
+    if restarted:
+        left = [*cluster.api.list(Pod), *cluster.api.list(KueueWorkload)]
+        cluster = run(*left)
+        cluster.advance(5.0)
+    assert "b" in there(cluster)
+    cluster.api.delete(KueueWorkload, "default/g")
+    cluster.advance(5.0)
+    assert "b" not in there(cluster)
+
+
+def test_without_the_last_queue_pods_wait_for_one_that_takes_its_place() -> None:
+    cluster = run()
+    cluster.api.delete(ClusterQueue, "cq")
+    cluster.add(queued("p"))
+    cluster.advance(5.0)
+    assert not cluster.placements()
+    cluster.add(one_queue(4)[1])
+    cluster.advance(5.0)
+    assert "p" in cluster.placements()
