@@ -8,11 +8,12 @@ import pytest
 from tests.admission.evaluated_policies import mutated, watches
 
 from bayplan.admission import Defaults, mutating_policies
-from bayplan.dialects.kueue import ADMISSION_GATE
+from bayplan.dialects.kueue import ADMISSION_GATE, GROUP_LABEL
 from bayplan.dialects.queued_job_checks import QUEUE_LABEL
 
 Content = dict[str, Any]
 MANAGED = "kueue.x-k8s.io/managed"
+OFFSET = "kueue.x-k8s.io/pod-index-offset"
 
 
 def pod(owner: str = "", **spec: Any) -> Content:
@@ -149,9 +150,29 @@ def test_templates_of_what_is_never_suspended_have_their_pods_wait(
 
 
 def test_each_template_of_a_leader_worker_set_has_its_pods_wait() -> None:
-    marked = template(**{PARENT: "leaderworkerset.x-k8s.io/leaderworkerset"})
+    parent = {PARENT: "leaderworkerset.x-k8s.io/leaderworkerset"}
+    leader, worker = template(**parent), template(**parent, **{OFFSET: "1"})
     given = of_kind("LeaderWorkerSet", template(), template())
-    assert waiting(given) == of_kind("LeaderWorkerSet", marked, marked)
+    assert waiting(given) == of_kind("LeaderWorkerSet", worker, leader)
+    assert waiting(waiting(given)) == waiting(given)
+
+
+def test_workers_in_one_group_with_their_leader_have_its_indices() -> None:
+    together = {"kueue.x-k8s.io/podset-group-name": "g"}
+    given = of_kind("LeaderWorkerSet", template(**together), template(**together))
+    assert OFFSET not in str(waiting(given))
+
+
+@pytest.mark.parametrize("where", ["labels", "annotations"])
+def test_a_pod_of_a_group_is_kept_until_it_has_been_counted(where: str) -> None:
+    grouped = in_queue(pod(), "q")
+    grouped["metadata"].setdefault(where, {})[GROUP_LABEL] = "g"
+    found = settled(grouped)["metadata"]
+    assert found["finalizers"] == [MANAGED]
+    grouped["metadata"]["finalizers"] = ["example.com/own"]
+    assert settled(grouped)["metadata"]["finalizers"] == ["example.com/own", MANAGED]
+    grouped["metadata"].setdefault("annotations", {})[PARENT] = "statefulset"
+    assert settled(grouped)["metadata"]["finalizers"] == ["example.com/own"]
 
 
 def test_a_set_with_ready_pods_or_without_a_queue_is_left_as_it_is() -> None:

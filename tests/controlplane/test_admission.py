@@ -324,6 +324,11 @@ def test_a_pod_that_names_no_queue_waits_gated_in_the_local_queue_default_where_
         ADMISSION_GATE,
     ]
     assert made["metadata"]["labels"] == {QUEUE_LABEL: "q", "kueue.x-k8s.io/managed": "true"}
+    assert "finalizers" not in made["metadata"]
+    named["metadata"].update(name="grouped", labels={QUEUE_LABEL: "q", GROUP: "g"})
+    named["metadata"]["annotations"] = {TOTAL: "2"}
+    made = create(policies, PODS, named, "plain").json
+    assert made["metadata"]["finalizers"] == ["kueue.x-k8s.io/managed"]
     policies.client.delete(f"{queues}/default")
     wait_until(lambda: waits() == ("", []), "the LocalQueue is gone")
 

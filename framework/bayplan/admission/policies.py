@@ -33,11 +33,13 @@ from bayplan.dialects.kueue import (
     ADMISSION_GATE,
     DEFAULT_QUEUE,
     GROUP_LABEL,
+    INDEX_OFFSET,
     MANAGED_MARK,
     MULTI_CLUSTER_CONTROLLER,
     POD_FINALIZER,
     PREFERRED_TOPOLOGY,
     REQUIRED_TOPOLOGY,
+    SET_GROUP,
     SUSPENDING_PARENT,
     UNCONSTRAINED_TOPOLOGY,
 )
@@ -332,6 +334,7 @@ def _parts() -> Iterator[Content]:
             ],
             _QUEUED_BY_NOW,
             *(_waiting(f"object.{path}", integration) for path in paths),
+            *(_behind(*paths) if len(paths) > 1 else ()),
         )
 
 
@@ -348,6 +351,19 @@ def _waiting(template: str, integration: str) -> str:
         f'[JSONPatch{{op: "add", path: "{pointer}/metadata/annotations/{name}", '
         f'value: "{integration}"}}]'
     )
+
+
+def _behind(leader: str, *workers: str) -> Iterator[str]:
+    """Yield the patches that say that the indices of workers begin behind that of their leader."""
+    name = INDEX_OFFSET.replace("/", "~1")
+    for worker in workers:
+        marks = f"object.{worker}.?metadata.?annotations.orValue({{}})"
+        pointer = "/" + worker.replace(".", "/")
+        yield (
+            f"variables.queue == '' || !has(object.{leader}) || !has(object.{worker}) || "
+            f"'{SET_GROUP}' in {marks} || '{INDEX_OFFSET}' in {marks} ? [] : "
+            f'[JSONPatch{{op: "add", path: "{pointer}/metadata/annotations/{name}", value: "1"}}]'
+        )
 
 
 def _pods_queue(defaults: Defaults) -> tuple[str, str]:

@@ -23,6 +23,7 @@ __all__ = [
     "GROUP_LABEL",
     "GROUP_MARK",
     "INDEX_LABEL",
+    "INDEX_OFFSET",
     "MANAGED_MARK",
     "MANAGER_LEASE",
     "MANAGER_PODS",
@@ -87,6 +88,8 @@ _FAST_ANNOTATION = f"{_DOMAIN}pod-group-fast-admission"
 """On the pods of a group, "true": the first of them says what all of them ask for."""
 _SERVING_ANNOTATION = f"{_DOMAIN}pod-group-serving"
 """On the pods of a group, "true": it never ends, as one that ended is replaced."""
+INDEX_OFFSET = f"{_DOMAIN}pod-index-offset"
+"""On a pod, what its index begins with: others of its group come before those of its template."""
 INDEX_LABEL = f"{_DOMAIN}pod-group-pod-index"
 REQUIRED_TOPOLOGY = f"{_DOMAIN}podset-required-topology"
 PREFERRED_TOPOLOGY = f"{_DOMAIN}podset-preferred-topology"
