@@ -36,7 +36,7 @@ settings.load_profile("bayplan")
 
 # Collecting makes hundreds of thousands of objects that stay. What walks over them whenever a
 # cluster is read is not called in the process of the tests.
-gc.set_threshold(100_000, 20, 50)
+gc.set_threshold(400_000, 20, 50)
 garbage.collect_rarely = lambda: None
 
 _LIVE = Path(__file__).parent / "live"
