@@ -17,7 +17,7 @@ from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_elsewhere, is_part
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.kueue.settings import Managed
 
-__all__ = ["ManagedJobs"]
+__all__ = ["ManagedJobs", "own_queue"]
 
 _OF_THE_SYSTEM = frozenset(("kube-system", "kueue-system", "bayplan-system"))
 """Namespaces without which nothing runs."""
@@ -116,6 +116,13 @@ class ManagedJobs:
         """Return the name of the LocalQueue of what is held in a namespace, "" if it has none."""
         return DEFAULT_QUEUE if self._local_queue(namespace) is not None else ""
 
+    def queue_of_pod(self, pod: PodInfo) -> str:
+        """Return the name of the LocalQueue of a pod that is no job's, and waits; "" for none.
+
+        One that names none is about to get the label of the default one.
+        """
+        return own_queue(pod) or self.default_queue(pod.namespace)
+
     def _local_queue(self, namespace: str) -> LocalQueue | None:
         queues = self._snapshot.objects(LocalQueue)
         found = queues.get(f"{namespace}/{DEFAULT_QUEUE}") if queues else None
@@ -156,3 +163,12 @@ class ManagedJobs:
 
 def _labels(namespace: Namespace) -> dict[str, str]:
     return dict(namespace.metadata.labels)
+
+
+def own_queue(pod: PodInfo) -> str:
+    """Return the name of the LocalQueue of a pod that is no job's; "" for none.
+
+    What owns it says so where its kind cannot be suspended, as a LeaderWorkerSet does.
+    """
+    own, of_owner = pod.labels.get(QUEUE_LABEL, ""), pod.owner_settings.get(QUEUE_LABEL, "")
+    return (of_owner or own) if pod.part is not None else (own or of_owner)

@@ -8,31 +8,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from bayplan import Handle, PodInfo
-from bayplan.api import ObjectMeta, OwnerReference, Pod
+from bayplan.api import OwnerReference, Pod
 from bayplan.api.kueue import (
     AssignedPodSet,
     KueueWorkload,
-    KueueWorkloadSpec,
     KueueWorkloadStatus,
-    PodSet,
-    PriorityClassRef,
     QuotaAdmission,
     ResourceFlavor,
 )
 from bayplan.api.resources import effective_requests
 from bayplan.api.times import seconds_of
-from bayplan.cluster.protocol import PatchStatus, TemplateSource
+from bayplan.cluster.protocol import TemplateSource
 from bayplan.dialects.kueue import GROUP_MARK, group_of, total_of
-from bayplan.dialects.progress import MIN_RUNTIME, min_runtime
 from bayplan.dialects.queued_job_checks import GATES_ANNOTATION, gates_of
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part
-from bayplan.dialects.queued_parts import QueuedParts
 from bayplan_plugins.queues.kueue import pod_groups
 from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.amounts import quantity_of
@@ -47,38 +41,23 @@ from bayplan_plugins.queues.kueue.conditions import (
 )
 from bayplan_plugins.queues.kueue.following import follow_from_first_queue
 from bayplan_plugins.queues.kueue.gates import is_gated
-from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY
 from bayplan_plugins.queues.kueue.job_workloads import (
     JobWorkloads,
     is_of_pod,
-    longest_time,
-    provisioning_parameters,
 )
-from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
+from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs, own_queue
 from bayplan_plugins.queues.kueue.part_workloads import PartWorkloads
 from bayplan_plugins.queues.kueue.pod_groups import with_replacements
 from bayplan_plugins.queues.kueue.pods_to_come import JOB_LABEL, PodToCome, Wanted
-from bayplan_plugins.queues.kueue.priority_classes import class_of
+from bayplan_plugins.queues.kueue.released import Released
 from bayplan_plugins.queues.kueue.slices import unfinished
 from bayplan_plugins.queues.kueue.store import Store
-from bayplan_plugins.queues.kueue.victims import JOB_UID
+from bayplan_plugins.queues.kueue.workload_making import WorkloadMaker
 from bayplan_plugins.queues.kueue.workloads import local_queue_key
 
 __all__ = ["PodWorkloads", "pod_set_pointer"]
 
 _NO_PODS = "Scaled to zero: it needs no quota"
-_encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
-
-
-@dataclass(frozen=True)
-class _Made:
-    """A workload, with the pod set of each of its pods."""
-
-    workload: KueueWorkload
-    set_of: Mapping[str, str]
-
-
-_MOST_RELEASED = 8192
 
 
 class PodWorkloads:
@@ -105,9 +84,9 @@ class PodWorkloads:
         self._changed: dict[str, None] = {}
         self._orphans: dict[str, dict[str, PodInfo]] = {}
         """By the uids of their owners, pods of jobs that are not known."""
-        self._released: dict[str, tuple[KueueWorkload, KueueWorkload]] = {}
-        """Workloads that were let go without quota, by key, each with its object at that time."""
+        self._released = Released(handle)
         self._parts = PartWorkloads(handle, managed, self._part_changed)
+        self._maker = WorkloadMaker(handle, managed, self._parts)
         if managed.without_queue:
             self._following = handle.snapshot.on_living(self._lives)
         else:
@@ -158,14 +137,7 @@ class PodWorkloads:
                 return running.spec.queue_name or None
         if job is not None:
             return job.obj.metadata.labels.get(QUEUE_LABEL) or None
-        return (self._queue_name(pod) or None) if self._is_queued(pod) else None
-
-    def _queue_name(self, pod: PodInfo) -> str:
-        """Return the name of the LocalQueue of a pod that is no job's, and waits; "" for none.
-
-        One that names none is about to get the label of the default one.
-        """
-        return _own_queue(pod) or self._managed.default_queue(pod.namespace)
+        return (self._managed.queue_of_pod(pod) or None) if self._is_queued(pod) else None
 
     def is_held(self, pod: PodInfo) -> bool:
         """Tell whether a pod waits because it, or its job, names no queue."""
@@ -173,7 +145,7 @@ class PodWorkloads:
         if home is not None:
             job = self._jobs.jobs.get(home)
             return job is not None and not job.obj.metadata.labels.get(QUEUE_LABEL)
-        return not self._queue_name(pod) and self._managed.holds_pod(pod)
+        return not self._managed.queue_of_pod(pod) and self._managed.holds_pod(pod)
 
     def nameless(self) -> Sequence[PodInfo]:
         """Return the pods that wait as they name no queue, and are no job's."""
@@ -181,7 +153,7 @@ class PodWorkloads:
 
     def _is_queued(self, pod: PodInfo) -> bool:
         """Tell whether a pod that is no job's waits for a queue, whether it names one or not."""
-        if _own_queue(pod):
+        if own_queue(pod):
             return self._managed.selects(pod.namespace)
         return self._managed.holds_pod(pod)
 
@@ -368,7 +340,7 @@ class PodWorkloads:
         known = not added and pod.uid in self._own_keys
         if job is None and not known and not self._is_queued(pod):
             return
-        if added and job is None and not _own_queue(pod):
+        if added and job is None and not own_queue(pod):
             self._nameless[pod.uid] = pod
         else:
             self._nameless.pop(pod.uid, None)
@@ -502,7 +474,7 @@ class PodWorkloads:
         """Bring admission in step with a workload that is no job's."""
         members, ended = self.members(key), self._ended.get(key, {})
         stored = admission.store.workloads.get(key)
-        known = self._jobs.known(key, stored if stored is not None else self._let_go(key))
+        known = self._jobs.known(key, stored if stored is not None else self._released.get(key))
         self._taken.pop(key, None)
         if self._parts.is_empty(key):
             self._scaled_to_zero(key, known, admission, now)
@@ -537,7 +509,7 @@ class PodWorkloads:
             return
         requests = known.status.resource_requests
         admission.set(pending(known, Reason.ON_HOLD, _NO_PODS, requests, now), now)
-        self._report_released([key], admission.store)
+        self._released.report([key], admission.store)
         _drop(admission, key, now)
 
     def _without_pods(
@@ -552,7 +524,7 @@ class PodWorkloads:
             self._parts.delete(key)
         else:
             admission.release(key, now)
-            self._report_released([key], admission.store)
+            self._released.report([key], admission.store)
         _drop(admission, key, now)
         if known is None:
             self._parts.forget(key)
@@ -615,7 +587,7 @@ class PodWorkloads:
             if home in jobs.jobs and self._is_refused(home, admission.store):
                 if jobs.jobs[home].state.on_hold:
                     self._put_on_hold(home, admission, now)
-                self._report_released(jobs.slices_of(home), admission.store)
+                self._released.report(jobs.slices_of(home), admission.store)
                 jobs.refuse(home)
             if home in jobs.jobs:
                 for workload in self._of_job(home, admission.store, now):
@@ -654,29 +626,6 @@ class PodWorkloads:
                 requests = one.status.resource_requests
                 admission.set(pending(one, Reason.ON_HOLD, "Job is on hold", requests, now), now)
 
-    def _report_released(self, keys: Sequence[str], store: Store) -> None:
-        """Write that Workloads have no quota any more: nobody looks at them from now on."""
-        objects = self._handle.snapshot.objects(KueueWorkload)
-        for key in keys:
-            one, seen = store.workloads.get(key), objects.get(key)
-            if one is not None and seen is not None and one.status != seen.status:
-                if len(self._released) >= _MOST_RELEASED:
-                    self._released.clear()
-                self._released[key] = one, seen
-                self._handle.submit(PatchStatus(KueueWorkload, key, one.status))
-
-    def _let_go(self, key: str) -> KueueWorkload | None:
-        """Return a Workload as it was let go, until the cluster shows it otherwise than before.
-
-        Its object still says that it is admitted until the write has come back.
-        """
-        one, before = self._released.get(key, (None, None))
-        seen = self._handle.snapshot.objects(KueueWorkload).get(key)
-        if one is not None and seen is not before:
-            del self._released[key]
-            return None
-        return one
-
     def _is_refused(self, home: str, store: Store) -> bool:
         """Tell whether a job may not be queued; what has quota keeps it until it is stopped."""
         if not self._jobs.jobs[home].problem:
@@ -708,7 +657,9 @@ class PodWorkloads:
         self, admission: Admission, key: str, known: KueueWorkload | None, now: float
     ) -> None:
         members = [one for one in self.members(key) if pod_groups.runs_or_succeeded(one.pod)]
-        made = self._made(key, members) if members else None
+        made = None
+        if members:
+            made = self._maker.make(key, members, self.ended_of(key), self.owners_of(key))
         if made is not None:
             # Those of roles keep their names when others of the group are replaced.
             before = self._set_of.get(key, {})
@@ -755,114 +706,6 @@ class PodWorkloads:
             return made
         return reserved(made, found, (), _running_since(running, now))
 
-    # Making ------------------------------------------------------------------------------
-
-    def _made(self, key: str, members: Sequence[PodInfo]) -> _Made:
-        first = members[0]
-        sets, set_of = self._pod_sets(key, members)
-        stamps = [pod.pod.metadata.creation_timestamp for pod in members]
-        created = min((one for one in stamps if one), default=None)
-        part = self._parts.object_of(key)
-        if part is not None:
-            return self._made_of_part(key, part, members, created)
-        namespace, _, name = key.partition("/")
-        own = self._managed.copied(*(one.labels for one in members))
-        labels = {**own, **dict([MANAGED_BY])}
-        marks = provisioning_parameters(first.annotations)
-        if first.gang is None:
-            labels[JOB_UID] = first.uid
-        elif pod_groups.is_group_of(first):
-            marks |= dict([GROUP_MARK])
-        meta = ObjectMeta(
-            name=name,
-            namespace=namespace,
-            uid=key,
-            labels=labels,
-            annotations=marks,
-            owner_references=tuple(self.owners_of(key)),
-            creation_timestamp=created,
-        )
-        ref, priority = self._priority(members, first.pod.metadata)
-        spec = KueueWorkloadSpec(
-            sets,
-            self._queue_name(first),
-            ref,
-            priority,
-            maximum_execution_time_seconds=longest_time(first.pod.metadata),
-        )
-        return _Made(KueueWorkload(meta, spec), set_of)
-
-    def _made_of_part(
-        self, key: str, part: QueuedParts, members: Sequence[PodInfo], created: str | None
-    ) -> _Made:
-        """Return the workload of a part, whichever of its pods exist."""
-        owner = part.obj.metadata
-        ref, priority = self._priority(members, owner)
-        sets = self._parts.pod_sets_of(key)
-        spec = KueueWorkloadSpec(
-            tuple(_with_minimum(one, members) for one in sets),
-            owner.labels.get(QUEUE_LABEL) or self._queue_name(members[0]),
-            ref,
-            priority,
-            maximum_execution_time_seconds=longest_time(owner),
-        )
-        set_of = {one.key: self._parts.pod_set_of(key, one.pod) for one in members}
-        return _Made(KueueWorkload(self._parts.metadata_of(key, created), spec), set_of)
-
-    def _pod_sets(
-        self, key: str, members: Sequence[PodInfo]
-    ) -> tuple[tuple[PodSet, ...], dict[str, str]]:
-        """Return the pod sets of pods, and the name of that of each pod by its key.
-
-        :raises ValueError: for pods that Kueue makes no Workload of.
-        """
-        ordered = sorted(members, key=lambda one: (one.rank or 0, one.key))
-        if pod_groups.is_group_of(members[0]):
-            ended = self._ended.get(key, {}).values()
-            pods = [one.pod for one in ordered]
-            pods += (one for one in ended if one.status.phase != "Failed")
-            beyond = {one.metadata.name for one in pod_groups.excess_of(pods)}
-            pods = [one for one in pods if one.metadata.name not in beyond]
-            if problem := pod_groups.refusal_of(pods):
-                raise ValueError(problem)
-            sets = pod_groups.pod_sets_of(pods)
-            set_of = {one.key: pod_groups.role_of(one.pod) for one in members}
-            return tuple(_with_minimum(one, members) for one in sets), set_of
-        alike: dict[object, list[PodInfo]] = {}
-        for pod in ordered:
-            alike.setdefault(_shape_of(pod), []).append(pod)
-        found: list[PodSet] = []
-        names: dict[str, str] = {}
-        for index, some in enumerate(alike.values()):
-            name = f"main-{index}" if index else "main"
-            found.append(_with_minimum(pod_groups.pod_set_of(some[0].pod, name, len(some)), some))
-            names |= {pod.key: name for pod in some}
-        return tuple(found), names
-
-    def _priority(
-        self, members: Sequence[PodInfo], metadata: ObjectMeta
-    ) -> tuple[PriorityClassRef | None, int]:
-        """Return the class of pods, if any, and its value, or else their highest priority.
-
-        :param metadata: may name a class of workloads.
-        """
-        highest = max(members, key=lambda one: one.priority)
-        name = highest.pod.spec.priority_class_name
-        chosen = class_of(self._handle.snapshot, metadata, name)
-        if chosen is not None and chosen[0].kind == "WorkloadPriorityClass":
-            return chosen
-        # Their priority is that of the class when they were created.
-        return chosen[0] if chosen is not None and name else None, highest.priority
-
-
-def _own_queue(pod: PodInfo) -> str:
-    """Return the name of the LocalQueue of a pod that is no job's; "" for none.
-
-    What owns it says so where its kind cannot be suspended, as a LeaderWorkerSet does.
-    """
-    own, of_owner = pod.labels.get(QUEUE_LABEL, ""), pod.owner_settings.get(QUEUE_LABEL, "")
-    return (of_owner or own) if pod.part is not None else (own or of_owner)
-
 
 def pod_set_pointer(index: int) -> str:
     """Return the JSON pointer of the template of a Workload's pod set."""
@@ -874,16 +717,6 @@ def _is_anothers(workload: KueueWorkload) -> bool:
     if GROUP_MARK in workload.metadata.annotations.items():
         return False
     return any(one.controller and one.kind != "Pod" for one in workload.metadata.owner_references)
-
-
-def _with_minimum(pod_set: PodSet, pods: Sequence[PodInfo]) -> PodSet:
-    """Return a pod set with the longest minimum runtime that any of its pods states."""
-    most = max(min_runtime(pod.annotations) for pod in pods)
-    if not most:
-        return pod_set
-    meta = ObjectMeta(annotations={MIN_RUNTIME: f"{most:g}"})
-    template = msgspec.structs.replace(pod_set.template, metadata=meta)
-    return msgspec.structs.replace(pod_set, template=template)
 
 
 def _running_since(running: Sequence[PodInfo], now: float) -> float:
@@ -916,13 +749,6 @@ def _found_running(
         usage = {name: quantity_of(name, requests[name] * one.count) for name in known}
         sets.append(AssignedPodSet(one.name, known, usage, one.count))
     return QuotaAdmission(queue, tuple(sets))
-
-
-def _shape_of(pod: PodInfo) -> Hashable:
-    """Return what the pods of one pod set of a gang of another system have in common."""
-    spec = pod.spec
-    where = _encode((spec.node_selector, spec.affinity, spec.tolerations))
-    return tuple(sorted(pod.requests.items())), where
 
 
 def _flavors_on(store: Store, queue: str, labels: Mapping[str, str]) -> dict[str, str]:
