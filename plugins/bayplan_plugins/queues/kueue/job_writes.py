@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from bayplan import Handle
+from bayplan import Handle, PodInfo
 from bayplan.api.kueue import KueueWorkload, KueueWorkloadStatus
 from bayplan.api.object_key import object_key
 from bayplan.api.operated import TrainJob
@@ -155,6 +155,12 @@ class JobWrites:
         for one in events:
             if self._jobs.job_of(one.workload) is not None or self._pods.owns(one.workload):
                 self._events.setdefault(one.workload, {})[one.reason] = one
+
+    def tell_stopped(self, key: str, pods: Iterable[PodInfo], why: str) -> None:
+        """Record on the pods of a workload, which nobody suspends, why they are stopped."""
+        for pod in pods:
+            event = Event(pod.key, "Normal", "Stopped", why)
+            self._written.once(key, f"stop of {pod.uid}", why, event)
 
     def _record(self, key: str) -> None:
         """Record what there is to tell of a Workload; nothing twice with one text."""

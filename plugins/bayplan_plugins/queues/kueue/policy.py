@@ -745,7 +745,9 @@ class KueuePolicy(
             if stated is not None:
                 # Of a suspended job its own controller deletes the pods.
                 pods = self._pods.with_node(one.key) if not self._pods.is_of_job(one.key) else []
-                victims += [(pod, stated.message) for pod in pods if not pod.terminating]
+                stopped = [pod for pod in pods if not pod.terminating]
+                victims += [(pod, stated.message) for pod in stopped]
+                self._writes.tell_stopped(one.key, stopped, stated.message)
         due, again = self._next_change, None
         if due is not None:
             again = self._handle.now + max(0.0, due - self._handle.unix_time)

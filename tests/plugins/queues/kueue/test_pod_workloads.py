@@ -533,6 +533,8 @@ def test_pods_of_a_preempted_group_stay_until_they_are_replaced() -> None:
     cluster.advance(120.0)
     assert "urgent" in cluster.placements()
     assert there(cluster) == {"a", "b", "urgent"}
+    told = [one.pod for _, one in cluster.api.events if one.reason == "Stopped"]
+    assert told == ["default/a", "default/b"]
     cluster.add(kept("c"), kept("d"))
     cluster.advance(5.0)
     assert there(cluster) == {"c", "d", "urgent"}
