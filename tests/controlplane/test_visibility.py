@@ -295,6 +295,21 @@ async def test_kubectl_finds_the_api_and_reads_from_it(aggregated: Aggregated) -
         }
 
 
+async def test_a_namespace_can_be_deleted_beside_it(aggregated: Aggregated) -> None:
+    """The API server asks which kinds the API has in a name without groups."""
+    plane, where = aggregated.plane, "/api/v1/namespaces"
+    async with aggregated.scheduler():
+        await reachable(aggregated)
+        assert plane.client.post(where, {"metadata": {"name": "goes"}}).code == 201
+        assert plane.client.delete(f"{where}/goes").code == 200
+        async with asyncio.timeout(90):
+            while True:
+                found = await asyncio.to_thread(plane.client.get, f"{where}/goes")
+                if found.code == 404:
+                    return
+                await asyncio.sleep(0.5)
+
+
 async def test_a_replica_that_stands_by_tells_the_same(aggregated: Aggregated) -> None:
     given = load_profiles(DEPLOY / "scheduler-config.yaml")
     (other,) = free_ports(1)

@@ -7,7 +7,7 @@ signs that certificate, and which headers those are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,9 +18,12 @@ from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import InputError
 from bayplan.live.token_reviews import Caller
 
-__all__ = ["CONFIG_MAP", "FrontProxy", "front_proxy"]
+__all__ = ["AUTHENTICATED", "CONFIG_MAP", "FrontProxy", "as_authenticated", "front_proxy"]
 
 CONFIG_MAP = "kube-system/extension-apiserver-authentication"
+AUTHENTICATED = "system:authenticated"
+"""The group of everybody whose name is known."""
+_ANONYMOUS = "system:anonymous"
 _PATH = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 
 
@@ -70,6 +73,16 @@ class FrontProxy:
                     # Keys have characters that headers may not have.
                     found.setdefault(unquote(header[len(prefix) :].lower()), []).append(value)
         return tuple(sorted((key, tuple(values)) for key, values in found.items()))
+
+
+def as_authenticated(caller: Caller) -> Caller:
+    """Return a caller for whom a proxy asks with the group that Kubernetes' own servers add.
+
+    The aggregator asks in a name without groups, and has its rights by this one.
+    """
+    if caller.name == _ANONYMOUS or AUTHENTICATED in caller.groups:
+        return caller
+    return replace(caller, groups=(*caller.groups, AUTHENTICATED))
 
 
 async def front_proxy(transport: Transport) -> FrontProxy:

@@ -27,7 +27,7 @@ from bayplan.billing.usage_source import UsageOfNamespaces
 from bayplan.errors import BayplanError, InputError
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
 from bayplan.live.bill_pages import Bills, Computing, costs, hours
-from bayplan.live.front_proxy import FrontProxy
+from bayplan.live.front_proxy import AUTHENTICATED, FrontProxy
 from bayplan.live.token_reviews import Caller, TokenReviews, bearer_token
 from bayplan.page.feed import Feed, Patch, TooManyViewers
 from bayplan.page.site import HEADERS, document_answer
@@ -46,7 +46,6 @@ _MOST_OF_ONE = 4
 _BURST, _PER_SECOND = 20.0, 4.0
 """How much one reader may ask for at once, and per second."""
 _LONGEST_KEY = 600
-_AUTHENTICATED = "system:authenticated"
 _OF_KUBERNETES = "system:"
 
 
@@ -84,7 +83,7 @@ class SignOn:
         groups = [one.strip() for text in found.groups for one in text.split(",")]
         if any(one.startswith(_OF_KUBERNETES) for one in (found.name, *groups)):
             return None
-        return replace(found, groups=(*filter(None, groups), _AUTHENTICATED))
+        return replace(found, groups=(*filter(None, groups), AUTHENTICATED))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,12 @@ from bayplan.cluster.api_errors import ApiError, bad_request, not_found
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import ClusterError, InputError
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, request_log
-from bayplan.live.front_proxy import CONFIG_MAP, FrontProxy, front_proxy
+from bayplan.live.front_proxy import (
+    CONFIG_MAP,
+    FrontProxy,
+    as_authenticated,
+    front_proxy,
+)
 from bayplan.live.loop import LiveScheduler
 from bayplan.live.token_reviews import Caller, TokenReviews, bearer_token
 from bayplan.scheduler.scheduler import Scheduler
@@ -223,9 +228,10 @@ class VisibilityServer:
         transport = request.transport
         certificate = transport.get_extra_info("peercert") if transport is not None else None
         caller = self._proxy.caller(certificate, request.headers)
-        if caller is None and (token := bearer_token(request)):
-            caller = await self._reviews.caller_of(token)
-        return caller
+        if caller is not None:
+            return as_authenticated(caller)
+        token = bearer_token(request)
+        return await self._reviews.caller_of(token) if token else None
 
     # Answers ---------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -77,9 +77,10 @@ class JobWorkloads:
     of its Workloads has a key of its own.
     """
 
-    def __init__(self, handle: Handle, managed: ManagedJobs) -> None:
+    def __init__(self, handle: Handle, managed: ManagedJobs, on_first: Callable[[], None]) -> None:
         self._handle = handle
         self._managed = managed
+        self._on_first = on_first
         self.jobs: dict[str, QueuedJob] = {}
         self.refused: dict[str, QueuedJob] = {}
         """By home, the jobs that cannot be queued as they are: they may not run either."""
@@ -109,6 +110,8 @@ class JobWorkloads:
         """By the keys of Workloads that users made, the jobs that name them."""
         self._virtual: dict[str, tuple[object, list[PodToCome]]] = {}
         self._reported: dict[str, _Reported] = {}
+        self.any_waited = False
+        """Whether any job has been seen that does not run before somebody admits it."""
         self.reported = False
         """Whether others have written into a Workload since this was reset."""
         for type_ in queued_kinds():
@@ -159,6 +162,9 @@ class JobWorkloads:
             job = replace(job, pods=known.pods)
         self.jobs[home] = job
         self.changed[home] = None
+        if job.suspended and not self.any_waited:
+            self.any_waited = True
+            self._on_first()
         if obj.metadata.labels.get(QUEUE_LABEL):
             self.nameless.pop(home, None)
         else:

@@ -6,12 +6,12 @@ that gets no others waits again with all of its pods, so that another domain may
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from bayplan import Handle, PodInfo
-from bayplan.api import Topology
+from bayplan.api import Taint, Toleration, Topology
 from bayplan.api.kueue import KueueWorkload
 from bayplan.api.tolerations import tolerated
 from bayplan.snapshot.nodes import NodeTable
@@ -102,9 +102,24 @@ class NodeFailures:
         taints = node.spec.taints if node is not None else ()
         return any(
             one.effect in _KEEPS_OFF
-            and not all(tolerated(one, pod.spec.tolerations) for pod in pods)
+            and not all(tolerated(one, _lasting(one, pod.spec.tolerations)) for pod in pods)
             for one in taints
         )
+
+    def leaving(self, pod: PodInfo) -> frozenset[tuple[Taint, ...]]:
+        """Return the sets of taints of nodes that a pod of a topology would have to leave again.
+
+        It would come back to a node that it tolerates for a time over and over.
+        """
+        snapshot = self._handle.snapshot
+        if not snapshot.objects(Topology):
+            return frozenset()
+        tolerations = pod.spec.tolerations
+        found = frozenset(one for one in snapshot.nodes.taint_sets if _leaves(one, tolerations))
+        if not found:
+            return found
+        flavors = self._dry_run.flavors_for(pod)
+        return found if any(one.spec.topology_name for one in flavors) else frozenset()
 
     def _lost(self, key: str) -> list[PodInfo]:
         """Return the pods of a workload that went with their nodes."""
@@ -117,6 +132,22 @@ class NodeFailures:
         sets = admission.pod_set_assignments if admission is not None else ()
         there = [pod for pod in self._pods.staying(workload.key) if pod.key in placed]
         return len(there) < sum(one.count or 0 for one in sets)
+
+
+def _leaves(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
+    """Tell whether a pod tolerates a taint for a time only: it would have to leave again."""
+    return any(
+        one.effect == "NoExecute"
+        and tolerated(one, tolerations)
+        and not tolerated(one, _lasting(one, tolerations))
+        for one in taints
+    )
+
+
+def _lasting(taint: Taint, tolerations: Iterable[Toleration]) -> list[Toleration]:
+    """Return the tolerations by which a pod may stay on a node with a taint, and not for a time."""
+    ends = taint.effect == "NoExecute"
+    return [one for one in tolerations if not ends or one.toleration_seconds is None]
 
 
 def _tainted(nodes: NodeTable) -> frozenset[str]:

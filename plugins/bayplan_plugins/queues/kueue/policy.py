@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from bayplan import Handle, Overdue, PodInfo, Unit
+from bayplan import Handle, NodeView, Overdue, PodInfo, Reject, Unit
 from bayplan.api import (
     ClusterQueue,
     Cohort,
@@ -65,6 +65,7 @@ from bayplan_plugins.queues.policy import (
     AssignsNodes,
     EvictionCandidates,
     EvictionPlan,
+    KeepsOffNodes,
     LendsToElasticJobs,
     MayLeaveAdmission,
     QuotaRefusal,
@@ -81,6 +82,7 @@ _NAMELESS = f"waiting for a queue: it names none by the label {QUEUE_LABEL}"
 _BY_PROFILE = "the profile leaves the ClusterQueues to Kueue's manager (kueue: null)"
 _BY_PODS = frozenset(("Pod", "ReplicaSet", "StatefulSet", "LeaderWorkerSet"))
 """The kinds of jobs that are followed by their pods."""
+_LEAVES = "node(s) had taint(s) that its pods tolerate for a time only"
 _TICK_SECONDS = 1.0
 _MOST_ROUNDS = 8
 """Rounds of cycles in one go, each of which lets victims go that have no pods on nodes."""
@@ -93,6 +95,7 @@ class KueuePolicy(
     RequeuesJobs,
     LendsToElasticJobs,
     AssignsNodes,
+    KeepsOffNodes,
 ):
     """Admission by quota, in which nothing is admitted that would get no nodes.
 
@@ -113,7 +116,7 @@ class KueuePolicy(
         self._never = args is None
         settings = (args or KueueArgs()).settings()
         self._managed = ManagedJobs(handle.snapshot, settings.managed)
-        self._jobs = JobWorkloads(handle, self._managed)
+        self._jobs = JobWorkloads(handle, self._managed, self._turned)
         self._manager = KueueManager(handle, self._jobs)
         self._pods = PodWorkloads(handle, self._jobs, self._managed)
         self._written = Written(handle, self._pods.changed)
@@ -224,12 +227,12 @@ class KueuePolicy(
 
     @property
     def has_queues(self) -> bool:
-        """Whether the cluster has had any ClusterQueue, or jobs without a queue are held.
+        """Whether the cluster has had any ClusterQueue, a job waits for one, or all are held.
 
         Jobs do not run without quota for as long as the last queue is being replaced.
         """
         held = self._managed.without_queue and not self._never
-        return held or self._had_queues
+        return held or self._had_queues or self._jobs.any_waited
 
     @property
     def left_to(self) -> str:
@@ -259,8 +262,7 @@ class KueuePolicy(
             if begins:
                 self._begin_again()
             return False
-        for listener in self._on_turn:
-            listener()
+        self._turned()
         self._begin_again()
         reason = "LeftToKueue" if self.left_to else "TakenOverFromKueue"
         for name in self._handle.snapshot.objects(ClusterQueue):
@@ -268,8 +270,12 @@ class KueuePolicy(
         return True
 
     def on_turn(self, listener: Callable[[], None]) -> None:
-        """Tell a listener whenever a look has changed who decides."""
+        """Tell a listener when a first job waits, and when a look has changed who decides."""
         self._on_turn.append(listener)
+
+    def _turned(self) -> None:
+        for listener in self._on_turn:
+            listener()
 
     def _begin_again(self) -> None:
         """Forget what is known of Workloads: they are taken from Kueue's manager, or left to it."""
@@ -372,6 +378,18 @@ class KueuePolicy(
             return self._line.reason(info, queue)
         stated = condition(found, "QuotaReserved") if found is not None else None
         return stated.message if stated is not None else "its turn has not come"
+
+    # Nodes -------------------------------------------------------------------------------
+
+    def node_kind(self, pod: PodInfo) -> Hashable:
+        """Return the taints that a pod of a topology tolerates for a time only; None for none."""
+        return self._failures.leaving(pod) or None
+
+    def refused_nodes(self, pod: PodInfo, nodes: NodeView) -> Iterator[Reject]:
+        """Refuse nodes that a pod of a topology would have to leave again."""
+        leaving = self._failures.leaving(pod)
+        refused = [taints in leaving for taints in nodes.taint_sets]
+        yield Reject(np.array(refused, dtype=np.bool_)[nodes.taint_codes], _LEAVES)
 
     # Admission ---------------------------------------------------------------------------
 

@@ -8,12 +8,13 @@ from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, loc
 from tests.plugins.queues.kueue.queued_job_builders import GPU, started, workload_of
 from tests.plugins.queues.kueue.test_topology_assignment import HOST, gathered, stated, topology
 
-from bayplan.api import ApiObject, Node, Pod
+from bayplan.api import ApiObject, Node, Pod, Toleration
 from bayplan.api.node import Taint
+from bayplan.api.pod import TaintEffect
 from bayplan.testing import Cluster, make_node
 
 
-def world(*names: str) -> Cluster:
+def world(*names: str, tolerations: tuple[Toleration, ...] = ()) -> Cluster:
     """Return nodes with a GPU each in racks by their first letter, and a job of two in one rack."""
     nodes: list[ApiObject] = [
         make_node(name, gpu=1, labels={"rack": name[0], HOST: name, "pool": "gpu"})
@@ -21,7 +22,7 @@ def world(*names: str) -> Cluster:
     ]
     chosen = flavor("f", topologyName="t", nodeLabels={"pool": "gpu"})
     queues = [chosen, cluster_queue("cq", {"f": {GPU: 8}}), local_queue("lq", "cq")]
-    cluster = started(*nodes, topology("rack", HOST), *queues, gathered("j", 2))
+    cluster = started(*nodes, topology("rack", HOST), *queues, gathered("j", 2, *tolerations))
     cluster.advance(10.0)
     assert hosts(cluster) == ["a1", "a2"]
     return cluster
@@ -41,10 +42,10 @@ def reasons(cluster: Cluster) -> list[str]:
     return [one.reason for one in found if one.type == "Requeued"]
 
 
-def tainted(cluster: Cluster, name: str) -> None:
+def tainted(cluster: Cluster, name: str, effect: TaintEffect = "NoSchedule") -> None:
     node = cluster.api.get(Node, name)
     assert node is not None
-    taints = (Taint(key="broken", effect="NoSchedule"),)
+    taints = (Taint(key="broken", effect=effect),)
     cluster.api.update(replace(node, spec=replace(node.spec, taints=taints)))
 
 
@@ -77,3 +78,24 @@ def test_a_tainted_node_counts_as_failed_once_a_pod_of_it_ends(spare: bool) -> N
     cluster.advance(120.0)
     assert placed(cluster) == hosts(cluster) == (["a2", "a3"] if spare else ["b1", "b2"])
     assert reasons(cluster) == ([] if spare else ["NodeFailures"])
+
+
+@pytest.mark.parametrize("spare", [True, False], ids=["a spare node", "none"])
+def test_no_pod_comes_back_to_a_node_that_it_tolerates_for_a_time(spare: bool) -> None:
+    for_a_time = Toleration("broken", "Exists", effect="NoExecute", toleration_seconds=5)
+    names = ("a1", "a2", "b1", "a3" if spare else "b2")
+    cluster = world(*names, tolerations=(for_a_time,))
+    tainted(cluster, "a1", "NoExecute")
+    cluster.advance(4.0)
+    assert placed(cluster) == ["a1", "a2"]
+    cluster.advance(120.0)
+    assert placed(cluster) == hosts(cluster) == (["a2", "a3"] if spare else ["b1", "b2"])
+    assert reasons(cluster) == ([] if spare else ["NodeFailures"])
+
+
+def test_a_node_that_is_tolerated_without_end_stays_in_use() -> None:
+    for_ever = Toleration("broken", "Exists", effect="NoExecute")
+    cluster = world("a1", "a2", "a3", tolerations=(for_ever,))
+    tainted(cluster, "a1", "NoExecute")
+    cluster.advance(60.0)
+    assert placed(cluster) == hosts(cluster) == ["a1", "a2"]

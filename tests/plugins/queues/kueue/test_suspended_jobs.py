@@ -60,6 +60,14 @@ def test_a_job_runs_once_its_queue_has_quota() -> None:
     assert len(cluster.api.list(KueueWorkload)) == 1
 
 
+def test_a_job_that_waits_has_a_workload_before_there_is_any_queue() -> None:
+    cluster = started(make_node("n1", gpu=8), job("a"))
+    assert conditions(cluster, "a") == {"QuotaReserved": "False", "Admitted": "False"}
+    cluster.add(*one_queue(3))
+    cluster.advance(60.0)
+    assert running(cluster) == {"a"}
+
+
 def test_a_workload_is_named_as_kueue_names_it() -> None:
     cluster = started(make_node("n1", gpu=8), *one_queue(3), job("a"))
     found = workload_of(cluster, "a")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
 from tests.plugins.queues.kueue.queued_job_builders import GPU, job, started, workload_of
 
-from bayplan.api import ApiObject, Pod, ResourceFlavor, Topology
+from bayplan.api import ApiObject, Pod, ResourceFlavor, Toleration, Topology
 from bayplan.api.objects import decode_part
 from bayplan.testing import Cluster, make_node
 from bayplan_plugins.queues.kueue.topology_assignment import assignment_of, domains_of
@@ -133,12 +133,13 @@ def world(*levels: str, gpus: int = 1) -> list[ApiObject]:
     return [*nodes, topology(*levels), chosen, cluster_queue("cq", {"f": {GPU: 8}})]
 
 
-def gathered(name: str, count: int) -> ApiObject:
+def gathered(name: str, count: int, *tolerations: Toleration) -> ApiObject:
     """Return a suspended Job that wants one rack."""
     made = job(name, count)
     template = made.spec.template
     wants = {"kueue.x-k8s.io/podset-required-topology": "rack"}
     template = replace(template, metadata=replace(template.metadata, annotations=wants))
+    template = replace(template, spec=replace(template.spec, tolerations=tolerations))
     return replace(made, spec=replace(made.spec, template=template))
 
 
