@@ -395,8 +395,10 @@ class Controller:
             await self._report(case, "Rejected", f"its pods would be made here, too: {text}")
             return
         if job.row is None and any(status_without_copy(one, "") for one in contents):
-            # A process before this one has brought them back.
-            self._shown |= {item.uid: item for item in job.items}
+            # Between two clusters it may be wanted at every step, and a process before this one
+            # may have brought the statuses back.
+            for item in job.items:
+                await self._reset(item)
         workers = [worker for name in case.clusters if (worker := self._workers.get(name))]
         if not job.waits(contents) or any(one.is_being_listed for one in workers):
             return
