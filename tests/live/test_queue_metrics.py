@@ -9,13 +9,12 @@ from prometheus_client.core import GaugeMetricFamily
 from tests.live.queue_builders import queue
 from tests.live.stage import stage
 
-from bayplan.api import KueueWorkload
+from bayplan.live.kueue_gauges import KueueGauges
 from bayplan.live.metrics import QUEUE_LABELS
 from bayplan.live.peer_metrics import peer_metrics
-from bayplan.live.queue_metrics import QueueMetrics
 from bayplan.queues.report import QueueReport, ResourceReport
 from bayplan.scheduler.queued_unit import Place
-from bayplan.testing import Cluster, make_node, make_object, make_pod
+from bayplan.testing import Cluster, make_node, make_pod
 
 INF = float("inf")
 
@@ -36,7 +35,7 @@ def amounts(**given: float) -> ResourceReport:
 def values(*reports: QueueReport) -> dict[str, float]:
     """The samples of some reports as Prometheus writes them: name{label="value"}."""
     found = {}
-    for family in peer_metrics(Cluster().scheduler, reports):
+    for family in peer_metrics(Cluster().scheduler, reports, KueueGauges()):
         assert isinstance(family, GaugeMetricFamily)
         for sample in family.samples:
             labels = ",".join(f'{name}="{value}"' for name, value in sample.labels.items())
@@ -93,24 +92,6 @@ def test_koordinator_dashboards_find_fields_of_quotas() -> None:
     assert found[f'scheduler_elastic_quota_status{{{of},field="runtime"}}'] == 2000
 
 
-def test_kueue_dashboards_find_cluster_queues_by_flavor() -> None:
-    column = amounts(used=500, reserved=1500, deserved=2000, borrow_limit=1000)
-    found = values(
-        report("kueue", "q", {"spot/cpu": column}, parent="cohort/all"),
-        report("kueue", "cohort/all", {"spot/cpu": column}),
-    )
-    of = '{cohort="all",cluster_queue="q",flavor="spot",resource="cpu"}'
-    assert found[f"kueue_cluster_queue_resource_usage{of}"] == 0.5
-    assert found[f"kueue_cluster_queue_resource_reservation{of}"] == 1.5
-    assert found[f"kueue_cluster_queue_nominal_quota{of}"] == 2
-    assert found[f"kueue_cluster_queue_borrowing_limit{of}"] == 1
-    assert f"kueue_cluster_queue_lending_limit{of}" not in found
-    assert found['kueue_pending_workloads{cluster_queue="q",status="active"}'] == 3
-    assert found['kueue_admitted_active_workloads{cluster_queue="q"}'] == 1
-    assert found['kueue_cluster_queue_status{cluster_queue="q",status="active"}'] == 1
-    assert not any("cohort/" in name for name in found)
-
-
 async def test_a_scheduler_exports_its_queues_waits_and_evictions() -> None:
     registry = CollectorRegistry()
     mine = {"scheduling.volcano.sh/queue-name": "a"}
@@ -136,73 +117,6 @@ async def test_a_scheduler_exports_its_queues_waits_and_evictions() -> None:
         oldest = value("oldest_wait_seconds")
         assert oldest is not None
         assert oldest > 0
-
-
-def workload(**conditions: str) -> KueueWorkload:
-    """A workload of queue q that came at 0 s; each condition came true at so many seconds."""
-    found = [
-        {"type": kind, "status": "True", "reason": "Why", "lastTransitionTime": stamp(seconds)}
-        for kind, seconds in conditions.items()
-    ]
-    template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
-    made = make_object(
-        {
-            "apiVersion": "kueue.x-k8s.io/v1beta1",
-            "kind": "Workload",
-            "metadata": {"name": "w", "namespace": "default", "creationTimestamp": stamp("0")},
-            "spec": {"queueName": "l", "podSets": [{"name": "main", "template": template}]},
-            "status": {"conditions": found, "admission": {"clusterQueue": "q"}},
-        }
-    )
-    assert isinstance(made, KueueWorkload)
-    return made
-
-
-def stamp(seconds: str) -> str:
-    return f"2026-01-01T00:00:{int(seconds):02d}Z"
-
-
-def test_kueues_workloads_are_counted_by_their_conditions() -> None:
-    registry, cluster = CollectorRegistry(), Cluster()
-    QueueMetrics(registry).watch(cluster.scheduler)
-    snapshot = cluster.scheduler.snapshot
-    for one in (
-        workload(),
-        workload(QuotaReserved="5"),
-        workload(QuotaReserved="5", Admitted="7"),
-        workload(Evicted="20"),
-        workload(Evicted="20", QuotaReserved="30", Admitted="30"),
-    ):
-        snapshot.set_object("default/w", one)
-
-    def value(name: str, **more: str) -> float | None:
-        return registry.get_sample_value(f"kueue_{name}", {"cluster_queue": "q", **more})
-
-    assert value("admitted_workloads_total") == 2
-    assert value("quota_reserved_workloads_total") == 2
-    assert value("admission_wait_time_seconds_sum") == 7 + 10
-    assert value("quota_reserved_wait_time_seconds_sum") == 5 + 10
-    assert value("evicted_workloads_total", reason="Why") == 1
-    own = {"system": "kueue", "queue": "q"}
-    assert registry.get_sample_value("bayplan_queue_wait_seconds_sum", own) == 7 + 10
-    evictions = {**own, "reason": "Why"}
-    assert registry.get_sample_value("bayplan_queue_evictions_total", evictions) == 1
-
-
-def test_weighted_shares_are_those_of_the_statuses() -> None:
-    cluster = Cluster()
-    content = {"apiVersion": "kueue.x-k8s.io/v1beta1", "metadata": {"name": "q"}, "spec": {}}
-    status = {"status": {"fairSharing": {"weightedShare": 250}}}
-    for kind in ("ClusterQueue", "Cohort"):
-        made = make_object({**content, "kind": kind, **status})
-        cluster.scheduler.snapshot.set_object("q", made)
-    found = {
-        sample.name: sample.value
-        for family in peer_metrics(cluster.scheduler, [report("kueue", "q", {})])
-        for sample in family.samples
-    }
-    assert found["kueue_cluster_queue_weighted_share"] == 250
-    assert found["kueue_cohort_weighted_share"] == 250
 
 
 def test_every_place_of_a_unit_is_counted() -> None:

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from bayplan.billing.budgets import Budgets, BudgetStatus
 from bayplan.errors import BayplanError
-from bayplan.live.peer_metrics import Gauges
+from bayplan.live.gauges import Gauges
 
 __all__ = ["BudgetMetrics"]
 

@@ -7,14 +7,14 @@ runs in one thread and needs none. The exported text is the same.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-__all__ = ["LabeledCounter", "LabeledHistogram"]
+__all__ = ["LabeledCounter", "LabeledHistogram", "Labels"]
 
 Labels = tuple[str, ...]
 
@@ -32,6 +32,11 @@ class LabeledCounter(Collector):
     def add(self, labels: Labels, amount: float = 1.0) -> None:
         """Increase the counter of these label values."""
         self._values[labels] = self._values.get(labels, 0.0) + amount
+
+    def discard(self, **labels: str) -> None:
+        """Drop the counts of which labels have these values."""
+        for values in _with(self._family[2], self._values, labels):
+            del self._values[values]
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Yield the counter's current values."""
@@ -67,6 +72,11 @@ class LabeledHistogram(Collector):
         row[bisect_left(self._bounds, value)] += 1
         self._sums[labels] += value
 
+    def discard(self, **labels: str) -> None:
+        """Drop the values of which labels have these values."""
+        for values in _with(self._family[2], self._counts, labels):
+            del self._counts[values], self._sums[values]
+
     def _row(self, labels: Labels) -> list[int]:
         row = self._counts[labels] = [0] * (len(self._bounds) + 1)
         self._sums[labels] = 0.0
@@ -84,3 +94,9 @@ class LabeledHistogram(Collector):
                 buckets.append((upper, float(total)))
             family.add_metric(values, buckets, sum_value=self._sums[values])
         yield family
+
+
+def _with(names: Labels, known: Iterable[Labels], wanted: Mapping[str, str]) -> list[Labels]:
+    """Return the known values of labels among which are the wanted ones."""
+    places = [(names.index(name), value) for name, value in wanted.items()]
+    return [one for one in known if all(one[place] == value for place, value in places)]

@@ -1,8 +1,9 @@
 """Queues under the names of the peers' own metrics, so that their dashboards go on working.
 
 Names and labels are those of Volcano (pkg/scheduler/metrics/queue.go and the queue controller), KAI
-(docs/metrics, with the default prefix ``kai``), Koordinator (pkg/scheduler/plugins/elasticquota)
-and Kueue (pkg/metrics). A system's metrics are exported while the cluster has queues of it.
+(docs/metrics, with the default prefix ``kai``) and Koordinator
+(pkg/scheduler/plugins/elasticquota); Kueue's are in :mod:`bayplan.live.kueue_gauges`. A system's
+metrics are exported while the cluster has queues of it.
 """
 
 from __future__ import annotations
@@ -13,41 +14,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client.core import GaugeMetricFamily
 
-from bayplan.api import ClusterQueue, Cohort, VolcanoPodGroup
+from bayplan.api import VolcanoPodGroup
 from bayplan.api.gpus import GPU_RESOURCES
+from bayplan.live.gauges import Gauges
+from bayplan.live.kueue_gauges import KueueGauges
 from bayplan.queues.report import QueueReport, ResourceReport
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import Snapshot
 
-__all__ = ["Gauges", "peer_metrics"]
+__all__ = ["peer_metrics"]
 
 
-class Gauges:
-    """Gauges by name, in the order in which they were first added."""
-
-    def __init__(self) -> None:
-        self._families: dict[str, GaugeMetricFamily] = {}
-
-    def add(
-        self, name: str, text: str, labels: Sequence[str], of: Sequence[str], value: float
-    ) -> None:
-        """Add a value; what is unlimited has none.
-
-        :param labels: the names of the labels, :param of: their values.
-        """
-        if value == math.inf:
-            return
-        family = self._families.get(name)
-        if family is None:
-            family = self._families[name] = GaugeMetricFamily(name, text, labels=labels)
-        family.add_metric(of, value)
-
-    def families(self) -> list[GaugeMetricFamily]:
-        """Return all that has values."""
-        return list(self._families.values())
-
-
-def peer_metrics(scheduler: Scheduler, reports: Sequence[QueueReport]) -> list[GaugeMetricFamily]:
+def peer_metrics(
+    scheduler: Scheduler, reports: Sequence[QueueReport], kueue: KueueGauges
+) -> list[GaugeMetricFamily]:
     """Return the gauges of all systems that have queues."""
     gauges = Gauges()
     for report in reports:
@@ -58,7 +38,7 @@ def peer_metrics(scheduler: Scheduler, reports: Sequence[QueueReport]) -> list[G
     if "volcano" in systems:
         _volcano_groups(gauges, scheduler.snapshot, reports)
     if "kueue" in systems:
-        _kueue_shares(gauges, scheduler.snapshot)
+        kueue.add(gauges, scheduler.snapshot)
     return gauges.families()
 
 
@@ -164,59 +144,8 @@ def _koordinator(gauges: Gauges, report: QueueReport) -> None:
                 gauges.add(name, text, _QUOTA, of, value)
 
 
-# Kueue -----------------------------------------------------------------------------------
-
-_COHORT = "cohort/"
-_CLUSTER_QUEUE = ("cluster_queue",)
-_FLAVORS = ("cohort", "cluster_queue", "flavor", "resource")
-
-
-def _kueue(gauges: Gauges, report: QueueReport) -> None:
-    """Add a ClusterQueue; Kueue exports nothing of this kind for cohorts."""
-    if report.name.startswith(_COHORT):
-        return
-    key = (report.name,)
-    for column, found in report.resources.items():
-        flavor, _, resource = column.partition("/")
-        of = (report.parent.removeprefix(_COHORT), report.name, flavor, resource)
-        scale = 0.001 if resource == "cpu" else 1.0
-        amounts = {
-            "resource_usage": found.used,
-            "resource_reservation": found.reserved,
-            "nominal_quota": found.deserved,
-            "borrowing_limit": found.borrow_limit,
-            "lending_limit": found.lend_limit,
-        }
-        for word, value in amounts.items():
-            text = f"Reports the cluster_queue's {word.replace('_', ' ')} within all the flavors"
-            gauges.add(f"kueue_cluster_queue_{word}", text, _FLAVORS, of, value * scale)
-    pending = "The number of pending workloads, per 'cluster_queue' and 'status'"
-    labels = ("cluster_queue", "status")
-    gauges.add("kueue_pending_workloads", pending, labels, (*key, "active"), report.waiting)
-    for name in ("kueue_admitted_active_workloads", "kueue_reserving_active_workloads"):
-        gauges.add(name, "The number of admitted Workloads", _CLUSTER_QUEUE, key, report.running)
-    for status in ("pending", "active", "terminating"):
-        now = "active" if report.state == "Open" and not report.problem else "pending"
-        text = "Reports 'cluster_queue' with its 'status'"
-        gauges.add("kueue_cluster_queue_status", text, labels, (*key, status), status == now)
-
-
-def _kueue_shares(gauges: Gauges, snapshot: Snapshot) -> None:
-    """Add the weighted shares, as the statuses of ClusterQueues and Cohorts state them."""
-    for kind, found in (
-        ("cluster_queue", snapshot.objects(ClusterQueue).values()),
-        ("cohort", snapshot.objects(Cohort).values()),
-    ):
-        for one in found:
-            shares = one.status.fair_sharing
-            if shares is not None:
-                text, of = f"Weighted share of the {kind}", (one.metadata.name,)
-                gauges.add(f"kueue_{kind}_weighted_share", text, (kind,), of, shares.weighted_share)
-
-
 _SYSTEMS: Mapping[str, Callable[[Gauges, QueueReport], None]] = {
     "volcano": _volcano,
     "kai": _kai,
     "koordinator": _koordinator,
-    "kueue": _kueue,
 }

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from bayplan.errors import PluginError
 from bayplan.explain.pools import FIELDS, PoolReport, pool_reports
-from bayplan.live.peer_metrics import Gauges
+from bayplan.live.gauges import Gauges
 from bayplan.queues.devices import in_thousandths
 from bayplan.scheduler.scheduler import Scheduler
 

@@ -12,8 +12,10 @@ from prometheus_client.registry import Collector
 from bayplan.api import KueueWorkload
 from bayplan.errors import PluginError
 from bayplan.live.collectors import LabeledCounter, LabeledHistogram
+from bayplan.live.gauges import Gauges
+from bayplan.live.kueue_gauges import KueueGauges
 from bayplan.live.kueue_metrics import WAIT_BUCKETS, KueueMetrics
-from bayplan.live.peer_metrics import Gauges, peer_metrics
+from bayplan.live.peer_metrics import peer_metrics
 from bayplan.live.pool_metrics import PoolMetrics
 from bayplan.plugin.base import Unit
 from bayplan.queues.amounts import base_resource
@@ -72,6 +74,7 @@ class QueueMetrics(Observer):
     def watch(self, scheduler: Scheduler) -> None:
         """Export the queues of a scheduler from now on."""
         self._scheduler = scheduler
+        self._kueue.watch(scheduler.snapshot)
         scheduler.snapshot.on_object(KueueWorkload, self._workload_changed)
         self._waits = JobWaits(
             scheduler.snapshot, lambda: scheduler.now, lambda: scheduler.unix_time, self._waited
@@ -96,7 +99,6 @@ class QueueMetrics(Observer):
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
         for one in reached(old, new):
-            self._kueue.count(one)
             if one.condition == ADMITTED:
                 self._wait_seconds.observe((_KUEUE, one.queue), one.waited)
             elif one.condition == EVICTED and new is not None and not is_of_pods(new):
@@ -151,6 +153,7 @@ class _Queues(Collector):
         self._oldest = oldest
         self._made: Sequence[Metric] = ()
         self._made_at = float("-inf")
+        self._kueue = KueueGauges()
 
     def describe(self) -> Iterable[Metric]:
         """Yield nothing: the names depend on the systems that the cluster has."""
@@ -167,7 +170,8 @@ class _Queues(Collector):
                 reports = scheduler.queues.reports()
             except PluginError:
                 return ()
-            self._made = [*_own(reports, self._oldest()), *peer_metrics(scheduler, reports)]
+            peers = peer_metrics(scheduler, reports, self._kueue)
+            self._made = [*_own(reports, self._oldest()), *peers]
             self._made_at = now
         return self._made
 

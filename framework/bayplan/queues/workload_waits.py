@@ -24,6 +24,7 @@ __all__ = [
     "has_workload",
     "is_of_pods",
     "reached",
+    "true_conditions",
     "waiting_workloads",
     "waits_since",
 ]
@@ -58,8 +59,8 @@ def reached(old: KueueWorkload | None, new: KueueWorkload | None) -> Iterator[Re
     admission = new.status.admission or old.status.admission
     if admission is None:
         return
-    before = _true(old)
-    for kind, one in _true(new).items():
+    before = true_conditions(old)
+    for kind, one in true_conditions(new).items():
         if kind in (QUOTA_RESERVED, ADMITTED, EVICTED) and kind not in before:
             waited = max(0.0, timestamp(one.last_transition_time) - waits_since(new))
             yield Reached(kind, admission.cluster_queue, waited, one.reason)
@@ -93,7 +94,7 @@ def waiting_workloads(snapshot: Snapshot, unix_time: float) -> Iterator[WaitingW
     """Yield the workloads of jobs that wait for quota."""
     queues = snapshot.objects(LocalQueue)
     for one in snapshot.objects(KueueWorkload).values():
-        conditions = _true(one)
+        conditions = true_conditions(one)
         if (
             is_of_pods(one)
             or one.spec.active is False
@@ -106,7 +107,7 @@ def waiting_workloads(snapshot: Snapshot, unix_time: float) -> Iterator[WaitingW
             yield WaitingWorkload(one, queue.spec.cluster_queue, waits)
 
 
-def _true(workload: KueueWorkload) -> dict[str, KueueCondition]:
+def true_conditions(workload: KueueWorkload) -> dict[str, KueueCondition]:
     """Return the conditions that hold, by type."""
     return {one.type: one for one in workload.status.conditions if one.status == "True"}
 

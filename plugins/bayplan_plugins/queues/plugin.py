@@ -60,6 +60,10 @@ class Queues(Plugin[QueuesArgs]):
         self.policies = Policies(args, handle)
         self.actions = self.policies.actions
 
+    def declare_metrics(self) -> None:
+        """Create those of Kueue's metrics that only admission itself knows."""
+        self.policies.declare_metrics()
+
     # In the queue ------------------------------------------------------------------------
 
     @hookimpl

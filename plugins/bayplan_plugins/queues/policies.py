@@ -69,6 +69,12 @@ class Policies:
     def __iter__(self) -> Iterator[Policy]:
         return iter(self._all)
 
+    def declare_metrics(self) -> None:
+        """Create the metrics of the policies that have their own."""
+        for one in self.own:
+            if isinstance(one, KueuePolicy):
+                one.counts.declare()
+
     def _forget(self) -> None:
         """Find the active ones again: a first queue came, or somebody else decides now."""
         self._seen, self._were_any = -1, self.are_any

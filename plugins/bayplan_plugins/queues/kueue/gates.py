@@ -16,16 +16,21 @@ from bayplan_plugins.queues.kueue.injection import ELASTIC_GATE, admitted_spec
 from bayplan_plugins.queues.kueue.pod_set_info import PodSetInfo
 from bayplan_plugins.queues.kueue.written import Written
 
-__all__ = ["as_admitted", "is_gated", "mark", "open_gate", "waits_for_topology"]
+__all__ = ["as_admitted", "gates_of", "is_gated", "mark", "open_gate", "waits_for_topology"]
 
 _TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
 """Of pods whose nodes Kueue chooses."""
 _OWN = (ADMISSION_GATE, ELASTIC_GATE, _TOPOLOGY_GATE)
 
 
+def gates_of(pod: PodInfo) -> list[str]:
+    """Return which of the gates a pod has."""
+    return [one.name for one in pod.spec.scheduling_gates if one.name in _OWN]
+
+
 def is_gated(pod: PodInfo) -> bool:
     """Tell whether a pod has one of the gates. Only then its node selector may still change."""
-    return any(one.name in _OWN for one in pod.spec.scheduling_gates)
+    return bool(gates_of(pod))
 
 
 def waits_for_topology(pod: PodInfo) -> bool:
@@ -66,10 +71,11 @@ def open_gate(
     pod: PodInfo,
     flavors: Iterable[ResourceFlavor],
     asked: PodSetInfo,
-) -> None:
+) -> bool:
     """Remove the gates of a workload's pod, and let it run where its flavors say.
 
     :param asked: what the workload's admission checks ask for in the pod.
+    :return: False if that was submitted before.
     """
     spec = admitted_spec(pod.spec, flavors, asked)
     mark(written, key, pod, asked)
@@ -80,4 +86,4 @@ def open_gate(
     if spec.tolerations != pod.spec.tolerations:
         fields["/spec/tolerations"] = msgspec.to_builtins(list(spec.tolerations))
     reason = (pod.pod.metadata.resource_version, fields)
-    written.once(key, f"gate {pod.key}", reason, PatchFields(Pod, pod.key, pod.uid, fields))
+    return written.once(key, f"gate {pod.key}", reason, PatchFields(Pod, pod.key, pod.uid, fields))

@@ -29,6 +29,7 @@ from bayplan.dialects.kueue import DEFAULT_QUEUE
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, QueuedJob
 from bayplan_plugins.queues.kueue.admission import WorkloadEvent
 from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
+from bayplan_plugins.queues.kueue.counts import AdmissionCounts
 from bayplan_plugins.queues.kueue.gates import mark
 from bayplan_plugins.queues.kueue.injection import admitted_fields, restored_fields
 from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY
@@ -49,9 +50,15 @@ class JobWrites:
     """Writes what follows from admission; nothing twice for one version of an object."""
 
     def __init__(
-        self, handle: Handle, jobs: JobWorkloads, pods: PodWorkloads, written: Written
+        self,
+        handle: Handle,
+        jobs: JobWorkloads,
+        pods: PodWorkloads,
+        written: Written,
+        counts: AdmissionCounts,
     ) -> None:
         self._handle = handle
+        self._counts = counts
         self._jobs = jobs
         self._pods = pods
         self._written = written
@@ -77,7 +84,8 @@ class JobWrites:
                 continue
             if seen is None:
                 made = CreateObject(_as_new(workload), templates=_sources(job, workload))
-                self._written.once(key, "create", job.obj.metadata.uid, made)
+                if self._written.once(key, "create", job.obj.metadata.uid, made):
+                    self._counts.created(job)
                 continue
             self._record(key)
             self._write_workload(key, workload, seen, _sources(job, workload))

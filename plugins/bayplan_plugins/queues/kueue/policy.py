@@ -39,6 +39,7 @@ from bayplan_plugins.queues.kueue.conditions import (
     is_true,
     since,
 )
+from bayplan_plugins.queues.kueue.counts import AdmissionCounts
 from bayplan_plugins.queues.kueue.dry_run import DryRun
 from bayplan_plugins.queues.kueue.finalizers import Finalizers
 from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
@@ -120,7 +121,8 @@ class KueuePolicy(
         self._manager = KueueManager(handle, self._jobs)
         self._pods = PodWorkloads(handle, self._jobs, self._managed)
         self._written = Written(handle, self._pods.changed)
-        self._writes = JobWrites(handle, self._jobs, self._pods, self._written)
+        self.counts = AdmissionCounts(handle)
+        self._writes = JobWrites(handle, self._jobs, self._pods, self._written, self.counts)
         self._dry_run = DryRun(self._handles, self._pods, lambda: self._admission.store)
         self._checks = ProvisioningChecks(handle, self._jobs, self._pods)
         self._statuses = KueueStatuses()
@@ -470,7 +472,8 @@ class KueuePolicy(
             marks |= topology_marks(workload, flavors)
             asked = replace(asked.with_labels(labels), annotations={**asked.annotations, **marks})
         if is_gated(pod):
-            open_gate(self._written, workload.key, pod, flavors, asked)
+            if open_gate(self._written, workload.key, pod, flavors, asked):
+                self.counts.opened(pod, workload, pod.gang is not None)
         else:
             mark(self._written, workload.key, pod, asked)
 
@@ -568,7 +571,9 @@ class KueuePolicy(
         self._offered = None
         with self._dry_run.running(self._without_nodes()):
             while True:
+                self.counts.begin()
                 result = self._admission.cycle(now)
+                self.counts.ended(result)
                 self._writes.tell(result.events)
                 for old, entry in result.outcome.replaced:
                     self._jobs.replaced(old.key, entry.workload.key)

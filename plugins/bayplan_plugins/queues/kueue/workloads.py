@@ -6,13 +6,12 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import msgspec
-
 from bayplan.api.kueue import KueueWorkload, PodSetRequest
 from bayplan.api.quantity import MAX_QUANTITY
 from bayplan.api.resources import effective_requests
 from bayplan.api.times import seconds_of
 from bayplan.dialects.progress import min_runtime
+from bayplan.queues.workload_kinds import equivalence
 from bayplan_plugins.queues.kueue.amounts import amount_in, column, quantity_of
 from bayplan_plugins.queues.kueue.charged_resources import ChargedResources
 from bayplan_plugins.queues.kueue.conditions import condition, is_true, since
@@ -108,7 +107,10 @@ class WorkloadInfo:
         """Derive from a workload that is pending in a queue, or has its quota."""
         has_quota = workload.status.admission is not None
         sets = _assigned(workload) if has_quota else _asked(workload, charged)
-        return cls(workload, queue, sets, equivalence=_equivalence(workload, sets))
+        is_slice = REPLACES in workload.metadata.annotations
+        asked = [(one.count, one.requests) for one in sets]
+        same = None if is_slice else equivalence(workload, asked)
+        return cls(workload, queue, sets, equivalence=same)
 
     def resume(self, other: WorkloadInfo) -> None:
         """Go on where the search for the workload's flavors was before it changed.
@@ -214,20 +216,6 @@ def _assigned(workload: KueueWorkload) -> tuple[PodSetRequests, ...]:
         left = whole - freed.get(one.name, 0)
         found.append(kept.scaled_to(left) if left < count else kept)
     return tuple(found)
-
-
-def _equivalence(workload: KueueWorkload, sets: tuple[PodSetRequests, ...]) -> Hashable:
-    """Return what decides where a workload fits, so that equal ones need one attempt only."""
-    spec = workload.spec
-    if REPLACES in workload.metadata.annotations:
-        return None
-    parts = []
-    for pod_set, asked in zip(spec.pod_sets, sets, strict=False):
-        pods = pod_set.template.spec
-        where = msgspec.json.encode((pods.node_selector, pods.affinity, pod_set.topology_request))
-        requests = tuple(sorted(asked.requests.items()))
-        parts.append((asked.count, requests, pod_set.min_count, where, pods.tolerations))
-    return (spec.priority or 0, tuple(parts))
 
 
 # Order -------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ class Written:
         self._refused: dict[tuple[str, str], float] = {}
         """When writes were refused that nobody may make, or that say what is not allowed."""
 
-    def once(self, key: str, what: str, reason: object, write: Write) -> None:
-        """Submit a write, unless the last one of its name had an equal reason.
+    def once(self, key: str, what: str, reason: object, write: Write) -> bool:
+        """Submit a write, unless the last one of its name had an equal reason; tell if it did.
 
         :param key: the key of the workload that it is about.
         :param what: names the writes of which each replaces the one before.
@@ -38,10 +38,12 @@ class Written:
         reasons = self._reasons.setdefault(key, {})
         at = self._refused.get((key, what))
         again = at is not None and self._handle.now >= at + _PAUSE
-        if reasons.get(what) != reason or again:
-            reasons[what] = reason
-            self._refused.pop((key, what), None)
-            self._handle.submit(write, self._answered(key, what, reason))
+        if reasons.get(what) == reason and not again:
+            return False
+        reasons[what] = reason
+        self._refused.pop((key, what), None)
+        self._handle.submit(write, self._answered(key, what, reason))
+        return True
 
     def _answered(self, key: str, what: str, reason: object) -> Done:
         def answered(error: ClusterError | None) -> None:
