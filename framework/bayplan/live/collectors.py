@@ -38,8 +38,15 @@ class LabeledCounter(Collector):
         for values in _with(self._family[2], self._values, labels):
             del self._values[values]
 
+    def describe(self) -> Iterable[CounterMetricFamily]:
+        """Yield the counter without values."""
+        name, text, labels = self._family
+        yield CounterMetricFamily(name, text, labels=labels)
+
     def collect(self) -> Iterable[CounterMetricFamily]:
-        """Yield the counter's current values."""
+        """Yield the counter's current values; nothing while there are none."""
+        if not self._values:
+            return
         name, text, labels = self._family
         family = CounterMetricFamily(name, text, labels=labels)
         for values, value in self._values.items():
@@ -82,8 +89,15 @@ class LabeledHistogram(Collector):
         self._sums[labels] = 0.0
         return row
 
+    def describe(self) -> Iterable[HistogramMetricFamily]:
+        """Yield the histogram without values."""
+        name, text, labels = self._family
+        yield HistogramMetricFamily(name, text, labels=labels)
+
     def collect(self) -> Iterable[HistogramMetricFamily]:
-        """Yield the histogram's current values."""
+        """Yield the histogram's current values; nothing while there are none."""
+        if not self._counts:
+            return
         name, text, labels = self._family
         family = HistogramMetricFamily(name, text, labels=labels)
         names = [*map(floatToGoString, self._bounds), "+Inf"]

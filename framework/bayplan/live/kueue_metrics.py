@@ -213,7 +213,7 @@ class KueueMetrics:
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
         if old is None or new is None or old.status == new.status:
             return
-        of = _whose(old, new)
+        of = _whose(old, new, self._snapshot)
         for one in reached(old, new):
             self._reached(of, one, new)
         now, before = true_conditions(new), true_conditions(old)
@@ -289,11 +289,13 @@ def cohorts_from(name: str, cohorts: Mapping[str, Cohort]) -> Iterator[str]:
         name = cohort.spec.parent_name if cohort is not None else ""
 
 
-def _whose(old: KueueWorkload, new: KueueWorkload) -> _Workload:
+def _whose(old: KueueWorkload, new: KueueWorkload, snapshot: Snapshot) -> _Workload:
     admission = new.status.admission or old.status.admission
     priority_class = new.spec.priority_class_ref
+    local = snapshot.objects(LocalQueue).get(f"{new.metadata.namespace}/{new.spec.queue_name}")
+    queue = local.spec.cluster_queue if local is not None else ""
     return _Workload(
-        admission.cluster_queue if admission is not None else "",
+        admission.cluster_queue if admission is not None else queue,
         new.metadata.namespace,
         new.spec.queue_name,
         priority_class.name if priority_class is not None else "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from bayplan import Handle, PodInfo
@@ -37,13 +38,16 @@ class AdmissionCounts:
         """A cycle begins."""
         self._began = time.perf_counter()
 
-    def ended(self, result: CycleResult) -> None:
-        """Count a cycle that has ended."""
+    def ended(self, result: CycleResult, queues: Container[str]) -> None:
+        """Count a cycle that has ended.
+
+        :param queues: the ClusterQueues that there are.
+        """
         if self._metrics is None:
             return
         seconds = time.perf_counter() - self._began
         self._metrics.attempted(bool(result.admitted), seconds)
-        self._metrics.skipped(result.outcome.skipped_preemptions)
+        self._metrics.skipped(result.outcome.skipped_preemptions, queues)
         self._metrics.recomputed(result.outcome.recomputed)
 
     def created(self, job: QueuedJob) -> None:

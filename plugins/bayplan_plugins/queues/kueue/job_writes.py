@@ -34,6 +34,7 @@ from bayplan_plugins.queues.kueue.gates import mark
 from bayplan_plugins.queues.kueue.injection import admitted_fields, restored_fields
 from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
+from bayplan_plugins.queues.kueue.lone_workloads import is_lone
 from bayplan_plugins.queues.kueue.pod_set_info import ConflictError, PodSetInfo
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads, pod_set_pointer
 from bayplan_plugins.queues.kueue.prebuilt import adopting
@@ -74,6 +75,9 @@ class JobWrites:
             if job is None and workload is not None and self._pods.owns(key):
                 self._write_of_pods(key, workload)
                 continue
+            if job is None and workload is not None and is_lone(workload):
+                self._write_lone(key, workload)
+                continue
             if job is None or workload is None:
                 self._written.forget(key)
                 self._events.pop(key, None)
@@ -110,6 +114,13 @@ class JobWrites:
             references = msgspec.to_builtins([*others, *owners])
             write = PatchFields(KueueWorkload, key, seen.metadata.uid, {_OWNERS: references})
             self._written.once(key, "owners", tuple(owners), write)
+
+    def _write_lone(self, key: str, workload: KueueWorkload) -> None:
+        """Write what a Workload does not say yet that no job, pod or group has."""
+        seen = self._handle.snapshot.objects(KueueWorkload).get(key)
+        if seen is not None:
+            self._record(key)
+            self._write_workload(key, workload, seen, {})
 
     def delete_excess(self, workload: KueueWorkload) -> None:
         """Delete the pods that a group has beyond its number: nobody will admit them."""
@@ -161,7 +172,9 @@ class JobWrites:
     def tell(self, events: Iterable[WorkloadEvent]) -> None:
         """Record events once the Workloads that they are about exist."""
         for one in events:
-            if self._jobs.job_of(one.workload) is not None or self._pods.owns(one.workload):
+            seen = self._handle.snapshot.objects(KueueWorkload).get(one.workload)
+            followed = self._jobs.job_of(one.workload) is not None or self._pods.owns(one.workload)
+            if followed or (seen is not None and is_lone(seen)):
                 self._events.setdefault(one.workload, {})[one.reason] = one
 
     def tell_stopped(self, key: str, pods: Iterable[PodInfo], why: str) -> None:

@@ -27,7 +27,9 @@ from bayplan_plugins.queues.kueue.following import follow_from_first_queue
 from bayplan_plugins.queues.kueue.gates import waits_for_topology
 from bayplan_plugins.queues.kueue.job_slices import home_of, is_own
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
+from bayplan_plugins.queues.kueue.lone_workloads import is_of_followed_kind
 from bayplan_plugins.queues.kueue.pod_groups import is_ready
+from bayplan_plugins.queues.kueue.variants import parent_of
 
 __all__ = ["KueueManager"]
 
@@ -94,8 +96,8 @@ class KueueManager:
         self._foreign.pop(key, None)
         if new is not None and is_own(new):
             self._own[key] = None
-        elif new is not None and new.metadata.owner_references:
-            # One that nobody owns is a user's, made for a job that names it.
+        elif new is not None and (is_of_followed_kind(new) or parent_of(new)):
+            # It makes those of the kinds that it knows; others are their controllers', or a user's.
             self._did, self._gone = self._handle.now, False
             if not is_true(new, "Finished"):
                 self._foreign[key] = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import Metric
 
 __all__ = ["AdmissionMetrics"]
 
@@ -19,10 +20,19 @@ _SECONDS = Histogram(
     "How long a cycle of admission took, by its result",
     ["result"],
 )
-_SKIPS = Gauge(
+
+
+class _GaugeOfSome(Gauge):
+    """A gauge that is not named while it has no series."""
+
+    def collect(self) -> Iterable[Metric]:
+        return [one for one in super().collect() if one.samples]
+
+
+_SKIPS = _GaugeOfSome(
     "kueue_admission_cycle_preemption_skips",
     "Workloads of a ClusterQueue that did not preempt in the last cycle, as other ClusterQueues "
-    "needed the same resources; absent for none",
+    "needed the same resources; absent while there was none",
     ["cluster_queue"],
 )
 _RECOMPUTED = Counter(
@@ -46,17 +56,27 @@ _OPENED = Histogram(
 class AdmissionMetrics:
     """Counts what admission does."""
 
+    def __init__(self) -> None:
+        self._skipped = dict[str, int]()
+
     def attempted(self, success: bool, seconds: float) -> None:
         """Count a cycle of admission."""
         result = "success" if success else "inadmissible"
         _ATTEMPTS.labels(result).inc()
         _SECONDS.labels(result).observe(seconds)
 
-    def skipped(self, counts: Mapping[str, int]) -> None:
-        """Set how many workloads did not preempt in the last cycle, by ClusterQueue."""
-        _SKIPS.clear()
-        for queue, count in counts.items():
-            _SKIPS.labels(queue).set(count)
+    def skipped(self, counts: Mapping[str, int], queues: Container[str]) -> None:
+        """Set how many workloads did not preempt in the last cycle, by ClusterQueue.
+
+        :param queues: the ClusterQueues that there are.
+        """
+        for queue in [*self._skipped]:
+            if queue not in queues:
+                del self._skipped[queue]
+                _SKIPS.remove(queue)
+        for queue in {**self._skipped, **counts}:
+            self._skipped[queue] = counts.get(queue, 0)
+            _SKIPS.labels(queue).set(self._skipped[queue])
 
     def recomputed(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         """Count what came of seeking other victims, by ClusterQueue."""

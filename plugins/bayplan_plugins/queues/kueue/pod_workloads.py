@@ -45,6 +45,7 @@ from bayplan_plugins.queues.kueue.job_workloads import (
     JobWorkloads,
     is_of_pod,
 )
+from bayplan_plugins.queues.kueue.lone_workloads import is_lone, pods_of
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs, own_queue
 from bayplan_plugins.queues.kueue.part_workloads import PartWorkloads
 from bayplan_plugins.queues.kueue.pod_groups import with_replacements
@@ -226,7 +227,11 @@ class PodWorkloads:
         """
         home = self._jobs.home_of(key)
         job = self._jobs.jobs.get(home)
-        if job is None or job.state.end is not None:
+        if job is None:
+            seen = self._handle.snapshot.objects(KueueWorkload).get(key)
+            alone = seen is not None and not self.owns(key) and is_lone(seen)
+            return pods_of(seen, counts, flavors) if seen is not None and alone else []
+        if job.state.end is not None:
             return []
         present: dict[str, Counter[str]] = {name: Counter() for name in counts}
         for pod in self.staying(key):
@@ -482,7 +487,7 @@ class PodWorkloads:
             self._set_of.pop(key, None)
             if self._parts.knows(key):
                 self._without_pods(key, known, admission, now)
-            elif known is None or not _is_anothers(known):
+            elif known is None or not (_is_anothers(known) or is_lone(known)):
                 _drop(admission, key, now)
         elif known is not None and self._is_taken(key, known):
             _drop(admission, key, now)

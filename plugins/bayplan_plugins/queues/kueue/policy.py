@@ -22,7 +22,7 @@ from bayplan.api.definition import same_definition
 from bayplan.api.kueue import AdmissionCheck
 from bayplan.api.queue import Amounts, Queue
 from bayplan.cluster.protocol import Event, PatchStatus
-from bayplan.dialects.queued_jobs import QUEUE_LABEL, queued_kinds
+from bayplan.dialects.queued_jobs import QUEUE_LABEL
 from bayplan.naming import counted
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.report import PendingJob
@@ -48,6 +48,7 @@ from bayplan_plugins.queues.kueue.handles import Handles
 from bayplan_plugins.queues.kueue.injection import queue_labels, topology_marks, updates_of
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.job_writes import JobWrites, taking_over
+from bayplan_plugins.queues.kueue.lone_workloads import is_lone, merged
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.manager import KueueManager
 from bayplan_plugins.queues.kueue.node_failures import NodeFailures
@@ -81,8 +82,6 @@ _NO_QUEUE = "(none)"
 """The queue of what is held because it names none; no object has such a name."""
 _NAMELESS = f"waiting for a queue: it names none by the label {QUEUE_LABEL}"
 _BY_PROFILE = "the profile leaves the ClusterQueues to Kueue's manager (kueue: null)"
-_BY_PODS = frozenset(("Pod", "ReplicaSet", "StatefulSet", "LeaderWorkerSet"))
-"""The kinds of jobs that are followed by their pods."""
 _LEAVES = "node(s) had taint(s) that its pods tolerate for a time only"
 _TICK_SECONDS = 1.0
 _MOST_ROUNDS = 8
@@ -201,9 +200,15 @@ class KueuePolicy(
             self._pods.queues_changed(self._admission.store.workloads_of(one))
 
     def _workload_changed(self, old: KueueWorkload | None, new: KueueWorkload | None) -> None:
-        if not self._in_charge or self.left_to or (new is not None and self._is_charged(new)):
+        one = new if new is not None else old
+        assert one is not None, "a change is of something"
+        if not self._in_charge or self.left_to:
             # A replica that stands by tells what waits, too.
             self._mirror(old, new)
+        elif self._stands_alone(one):
+            stored = self._admission.store.workloads.get(one.key)
+            self._mirror(old, new if new is None else merged(stored, old, new))
+            self._pods.changed(one.key)
         if new is None and old is not None:
             # Whoever deleted it gets it again, as it was.
             self._written.forget(old.key)
@@ -287,7 +292,7 @@ class KueuePolicy(
         workloads = self._handle.snapshot.objects(KueueWorkload)
         left = bool(self.left_to)
         for one in workloads.values():
-            if left or self._is_charged(one):
+            if left or self._stands_alone(one):
                 self._mirror(None, one)
         self._redefined = True
         self._pods.all_changed()
@@ -300,12 +305,10 @@ class KueuePolicy(
         elif (one := new or old) is not None:
             self._admission.delete(one, now)
 
-    def _is_charged(self, workload: KueueWorkload) -> bool:
-        """Tell whether a Workload holds quota for a job of a kind that bayplan does not follow."""
-        owners = workload.metadata.owner_references
-        kind = next((one.kind for one in owners if one.controller), "")
-        followed = any(type_.__name__ == kind for type_ in queued_kinds())
-        return bool(kind) and not followed and kind not in _BY_PODS and has_quota(workload)
+    def _stands_alone(self, workload: KueueWorkload) -> bool:
+        """Tell whether no job, pod or group has a Workload."""
+        key = workload.key
+        return is_lone(workload) and self._jobs.job_of(key) is None and not self._pods.owns(key)
 
     def queue_of(self, pod: PodInfo) -> str | None:
         """Return the ClusterQueue of the LocalQueue that a pod's label, or its job's, names."""
@@ -573,7 +576,7 @@ class KueuePolicy(
             while True:
                 self.counts.begin()
                 result = self._admission.cycle(now)
-                self.counts.ended(result)
+                self.counts.ended(result, store.cluster_queues)
                 self._writes.tell(result.events)
                 for old, entry in result.outcome.replaced:
                     self._jobs.replaced(old.key, entry.workload.key)

@@ -330,11 +330,12 @@ def test_a_workload_whose_job_is_deleted_without_it_is_finished_and_let_go() -> 
     by_hand = replace(alone, name="by-hand", uid="by-hand", labels={})
     orphan, users = (replace(left, metadata=meta) for meta in (alone, by_hand))
     waiting = replace(users, status=KueueWorkloadStatus())
-    cluster = started(lease(holder=""), *queue(), orphan, waiting, owned("next", 4))
+    cluster = started(lease(holder=""), *queue(8), orphan, waiting, owned("next", 4))
     cluster.advance(5.0)
     assert running(cluster) == {"next"}
     found = {one.metadata.name: one for one in cluster.api.list(KueueWorkload)}
     assert found["by-hand"].metadata.finalizers == (IN_USE,)
+    assert found["by-hand"].status.admission is not None
     over = found[left.metadata.name]
     stated = condition(over, "Finished")
     assert stated is not None
