@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from bayplan import Handle, PodInfo
@@ -38,16 +37,13 @@ class AdmissionCounts:
         """A cycle begins."""
         self._began = time.perf_counter()
 
-    def ended(self, result: CycleResult, queues: Container[str]) -> None:
-        """Count a cycle that has ended.
-
-        :param queues: the ClusterQueues that there are.
-        """
+    def ended(self, result: CycleResult) -> None:
+        """Count a cycle that has ended."""
         if self._metrics is None:
             return
         seconds = time.perf_counter() - self._began
         self._metrics.attempted(bool(result.admitted), seconds)
-        self._metrics.skipped(result.outcome.skipped_preemptions, queues)
+        self._metrics.skipped(result.outcome.skipped_preemptions)
         self._metrics.recomputed(result.outcome.recomputed)
 
     def created(self, job: QueuedJob) -> None:
@@ -65,3 +61,8 @@ class AdmissionCounts:
         for gate in gates_of(pod):
             seconds = self._handle.unix_time - admitted
             self._metrics.opened(gate, admission.cluster_queue, is_group, seconds)
+
+    def forget(self, queue: str) -> None:
+        """Drop what was counted of a ClusterQueue that is gone."""
+        if self._metrics is not None:
+            self._metrics.forget(queue)

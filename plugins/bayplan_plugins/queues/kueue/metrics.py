@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import Metric
@@ -57,7 +57,8 @@ class AdmissionMetrics:
     """Counts what admission does."""
 
     def __init__(self) -> None:
-        self._skipped = dict[str, int]()
+        self._skipped = set[str]()
+        """The ClusterQueues that have had any workload that did not preempt."""
 
     def attempted(self, success: bool, seconds: float) -> None:
         """Count a cycle of admission."""
@@ -65,18 +66,19 @@ class AdmissionMetrics:
         _ATTEMPTS.labels(result).inc()
         _SECONDS.labels(result).observe(seconds)
 
-    def skipped(self, counts: Mapping[str, int], queues: Container[str]) -> None:
-        """Set how many workloads did not preempt in the last cycle, by ClusterQueue.
+    def skipped(self, counts: Mapping[str, int]) -> None:
+        """Set how many workloads did not preempt in the last cycle, by ClusterQueue."""
+        for queue in self._skipped:
+            _SKIPS.labels(queue).set(0)
+        for queue, count in counts.items():
+            self._skipped.add(queue)
+            _SKIPS.labels(queue).set(count)
 
-        :param queues: the ClusterQueues that there are.
-        """
-        for queue in [*self._skipped]:
-            if queue not in queues:
-                del self._skipped[queue]
-                _SKIPS.remove(queue)
-        for queue in {**self._skipped, **counts}:
-            self._skipped[queue] = counts.get(queue, 0)
-            _SKIPS.labels(queue).set(self._skipped[queue])
+    def forget(self, queue: str) -> None:
+        """Drop what was counted of a ClusterQueue that is gone."""
+        self._skipped.discard(queue)
+        for one in (_SKIPS, _RECOMPUTED, _OPENED):
+            one.remove_by_labels({"cluster_queue": queue})
 
     def recomputed(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         """Count what came of seeking other victims, by ClusterQueue."""

@@ -189,6 +189,8 @@ class KueuePolicy(
             self._admission.set(new, now)
         elif old is not None:
             self._admission.delete(old, now)
+            if isinstance(old, ClusterQueue):
+                self.counts.forget(old.metadata.name)
         if isinstance(new or old, Namespace):
             # What waits there is tried again; which jobs are managed there is followed elsewhere.
             return
@@ -576,7 +578,7 @@ class KueuePolicy(
             while True:
                 self.counts.begin()
                 result = self._admission.cycle(now)
-                self.counts.ended(result, store.cluster_queues)
+                self.counts.ended(result)
                 self._writes.tell(result.events)
                 for old, entry in result.outcome.replaced:
                     self._jobs.replaced(old.key, entry.workload.key)
