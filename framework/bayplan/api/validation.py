@@ -138,6 +138,7 @@ _spec.register(ResourceFlavor)(flavor_problems)
 def _(obj: KueueWorkload) -> Iterator[Problem]:
     yield from workload_problems(obj)
     for index, pod_set in enumerate(obj.spec.pod_sets):
+        yield from _count(pod_set.count, f"$.spec.podSets[{index}].count")
         yield from _pod_spec(pod_set.template.spec, f"$.spec.podSets[{index}].template.spec")
 
 

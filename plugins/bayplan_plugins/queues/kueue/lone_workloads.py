@@ -68,11 +68,13 @@ def pods_of(
     workload: KueueWorkload,
     counts: Mapping[str, int],
     flavors: Mapping[str, Sequence[ResourceFlavor]],
+    room: int,
 ) -> list[PodToCome]:
     """Return the pods that a Workload will have, until it has quota.
 
     :param counts: the number of pods of each pod set.
     :param flavors: the flavors of each pod set.
+    :param room: how many pods all nodes take; of a pod set with more, one more than that.
     """
     if has_quota(workload):
         return []
@@ -82,7 +84,7 @@ def pods_of(
         template = pod_set.template
         spec = admitted_spec(template.spec, flavors.get(pod_set.name, ()))
         spec = msgspec.structs.replace(spec, priority=priority)
-        for number in range(counts.get(pod_set.name, 0)):
+        for number in range(min(counts.get(pod_set.name, 0), room + 1)):
             made = ObjectMeta(
                 # Kubernetes gives no pod a name with a colon.
                 name=f"{meta.name}:{pod_set.name}:{number}",

@@ -230,7 +230,10 @@ class PodWorkloads:
         if job is None:
             seen = self._handle.snapshot.objects(KueueWorkload).get(key)
             alone = seen is not None and not self.owns(key) and is_lone(seen)
-            return pods_of(seen, counts, flavors) if seen is not None and alone else []
+            if seen is None or not alone:
+                return []
+            room = int(self._handle.snapshot.nodes.allocatable("pods").sum())
+            return pods_of(seen, counts, flavors, room)
         if job.state.end is not None:
             return []
         present: dict[str, Counter[str]] = {name: Counter() for name in counts}

@@ -133,3 +133,10 @@ def test_those_of_other_frameworks_are_no_sign_of_kueues_manager() -> None:
 def test_pods_beside_it_are_not_taken_for_its() -> None:
     cluster = run(lone(), make_pod("p", gpu=8))
     assert cluster.placements()["p"] == "n"
+
+
+def test_one_with_more_pods_than_all_nodes_take_waits_and_costs_nothing() -> None:
+    most = one_queue(4_000_000)
+    cluster = started(make_node("n", gpu=8), *most, lone(count=1_000_000), lone("small"))
+    assert states(cluster)["QuotaReserved"] == "False"
+    assert states(cluster, "small")["Admitted"] == "True"
