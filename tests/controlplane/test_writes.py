@@ -277,6 +277,10 @@ class Wire:
         assert kind is not None, type_
         return WatchedResource(kind, kind.versions[0])
 
+    def is_absent(self, type_: type[ApiObject]) -> bool:
+        """Tell that all kinds are there: the API server says which are not."""
+        return False
+
     def carry_out(self, *writes: Write) -> None:
         """Carry out writes, one after the other.
 
@@ -1067,7 +1071,7 @@ class Now:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self.resource_of = wire.resource_of
+        self.resource_of, self.is_absent = wire.resource_of, wire.is_absent
 
     def get(self, type_: type[Any], key: str) -> Any:
         resource = self._wire.resource_of(type_)

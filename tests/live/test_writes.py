@@ -15,6 +15,7 @@ from tests.live.stage import Stage, stage
 
 from bayplan.api import Node, Pod, PodCondition
 from bayplan.api.configmap import ConfigMap
+from bayplan.api.kueue import ResourceFlavor
 from bayplan.api.meta import ObjectMeta
 from bayplan.cluster.kubernetes.events import EventRecorder
 from bayplan.cluster.kubernetes.rate_limiter import RateLimiter
@@ -284,6 +285,24 @@ async def test_a_created_object_gets_fields_that_bayplan_does_not_know() -> None
         (found,) = made.pods().values()
         assert found.spec.termination_grace_period_seconds == 5
         assert found.spec.containers[0].image == "other"
+
+
+async def test_nothing_is_created_of_a_kind_that_may_have_been_installed_just_now() -> None:
+    """Others may have made what is not seen yet."""
+    async with stage([make_node("n")]) as made:
+        made.server.faults.fail(None, "list", "resourceflavors", code=404)
+        app, writer = await writing(made)
+        made.server.faults.clear()
+        flavor = ResourceFlavor(ObjectMeta(name="f"))
+        (error,) = await answers(writer, CreateObject(flavor))
+        assert isinstance(error, NotFound)
+        assert made.cluster.list(ResourceFlavor) == []
+        assert app.cache is not None
+        for reflector in app.cache.reflectors:
+            reflector.look_up()
+        await made.until(lambda: app.cache.follows(ResourceFlavor))
+        assert await answers(writer, CreateObject(flavor)) == [None]
+        assert len(made.cluster.list(ResourceFlavor)) == 1
 
 
 async def test_a_binding_whose_answer_got_lost_is_not_taken_for_refused() -> None:

@@ -122,6 +122,33 @@ async def test_an_object_that_cannot_be_decoded_is_reported_and_left_out() -> No
     await cache.stop()
 
 
+async def test_once_a_kind_is_installed_the_others_of_its_group_are_soon_followed() -> None:
+    """Not only after the half minute in which a kind that is absent is left alone."""
+    reader = Reader()
+    queue, local, gang = (
+        KINDS[place]
+        for place in (
+            ("kueue.x-k8s.io", "ClusterQueue"),
+            ("kueue.x-k8s.io", "LocalQueue"),
+            ("scheduling.volcano.sh", "PodGroup"),
+        )
+    )
+    cache = ObjectCache(reader, (queue, local, gang))
+    await cache.start()
+    async with asyncio.timeout(60):
+        await cache.settle()
+    assert all(cache.is_absent(kind.type) for kind in (queue, local, gang))
+    reader.items |= {kind.plural: [] for kind in (queue, local, gang)}
+    cache.reflectors[0].look_up()
+    async with asyncio.timeout(10):
+        while not cache.follows(local.type):
+            await asyncio.sleep(0)
+    assert cache.follows(queue.type)
+    assert not cache.is_absent(local.type)
+    assert cache.is_absent(gang.type), "another group's are looked up in their time"
+    await cache.stop()
+
+
 async def test_a_kind_that_cannot_be_watched_is_listed_again_and_again() -> None:
     kind = replace(KINDS["metrics.k8s.io", "NodeMetrics"], poll_seconds=0.001)
     used = iter(("1", "1", "2", "2"))

@@ -75,7 +75,13 @@ class ObjectCache:
         """
         made = [
             Reflector(
-                reader or self._reader, kind, self._received, self._unusable, self._outages, part
+                reader or self._reader,
+                kind,
+                self._received,
+                self._unusable,
+                self._outages,
+                part,
+                self._installed,
             )
             for kind, found in parts.items()
             for part in found
@@ -245,6 +251,17 @@ class ObjectCache:
         """
         found = self._by_type.get(type_, ())
         return bool(found) and all(one.health is ReflectorHealth.FOLLOWING for one in found)
+
+    def is_absent(self, type_: type[ApiObject]) -> bool:
+        """Tell whether the kind of a type was not installed when it was last looked up."""
+        found = self._by_type.get(type_, ())
+        return any(one.health is ReflectorHealth.ABSENT for one in found)
+
+    def _installed(self, kind: Kind) -> None:
+        """Look up at once the other kinds of a group that has a new one: they come together."""
+        for reflector in self.reflectors:
+            if reflector.kind.group == kind.group:
+                reflector.look_up()
 
     def _received(self, event: WatchEvent) -> None:
         assert event.obj is not None, "reflectors deliver objects"

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from typing import Protocol
@@ -50,8 +51,10 @@ _BITE = 500
 """Objects that are read between two turns of others."""
 _FIRST_WAIT = 0.2
 _LONGEST_WAIT = 10.0
-_ABSENT_WAIT = 30.0
+_LONGEST_ABSENT_WAIT = 30.0
 """Seconds until a kind that is not installed is looked up again."""
+_FIRST_ABSENT_WAIT = 1.0
+"""Seconds until then just after another kind of its API group was installed."""
 _WATCH_SECONDS = (240, 480)
 _WHOLE = Part()
 
@@ -115,6 +118,7 @@ class Reflector:
     :param on_unreadable: called with (kind, key, problem) of an object that cannot be decoded.
     :param outages: logs outages of the server for all kinds together.
     :param part: which objects of the kind to follow.
+    :param on_installed: called with the kind when it was absent and is there.
     """
 
     def __init__(
@@ -125,6 +129,7 @@ class Reflector:
         on_unreadable: Callable[[Kind, str, str], None] | None,
         outages: Outages,
         part: Part = _WHOLE,
+        on_installed: Callable[[Kind], None] | None = None,
     ) -> None:
         self.kind = kind
         self.objects: dict[str, ApiObject] = {}
@@ -138,6 +143,10 @@ class Reflector:
         self._deliver = deliver
         self._on_unreadable = on_unreadable
         self._outages = outages
+        self._on_installed = on_installed
+        self._looked_up = asyncio.Event()
+        """Is set to look an absent kind up at once."""
+        self._absent_wait = _LONGEST_ABSENT_WAIT
         self._resource = WatchedResource(kind, kind.versions[0], part)
         self._wait = _FIRST_WAIT
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
@@ -175,6 +184,11 @@ class Reflector:
                 self.version = ""
                 await self._failed(ClusterError("an error of the scheduler; see its log"))
 
+    def look_up(self) -> None:
+        """Look the kind up again at once, and soon again, if it is absent."""
+        self._absent_wait = _FIRST_ABSENT_WAIT
+        self._looked_up.set()
+
     def relist(self) -> None:
         """Make the next ``run`` relist, and ``settled`` wait for it."""
         self.version = ""
@@ -183,6 +197,7 @@ class Reflector:
     # Listing ---------------------------------------------------------------------------------
 
     async def _list(self) -> None:
+        self._looked_up.clear()
         found, version = await self._all_pages()
         self.relists += 1
         for key in [key for key in self.objects if key not in found]:
@@ -339,11 +354,13 @@ class Reflector:
     def _followed(self) -> None:
         reported_with_others = self._outages.ended(self._resource.name)
         if self.health is not ReflectorHealth.FOLLOWING:
-            if self.health is ReflectorHealth.ABSENT:
+            before, self.health = self.health, ReflectorHealth.FOLLOWING
+            if before is ReflectorHealth.ABSENT:
                 _log.info("%s: installed now", self._resource.name)
-            elif self.health is not ReflectorHealth.STARTING and not reported_with_others:
+                if self._on_installed is not None:
+                    self._on_installed(self.kind)
+            elif before is not ReflectorHealth.STARTING and not reported_with_others:
                 _log.info("%s: followed again", self._resource.name)
-            self.health = ReflectorHealth.FOLLOWING
         self.problem = ""
         self.settled.set()
 
@@ -357,7 +374,11 @@ class Reflector:
             _log.info("%s: not installed", self._resource.name)
         self.health, self.problem = ReflectorHealth.ABSENT, str(exc)
         self.settled.set()
-        await asyncio.sleep(_ABSENT_WAIT * (1 + self._random.random() / 4))
+        pause = self._absent_wait * (1 + self._random.random() / 4)
+        self._absent_wait = min(self._absent_wait * 2, _LONGEST_ABSENT_WAIT)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._looked_up.wait()
 
     async def _failed(self, exc: ClusterError | InputError) -> None:
         refused = isinstance(exc, Forbidden | Unauthorized | InputError)

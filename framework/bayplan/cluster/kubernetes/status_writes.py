@@ -39,6 +39,7 @@ class StatusWrites:
 
     :param lookup: returns an object as it was last seen, by type and key, or None.
     :param resource_of: returns where objects of a type are in the API.
+    :param is_absent: tells whether a kind was not installed when it was last looked up.
     """
 
     def __init__(
@@ -46,10 +47,12 @@ class StatusWrites:
         transport: Requests,
         lookup: Lookup,
         resource_of: Callable[[type[ApiObject]], WatchedResource | None],
+        is_absent: Callable[[type[ApiObject]], bool],
     ) -> None:
         self._transport = transport
         self._lookup = lookup
         self._resource_of = resource_of
+        self._is_absent = is_absent
         self._whole: set[type[ApiObject]] = set()
 
     async def patch(self, write: PatchStatus, sent: bool) -> None:
@@ -95,8 +98,14 @@ class StatusWrites:
             raise Conflict(str(exc)) from None
 
     async def create(self, write: CreateObject, sent: bool) -> None:
-        """Create an object, unless there is one of its name."""
+        """Create an object, unless there is one of its name.
+
+        :raises NotFound: for a kind that was not installed when it was last looked up: if it is
+            by now, others may have made what is not seen yet.
+        """
         resource = self._where(type(write.obj))
+        if self._is_absent(type(write.obj)):
+            raise NotFound(f"{resource.name}: not installed when it was last looked up")
         version = resource.root.removeprefix("/apis/").removeprefix("/api/")
         content = {"apiVersion": version, "kind": resource.kind.name, **_plain(write.obj)}
         for pointer, value in write.fields.items():

@@ -76,6 +76,9 @@ class SeenObjects(Protocol):
     def resource_of(self, type_: type[ApiObject]) -> WatchedResource | None:
         """Return where objects of a type are in the API, None for a type that is not watched."""
 
+    def is_absent(self, type_: type[ApiObject]) -> bool:
+        """Tell whether the kind of a type was not installed when it was last looked up."""
+
 
 class _FencedRequests(Requests):
     """Requests that change nothing unless ``may_write`` says so."""
@@ -142,7 +145,7 @@ class Writer:
         fenced = transport if may_write is None else _FencedRequests(transport, may_write)
         self._pods = PodWrites(fenced, objects.get, alone)
         self._claims = ClaimWrites(fenced, objects.get, objects.resource_of)
-        self._statuses = StatusWrites(fenced, objects.get, objects.resource_of)
+        self._statuses = StatusWrites(fenced, objects.get, objects.resource_of, objects.is_absent)
         self._volumes = VolumeWrites(fenced, objects.resource_of)
         self._how: dict[type, Callable[[Any, bool], Awaitable[None]]] = {
             Bind: self._pods.bind,

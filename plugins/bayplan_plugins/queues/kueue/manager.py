@@ -21,7 +21,7 @@ from bayplan.api import ApiObject, ClusterQueue, KueueWorkload
 from bayplan.api.lease import Lease
 from bayplan.dialects.kueue import MANAGER_LEASE, MANAGER_PODS
 from bayplan.dialects.queued_jobs import QueuedJob, queued_kinds
-from bayplan_plugins.queues.kueue.conditions import is_true
+from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
 from bayplan_plugins.queues.kueue.finalizers import IN_USE
 from bayplan_plugins.queues.kueue.following import follow_from_first_queue
 from bayplan_plugins.queues.kueue.gates import waits_for_topology
@@ -96,6 +96,10 @@ class KueueManager:
         self._foreign.pop(key, None)
         if new is not None and is_own(new):
             self._own[key] = None
+            if old is not None and has_quota(new) and not has_quota(old) and self.at_work:
+                # It admits those that bayplan made, too.
+                self._kinds.add(_owner_kind(new))
+                self._did = self._handle.now
         elif new is not None and (is_of_followed_kind(new) or parent_of(new)):
             # It makes those of the kinds that it knows; others are their controllers', or a user's.
             self._did, self._gone = self._handle.now, False

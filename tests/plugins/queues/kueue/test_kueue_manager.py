@@ -254,6 +254,25 @@ def test_a_manager_that_goes_a_second_time_is_missed_by_jobs_whose_kind_it_took_
     assert running(cluster) == {"waits", "next"}
 
 
+def test_a_manager_that_admitted_a_workload_of_bayplan_is_missed_by_jobs_of_its_kind() -> None:
+    first = owned("first")
+    made = kueues(first)
+    labels = {"app.kubernetes.io/managed-by": "bayplan"}
+    made = replace(made, metadata=replace(made.metadata, labels=labels))
+    pod = make_pod("p", labels={LABEL: "lq"})
+    pod = replace(pod, metadata=replace(pod.metadata, uid="uid-of-p"))
+    cluster = started(*queue(quota=8), first, made, pod, kueues(pod, 1, "Pod", **admitted(1)))
+    assert "seems to be at work" in note(cluster)
+    status = decode_part(KueueWorkloadStatus, admitted())
+    cluster.api.update(replace(workload_of(cluster, "first"), status=status))
+    cluster.advance(20.0)
+    cluster.add(owned("next"))
+    cluster.advance(25.0)
+    assert running(cluster) == set()
+    cluster.advance(15.0)
+    assert running(cluster) == {"first", "next"}
+
+
 def test_a_job_that_gets_no_workload_shows_that_the_manager_is_gone() -> None:
     cluster = started(*queue(), owned("ended"), kueues(owned("ended"), **finished()))
     cluster.api.delete(Job, "default/ended")
