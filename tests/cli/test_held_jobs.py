@@ -65,6 +65,19 @@ def bayplan(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [str(one) for one in arguments])
 
 
+def workload(name: str, gpus: int, queue: str = "q") -> dict[str, Any]:
+    """Return a Workload of something that bayplan does not follow."""
+    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": gpus}}}
+    pod_set = {"name": "main", "count": 2, "template": {"spec": {"containers": [container]}}}
+    owner = {"apiVersion": "example.com/v1", "kind": "Solver", "name": name, "uid": f"uid-{name}"}
+    return {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": {"name": name, "ownerReferences": [{**owner, "controller": True}]},
+        "spec": {"queueName": queue, "podSets": [pod_set]},
+    }
+
+
 @pytest.fixture
 def two_jobs(tmp_path: Path) -> Path:
     return world(tmp_path, job("a"), job("b", pods=2))
@@ -140,3 +153,17 @@ def test_the_page_shows_a_job_without_quota_and_later_how_long_it_waited(two_job
     pods = [pod for key, pod in page["pods"].items() if key.startswith("default/b-")]
     waits = [pod["stints"][0][1] - pod.get("created", 0.0) for pod in pods]
     assert waits == [7200.0, 7200.0]
+
+
+def test_a_workload_of_what_bayplan_does_not_follow_is_pending_too(tmp_path: Path) -> None:
+    path = world(tmp_path, workload("runs", 1), workload("waits", 8), workload("lost", 1, "none"))
+    done = bayplan("simulate", "-f", path, "--fail-on-pending")
+    assert done.exit_code == 3
+    assert "2 jobs with 4 pods are held back" in done.stdout
+    assert "runs" not in done.stdout
+    why = bayplan("explain", "workload/waits", "-f", path).stdout
+    assert why.startswith("Workload default/waits is pending: its pods come from a controller that")
+    assert "insufficient quota for nvidia.com/gpu in flavor gpu" in why
+    lost = json.loads(bayplan("explain", "workload/lost", "-f", path, "-o", "json").stdout)
+    assert lost["state"] == "Pending"
+    assert lost["message"] == 'there is no LocalQueue "none" in namespace "default"'

@@ -69,8 +69,8 @@ __all__ = ["command"]
 def command(watch: bool, paths: tuple[str, ...], **given: Any) -> None:
     """Explain why a pod or gang is where it is, or why it is pending and what would help.
 
-    KIND is pod, podgroup, or a workload, such as deploy, sts, job, vcjob, jobset or
-    lws.
+    KIND is pod, podgroup, what makes pods, such as deploy, sts, job, vcjob, jobset or lws, or
+    workload: Kueue's.
 
     With -f, the answer comes from a simulation of manifests. With --kubeconfig, it comes from the
     running scheduler, or, if that does not answer, from a simulation of the cluster.
@@ -258,13 +258,14 @@ def _print(
     from bayplan.api import Pod
     from bayplan.cli import render
     from bayplan.explain.explanation import explain, explain_job
-    from bayplan.explain.target import nearest, pods_of
+    from bayplan.explain.target import nearest, pods_of, what_has
     from bayplan.explain.text import print_explanation, print_job
 
     def get(of: str) -> Pod | None:
         return simulation.cluster.get(Pod, of)
 
     scheduler = simulation.scheduler
+    wanted = what_has(scheduler, wanted)
     found = pods_of(scheduler, simulation.pods(), get, wanted)
     job = None if found else explain_job(scheduler, wanted.kind, wanted.key)
     if job is not None:

@@ -24,6 +24,7 @@ __all__ = [
     "GROUP_MARK",
     "INDEX_LABEL",
     "INDEX_OFFSET",
+    "JOB_UID",
     "MANAGED_MARK",
     "MANAGER_LEASE",
     "MANAGER_PODS",
@@ -76,6 +77,8 @@ GROUP_MARK = ("kueue.x-k8s.io/is-group-workload", "true")
 DEFAULT_QUEUE = "default"
 """The name of the LocalQueue of what names none, where a namespace has it."""
 _DOMAIN = "kueue.x-k8s.io/"
+JOB_UID = f"{_DOMAIN}job-uid"
+"""The label of Workloads with the uid of their job, group or object."""
 MULTI_CLUSTER_CONTROLLER = f"{_DOMAIN}multikueue"
 """The controller of checks that send jobs to other clusters; such jobs are managed by it."""
 PROVISIONING_CONTROLLER = f"{_DOMAIN}provisioning-request"

@@ -18,7 +18,7 @@ from bayplan.gangs.completeness import has_minimum
 from bayplan.naming import counted, short_key
 from bayplan.plugin.base import DomainState, DomainTrial, PreemptionTrial, Unit
 from bayplan.plugin.decision import Decision, Finalist, PodDecision
-from bayplan.queues.held_jobs import HeldJobs
+from bayplan.queues.held_jobs import WORKLOAD, HeldJobs
 from bayplan.queues.report import QueuePosition
 from bayplan.scheduler.active_profiles import ActiveProfile
 from bayplan.scheduler.scheduler import Scheduler
@@ -226,7 +226,7 @@ def explain(
 
 @dataclass(frozen=True)
 class JobExplanation:
-    """Why a job has no pods yet: it waits in a queue, suspended.
+    """Why a job has no pods yet: it waits in a queue, suspended, or as a Workload alone.
 
     ``kind`` and ``job`` (``namespace/name``) name it; ``line`` is its place in the queue, if that
     is there; ``why`` is what holds it back otherwise. ``suggestions`` are what would admit it, each
@@ -245,7 +245,7 @@ class JobExplanation:
         return {
             "kind": self.kind,
             "job": self.job,
-            "state": "Suspended",
+            "state": "Pending" if self.kind == WORKLOAD else "Suspended",
             "queue": self.line.as_json() if self.line is not None else None,
             "message": self.why,
             "suggestions": [_suggestion_json(one) for one in self.suggestions],

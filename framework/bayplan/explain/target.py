@@ -11,23 +11,34 @@ from bayplan.api import (
     DaemonSet,
     Deployment,
     ElasticJob,
+    KueueWorkload,
     ObjectMeta,
     Pod,
     VolcanoJob,
 )
+from bayplan.dialects.kueue import GROUP_MARK
 from bayplan.errors import InputError, did_you_mean
 from bayplan.gangs.completeness import rank_order
 from bayplan.kinds import KINDS_OF_WORKLOADS
 from bayplan.naming import natural_key
-from bayplan.queues.held_jobs import HeldJobs
+from bayplan.queues.held_jobs import WORKLOAD, HeldJobs
+from bayplan.queues.workload_owners import is_lone
 from bayplan.scheduler.scheduler import Scheduler
 from bayplan.snapshot import PodInfo
 
-__all__ = ["Target", "nearest", "pods_of", "target_of"]
+__all__ = ["Target", "nearest", "pods_of", "target_of", "what_has"]
 
 _GROUPS = frozenset(("pg", "podgroup", "podgroups", "gang", "podgang", "podgangs"))
 """Names of what defines a gang, whatever kind it is."""
-_WITHOUT_ROWS = (Pod, Deployment, DaemonSet, VolcanoJob, ElasticJob, AiElasticJob)
+_WITHOUT_ROWS = (
+    Pod,
+    Deployment,
+    DaemonSet,
+    VolcanoJob,
+    ElasticJob,
+    AiElasticJob,
+    KueueWorkload,
+)
 """Types of what makes pods, or is one, without a row in the table of workload kinds."""
 _ANY = ""
 _MOST_LEVELS = 10
@@ -76,6 +87,20 @@ def target_of(text: str, namespace: str = "default") -> Target:
         raise InputError(f'expected NAME, NAMESPACE/NAME or KIND/NAME, got "{text[:80]}"')
     key = "/".join(parts) if len(parts) == 2 else f"{namespace}/{parts[0]}"
     return Target(kind or _ANY, key)
+
+
+def what_has(scheduler: Scheduler, target: Target) -> Target:
+    """Return what has the Workload of Kueue's that a target names; any other target as it is."""
+    if target.kind != WORKLOAD:
+        return target
+    found = scheduler.snapshot.objects(KueueWorkload).get(target.key)
+    if found is None or is_lone(found):
+        return target
+    meta = found.metadata
+    if GROUP_MARK in meta.annotations.items():
+        return Target("PodGroup", target.key)
+    owner = next((one for one in meta.owner_references if one.controller), None)
+    return Target(owner.kind, f"{meta.namespace}/{owner.name}") if owner is not None else target
 
 
 def pods_of(

@@ -20,6 +20,7 @@ from bayplan.explain.explanation import (
 )
 from bayplan.explain.options import Suggestion
 from bayplan.plugin.base import PreemptionTrial
+from bayplan.queues.held_jobs import WORKLOAD
 from bayplan.queues.report import QueuePosition, ResourceReport, amount_text
 
 __all__ = ["print_explanation", "print_job", "resource_line"]
@@ -94,8 +95,11 @@ def _print_pods(console: Console, about: Explanation) -> None:
 
 def print_job(console: Console, about: JobExplanation) -> None:
     """Print why a job has no pods yet, and what would admit it."""
-    state = "[yellow]suspended[/yellow]"
-    console.print(f"{about.kind} [bold]{escape(about.job)}[/bold] is {state}: it has no pods yet")
+    state, pods = "suspended", "it has no pods yet"
+    if about.kind == WORKLOAD:
+        state, pods = "pending", "its pods come from a controller that bayplan does not follow"
+    name = f"{about.kind} [bold]{escape(about.job)}[/bold]"
+    console.print(f"{name} is [yellow]{state}[/yellow]: {pods}")
     if about.why:
         _line(console, 2, about.why)
     if about.line is not None:

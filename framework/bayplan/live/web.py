@@ -23,7 +23,7 @@ from bayplan.errors import InputError
 from bayplan.explain.explanation import explain, explain_job
 from bayplan.explain.pool_view import PoolView
 from bayplan.explain.queue_view import QueueView, ViewKind
-from bayplan.explain.target import nearest, pods_of, target_of
+from bayplan.explain.target import nearest, pods_of, target_of, what_has
 from bayplan.explain.text import print_explanation, print_job
 from bayplan.explain.top_view import TopView
 from bayplan.inputs.httpserver import SHUTDOWN_SECONDS, asks_loopback, request_log
@@ -182,6 +182,7 @@ class WebPage:
             return web.Response(status=400, text=f"{exc}\n")
         found: list[Pod] = []
         if live is not None:
+            target = what_has(live.scheduler, target)
             alive = (pod for pod in self._pods() if pod.status.phase not in ("Succeeded", "Failed"))
             found = pods_of(live.scheduler, alive, self._find, target)
         job = None

@@ -1,4 +1,4 @@
-"""Jobs that wait suspended for quota: they have no pods that could be seen to wait."""
+"""Jobs that wait for quota without pods that could be seen to wait: suspended, or not followed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from bayplan.api import (
     ClusterQueue,
     KueueWorkload,
     LocalQueue,
-    ObjectMeta,
     OwnerReference,
     kind_of,
 )
@@ -19,16 +18,22 @@ from bayplan.api.object_key import object_key
 from bayplan.api.operated import ClusterTrainingRuntime, TrainingRuntime, TrainJob
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part, queued_job, queued_kinds
 from bayplan.dialects.reading import timestamp
-from bayplan.queues.workload_waits import QUOTA_RESERVED, waits_since
+from bayplan.queues.workload_owners import is_lone
+from bayplan.queues.workload_waits import QUOTA_RESERVED, true_conditions, waits_since
 from bayplan.snapshot import Snapshot
 
-__all__ = ["HeldJob", "HeldJobs"]
+__all__ = ["WORKLOAD", "HeldJob", "HeldJobs"]
+
+WORKLOAD = "Workload"
+"""The kind of what waits for quota without a job that bayplan follows."""
+_PAST_WAITING = {QUOTA_RESERVED, "Finished"}
 
 
 @dataclass(frozen=True)
 class HeldJob:
     """A job without pods: how many it will have, its queue (``SYSTEM/NAME``, "" for none), why.
 
+    One that bayplan does not follow is known by its Workload, whose kind and key it has.
     ``since`` is when it began to wait, in seconds since 1970.
     """
 
@@ -50,9 +55,11 @@ class _Waiting:
 
     kind: str
     key: str
-    meta: ObjectMeta
+    namespace: str
+    queue: str
+    created: str | None
     pods: int
-    problem: str
+    problem: str = ""
 
 
 Key = tuple[str, str]
@@ -60,7 +67,8 @@ Key = tuple[str, str]
 
 
 class HeldJobs:
-    """The suspended jobs that name a queue, or have a Workload without, and have not ended.
+    """The suspended jobs that name a queue, or have a Workload without, and have not ended; and
+    the Workloads without quota of what bayplan does not follow.
 
     A job that its user suspended has neither, and waits for nobody but the user.
 
@@ -104,7 +112,10 @@ class HeldJobs:
         job = queued_job(new, self._find) if new is not None and waits else None
         if job is not None and job.suspended and job.state.end is None:
             pods = sum(job.counts.values())
-            self._jobs[key] = _Waiting(job.kind, job.key, job.obj.metadata, pods, job.problem)
+            meta, queue = job.obj.metadata, job.obj.metadata.labels.get(QUEUE_LABEL, "")
+            created = meta.creation_timestamp
+            waiting = _Waiting(job.kind, job.key, meta.namespace, queue, created, pods, job.problem)
+            self._jobs[key] = waiting
         elif self._jobs.pop(key, None) is None:
             return
         self._changed(key)
@@ -129,6 +140,21 @@ class HeldJobs:
             if known is not (new is not None):
                 self._see_again(owner, key)
             self._changed(key)
+        self._see_lone(new, (WORKLOAD, one.key))
+
+    def _see_lone(self, new: KueueWorkload | None, key: Key) -> None:
+        """Look at a Workload that may be of nothing that is followed."""
+        if new is not None and is_lone(new) and not true_conditions(new).keys() & _PAST_WAITING:
+            meta, pods = new.metadata, sum(one.count for one in new.spec.pod_sets)
+            self._workloads[key] = new
+            self._jobs[key] = _Waiting(
+                *key, meta.namespace, new.spec.queue_name, meta.creation_timestamp, pods
+            )
+        elif self._jobs.pop(key, None) is None:
+            return
+        else:
+            self._workloads.pop(key, None)
+        self._changed(key)
 
     def _see_again(self, owner: OwnerReference, key: Key) -> None:
         """Look at a job whose Workload came or went: without a queue it is held by that alone."""
@@ -147,18 +173,18 @@ class HeldJobs:
             self._changed(key)
 
     def _held(self, job: _Waiting) -> HeldJob:
-        meta = job.meta
-        name = meta.labels.get(QUEUE_LABEL, "")
-        queue = self._snapshot.objects(LocalQueue).get(f"{meta.namespace}/{name}")
+        name = job.queue
+        queue = self._snapshot.objects(LocalQueue).get(f"{job.namespace}/{name}")
         workload = self._workloads.get((job.kind, job.key))
-        since = timestamp(meta.creation_timestamp) if workload is None else waits_since(workload)
+        since = timestamp(job.created) if workload is None else waits_since(workload)
         why = _reported(workload) if workload is not None else "not tried yet"
         if job.problem:
             why = job.problem
         elif not name:
-            why = f"it names no queue by the label {QUEUE_LABEL}"
+            by = "spec.queueName" if job.kind == WORKLOAD else f"the label {QUEUE_LABEL}"
+            why = f"it names no queue by {by}"
         elif queue is None:
-            why = f'there is no LocalQueue "{name}" in namespace "{meta.namespace}"'
+            why = f'there is no LocalQueue "{name}" in namespace "{job.namespace}"'
         elif queue.spec.cluster_queue not in self._snapshot.objects(ClusterQueue):
             missing = queue.spec.cluster_queue
             why = f'its LocalQueue "{name}" names a ClusterQueue that is not there: "{missing}"'

@@ -14,13 +14,12 @@ from bayplan.api import ApiObject, Pod, Topology
 from bayplan.api.kueue import AdmissionCheck, ClusterQueue, KueueWorkload, ResourceFlavor
 from bayplan.api.object_key import object_key
 from bayplan.cluster.protocol import PatchFields, PatchStatus, Write
-from bayplan.dialects.kueue import POD_FINALIZER
+from bayplan.dialects.kueue import JOB_UID, POD_FINALIZER
 from bayplan.errors import ClusterError, Conflict, NotFound
 from bayplan_plugins.queues.kueue.conditions import finished, is_true
 from bayplan_plugins.queues.kueue.pod_groups import is_group_of, kept_of
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.kueue.store import Store
-from bayplan_plugins.queues.kueue.victims import JOB_UID
 
 __all__ = ["IN_USE", "Finalizers"]
 

@@ -17,6 +17,7 @@ from bayplan.api import ApiObject, ObjectMeta
 from bayplan.api.kueue import KueueWorkload, KueueWorkloadSpec, PodSet
 from bayplan.api.objects import kind_of
 from bayplan.api.times import rfc3339
+from bayplan.dialects.kueue import JOB_UID
 from bayplan.dialects.queued_jobs import ELASTIC_ANNOTATION, QueuedJob
 from bayplan_plugins.queues.kueue.conditions import evicted, finished, has_quota, is_true
 from bayplan_plugins.queues.kueue.prebuilt import as_prebuilt, owner_of, prebuilt_key
@@ -28,7 +29,6 @@ from bayplan_plugins.queues.kueue.slices import (
     with_counts,
     with_lowered_admission,
 )
-from bayplan_plugins.queues.kueue.victims import JOB_UID
 from bayplan_plugins.queues.kueue.workloads import REPLACES
 
 __all__ = ["MANAGED_BY", "JobSlices", "home_of", "is_own", "updated"]

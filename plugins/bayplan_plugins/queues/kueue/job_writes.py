@@ -27,6 +27,7 @@ from bayplan.cluster.protocol import (
 )
 from bayplan.dialects.kueue import DEFAULT_QUEUE
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, QueuedJob
+from bayplan.queues.workload_owners import is_lone
 from bayplan_plugins.queues.kueue.admission import WorkloadEvent
 from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
 from bayplan_plugins.queues.kueue.counts import AdmissionCounts
@@ -34,7 +35,6 @@ from bayplan_plugins.queues.kueue.gates import mark
 from bayplan_plugins.queues.kueue.injection import admitted_fields, restored_fields
 from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
-from bayplan_plugins.queues.kueue.lone_workloads import is_lone
 from bayplan_plugins.queues.kueue.pod_set_info import ConflictError, PodSetInfo
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads, pod_set_pointer
 from bayplan_plugins.queues.kueue.prebuilt import adopting

@@ -13,41 +13,14 @@ import msgspec
 from bayplan import PodInfo
 from bayplan.api import ObjectMeta, Pod
 from bayplan.api.kueue import KueueWorkload, ResourceFlavor
-from bayplan.dialects.kueue import GROUP_MARK
-from bayplan.dialects.queued_jobs import queued_kinds
 from bayplan_plugins.queues.kueue.conditions import has_quota
 from bayplan_plugins.queues.kueue.injection import admitted_spec
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome
-from bayplan_plugins.queues.kueue.variants import parent_of
-from bayplan_plugins.queues.kueue.victims import JOB_UID
 
-__all__ = ["is_lone", "is_of_followed_kind", "merged", "pods_of"]
-
-_BY_PODS = frozenset(("Pod", "ReplicaSet", "StatefulSet", "LeaderWorkerSet"))
-"""The kinds of jobs that are followed by their pods."""
+__all__ = ["pods_of", "with_admission"]
 
 
-def is_of_followed_kind(workload: KueueWorkload) -> bool:
-    """Tell whether a Workload is that of a job, pod or group of a kind that bayplan follows."""
-    owners = workload.metadata.owner_references
-    kinds = {one.kind for one in owners if one.controller} or {one.kind for one in owners}
-    return bool(kinds & _BY_PODS) or any(type_.__name__ in kinds for type_ in queued_kinds())
-
-
-def is_lone(workload: KueueWorkload) -> bool:
-    """Tell whether nothing that bayplan follows has a Workload.
-
-    A variant of another Workload counts once it has quota. One that has lost its job is finished.
-    """
-    meta = workload.metadata
-    if is_of_followed_kind(workload) or GROUP_MARK in meta.annotations.items():
-        return False
-    if not meta.owner_references and JOB_UID in meta.labels:
-        return False
-    return not parent_of(workload) or has_quota(workload)
-
-
-def merged(
+def with_admission(
     stored: KueueWorkload | None, old: KueueWorkload | None, new: KueueWorkload
 ) -> KueueWorkload:
     """Return a Workload that was changed with what it was admitted with, if that is on its way.

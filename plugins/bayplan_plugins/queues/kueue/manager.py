@@ -21,15 +21,14 @@ from bayplan.api import ApiObject, ClusterQueue, KueueWorkload
 from bayplan.api.lease import Lease
 from bayplan.dialects.kueue import MANAGER_LEASE, MANAGER_PODS
 from bayplan.dialects.queued_jobs import QueuedJob, queued_kinds
+from bayplan.queues.workload_owners import is_of_followed_kind, parent_of
 from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
 from bayplan_plugins.queues.kueue.finalizers import IN_USE
 from bayplan_plugins.queues.kueue.following import follow_from_first_queue
 from bayplan_plugins.queues.kueue.gates import waits_for_topology
 from bayplan_plugins.queues.kueue.job_slices import home_of, is_own
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
-from bayplan_plugins.queues.kueue.lone_workloads import is_of_followed_kind
 from bayplan_plugins.queues.kueue.pod_groups import is_ready
-from bayplan_plugins.queues.kueue.variants import parent_of
 
 __all__ = ["KueueManager"]
 

@@ -18,7 +18,7 @@ from bayplan.api.meta import ObjectMeta
 from bayplan.api.object_key import object_key
 from bayplan.api.resources import effective_requests
 from bayplan.cluster.protocol import DeleteObject, TemplateSource
-from bayplan.dialects.kueue import GROUP_MARK
+from bayplan.dialects.kueue import GROUP_MARK, JOB_UID
 from bayplan.dialects.queued_job_checks import PRIORITY_LABEL, QUEUE_LABEL
 from bayplan.dialects.queued_parts import (
     QueuedParts,
@@ -31,7 +31,6 @@ from bayplan_plugins.queues.kueue.conditions import has_quota, is_true
 from bayplan_plugins.queues.kueue.job_slices import MANAGED_BY, workload_name
 from bayplan_plugins.queues.kueue.job_workloads import provisioning_parameters
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
-from bayplan_plugins.queues.kueue.victims import JOB_UID
 
 __all__ = ["PartWorkloads", "name_of_part"]
 

@@ -27,6 +27,7 @@ from bayplan.cluster.protocol import TemplateSource
 from bayplan.dialects.kueue import GROUP_MARK, group_of, total_of
 from bayplan.dialects.queued_job_checks import GATES_ANNOTATION, gates_of
 from bayplan.dialects.queued_jobs import QUEUE_LABEL, is_part
+from bayplan.queues.workload_owners import is_lone
 from bayplan_plugins.queues.kueue import pod_groups
 from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.amounts import quantity_of
@@ -45,7 +46,7 @@ from bayplan_plugins.queues.kueue.job_workloads import (
     JobWorkloads,
     is_of_pod,
 )
-from bayplan_plugins.queues.kueue.lone_workloads import is_lone, pods_of
+from bayplan_plugins.queues.kueue.lone_workloads import pods_of
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs, own_queue
 from bayplan_plugins.queues.kueue.part_workloads import PartWorkloads
 from bayplan_plugins.queues.kueue.pod_groups import with_replacements

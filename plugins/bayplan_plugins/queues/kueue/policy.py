@@ -27,6 +27,7 @@ from bayplan.naming import counted
 from bayplan.queues.ledger import Ledger, PodRules
 from bayplan.queues.report import PendingJob
 from bayplan.queues.tree import AmountRows
+from bayplan.queues.workload_owners import is_lone
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.kueue.admission import Admission
 from bayplan_plugins.queues.kueue.admission_order import AdmissionLine
@@ -48,7 +49,7 @@ from bayplan_plugins.queues.kueue.handles import Handles
 from bayplan_plugins.queues.kueue.injection import queue_labels, topology_marks, updates_of
 from bayplan_plugins.queues.kueue.job_workloads import JobWorkloads
 from bayplan_plugins.queues.kueue.job_writes import JobWrites, taking_over
-from bayplan_plugins.queues.kueue.lone_workloads import is_lone, merged
+from bayplan_plugins.queues.kueue.lone_workloads import with_admission
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.manager import KueueManager
 from bayplan_plugins.queues.kueue.node_failures import NodeFailures
@@ -209,7 +210,7 @@ class KueuePolicy(
             self._mirror(old, new)
         elif self._stands_alone(one):
             stored = self._admission.store.workloads.get(one.key)
-            self._mirror(old, new if new is None else merged(stored, old, new))
+            self._mirror(old, new if new is None else with_admission(stored, old, new))
             self._pods.changed(one.key)
         if new is None and old is not None:
             # Whoever deleted it gets it again, as it was.

@@ -11,9 +11,9 @@ from bayplan.api.kueue import KueueWorkload
 from bayplan.api.objects import kind_of
 from bayplan.api.resources import effective_requests
 from bayplan.cluster.protocol import PatchFields
+from bayplan.dialects.kueue import JOB_UID
 from bayplan.dialects.queued_job_checks import QUEUE_LABEL, prebuilt_of
 from bayplan.dialects.queued_jobs import QueuedJob
-from bayplan_plugins.queues.kueue.victims import JOB_UID
 
 __all__ = ["adopting", "as_prebuilt", "owner_of", "prebuilt_key"]
 

@@ -14,11 +14,11 @@ import msgspec
 
 from bayplan.api.kueue import AssignedPodSet, KueueWorkload, PodSet
 from bayplan.api.meta import ObjectMeta
+from bayplan.dialects.kueue import JOB_UID
 from bayplan.dialects.queued_jobs import ELASTIC_ANNOTATION
 from bayplan_plugins.queues.kueue.amounts import amount_in, quantity_of
 from bayplan_plugins.queues.kueue.conditions import finished, has_quota, is_true
 from bayplan_plugins.queues.kueue.snapshot import Snapshot
-from bayplan_plugins.queues.kueue.victims import JOB_UID
 from bayplan_plugins.queues.kueue.workloads import REPLACES, WorkloadInfo, creation
 
 __all__ = [

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bayplan.api.kueue import KueueWorkload
+from bayplan.queues.workload_owners import parent_of
 from bayplan_plugins.queues.kueue.conditions import is_true
 from bayplan_plugins.queues.kueue.flavor_search import ALLOWED_FLAVORS
 from bayplan_plugins.queues.kueue.snapshot import QueueView, Snapshot
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 
-__all__ = ["flavor_rank", "less_favorable", "more_favorable", "parent_of", "rank_of"]
-
-
-def parent_of(workload: KueueWorkload) -> str:
-    """Return the UID of the Workload that a variant belongs to; empty for others."""
-    for owner in workload.metadata.owner_references:
-        if owner.kind == "Workload" and owner.controller:
-            return owner.uid
-    return ""
+__all__ = ["flavor_rank", "less_favorable", "more_favorable", "rank_of"]
 
 
 def rank_of(queue: QueueView, flavor: str) -> int | None:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import cmp_to_key
 
 from bayplan.api.kueue import KueueWorkload
+from bayplan.dialects.kueue import JOB_UID
 from bayplan_plugins.queues.kueue.settings import Settings
 from bayplan_plugins.queues.kueue.workloads import (
     WorkloadInfo,
@@ -16,7 +17,6 @@ from bayplan_plugins.queues.kueue.workloads import (
 )
 
 __all__ = [
-    "JOB_UID",
     "Rank",
     "Victim",
     "Why",
@@ -26,7 +26,6 @@ __all__ = [
     "victim_rank",
 ]
 
-JOB_UID = "kueue.x-k8s.io/job-uid"
 Rank = tuple[bool, bool, int, float, str]
 """What candidates compare by; the lowest goes first."""
 

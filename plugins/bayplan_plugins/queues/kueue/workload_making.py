@@ -10,7 +10,7 @@ import msgspec
 from bayplan import Handle, PodInfo
 from bayplan.api import ObjectMeta, OwnerReference, Pod
 from bayplan.api.kueue import KueueWorkload, KueueWorkloadSpec, PodSet, PriorityClassRef
-from bayplan.dialects.kueue import GROUP_MARK
+from bayplan.dialects.kueue import GROUP_MARK, JOB_UID
 from bayplan.dialects.progress import MIN_RUNTIME, min_runtime
 from bayplan.dialects.queued_jobs import QUEUE_LABEL
 from bayplan.dialects.queued_parts import QueuedParts
@@ -20,7 +20,6 @@ from bayplan_plugins.queues.kueue.job_workloads import longest_time, provisionin
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.part_workloads import PartWorkloads
 from bayplan_plugins.queues.kueue.priority_classes import class_of
-from bayplan_plugins.queues.kueue.victims import JOB_UID
 
 __all__ = ["Made", "WorkloadMaker"]
 
