@@ -94,7 +94,7 @@ def test_a_hub_of_kueues_sends_jobs_to_a_cluster_where_bayplan_admits(
     sent = worker.cluster.items(WORKLOADS)
     assert all(ORIGIN in one["metadata"]["labels"] for one in sent)
     assert len(sent) == 2
-    waits = next(one for one in sent if second in one["metadata"]["name"])
+    waits = next(one for one in sent if f"job-{second}-" in one["metadata"]["name"])
     assert not is_true(waits, "QuotaReserved")
     finish(worker, first)
     worker.wait(lambda: placed(worker, second) == 4, "the other one follows")
