@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayplan.inputs.documents import parse_documents
 from bayplan.topology.machine.bandwidth import inter_socket, nvlink, pcie

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean
+
+from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Node, ObjectMeta, Quantity
 from bayplan.api.node import NodeStatus

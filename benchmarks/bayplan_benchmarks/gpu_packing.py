@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import gcd
 
+import msgspec
 import numpy as np
 
 from bayplan.api.gpu_shares import WHOLE
@@ -31,8 +31,7 @@ _FEW = 1e-3
 _ROUNDS = 1000
 
 
-@dataclass(frozen=True)
-class NodeKind:
+class NodeKind(msgspec.Struct, frozen=True):
     """Nodes that are alike: milli-CPU, MiB, GPUs and their model."""
 
     cpu: int
@@ -68,14 +67,13 @@ def most_allocated(
     return _Program(nodes, pods, placed or {}).bound()
 
 
-@dataclass
-class _Rows:
+class _Rows(msgspec.Struct):
     """Constraints of a linear program: a sum of variables is at most a limit."""
 
-    limits: list[float] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    columns: list[int] = field(default_factory=list)
-    factors: list[float] = field(default_factory=list)
+    limits: list[float] = msgspec.field(default_factory=list)
+    rows: list[int] = msgspec.field(default_factory=list)
+    columns: list[int] = msgspec.field(default_factory=list)
+    factors: list[float] = msgspec.field(default_factory=list)
 
     def add(self, terms: Iterable[tuple[int, float]], limit: float) -> int:
         """Add a constraint by the factor of each variable; return its row."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import (
     ApiObject,
@@ -142,8 +143,7 @@ def _longest_step(cluster: MemoryCluster, scheduler: Scheduler) -> float:
     return longest
 
 
-@dataclass(frozen=True)
-class LongestSteps:
+class LongestSteps(msgspec.Struct, frozen=True):
     """The seconds of the longest step of the first look, and of the longest one after changes.
 
     ``bound`` is the number of pods that were bound after these.

@@ -18,8 +18,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from bayplan.api import ApiObject, Job, Node, ObjectMeta, PodGroup, PodSpec
 from bayplan.api.pod import PodTemplate
@@ -50,8 +51,7 @@ Way = Literal["pods", "gangs", "racks"]
 """Plain pods, gangs, or gangs whose training prefers, and whose inference needs, one rack."""
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """The shares of the cluster in one published run.
 
     :param mixed: the share of each priority in phase 2.

@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api.gpu_shares import Partition, PartitionProfile
 from bayplan.benchmark import Benchmark, BenchmarkResult
@@ -28,8 +29,7 @@ GpuMatrix = list[tuple[Partition, ...]]
 Place = Callable[[Geometry, GpuMatrix, PartitionProfile], tuple[int, Partition] | None]
 
 
-@dataclass(frozen=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True):
     """A request for a partition; it ends before request number ``until`` comes, None for never."""
 
     profile: PartitionProfile

@@ -14,10 +14,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
+
+from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Container, ObjectMeta, Pod, PodSpec, Quantity
 from bayplan.api.gpu_shares import WHOLE

@@ -6,7 +6,6 @@ import csv
 import gzip
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -37,8 +36,7 @@ def is_at_130(percent: float) -> bool:
     return percent >= _LAST
 
 
-@dataclass(frozen=True)
-class TraceNode:
+class TraceNode(msgspec.Struct, frozen=True):
     """A node of the trace."""
 
     name: str
@@ -48,8 +46,7 @@ class TraceNode:
     model: str
 
 
-@dataclass(frozen=True)
-class TracePod:
+class TracePod(msgspec.Struct, frozen=True):
     """A pod of the trace: milli-CPU, MiB, GPUs, thousandths of each, models ("" for any)."""
 
     cpu: int
@@ -71,8 +68,7 @@ class TracePod:
         return "share" if self.compute < WHOLE else str(self.gpus)
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True, dict=True):
     """Nodes and pods, both by name, and for each seed the order of arrivals and of nodes."""
 
     nodes: Sequence[TraceNode]
@@ -157,8 +153,7 @@ def _arrivals(path: Path, pods: int, nodes: int) -> dict[str, dict[str, list[int
     return found
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(msgspec.Struct, frozen=True):
     """A line of a table; columns that it lacks are empty."""
 
     path: Path

@@ -13,9 +13,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan.api import (
     ApiObject,

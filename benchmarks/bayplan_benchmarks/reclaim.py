@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import (
     ApiObject,
@@ -48,8 +49,7 @@ _SECONDS = 200.0
 _GPU = "nvidia.com/gpu"
 
 
-@dataclass(frozen=True)
-class _System:
+class _System(msgspec.Struct, frozen=True):
     """How a system names queues and jobs.
 
     :param queue: makes a queue of a name that deserves so many nodes.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 __all__ = ["Benchmark", "BenchmarkResult", "ClusterTarget", "TraceRun"]
 
 
-@dataclass(frozen=True)
-class BenchmarkResult:
+class BenchmarkResult(msgspec.Struct, frozen=True):
     """The size of the input, and the figures; ``podsPerSecond`` is one if pods are placed.
 
     A figure may be several numbers by name. ``note`` says what has to be known to read them.
@@ -21,8 +21,7 @@ class BenchmarkResult:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class ClusterTarget:
+class ClusterTarget(msgspec.Struct, frozen=True):
     """A cluster to measure on.
 
     :param scheduler: the name of a scheduler to measure; "" for our own.
@@ -34,8 +33,7 @@ class ClusterTarget:
     start: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class TraceRun:
+class TraceRun(msgspec.Struct, frozen=True):
     """A recorded workload to run: its folder, a policy by name, and the seed of its order.
 
     ``learned`` says that the policy is not shown what will come. ``moves`` is how many pods an hour
@@ -49,8 +47,7 @@ class TraceRun:
     moves: float = 0.0
 
 
-@dataclass(frozen=True)
-class Benchmark:
+class Benchmark(msgspec.Struct, frozen=True):
     """A benchmark: its title, its default sizes, and the function that measures it.
 
     ``run`` takes the number of nodes and of pods, None when it needs a cluster. Without ``--nodes``

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from pydantic import Field
 
@@ -47,8 +47,7 @@ class GangRestartArgs(Args):
     seconds: float = Field(default=30.0, ge=0, le=600)
 
 
-@dataclass
-class _Restart:
+class _Restart(msgspec.Struct):
     """A gang whose members went, by key, and when the last one did, in the handle's seconds.
 
     ``others`` are the UIDs of those that had nodes when the first one went. ``makers`` is what
@@ -57,8 +56,8 @@ class _Restart:
 
     gang: Gang
     others: frozenset[str]
-    gone: dict[str, PodInfo] = field(default_factory=dict)
-    makers: dict[str, OwnedPart | None] = field(default_factory=dict)
+    gone: dict[str, PodInfo] = msgspec.field(default_factory=dict)
+    makers: dict[str, OwnedPart | None] = msgspec.field(default_factory=dict)
     since: float = 0.0
 
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from pydantic import Field
 
@@ -49,8 +49,7 @@ class HeadReservationArgs(Args):
     at_most: float = Field(default=3600.0, gt=0)
 
 
-@dataclass(frozen=True)
-class _Reservation:
+class _Reservation(msgspec.Struct, frozen=True):
     """Nodes reserved for a unit; ``start`` is when it can run there, infinite if unknown.
 
     Times are those of the handle's clock, in seconds.

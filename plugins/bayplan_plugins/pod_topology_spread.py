@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 import pydantic
 from pydantic import Field
@@ -76,8 +76,7 @@ class PodTopologySpreadArgs(Args):
         return self
 
 
-@dataclass(frozen=True)
-class SpreadConstraint:
+class SpreadConstraint(msgspec.Struct, frozen=True):
     """A constraint of one pod; its selector is compiled and narrowed by matchLabelKeys."""
 
     key: str
@@ -90,8 +89,7 @@ class SpreadConstraint:
     honor_taints: bool = False
 
 
-@dataclass(frozen=True)
-class SpreadConstraints:
+class SpreadConstraints(msgspec.Struct, frozen=True):
     """All constraints of a pod; with ``all_keys``, nodes without all of the keys do not count."""
 
     hard: tuple[SpreadConstraint, ...]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from bayplan import (
@@ -39,8 +39,7 @@ _KEYS = {
 _SEPARATOR = "__"
 
 
-@dataclass(frozen=True, slots=True)
-class _ZoneLabel:
+class _ZoneLabel(msgspec.Struct, frozen=True):
     """A zone or region label of a volume: where it can be used."""
 
     volume: str

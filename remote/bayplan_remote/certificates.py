@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import ssl
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+import msgspec
 
 from bayplan.errors import InputError
 
@@ -17,8 +17,7 @@ __all__ = ["Certificates"]
 _MOST = 1 << 20
 
 
-@dataclass(frozen=True)
-class Certificates:
+class Certificates(msgspec.Struct, frozen=True):
     """The authority that signs both sides, and one side's own certificate and key (PEM files)."""
 
     authority: Path

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import grpc
+import msgspec
 import numpy as np
 
 from bayplan.errors import BayplanError
@@ -31,16 +31,14 @@ class RemoteError(BayplanError):
         self.code = code
 
 
-@dataclass(frozen=True)
-class Buffer:
+class Buffer(msgspec.Struct, frozen=True):
     """Memory on the worker."""
 
     id: int
     bytes: int
 
 
-@dataclass(frozen=True)
-class RemoteTensor:
+class RemoteTensor(msgspec.Struct, frozen=True):
     """A tensor on the worker."""
 
     id: int
@@ -53,8 +51,7 @@ class RemoteTensor:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
-@dataclass(frozen=True)
-class RemoteLayer:
+class RemoteLayer(msgspec.Struct, frozen=True):
     """A layer of a model: ``activation(x @ weight + bias)``; "none", "relu" or "softmax"."""
 
     weight: RemoteTensor

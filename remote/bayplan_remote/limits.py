@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 __all__ = ["Limits"]
 
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Limits of a server: ``sessions`` at once; all others are of one session or call.
 
     ``bytes`` are those of all buffers and tensors, ``chunk`` the data of one message. ``launches``

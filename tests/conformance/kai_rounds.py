@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -124,7 +125,7 @@ def session(scenario: Scenario, profiles: ProfileSet) -> Outcome:
         state = _state(cluster.get(Pod, key), before, scheduler, moves.get(key))
         if state.status == "Binding":
             groups = scheduler.snapshot.shared(GpuGroups, GpuGroups)
-            state = replace(state, groups=groups.of_pod(key))
+            state = dataclasses.replace(state, groups=groups.of_pod(key))
         found[task_id(task)] = state
     encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
     claims = {

@@ -6,8 +6,9 @@ harness of KAI's tests takes for granted where a field is absent is filled in he
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -558,7 +559,7 @@ def next_round(scenario: Scenario, found: Outcome) -> Scenario:
     tasks = {}
     for name, state in found.tasks.items():
         if state.status == "Binding":
-            tasks[name] = replace(state, status="Running")
+            tasks[name] = dataclasses.replace(state, status="Running")
         elif (state.status == "Releasing" and not kept[name]) or state.status == "Pipelined":
             tasks[name] = TaskState("Pending")
         else:

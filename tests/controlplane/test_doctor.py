@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from click.testing import CliRunner
+from msgspec.structs import replace
 from tests.cluster.apiserver.faces import STRATEGIC
 from tests.controlplane.installation import path_of
 from tests.controlplane.live_cluster import LiveCluster

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import replace
 
+from msgspec.structs import replace
 from tests.controlplane.live_cluster import CLAIMS, PODS, VOLUME_CLAIMS, Content, LiveCluster
 from tests.controlplane.story_builders import (
     asking,

@@ -6,7 +6,6 @@ The scheduler's writes have the rights of its account.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -1406,8 +1405,8 @@ def test_the_slices_of_a_machine_are_stored_as_they_are_published(
     machine = known_machine(name)
     half = machine.gpus[0].memory // 2
     parts = (Mig("MIG-a", 1, 0, half), Mig("MIG-b", 2, 0, half))
-    parted = dataclasses.replace(machine.gpus[0], uuid="GPU-0", mig=parts)
-    machine = dataclasses.replace(machine, gpus=(parted, *machine.gpus[1:]))
+    parted = replace(machine.gpus[0], uuid="GPU-0", mig=parts)
+    machine = replace(machine, gpus=(parted, *machine.gpus[1:]))
     inventory = inventory_of(machine, cpus=True)
     real.apply([node("n")])
     api = KubernetesApi(plane.kubeconfig)

@@ -114,7 +114,7 @@ def test_members_of_different_schedulers_are_refused_by_name() -> None:
 
 
 def _renamed(profile: Any, name: str) -> Any:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     return replace(profile, scheduler_name=name)
 
@@ -496,7 +496,7 @@ def test_no_hook_that_raises_stops_the_scheduler() -> None:
 
 
 def _with_points(profile: Any, points: Any) -> Any:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     return replace(profile, points=points)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+import msgspec
+from msgspec.structs import replace
 from tests.live.deployed import DEPLOY, SCHEDULER, Content, documents, only
 
 from bayplan.cluster.apiserver.rbac import Role, Rule
@@ -25,7 +27,10 @@ class Audit:
         plain = Role.of(
             user or f"system:serviceaccount:bayplan-system:{SCHEDULER}", rules, namespace
         )
-        return Role(plain.user, tuple(_Noted(**vars(one), audit=self) for one in _singles(plain)))
+        return Role(
+            plain.user,
+            tuple(_Noted(**msgspec.structs.asdict(one), audit=self) for one in _singles(plain)),
+        )
 
     def deployed(self, *more: str) -> Role:
         """Return the scheduler's role as it is deployed, with those of more manifests."""
@@ -60,11 +65,10 @@ def _permission(rule: Rule) -> Permission:
     return rule.verbs[0], rule.api_groups[0], rule.resources[0]
 
 
-@dataclass(frozen=True)
-class _Noted(Rule):
+class _Noted(Rule, frozen=True):
     """A single permission that notes its use."""
 
-    audit: Audit = field(default_factory=Audit, compare=False)
+    audit: Audit = msgspec.field(default_factory=Audit)
 
     def allows(
         self, verb: str, group: str, resource: str, namespace: str = "", name: str = ""
@@ -75,11 +79,10 @@ class _Noted(Rule):
         return found
 
 
-@dataclass(frozen=True)
-class _Last(Rule):
+class _Last(Rule, frozen=True):
     """Comes after all others, and is asked where none of them allows a request."""
 
-    audit: Audit = field(default_factory=Audit, compare=False)
+    audit: Audit = msgspec.field(default_factory=Audit)
 
     def allows(
         self, verb: str, group: str, resource: str, namespace: str = "", name: str = ""

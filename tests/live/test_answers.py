@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from bayplan import Args, Plugin, PodInfo, Preparation, hookimpl
 from bayplan.api import ApiObject, PersistentVolume, Pod, PodGroup, ResourceClaim

@@ -10,13 +10,14 @@ import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import yaml
 from aiohttp import web
 from msgspec import structs
+from msgspec.structs import replace
 from tests.live.deployed import DEPLOY, SCHEDULER, only
 from tests.live.stage import Stage, stage
 

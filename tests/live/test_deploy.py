@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import shutil
 import ssl
@@ -11,7 +12,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import click
 import pytest
 import yaml
 from msgspec import structs
+from msgspec.structs import replace
 from tests.live.audit import Audit, Permission, permissions
 from tests.live.deployed import (
     CRDS,
@@ -529,7 +530,7 @@ async def crds_have_no_status_subresource(audit: Audit) -> None:
     for group in ("scheduling.sigs.k8s.io", "scheduling.volcano.sh"):
         resource = cluster.resources.of_kind(group, "PodGroup")
         assert resource is not None
-        cluster.resources.add(replace(resource, status=False))
+        cluster.resources.add(dataclasses.replace(resource, status=False))
     volcano = make_object(
         {
             "apiVersion": "scheduling.volcano.sh/v1beta1",

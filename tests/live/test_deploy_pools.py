@@ -8,13 +8,13 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 import yaml
+from msgspec.structs import replace
 from tests.live.audit import Audit, permissions
 from tests.live.deployed import DEPLOY, OF_SCHEDULER, ROOT, documents, manifests, only
 from tests.live.stage import Stage, stage

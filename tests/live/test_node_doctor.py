@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from bayplan.cli import cli
 from bayplan.live import node_doctor
@@ -40,7 +40,7 @@ def test_links_gpus_and_nics_that_are_missing_are_named() -> None:
     whole = known_machine("dgx-h100")
     links = np.array(whole.nvlinks)
     links[0, 3] = links[3, 0] = 0
-    broken = dataclasses.replace(whole, nvlinks=links, nics=whole.nics[1:])
+    broken = replace(whole, nvlinks=links, nics=whole.nics[1:])
     found = told(machine_findings(broken, whole))
     assert [text for level, _, text in found if level == "failure"] == [
         "NVLinks of 1 pair of GPUs differ, such as GPU0-GPU3: 0 in the place of "
@@ -49,22 +49,22 @@ def test_links_gpus_and_nics_that_are_missing_are_named() -> None:
     ]
     other = told(machine_findings(known_machine("gb200-nvl72"), whole))
     assert any("GPUs in the place of 8" in text for _, _, text in other)
-    lost = (dataclasses.replace(whole.gpus[0], lost="fell off the bus"), *whole.gpus[1:])
-    first, *_ = machine_findings(dataclasses.replace(whole, gpus=lost), None)
+    lost = (replace(whole.gpus[0], lost="fell off the bus"), *whole.gpus[1:])
+    first, *_ = machine_findings(replace(whole, gpus=lost), None)
     assert (first.level, first.text.partition("; ")[2]) == ("failure", "GPU0 cannot be used")
 
 
 def test_gpus_outside_of_the_nvlink_domain_of_the_others_are_named(tmp_path: Path) -> None:
     machine = known_machine("dgx-h100")
     assert told(fabric_findings(machine, tmp_path)) == []
-    inside = tuple(dataclasses.replace(gpu, nvlink_domain="c.1") for gpu in machine.gpus)
-    whole = dataclasses.replace(machine, gpus=inside)
+    inside = tuple(replace(gpu, nvlink_domain="c.1") for gpu in machine.gpus)
+    whole = replace(machine, gpus=inside)
     domain = ("ok", "fabric", "all GPUs are in the NVLink domain c.1")
     assert told(fabric_findings(whole, tmp_path)) == [domain]
     missing = tmp_path / "channels"
     warning = ("warning", "fabric", f"no IMEX channels in {missing}")
     assert told(fabric_findings(whole, missing)) == [domain, warning]
-    alone = dataclasses.replace(machine, gpus=(machine.gpus[0], *inside[1:]))
+    alone = replace(machine, gpus=(machine.gpus[0], *inside[1:]))
     text = "GPUs are in 1 NVLink domain: c.1; GPU0 in none"
     assert told(fabric_findings(alone, tmp_path)) == [("failure", "fabric", text)]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from msgspec import structs
+from msgspec.structs import replace
 from tests.live.stage import Stage, stage
 
 from bayplan import Args, ClusterEvent, Plugin, PodInfo, Wait, hookimpl

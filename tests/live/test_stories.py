@@ -13,11 +13,10 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace as with_fields
+from msgspec.structs import replace
 from tests.live.stage import Stage, stage
 
 from bayplan.api import ApiObject, Node, Pod, PodGroup, ResourceClaim
@@ -205,7 +204,7 @@ class Story:
         if pod is not None:
             self.tell(f"label {key}")
             labels = {**pod.metadata.labels, "story": str(self.draw.randrange(3))}
-            self.cluster.update(with_fields(pod, metadata=with_fields(pod.metadata, labels=labels)))
+            self.cluster.update(replace(pod, metadata=replace(pod.metadata, labels=labels)))
 
     def create_gang(self) -> None:
         name, least = f"g{self.draw.randrange(GANGS)}", self.draw.choice((1, 2, 3))
@@ -226,9 +225,9 @@ class Story:
             group = self.draw.choice(("", '["default/g0", "default/g1"]'))
             self.tell(f"gang {gang.metadata.name} has {least}, group {group}")
             annotations = {GROUPS: group} if group else {}
-            meta = with_fields(gang.metadata, annotations=annotations)
-            spec = with_fields(gang.spec, min_member=least)
-            self.cluster.update(with_fields(gang, metadata=meta, spec=spec))
+            meta = replace(gang.metadata, annotations=annotations)
+            spec = replace(gang.spec, min_member=least)
+            self.cluster.update(replace(gang, metadata=meta, spec=spec))
 
     def change_shared_claim(self) -> None:
         """Make the claim that several pods name, or delete it."""
@@ -275,13 +274,11 @@ class Story:
             return
         back = self.draw.random() < 0.7
         self.tell(f"cordon {node.metadata.name} {'and back' * back}")
-        self.cluster.update(with_fields(node, spec=with_fields(node.spec, unschedulable=True)))
+        self.cluster.update(replace(node, spec=replace(node.spec, unschedulable=True)))
         if back:
             again = self.cluster.get(Node, node.metadata.name)
             assert again is not None
-            self.cluster.update(
-                with_fields(again, spec=with_fields(again.spec, unschedulable=False))
-            )
+            self.cluster.update(replace(again, spec=replace(again.spec, unschedulable=False)))
 
     def delete_node(self) -> None:
         name = f"n{self.draw.randrange(NODES)}"
@@ -300,7 +297,7 @@ class Story:
             self.cluster.create(make_node(name, CPU, "64Gi"))
         elif node.spec.unschedulable:
             self.tell(f"uncordon {name}")
-            self.cluster.update(with_fields(node, spec=with_fields(node.spec, unschedulable=False)))
+            self.cluster.update(replace(node, spec=replace(node.spec, unschedulable=False)))
 
     # The server
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
-from msgspec.structs import replace as replaced
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.live.stage import Stage, stage
 
@@ -76,7 +75,7 @@ def set_lock(made: Stage, value: str | None) -> None:
     node = made.cluster.get(Node, "n")
     assert node is not None
     annotations = {LOCK.annotation: value} if value is not None else {}
-    made.cluster.update(replaced(node, metadata=replaced(node.metadata, annotations=annotations)))
+    made.cluster.update(replace(node, metadata=replace(node.metadata, annotations=annotations)))
 
 
 async def test_a_binding_waits_for_the_lock_of_its_node() -> None:
@@ -141,7 +140,7 @@ async def test_bayplans_own_lock_is_waited_for_while_its_pod_has_no_node() -> No
         await made.until(lambda: writer.retries >= 2)
         assert made.placements() == {}
         other = pods["default/other"]
-        made.cluster.update(replaced(other, spec=replaced(other.spec, node_name="n")))
+        made.cluster.update(replace(other, spec=replace(other.spec, node_name="n")))
         await made.until(lambda: answered == [None])
 
 
@@ -164,7 +163,7 @@ async def test_a_refused_binding_gives_the_lock_back() -> None:
 
 
 MARK = "example.com/shares"
-MARKED = replaced(OWN_LOCK, marks=MARK)
+MARKED = replace(OWN_LOCK, marks=MARK)
 
 
 def sharer(name: str, node: str | None = None) -> Pod:
@@ -178,7 +177,7 @@ def uid_of(made: Stage, name: str) -> str:
 async def test_a_binding_that_needs_another_pod_is_refused_once_that_is_gone() -> None:
     async with stage([make_node("n"), make_pod("p"), make_pod("holder", node="n")]) as made:
         _, writer = await writing(made)
-        lock = replaced(MARKED, needs=frozenset({"default/holder", "default/second"}))
+        lock = replace(MARKED, needs=frozenset({"default/holder", "default/second"}))
         bind = Bind("default/p", uid_of(made, "p"), "n", lock=lock)
         (error,) = await answers(writer, bind)
         assert isinstance(error, Conflict)
@@ -193,14 +192,14 @@ async def test_an_eviction_under_a_lock_is_refused_if_pods_came_that_it_does_not
     async with stage([make_node("n"), *pods]) as made:
         _, writer = await writing(made)
         uid = uid_of(made, "holder")
-        lock = replaced(MARKED, known=frozenset({uid_of(made, "mine")}))
+        lock = replace(MARKED, known=frozenset({uid_of(made, "mine")}))
         evict = Evict("default/holder", uid, "nobody shares it", "n", lock)
         (error,) = await answers(writer, evict)
         assert isinstance(error, Conflict)
         assert str(error) == "Node n has got default/theirs as well"
         assert lock_of(made) is None
         known = frozenset({*lock.known, uid_of(made, "theirs")})
-        assert await answers(writer, replaced(evict, lock=replaced(lock, known=known))) == [None]
+        assert await answers(writer, replace(evict, lock=replace(lock, known=known))) == [None]
         assert made.pods()["default/holder"].metadata.deletion_timestamp is not None
         assert lock_of(made) is None
 

@@ -515,9 +515,7 @@ def test_one_process_writes(stage: Stage) -> None:
 
 
 def replace_writer(known: Any) -> Any:
-    from dataclasses import replace as replace_field
-
-    return replace_field(known, writer="somebody else")
+    return replace(known, writer="somebody else")
 
 
 def test_without_changes_only_the_heartbeat_is_written_now_and_then(stage: Stage) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.machine_builders import gb200_tray, machine_from_yaml
 from tests.paths import SHARED
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan_plugins.preemption.steps import until_enough

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from tests.properties.queue_worlds import GPU, Dialect, Job, Team, World
 
 from bayplan.api import Node, Pod

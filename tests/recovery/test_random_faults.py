@@ -106,9 +106,10 @@ class Faults:
         if self._parts is None or self._parts.snapshot is not self.world.cluster.scheduler.snapshot:
             before = self._parts
             snapshot = self.world.cluster.scheduler.snapshot
-            self._parts = BrokenParts(self.world.api, snapshot, lambda uid: None)
-            if before is not None:
-                vars(self._parts).update(vars(before) | {"snapshot": snapshot})
+            if before is None:
+                self._parts = BrokenParts(self.world.api, snapshot, lambda uid: None)
+            else:
+                self._parts = replace(before, snapshot=snapshot)
         return self._parts
 
     def maintains(self, name: str) -> None:

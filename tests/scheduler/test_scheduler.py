@@ -208,9 +208,7 @@ def test_two_profiles_share_one_cluster() -> None:
     from bayplan.profiles.loading import ProfileSet, default_profiles
 
     first = default_profiles().profiles[0]
-    from dataclasses import replace as with_changes
-
-    profiles = ProfileSet((first, with_changes(first, scheduler_name="other")))
+    profiles = ProfileSet((first, replace(first, scheduler_name="other")))
     cluster = Cluster([make_node("n", cpu=2)], profiles)
     cluster.add(
         make_pod("a", "1", None),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import KINDS, Kind
 from bayplan.cluster.kubernetes.transport import Transport
@@ -23,8 +24,7 @@ _POLL = 0.2
 _NAMED = 5
 
 
-@dataclass(frozen=True)
-class Cleanup:
+class Cleanup(msgspec.Struct, frozen=True):
     """Deletes the objects of a run."""
 
     transport: Transport

@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import ApiObject, NativePodGroup, kind_of
 from bayplan.benchmark import BenchmarkResult, ClusterTarget

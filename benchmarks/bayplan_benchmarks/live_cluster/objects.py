@@ -7,7 +7,8 @@ other pods away, and no operating system label, so the DaemonSets of most system
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import (
     ApiObject,
@@ -66,8 +67,7 @@ _NODE = {"cpu": Quantity("32"), "memory": Quantity("256Gi"), "pods": Quantity("1
 _POD = {"cpu": Quantity("100m"), "memory": Quantity("500Mi")}
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True):
     """One workload of a run.
 
     :param kind: plain, dra, gang or gangrack.

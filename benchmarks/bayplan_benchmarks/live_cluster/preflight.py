@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -20,8 +19,7 @@ _DRA = "resource.k8s.io"
 _OWN = ("create", "delete", "list")
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(msgspec.Struct, frozen=True):
     """What a server has.
 
     :param pod_groups: the version of Kubernetes' PodGroups, "" for none.
@@ -32,8 +30,7 @@ class Served:
     devices: bool
 
 
-@dataclass(frozen=True)
-class _Right:
+class _Right(msgspec.Struct, frozen=True):
     verb: str
     group: str
     resource: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from bayplan.cluster.kubernetes.transport import Transport
@@ -18,8 +18,7 @@ _READS = ("GET", "LIST", "WATCH")
 _SCHEDULERS = ("", "kube-scheduler")
 
 
-@dataclass(frozen=True)
-class ServerUsage:
+class ServerUsage(msgspec.Struct, frozen=True):
     """The CPU seconds of an API server, and its writes by "VERB resource", since it started.
 
     Writes of other system components are left out where the server tells them apart.

@@ -7,7 +7,8 @@ Claims are made ready by :func:`.requests.prepare`, the devices that a node can 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan_dra.allocator.model import (
     AllocatedState,
@@ -24,8 +25,7 @@ from bayplan_dra.allocator.table import TOPOLOGY, DeviceTable
 __all__ = ["Allocator"]
 
 
-@dataclass(frozen=True)
-class Allocator:
+class Allocator(msgspec.Struct, frozen=True):
     """Allocates claims: all that it is given, or none. It keeps and changes nothing.
 
     :param levels: the attributes that say which devices belong together, the most precious first.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
+
+import msgspec
 
 from bayplan_dra.allocator.model import AllocatedState, DeviceId
 from bayplan_dra.allocator.pools import PoolKey
@@ -18,8 +19,7 @@ _POOL = PoolKey("", "")
 _MOST_CAMPS = 16
 
 
-@dataclass(frozen=True)
-class HostLimits:
+class HostLimits(msgspec.Struct, frozen=True):
     """The limits of one host.
 
     :ivar most: how many GPUs of a model it may have, its own ones included; without a number,
@@ -29,13 +29,12 @@ class HostLimits:
     """
 
     name: str
-    most: Mapping[str, int] = field(default_factory=dict)
-    apart: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    problems: Mapping[str, str] = field(default_factory=dict)
+    most: Mapping[str, int] = msgspec.field(default_factory=dict)
+    apart: Mapping[str, frozenset[str]] = msgspec.field(default_factory=dict)
+    problems: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(msgspec.Struct, frozen=True):
     """A host and the devices of its table, by their numbers.
 
     :ivar models: the model of each device, "" for one that no limit is about.

@@ -8,6 +8,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
+import msgspec
+
 from bayplan.api.dra import (
     Device,
     DeviceAttribute,
@@ -59,8 +61,7 @@ class TimedOut(NodeError):
         return cls(f"interrupted the search for devices after {steps} steps")
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(msgspec.Struct, frozen=True):
     """The feature gates of Kubernetes that the allocator knows; all are on by default."""
 
     admin_access: bool = True
@@ -72,8 +73,7 @@ class Features:
     list_attributes: bool = True
 
 
-@dataclass(eq=False)
-class PoolDevice:
+class PoolDevice(msgspec.Struct, eq=False, dict=True):
     """A device in its pool.
 
     :ivar taints: its own taints and those of DeviceTaintRules.

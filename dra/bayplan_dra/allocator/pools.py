@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from bayplan.api.dra import Device, DeviceTaint, DeviceTaintRule, ResourceSlice
 from bayplan.api.node import Node
@@ -29,8 +30,7 @@ class PoolKey(NamedTuple):
         return f"{self.driver}/{self.pool}"
 
 
-@dataclass
-class Pool:
+class Pool(msgspec.Struct):
     """A pool as one node sees it.
 
     :ivar incomplete: whether it is being updated.
@@ -44,9 +44,9 @@ class Pool:
     generation: int
     incomplete: bool = False
     invalid: str = ""
-    devices: list[PoolDevice] = field(default_factory=list)
-    counters: dict[str, dict[str, Amount]] = field(default_factory=dict)
-    consumers: dict[DeviceId, Device] = field(default_factory=dict)
+    devices: list[PoolDevice] = msgspec.field(default_factory=list)
+    counters: dict[str, dict[str, Amount]] = msgspec.field(default_factory=dict)
+    consumers: dict[DeviceId, Device] = msgspec.field(default_factory=dict)
 
     @property
     def binds(self) -> bool:

@@ -7,7 +7,8 @@ known by their number, which is their place in the sequence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan_dra.allocator.attributes import Value
 from bayplan_dra.allocator.model import Amount, Interrupt, TimedOut
@@ -65,8 +66,7 @@ class StepBudget:
         return self._work % 16 == 0 and self.interrupt is not None and self.interrupt()
 
 
-@dataclass(eq=False, slots=True)
-class DeviceDemand:
+class DeviceDemand(msgspec.Struct, eq=False):
     """``count`` devices of the candidates, for one request of one claim.
 
     :ivar claim: the number of the claim.
@@ -80,11 +80,10 @@ class DeviceDemand:
     candidates: int
     every: bool = False
     admin: bool = False
-    consumed: Mapping[int, Mapping[str, Amount]] = field(default_factory=dict)
+    consumed: Mapping[int, Mapping[str, Amount]] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationProblem:
+class AllocationProblem(msgspec.Struct, frozen=True):
     """The constraints of several claims on one table, and what is left of its devices.
 
     :ivar constraints: each with the number of its claim.
@@ -104,7 +103,7 @@ class AllocationProblem:
     used: int
     groups: Sequence[Group]
     turns: Sequence[Turn] = ()
-    most: Mapping[str, Amount] = field(default_factory=dict)
+    most: Mapping[str, Amount] = msgspec.field(default_factory=dict)
 
     def covered(self, demands: Sequence[DeviceDemand]) -> list[list[int]]:
         """Return, for each constraint, the numbers of the demands that it covers."""
@@ -118,16 +117,14 @@ class AllocationProblem:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSolution:
+class DeviceSolution(msgspec.Struct, frozen=True):
     """The devices of each demand, and the cost of all devices that are then in use."""
 
     chosen: Sequence[int]
     cost: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartialSolution:
+class PartialSolution(msgspec.Struct, frozen=True):
     """What each demand may still get, still needs, and has; hashable, to remember dead ends.
 
     :ivar masks: the candidates left to each demand.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.api.dra import (
     CLAIM_LIMIT,
@@ -50,8 +51,7 @@ BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 Classes = Callable[[str], DeviceClass | None]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSelector:
+class RequestSelector(msgspec.Struct, frozen=True):
     """An expression and its place: the class ("" for the claim's own), request and index."""
 
     expression: str
@@ -110,8 +110,7 @@ class SelectorError(AllocationError):
         super().__init__(f"{selector.where(claim)}: {at}")
 
 
-@dataclass(frozen=True, eq=False)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True, eq=False):
     """What one request, or one of its alternatives, asks for.
 
     :ivar name: "request" or "request/alternative".
@@ -183,8 +182,7 @@ class Wanted:
         return part(True), part(False)
 
 
-@dataclass(frozen=True, eq=False)
-class ClaimRequest:
+class ClaimRequest(msgspec.Struct, frozen=True, eq=False):
     """A request of a claim: one way to meet it, or several in order of preference."""
 
     name: str
@@ -197,8 +195,7 @@ class ClaimRequest:
         return min(way.count if way.count is not None else 0 for way in self.ways)
 
 
-@dataclass(frozen=True)
-class AttributeConstraint:
+class AttributeConstraint(msgspec.Struct, frozen=True):
     """matchAttribute, or with ``distinct`` distinctAttribute; without ``requests`` for all."""
 
     attribute: str
@@ -212,8 +209,7 @@ class AttributeConstraint:
         return wanted in self.requests or wanted.partition("/")[0] in self.requests
 
 
-@dataclass(frozen=True, eq=False)
-class ClaimToAllocate:
+class ClaimToAllocate(msgspec.Struct, frozen=True, eq=False):
     """A claim that is ready to be allocated; its status does not matter.
 
     ``called`` is the pod's name for the claim, where the claim does not have it itself.
@@ -222,7 +218,7 @@ class ClaimToAllocate:
     claim: ResourceClaim
     requests: tuple[ClaimRequest, ...]
     constraints: tuple[AttributeConstraint, ...]
-    config: tuple[DeviceConfiguration, ...] = field(default=())
+    config: tuple[DeviceConfiguration, ...] = msgspec.field(default=())
     called: str = ""
 
     @property

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from bayplan.api.dra import CLAIM_LIMIT
 from bayplan_dra.allocator.cost import broken_groups, large_rests
@@ -50,16 +51,14 @@ Score = Callable[[Sequence[Choice]], float]
 """Rates a complete choice of devices; larger is better, minus infinity forbids it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """A claim to be allocated, and the devices of the table that its node can use, one bit each."""
 
     claim: ClaimToAllocate
     visible: int
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """Why claims cannot be allocated, and the steps that it took to find out."""
 
     reason: str
@@ -67,8 +66,7 @@ class Failure:
     timed_out: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Solved:
+class Solved(msgspec.Struct, frozen=True):
     """The choices for each claim, in the order in which the claims were given.
 
     :ivar cost: of all devices that are then in use, see :mod:`.cost`.
@@ -116,8 +114,7 @@ def _is_better(one: Solved | Failure, other: Solved | Failure) -> bool:
     return (one.preferences, one.cost) < (other.preferences, other.cost)
 
 
-@dataclass(slots=True)
-class _Way:
+class _Way(msgspec.Struct):
     """One way to meet a request, as a demand; or the reason why this way is impossible."""
 
     demand: DeviceDemand | None

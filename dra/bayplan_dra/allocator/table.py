@@ -8,8 +8,9 @@ devices), and stays valid until these change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from bayplan_dra.allocator.attributes import Value, attribute_values
 from bayplan_dra.allocator.capacity import consumption
@@ -91,8 +92,7 @@ class Group(NamedTuple):
     reach: Reach = Reach.LOCAL
 
 
-@dataclass(frozen=True, slots=True)
-class FilteredDevices:
+class FilteredDevices(msgspec.Struct, frozen=True):
     """The devices of a table that a request can have, whatever is in use; one bit each.
 
     :ivar usable: the devices of pools that are complete and valid.

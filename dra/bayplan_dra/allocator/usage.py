@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan_dra.allocator.model import AllocatedState, Amount, PoolDevice
 from bayplan_dra.allocator.pools import Pool, PoolKey
@@ -14,15 +15,14 @@ CounterKey = tuple[PoolKey, str, str]
 """Pool, counter set and counter."""
 
 
-@dataclass
-class Usage:
+class Usage(msgspec.Struct):
     """The state in which an allocation starts.
 
     :ivar counters: what is left of each counter; negative when it is overdrawn.
     """
 
     state: AllocatedState
-    counters: dict[CounterKey, Amount] = field(default_factory=dict)
+    counters: dict[CounterKey, Amount] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, state: AllocatedState, pools: Iterable[Pool]) -> Usage:

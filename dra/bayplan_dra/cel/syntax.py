@@ -10,12 +10,12 @@ import importlib.util
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import lark
+import msgspec
 
 from bayplan_dra.cel.errors import CompileError
 from bayplan_dra.cel.values import Uint
@@ -53,32 +53,28 @@ opt_mapinit : "?" expr ":" expr
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePosition:
+class SourcePosition(msgspec.Struct, frozen=True):
     """The start of a node; line and column count from 1."""
 
     line: int = 1
     column: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(msgspec.Struct, frozen=True):
     """A constant."""
 
     value: Any
     at: SourcePosition
 
 
-@dataclass(frozen=True, slots=True)
-class Identifier:
+class Identifier(msgspec.Struct, frozen=True):
     """A name."""
 
     name: str
     at: SourcePosition
 
 
-@dataclass(frozen=True, slots=True)
-class Select:
+class Select(msgspec.Struct, frozen=True):
     """``operand.field``, or with ``optional`` ``operand.?field``."""
 
     operand: Node
@@ -87,8 +83,7 @@ class Select:
     at: SourcePosition
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
+class Index(msgspec.Struct, frozen=True):
     """``operand[key]``, or with ``optional`` ``operand[?key]``."""
 
     operand: Node
@@ -97,8 +92,7 @@ class Index:
     at: SourcePosition
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionCall:
+class FunctionCall(msgspec.Struct, frozen=True):
     """A function, operator (``_+_``) or macro; ``target`` is the expression before the dot."""
 
     function: str
@@ -107,8 +101,7 @@ class FunctionCall:
     at: SourcePosition
 
 
-@dataclass(frozen=True, slots=True)
-class Logical:
+class Logical(msgspec.Struct, frozen=True):
     """``a && b && ...`` or, with ``any_of``, ``a || b || ...``."""
 
     any_of: bool
@@ -116,8 +109,7 @@ class Logical:
     at: SourcePosition
 
 
-@dataclass(frozen=True, slots=True)
-class Conditional:
+class Conditional(msgspec.Struct, frozen=True):
     """``condition ? then : otherwise``."""
 
     condition: Node
@@ -126,8 +118,7 @@ class Conditional:
     at: SourcePosition
 
 
-@dataclass(frozen=True, slots=True)
-class LiteralEntry:
+class LiteralEntry(msgspec.Struct, frozen=True):
     """One entry of a list (``key`` None) or map; ``optional`` entries may have no value."""
 
     key: Node | None
@@ -135,16 +126,14 @@ class LiteralEntry:
     optional: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ListLiteral:
+class ListLiteral(msgspec.Struct, frozen=True):
     """``[a, b]``."""
 
     entries: tuple[LiteralEntry, ...]
     at: SourcePosition
 
 
-@dataclass(frozen=True, slots=True)
-class MapLiteral:
+class MapLiteral(msgspec.Struct, frozen=True):
     """``{k: v}``."""
 
     entries: tuple[LiteralEntry, ...]

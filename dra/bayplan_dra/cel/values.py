@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from typing import Any
 from urllib.parse import SplitResult
+
+import msgspec
 
 from bayplan.api.dra_validation import SEMVER
 from bayplan.api.quantity import Quantity
@@ -41,8 +42,7 @@ class Uint(int):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Optional:
+class Optional(msgspec.Struct, frozen=True):
     """A value that may be missing."""
 
     value: Any = None
@@ -53,15 +53,13 @@ NONE = Optional()
 """The optional without a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class TypeName:
+class TypeName(msgspec.Struct, frozen=True):
     """What ``type(x)`` returns."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CelFormat:
+class CelFormat(msgspec.Struct, frozen=True):
     """A named format of strings, such as ``dns1123Label``."""
 
     name: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from bayplan.nccl import TopologyFileError, needed_topology_file
 from bayplan.topology.machine.model import Machine
@@ -50,8 +51,7 @@ class Watcher(Protocol):
         """Watch until ``stopped`` is set."""
 
 
-@dataclass
-class NodeDriver:
+class NodeDriver(msgspec.Struct, dict=True):
     """The driver of one node.
 
     :raises BayplanError: when the path of a socket is too long.

@@ -8,11 +8,12 @@ import re
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.errors import BayplanError, InputError, did_you_mean
 from bayplan.inputs.choices import OneOf
@@ -118,8 +119,7 @@ def command(**given: Any) -> None:
     _run(_Options(**given))
 
 
-@dataclass(frozen=True)
-class _Options:
+class _Options(msgspec.Struct, frozen=True):
     """The options of the command, by their names."""
 
     node: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from bayplan.admission.changes import changes_by_queue, refused_changes
 from bayplan.admission.colocation import colocation_policies
@@ -76,8 +77,7 @@ QUEUE_OF_NAMESPACE = "bayplan.dev/default-queue"
 Content = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Defaults:
+class Defaults(msgspec.Struct, frozen=True):
     """What pods get that do not say it themselves.
 
     :param namespace: bayplan's own; nothing there, nor in kube-system, is changed.
@@ -91,7 +91,7 @@ class Defaults:
     scheduler: str = "bayplan"
     resources: tuple[str, ...] = ()
     profiles: tuple[ClusterColocationProfile, ...] = ()
-    queued: Mapping[str, Any] = field(default_factory=dict)
+    queued: Mapping[str, Any] = msgspec.field(default_factory=dict)
     pods: bool = False
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from bayplan.api.meta import OwnerReference
 from bayplan.api.selectors import EVERYTHING, Selector
@@ -49,8 +50,7 @@ rule). ``MostUsed`` leaves the fewest members' places over, too, and among equal
 whose resources most is used, whatever is around it (Volcano's rule)."""
 
 
-@dataclass(frozen=True)
-class Gather:
+class Gather(msgspec.Struct, frozen=True):
     """Gather the members in one domain of a network layer, as a requirement or a preference.
 
     ``layer`` is the name of a layer, or the node label that names its domains. A preference with
@@ -62,16 +62,14 @@ class Gather:
     climb: bool = False
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """Place members in multiples of ``size`` in each domain of a network layer."""
 
     layer: str
     size: int
 
 
-@dataclass(frozen=True)
-class SubGroup:
+class SubGroup(msgspec.Struct, frozen=True):
     """Members that are gathered in a domain of their own, inside that of the gang.
 
     ``selector`` selects the members by label; with ``label_keys`` there is one group for each
@@ -93,8 +91,7 @@ class SubGroup:
     topology: str = ""
 
 
-@dataclass(frozen=True)
-class OwnedPart:
+class OwnedPart(msgspec.Struct, frozen=True):
     """What owns the pods of a gang, or a part of it.
 
     :param owner: the object, from one of its pods.
@@ -105,8 +102,7 @@ class OwnedPart:
     number: str = ""
 
 
-@dataclass(frozen=True)
-class Gang:
+class Gang(msgspec.Struct, frozen=True):
     """Pods that run together or not at all.
 
     ``min_member`` is the number of members that have to be placed at once, ``roles`` the number for
@@ -153,8 +149,7 @@ class Gang:
         return f"{kind} {namespace}/{owner}" if colon else f"PodGroup {self.key}"
 
 
-@dataclass(frozen=True)
-class Membership:
+class Membership(msgspec.Struct, frozen=True):
     """A pod's membership of a gang: the gang's key, and the pod's rank and role if given.
 
     ``definition`` is the gang itself if the pod's own annotations define it. ``problem`` says what
@@ -168,5 +163,5 @@ class Membership:
     role: str = ""
     definition: Gang | None = None
     problem: str | None = None
-    owner_settings: Mapping[str, str] = field(default_factory=dict)
+    owner_settings: Mapping[str, str] = msgspec.field(default_factory=dict)
     part: OwnedPart | None = None

@@ -7,7 +7,6 @@ to use a GPU; a GPU with one slot is not shared.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -18,8 +17,7 @@ WHOLE = 1000
 MEBIBYTE = 1 << 20
 
 
-@dataclass(frozen=True)
-class PartitionProfile:
+class PartitionProfile(msgspec.Struct, frozen=True):
     """A kind of partition that a GPU can be divided into, such as MIG's ``2g.10gb``.
 
     ``slices`` are the compute slices that it takes; ``starts`` the memory slices at which it may
@@ -36,8 +34,7 @@ class PartitionProfile:
     most: int = 0
 
 
-@dataclass(frozen=True, order=True)
-class Partition:
+class Partition(msgspec.Struct, frozen=True, order=True):
     """A partition of a GPU: its profile by name, and the memory slices that it takes."""
 
     profile: str

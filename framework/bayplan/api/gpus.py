@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
+
+import msgspec
 
 __all__ = ["GPUS", "GPU_RESOURCES", "GpuRequest", "NodeOrder", "named_gpus"]
 
@@ -25,8 +25,7 @@ def named_gpus(annotations: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-@dataclass(frozen=True)
-class GpuRequest:
+class GpuRequest(msgspec.Struct, frozen=True, cache_hash=True):
     """How to choose a pod's GPUs.
 
     ``policy`` is "ring" or a name in ``topology.machine.policies.POLICIES``. ``prefer_nvlink`` and
@@ -51,23 +50,6 @@ class GpuRequest:
     max_nodes: int | None = None
     min_gpus_per_node: int | None = None
     problem: str = ""
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(
-            (
-                self.policy,
-                self.prefer_nvlink,
-                self.prefer_numa,
-                self.min_bandwidth,
-                self.node_order,
-                self.models,
-            )
-        )
-
-    def __hash__(self) -> int:
-        """Return the hash, computed once: requests are looked up several times for each pod."""
-        return self._hash
 
     @property
     def spans_nodes(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
@@ -207,8 +206,7 @@ ApiObject: TypeAlias = (
 )
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """A kind that bayplan reads, with the versions that it can decode.
 
     ``whole`` says that bayplan knows all its fields, so any unknown field is a mistake.

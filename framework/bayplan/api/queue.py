@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 __all__ = ["UNLIMITED", "Amounts", "Order", "Queue", "QueueState", "Share"]
 
@@ -39,11 +40,10 @@ class QueueState(Enum):
     CLOSED = "Closed"
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """Amounts of a queue by resource; ``other`` holds for every resource that is not named."""
 
-    amounts: Amounts = field(default_factory=dict)
+    amounts: Amounts = msgspec.field(default_factory=dict)
     other: float = 0.0
 
     def of(self, resource: str) -> float:
@@ -56,8 +56,7 @@ _ALL = Share(other=UNLIMITED)
 _ONE = Share(other=1.0)
 
 
-@dataclass(frozen=True)
-class Queue:
+class Queue(msgspec.Struct, frozen=True):
     """One queue of a tree, whatever object defines it.
 
     ``name`` is unique in its tree; ``parent`` names the queue that it belongs to, "" for a root.
@@ -96,5 +95,5 @@ class Queue:
     state: QueueState = QueueState.OPEN
     problem: str | None = None
     pools: bool = False
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     display_name: str = ""

@@ -9,7 +9,6 @@ resources that they name, and the pod's overhead is added.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -40,8 +39,7 @@ DEFAULT_MEMORY = 200 * 1024 * 1024
 _POD_LEVEL = ("cpu", "memory")
 
 
-@dataclass(frozen=True)
-class PodRequests:
+class PodRequests(msgspec.Struct, frozen=True):
     """The requests of a pod: CPU in milli-CPU, everything else in whole units.
 
     ``effective`` is what Filter counts, without resources of amount 0. ``scoring`` includes the

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api.meta import LabelSelector
 
 __all__ = ["EVERYTHING", "NOTHING", "Requirement", "Selector", "compile_selector"]
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(msgspec.Struct, frozen=True):
     """One requirement: In, NotIn, Exists or DoesNotExist."""
 
     key: str
@@ -39,8 +39,7 @@ class Requirement:
         return value is None
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
+class Selector(msgspec.Struct, frozen=True):
     """Requirements that all have to hold; with ``never`` it selects nothing."""
 
     requirements: tuple[Requirement, ...] = ()

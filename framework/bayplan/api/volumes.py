@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fractions import Fraction
+
+import msgspec
 
 from bayplan.api.pod import Pod
 from bayplan.api.selectors import EVERYTHING, Selector, compile_selector
@@ -50,8 +51,7 @@ STORAGE = "storage"
 _BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
 
 
-@dataclass(frozen=True, slots=True)
-class UsedClaim:
+class UsedClaim(msgspec.Struct, frozen=True):
     """A claim that a pod uses, by name; an ephemeral claim is created for the pod."""
 
     name: str
@@ -125,8 +125,7 @@ def size_of(obj: PersistentVolumeClaim | PersistentVolume) -> int | Fraction:
     return amounts[STORAGE].number if STORAGE in amounts else 0
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimNeeds:
+class ClaimNeeds(msgspec.Struct, frozen=True):
     """What a claim requires of its volume; claims with equal needs can take the same volumes."""
 
     storage_class: str

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import BeforeValidator, Field
 
 from bayplan.billing.money import CURRENCIES
@@ -23,8 +23,7 @@ __all__ = ["Account", "Accounts", "Budget", "Credit", "load_accounts"]
 _MOST = Decimal(10) ** 15
 
 
-@dataclass(frozen=True)
-class Credit:
+class Credit(msgspec.Struct, frozen=True):
     """Money that a tenant gets or pays in on a day; a correction may be negative."""
 
     day: date
@@ -32,8 +31,7 @@ class Credit:
     note: str
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True):
     """What a tenant may spend in a month, and the percentages that are reported.
 
     ``stop_admitting`` asks for no new work once the budget is spent.
@@ -44,8 +42,7 @@ class Budget:
     stop_admitting: bool = False
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(msgspec.Struct, frozen=True):
     """What a tenant has at the begin of a month, and what it gets after that."""
 
     tenant: str
@@ -60,8 +57,7 @@ class Account:
         return tuple(sorted(found, key=lambda credit: credit.day))
 
 
-@dataclass(frozen=True)
-class Accounts:
+class Accounts(msgspec.Struct, frozen=True):
     """The accounts of a file by tenant."""
 
     source: str

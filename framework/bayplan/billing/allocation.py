@@ -9,9 +9,10 @@ that a pool reserves counts as idle.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
+
+import msgspec
 
 from bayplan.api.times import rfc3339
 from bayplan.billing.allocation_query import FIELDS, AllocationQuery, aggregate_key
@@ -38,8 +39,7 @@ _PROPERTIES = ("cluster", "node", "namespace", "controller", "pod")
 # Sums ---------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Kind:
+class _Kind(msgspec.Struct):
     """What one kind of resource adds up to, in thousandths times milliseconds, and its cost.
 
     Costs are in ``_COST`` parts of the currency, so that sums stay whole numbers.
@@ -49,17 +49,16 @@ class _Kind:
     cost: int | Fraction = 0
 
 
-@dataclass
-class _Row:
+class _Row(msgspec.Struct):
     """One allocation: exact sums over a window. ``properties`` holds what all its parts share."""
 
     name: str
     window: Window
     since: int
     until: int
-    properties: dict[str, str] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
-    kinds: dict[str, _Kind] = field(default_factory=dict)
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    kinds: dict[str, _Kind] = msgspec.field(default_factory=dict)
 
     @property
     def cost(self) -> int | Fraction:

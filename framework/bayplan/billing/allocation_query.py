@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.billing.window import Window, parse_step, parse_window
 from bayplan.metering.record import UsageRecord
@@ -30,8 +31,7 @@ FIELDS: Mapping[str, Callable[[UsageRecord], str]] = {
 _DEFAULT = ("cluster", "node", "namespace", "pod")
 
 
-@dataclass(frozen=True)
-class AllocationQuery:
+class AllocationQuery(msgspec.Struct, frozen=True):
     """What a request asks for.
 
     :param step: milliseconds, None for one step.

@@ -7,8 +7,9 @@ later.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from decimal import Decimal
+
+import msgspec
 
 from bayplan.billing.accounts import Budget
 from bayplan.billing.invoice import invoice
@@ -23,8 +24,7 @@ _LASTS = 60_000
 """Milliseconds for which a status is kept, as it reads a month of records."""
 
 
-@dataclass(frozen=True)
-class BudgetStatus:
+class BudgetStatus(msgspec.Struct, frozen=True):
     """A tenant's month so far.
 
     :param alerts: the percentages of the budget that are reached.
@@ -57,8 +57,7 @@ class BudgetStatus:
         )
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(msgspec.Struct, frozen=True):
     """A status, when it was read (in milliseconds since 1970), and by which price list."""
 
     at: int
@@ -145,8 +144,7 @@ def _to_come(source: UsageSource, now: int) -> UsageSource:
     return _Continued(source, now)
 
 
-@dataclass(frozen=True)
-class _Continued:
+class _Continued(msgspec.Struct, frozen=True):
     """Records as if nothing began after now, and what is open then went on."""
 
     source: UsageSource

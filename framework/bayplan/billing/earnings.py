@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
+
+import msgspec
 
 from bayplan.billing.idle import unused
 from bayplan.billing.invoice import invoice
@@ -21,8 +22,7 @@ __all__ = ["Earnings", "earnings"]
 _HOUR = 3_600_000
 
 
-@dataclass(frozen=True)
-class Earnings:
+class Earnings(msgspec.Struct, frozen=True):
     """The sum of each tenant's invoices, and the list price of what nobody used."""
 
     currency: str

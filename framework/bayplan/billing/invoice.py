@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from bayplan.billing.accounts import Account, Credit
 from bayplan.billing.idle import Unused, unused
@@ -37,8 +38,7 @@ _STATES = {Unused.IDLE: CapacityState.IN_SERVICE, Unused.RESERVED: CapacityState
 """What unused capacity is a part of."""
 
 
-@dataclass(frozen=True)
-class LineItem:
+class LineItem(msgspec.Struct, frozen=True):
     """What was used of one thing at one price.
 
     :param what: "used", "idle" or "reserved".
@@ -71,8 +71,7 @@ class LineItem:
         return f"{unit_of(self.resource)} h".lstrip()
 
 
-@dataclass(frozen=True)
-class Invoice:
+class Invoice(msgspec.Struct, frozen=True):
     """The lines of a month and the balances around it; a negative balance is owed.
 
     :param as_of: milliseconds since 1970; usage after it is not in the invoice.
@@ -210,13 +209,12 @@ _LineKey = tuple[str, str, str, str, date, str, Decimal, Decimal, Decimal]
 """What a line is about, in the order of its fields, without what it adds up."""
 
 
-@dataclass
-class _Lines:
+class _Lines(msgspec.Struct):
     """Adds spans up by what they are and what they cost."""
 
     tariff: Tariff
     currency: str
-    _found: dict[_LineKey, Time] = field(default_factory=lambda: defaultdict(int))
+    _found: dict[_LineKey, Time] = msgspec.field(default_factory=lambda: defaultdict(int))
 
     def add_usage(self, billed: Iterable[Span]) -> None:
         """Add a tenant's use of a month, all of it at once, as discounts follow its sum."""

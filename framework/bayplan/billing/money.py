@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+
+import msgspec
 
 __all__ = ["CURRENCIES", "Money", "decimal_text", "rounded"]
 
@@ -25,8 +26,7 @@ CURRENCIES = {code: units for units, codes in _BY_MINOR_UNITS.items() for code i
 """ISO 4217: the decimal places of each currency's minor unit."""
 
 
-@dataclass(frozen=True)
-class Money:
+class Money(msgspec.Struct, frozen=True):
     """An amount in a currency, rounded to its minor unit."""
 
     amount: Decimal

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
+
+import msgspec
 
 __all__ = ["Month", "day_of"]
 
 _TEXT = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])")
 
 
-@dataclass(frozen=True, order=True)
-class Month:
+class Month(msgspec.Struct, frozen=True, order=True):
     """A month from 1970 on."""
 
     year: int

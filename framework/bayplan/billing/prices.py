@@ -13,12 +13,13 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, tzinfo
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from zoneinfo import ZoneInfo
+
+import msgspec
 
 from bayplan.billing.month import day_of
 from bayplan.billing.pricelist_file import (
@@ -69,16 +70,14 @@ def millis(day: date) -> int:
     return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000
 
 
-@dataclass(frozen=True)
-class Band:
+class Band(msgspec.Struct, frozen=True):
     """Times with one price; ``name`` is "" for all times that have no band of their own."""
 
     name: str
     per_hour: Decimal
 
 
-@dataclass(frozen=True)
-class Price:
+class Price(msgspec.Struct, frozen=True):
     """The price of a unit of a resource per hour.
 
     :param of_quarter: the band of each quarter of an hour of the week, from Monday 0:00 local
@@ -92,8 +91,7 @@ class Price:
     of_quarter: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Tier:
+class Tier(msgspec.Struct, frozen=True):
     """The factor on the price of what is used beyond a number of hours; see ``load_prices``."""
 
     above: Decimal
@@ -104,8 +102,7 @@ class Tier:
         return Fraction(self.above) * _HOUR * thousandths_of(resource)
 
 
-@dataclass(frozen=True)
-class CapacityPrice:
+class CapacityPrice(msgspec.Struct, frozen=True):
     """Who pays for a pool's idle and reserved capacity, as shares of the price of its use."""
 
     pool: str
@@ -114,8 +111,7 @@ class CapacityPrice:
     reserved: Decimal
 
 
-@dataclass(frozen=True)
-class PriceVersion:
+class PriceVersion(msgspec.Struct, frozen=True):
     """The prices of a span of time, in milliseconds since 1970; ``until`` None is open.
 
     :param minimum: the milliseconds that a pod pays for each resource at least.
@@ -139,8 +135,7 @@ class PriceVersion:
         return self.prices.get((resource, "", ""))
 
 
-@dataclass(frozen=True)
-class PriceList:
+class PriceList(msgspec.Struct, frozen=True):
     """The versions of one list, by their start. ``source`` names it in messages."""
 
     source: str
@@ -197,7 +192,7 @@ def load_prices(path: Path) -> PriceList:
         fields.currency,
         fields.time_zone,
         tuple(
-            PriceVersion(**{**version.__dict__, "until": end})
+            msgspec.structs.replace(version, until=end)
             for version, end in zip(versions, ends, strict=True)
         ),
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
+
+import msgspec
 
 from bayplan.billing.month import Month
 from bayplan.billing.prices import PriceList
@@ -18,8 +19,7 @@ Key = tuple[str, str, str]
 """A resource, its model and its pool."""
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """What a line counts: an amount in thousandths from a time to a time."""
 
     resource: str

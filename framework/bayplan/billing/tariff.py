@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.billing.prices import Price, PriceList, PriceVersion
 
@@ -22,8 +24,7 @@ _QUARTER = 15 * 60_000
 _QUARTERS_OF_A_DAY = 96
 
 
-@dataclass(frozen=True)
-class Rate:
+class Rate(msgspec.Struct, frozen=True):
     """The price of a unit per hour, and its discount, from a time to a time."""
 
     since: Time

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from bayplan.billing.accounts import Accounts, load_accounts
 from bayplan.billing.prices import PriceList, check_rewritten, load_prices
@@ -19,8 +20,7 @@ _Stamp = tuple[int, int, int] | None
 """What changes when a file does: its time, size and number; None without the file."""
 
 
-@dataclass(frozen=True)
-class BillingTerms:
+class BillingTerms(msgspec.Struct, frozen=True):
     """A price list, and accounts in its currency.
 
     :raises InputError: when they are in two currencies.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from bayplan.metering.record import CapacityRecord, UsageRecord
 
@@ -23,8 +24,7 @@ class UsageSource(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class UsageOfNamespaces:
+class UsageOfNamespaces(msgspec.Struct, frozen=True):
     """The usage of some namespaces, without capacity: what idles says how much others use.
 
     :param namespaces: None for all.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import msgspec
 
 from bayplan.billing.month import Month
 
@@ -25,8 +26,7 @@ _EXPECTED = (
 )
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """A span of time in milliseconds since 1970."""
 
     since: int

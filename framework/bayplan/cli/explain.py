@@ -6,12 +6,12 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Container, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from bayplan.cli.options import (
     NAMESPACE_NAME,

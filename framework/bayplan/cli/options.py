@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+import msgspec
 
 from bayplan.api import ApiObject
 from bayplan.cluster.archive import is_archive
@@ -297,7 +297,7 @@ def profiles(
     if not leases:
         return found
     first = LeaderElection(resource_namespace=leases[0].namespace, resource_name=leases[0].name)
-    return dataclasses.replace(found, leader_election=first)
+    return msgspec.structs.replace(found, leader_election=first)
 
 
 def lease_of(config: Path | None) -> LeaderElection | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from bayplan.cli.options import Look, simulate
 from bayplan.simulation.comparison import IdleHistory, Run
@@ -18,8 +19,7 @@ __all__ = ["DEFAULT", "Work", "policy_name", "run_policy"]
 DEFAULT = "default profile"
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """What is to be placed: manifests, jobs that arrive, the time to simulate, and the seeds.
 
     ``seed`` is for generated names; ``order`` shuffles which job arrives when, 0 does not; both say

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+import msgspec
 
 from bayplan.errors import InputError
 from bayplan.inputs.choices import OneOf
@@ -124,8 +124,7 @@ def serving_options(function: F) -> F:
     return function
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(msgspec.Struct, frozen=True):
     """What such a command was asked for."""
 
     config: Path

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from bayplan.cli.options import Duration, faults_options, loaded_faults, output_option
 from bayplan.cli.progress import progress_bars
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["SweepRun", "command", "run_one"]
 
 
-@dataclass(frozen=True)
-class SweepRun:
+class SweepRun(msgspec.Struct, frozen=True):
     """One run of a sweep: a profile on a trace in the order of a seed."""
 
     config: Path | None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -25,8 +25,7 @@ _GOODPUT = (
 _NUMBERS = ("started", "waiting", "wait p50", "p95", "by seed", "evicted", "pods pending")
 
 
-@dataclass(frozen=True)
-class SweepResult:
+class SweepResult(msgspec.Struct, frozen=True):
     """What became of one run."""
 
     work: Work

@@ -6,11 +6,11 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from bayplan.cli.options import (
     check_source,
@@ -59,8 +59,7 @@ def command(once: bool, **given: Any) -> None:
     _Screen(request).run()
 
 
-@dataclass
-class _Screen:
+class _Screen(msgspec.Struct):
     """The terminal while ``bayplan top`` runs."""
 
     request: ViewRequest

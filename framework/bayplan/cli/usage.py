@@ -7,12 +7,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from bayplan.api.times import rfc3339
 from bayplan.cli.options import optional_input_options, simulate
@@ -33,8 +33,7 @@ _GIB = 2**30
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(msgspec.Struct, frozen=True):
     """From when to when, in ms since 1970."""
 
     since: int
@@ -126,8 +125,7 @@ def _moment(option: str, text: str, end: int) -> int:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * _MS)
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(msgspec.Struct, frozen=True):
     """What one key used of one resource and model, and how much of all that was in service.
 
     ``state`` is ``used``; what nobody used is ``idle``, ``reserved``, ``maintenance`` or

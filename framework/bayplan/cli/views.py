@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import sleep, strftime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
+import msgspec
 
 from bayplan.cli.options import (
     check_source,
@@ -78,8 +78,7 @@ def view_options(function: F) -> F:
     return optional_input_options(cluster_options(output_option(watch(function))))
 
 
-@dataclass(frozen=True)
-class ViewRequest:
+class ViewRequest(msgspec.Struct, frozen=True):
     """Where the queues come from and how they are shown, as the options say."""
 
     paths: tuple[str, ...]

@@ -12,7 +12,6 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +91,7 @@ def _list(content: bytes) -> Any:
 # Writing -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Owned:
+class _Owned(msgspec.Struct, frozen=True):
     """The numbers of a workload's live and succeeded pods."""
 
     alive: int = 0

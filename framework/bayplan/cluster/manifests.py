@@ -6,7 +6,6 @@ import gc
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,7 @@ _OTHERS = (
 """Kinds that are skipped although they look like misspelled ones."""
 
 
-@dataclass
-class Manifests:
+class Manifests(msgspec.Struct):
     """The objects of some files, in order, and the skipped kinds with their counts.
 
     ``contents`` is every object in full, if asked for; ``field_notes`` name ignored fields;
@@ -56,20 +54,19 @@ class Manifests:
     nodes at a time of a simulation, in the order of their times.
     """
 
-    objects: list[ApiObject] = field(default_factory=list)
-    ignored: dict[str, int] = field(default_factory=dict)
+    objects: list[ApiObject] = msgspec.field(default_factory=list)
+    ignored: dict[str, int] = msgspec.field(default_factory=dict)
     contents: list[FullObject] | None = None
-    field_notes: FieldNotes = field(default_factory=FieldNotes)
-    replaced: list[str] = field(default_factory=list)
-    changes: list[NodeChange] = field(default_factory=list)
+    field_notes: FieldNotes = msgspec.field(default_factory=FieldNotes)
+    replaced: list[str] = msgspec.field(default_factory=list)
+    changes: list[NodeChange] = msgspec.field(default_factory=list)
 
     def notes(self) -> list[str]:
         """Return notes for the user about ignored fields and skipped objects."""
         return [*self.field_notes.texts(), *self.replaced]
 
 
-@dataclass(slots=True, eq=False)
-class ManifestEntry:
+class ManifestEntry(msgspec.Struct, eq=False):
     """One object in a document, and its path there.
 
     ``content`` is JSON text for an object of a snapshot.
@@ -89,8 +86,7 @@ class ManifestEntry:
         return f"{place} (document {self.document.index})"
 
 
-@dataclass(frozen=True)
-class FullObject:
+class FullObject(msgspec.Struct, frozen=True):
     """An object in full; ``obj`` is None for a kind that bayplan does not read."""
 
     content: dict[str, Any] | None

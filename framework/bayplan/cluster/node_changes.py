@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,8 +23,7 @@ _SERVERS = ("uid", "resourceVersion", "creationTimestamp", "generation")
 """Fields of metadata that the API server writes."""
 
 
-@dataclass(frozen=True)
-class NodeChange:
+class NodeChange(msgspec.Struct, frozen=True):
     """A Node's manifest that is applied ``at`` seconds after the start."""
 
     at: float

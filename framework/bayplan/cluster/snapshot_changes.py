@@ -7,10 +7,10 @@ the file counts as the whole object: fields that it does not name are removed.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import (
@@ -120,13 +120,12 @@ def _is_system(key: str) -> bool:
     return key.partition("/")[0].endswith(_SYSTEM) and "/" in key
 
 
-@dataclasses.dataclass
-class SnapshotChanges:
+class SnapshotChanges(msgspec.Struct):
     """Collects changed objects and merges them into a snapshot's."""
 
-    notes: list[str] = dataclasses.field(default_factory=list)
-    _changed: dict[Key, ApiObject] = dataclasses.field(default_factory=dict)
-    _replaced: dict[str, str] = dataclasses.field(default_factory=dict)
+    notes: list[str] = msgspec.field(default_factory=list)
+    _changed: dict[Key, ApiObject] = msgspec.field(default_factory=dict)
+    _replaced: dict[str, str] = msgspec.field(default_factory=dict)
 
     def change(
         self,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.cycle.reservations import Reserved
 from bayplan.gangs.completeness import missing_role, needs_no_minimum
@@ -19,8 +20,7 @@ WORK = 50_000
 """The most pods that one cycle places tentatively, including those of plans."""
 
 
-@dataclass(slots=True)
-class SearchBudget:
+class SearchBudget(msgspec.Struct):
     """What is left of one cycle's search.
 
     ``steps`` counts down the tentative placements of the search, ``placed`` counts up all tentative
@@ -31,8 +31,7 @@ class SearchBudget:
     placed: int = 0
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(msgspec.Struct):
     """One try to put a unit into one placement: who has a node, who has none, and why.
 
     ``budget`` is shared by the attempts of a cycle. ``closest`` is the way that came furthest: how
@@ -42,11 +41,11 @@ class Attempt:
 
     placement: Placement
     budget: SearchBudget
-    reserved: list[Reserved] = field(default_factory=list)
-    pods: dict[str, PodDecision] = field(default_factory=dict)
-    failed: list[PodDecision] = field(default_factory=list)
-    domains: list[DomainTrial] = field(default_factory=list)
-    waits: dict[str, dict[str, float]] = field(default_factory=dict)
+    reserved: list[Reserved] = msgspec.field(default_factory=list)
+    pods: dict[str, PodDecision] = msgspec.field(default_factory=dict)
+    failed: list[PodDecision] = msgspec.field(default_factory=list)
+    domains: list[DomainTrial] = msgspec.field(default_factory=list)
+    waits: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
     refusal: tuple[str, str] | None = None
     lack: str | None = None
     score: float = 0.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from bayplan.cycle.columns import FilterColumn, ScoreColumn
 from bayplan.plugin.base import CycleState, NodeRefusals

@@ -11,11 +11,12 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from bayplan.cycle.columns import (
     MAX_SCORE,
@@ -66,8 +67,7 @@ class _Compiled:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Changed:
+class _Changed(msgspec.Struct, frozen=True):
     """The rows that changed since an evaluation was up to date.
 
     ``nodes`` are the same ones, to be asked one by one; none where columns are faster.
@@ -77,8 +77,7 @@ class _Changed:
     nodes: tuple[NodeRow, ...]
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True):
     """A pod, by key, whose evaluations are logged hook by hook; ``log`` gets one line a call."""
 
     pod: str

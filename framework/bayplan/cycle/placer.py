@@ -9,11 +9,11 @@ placements. Below that limit a unit is refused only if there is no way to place 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from bayplan.api.gang import Gather
 from bayplan.cycle.attempt import Attempt, lacking, node_count

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from bayplan.cycle.attempt import WORK, Attempt, SearchBudget, lacking, node_count
 from bayplan.cycle.decision_tables import DecisionTables
@@ -42,8 +44,7 @@ Waits = Mapping[str, Mapping[str, float]]
 """For each plugin that asked to wait at Permit, how long for each pod, by key (seconds)."""
 
 
-@dataclass(slots=True)
-class Result:
+class Result(msgspec.Struct):
     """A cycle's decision and, where it placed the unit, what it holds in the snapshot.
 
     ``waits`` says which plugins hold a WAITING unit back, and for how long. ``preemption`` is what
@@ -54,10 +55,10 @@ class Result:
     """
 
     decision: Decision
-    reserved: list[Reserved] = field(default_factory=list)
-    waits: Waits = field(default_factory=dict)
+    reserved: list[Reserved] = msgspec.field(default_factory=list)
+    waits: Waits = msgspec.field(default_factory=dict)
     preemption: Preemption | None = None
-    partial: Mapping[str, str] = field(default_factory=dict)
+    partial: Mapping[str, str] = msgspec.field(default_factory=dict)
     error: PluginError | None = None
     later: bool = False
 
@@ -249,11 +250,11 @@ class Cycle:
         name = placement.name or ("its nominated nodes" if placement.exact else "cluster")
         trial = DomainTrial(name, nodes, placement.offered, unit.min_placed)
         if attempt.reserved:
-            return replace(trial, state=DomainState.CHOSEN)
+            return dataclasses.replace(trial, state=DomainState.CHOSEN)
         refusal = attempt.refusal[1] if attempt.refusal else ""
         if attempt.failed:
             refusal = f"{attempt.failed[-1].pod}: {attempt.failed[-1].message}"
-        return replace(trial, refusal=refusal)
+        return dataclasses.replace(trial, refusal=refusal)
 
     def _untried(self, placement: Placement, unit: Unit, state: DomainState) -> DomainTrial:
         nodes = node_count(placement, self._snapshot)

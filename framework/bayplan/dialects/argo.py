@@ -7,9 +7,9 @@ not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import yaml
 
 from bayplan.dialects.reading import entries_of, text_of
@@ -25,8 +25,7 @@ _LOOPS = ("withItems", "withParam", "withSequence", "when")
 _OF_PODS = ("nodeSelector", "tolerations", "affinity", "schedulerName", "priorityClassName")
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """What one step makes, as JSON, and the names of what has to have succeeded before."""
 
     content: Content

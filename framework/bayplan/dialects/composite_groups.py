@@ -7,7 +7,8 @@ the groups right below it have to run, and in one domain of which label they lie
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayplan.api import CompositePodGroup, NativePodGroup
 from bayplan.api.gang import Gang, Gather, SubGroup

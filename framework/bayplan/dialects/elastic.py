@@ -8,8 +8,10 @@ annotations ``bayplan.dev/min-replicas`` and ``bayplan.dev/max-replicas`` state 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import (
     AiElasticJob,
@@ -73,8 +75,7 @@ Mark = tuple[str, str, str]
 """What tells a pod's part of a job: the kind, the job in its namespace, the part."""
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(msgspec.Struct, frozen=True):
     """Numbers of replicas: how many there should be now, and between which bounds."""
 
     now: int
@@ -82,8 +83,7 @@ class Size:
     most: int
 
 
-@dataclass(frozen=True)
-class Replicas:
+class Replicas(msgspec.Struct, frozen=True):
     """The replicas of one template of an elastic job, which are resized together.
 
     :param part: the name of the part of the job, "" for a job that has only one.
@@ -120,8 +120,7 @@ class Replicas:
         return kind_of(self.obj).name
 
 
-@dataclass(frozen=True)
-class _Bounds:
+class _Bounds(msgspec.Struct, frozen=True):
     """What annotations say of a job's bounds; a problem where they say nothing sensible."""
 
     least: int | None

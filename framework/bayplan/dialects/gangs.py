@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Pod, Workload
 from bayplan.api.gang import Gang, Membership

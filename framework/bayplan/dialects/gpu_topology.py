@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Job, Pod
 from bayplan.api.gang import Gang, Membership

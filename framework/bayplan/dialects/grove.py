@@ -7,8 +7,9 @@ means what a PodGroup of KAI with sub-groups means.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from bayplan.api import ApiObject, KaiPodGroup, Pod
 from bayplan.api.gang import Gang, Membership

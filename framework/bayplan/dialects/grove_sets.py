@@ -8,8 +8,9 @@ nobody from starting.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.dialects.reading import entries_of, text_of
 
@@ -23,8 +24,7 @@ Content = Mapping[str, Any]
 _MOST = 10_000
 
 
-@dataclass(frozen=True)
-class _Clique:
+class _Clique(msgspec.Struct, frozen=True):
     """A PodClique: its name, what it is made of, its labels, and the group that it grows with."""
 
     name: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Literal
 
+import msgspec
 import pydantic
 import pydantic.alias_generators
 from pydantic import Field
@@ -111,8 +111,7 @@ def too_large(resource: str, count: int) -> str:
 # Labels ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class GpuLabels:
+class GpuLabels(msgspec.Struct, frozen=True):
     """What a node's labels say about its GPUs; 0 or "" for what they do not say.
 
     ``replicas`` is by resource, without ``.shared``. ``memory`` is in MiB: of a GPU, or of a MIG
@@ -122,7 +121,7 @@ class GpuLabels:
     """
 
     strategy: Strategy = "none"
-    replicas: Mapping[str, int] = field(default_factory=dict)
+    replicas: Mapping[str, int] = msgspec.field(default_factory=dict)
     count: int = 0
     memory: int = 0
     product: str = ""
@@ -237,8 +236,7 @@ class _Config(_Part):
     sharing: _Sharing = _Sharing()
 
 
-@dataclass(frozen=True)
-class Replication:
+class Replication(msgspec.Struct, frozen=True):
     """How the plugin shares a node's GPUs, by its configuration.
 
     ``replicas`` is by the name under which the resource is offered. ``only_one`` says that a
@@ -246,7 +244,7 @@ class Replication:
     """
 
     strategy: Strategy = "none"
-    replicas: Mapping[str, int] = field(default_factory=dict)
+    replicas: Mapping[str, int] = msgspec.field(default_factory=dict)
     only_one: bool = False
 
 

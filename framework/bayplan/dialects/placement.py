@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api.gang import DomainOrder, Fill, Gather, Slice
 from bayplan.dialects import kai, kueue, volcano
@@ -11,8 +12,7 @@ from bayplan.dialects import kai, kueue, volcano
 __all__ = ["Placement", "placement_of"]
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """The domains of the network in which pods are gathered, see :class:`bayplan.api.gang.Gang`.
 
     :param topology: the name of the network tree, "" for the only one.

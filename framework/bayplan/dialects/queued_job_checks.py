@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
+
+import msgspec
 
 from bayplan.api import ApiObject, Job, ObjectMeta, RayCluster, RayJob
 from bayplan.api.objects import kind_of
@@ -115,8 +116,7 @@ class Why(StrEnum):
     ASKED = "cannot change in a queue"
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """One field that is refused, and why; ``kind`` is the word of Kubernetes' field errors."""
 
     kind: Kind

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import KINDS, ApiObject, Job, JobSet, RayCluster, RayJob
 from bayplan.api.kueue import PodSetTopologyRequest
@@ -85,8 +85,7 @@ _OF_JOBS_CONTROLLER = frozenset(
 """The labels that the Job controller adds to the template of a Job."""
 
 
-@dataclass(frozen=True)
-class JobPods:
+class JobPods(msgspec.Struct, frozen=True):
     """The pods of one template.
 
     :param content: the template as JSON, as its operator makes pods of it.
@@ -106,18 +105,17 @@ class JobPods:
     template: PodTemplate
     count: int
     pointer: str
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     count_pointers: tuple[str, ...] = ()
     least: int | None = None
     whole: int = 1
-    kept: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, str] = msgspec.field(default_factory=dict)
     absent: bool = False
     topology: PodSetTopologyRequest | None = None
-    places: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class QueuedJob:
+class QueuedJob(msgspec.Struct, frozen=True):
     """A job that can be suspended.
 
     :param pods: one entry for each template.
@@ -139,7 +137,7 @@ class QueuedJob:
     started: tuple[str, ...] = ()
     priority: str = ""
     problem: str = ""
-    content: Mapping[str, Any] = field(default_factory=dict)
+    content: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def kind(self) -> str:

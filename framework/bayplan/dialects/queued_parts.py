@@ -7,10 +7,10 @@ in the object's pod templates, whichever of its pods exist already.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import KINDS, ApiObject, OwnerReference
 from bayplan.api.gang import OwnedPart
@@ -39,8 +39,7 @@ __all__ = [
 _MAIN = "main"
 
 
-@dataclass(frozen=True)
-class QueuedParts:
+class QueuedParts(msgspec.Struct, frozen=True):
     """What a queue has to know of an object whose parts wait in it.
 
     :param pods: of one part, one entry for each template; :param numbers: how many parts there are.

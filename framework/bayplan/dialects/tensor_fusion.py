@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Pod, Quantity
@@ -104,8 +104,7 @@ _SHOWN = 40
 _LONGEST_NAME = 253
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(msgspec.Struct, frozen=True):
     """What a client needs of the way to its worker: seconds at most, GB/s at least."""
 
     max_latency: float = math.inf

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
+
+import msgspec
 
 from bayplan.api import Pod
 from bayplan.api.quantity import Quantity
@@ -50,8 +51,7 @@ _MOST_BYTES = 1 << 50
 _SHOWN = 40
 
 
-@dataclass(frozen=True)
-class TensorFusionShare:
+class TensorFusionShare(msgspec.Struct, frozen=True):
     """What a pod asks for of each of ``count`` GPUs.
 
     ``tflops`` or ``percent`` of compute, ``vram`` in bytes; all of it if ``whole``. The other

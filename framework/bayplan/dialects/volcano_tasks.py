@@ -7,7 +7,8 @@ the tasks of a group joined by commas, and groups by semicolons.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 __all__ = ["TaskTopology", "task_topology_of"]
 
@@ -20,8 +21,7 @@ _SELF_AFFINITY, _AFFINITY_OF_TWO, _ANTI_AFFINITY_OF_TWO, _SELF_ANTI_AFFINITY = 2
 Groups = Sequence[Sequence[str]]
 
 
-@dataclass(frozen=True)
-class TaskTopology:
+class TaskTopology(msgspec.Struct, frozen=True):
     """The affinities of a job's tasks, by pairs; a pair of one task with itself stands for its own.
 
     ``rank`` is the place of a task in the stated order, the first the highest; ``priority`` follows
@@ -30,8 +30,8 @@ class TaskTopology:
 
     near: frozenset[tuple[str, str]]
     apart: frozenset[tuple[str, str]]
-    rank: Mapping[str, int] = field(default_factory=dict)
-    priority: Mapping[str, int] = field(default_factory=dict)
+    rank: Mapping[str, int] = msgspec.field(default_factory=dict)
+    priority: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     def affinity(self, task: str, others: Mapping[str, int], only_apart: bool = False) -> int:
         """Return how many of the other tasks a task belongs with, less those that it avoids.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import ResourceClaim, ResourceSlice
 from bayplan.api.dra import AllocatedDevice, Device, DeviceId
@@ -13,8 +14,7 @@ from bayplan.naming import natural_key
 __all__ = ["ClaimRow", "claim_rows"]
 
 
-@dataclass(frozen=True)
-class ClaimRow:
+class ClaimRow(msgspec.Struct, frozen=True):
     """One allocated claim: its key, its pods, its devices by request, what they share."""
 
     claim: str

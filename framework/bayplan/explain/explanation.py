@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Pod
@@ -40,8 +40,7 @@ _MANY_DOMAINS = 12
 _MOST_PROBLEMS = 8
 
 
-@dataclass(frozen=True)
-class Filtered:
+class Filtered(msgspec.Struct, frozen=True):
     """A plugin that removed nodes: how many, how many were left, and the reasons with counts."""
 
     plugin: str
@@ -50,8 +49,7 @@ class Filtered:
     reasons: Sequence[tuple[int, str]]
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True):
     """Everything that is known about one pod's placement.
 
     ``of`` is how many pods this one stands for, and ``placement`` says where they are, if any has a
@@ -136,7 +134,7 @@ class Explanation:
             ],
             "domain": self.domain,
             "domains": [_domain_json(trial) for trial in self.domains],
-            "preemption": [_filled(asdict(trial)) for trial in self.preemption],
+            "preemption": [_filled(msgspec.structs.asdict(trial)) for trial in self.preemption],
             "bottleneck": self.bottleneck,
             "notes": list(self.notes),
             "finalists": [
@@ -224,8 +222,7 @@ def explain(
     return about.pending()
 
 
-@dataclass(frozen=True)
-class JobExplanation:
+class JobExplanation(msgspec.Struct, frozen=True):
     """Why a job has no pods yet: it waits in a queue, suspended, or as a Workload alone.
 
     ``kind`` and ``job`` (``namespace/name``) name it; ``line`` is its place in the queue, if that
@@ -268,8 +265,7 @@ def explain_job(scheduler: Scheduler, kind: str, key: str) -> JobExplanation | N
     return None if held is None else JobExplanation(kind, key, line, held.why)
 
 
-@dataclass
-class _About:
+class _About(msgspec.Struct):
     """One pod and what the scheduler recorded about it."""
 
     scheduler: Scheduler
@@ -278,7 +274,7 @@ class _About:
     decision: Decision | None
     own: PodDecision | None
     search: bool = True
-    _fields: dict[str, Any] = field(default_factory=dict)
+    _fields: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def ended(self) -> Explanation:
         """The pod has ended; it may have had a node."""

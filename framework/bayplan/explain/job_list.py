@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.api import Job, Pod, pod_requests
 from bayplan.api.object_key import controller_key, object_key
@@ -18,8 +19,7 @@ PENDING, RUNNING, ENDING, ENDED = "Pending", "Running", "Ending", "Ended"
 _ENDED = ("Succeeded", "Failed")
 
 
-@dataclass(frozen=True)
-class JobLine:
+class JobLine(msgspec.Struct, frozen=True):
     """A gang, the pods of one controller, or a pod of its own.
 
     ``seconds`` is for how long it has run, or waited. ``gpus`` counts whole GPUs that its living

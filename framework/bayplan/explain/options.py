@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.naming import natural_key, short_key
 from bayplan.plugin.base import Remedy
@@ -14,8 +15,7 @@ __all__ = ["Option", "Suggestion", "change_only", "joined"]
 _MOST_STEPS = 8
 
 
-@dataclass(frozen=True)
-class Suggestion:
+class Suggestion(msgspec.Struct, frozen=True):
     """A change that would help; ``text`` continues "it" or "the gang".
 
     ``ends`` are the pods, by key, that would have to end. ``changes`` is how many things would have
@@ -26,11 +26,10 @@ class Suggestion:
     text: str
     ends: tuple[str, ...] = ()
     changes: int = 1
-    places: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """What would let one node take a pod: each plugin that refuses it, with its remedy."""
 
     row: int

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -34,8 +34,7 @@ _Column = tuple[str, npt.NDArray[Any], npt.NDArray[Any]]
 """A resource, what is used of it, and what there is, by node."""
 
 
-@dataclass(frozen=True)
-class Amount:
+class Amount(msgspec.Struct, frozen=True):
     """How much of a resource is requested, of what is offered; CPU in milli-CPU, memory in bytes.
 
     Shares of GPUs are parts of GPUs. ``offered`` is None where there is no limit.
@@ -51,8 +50,7 @@ class Amount:
         return min(1.0, self.used / self.offered) if self.offered else 0.0
 
 
-@dataclass(frozen=True)
-class FullNode:
+class FullNode(msgspec.Struct, frozen=True):
     """A node: its state (in-service, maintenance or failed), what is used of it, and its pods."""
 
     name: str
@@ -61,8 +59,7 @@ class FullNode:
     pods: int
 
 
-@dataclass(frozen=True)
-class BusyQueue:
+class BusyQueue(msgspec.Struct, frozen=True):
     """A queue: its dominant share (None: it may have nothing), and its first resource.
 
     ``amount.offered`` is what it may have now by its policy, ``deserved`` what it may have whenever
@@ -79,8 +76,7 @@ class BusyQueue:
     running: int
 
 
-@dataclass(frozen=True)
-class PendingJob:
+class PendingJob(msgspec.Struct, frozen=True):
     """Pods of one job or gang that have no node: how many, for how many seconds, and why.
 
     ``first`` is one of them, or a job that has none yet, for ``bayplan explain``.
@@ -93,8 +89,7 @@ class PendingJob:
     why: str
 
 
-@dataclass(frozen=True)
-class Overview:
+class Overview(msgspec.Struct, frozen=True):
     """A cluster at a time in seconds: counts of everything, and the rows that matter most.
 
     ``nodes`` are those out of service, then the fullest; ``pending`` are the jobs that have waited
@@ -116,7 +111,8 @@ class Overview:
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object, which ``msgspec.convert`` turns into an Overview again."""
-        return asdict(self)
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
 
 def overview(scheduler: Scheduler) -> Overview:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.api import Pod
 from bayplan.naming import natural_key
@@ -15,8 +16,7 @@ from bayplan.scheduler.scheduler import Scheduler
 __all__ = ["Placement", "placement_of", "unit_of"]
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """How many pods there are, and on which nodes how many of them.
 
     ``together`` says that one decision of this process placed them all, ``domain`` in which domain

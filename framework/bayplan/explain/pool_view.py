@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -24,8 +24,7 @@ from bayplan.scheduler.scheduler import Scheduler
 __all__ = ["PoolView"]
 
 
-@dataclass(frozen=True)
-class PoolView:
+class PoolView(msgspec.Struct, frozen=True):
     """One look at the pools; without a ``name`` at all of them.
 
     ``as_json`` and ``print`` raise InputError when there is no such pool, or none at all.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.api import AiComputePool, ComputePool
 from bayplan.dialects.compute_pool import NAME
@@ -20,8 +21,7 @@ FIELDS = ("total", "allocated", "available", "reserved", "maintenance", "failed"
 """What becomes of a pool's capacity; the first is the sum of the others."""
 
 
-@dataclass(frozen=True)
-class PoolReport:
+class PoolReport(msgspec.Struct, frozen=True):
     """A pool: what its nodes have, and the queues of its tenants, its own first."""
 
     pool: ComputePool

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
 from bayplan.explain.queue_text import print_queue, print_queues, print_tree
@@ -24,8 +24,7 @@ class ViewKind(Enum):
     """One queue, with its ancestors, its children and its line."""
 
 
-@dataclass(frozen=True)
-class QueueView:
+class QueueView(msgspec.Struct, frozen=True):
     """What somebody asked to see; ``name`` is the queue of ``SHOW``, ``NAME`` or ``SYSTEM/NAME``.
 
     Both methods raise InputError when there is no such queue, or none at all.

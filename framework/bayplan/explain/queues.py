@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.errors import InputError, did_you_mean
 from bayplan.explain.waits import waited
@@ -15,8 +16,7 @@ from bayplan.scheduler.scheduler import Scheduler
 __all__ = ["QueueDetail", "find_queue", "queue_detail", "queues_json", "some_queues"]
 
 
-@dataclass(frozen=True)
-class QueueDetail:
+class QueueDetail(msgspec.Struct, frozen=True):
     """A queue with its ancestors (its parent first), its children and its waiting jobs."""
 
     queue: QueueReport
@@ -30,7 +30,7 @@ class QueueDetail:
             "queue": self.queue.as_json(),
             "ancestors": [one.as_json() for one in self.ancestors],
             "children": [one.as_json() for one in self.children],
-            "line": [asdict(one) for one in self.line],
+            "line": [msgspec.structs.asdict(one) for one in self.line],
         }
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from bayplan.cycle.evaluation import Evaluation
 from bayplan.cycle.evaluator import Evaluator
@@ -41,8 +42,7 @@ _MIRROR = "kubernetes.io/config.mirror"
 """Pods with this annotation are the kubelet's own; it starts them again."""
 
 
-@dataclass
-class Diagnosis:
+class Diagnosis(msgspec.Struct):
     """Finds remedies for units of one profile on one snapshot, which it leaves unchanged."""
 
     runtime: Runtime

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import (
     KINDS,
@@ -44,8 +45,7 @@ _ANY = ""
 _MOST_LEVELS = 10
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """A kind, "" for a pod or else a gang, and the key ``namespace/name`` of an object."""
 
     kind: str

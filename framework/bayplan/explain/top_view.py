@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import msgspec
 from rich.console import Console
 
 from bayplan.explain.overview import overview
@@ -16,8 +16,7 @@ __all__ = ["TopView"]
 _ROWS = 20
 
 
-@dataclass(frozen=True)
-class TopView:
+class TopView(msgspec.Struct, frozen=True):
     """What somebody asked to see."""
 
     page: ClassVar[str] = "/debug/top"

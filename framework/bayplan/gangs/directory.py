@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.api.gang import Gang
 from bayplan.gangs.completeness import counts_ending, counts_succeeded, has_minimum
@@ -16,8 +18,7 @@ _MOST_GONE = 10_000
 """So many gangs without members are remembered."""
 
 
-@dataclass(eq=False)
-class GangMembers:
+class GangMembers(msgspec.Struct, eq=False, weakref=True):
     """A gang and its members: ``pending`` without a node, ``bound`` with one.
 
     ``owners`` counts living members by the kind and key of their controller ("", "" without one).
@@ -34,20 +35,20 @@ class GangMembers:
     """
 
     gang: Gang | None = None
-    pending: dict[str, PodInfo] = field(default_factory=dict)
-    bound: dict[str, tuple[PodInfo, str]] = field(default_factory=dict)
+    pending: dict[str, PodInfo] = msgspec.field(default_factory=dict)
+    bound: dict[str, tuple[PodInfo, str]] = msgspec.field(default_factory=dict)
     was_complete: bool = False
     restarting: bool = False
     overdue: bool = False
     timeout: float | None = None
-    by_objects: dict[str, Gang] = field(default_factory=dict)
-    by_pods: dict[str, Gang] = field(default_factory=dict)
-    ended: dict[str, str] = field(default_factory=dict)
-    succeeded: dict[str, PodInfo] = field(default_factory=dict)
+    by_objects: dict[str, Gang] = msgspec.field(default_factory=dict)
+    by_pods: dict[str, Gang] = msgspec.field(default_factory=dict)
+    ended: dict[str, str] = msgspec.field(default_factory=dict)
+    succeeded: dict[str, PodInfo] = msgspec.field(default_factory=dict)
     lasts: bool = False
-    owners: dict[tuple[str, str], int] = field(default_factory=dict)
-    ending: set[str] = field(default_factory=set)
-    former: dict[str, str] = field(default_factory=dict)
+    owners: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
+    ending: set[str] = msgspec.field(default_factory=set)
+    former: dict[str, str] = msgspec.field(default_factory=dict)
     most: int = 0
     version: int = 0
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import (
     KINDS,
@@ -80,8 +80,7 @@ _ENDS = (Deployment, DaemonSet)
 """Nothing above them makes a gang, and a live scheduler does not follow them."""
 
 
-@dataclass(frozen=True)
-class OwnerChain:
+class OwnerChain(msgspec.Struct, frozen=True):
     """The objects that own a pod, from the pod upwards.
 
     :param missing: the reference at its end to an object that is not there, or not there yet.
@@ -133,8 +132,7 @@ def source_of(obj: ApiObject) -> str:
     return f"{kind.name} of {kind.group}"
 
 
-@dataclass
-class _Owner:
+class _Owner(msgspec.Struct):
     """An owner as it was read; its gangs by key, each with one of their pods; places in them.
 
     Pods of one part and one role have the same place. ``domain`` is the label of nodes of which
@@ -152,14 +150,15 @@ class _Owner:
     some_roles: int | None = None
     wanted: int = 0
     before: tuple[str, ...] = ()
-    versions: dict[tuple[str, ...], dict[str, None]] = field(default_factory=dict)
-    members: dict[str, str] = field(default_factory=dict)
-    gangs: dict[str, Gang] = field(default_factory=dict)
-    places: dict[tuple[str | None, str, _Asked | None], OwnedMember] = field(default_factory=dict)
+    versions: dict[tuple[str, ...], dict[str, None]] = msgspec.field(default_factory=dict)
+    members: dict[str, str] = msgspec.field(default_factory=dict)
+    gangs: dict[str, Gang] = msgspec.field(default_factory=dict)
+    places: dict[tuple[str | None, str, _Asked | None], OwnedMember] = msgspec.field(
+        default_factory=dict
+    )
 
 
-@dataclass(frozen=True)
-class OwnedMember:
+class OwnedMember(msgspec.Struct, frozen=True):
     """A pod's place in the gang of what owns it, and that gang; None where it has none.
 
     :param source: the kind of that owner.
@@ -330,8 +329,7 @@ class OwnedGangs:
             self._made_by.pop(maker.uid, None)
 
 
-@dataclass(frozen=True)
-class _Above:
+class _Above(msgspec.Struct, frozen=True):
     """What owns some pods: the chain, those in it with rows, the highest first, what they ask.
 
     ``settings`` are labels and annotations of theirs that count for the pods.
@@ -343,8 +341,7 @@ class _Above:
     settings: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True):
     """What annotations say of a gang; the pod's own come first, then those of its owners."""
 
     on: bool = False

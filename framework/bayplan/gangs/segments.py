@@ -7,7 +7,8 @@ a group of a leader and its workers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api.gang import Gather, SubGroup
 from bayplan.api.selectors import Requirement, Selector
@@ -20,8 +21,7 @@ __all__ = ["SegmentRule", "segment_rule", "segments_of_group", "segments_of_role
 _MOST_SEGMENTS = 10_000
 
 
-@dataclass(frozen=True)
-class SegmentRule:
+class SegmentRule(msgspec.Struct, frozen=True):
     """How long segments are, if annotations say it, where each lies, and the Topology's name."""
 
     size: int | None = None

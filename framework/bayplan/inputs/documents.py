@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bayplan.errors import InputError, nearest
 from bayplan.inputs.jsontext import duplicate_key, parse_json, parse_json_sequence
 from bayplan.inputs.limits import CONFIGURATION, FILE, LimitExceeded, Limits
@@ -26,8 +28,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(msgspec.Struct, frozen=True, dict=True):
     """The text of a file; ``source`` is its name in messages."""
 
     source: str

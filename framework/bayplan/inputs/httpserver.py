@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, cast
 
+import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web import RequestPayloadError
@@ -63,8 +63,7 @@ def asks_loopback(request: web.Request) -> bool:
 # Connections -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ConnectionLimits:
+class ConnectionLimits(msgspec.Struct, frozen=True):
     """The limits of a server's connections.
 
     :param most: connections that are open at once.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 __all__ = [
     "ANNOTATION",
@@ -20,8 +20,7 @@ class LimitExceeded(ValueError):
     """A text is beyond its limits; the message says which one."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """The limits of a text.
 
     :param size: characters.

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import yaml
 from yaml.events import (
     AliasEvent,
@@ -374,8 +374,7 @@ def _located(message: str, event: Any) -> str:
 # Positions ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(msgspec.Struct, frozen=True):
     """The position of a value; line and column count from 1.
 
     ``key`` is the line and column of its key, for values of mappings. ``parts`` are the positions

@@ -9,8 +9,9 @@ have templates, a path leads from the entry, unless it begins with ``spec.``, ``
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 __all__ = [
     "Added",
@@ -25,8 +26,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class When:
+class When(msgspec.Struct, frozen=True):
     """A condition on an object.
 
     :param path: where the value is; with ``annotation``, the name of an annotation.
@@ -40,16 +40,14 @@ class When:
     negated: bool = False
 
 
-@dataclass(frozen=True)
-class Counted:
+class Counted(msgspec.Struct, frozen=True):
     """How many entries of a map have one of some values."""
 
     path: str
     values: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Added:
+class Added(msgspec.Struct, frozen=True):
     """What an operator adds to the pods of a template that it makes.
 
     :param when: the condition under which it does.
@@ -59,13 +57,12 @@ class Added:
     """
 
     when: When
-    container: Mapping[str, Any] = field(default_factory=dict)
+    container: Mapping[str, Any] = msgspec.field(default_factory=dict)
     resources: str = ""
-    least: Mapping[str, str] = field(default_factory=dict)
+    least: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Copied:
+class Copied(msgspec.Struct, frozen=True):
     """What an operator copies from a field of the object into the pods that it makes.
 
     A map is merged into what the template has, a list follows it, and anything else replaces it.
@@ -83,8 +80,7 @@ class Copied:
     java: bool = False
 
 
-@dataclass(frozen=True)
-class Ends:
+class Ends(msgspec.Struct, frozen=True):
     """How an object says that it has ended, and that it ended well.
 
     :param good: the conditions, or states, of a success; :param bad: of a failure.
@@ -103,13 +99,12 @@ class Ends:
     success: When | None = None
     reason: str = ""
     message: str = ""
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = msgspec.field(default_factory=dict)
     unless: When | None = None
     by: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class PodTemplates:
+class PodTemplates(msgspec.Struct, frozen=True):
     """A pod template of a kind, or one of each entry of a list or map.
 
     Pods of one role are alike.
@@ -181,7 +176,7 @@ class PodTemplates:
     fewer: tuple[str, str] | None = None
     later: tuple[When, ...] = ()
     serial: tuple[When, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     pod: str = ""
     first: int = 0
     index: str = ""
@@ -192,8 +187,7 @@ class PodTemplates:
     succeeded: str = ""
 
 
-@dataclass(frozen=True)
-class Segments:
+class Segments(msgspec.Struct, frozen=True):
     """How the pods of an indivisible part of an object are cut into segments, by index.
 
     :param index: the label of pods that has it; :param size: the path of the size of a segment.
@@ -205,8 +199,7 @@ class Segments:
     leader_excluded: When
 
 
-@dataclass(frozen=True)
-class Surge:
+class Surge(msgspec.Struct, frozen=True):
     """Parts that a rolling update adds to an object, until all of them are new.
 
     :param most: the path of how many it may add; :param parts: of how many there are;
@@ -218,8 +211,7 @@ class Surge:
     updated: str
 
 
-@dataclass(frozen=True)
-class WorkloadKind:
+class WorkloadKind(msgspec.Struct, frozen=True):
     """A kind whose objects own pods, themselves or through other objects.
 
     :param pods: its pod templates, in the order in which roles are looked for.
@@ -287,4 +279,4 @@ class WorkloadKind:
     running: str = ""
     ready: tuple[str, ...] = ()
     priority: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.kinds.kind import Counted, Ends, PodTemplates, When, WorkloadKind
 from bayplan.kinds.made_templates import default_of, with_added, with_copies
@@ -49,8 +51,7 @@ _MOST_PODS = 1_000_000
 _COUNT = re.compile("0*[1-9][0-9]{0,7}")
 
 
-@dataclass(frozen=True)
-class TemplateOf:
+class TemplateOf(msgspec.Struct, frozen=True):
     """A pod template of an object, with what the object says of its pods.
 
     :param name: the role; :param own: the entry's name, as it is written.
@@ -76,11 +77,10 @@ class TemplateOf:
     labels: Mapping[str, str]
     entry: Content
     made: PodTemplates
-    places: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Role:
+class Role(msgspec.Struct, frozen=True):
     """The pods of one template of an object.
 
     :param count: how many there are, of each indivisible part of the object.
@@ -104,8 +104,7 @@ class Role:
     pointer: str = ""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """Equal parts of a role: the label of pods that tells them, how many pods one has and needs."""
 
     label: str
@@ -113,8 +112,7 @@ class Part:
     least: int
 
 
-@dataclass(frozen=True)
-class PodPlan:
+class PodPlan(msgspec.Struct, frozen=True):
     """A pod that an operator makes for an object: its name, its labels and its template.
 
     :param after: the names of the pods that have to run before.
@@ -236,8 +234,7 @@ def domain_of(kind: WorkloadKind, content: Content) -> str:
     return value if isinstance(value, str) else ""
 
 
-@dataclass(frozen=True)
-class SegmentSizes:
+class SegmentSizes(msgspec.Struct, frozen=True):
     """Segments of an object: the label of the index of pods, the size, and whose the leader is."""
 
     index: str
@@ -531,8 +528,7 @@ def _number(value: Any, path: str) -> int:
 # Status --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     """How far a workload is, by its own status.
 
     :param end: the reason and the message of its end; None before.
@@ -545,7 +541,7 @@ class Progress:
     end: tuple[str, str] | None = None
     succeeded: bool = False
     ready: int = 0
-    spare: Mapping[str, int] = field(default_factory=dict)
+    spare: Mapping[str, int] = msgspec.field(default_factory=dict)
     on_hold: bool = False
 
 

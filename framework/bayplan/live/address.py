@@ -6,8 +6,9 @@ import hashlib
 import os
 import socket
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from bayplan.errors import InputError
 from bayplan.inputs.sockets import is_loopback
@@ -29,8 +30,7 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """Where to listen, and the paths of the certificate, its key and a token file."""
 
     host: str = "127.0.0.1"

@@ -10,10 +10,10 @@ import socket
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from bayplan.api import Kind, Pod
@@ -66,8 +66,7 @@ _PAGES_SECONDS = 5.0
 _log = logging.getLogger("bayplan.live")
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """What ``bayplan run`` was asked for.
 
     :param load: reads the profiles, at the start and on every SIGHUP.
@@ -87,7 +86,7 @@ class Options:
     context: str = ""
     dry_run: bool = False
     leader_elect: bool = True
-    address: Address = field(default_factory=Address)
+    address: Address = msgspec.field(default_factory=Address)
     registry: CollectorRegistry = REGISTRY
     clock: Callable[[], float] | None = None
     hold: float = 1.0

@@ -11,9 +11,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from aiohttp import web
 
 from bayplan.billing.allocation import allocations
@@ -49,8 +49,7 @@ def _now() -> int:
     return int(time.time() * 1000)
 
 
-@dataclass(frozen=True)
-class Bills:
+class Bills(msgspec.Struct, frozen=True):
     """What costs are computed from.
 
     :param terms: returns the prices and accounts of now.

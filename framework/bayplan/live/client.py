@@ -10,12 +10,12 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 
 from bayplan.api import KINDS, ApiObject, Kind
 from bayplan.cluster.kubernetes.credentials import Credentials
@@ -54,8 +54,7 @@ _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _CONTROL = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """What a page of the scheduler is asked; ``output`` is table or json.
 
     ``command`` are the arguments of bayplan with which the same is asked elsewhere.
@@ -67,8 +66,7 @@ class Question:
     command: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """What a running scheduler answers, None for no answer; ``notes`` say why not, or who does.
 
     ``leases`` are those of all bayplan's schedulers that were found.
@@ -347,8 +345,7 @@ def _whose(lease: SchedulerLease, held: Sequence[SchedulerLease]) -> tuple[str, 
     return (f"the holder of the Lease {lease} answers; --config selects another: {others}",)
 
 
-@dataclass(frozen=True)
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True):
     """What a scheduler says; ``mine`` unless it is about a pod of another scheduler."""
 
     text: str

@@ -6,10 +6,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from bayplan.api import KINDS, Kind
 from bayplan.cluster.kubernetes.credentials import Credentials
@@ -39,8 +40,7 @@ _WRITES = (
 """What every scheduler writes, as verb, group and resource."""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One thing that was looked at: how it is, and what helps ("" if nothing has to)."""
 
     level: Level

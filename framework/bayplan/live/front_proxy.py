@@ -7,11 +7,11 @@ signs that certificate, and which headers those are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
 import msgspec
+from msgspec.structs import replace
 from multidict import CIMultiDictProxy
 
 from bayplan.cluster.kubernetes.transport import Transport
@@ -31,8 +31,7 @@ class _ConfigMap(msgspec.Struct):
     data: dict[str, str] = {}
 
 
-@dataclass(frozen=True)
-class FrontProxy:
+class FrontProxy(msgspec.Struct, frozen=True):
     """What the ConfigMap says.
 
     :param authority: certificates that sign the proxy's, in PEM; "" where there is no proxy.

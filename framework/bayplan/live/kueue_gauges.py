@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from importlib.metadata import version
+
+import msgspec
 
 from bayplan.api import ClusterQueue, Cohort, KueueWorkload, LocalQueue
 from bayplan.api.kueue import (
@@ -38,8 +39,7 @@ _PENDING = {False: "active", True: "inadmissible"}
 """Kueue's words for workloads that wait, by whether they are parked."""
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True):
     """What a workload requests by its specification, and what decides where it fits."""
 
     spec: KueueWorkloadSpec
@@ -47,8 +47,7 @@ class _Asked:
     kind: Hashable
 
 
-@dataclass
-class _Workloads:
+class _Workloads(msgspec.Struct):
     """The workloads of one queue that wait, to be tried or parked until a change, or have ended.
 
     ``asked`` is what those that wait request, ``kinds`` what decides where they fit, by whether
@@ -58,8 +57,10 @@ class _Workloads:
     active: int = 0
     parked: int = 0
     finished: int = 0
-    asked: Counter[str] = field(default_factory=Counter)
-    kinds: dict[bool, set[Hashable]] = field(default_factory=lambda: {False: set(), True: set()})
+    asked: Counter[str] = msgspec.field(default_factory=Counter)
+    kinds: dict[bool, set[Hashable]] = msgspec.field(
+        default_factory=lambda: {False: set(), True: set()}
+    )
 
     def note(self, asked: _Asked, parked: bool) -> None:
         """Count one that waits."""
@@ -257,8 +258,7 @@ def _usage(series: _Series, status: ClusterQueueStatus | LocalQueueStatus) -> No
                 series.add(f"resource_{word}", text, float(one.total.amount), **of)
 
 
-@dataclass(frozen=True)
-class _Quota:
+class _Quota(msgspec.Struct, frozen=True):
     """A quota, in cores, bytes or numbers; ``inf`` is unlimited."""
 
     flavor: str
@@ -291,8 +291,7 @@ _Column = tuple[str, str]
 """A flavor and a resource."""
 
 
-@dataclass
-class _Subtree:
+class _Subtree(msgspec.Struct):
     """What a cohort and all below it have together.
 
     ``above`` are the cohorts above it, the nearest first. Of ``quota``, its ``limits`` let others
@@ -300,9 +299,9 @@ class _Subtree:
     """
 
     above: list[str]
-    quota: dict[_Column, float] = field(default_factory=dict)
-    limits: dict[_Column, float] = field(default_factory=dict)
-    reserved: dict[_Column, float] = field(default_factory=dict)
+    quota: dict[_Column, float] = msgspec.field(default_factory=dict)
+    limits: dict[_Column, float] = msgspec.field(default_factory=dict)
+    reserved: dict[_Column, float] = msgspec.field(default_factory=dict)
     admitted: int = 0
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from bayplan.api import ClusterQueue, Cohort, KueueWorkload, LocalQueue
@@ -39,8 +39,7 @@ _PREEMPTOR = re.compile(r"preemptor path: \S*?([^/\s;]+);")
 """The queue at the end of the path that Kueue's message of a preemption states."""
 
 
-@dataclass(frozen=True)
-class _Workload:
+class _Workload(msgspec.Struct, frozen=True):
     """Whose a change of a Workload is; ``queue`` is its ClusterQueue, "" without one."""
 
     queue: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from bayplan.cluster.kubernetes.transport import Transport
 from bayplan.errors import ClusterError, Forbidden, NotFound
@@ -33,8 +34,7 @@ _ADDRESS = re.compile(r"https?://(\[[0-9a-f:.]+\]|[0-9a-z.-]+):[0-9]{1,5}", re.I
 _SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class SchedulerLease:
+class SchedulerLease(msgspec.Struct, frozen=True):
     """A Lease that a bayplan scheduler holds or held.
 
     ``holder`` is "" when nobody holds it. ``scheduler_names`` are those whose pods it binds.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -68,13 +69,12 @@ QUEUE_LABELS = {
 }
 
 
-@dataclass
-class _Sample:
+class _Sample(msgspec.Struct):
     """The durations of one cycle's hooks in seconds; ``on`` says whether they are measured."""
 
     on: bool = False
-    points: dict[str, float] = field(default_factory=dict)
-    plugins: dict[tuple[str, str], float] = field(default_factory=dict)
+    points: dict[str, float] = msgspec.field(default_factory=dict)
+    plugins: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
 
 
 class LiveMetrics(Observer):

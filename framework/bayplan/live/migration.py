@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from bayplan.admission import MOVED_FROM, SCHEDULER
 from bayplan.cluster.kubernetes.credentials import Credentials
@@ -25,8 +26,7 @@ _POLICY = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies/baypl
 _DEFAULT = "default-scheduler"
 
 
-@dataclass(frozen=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """A namespace whose new pods another scheduler gets.
 
     :ivar before: the schedulerName that is replaced, "" for pods without one.

@@ -16,11 +16,12 @@ import ssl
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 from multidict import CIMultiDictProxy
 
 from bayplan.billing.usage_source import UsageOfNamespaces
@@ -49,8 +50,7 @@ _LONGEST_KEY = 600
 _OF_KUBERNETES = "system:"
 
 
-@dataclass(frozen=True)
-class SignOn:
+class SignOn(msgspec.Struct, frozen=True):
     """A proxy that signs people on, and says in headers who they are.
 
     :param authority: the file with certificates that sign the proxy's, in PEM.
@@ -86,8 +86,7 @@ class SignOn:
         return replace(found, groups=(*filter(None, groups), AUTHENTICATED))
 
 
-@dataclass(frozen=True)
-class TenantAddress:
+class TenantAddress(msgspec.Struct, frozen=True):
     """Where to listen, the paths of the certificate and its key, and who signs people on."""
 
     host: str
@@ -97,8 +96,7 @@ class TenantAddress:
     sign_on: SignOn | None = None
 
 
-@dataclass
-class _Reader:
+class _Reader(msgspec.Struct):
     """What is known of somebody: the namespaces asked about, those allowed, and how often he asks.
 
     ``allowed`` is None for all namespaces.
@@ -108,7 +106,7 @@ class _Reader:
     allowed: frozenset[str] | None = frozenset()
     at: float = float("-inf")
     left: float = _BURST
-    since: float = field(default_factory=time.monotonic)
+    since: float = msgspec.field(default_factory=time.monotonic)
 
     def may_ask(self) -> bool:
         """Count a request; return whether it is not one too many."""

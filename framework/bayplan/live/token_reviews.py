@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -34,8 +33,7 @@ def bearer_token(request: web.Request) -> str:
     return token if kind.lower() == "bearer" else ""
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """Who sent a request, in the words of a SubjectAccessReview."""
 
     name: str

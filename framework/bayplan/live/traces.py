@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+import msgspec
 
 from bayplan.api import KueueWorkload, Pod
 from bayplan.api.object_key import controller_key
@@ -53,8 +54,7 @@ def _at(seconds: float) -> int:
     return int(seconds * _NANOSECONDS)
 
 
-@dataclass
-class _Try:
+class _Try(msgspec.Struct):
     """Cycles of a job that ended in the same way."""
 
     span: Span
@@ -63,16 +63,15 @@ class _Try:
     until: float = 0.0
 
 
-@dataclass
-class _Job:
+class _Job(msgspec.Struct):
     """A job on its way: its span, its tries, and what its pods wait for."""
 
     span: Span
     context: Context
-    pods: set[str] = field(default_factory=set)
+    pods: set[str] = msgspec.field(default_factory=set)
     tried: _Try | None = None
-    binding: dict[str, Span] = field(default_factory=dict)
-    starting: dict[str, Span] = field(default_factory=dict)
+    binding: dict[str, Span] = msgspec.field(default_factory=dict)
+    starting: dict[str, Span] = msgspec.field(default_factory=dict)
 
 
 class Traces(Observer):

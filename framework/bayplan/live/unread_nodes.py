@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.cluster.protocol import Event
 from bayplan.snapshot import NodeProblem, Snapshot, problem_lines
@@ -22,8 +23,7 @@ _MOST_EVENTS = 100
 _log = logging.getLogger("bayplan.live")
 
 
-@dataclass
-class _Reported:
+class _Reported(msgspec.Struct):
     """What was reported last of a part of a node, when its window began, and how much in it."""
 
     text: str

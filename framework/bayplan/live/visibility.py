@@ -14,11 +14,11 @@ import itertools
 import logging
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
 from aiohttp import web
 
 from bayplan.api.kueue import ClusterQueue, KueueWorkload, LocalQueue
@@ -49,8 +49,7 @@ _log = logging.getLogger("bayplan.live")
 _Handler = Callable[[web.Request], Any]
 
 
-@dataclass(frozen=True)
-class VisibilityAddress:
+class VisibilityAddress(msgspec.Struct, frozen=True):
     """Where to listen, and the paths of the certificate and its key."""
 
     host: str
@@ -280,8 +279,7 @@ class VisibilityServer:
         return live.scheduler
 
 
-@dataclass(frozen=True)
-class _Pending:
+class _Pending(msgspec.Struct, frozen=True):
     """A Workload that waits, with its places, which count from 0."""
 
     workload: KueueWorkload

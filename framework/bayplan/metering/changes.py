@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from sqlalchemy import Column, Connection, Select, Table, case, func, select
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -29,8 +29,7 @@ ROLLUPS = ((DAY, days), (HOUR, hours))
 """The tables of sums, the coarsest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """What begins and ends between ``start`` and ``end``: by how much the level is higher at
     ``end``, and what that used until ``end``."""
 

@@ -12,9 +12,9 @@ import json
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from sqlalchemy import (
     Connection,
     Row,
@@ -44,16 +44,14 @@ _ROWS = 10_000
 _USAGE_FIELDS = [name for name in UsageRecord.__struct_fields__ if name != "labels"]
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(msgspec.Struct):
     """A record in the journal, by its number there; usage and capacity are numbered apart."""
 
     number: int
     record: Record
 
 
-@dataclass
-class Batch:
+class Batch(msgspec.Struct):
     """What one transaction writes: new entries, and (entry, until) of those that end.
 
     A new entry may end in the same batch. ``heartbeat`` is until when all is known, in ms; it moves
@@ -66,8 +64,7 @@ class Batch:
     set_back: bool = False
 
 
-@dataclass
-class _Known:
+class _Known(msgspec.Struct):
     """What the writer keeps in memory: its place, and the numbers of the series.
 
     ``last`` is the batch that was written last.
@@ -78,7 +75,7 @@ class _Known:
     last: Batch | None = None
     usage: int = 0
     capacity: int = 0
-    series: dict[tuple[str, ...], int] = field(default_factory=dict)
+    series: dict[tuple[str, ...], int] = msgspec.field(default_factory=dict)
 
 
 class Journal:

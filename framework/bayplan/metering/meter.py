@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Pod
@@ -33,8 +33,7 @@ _HEARTBEAT = 10_000
 """Milliseconds after which the heartbeat moves although nothing has happened."""
 
 
-@dataclass
-class _Change:
+class _Change(msgspec.Struct):
     """A record that ends (``entry``) or begins (``record``) at a time."""
 
     at: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 __all__ = ["COMPONENTS", "Component", "System", "Verdict", "component_of"]
 
@@ -12,8 +13,7 @@ System = Literal["volcano", "kai", "kueue", "koordinator", "hami"]
 Verdict = Literal["go", "stay"]
 
 
-@dataclass(frozen=True)
-class Component:
+class Component(msgspec.Struct, frozen=True):
     """A program of a system.
 
     :ivar images: the ends of its images' names, without registry and tag; the longest match counts.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.inputs.limits import CONFIGURATION
 from bayplan.inputs.yamltext import YamlProblem, parse_yaml
@@ -32,16 +33,14 @@ _SCHEDULERS: Mapping[str, str] = {
 """The schedulerName of the pods of each system, unless its configuration says another."""
 
 
-@dataclass(frozen=True)
-class Running:
+class Running(msgspec.Struct, frozen=True):
     """A component that runs, and where: ``Deployment NAMESPACE/NAME``."""
 
     component: Component
     where: str
 
 
-@dataclass(frozen=True)
-class FallingDefinition:
+class FallingDefinition(msgspec.Struct, frozen=True):
     """A definition that goes with a Helm release, and all objects of its kind with it."""
 
     name: str
@@ -53,8 +52,7 @@ class FallingDefinition:
         return f"kubectl annotate crd {self.name} {_KEEP}=keep"
 
 
-@dataclass(frozen=True)
-class Conversion:
+class Conversion(msgspec.Struct, frozen=True):
     """A profile in the place of a configuration, with what has no counterpart.
 
     :ivar source: the object that it was read from.
@@ -66,8 +64,7 @@ class Conversion:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What becomes of a cluster's other schedulers.
 
     :ivar problems: what could not be read, with its place.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from bayplan.inputs.durations import parse_duration
 
@@ -32,15 +33,14 @@ _TASK_TOPOLOGY_SCALE = 10
 """Our scores for task topologies are a tenth of Volcano's."""
 
 
-@dataclass
-class _Scores:
+class _Scores(msgspec.Struct):
     """What a profile says of scores: weights by plugin, arguments by plugin, and notes."""
 
-    weights: dict[str, int] = field(default_factory=dict)
-    args: dict[str, Content] = field(default_factory=dict)
-    unscored: list[str] = field(default_factory=list)
-    unfiltered: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    weights: dict[str, int] = msgspec.field(default_factory=dict)
+    args: dict[str, Content] = msgspec.field(default_factory=dict)
+    unscored: list[str] = msgspec.field(default_factory=list)
+    unfiltered: list[str] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
 
     def weigh(self, plugin: str, weight: int) -> None:
         """Let a plugin of the default profile score with a weight, 0 for not at all."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.naming import listed
 from bayplan.nccl.job import Member
@@ -25,8 +26,7 @@ _MOST_NAMES = 6
 _SHOWN_ONLY = re.compile(r"NIC\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(msgspec.Struct, frozen=True):
     """An environment variable, and why it is set."""
 
     name: str

@@ -8,8 +8,10 @@ doc/PERFORMANCE.md). Nodes of one NVLink domain form a single level.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.topology.machine.levels import Level
 from bayplan.topology.machine.model import Machine
@@ -19,8 +21,7 @@ from bayplan.topology.network.fabric import nvlink_port, out_of_machine
 __all__ = ["JobPlan", "Member", "RingPart", "plan_job"]
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """The GPUs of a job on one node: those of one pod, or of all its pods there."""
 
     node: str
@@ -37,8 +38,7 @@ class Member:
         return sorted({nic for gpu in near for nic in machine.near_nics(gpu)})
 
 
-@dataclass(frozen=True, slots=True)
-class RingPart:
+class RingPart(msgspec.Struct, frozen=True):
     """A ring's way through one node: the node before, the GPUs in order, and the node after.
 
     For a job on a single node, that node is also the one before and after.
@@ -49,8 +49,7 @@ class RingPart:
     after: str
 
 
-@dataclass(frozen=True)
-class JobPlan:
+class JobPlan(msgspec.Struct, frozen=True):
     """A job's ring over its nodes, and its bandwidths in GB/s in NCCL's model.
 
     NICs connect ``groups`` of at most ``most`` GPUs: one group per node, or a single group if all

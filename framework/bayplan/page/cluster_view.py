@@ -8,8 +8,10 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, ResourceClaim, ResourceSlice
 from bayplan.api.node_state import NodeState, model_of, state_of
@@ -53,13 +55,12 @@ def _job_of(pod: Pod) -> str:
     return pod.key if of_node else controller_key(pod.metadata) or pod.key
 
 
-@dataclass
-class Changes:
+class Changes(msgspec.Struct):
     """What is not as it was at the last look; ``floor`` is None if that is as it was."""
 
-    nodes: dict[str, NodeTile | None] = field(default_factory=dict)
-    pods: dict[str, PodRow | None] = field(default_factory=dict)
-    units: dict[str, UnitRow | None] = field(default_factory=dict)
+    nodes: dict[str, NodeTile | None] = msgspec.field(default_factory=dict)
+    pods: dict[str, PodRow | None] = msgspec.field(default_factory=dict)
+    units: dict[str, UnitRow | None] = msgspec.field(default_factory=dict)
     floor: Floor | None = None
 
     def __bool__(self) -> bool:

@@ -8,8 +8,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.api import Pod
 from bayplan.cluster.protocol import WatchEvent
@@ -47,8 +48,7 @@ class TooManyViewers(BayplanError):
     """More pages follow the feed than it serves."""
 
 
-@dataclass(frozen=True)
-class Patch:
+class Patch(msgspec.Struct, frozen=True):
     """What has changed with one version: the rows, and the same as JSON text."""
 
     version: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from bayplan.snapshot import NodeTable
 from bayplan.topology.network.tree import Domain, NetworkTree
@@ -12,8 +13,7 @@ from bayplan.topology.network.tree import Domain, NetworkTree
 __all__ = ["Floor", "floor_of"]
 
 
-@dataclass(frozen=True)
-class Floor:
+class Floor(msgspec.Struct, frozen=True):
     """The layers, the outermost first; the domains, parents first; each node's innermost domain.
 
     A domain is ``{"name", "layer", "parent"}``: ``layer`` counts in ``layers``, ``parent`` in
@@ -22,7 +22,7 @@ class Floor:
 
     layers: Sequence[str] = ()
     domains: Sequence[Mapping[str, Any]] = ()
-    domain_of: Mapping[str, int] = field(default_factory=dict)
+    domain_of: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object without the nodes."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from bayplan.page.rows import NodeTile
 
@@ -16,8 +17,7 @@ MOST_SAMPLES = 1_000
 _WHOLE = 1000
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """The cluster at one time, in seconds.
 
     ``gpus`` is how many there are, ``used`` how many are taken, parts counted as such. ``partly``
@@ -52,12 +52,11 @@ class Sample:
         ]
 
 
-@dataclass
-class History:
+class History(msgspec.Struct):
     """The latest events, and samples that get sparser as they get more."""
 
-    events: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
-    samples: list[Sample] = field(default_factory=list)
+    events: deque[list[Any]] = msgspec.field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    samples: list[Sample] = msgspec.field(default_factory=list)
     evictions: int = 0
     added: int = 0
     """How many events there ever were."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import DeviceId
@@ -25,8 +26,7 @@ _ASCEND = "huawei.com/Ascend"
 _WHOLE_GPU = re.compile(r"gpu-?\d+")
 
 
-@dataclass(frozen=True)
-class PodGpu:
+class PodGpu(msgspec.Struct, frozen=True):
     """What a pod has of a GPU: its index, thousandths of it (0: a part of unknown size), a name.
 
     ``label`` names the partition or the device; ``guessed`` says that nothing states which GPU it
@@ -46,8 +46,7 @@ class PodGpu:
         return plain
 
 
-@dataclass
-class GpusOfNode:
+class GpusOfNode(msgspec.Struct):
     """The GPUs of a node: how many, their machine, and what pods have, by key.
 
     ``published`` is what drivers say of its GPUs and NICs, where the machine is None.
@@ -57,7 +56,7 @@ class GpusOfNode:
     machine: Machine | None = None
     published: tuple[PublishedDevice, ...] = ()
     models: Sequence[str] = ()
-    of_pod: dict[str, list[PodGpu]] = field(default_factory=dict)
+    of_pod: dict[str, list[PodGpu]] = msgspec.field(default_factory=dict)
 
 
 def gpu_count(amounts: Mapping[str, int]) -> int:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from bayplan.page.node_gpus import PodGpu
 
 __all__ = ["NodeTile", "PodRow", "Stint", "UnitRow"]
 
 
-@dataclass(frozen=True)
-class NodeTile:
+class NodeTile(msgspec.Struct, frozen=True):
     """A node: where it stands, what it has, and how much of it is taken.
 
     ``domain`` and ``machine`` are numbers, None for none. ``cpu`` and ``memory`` are (used,
@@ -48,8 +48,7 @@ class NodeTile:
         }
 
 
-@dataclass
-class Stint:
+class Stint(msgspec.Struct):
     """A pod's time on a node, in seconds of the cluster; ``until`` is None while it lasts."""
 
     node: str
@@ -67,8 +66,7 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-@dataclass
-class PodRow:
+class PodRow(msgspec.Struct):
     """A pod: its unit, its requests, and its stints on nodes, the last one last."""
 
     unit: str
@@ -78,7 +76,7 @@ class PodRow:
     node: str = ""
     ended: float | None = None
     nominated: str = ""
-    stints: list[Stint] = field(default_factory=list)
+    stints: list[Stint] = msgspec.field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object without empty fields."""
@@ -94,8 +92,7 @@ class PodRow:
         return {key: value for key, value in plain.items() if value not in (None, "", [], 0)}
 
 
-@dataclass(frozen=True)
-class UnitRow:
+class UnitRow(msgspec.Struct, frozen=True):
     """A job: a gang, the pods that one controller made, or a pod of its own.
 
     ``outcome`` and ``message`` are those of its latest cycle, ``decided`` its time; ``why`` says

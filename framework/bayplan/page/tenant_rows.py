@@ -8,8 +8,9 @@ explanations, who was evicted for whom. Of nodes those are shown on which his po
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from bayplan.api import Pod
 from bayplan.page.cluster_view import ClusterView

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pydantic
@@ -83,8 +84,7 @@ LATER: Final = Later.LATER
 """Returned by ``post_filter``: this plugin has more to read before it can answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreFilterResult:
+class PreFilterResult(msgspec.Struct, frozen=True):
     """Returned by ``pre_filter``: only these nodes may take the pod, so Filter skips the others."""
 
     node_names: frozenset[str]
@@ -149,8 +149,7 @@ class Normalize(Enum):
     """The plugin's own ``normalize`` hook does it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Reject:
+class Reject(msgspec.Struct, frozen=True, eq=False):
     """Nodes that ``filter`` refuses: a mask over the nodes it was given, and the reason.
 
     With ``resolvable=False`` no preemption can help there. With ``error=True`` the plugin cannot
@@ -164,8 +163,7 @@ class Reject:
     error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """One node's refusal by ``filter_node`` where a plain text is not enough, see Reject."""
 
     reasons: tuple[str, ...]
@@ -173,8 +171,7 @@ class Refusal:
     error: bool = False
 
 
-@dataclass(frozen=True)
-class Eviction:
+class Eviction(msgspec.Struct, frozen=True):
     """A pod (by key) that was evicted, when (seconds), the unit that preempted it, and why.
 
     ``moves_to`` is the node where it fits once it is created again, "" for none. ``action`` is that
@@ -194,8 +191,7 @@ class Eviction:
     lost: int = 0
 
 
-@dataclass(frozen=True)
-class DeviceOpinion:
+class DeviceOpinion(msgspec.Struct, frozen=True):
     """What a plugin says of a choice of devices: its score, minus infinity to forbid it."""
 
     points: float
@@ -207,8 +203,7 @@ class DeviceOpinion:
         return self.points == -math.inf
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NodeRefusals:
+class NodeRefusals(msgspec.Struct, frozen=True, eq=False):
     """The nodes that refuse a pod and where this plugin is the first that does.
 
     ``mask`` holds those rows, ``reasons`` the rows of each reason; a node may have several.
@@ -223,8 +218,7 @@ class NodeRefusals:
     by_row: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Returned by ``permit``: hold the pod on its node for at most this many seconds.
 
     The wait ends when the plugin allows the pod (``Handle.allow``, or ``permit`` returns None when
@@ -235,8 +229,7 @@ class Wait:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Preparation:
+class Preparation(msgspec.Struct, frozen=True):
     """Returned by ``pre_bind``: what has to be done before the pod's binding is written.
 
     ``writes`` are submitted in order; a failure gives back the nodes of the whole unit. Then
@@ -254,14 +247,13 @@ class Preparation:
     seconds: float = 0.0
     lock: BindLock | None = None
     then: Callable[[], Sequence[Write]] | None = None
-    labels: Mapping[str, str | None] = field(default_factory=dict)
+    labels: Mapping[str, str | None] = msgspec.field(default_factory=dict)
     missing: Callable[[], str] | None = None
     waited: float = 0.0
     follows: frozenset[tuple[type, str]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(msgspec.Struct, frozen=True):
     """The smallest change that would undo a plugin's refusal; the lowest ``cost`` is named first.
 
     ``text`` continues "the pod": "would fit on n1 if ..." or, for a change whose effect nobody can
@@ -278,8 +270,7 @@ class Remedy:
     ends: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRequest:
+class NodeRequest(msgspec.Struct, frozen=True):
     """Returned by ``request_nodes``: the plugin asks for the nodes that a unit lacks, or not.
 
     ``text`` is a sentence for the pods' condition; "" leaves it to the condition to ask. ``again``
@@ -294,7 +285,7 @@ class NodeRequest:
     again: float | None = None
     follows: bool = False
     gave_up: bool = False
-    promised: Mapping[str, str] = field(default_factory=dict)
+    promised: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class StateKey(Generic[T]):
@@ -314,8 +305,7 @@ class StateKey(Generic[T]):
         return f"StateKey({self.name!r})"
 
 
-@dataclass(frozen=True)
-class Supposed:
+class Supposed(msgspec.Struct, frozen=True):
     """What would be free on each node if the pods were gone that a unit may evict.
 
     :param slots: returns an upper bound of how many pods like this one each node would take.
@@ -377,8 +367,7 @@ SUPPOSED: Final[StateKey[Supposed]] = StateKey("supposed")
 """For ``placement_generate``: offer what may hold the unit under this supposition, not now."""
 
 
-@dataclass
-class Unit:
+class Unit(msgspec.Struct):
     """What one cycle places: a gang's pending members in rank order, or one pod."""
 
     key: str
@@ -399,7 +388,7 @@ class Unit:
     """Whether the gang was complete before."""
     succeeded: Sequence[PodInfo] = ()
     """The members that have succeeded, where they count towards the minimum."""
-    nominated: Mapping[str, str] = field(default_factory=dict)
+    nominated: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The nominated nodes of members, by pod key."""
     nominated_domain: str = ""
     """The domain of the nominated nodes."""
@@ -436,8 +425,7 @@ Plan = Callable[[Sequence["PodInfo"], Mapping[int, int]], Sequence[int]]
 argument limits how many of the pods a row takes, by row."""
 
 
-@dataclass(frozen=True, eq=False)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, eq=False):
     """A part of the cluster that may hold a whole unit.
 
     ``rows`` are its node rows in topology order, None for all nodes. ``offered`` is how many
@@ -453,8 +441,7 @@ class Placement:
     exact: bool = False
 
 
-@dataclass(frozen=True)
-class Preemption:
+class Preemption(msgspec.Struct, frozen=True):
     """What ``post_filter`` wants to evict for a unit, and the nodes that it then gets.
 
     ``nodes`` are nominated for the unit's pods until they are bound, by pod key. ``guarded`` are
@@ -469,14 +456,13 @@ class Preemption:
     message: str
     domain: str = ""
     guarded: frozenset[str] = frozenset()
-    moves: Mapping[str, str] = field(default_factory=dict)
+    moves: Mapping[str, str] = msgspec.field(default_factory=dict)
     reason: str = ""
     leaving: frozenset[str] = frozenset()
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Overdue:
+class Overdue(msgspec.Struct, frozen=True):
     """What ``overdue`` wants to evict, each pod with the reason reported to it.
 
     ``again`` is when to ask again even if nothing changes, in seconds; None for never. ``waited``
@@ -492,16 +478,15 @@ class Overdue:
     victims: Sequence[tuple[PodInfo, str]] = ()
     again: float | None = None
     waited: bool = False
-    moves: Mapping[str, str] = field(default_factory=dict)
+    moves: Mapping[str, str] = msgspec.field(default_factory=dict)
     action: str = "overdue"
-    locks: Mapping[str, BindLock] = field(default_factory=dict)
+    locks: Mapping[str, BindLock] = msgspec.field(default_factory=dict)
     restarts: frozenset[str] = frozenset()
     at_once: frozenset[str] = frozenset()
     is_wanted: Callable[[], bool] = lambda: True
 
 
-@dataclass(frozen=True)
-class PreemptionTrial:
+class PreemptionTrial(msgspec.Struct, frozen=True):
     """What preempting pods in one domain would cost, or why that is impossible."""
 
     domain: str
@@ -540,8 +525,7 @@ class DomainTrial:
     state: DomainState = DomainState.REFUSED
 
 
-@dataclass(frozen=True)
-class Placements:
+class Placements(msgspec.Struct, frozen=True):
     """What ``placement_generate`` found: candidates, best first, and the domains it refused.
 
     Without candidates, ``reason`` says why the unit cannot be placed; ``of_queue`` says that the

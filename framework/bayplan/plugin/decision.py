@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 from bayplan.plugin.base import DomainTrial, PreemptionTrial
 
@@ -36,8 +37,7 @@ class Outcome(Enum):
     ERROR = "Error"
 
 
-@dataclass(frozen=True, slots=True)
-class Finalist:
+class Finalist(msgspec.Struct, frozen=True):
     """One of the best nodes: its total and the weighted score of each plugin."""
 
     node: str
@@ -45,8 +45,7 @@ class Finalist:
     scores: Mapping[str, float]
 
 
-@dataclass(slots=True)
-class PodDecision:
+class PodDecision(msgspec.Struct):
     """What was decided for one pod.
 
     ``refused`` holds (plugin, reason, number of nodes) in the order of the plugins, for the first
@@ -75,8 +74,7 @@ class PodDecision:
         return plugins | ({self.pre_filter[0]} if self.pre_filter else set())
 
 
-@dataclass(slots=True)
-class Decision:
+class Decision(msgspec.Struct):
     """What one cycle decided for one unit, and why.
 
     ``at`` is the time in seconds. ``domains`` are the domains considered for the whole unit,
@@ -91,13 +89,13 @@ class Decision:
     cycle: int
     at: float
     outcome: Outcome = Outcome.UNSCHEDULABLE
-    pods: dict[str, PodDecision] = field(default_factory=dict)
+    pods: dict[str, PodDecision] = msgspec.field(default_factory=dict)
     domain: str | None = None
     domains: Sequence[DomainTrial] = ()
     parts: Sequence[DomainTrial] = ()
     preemption: Sequence[PreemptionTrial] = ()
     message: str = ""
-    refused_by: set[str] = field(default_factory=set)
+    refused_by: set[str] = msgspec.field(default_factory=set)
     at_permit: bool = False
     of_queue: bool = False
     more_nodes: bool = False

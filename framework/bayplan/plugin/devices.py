@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from bayplan.api.dra import DeviceId
 from bayplan.api.gpu_shares import WHOLE, OfferedGpu
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["GpuHolder", "NodeDevices", "PublishedDevice"]
 
 
-@dataclass(frozen=True)
-class GpuHolder:
+class GpuHolder(msgspec.Struct, frozen=True):
     """What a pod, by key, has of one GPU of its node.
 
     ``gpu`` is the GPU's index, ``compute`` in thousandths of it, ``memory`` in bytes (0: not
@@ -32,8 +32,7 @@ class GpuHolder:
     guessed: bool = False
 
 
-@dataclass(frozen=True)
-class PublishedDevice:
+class PublishedDevice(msgspec.Struct, frozen=True):
     """A GPU or a NIC as its driver publishes it.
 
     ``gpu`` is the GPU's index, None for a NIC. ``memory`` is in bytes, 0 if unknown.
@@ -49,8 +48,7 @@ class PublishedDevice:
     nvlink: str = ""
 
 
-@dataclass(frozen=True)
-class NodeDevices:
+class NodeDevices(msgspec.Struct, frozen=True):
     """What one plugin knows of the GPUs of a node.
 
     ``machine`` says how they are connected, None where that is unknown. ``gpus`` are those that
@@ -62,6 +60,6 @@ class NodeDevices:
     machine: Machine | None = None
     gpus: Sequence[OfferedGpu] = ()
     holders: Sequence[GpuHolder] = ()
-    devices: Mapping[DeviceId, int] = field(default_factory=dict)
-    nics: Mapping[DeviceId, int] = field(default_factory=dict)
+    devices: Mapping[DeviceId, int] = msgspec.field(default_factory=dict)
+    nics: Mapping[DeviceId, int] = msgspec.field(default_factory=dict)
     published: Sequence[PublishedDevice] = ()

@@ -8,13 +8,12 @@ entry of a single point overrides it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pydantic
 from pydantic.alias_generators import to_camel
 
@@ -136,8 +135,7 @@ _WITHOUT_EFFECT = {
 """Arguments of Koordinator's plugins that bayplan takes and does not need."""
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(msgspec.Struct, frozen=True):
     """One profile, resolved: plugin classes, their arguments, and the order at every hook.
 
     ``notes`` tell the operator which settings have no effect.
@@ -150,8 +148,7 @@ class Profile:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class ProfileSet:
+class ProfileSet(msgspec.Struct, frozen=True):
     """The profiles of one file and the settings that they share; backoffs in seconds.
 
     With ``any_scheduler`` the first profile takes every pod, whatever its schedulerName.
@@ -161,8 +158,8 @@ class ProfileSet:
     initial_backoff: float = 1.0
     max_backoff: float = 10.0
     any_scheduler: bool = False
-    leader_election: LeaderElection = dataclasses.field(default_factory=LeaderElection)
-    client_connection: ClientConnection = dataclasses.field(default_factory=ClientConnection)
+    leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
+    client_connection: ClientConnection = msgspec.field(default_factory=ClientConnection)
 
     @property
     def usual_name(self) -> str:
@@ -182,7 +179,7 @@ def default_profiles(
     profile = _installed_default() if finder is None else _default(finder)
     if not scheduler_names:
         return ProfileSet((profile,), any_scheduler=True)
-    named = (dataclasses.replace(profile, scheduler_name=name) for name in scheduler_names)
+    named = (msgspec.structs.replace(profile, scheduler_name=name) for name in scheduler_names)
     return ProfileSet(tuple(named))
 
 
@@ -303,9 +300,9 @@ def _row_of(entry: WorkloadKindEntry) -> WorkloadKind:
     return WorkloadKind(**{**given, "name": entry.kind, "pods": pods, "ends": ends})
 
 
-def _shared(row: type, entry: type[pydantic.BaseModel]) -> tuple[str, ...]:
+def _shared(row: type[msgspec.Struct], entry: type[pydantic.BaseModel]) -> tuple[str, ...]:
     """Return the fields that users may give to a part of a row."""
-    return tuple(one.name for one in dataclasses.fields(row) if one.name in entry.model_fields)
+    return tuple(name for name in row.__struct_fields__ if name in entry.model_fields)
 
 
 _POD_FIELDS = _shared(PodTemplates, PodTemplatesEntry)
@@ -361,14 +358,13 @@ def _unwrap(document: Document) -> tuple[Document, str]:
     raise InputError("this ConfigMap holds no KubeSchedulerConfiguration", document.where(["data"]))
 
 
-@dataclass
-class _GivenArgs:
+class _GivenArgs(msgspec.Struct):
     """``pluginConfig`` of a profile: arguments by plugin, their positions, and side effects."""
 
-    args: dict[str, dict[str, Any]] = field(default_factory=dict)
-    at: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
-    left_out: set[str] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
+    args: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    at: dict[str, tuple[str | int, ...]] = msgspec.field(default_factory=dict)
+    left_out: set[str] = msgspec.field(default_factory=set)
+    notes: list[str] = msgspec.field(default_factory=list)
 
 
 def _resolve(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+import msgspec
 import pluggy
 
 from bayplan.errors import PluginError
@@ -36,8 +36,7 @@ _REFUSING = ("pre_filter", "filter", "filter_node", "placement_generate", "reser
 """The hooks by which a plugin refuses a unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class HookCall:
+class HookCall(msgspec.Struct, frozen=True):
     """One plugin's implementation of one hook.
 
     ``call`` takes all of the hook's arguments, passes on those that the plugin asks for, and
@@ -63,8 +62,7 @@ class HookCall:
 Hook = tuple[HookCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Spellings:
+class Spellings(msgspec.Struct, frozen=True):
     """A plugin's Filter or Score over columns and per node; one spelling may be None."""
 
     vector: HookCall | None
@@ -287,8 +285,7 @@ def _queueing_picks(method: str) -> tuple[int, ...]:
     return tuple(range(len(arguments)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Guard:
+class _Guard(msgspec.Struct, frozen=True):
     """What makes an answer of one plugin's hook an error under its name."""
 
     function: Callable[..., Any]

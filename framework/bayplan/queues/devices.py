@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from bayplan.api.dra import (
     AllocatedDevice,
@@ -69,13 +70,12 @@ class ListedDevice(NamedTuple):
     in_service: bool
 
 
-@dataclass
-class Offer:
+class Offer(msgspec.Struct):
     """What a node offers by key, and which parts of that are out of service."""
 
-    amounts: dict[Key, int] = field(default_factory=dict)
-    maintenance: dict[Key, int] = field(default_factory=dict)
-    failed: dict[Key, int] = field(default_factory=dict)
+    amounts: dict[Key, int] = msgspec.field(default_factory=dict)
+    maintenance: dict[Key, int] = msgspec.field(default_factory=dict)
+    failed: dict[Key, int] = msgspec.field(default_factory=dict)
 
     def add(self, other: Offer) -> None:
         """Add what another offer has."""
@@ -88,8 +88,7 @@ class Offer:
                 own[key] = own.get(key, 0) + amount
 
 
-@dataclass(frozen=True)
-class _Unit:
+class _Unit(msgspec.Struct, frozen=True):
     """A device: its node ("" for one that several reach), key, amount and taints."""
 
     node: str
@@ -100,8 +99,7 @@ class _Unit:
     """The counter set that it is a part of, "" for a device of its own."""
 
 
-@dataclass
-class _Whole:
+class _Whole(msgspec.Struct):
     """A device with all its partitions: what is held of it, and which parts are out of service.
 
     ``usable`` says whether any part is in service; otherwise the rest, too, is of no use.

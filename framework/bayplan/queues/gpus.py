@@ -9,8 +9,9 @@ of a GPU. A part is that of the GPU's memory or of its compute, whichever is lar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from bayplan.api import Node, Pod
 from bayplan.api.gpu_shares import WHOLE
@@ -144,8 +145,7 @@ def _share_of_kai(pod: Pod, node: Node) -> int:
 # Registers of virtual GPUs ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Shared:
+class _Shared(msgspec.Struct, frozen=True):
     """GPUs that a device plugin registers: whose words its pods speak, and each one's MiB."""
 
     system: System

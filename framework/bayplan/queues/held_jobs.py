@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import (
     KINDS,
@@ -29,8 +30,7 @@ WORKLOAD = "Workload"
 _PAST_WAITING = {QUOTA_RESERVED, "Finished"}
 
 
-@dataclass(frozen=True)
-class HeldJob:
+class HeldJob(msgspec.Struct, frozen=True):
     """A job without pods: how many it will have, its queue (``SYSTEM/NAME``, "" for none), why.
 
     One that bayplan does not follow is known by its Workload, whose kind and key it has.
@@ -49,8 +49,7 @@ class HeldJob:
         return f"{self.kind.lower()}/{self.key}"
 
 
-@dataclass(frozen=True)
-class _Waiting:
+class _Waiting(msgspec.Struct, frozen=True):
     """What is kept of such a job: its templates are large."""
 
     kind: str

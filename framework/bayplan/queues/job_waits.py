@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.api import (
     ApiObject,
@@ -35,13 +36,12 @@ _GROUPS: tuple[type[ApiObject], ...] = (
 _REMEMBERED = 10_000
 
 
-@dataclass
-class _Job:
+class _Job(msgspec.Struct):
     """``since`` is when it began to wait, in seconds; None while a pod of it has a node."""
 
     since: float | None
-    pods: dict[str, PodInfo] = field(default_factory=dict)
-    running: set[str] = field(default_factory=set)
+    pods: dict[str, PodInfo] = msgspec.field(default_factory=dict)
+    running: set[str] = msgspec.field(default_factory=set)
 
 
 class JobWaits:

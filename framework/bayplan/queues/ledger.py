@@ -9,8 +9,8 @@ those that use it; when that one leaves, for the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from bayplan.api import ApiObject, ResourceClaim
@@ -28,8 +28,7 @@ _EXACT = 2.0**43
 """Sums of amounts up to here (8 TiB, billions of devices) are exact to a thousandth."""
 
 
-@dataclass(frozen=True)
-class PodRules:
+class PodRules(msgspec.Struct, frozen=True):
     """How one system counts pods.
 
     ``queue_of`` returns the name of a pod's queue, None for a pod that has none. ``amounts`` is
@@ -49,8 +48,7 @@ class PodRules:
     basis: Callable[[], int] = int
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(msgspec.Struct, frozen=True):
     """What a pod counts: in which row, how much, and whether it can be taken back."""
 
     row: int
@@ -63,8 +61,6 @@ class _Entry:
             and (self.row, self.fixed) == (other.row, other.fixed)
             and np.array_equal(self.amounts, other.amounts)
         )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class Ledger:

@@ -6,9 +6,10 @@ For every resource ``total = allocated + available + reserved + maintenance + fa
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
+
+import msgspec
 
 from bayplan.api import ApiObject, ComputePool, ResourceClaim, ResourceSlice
 from bayplan.api.dra import AllocatedDevice, DeviceTaintRule
@@ -32,8 +33,7 @@ __all__ = [
 Obj = TypeVar("Obj", bound=ApiObject)
 
 
-@dataclass
-class PoolAmounts:
+class PoolAmounts(msgspec.Struct):
     """Amounts of one resource, in its unit (CPU in milli-CPU, devices and GPUs in thousandths).
 
     ``allocated`` is what pods on the pool's nodes have, whether they came through the pool or not.
@@ -74,22 +74,20 @@ class PoolAmounts:
         self.available -= self.reserved
 
 
-@dataclass
-class PoolAccount:
+class PoolAccount(msgspec.Struct):
     """What a pool has, by resource; of devices also by model, as pairs of resource and model.
 
     ``usable`` is what its pods may request at most: what is in service without what is kept free,
     CPU in milli-CPU, anything else in its unit (devices of slices in devices).
     """
 
-    nodes: list[str] = field(default_factory=list)
-    amounts: dict[str, PoolAmounts] = field(default_factory=dict)
-    models: dict[tuple[str, str], PoolAmounts] = field(default_factory=dict)
-    usable: dict[str, float] = field(default_factory=dict)
+    nodes: list[str] = msgspec.field(default_factory=list)
+    amounts: dict[str, PoolAmounts] = msgspec.field(default_factory=dict)
+    models: dict[tuple[str, str], PoolAmounts] = msgspec.field(default_factory=dict)
+    usable: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Devices:
+class _Devices(msgspec.Struct, frozen=True):
     """The devices of one node by key: what it offers, and what becomes of that."""
 
     key: Key

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan.api.queue import UNLIMITED
 from bayplan.queues.amounts import amount_text
@@ -24,8 +25,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class ResourceReport:
+class ResourceReport(msgspec.Struct, frozen=True):
     """One resource of one queue, in its unit (CPU in milli-CPU); ``inf`` is unlimited.
 
     ``deserved`` is what the queue may have whenever it asks, ``guaranteed`` what nobody else may
@@ -51,8 +51,7 @@ class ResourceReport:
     reserved: float = 0.0
 
 
-@dataclass(frozen=True)
-class QueueReport:
+class QueueReport(msgspec.Struct, frozen=True):
     """One queue: its place in the tree, its resources and its jobs.
 
     ``system`` is the ecosystem that defines it, ``policy`` what decides on it. ``share`` is its
@@ -78,9 +77,9 @@ class QueueReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object; null is unlimited."""
-        plain = {field: getattr(self, field) for field in _QUEUE_FIELDS}
+        plain = {field: getattr(self, field) for field in self.__struct_fields__}
         plain["resources"] = {
-            name: {field: _finite(getattr(one, field)) for field in _RESOURCE_FIELDS}
+            name: {field: _finite(getattr(one, field)) for field in one.__struct_fields__}
             for name, one in self.resources.items()
         }
         plain["share"] = _finite(self.share)
@@ -89,13 +88,7 @@ class QueueReport:
         return plain
 
 
-# There may be thousands of queues: asdict copies all that they hold.
-_QUEUE_FIELDS = [one.name for one in fields(QueueReport)]
-_RESOURCE_FIELDS = [one.name for one in fields(ResourceReport)]
-
-
-@dataclass(frozen=True)
-class PendingJob:
+class PendingJob(msgspec.Struct, frozen=True):
     """A job that waits in a queue: a pod group, a pod without one, or a suspended job.
 
     ``place`` counts from 1; it is 0 for a job that is held back and not in the line. ``waits`` is
@@ -112,8 +105,7 @@ class PendingJob:
     workload: str = ""
 
 
-@dataclass(frozen=True)
-class QueuePosition:
+class QueuePosition(msgspec.Struct, frozen=True):
     """Where a pending job stands in its queue, and what would admit it.
 
     ``place`` counts from 1 in a line of ``length`` jobs; ``ahead`` are the keys of the next ones
@@ -131,7 +123,7 @@ class QueuePosition:
     reclaims: Sequence[str] = ()
     waits_for: Sequence[str] = ()
     change: str = ""
-    notes: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = msgspec.field(default_factory=tuple)
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""

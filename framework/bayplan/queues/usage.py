@@ -13,9 +13,10 @@ import math
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from bayplan.api.queue import Amounts
 from bayplan.errors import InputError
@@ -27,8 +28,7 @@ _PRIVATE = 0o600
 _LONGEST_LINE = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """What each queue held at a time (seconds since 1970), and what the cluster had."""
 
     at: float

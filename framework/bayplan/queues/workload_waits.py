@@ -7,7 +7,8 @@ of pods, wait with them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import KueueWorkload, LocalQueue
 from bayplan.api.kueue import KueueCondition
@@ -36,8 +37,7 @@ _SINCE = (EVICTED, "Requeued")
 """The conditions from whose last change an evicted workload waits again."""
 
 
-@dataclass(frozen=True)
-class Reached:
+class Reached(msgspec.Struct, frozen=True):
     """A condition that came true, of a workload of a ClusterQueue, with its reason.
 
     ``waited`` is for how many seconds the workload had waited: since it was created or evicted.
@@ -81,8 +81,7 @@ def has_workload(pod: PodInfo, queue: str, snapshot: Snapshot) -> bool:
     return jobs and bool(snapshot.objects(KueueWorkload))
 
 
-@dataclass(frozen=True)
-class WaitingWorkload:
+class WaitingWorkload(msgspec.Struct, frozen=True):
     """A workload without quota, its ClusterQueue, and for how many seconds it has waited."""
 
     workload: KueueWorkload

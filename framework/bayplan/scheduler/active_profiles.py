@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import Pod
 from bayplan.cycle.evaluator import Evaluator
@@ -15,8 +16,7 @@ from bayplan.profiles.runtime import Runtime
 __all__ = ["ActiveProfile", "ActiveProfiles", "actions_of"]
 
 
-@dataclass(frozen=True, eq=False)
-class ActiveProfile:
+class ActiveProfile(msgspec.Struct, frozen=True, eq=False):
     """One profile with its plugin instances and its caches.
 
     ``actions`` are the ways to preempt of all its plugins, in order.

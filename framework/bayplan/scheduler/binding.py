@@ -8,8 +8,10 @@ repeated before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field, replace
 from functools import partial
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import Pod
 from bayplan.cluster.protocol import Bind, BindLock
@@ -30,16 +32,15 @@ from bayplan.snapshot import PodInfo
 __all__ = ["BindingCycle"]
 
 
-@dataclass(frozen=True, eq=False)
-class _Placed:
+class _Placed(msgspec.Struct, frozen=True, eq=False):
     """A unit from its cycle until its bindings are written; its pods are assumed on their nodes."""
 
     queued: QueuedUnit
     profile: ActiveProfile
     result: Result
-    locks: dict[str, BindLock] = field(default_factory=dict)
+    locks: dict[str, BindLock] = msgspec.field(default_factory=dict)
     """The locks that pods' bindings take, by the pod's key."""
-    labels: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    labels: dict[str, dict[str, str | None]] = msgspec.field(default_factory=dict)
     """What is set with the bindings, by the pod's key."""
 
     @property
@@ -47,8 +48,7 @@ class _Placed:
         return self.queued.key
 
 
-@dataclass(frozen=True)
-class _Origin:
+class _Origin(msgspec.Struct, frozen=True):
     """The cycle that placed a unit, how many cycles that took, and when it was queued (seconds)."""
 
     cycle: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence, Set
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from bayplan.api import (
     KINDS,

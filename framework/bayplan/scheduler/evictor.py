@@ -11,8 +11,10 @@ import heapq
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.api.times import seconds_of
 from bayplan.cluster.protocol import Done, Evict
@@ -38,8 +40,7 @@ _NOTICES = 10
 _REMEMBERED = 100_000
 
 
-@dataclass(frozen=True)
-class _Reported:
+class _Reported(msgspec.Struct, frozen=True):
     """What is overdue; what is reported to each victim, by key; how many go of each gang."""
 
     overdue: Overdue

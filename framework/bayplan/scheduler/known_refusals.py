@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 __all__ = ["KnownRefusals", "Refusal"]
 
 _Where = tuple[int, str, Hashable]
 
 
-@dataclass
-class Refusal:
+class Refusal(msgspec.Struct):
     """The smallest unit of an equivalence that was refused.
 
     ``size`` is how many of its pods had to be placed at once, ``unit`` its key, ``held`` says

@@ -9,9 +9,11 @@ would take together.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeGuard
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.errors import PluginError
 from bayplan.plugin.base import NodeRequest, Unit
@@ -40,8 +42,7 @@ def _lacks_nodes(decision: Decision, nomination: Nomination | None = None) -> bo
     return not held
 
 
-@dataclass(frozen=True)
-class AskedNodes:
+class AskedNodes(msgspec.Struct, frozen=True):
     """A unit that asks autoscalers for nodes, and for how many pods.
 
     ``text`` says what asks in the pods' place, "" if they do themselves. ``kept`` are the nodes

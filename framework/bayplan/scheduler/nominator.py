@@ -8,15 +8,15 @@ their nominated nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.snapshot import PodInfo, Snapshot
 
 __all__ = ["Nomination", "Nominator"]
 
 
-@dataclass
-class Nomination:
+class Nomination(msgspec.Struct):
     """The nodes nominated for a unit's pods, by pod key, until a time in seconds.
 
     ``victims`` are the pods, by key, whose end the unit waits for. ``domain`` is the network
@@ -33,10 +33,10 @@ class Nomination:
     victims: set[str]
     domain: str = ""
     reason: str = ""
-    moves: Mapping[str, str] = field(default_factory=dict)
+    moves: Mapping[str, str] = msgspec.field(default_factory=dict)
     action: str = ""
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    together: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, str] = msgspec.field(default_factory=dict)
+    together: Mapping[str, int] = msgspec.field(default_factory=dict)
     stated: bool = False
 
     def reason_for(self, victim: str) -> str:

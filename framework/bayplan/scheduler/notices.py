@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.api import Node, Pod
 from bayplan.api.node_state import NodeState, state_of
@@ -33,8 +34,7 @@ _SKEW = 60.0
 """Seconds by which the clock of a workload may be ahead."""
 
 
-@dataclass(eq=False)
-class _Request:
+class _Request(msgspec.Struct, eq=False):
     """Pods to evict together once the last of them may go.
 
     :param evict: evicts those that are still there.
@@ -48,8 +48,7 @@ class _Request:
     may_go: Callable[[], bool]
 
 
-@dataclass(eq=False)
-class _Notice:
+class _Notice(msgspec.Struct, eq=False):
     """What a pod knows: since when and until when it has time (seconds since 1970); for whom."""
 
     pod: PodInfo
@@ -57,7 +56,7 @@ class _Notice:
     due: float
     is_gone: bool = False
     """Whether the pod ends, or has."""
-    requests: list[_Request] = field(default_factory=list)
+    requests: list[_Request] = msgspec.field(default_factory=list)
 
 
 class Notices:

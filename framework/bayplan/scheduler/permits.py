@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.cycle.scheduling_cycle import Reserved, Waits
 from bayplan.errors import PluginError
@@ -26,8 +27,7 @@ Whom = Unit | PodInfo | str
 Failed = Callable[[PodInfo, PluginError], None]
 
 
-@dataclass(frozen=True)
-class PermitWait:
+class PermitWait(msgspec.Struct, frozen=True):
     """A placed unit that waits at Permit.
 
     ``plugins`` still hold it back, in the order of the profile. ``nodes`` are the nodes that its
@@ -49,8 +49,7 @@ class PermitWait:
         return f"Waiting on permit from {plugins} {names} for at most {seconds:g}s"
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """The end of a wait: the unit may be bound, or ``refusal`` or ``error`` says why not.
 
     ``plugins`` are the plugins that refused it.
@@ -62,8 +61,7 @@ class Ending:
     error: PluginError | None = None
 
 
-@dataclass(frozen=True)
-class _Order:
+class _Order(msgspec.Struct, frozen=True):
     """An order of a plugin for a unit or one pod of it: ``reason`` None allows, a text rejects."""
 
     unit: str
@@ -72,8 +70,7 @@ class _Order:
     reason: str | None = None
 
 
-@dataclass(eq=False)
-class _Held:
+class _Held(msgspec.Struct, eq=False):
     """A waiting unit; ``pending`` has, by plugin, the pods it still holds and their deadlines."""
 
     unit: Unit
@@ -82,7 +79,7 @@ class _Held:
     hints: Mapping[str, HookCall]
     since: float
     pending: dict[str, dict[str, float]]
-    stale: set[str] = field(default_factory=set)
+    stale: set[str] = msgspec.field(default_factory=set)
 
     def record(self) -> PermitWait:
         """Return the wait as others see it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.cluster.protocol import Cluster, Write
 from bayplan.errors import ClusterError, PluginError
@@ -16,8 +17,7 @@ _Subject = tuple[type, str]
 """An object, by type and key."""
 
 
-@dataclass(frozen=True)
-class AwaitedPreparation:
+class AwaitedPreparation(msgspec.Struct, frozen=True):
     """What a unit waits for before it is bound, since when and until when; times in seconds."""
 
     missing: str
@@ -30,8 +30,7 @@ class AwaitedPreparation:
         return self.until - self.since
 
 
-@dataclass(frozen=True)
-class _Wait:
+class _Wait(msgspec.Struct, frozen=True):
     """A preparation that is not ready; times in seconds."""
 
     preparation: Preparation
@@ -44,8 +43,7 @@ class _Wait:
         return missing() if missing is not None else ""
 
 
-@dataclass(eq=False)
-class _Work:
+class _Work(msgspec.Struct, eq=False):
     """One unit's preparations; ``writing`` counts those with unanswered writes."""
 
     pods: frozenset[str]
@@ -58,7 +56,7 @@ class _Work:
     awaited: Sequence[AwaitedPreparation] = ()
     follows: frozenset[_Subject] | None = None
     """What it is asked again after; None for any."""
-    over: bool = field(default=False)
+    over: bool = msgspec.field(default=False)
 
 
 class Preparations:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import ApiObject
 from bayplan.api.conditions import without_times
@@ -22,8 +23,7 @@ _TAKING_OVER = 60.0
 _log = logging.getLogger("bayplan.scheduler")
 
 
-@dataclass
-class _Reported:
+class _Reported(msgspec.Struct):
     """What was written last, the object as it was seen since then, and whether it was repeated.
 
     ``given`` is it as a plugin gave it, with times.

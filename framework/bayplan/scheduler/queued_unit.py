@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Set
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from bayplan.plugin.events import ClusterEvent
 from bayplan.snapshot.pods import PodInfo
@@ -35,8 +36,7 @@ class Place(Enum):
     IN_FLIGHT = "in flight"
 
 
-@dataclass(eq=False)
-class QueuedUnit:
+class QueuedUnit(msgspec.Struct, eq=False, weakref=True):
     """A unit in the queue; times in seconds.
 
     ``ready`` are the pods that may be tried, ``gated`` those that a gate holds back, with its
@@ -58,8 +58,8 @@ class QueuedUnit:
 
     key: str
     added: float
-    ready: dict[str, PodInfo] = field(default_factory=dict)
-    gated: dict[str, tuple[PodInfo, str]] = field(default_factory=dict)
+    ready: dict[str, PodInfo] = msgspec.field(default_factory=dict)
+    gated: dict[str, tuple[PodInfo, str]] = msgspec.field(default_factory=dict)
     place: Place = Place.GATED
     attempts: int = 0
     retry_at: float = 0.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 from bayplan.plugin.base import NodeRequest, Unit
 from bayplan.plugin.decision import Decision
@@ -14,8 +15,7 @@ from bayplan.snapshot import PodInfo
 __all__ = ["GroupedUnits", "RefusedUnit"]
 
 
-@dataclass(frozen=True)
-class RefusedUnit:
+class RefusedUnit(msgspec.Struct, frozen=True, dict=True):
     """A unit that no action placed, and why."""
 
     queued: QueuedUnit

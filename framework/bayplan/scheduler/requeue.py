@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from bayplan.api.gang import Gang
 from bayplan.errors import PluginError
@@ -25,8 +26,7 @@ _MOST_MATCHES = 4096
 """Pods of a unit times its sub-groups, up to which its equivalence is looked for."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Known:
+class _Known(msgspec.Struct, frozen=True, eq=False):
     """A queued unit, and what it was made of: ``changes`` counts those of the unit and its gang."""
 
     unit: Unit

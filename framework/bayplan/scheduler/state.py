@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
+
+import msgspec
 
 from bayplan.api import Pod
 from bayplan.api.gang import Gang
@@ -34,8 +35,7 @@ from bayplan.snapshot import PodInfo, Snapshot
 __all__ = ["AssumedPod", "SchedulerState", "Statistics"]
 
 
-@dataclass(eq=False)
-class AssumedPod:
+class AssumedPod(msgspec.Struct, eq=False):
     """A pod whose binding was submitted and that the watch has not shown on its node yet.
 
     ``write`` is the binding. ``newer`` is a version of the pod that came meanwhile, still without
@@ -48,8 +48,7 @@ class AssumedPod:
     newer: Pod | None = None
 
 
-@dataclass
-class Statistics:
+class Statistics(msgspec.Struct):
     """Counts since the start."""
 
     cycles: int = 0

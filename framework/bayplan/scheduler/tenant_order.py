@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.scheduler.known_refusals import KnownRefusals, Refusal
 from bayplan.scheduler.parked_units import ParkedUnits
@@ -22,31 +23,27 @@ __all__ = ["Decision", "NextAction", "Park", "TenantOrder", "Try", "Unchosen"]
 _Entry = tuple[tuple[float, ...], int, QueuedUnit]
 
 
-@dataclass(frozen=True)
-class Try:
+class Try(msgspec.Struct, frozen=True):
     """Try this unit now; it has left the order."""
 
     unit: QueuedUnit
 
 
-@dataclass(frozen=True)
-class NextAction:
+class NextAction(msgspec.Struct, frozen=True):
     """Go on with a unit to a later action, as it would be refused by this one."""
 
     unit: QueuedUnit
     action: int
 
 
-@dataclass(frozen=True)
-class Park:
+class Park(msgspec.Struct, frozen=True):
     """Let a unit wait until the cluster changes, as no action would place it."""
 
     unit: QueuedUnit
     refusal: Refusal
 
 
-@dataclass(frozen=True)
-class Unchosen:
+class Unchosen(msgspec.Struct, frozen=True):
     """None of these units, the first of their queues, may be tried by an action."""
 
     units: tuple[QueuedUnit, ...]

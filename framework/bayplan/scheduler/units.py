@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayplan.api.gang import Gang, SubGroup
 from bayplan.api.selectors import Selector

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -23,8 +22,7 @@ __all__ = [
 _FILES = ("kubernetes.json", "ecosystem.json")
 
 
-@dataclass(frozen=True)
-class Scalar:
+class Scalar(msgspec.Struct, frozen=True):
     """A single value.
 
     :param name: string, integer, int32, int64, number, boolean, bytes, time, quantity,
@@ -34,22 +32,19 @@ class Scalar:
     name: str
 
 
-@dataclass(frozen=True)
-class ListOf:
+class ListOf(msgspec.Struct, frozen=True):
     """A list."""
 
     items: Type
 
 
-@dataclass(frozen=True)
-class MapOf:
+class MapOf(msgspec.Struct, frozen=True):
     """A mapping with free keys."""
 
     values: Type
 
 
-@dataclass(frozen=True, eq=False)
-class RecordType:
+class RecordType(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A mapping with known fields, which are loaded on first use.
 
     :param name: the type's name with its package, such as ``core.v1.PodSpec``; empty for an inline
@@ -58,7 +53,7 @@ class RecordType:
     """
 
     name: str
-    load: Callable[[], dict[str, RecordField]] = field(repr=False)
+    load: Callable[[], dict[str, RecordField]]
     open: bool = False
 
     @cached_property
@@ -70,8 +65,7 @@ class RecordType:
 Type = Scalar | ListOf | MapOf | RecordType
 
 
-@dataclass(frozen=True)
-class RecordField:
+class RecordField(msgspec.Struct, frozen=True):
     """A field of a record.
 
     :param strategy: what a strategic merge patch does with it: "", merge, replace, or retainKeys.

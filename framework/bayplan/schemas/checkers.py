@@ -6,17 +6,17 @@ A checker only says yes or no. If the answer is no, ``problems.py`` finds out wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+import msgspec
 
 from bayplan.schemas.catalog import ListOf, MapOf, RecordType, Scalar, Type
 
 __all__ = ["SCALARS", "Checker", "ItemBudget", "checker_of"]
 
 
-@dataclass(slots=True)
-class ItemBudget:
+class ItemBudget(msgspec.Struct):
     """The number of items of lists and mappings that may still be checked.
 
     A few lines of YAML aliases can stand for billions of items.

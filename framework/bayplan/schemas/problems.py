@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.schemas.catalog import ListOf, MapOf, RecordType, Scalar, Type, record_of
 from bayplan.schemas.checkers import SCALARS, ItemBudget, checker_of
@@ -29,8 +30,7 @@ _RESEMBLING = 0.6
 """From this similarity on, a known name is suggested."""
 
 
-@dataclass(frozen=True)
-class FieldProblem:
+class FieldProblem(msgspec.Struct, frozen=True):
     """Something wrong with a field.
 
     :param steps: the path to it: names, keys and indices from the object down.

@@ -6,9 +6,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from bayplan.errors import InputError
 from bayplan.inputs.limits import Limits
@@ -24,8 +25,7 @@ _FILE = Limits(size=8 * 2**20, depth=100, values=500_000)
 """The largest definition, Ray's, has 2 MiB."""
 
 
-@dataclass(frozen=True)
-class System:
+class System(msgspec.Struct, frozen=True):
     """A project, and the kinds of it that bayplan can use without the project's own programs.
 
     :ivar name: as users write it.
@@ -47,8 +47,7 @@ class System:
             yield f"{plural}.{group}", f"{self.folder}/{file}.yaml"
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(msgspec.Struct, frozen=True):
     """A CustomResourceDefinition as a project wrote it: its text, and what that says.
 
     :ivar source: its file or address.

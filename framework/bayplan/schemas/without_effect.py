@@ -6,8 +6,9 @@ They belong to controllers whose work the embedded cluster does. Whoever writes 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 __all__ = ["Unhonoured", "unhonoured"]
 
@@ -53,8 +54,7 @@ _WITHOUT_EFFECT: Mapping[str, Mapping[Path, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Unhonoured:
+class Unhonoured(msgspec.Struct, frozen=True):
     """A value without effect: the steps to it, its path in words, and what happens instead."""
 
     steps: tuple[str | int, ...]

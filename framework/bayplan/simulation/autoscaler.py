@@ -9,14 +9,13 @@ queues or shares. ProvisioningRequests are answered as its classes ``check-capac
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Node, ObjectMeta, Pod
@@ -48,8 +47,7 @@ _FIRST_RETRY, _LONGEST_RETRY = 60.0, 600.0
 _MOST_NAMED = 3
 
 
-@dataclass(frozen=True)
-class NodeEvent:
+class NodeEvent(msgspec.Struct, frozen=True):
     """A node that was bought, got ready or was removed; ``at`` in virtual seconds."""
 
     at: float
@@ -59,12 +57,11 @@ class NodeEvent:
     why: str = ""
 
 
-@dataclass
-class GroupUse:
+class GroupUse(msgspec.Struct):
     """What became of a group: its nodes now, those bought and removed, and what they cost."""
 
     group: NodeGroup
-    nodes: dict[str, float] = field(default_factory=dict)
+    nodes: dict[str, float] = msgspec.field(default_factory=dict)
     """The time at which each of its nodes was bought, those that are coming included."""
     bought: int = 0
     removed: int = 0
@@ -87,8 +84,7 @@ class GroupUse:
         return self.node_hours(now) * self.group.price
 
 
-@dataclass
-class _Reserved:
+class _Reserved(msgspec.Struct):
     pods: Sequence[Pod]
     until: float
 
@@ -448,7 +444,7 @@ def _kube_profiles() -> ProfileSet:
     known = default_profiles()
     first = known.profiles[0]
     points = {**first.points, "post_filter": ()}
-    return ProfileSet((dataclasses.replace(first, points=points),), any_scheduler=True)
+    return ProfileSet((msgspec.structs.replace(first, points=points),), any_scheduler=True)
 
 
 def _asks(pod: Pod) -> bool:

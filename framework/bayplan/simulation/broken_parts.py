@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Node, Pod, ResourceClaim, ResourceSlice
@@ -26,8 +26,7 @@ _TAINT = "bayplan.dev/failed"
 Repair = Callable[[], None]
 
 
-@dataclass
-class BrokenParts:
+class BrokenParts(msgspec.Struct):
     """Breaks and repairs what is on an embedded cluster.
 
     Each method returns what repairs it, None for what is not there any more.
@@ -38,14 +37,14 @@ class BrokenParts:
     cluster: MemoryCluster
     snapshot: Snapshot
     hit: Callable[[str], None]
-    _silenced: Counter[str] = field(default_factory=Counter)
-    _cordoned: Counter[str] = field(default_factory=Counter)
-    _tainted: Counter[tuple[str, str]] = field(default_factory=Counter)
-    _before: dict[str, NodeCondition] = field(default_factory=dict)
+    _silenced: Counter[str] = msgspec.field(default_factory=Counter)
+    _cordoned: Counter[str] = msgspec.field(default_factory=Counter)
+    _tainted: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
+    _before: dict[str, NodeCondition] = msgspec.field(default_factory=dict)
     """What nodes said of themselves before they fell silent."""
-    _lost: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    _lost: dict[str, Counter[int]] = msgspec.field(default_factory=lambda: defaultdict(Counter))
     """The GPUs that have failed on each node, by index, and by how many faults."""
-    _whole: dict[str, int] = field(default_factory=dict)
+    _whole: dict[str, int] = msgspec.field(default_factory=dict)
     """How many GPUs nodes offered before."""
 
     def gpus(self, nodes: Iterable[Node]) -> list[str]:

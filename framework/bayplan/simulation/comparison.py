@@ -6,9 +6,9 @@ A policy is a profile, or the same profile with more manifests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -31,15 +31,16 @@ _SAME = 0.5
 """Seconds by which waits may differ and count as equal."""
 
 
-@dataclass
-class IdleHistory:
+class IdleHistory(msgspec.Struct):
     """What was free while jobs waited, by resource, in amounts times seconds (CPU in milli-CPU)."""
 
-    total: dict[str, float] = field(default_factory=dict)
-    _free: dict[str, float] = field(default_factory=dict)
+    total: dict[str, float] = msgspec.field(default_factory=dict)
+    _free: dict[str, float] = msgspec.field(default_factory=dict)
     _since: float = 0.0
     _looked_at: int = -1
-    _mask: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    _mask: npt.NDArray[np.bool_] = msgspec.field(
+        default_factory=lambda: np.zeros(0, dtype=np.bool_)
+    )
 
     def look(self, simulation: Simulation) -> None:
         """Take in an instant; what is free then stays so until the next one."""
@@ -76,8 +77,7 @@ class IdleHistory:
         self._since = until
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """A simulation under a policy that has run, the journal that it wrote, and what was free."""
 
     policy: str
@@ -86,8 +86,7 @@ class Run:
     idle: IdleHistory
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What became of the work under one policy.
 
     :param seconds: how long the run took, in virtual seconds.
@@ -136,8 +135,7 @@ class Outcome:
         }
 
 
-@dataclass(frozen=True)
-class JobChange:
+class JobChange(msgspec.Struct, frozen=True):
     """A job under the first policy and under another."""
 
     job: str
@@ -165,8 +163,7 @@ class JobChange:
         }
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """What another policy changes against the first: ``changes`` are the jobs that notice.
 
     ``jobs`` counts all of them. The jobs are in the order of how much longer they wait.
@@ -187,8 +184,7 @@ class Difference:
         }
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """The outcome of each policy, and how all but the first differ from it."""
 
     outcomes: Sequence[Outcome]

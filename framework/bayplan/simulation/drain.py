@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Node, Pod
@@ -26,8 +26,7 @@ _ENDED = ("Succeeded", "Failed")
 Outcome = Literal["ends", "moves", "stays", "waits"]
 
 
-@dataclass(frozen=True)
-class JobFate:
+class JobFate(msgspec.Struct, frozen=True):
     """What becomes of a job's pods on nodes that go into maintenance.
 
     :param pods: how many it has there now.
@@ -53,8 +52,7 @@ class JobFate:
         }
 
 
-@dataclass(frozen=True)
-class DrainReport:
+class DrainReport(msgspec.Struct, frozen=True):
     """Nodes that go into maintenance, when, and what becomes of the jobs there.
 
     :param begins: the time in RFC 3339, ``seconds`` from now.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
+
+import msgspec
 
 from bayplan.api import ResourceSlice
 from bayplan.cluster.embedded.store import MemoryCluster
@@ -24,8 +25,7 @@ from bayplan.topology.network.tree import TopologyError
 __all__ = ["FaultInjector"]
 
 
-@dataclass
-class FaultInjector:
+class FaultInjector(msgspec.Struct):
     """Plays faults on an embedded cluster. ``counts`` has how many there were, by what failed.
 
     Call :meth:`look` at each instant, when nothing is left to do at it: nodes that come fail, too.
@@ -36,8 +36,8 @@ class FaultInjector:
     faults: Faults
     seed: int
     parts: BrokenParts
-    counts: Counter[str] = field(default_factory=Counter)
-    _planned: set[tuple[int, str]] = field(default_factory=set)
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
+    _planned: set[tuple[int, str]] = msgspec.field(default_factory=set)
     _seen: object = None
 
     def look(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
 from bayplan.billing.prices import single_document
@@ -69,8 +69,7 @@ class _FileOfFaults(FileFields):
     restart: Seconds = Field(default=_RESTART)
 
 
-@dataclass(frozen=True)
-class Faults:
+class Faults(msgspec.Struct, frozen=True):
     """The rules, and what a job loses when any of its pods does; times are in seconds.
 
     :param checkpoint_every: from one checkpoint of a job to the next; 0 is never.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from bayplan.api import Pod
@@ -25,8 +25,7 @@ _HOURS = 3600 * 1000.0
 """Thousandths times seconds in an hour of one."""
 
 
-@dataclass(frozen=True)
-class Recoveries:
+class Recoveries(msgspec.Struct, frozen=True):
     """How often jobs were interrupted for one reason, and how long it took until they went on.
 
     :param median: seconds until a job worked again, ``p95`` of the slowest twentieth; None where
@@ -54,8 +53,7 @@ class Recoveries:
         return {"count": self.count, "median": median, "p95": p95, "waiting": self.waiting}
 
 
-@dataclass(frozen=True)
-class GoodputReport:
+class GoodputReport(msgspec.Struct, frozen=True):
     """What became of all hours of GPUs, or of cores where there are no GPUs.
 
     ``useful`` was work that is kept, ``lost`` work that was thrown away. ``restarting`` jobs loaded
@@ -106,8 +104,7 @@ class GoodputReport:
         }
 
 
-@dataclass
-class _NodeUse:
+class _NodeUse(msgspec.Struct):
     """A node: the most that it ever offered, what of it has failed, and what its pods hold."""
 
     whole: int = 0
@@ -132,8 +129,7 @@ class _NodeUse:
         return whole - down - held
 
 
-@dataclass
-class Goodput:
+class Goodput(msgspec.Struct):
     """Follows what jobs do with GPUs over virtual time.
 
     Call :meth:`look` at each instant, when nothing is left to do at it.
@@ -144,17 +140,17 @@ class Goodput:
     cluster: MemoryCluster
     progress: JobProgress
     kept: Callable[[], Collection[str]]
-    _view: ObjectView = field(default_factory=ObjectView)
-    _nodes: dict[str, _NodeUse] = field(default_factory=dict)
-    _pods_on: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    _pods: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _view: ObjectView = msgspec.field(default_factory=ObjectView)
+    _nodes: dict[str, _NodeUse] = msgspec.field(default_factory=dict)
+    _pods_on: dict[str, set[str]] = msgspec.field(default_factory=lambda: defaultdict(set))
+    _pods: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
     """The node of each pod, and what it holds there."""
-    _counted: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    _all: list[int] = field(default_factory=lambda: [0, 0, 0])
-    _touched: set[str] = field(default_factory=set)
+    _counted: dict[str, tuple[int, int, int]] = msgspec.field(default_factory=dict)
+    _all: list[int] = msgspec.field(default_factory=lambda: [0, 0, 0])
+    _touched: set[str] = msgspec.field(default_factory=set)
     """The nodes that have to be counted again."""
-    _now: dict[str, int] = field(default_factory=dict)
-    _sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _now: dict[str, int] = msgspec.field(default_factory=dict)
+    _sums: dict[str, float] = msgspec.field(default_factory=lambda: defaultdict(float))
     _since: float = 0.0
     _of_gpus: bool = False
 

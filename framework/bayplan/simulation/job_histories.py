@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from bayplan.api.object_key import controller_key
 from bayplan.snapshot import PodInfo
@@ -13,8 +14,7 @@ from bayplan.snapshot import PodInfo
 __all__ = ["JobHistories", "JobHistory", "job_of"]
 
 
-@dataclass
-class JobHistory:
+class JobHistory(msgspec.Struct):
     """One job: times are seconds, ``nodes`` counts its pods by the node that each last had.
 
     ``waited`` is the longest that any part of it waited at once, up to now if it is ``waiting``; an
@@ -24,9 +24,9 @@ class JobHistory:
 
     waited: float = 0.0
     waiting: bool = False
-    nodes: Counter[str] = field(default_factory=Counter)
+    nodes: Counter[str] = msgspec.field(default_factory=Counter)
     evicted: int = 0
-    lost: dict[str, float] = field(default_factory=dict)
+    lost: dict[str, float] = msgspec.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -39,8 +39,7 @@ class JobHistory:
         }
 
 
-@dataclass(frozen=True)
-class _Held:
+class _Held(msgspec.Struct, frozen=True):
     """What a pod has held, on which node, since when in seconds."""
 
     node: str
@@ -88,7 +87,7 @@ class JobHistories:
 
         :param waiting: the jobs that wait now, and for how many seconds.
         """
-        found = {job: JobHistory(**vars(one)) for job, one in self.found.items()}
+        found = {job: msgspec.structs.replace(one) for job, one in self.found.items()}
         for job, seconds in waiting.items():
             history = found.setdefault(job, JobHistory())
             history.waited = max(history.waited, seconds)

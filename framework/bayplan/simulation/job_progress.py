@@ -9,9 +9,11 @@ its work is done. Its other pods need not be made again for that: their containe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import Pod
 from bayplan.api.object_key import controller_key
@@ -40,8 +42,7 @@ class JobState(Enum):
     """It is not whole."""
 
 
-@dataclass
-class Interruption:
+class Interruption(msgspec.Struct):
     """A job that stopped working: when, whether for a fault, and when it worked again (seconds)."""
 
     at: float
@@ -49,8 +50,7 @@ class Interruption:
     over_at: float | None = None
 
 
-@dataclass(frozen=True)
-class _Member:
+class _Member(msgspec.Struct, frozen=True):
     """A pod that holds a node: how many GPUs, for how long it works, and whether it runs.
 
     ``weight`` is 0 on a node that has failed. ``base`` is how far its job was when its own work
@@ -64,8 +64,7 @@ class _Member:
     base: float
 
 
-@dataclass(eq=False)
-class Job:
+class Job(msgspec.Struct, eq=False):
     """A gang, or a pod of its own.
 
     ``part`` has the pods that take part in the work, by uid, with their GPUs, and ``weights`` how
@@ -76,16 +75,16 @@ class Job:
     """
 
     key: str
-    members: dict[str, _Member] = field(default_factory=dict)
-    part: dict[str, int] = field(default_factory=dict)
-    weights: list[tuple[float, int]] = field(default_factory=list)
-    bases: list[float] = field(default_factory=list)
+    members: dict[str, _Member] = msgspec.field(default_factory=dict)
+    part: dict[str, int] = msgspec.field(default_factory=dict)
+    weights: list[tuple[float, int]] = msgspec.field(default_factory=list)
+    bases: list[float] = msgspec.field(default_factory=list)
     done: float = 0.0
     since: float | None = None
     run: int = 0
     succeeded: int = 0
     stopped: Interruption | None = None
-    noticed: set[str] = field(default_factory=set)
+    noticed: set[str] = msgspec.field(default_factory=set)
     """The pods, by uid, that had notice of their eviction, so that they saved their work."""
 
     def progress(self, now: float) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 from pydantic import BeforeValidator, Field
 
@@ -48,8 +48,7 @@ class _FileFields(FileFields):
     booking: Seconds = 600.0
 
 
-@dataclass(frozen=True)
-class NodeGroup:
+class NodeGroup(msgspec.Struct, frozen=True):
     """A group of equal nodes.
 
     :param least: so many nodes stay. :param most: no more are added.
@@ -72,8 +71,7 @@ class NodeGroup:
         return replace(self.template, metadata=replace(meta, name=name, labels=labels))
 
 
-@dataclass(frozen=True)
-class NodeGroups:
+class NodeGroups(msgspec.Struct, frozen=True):
     """The groups, and how the autoscaler behaves; times are in seconds.
 
     :param scan: between two looks at what is pending.

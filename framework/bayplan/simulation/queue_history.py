@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -42,8 +42,7 @@ Key = tuple[str, str]
 """A queue's system and name."""
 
 
-@dataclass
-class _Track:
+class _Track(msgspec.Struct):
     """One queue: what it has now, and its sums over time in parts times seconds, by resource.
 
     ``since`` is when what it has now began, in seconds; the sums are those up to then.
@@ -51,10 +50,10 @@ class _Track:
 
     report: QueueReport
     since: float = 0.0
-    now: dict[str, _Parts] = field(default_factory=dict)
-    sums: dict[str, _Parts] = field(default_factory=dict)
-    series: list[tuple[float, float]] = field(default_factory=list)
-    waits: list[float] = field(default_factory=list)
+    now: dict[str, _Parts] = msgspec.field(default_factory=dict)
+    sums: dict[str, _Parts] = msgspec.field(default_factory=dict)
+    series: list[tuple[float, float]] = msgspec.field(default_factory=list)
+    waits: list[float] = msgspec.field(default_factory=list)
     evictions: int = 0
 
     def pass_time(self, until: float) -> None:

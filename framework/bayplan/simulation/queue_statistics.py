@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 __all__ = ["QueueStatistics", "Statistics", "Waits", "jain"]
 
 
-@dataclass(frozen=True)
-class Waits:
+class Waits(msgspec.Struct, frozen=True):
     """How long jobs waited, in seconds; None without any job.
 
     Jobs that still wait count with their wait so far, so that starving shows. ``started`` and
@@ -45,8 +44,7 @@ class Waits:
         }
 
 
-@dataclass(frozen=True)
-class QueueStatistics:
+class QueueStatistics(msgspec.Struct, frozen=True):
     """One queue over a whole simulation; a queue counts what its descendants do.
 
     ``share`` is its dominant share of the cluster over time: (seconds, the most of any resource
@@ -82,8 +80,7 @@ class QueueStatistics:
         }
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(msgspec.Struct, frozen=True):
     """All queues, parents before children, and the cluster.
 
     ``until`` is the end in virtual seconds. ``utilisation`` is how much of each resource of the

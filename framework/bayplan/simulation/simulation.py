@@ -6,11 +6,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from bayplan.api import (
     ApiObject,
@@ -69,8 +70,7 @@ Progress = Callable[[int, int], None]
 _KINDS = {"Scheduled": "Bound", "FailedScheduling": "Unschedulable", "Preempted": "Evicted"}
 
 
-@dataclass(frozen=True)
-class TimelineEntry:
+class TimelineEntry(msgspec.Struct, frozen=True):
     """Something that happened to a pod; ``at`` in virtual seconds."""
 
     at: float

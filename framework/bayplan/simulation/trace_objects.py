@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.api import KINDS, ApiObject, ResourceQuota, decode_object, kind_of
 from bayplan.api.configmap import ConfigMap
@@ -49,8 +50,7 @@ def arrivals_of_trace(
     return made
 
 
-@dataclass(frozen=True)
-class _Queue:
+class _Queue(msgspec.Struct, frozen=True):
     """A queue that jobs can name: its system, its name, and the namespace that its jobs are in."""
 
     system: str

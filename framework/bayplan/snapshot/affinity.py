@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import Pod
 from bayplan.api.pod import PodAffinityTerm
@@ -14,8 +15,7 @@ __all__ = ["AffinityTerm", "HeldTerms", "compile_affinity_term", "held_terms"]
 Labels = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class AffinityTerm:
+class AffinityTerm(msgspec.Struct, frozen=True):
     """One (anti-)affinity term with its defaults filled in.
 
     ``namespaces`` are names; ``namespace_selector`` adds the namespaces whose labels it selects.
@@ -35,8 +35,7 @@ class AffinityTerm:
         return self.selector.matches(labels)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTerms:
+class HeldTerms(msgspec.Struct, frozen=True):
     """All terms of one pod; preferred ones as (term, signed weight)."""
 
     required_affinity: tuple[AffinityTerm, ...] = ()

@@ -8,10 +8,10 @@ object or its pods is logged: by ``changed_since`` caches know what is stale.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
@@ -35,8 +35,7 @@ _UNREAD = Node(ObjectMeta(name=""))
 """Stands for the object of a new node until it is read."""
 
 
-@dataclass
-class LabelColumn:
+class LabelColumn(msgspec.Struct):
     """One label key over all nodes: codes into ``values``, -1 where the label is missing."""
 
     codes: IntColumn

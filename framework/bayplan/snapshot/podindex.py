@@ -9,8 +9,8 @@ the number of pods.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,8 +28,7 @@ _LABELS_LIMIT = 20_000
 """How many sets of labels are cached; every pod may have labels of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodQuery:
+class PodQuery(msgspec.Struct, frozen=True):
     """Which pods to count. All ``terms`` have to match, when there are any.
 
     With ``namespace`` set, pods of that namespace that ``selector`` selects are counted, except
@@ -51,8 +50,7 @@ class PodQuery:
         return all(t.matches(pod.namespace, pod.labels, namespace_labels) for t in self.terms)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTerm:
+class HeldTerm(msgspec.Struct, frozen=True):
     """A term that placed pods have. ``kind`` is "anti", "affinity" or "preferred"."""
 
     kind: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import Pod, PodSpec, pod_requests
 from bayplan.api.gang import Gang, Membership, OwnedPart
@@ -23,8 +23,7 @@ _NOTHING: Mapping[str, str] = {}
 _serials = itertools.count()
 
 
-@dataclass(frozen=True, slots=True)
-class HostPort:
+class HostPort(msgspec.Struct, frozen=True):
     """A port that a pod takes on its host."""
 
     protocol: str
@@ -32,8 +31,7 @@ class HostPort:
     port: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SpecFacts:
+class SpecFacts(msgspec.Struct, frozen=True, eq=False):
     """What follows from a pod's spec alone; pods with equal specs share one object.
 
     The shared object is hashed and compared by identity. ``signature`` is also equal for specs that
@@ -49,7 +47,7 @@ class SpecFacts:
     host_ports: tuple[HostPort, ...]
     wants_devices: bool = False
     uses_claims: bool = False
-    signature: int = field(default_factory=itertools.count().__next__)
+    signature: int = msgspec.field(default_factory=itertools.count().__next__)
 
 
 class PodInfo:

@@ -7,9 +7,9 @@ from there.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -22,8 +22,7 @@ _MOST_CHANGES = 100_000
 _MOST_MOVES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Stale:
+class Stale(msgspec.Struct, frozen=True):
     """What a reader has to do: ``rows`` to read again, oldest change first.
 
     ``origin`` is, for each row, the row that it was at the reader's last look, -1 for a new one;

@@ -10,8 +10,9 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from bayplan.errors import InputError, did_you_mean
 
@@ -31,16 +32,14 @@ _MOST_TASKS_OF_ARRAY = 10_000
 _MOST = 100_000
 
 
-@dataclass(frozen=True)
-class Array:
+class Array(msgspec.Struct, frozen=True):
     """The tasks of a job array, of which ``at_once`` run at the same time at most."""
 
     indices: tuple[int, ...]
     at_once: int
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """A batch job, by node: one pod runs on each.
 
     ``memory`` is in MiB, None for what the cluster gives; ``seconds`` is how long it may run.
@@ -59,7 +58,7 @@ class Batch:
     queue: str = ""
     priority_class: str = ""
     array: Array | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     requeue: bool = True
@@ -185,8 +184,7 @@ def _path(text: str) -> str:
 # Options -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """An option of sbatch.
 
     ``read`` turns its text into a value, or raises ValueError; None for a switch. ``refused`` says
@@ -361,8 +359,7 @@ def _refusal(name: str, message: str, where: str) -> InputError:
     return InputError(message, option if where == option else f"{where}: {option}")
 
 
-@dataclass(frozen=True)
-class _Sizes:
+class _Sizes(msgspec.Struct, frozen=True):
     """How values go together."""
 
     values: Mapping[str, Any]

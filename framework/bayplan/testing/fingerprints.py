@@ -109,7 +109,13 @@ def _of(value: object, depth: int) -> object:
         return tuple(_of(part, depth - 1) for part in value)
     if isinstance(value, Set):
         return frozenset(_of(part, depth - 1) for part in value)
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
+    if isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value):
+        names = _field_names(type(value))
         return tuple(_of(getattr(value, name, None), depth - 1) for name in names)
     return id(value)
+
+
+def _field_names(type_: type) -> Iterable[str]:
+    if issubclass(type_, msgspec.Struct):
+        return type_.__struct_fields__
+    return getattr(type_, "__dataclass_fields__", ())

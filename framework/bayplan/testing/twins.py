@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Pod
@@ -36,8 +36,7 @@ class Watched(Mapping[str, str]):
         return len(self._content)
 
 
-@dataclass(frozen=True)
-class Twin:
+class Twin(msgspec.Struct, frozen=True):
     """A pod whose spec is that of another; ``differs`` says what is not, in the plural."""
 
     differs: str

@@ -6,7 +6,8 @@ Otherwise whatever is small takes the first ones, and the gang needs one node mo
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.dialects.autoscaling import KARPENTER_LABEL
@@ -17,8 +18,7 @@ LOOK_SECONDS = 5.0
 """Seconds between two looks at what is kept."""
 
 
-@dataclass
-class _Kept:
+class _Kept(msgspec.Struct):
     """What is kept for a unit.
 
     ``gangs`` may have it, pods of a higher ``priority`` as well, and everybody at ``until``, in
@@ -31,7 +31,7 @@ class _Kept:
     until: float
     since: float
     seen: frozenset[str]
-    places: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The nodes that are kept, by the key of the pod that they are for."""
 
     @property

@@ -12,9 +12,9 @@ members of gangs, so that no autoscaler tears a gang apart.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import numpy as np
 from pydantic import Field
 
@@ -88,8 +88,7 @@ class AutoscalingArgs(Args):
     protect_gangs: bool = True
 
 
-@dataclass
-class _Asking:
+class _Asking(msgspec.Struct):
     """Since when a unit lacks nodes (in seconds), and the pods that asked."""
 
     since: float

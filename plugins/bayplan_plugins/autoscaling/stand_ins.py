@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -47,15 +46,14 @@ STAND_IN_FIELDS: dict[str, Any] = {
 """What the strictest Pod Security Standard asks for."""
 
 
-@dataclass
-class _StandIn:
+class _StandIn(msgspec.Struct):
     """A stand-in, and the pods that it asks for with the parts of a GPU that they need."""
 
     name: str
     kind: str
     """What those have in common that may share it."""
-    shares: dict[str, float] = field(default_factory=dict)
-    asks: Mapping[str, int] = field(default_factory=dict)
+    shares: dict[str, float] = msgspec.field(default_factory=dict)
+    asks: Mapping[str, int] = msgspec.field(default_factory=dict)
     uid: str = ""
 
     @property
@@ -67,8 +65,7 @@ class _StandIn:
         return sum(self.shares.values())
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """How many stand-ins ask for some pods, whether any is new, and why one could not be made."""
 
     count: int

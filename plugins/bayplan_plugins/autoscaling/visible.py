@@ -7,13 +7,12 @@ refused by any other plugin.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -68,8 +67,7 @@ _MOST_EXCLUDED = 512
 _IMAGE = "registry.k8s.io/pause:3.10"
 
 
-@dataclass(frozen=True)
-class VisiblePod:
+class VisiblePod(msgspec.Struct, frozen=True):
     """What an autoscaler has to see in place of a pod.
 
     ``amounts`` is what it asks for, in the units of the snapshot; ``share`` is the part of one
@@ -141,7 +139,7 @@ class VisiblePods:
         apart = self._apart(unit.pods[0], found[0].amounts, young)
         if not apart or unit.gang is not None:
             return None
-        return [dataclasses.replace(one, apart=apart) for one in found]
+        return [msgspec.structs.replace(one, apart=apart) for one in found]
 
     def as_they_are(self, pods: Sequence[PodInfo]) -> list[VisiblePod]:
         """Return pods as they say themselves what they need."""
@@ -166,7 +164,7 @@ class VisiblePods:
         found = VisiblePod(pod, amounts, spec, share, together=together, domains=domains)
         if not gpus or together:
             return found
-        return dataclasses.replace(found, apart=self._apart(pod, amounts, young))
+        return msgspec.structs.replace(found, apart=self._apart(pod, amounts, young))
 
     def _gpus(self, pod: PodInfo) -> tuple[int, float]:
         """Return the GPUs that a pod's words mean which no autoscaler reads, and the part of each.

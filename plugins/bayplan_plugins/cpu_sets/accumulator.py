@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.dialects.koordinator.cpu_sets import BindPolicy, ExclusivePolicy, NumaStrategy
 from bayplan_plugins.cpu_sets.topology import CpuTopology
@@ -32,16 +34,14 @@ class CpusRefused(Exception):
     """The CPUs cannot be had; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuUse:
+class CpuUse(msgspec.Struct, frozen=True):
     """By how many pods a CPU is held, and which exclusive policy the last of them asked for."""
 
     pods: int = 1
     exclusive: ExclusivePolicy = ""
 
 
-@dataclass(frozen=True)
-class Search:
+class Search(msgspec.Struct, frozen=True):
     """What to look for on a node.
 
     :param sharers: how many pods may hold a CPU; Koordinator gives each to one.

@@ -6,7 +6,8 @@ What pods on nodes hold is in their own annotations, so a restarted scheduler kn
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
@@ -36,16 +37,14 @@ _MOST_REMEMBERED = 8192
 _MOST_ANSWERS = 50_000
 
 
-@dataclass(frozen=True)
-class HeldCpus:
+class HeldCpus(msgspec.Struct, frozen=True):
     """The CPUs of a pod, and the exclusive policy that it asked for."""
 
     cpus: frozenset[int]
     exclusive: ExclusivePolicy = ""
 
 
-@dataclass(frozen=True)
-class FreeCpus:
+class FreeCpus(msgspec.Struct, frozen=True):
     """The free CPUs of a node and those in use, for pods to choose from.
 
     Equal ones lead to equal choices: ``key`` says by what.

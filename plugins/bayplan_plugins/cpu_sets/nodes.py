@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from bayplan.api import Node, NodeResourceTopology
 from bayplan.dialects.koordinator.cpu_sets import (
@@ -19,8 +20,7 @@ from bayplan_plugins.cpu_sets.topology import Cpu, CpuTopology
 __all__ = ["NodeCpus", "cpus_of_node"]
 
 
-@dataclass(frozen=True, eq=False)
-class NodeCpus:
+class NodeCpus(msgspec.Struct, frozen=True, eq=False):
     """What holds for all pods on a node.
 
     :param topology: without CPUs where none are published.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from bayplan import PodInfo, Refusal
 from bayplan.dialects.koordinator.cpu_sets import (
@@ -24,8 +24,7 @@ _CONFLICT = "node(s) cpu bind policy conflicts with pod's required cpu bind poli
 PARTS_OF_CORES = "node(s) requested cpus not multiple cpus per core"
 
 
-@dataclass(frozen=True)
-class CpuRequest:
+class CpuRequest(msgspec.Struct, frozen=True):
     """What a pod requests, in milli-CPU, and what it asks of the choice of its CPUs.
 
     ``owns`` says that its class gets CPUs of its own on every node; others get some where the node
@@ -68,8 +67,7 @@ def _read(pod: PodInfo) -> CpuRequest:
     return CpuRequest(milli, spec, owns and policy != "ConstrainedBurst")
 
 
-@dataclass(frozen=True)
-class CpuNeed:
+class CpuNeed(msgspec.Struct, frozen=True):
     """How many CPUs a pod gets on a node, by which policies; ``required`` ones are kept exactly."""
 
     count: int

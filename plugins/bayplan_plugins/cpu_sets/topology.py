@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 __all__ = ["Cpu", "CpuTopology"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cpu:
+class Cpu(msgspec.Struct, frozen=True):
     """Where a logical CPU is. The numbers of cores and NUMA nodes are those of the whole node."""
 
     core: int
@@ -19,8 +19,7 @@ class Cpu:
     socket: int
 
 
-@dataclass(frozen=True, eq=False)
-class CpuTopology:
+class CpuTopology(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The logical CPUs of a node by number."""
 
     cpus: Mapping[int, Cpu]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan import PodInfo
 from bayplan.api import ObjectMeta, ResourceClaim
@@ -30,8 +32,7 @@ def extended_uid(pod_uid: str) -> str:
     return f"extended-{pod_uid}"
 
 
-@dataclass(frozen=True)
-class ExtendedClaim:
+class ExtendedClaim(msgspec.Struct, frozen=True):
     """The claim that stands for a pod's extended resources, on nodes without a device plugin.
 
     ``mappings`` say which request stands for which container and resource.

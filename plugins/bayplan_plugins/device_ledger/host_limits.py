@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import ResourceSlice
 from bayplan.api.dra import Device, DeviceAttribute, ResourceSliceSpec
@@ -18,8 +19,7 @@ _MOST_MODELS = 1000
 _Attributes = frozenset[tuple[str, DeviceAttribute]]
 
 
-@dataclass(frozen=True)
-class _Model:
+class _Model(msgspec.Struct, frozen=True):
     """How a model is recognised: by its driver and these attributes, with bare names."""
 
     name: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.api.dra import AllocationResult
@@ -15,8 +16,7 @@ __all__ = ["InFlightAllocation", "InFlightAllocations"]
 _NONE: Mapping[str, InFlightAllocation] = {}
 
 
-@dataclass(eq=False)
-class InFlightAllocation:
+class InFlightAllocation(msgspec.Struct, eq=False):
     """The allocation of one claim on a node, decided for a unit.
 
     ``pods`` are those that use the claim, by uid.
@@ -27,7 +27,7 @@ class InFlightAllocation:
     unit: str
     choices: Sequence[Choice]
     allocation: AllocationResult
-    pods: dict[str, PodInfo] = field(default_factory=dict)
+    pods: dict[str, PodInfo] = msgspec.field(default_factory=dict)
 
     @property
     def uid(self) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from bayplan import NodeView, Remedy
@@ -25,8 +25,7 @@ _GIBIBYTE = 1024 * MEBIBYTE
 _MOST_LISTED = 8
 
 
-@dataclass(frozen=True)
-class _Missing:
+class _Missing(msgspec.Struct, frozen=True):
     """What one GPU lacks: memory (bytes), compute (thousandths), and slots, 0 or 1."""
 
     memory: int

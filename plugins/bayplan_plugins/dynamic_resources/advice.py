@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan import NodeRow, Remedy
 from bayplan.naming import counted
@@ -25,8 +28,7 @@ _MOST_DEVICES = 16
 _MOST_LISTED = 8
 
 
-@dataclass(frozen=True)
-class _Short:
+class _Short(msgspec.Struct, frozen=True):
     """A shared device that has too little left: by capacity, what is wanted of it and left."""
 
     device: PoolDevice
@@ -147,7 +149,7 @@ def _capacity_to_free(
     found = []
     for device in shared[:_MOST_DEVICES]:
         unused = {**ledger.state.capacity, device.id: {}}
-        state = replace(ledger.state, capacity=unused)
+        state = dataclasses.replace(ledger.state, capacity=unused)
         choices = allocator.with_state(claims, node.node, state).choices
         if choices is not None:
             short = _short(device, [one for own in choices for one in own], ledger)

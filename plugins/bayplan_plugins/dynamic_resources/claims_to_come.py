@@ -7,7 +7,8 @@ pod, so that a trial that is taken back releases the devices.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayplan import PodInfo
 from bayplan.api import ObjectMeta, ResourceClaim, ResourceClaimTemplate

@@ -7,8 +7,9 @@ given devices in the same cycle.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from bayplan import Handle, NodeRow, PodInfo
 from bayplan_dra.allocator import Choice, ClaimToAllocate, allocation_of
@@ -22,8 +23,7 @@ __all__ = ["GangExchange"]
 _MOST_KNOWN = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True):
     """Whether an exchange helps on a node, as long as ``of`` stays the same.
 
     ``anywhere`` says that it may help on other nodes, too: devices are not bound to the node.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.api.node import Node
 from bayplan_dra.allocator import (
@@ -33,8 +35,7 @@ _SPARE = 8
 _FORBIDDEN = "plugins forbid every choice of devices"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAllocation:
+class NodeAllocation(msgspec.Struct, frozen=True):
     """The devices that claims get on a node, or (``choices`` None) the reason why they get none.
 
     ``choices`` has one sequence for each claim. ``broken`` counts the groups of devices that were
@@ -55,8 +56,7 @@ class NodeAllocation:
     lost: int = 0
 
 
-@dataclass(slots=True)
-class Deadline:
+class Deadline(msgspec.Struct):
     """Interrupts a search when its time is over; ``passed`` says that it did."""
 
     clock: Callable[[], float]
@@ -69,13 +69,12 @@ class Deadline:
         return self.passed
 
 
-@dataclass(slots=True)
-class _Cached:
+class _Cached(msgspec.Struct):
     """Results for a node, valid until its devices or their holders change."""
 
     version: tuple[int, int]
     table: DeviceTable
-    results: dict[Hashable, NodeAllocation] = field(default_factory=dict)
+    results: dict[Hashable, NodeAllocation] = msgspec.field(default_factory=dict)
 
 
 class NodeAllocator:

@@ -8,11 +8,11 @@ cycle (:mod:`.gang_exchange`).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace
 from pydantic import Field, field_validator
 
 from bayplan import (

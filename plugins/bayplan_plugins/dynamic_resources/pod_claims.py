@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import Namespace, ResourceClaim, ResourceClaimTemplate
@@ -25,8 +26,7 @@ from bayplan_plugins.dynamic_resources.claims_to_come import (
 __all__ = ["NO_CLAIMS", "PodClaims", "claims_of", "may_have_claims", "why_waiting"]
 
 
-@dataclass
-class PodClaims:
+class PodClaims(msgspec.Struct):
     """A pod's claims.
 
     ``open`` have to be allocated; ``fixed`` are allocated, in the API or in flight for this unit,
@@ -34,8 +34,8 @@ class PodClaims:
     for pods that get the same answer from every node, without an exchange in their gangs.
     """
 
-    open: list[ClaimToAllocate] = field(default_factory=list)
-    fixed: list[tuple[ResourceClaim, NodeSelector | None]] = field(default_factory=list)
+    open: list[ClaimToAllocate] = msgspec.field(default_factory=list)
+    fixed: list[tuple[ResourceClaim, NodeSelector | None]] = msgspec.field(default_factory=list)
     extended: ExtendedClaim | None = None
     problem: str = ""
     key: Hashable = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan import Handle, NodeRow, PodInfo, Preparation
@@ -36,8 +36,7 @@ _RELEASES = 5
 """How often a release is tried."""
 
 
-@dataclass
-class _Plan:
+class _Plan(msgspec.Struct):
     """What is written for one pod.
 
     ``claims`` are reserved, each with whether it is allocated by this pod's cycle.
@@ -49,11 +48,11 @@ class _Plan:
     """
 
     node: NodeRow
-    writes: list[Write] = field(default_factory=list)
-    claims: list[tuple[ResourceClaim, bool]] = field(default_factory=list)
-    allocations: list[tuple[str, AllocationResult]] = field(default_factory=list)
-    replaced: dict[str, ReserveClaim] = field(default_factory=dict)
-    kept: dict[str, InFlightAllocation] = field(default_factory=dict)
+    writes: list[Write] = msgspec.field(default_factory=list)
+    claims: list[tuple[ResourceClaim, bool]] = msgspec.field(default_factory=list)
+    allocations: list[tuple[str, AllocationResult]] = msgspec.field(default_factory=list)
+    replaced: dict[str, ReserveClaim] = msgspec.field(default_factory=dict)
+    kept: dict[str, InFlightAllocation] = msgspec.field(default_factory=dict)
     known: frozenset[DeviceId] = frozenset()
     waited: float = 0.0
     deadline: float = math.inf

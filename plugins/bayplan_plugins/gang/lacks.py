@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from bayplan import Handle
 from bayplan.api import Job, ReplicaSet, StatefulSet, VolcanoJob
@@ -19,8 +19,7 @@ from bayplan.gangs.directory import GangMembers
 __all__ = ["Lack", "Lacks"]
 
 
-@dataclass(frozen=True)
-class Lack:
+class Lack(msgspec.Struct, frozen=True):
     """What a gang waits for.
 
     :param passing: whether whoever makes its pods may just not be done yet.

@@ -10,10 +10,11 @@ never be what it should be.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from bayplan import Eviction, Handle, PodInfo
 from bayplan.api import (
@@ -75,8 +76,7 @@ _REPLACED_WITHIN = 2.0
 """Seconds in which controllers make members again; only then a group that runs lacks them."""
 
 
-@dataclass
-class _Recorded:
+class _Recorded(msgspec.Struct):
     """What was recorded of a gang: the last event, its start, and its last eviction (RFC 3339)."""
 
     message: str = ""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from bayplan import Handle, PodInfo
@@ -27,8 +27,7 @@ from bayplan_plugins.shared.moving import maker_of
 __all__ = ["EmptyingChoice", "nodes_to_empty"]
 
 
-@dataclass(frozen=True)
-class EmptyingChoice:
+class EmptyingChoice(msgspec.Struct, frozen=True):
     """A node that may be emptied: its pods, and the GPUs of the node.
 
     They may go to the nodes of the first of the ``targets`` that take all of them: to those of
@@ -41,13 +40,12 @@ class EmptyingChoice:
     gpus: float
 
 
-@dataclass
-class _Loaded:
+class _Loaded(msgspec.Struct):
     """A node that has pods: those that would have to move, and how full it is."""
 
     row: int
     rack: str
-    pods: list[PodInfo] = field(default_factory=list)
+    pods: list[PodInfo] = msgspec.field(default_factory=list)
     load: int = 0
     stays: bool = False
     """Whether it has a pod that nobody moves."""

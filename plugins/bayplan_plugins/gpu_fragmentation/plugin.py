@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 import pydantic
 from pydantic import Field
@@ -113,8 +113,7 @@ class GPUFragmentationArgs(Args):
         return self
 
 
-@dataclass
-class _Known:
+class _Known(msgspec.Struct):
     """What a policy said of one pod class, up to a position in the node table's list of changes."""
 
     rated: Rated

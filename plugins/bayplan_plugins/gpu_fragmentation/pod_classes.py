@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import PodSpec
@@ -53,8 +54,7 @@ class NodeChoice:
     spec: PodSpec = field(default_factory=PodSpec, compare=False, repr=False)
 
 
-@dataclass(frozen=True)
-class PodClass:
+class PodClass(msgspec.Struct, frozen=True, cache_hash=True):
     """What a pod asks for: milli-CPU, a number of GPUs, thousandths of each, and which nodes.
 
     A pod without GPUs has ``gpus`` 0. Shares of less than a GPU are of one GPU only, or of
@@ -65,14 +65,6 @@ class PodClass:
     gpus: int
     compute: int
     choice: NodeChoice
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.cpu, self.gpus, self.compute, self.choice))
-
-    def __hash__(self) -> int:
-        """Return the hash, computed once."""
-        return self._hash
 
     @property
     def whole(self) -> bool:
@@ -90,8 +82,7 @@ class PodClass:
         return self.gpus * self.compute
 
 
-@dataclass(frozen=True)
-class WeightedClass:
+class WeightedClass(msgspec.Struct, frozen=True):
     """A pod class and the part of all pods that have it, 0 to 1."""
 
     pod_class: PodClass

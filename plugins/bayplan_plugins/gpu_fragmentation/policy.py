@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from bayplan.api.gpu_shares import WHOLE
@@ -35,8 +35,7 @@ _PLACES = (1 << _PLACE_BITS) - 1
 _NO_LOSSES = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(slots=True)
-class Rated:
+class Rated(msgspec.Struct):
     """What is known of a pod on each node, which holds until the node changes.
 
     ``scores``: higher is better. ``gpus``: the place of the GPU to take. ``lost``: which slots
@@ -45,7 +44,7 @@ class Rated:
 
     scores: FloatColumn
     gpus: IntColumn
-    lost: IntColumn = field(default_factory=lambda: _NO_LOSSES)
+    lost: IntColumn = msgspec.field(default_factory=lambda: _NO_LOSSES)
 
     @classmethod
     def nowhere(cls, size: int) -> Rated:

@@ -11,10 +11,10 @@ Where an autoscaler removes empty nodes, whole nodes are emptied instead; see :m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+import msgspec
 import numpy as np
 from pydantic import Field, field_validator
 
@@ -62,8 +62,7 @@ class RepackArgs(Args):
         return text
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     """Pods that are moved together, their new nodes by key, and the GPUs that this frees.
 
     ``emptied`` is the node that they leave empty, "" where that is not the purpose.
@@ -80,8 +79,7 @@ class Move:
         return self.gain / len(self.pods)
 
 
-@dataclass(frozen=True)
-class _Held:
+class _Held(msgspec.Struct, frozen=True):
     """A pod with GPUs on a node: the row of the node, and the places of its GPUs."""
 
     pod: PodInfo

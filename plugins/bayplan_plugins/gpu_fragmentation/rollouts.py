@@ -9,9 +9,9 @@ proportions, so that a step needs a few operations on columns only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
 import numpy as np
 
 from bayplan.api.gpu_shares import WHOLE
@@ -31,8 +31,7 @@ class _Sort(Enum):
     WHOLE = 2
 
 
-@dataclass(frozen=True)
-class _Step:
+class _Step(msgspec.Struct, frozen=True):
     """One pod for each sequence: its CPU, GPUs, compute and the place of its choice of nodes."""
 
     sort: _Sort

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,8 +20,7 @@ __all__ = ["NodeStates", "StateSource"]
 Rows = npt.NDArray[np.intp]
 
 
-@dataclass(slots=True)
-class NodeStates:
+class NodeStates(msgspec.Struct):
     """Some nodes: milli-CPU left, and thousandths left of each GPU (0 where there is none).
 
     ``rows`` are their rows in the node table. ``left`` has a row for each node.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cached_property
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan import PodInfo
 from bayplan.api.gpus import GpuRequest
@@ -26,8 +28,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class PodGpuRequest:
+class PodGpuRequest(msgspec.Struct, frozen=True, dict=True):
     """How many GPUs a pod requests, how they are to be chosen, and the job it belongs to.
 
     ``multi_node`` says that the job has, or will have, pods on other nodes.

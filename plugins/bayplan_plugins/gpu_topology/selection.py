@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan import NodeRow, NodeView, PodInfo, Refusal
 from bayplan.api.gpus import GpuRequest
@@ -40,8 +41,7 @@ NOT_KNOWN = 0.01
 """The points of nodes whose machine is unknown: below whatever is known, above what is assumed."""
 
 
-@dataclass(frozen=True)
-class SelectionResult:
+class SelectionResult(msgspec.Struct, frozen=True):
     """What a node in some state gives: a selection and its points, or the reason why none.
 
     ``unresolvable`` says that no pod's end could help.

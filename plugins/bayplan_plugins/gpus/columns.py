@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -24,8 +24,7 @@ NO_GPU = -1
 _FEW = 8
 
 
-@dataclass(frozen=True)
-class GpuArrays:
+class GpuArrays(msgspec.Struct, frozen=True):
     """What is left and what there is in all of each GPU; NO_GPU where no pod may use one.
 
     ``adapter`` is the number of each node's adapter, -1 without GPUs. ``shared`` are the nodes

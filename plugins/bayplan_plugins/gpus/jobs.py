@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from bayplan import PodInfo
 
@@ -23,13 +24,12 @@ class PodShare(NamedTuple):
 _NOTHING = PodShare("", 0, frozenset())
 
 
-@dataclass
-class _JobTotals:
+class _JobTotals(msgspec.Struct):
     """The shares of a job's pods by uid, and their sums by node and by rail."""
 
-    pods: dict[str, PodShare] = field(default_factory=dict)
-    nodes: Counter[str] = field(default_factory=Counter)
-    rails: Counter[int] = field(default_factory=Counter)
+    pods: dict[str, PodShare] = msgspec.field(default_factory=dict)
+    nodes: Counter[str] = msgspec.field(default_factory=Counter)
+    rails: Counter[int] = msgspec.field(default_factory=Counter)
 
     def add(self, uid: str, share: PodShare) -> None:
         self.pods[uid] = share

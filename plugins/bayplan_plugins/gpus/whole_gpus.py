@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import Node, NodeResourceTopology
@@ -19,8 +20,7 @@ __all__ = ["GpuState", "WholeGpus", "first_free", "plugin_gpus", "rails", "state
 _UUIDS = "hami.io/vgpu-devices-allocated"
 
 
-@dataclass(frozen=True)
-class GpuState:
+class GpuState(msgspec.Struct, frozen=True):
     """A machine, its free GPUs by index, and the most that could ever be free.
 
     Nodes in equal states are equally good, except for pods that name their GPUs.
@@ -38,8 +38,7 @@ class GpuState:
         return GpuState(self.machine, free, most)
 
 
-@dataclass
-class WholeGpus:
+class WholeGpus(msgspec.Struct):
     """The GPUs of a node's machine, of which whole ones are chosen by topology.
 
     ``offered`` is how many its device plugin has in all. ``devices`` are those that resource slices
@@ -49,9 +48,9 @@ class WholeGpus:
 
     machine: Machine
     offered: int
-    devices: Mapping[DeviceId, int] = field(default_factory=dict)
+    devices: Mapping[DeviceId, int] = msgspec.field(default_factory=dict)
     elsewhere: frozenset[int] = frozenset()
-    held: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
+    held: Mapping[str, tuple[Share, ...]] = msgspec.field(default_factory=dict)
 
     def busy(self, but: str = "") -> set[int]:
         """Return the GPUs that pods hold, except those of the pod ``but``, by uid."""

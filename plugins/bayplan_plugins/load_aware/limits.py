@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from bayplan.api import Node
@@ -19,8 +19,7 @@ from bayplan_plugins.shared.node_codes import NodeCodes
 __all__ = ["Limit", "Limits"]
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True):
     """Thresholds in percent by resource, and whose usage they limit; empty to limit nothing."""
 
     thresholds: tuple[int, ...]
@@ -32,8 +31,7 @@ class Limit:
         return self.view not in (LATEST, PROD)
 
 
-@dataclass(frozen=True)
-class _Limits:
+class _Limits(msgspec.Struct, frozen=True):
     every: Limit
     prod: Limit | None
 

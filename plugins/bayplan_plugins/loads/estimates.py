@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import PodSpec
@@ -23,8 +24,7 @@ _OF_CLASS = {
 """In which resources pods of a priority class state what they use of a node's."""
 
 
-@dataclass(frozen=True)
-class EstimateSettings:
+class EstimateSettings(msgspec.Struct, frozen=True):
     """How pods are estimated.
 
     :param resources: the resources of estimates, in order.
@@ -41,8 +41,7 @@ class EstimateSettings:
     customizable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PodEstimate:
+class PodEstimate(msgspec.Struct, frozen=True):
     """What a pod will use of each resource, and whether it is of ``koord-prod``."""
 
     amounts: tuple[int, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.api import NodeMetric, NodeMetrics, WatchedLoad
 from bayplan.api.load import Amount
@@ -25,8 +26,7 @@ Usage = Mapping[str, int]
 """Amounts by resource: milli-CPU, and units of any other."""
 
 
-@dataclass(frozen=True)
-class NodeLoad:
+class NodeLoad(msgspec.Struct, frozen=True):
     """What a node used at a time, in seconds since 1970.
 
     :param interval: seconds between two reports.
@@ -40,10 +40,10 @@ class NodeLoad:
     time: float
     interval: float
     usage: Usage
-    system: Usage = field(default_factory=dict)
-    pods: Mapping[tuple[str, str], Usage] = field(default_factory=dict)
+    system: Usage = msgspec.field(default_factory=dict)
+    pods: Mapping[tuple[str, str], Usage] = msgspec.field(default_factory=dict)
     prod: frozenset[tuple[str, str]] = frozenset()
-    aggregated: Mapping[tuple[str, float], Usage] = field(default_factory=dict)
+    aggregated: Mapping[tuple[str, float], Usage] = msgspec.field(default_factory=dict)
     deviation: Usage | None = None
 
     def statistic(self, name: str, duration: float) -> Usage | None:

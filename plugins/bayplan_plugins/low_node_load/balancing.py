@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from bayplan import Handle, PodInfo
@@ -30,8 +30,7 @@ _MOST_TRIED = 64
 """Jobs of one node that are tried in a round."""
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     """A job that leaves a node: its pods, their new nodes by key, and why.
 
     ``gang`` is its key, "" for a pod without one.

@@ -5,7 +5,7 @@ Rules: Koordinator v1.8 (pkg/descheduler/utils/anomaly).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from bayplan.inputs.durations import parse_duration
 from bayplan_plugins.low_node_load.args import AnomalyArgs
@@ -13,8 +13,7 @@ from bayplan_plugins.low_node_load.args import AnomalyArgs
 __all__ = ["Detectors"]
 
 
-@dataclass
-class _Detector:
+class _Detector(msgspec.Struct):
     """What is known of a node; times are by the clock of the scheduler."""
 
     abnormal: int = 0

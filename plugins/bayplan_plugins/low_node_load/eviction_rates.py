@@ -6,7 +6,8 @@ Rules: Koordinator v1.8 (objectLimiters, pkg/descheduler/controllers/migration/c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.inputs.durations import parse_duration
 from bayplan_plugins.low_node_load.args import LowNodeLoadArgs, ObjectLimiterArgs
@@ -17,8 +18,7 @@ _KEPT = 1.5
 """A bucket is forgotten after so many of its periods without an eviction."""
 
 
-@dataclass(frozen=True)
-class Evicted:
+class Evicted(msgspec.Struct, frozen=True):
     """Of which namespace and controller a pod is, and how many pods the controller has.
 
     ``maker`` is "" where its controller does not count.
@@ -29,8 +29,7 @@ class Evicted:
     replicas: int
 
 
-@dataclass
-class _Bucket:
+class _Bucket(msgspec.Struct):
     tokens: float
     at: float
 

@@ -7,7 +7,8 @@ in units of any other resource; ``pods`` counts pods.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.dialects.koordinator.qos import priority_class
@@ -27,13 +28,12 @@ _FACTORS = {"cpu": 85, "memory": 70}
 Amounts = dict[str, int]
 
 
-@dataclass
-class Level:
+class Level(msgspec.Struct):
     """What is used, by all pods and the system or by ``koord-prod`` alone, and what is too much."""
 
     used: Amounts
-    low: Amounts = field(default_factory=dict)
-    high: Amounts = field(default_factory=dict)
+    low: Amounts = msgspec.field(default_factory=dict)
+    high: Amounts = msgspec.field(default_factory=dict)
 
     @property
     def over(self) -> list[str]:
@@ -55,8 +55,7 @@ class Level:
         return all(self.used[k] + amounts.get(k, 0) <= most for k, most in self.high.items())
 
 
-@dataclass
-class NodeUsage:
+class NodeUsage(msgspec.Struct):
     """A node that reported: what it offers and uses, and what its measured pods use, by key."""
 
     name: str
@@ -83,15 +82,14 @@ class NodeUsage:
         return _ALL * self.level(prod).used[name] / (self.offered[name] or 1)
 
 
-@dataclass
-class Classes:
+class Classes(msgspec.Struct):
     """The nodes that are too busy, and those with room; in the order of the cluster's nodes."""
 
-    high: list[NodeUsage] = field(default_factory=list)
-    prod_high: list[NodeUsage] = field(default_factory=list)
-    low: list[NodeUsage] = field(default_factory=list)
-    prod_low: list[NodeUsage] = field(default_factory=list)
-    both_low: list[NodeUsage] = field(default_factory=list)
+    high: list[NodeUsage] = msgspec.field(default_factory=list)
+    prod_high: list[NodeUsage] = msgspec.field(default_factory=list)
+    low: list[NodeUsage] = msgspec.field(default_factory=list)
+    prod_low: list[NodeUsage] = msgspec.field(default_factory=list)
+    both_low: list[NodeUsage] = msgspec.field(default_factory=list)
 
     @property
     def with_room(self) -> int:

@@ -9,9 +9,9 @@ order by rank.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pydantic
+from msgspec.structs import replace
 from pydantic import Field
 
 from bayplan import (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from bayplan import NodeRow, PodInfo, Refusal, Remedy
 from bayplan.dialects.koordinator.cpu_sets import (
@@ -29,8 +30,7 @@ _Shares: TypeAlias = tuple[tuple[int, tuple[tuple[str, int], ...]], ...]
 """Amounts by resource, by the number of the NUMA node."""
 
 
-@dataclass(frozen=True)
-class ChosenCpus:
+class ChosenCpus(msgspec.Struct, frozen=True):
     """The CPUs of a pod, by which need, and what it takes of each NUMA node where that counts."""
 
     cpus: frozenset[int]

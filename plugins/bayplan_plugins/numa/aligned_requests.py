@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import Container, PodSpec
@@ -16,8 +17,7 @@ __all__ = ["AlignedRequests", "aligned_requests_of"]
 _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
-@dataclass(frozen=True)
-class AlignedRequests:
+class AlignedRequests(msgspec.Struct, frozen=True):
     """Requests by resource: of the whole pod, and of each container.
 
     ``containers`` are in the order in which the kubelet admits them, each with whether it keeps

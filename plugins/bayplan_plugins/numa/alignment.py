@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from operator import add, sub
+
+import msgspec
 
 from bayplan.api import NodeResourceTopology
 from bayplan.api.gpus import GPU_RESOURCES
@@ -24,8 +25,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class FreeAmounts:
+class FreeAmounts(msgspec.Struct, frozen=True):
     """What is free on each NUMA node, by resource.
 
     ``grouped`` says whether the memory in use is of a set of NUMA nodes (see ``MemoryManager``).
@@ -35,16 +35,14 @@ class FreeAmounts:
     grouped: bool = False
 
 
-@dataclass(frozen=True)
-class NumaPlacement:
+class NumaPlacement(msgspec.Struct, frozen=True):
     """What a pod takes of each NUMA node, by resource; ``nodes`` may be used (None: any)."""
 
     taken: Mapping[str, Amounts]
     nodes: frozenset[int] | None
 
 
-@dataclass
-class AlignedNode:
+class AlignedNode(msgspec.Struct):
     """A node where resources are aligned; ``ids`` are the numbers of its NUMA nodes.
 
     Its kubelet aligns them, or, ``by_koordinator``, this scheduler alone, and all that pods request
@@ -66,9 +64,9 @@ class AlignedNode:
     available: Mapping[str, Amounts]
     measured: bool
     by_koordinator: bool = False
-    taken: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
-    reported: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
-    returned: dict[str, Mapping[str, Amounts]] = field(default_factory=dict)
+    taken: dict[str, Mapping[str, Amounts]] = msgspec.field(default_factory=dict)
+    reported: dict[str, Mapping[str, Amounts]] = msgspec.field(default_factory=dict)
+    returned: dict[str, Mapping[str, Amounts]] = msgspec.field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[object, ...]:

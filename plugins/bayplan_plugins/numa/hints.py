@@ -10,10 +10,11 @@ pkg/kubelet/cm/topologymanager).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, TypeAlias
+
+import msgspec
 
 __all__ = ["Amounts", "Hints", "Policy", "affinity", "fill", "masks", "sum_of"]
 
@@ -24,8 +25,7 @@ _MOST_NODES = 8
 """The Topology Manager does not start on machines with more NUMA nodes by default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
+class Hints(msgspec.Struct, frozen=True):
     """The sets with enough of a resource, smallest first; those of size ``width`` are preferred."""
 
     masks: tuple[int, ...]

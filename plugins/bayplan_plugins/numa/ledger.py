@@ -8,7 +8,9 @@ written on them. Without one, a node with a known machine has that machine's CPU
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan import PodInfo, Refusal
 from bayplan.api import Node, NodeResourceTopology
@@ -54,8 +56,7 @@ _OTHER_POLICY = "node(s) NUMA Topology policy not match"
 _NO_NUMA_NODES = "node(s) missing NUMA resources"
 
 
-@dataclass(frozen=True)
-class NumaPreferences:
+class NumaPreferences(msgspec.Struct, frozen=True):
     """What a profile says of pods that leave it open.
 
     :param bind: the policy by which CPUs of a pod's own are chosen.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from bayplan import PodInfo
 from bayplan_plugins.cpu_sets.ledger import FreeCpus

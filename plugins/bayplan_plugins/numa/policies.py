@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import Node, NodeResourceTopology
 from bayplan.api.numa import ZoneAttribute
@@ -33,8 +34,7 @@ POLICIES: Mapping[str, Policy] = {
 }
 
 
-@dataclass(frozen=True)
-class NodePolicy:
+class NodePolicy(msgspec.Struct, frozen=True):
     """A policy, and its scope: "container" or "pod".
 
     :param by_koordinator: whether Koordinator's label gives it, instead of the kubelet.

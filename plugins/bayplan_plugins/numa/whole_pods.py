@@ -10,7 +10,8 @@ memory would be used least, or most. SingleNUMANode takes no larger set, BestEff
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api.gpus import GPU_RESOURCES
 from bayplan.dialects.koordinator.cpu_sets import NumaStrategy
@@ -22,8 +23,7 @@ __all__ = ["NO_CRITERIA", "Criteria", "place_whole_pod"]
 _SCORED = ("cpu", "memory")
 
 
-@dataclass(frozen=True)
-class Criteria:
+class Criteria(msgspec.Struct, frozen=True):
     """What else counts for the choice of NUMA nodes, by their places.
 
     :param fullest: whether the fullest NUMA nodes come first, instead of the emptiest.

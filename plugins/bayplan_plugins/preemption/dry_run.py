@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from bayplan import Handle, NodeRefusals, Placement, PodInfo, PreemptionTrial, Unit
@@ -32,8 +32,7 @@ _COMPARED = 8
 """In a larger one, so many solutions are compared if the next node is not cheaper by estimate."""
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A node, its row, and what its victims may cost."""
 
     row: int

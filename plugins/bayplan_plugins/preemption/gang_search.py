@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan import Handle, Placement, PodInfo, PreemptionTrial, Supposed, Unit
 from bayplan.plugin.hookspecs import IntColumn

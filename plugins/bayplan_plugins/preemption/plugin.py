@@ -10,8 +10,8 @@ below its minimum, unless all of it is evicted and nothing else is cheaper.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from msgspec.structs import replace
 from pydantic import Field
 
 from bayplan import (

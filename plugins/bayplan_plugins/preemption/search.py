@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan.plugin.hookspecs import BoolColumn
@@ -25,8 +26,7 @@ _MINIMISED = 16
 """Up to this many victims, the search tries once more at the end to spare each of them."""
 
 
-@dataclass(frozen=True)
-class VictimSet:
+class VictimSet(msgspec.Struct, frozen=True):
     """Victims whose eviction lets a unit be placed, its nodes by pod key, and the cost."""
 
     placement: Placement

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from bayplan import Handle, Placement, PodInfo, Unit
@@ -33,8 +33,7 @@ _Key = tuple[_Order, int, int, int]
 """The order, the first row of its gang, the row, and which one of the node it is."""
 
 
-@dataclass(frozen=True)
-class EvictionStep:
+class EvictionStep(msgspec.Struct, frozen=True):
     """Pods of one node that are evicted together, so that more members fit.
 
     :param slots: how many more, by the amounts of resources.

@@ -7,8 +7,8 @@ queue divide its fair share. The rules are those of KAI's proportion plugin (res
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,8 +19,7 @@ __all__ = ["Division", "Siblings", "grant_quotas", "share_surplus"]
 Rows = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True, eq=False)
-class Siblings:
+class Siblings(msgspec.Struct, frozen=True, eq=False):
     """Groups of siblings that are divided side by side; members of a group are consecutive.
 
     :param group: the group of each member, from 0, rising.
@@ -45,8 +44,7 @@ class Siblings:
         return [np.flatnonzero(rank == r) for r in range(int(rank.max(initial=-1)) + 1)]
 
 
-@dataclass(frozen=True, eq=False)
-class _Claims:
+class _Claims(msgspec.Struct, frozen=True, eq=False):
     """What the members of one priority ask for; arrays of shape (members, resources)."""
 
     group: Rows
@@ -163,8 +161,7 @@ def _share_remainders(
         np.subtract.at(left[:, column], group, given)
 
 
-@dataclass(frozen=True, eq=False)
-class _Level:
+class _Level(msgspec.Struct, frozen=True, eq=False):
     """The queues of one depth: their rows, and the row of each group's parent (none for roots)."""
 
     rows: Rows

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
+
+import msgspec
 
 from bayplan import NodeView, Overdue, PodInfo, Reject, Unit
 from bayplan.api.podgroup import UnschedulableReason
@@ -38,8 +39,7 @@ Step = Sequence[PodInfo]
 """Pods that are evicted together: one surplus pod of an elastic job, or all that is left of it."""
 
 
-@dataclass(frozen=True)
-class QuotaRefusal:
+class QuotaRefusal(msgspec.Struct, frozen=True):
     """Why a queue does not take a job: what is missing of one resource.
 
     ``queue`` is the job's, ``ancestor`` the one that refuses (the queue itself or above it).
@@ -75,8 +75,7 @@ class QuotaRefusal:
         )
 
 
-@dataclass(frozen=True)
-class EvictionPlan:
+class EvictionPlan(msgspec.Struct, frozen=True):
     """Whom to evict for a unit, step by step, the unit's nodes, and where victims fit elsewhere.
 
     ``reasons`` is what victims, by key, are reported.
@@ -84,8 +83,8 @@ class EvictionPlan:
 
     steps: tuple[Step, ...]
     nodes: Mapping[str, str]
-    moves: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    moves: Mapping[str, str] = msgspec.field(default_factory=dict)
+    reasons: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def victims(self) -> list[PodInfo]:

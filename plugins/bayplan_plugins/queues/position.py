@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api import DeviceClass, ResourceSlice

@@ -10,7 +10,8 @@ evicted without need.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan_plugins.queues.leaving import LeavingPods, free_now, give_back, leaving_pods

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan import Handle, PodInfo
 from bayplan.api import KaiPodGroup, Pod
@@ -21,8 +23,7 @@ BROKEN_SINCE = "bayplan.dev/broken-since"
 """On the first member that is left of a gang below its minimum: since when, in RFC 3339."""
 
 
-@dataclass(frozen=True)
-class BrokenGang:
+class BrokenGang(msgspec.Struct, frozen=True):
     """A gang with too few members: those that hold nodes, why, and since when (seconds, 1970).
 
     ``members`` are these, or those that wait for nodes if none is left. ``ending`` says that a

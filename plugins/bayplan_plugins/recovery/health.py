@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import IntEnum
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan import Handle
 from bayplan.api import Node
@@ -40,8 +42,7 @@ class Trust(IntEnum):
     """Nothing runs there any more, or nobody knows."""
 
 
-@dataclass(frozen=True)
-class NodeHealth:
+class NodeHealth(msgspec.Struct, frozen=True):
     """How far a node is trusted, by which source, and since when (seconds since 1970)."""
 
     trust: Trust = Trust.WELL
@@ -49,8 +50,7 @@ class NodeHealth:
     since: float = 0.0
 
 
-@dataclass(frozen=True)
-class HealthRules:
+class HealthRules(msgspec.Struct, frozen=True):
     """Which conditions make a node sick, and for how long one that failed is distrusted (s)."""
 
     fatal_conditions: frozenset[str]

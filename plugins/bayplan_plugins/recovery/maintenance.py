@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from bayplan import Handle, Overdue, PodInfo
 from bayplan.api.owners import belongs_to_node
@@ -30,8 +31,7 @@ _ON_ITS_WAY = 600.0
 """Seconds for which a job that moves is waited for before the next one does."""
 
 
-@dataclass(frozen=True)
-class _Move:
+class _Move(msgspec.Struct, frozen=True):
     """Members of a job that leave nodes in maintenance, and the job's gang, "" without one.
 
     ``gang`` is set where all of them go, so that the gang begins again as a whole.

@@ -8,9 +8,9 @@ that failed lately no gangs, for longer each time.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
+import msgspec
 import numpy as np
 from pydantic import Field
 
@@ -182,7 +182,7 @@ class Recovery(Plugin[RecoveryArgs]):
         if not victims and not requeued:
             moved = self._maintenance.overdue()
             if moved is not None and moved.victims:
-                return dataclasses.replace(moved, waited=trusted)
+                return msgspec.structs.replace(moved, waited=trusted)
             times += [moved.again] if moved is not None and moved.again is not None else []
         return Overdue(
             tuple(victims.values()),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from pydantic import Field, field_validator
 
@@ -58,8 +58,7 @@ class SpareRule(Args):
         return math.ceil(nodes * int(self.nodes.removesuffix("%")) / 100)
 
 
-@dataclass
-class _Domain:
+class _Domain(msgspec.Struct):
     """A domain of a rule: its rows in the order of their names, how many are spares, and which."""
 
     name: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import Reservation
@@ -22,8 +23,7 @@ __all__ = ["Match", "filled", "matches_of"]
 _MOST = 100
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(msgspec.Struct, frozen=True):
     """A reservation that a pod may use, and the pod, by key, that stands for it in the snapshot."""
 
     found: Reservation

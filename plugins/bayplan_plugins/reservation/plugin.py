@@ -8,8 +8,8 @@ takes its place again. Rules: Koordinator v1.8 (pkg/scheduler/plugins/reservatio
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pydantic
 from msgspec.structs import replace
@@ -99,8 +99,7 @@ class ReservationArgs(Args):
     resync_interval_seconds: int = 60
 
 
-@dataclass(frozen=True)
-class _Taken:
+class _Taken(msgspec.Struct, frozen=True):
     """A reservation that gave way to a pod, as it stood in the snapshot before."""
 
     match: Match

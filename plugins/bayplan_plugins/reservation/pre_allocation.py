@@ -7,7 +7,8 @@ a reservation already are left alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan import Args, PodInfo
 from bayplan.api import Reservation
@@ -46,8 +47,7 @@ class PreAllocationArgs(Args):
     prefer_no_pre_allocated_pods: bool = False
 
 
-@dataclass(frozen=True)
-class Adoption:
+class Adoption(msgspec.Struct, frozen=True):
     """A node, and the pods on it that a reservation would take over."""
 
     node: str

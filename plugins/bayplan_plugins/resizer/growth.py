@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -24,8 +23,7 @@ _MOST_AT_ONCE = 64
 """Replicas that are tried in one go; the rest follows."""
 
 
-@dataclass(eq=False)
-class Growing:
+class Growing(msgspec.Struct, eq=False):
     """A job that may grow, and by how much so far.
 
     :param most: how many replicas it may still get.
@@ -35,7 +33,7 @@ class Growing:
     most: int
     added: int = 0
     queue: str = ""
-    unit: Unit | None = field(default=None, repr=False)
+    unit: Unit | None = None
 
     @property
     def name(self) -> tuple[str, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan import Handle, PodInfo
 from bayplan.api import ApiObject, HorizontalPodAutoscaler
@@ -24,16 +26,14 @@ from bayplan.dialects.progress import EVICTION_NOTICE, GOING_AT
 __all__ = ["ElasticJobs", "Replica", "State"]
 
 
-@dataclass(frozen=True)
-class Replica:
+class Replica(msgspec.Struct, frozen=True):
     """The pods of one replica; the removal of any makes it useless."""
 
     index: int
     pods: Sequence[PodInfo]
 
 
-@dataclass(frozen=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """A part of a job as it is now.
 
     :param replicas: those that have pods, in the order in which they stay: the last goes first.

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 from pydantic import Field
 
 from bayplan import (
@@ -60,13 +60,12 @@ class ResizerArgs(Args):
     notice: float = Field(default=30.0, ge=0)
 
 
-@dataclass
-class _Round:
+class _Round(msgspec.Struct):
     """What one look at all jobs found: those that may grow, and when to look again."""
 
-    growing: list[Growing] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    settled: list[State] = field(default_factory=list)
+    growing: list[Growing] = msgspec.field(default_factory=list)
+    times: list[float] = msgspec.field(default_factory=list)
+    settled: list[State] = msgspec.field(default_factory=list)
     shrinks: bool = False
     """Whether any job gives up replicas now, or is about to."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan_plugins.resizer.jobs import Replica, State
@@ -14,8 +15,7 @@ _MOST_TRIALS = 200
 """Trials in which replicas are reprieved, in one search."""
 
 
-@dataclass(frozen=True)
-class Shrinking:
+class Shrinking(msgspec.Struct, frozen=True):
     """How many of the last replicas go, job by job, and the nodes that the unit then gets.
 
     :param leaving: pods on these nodes that go anyway.

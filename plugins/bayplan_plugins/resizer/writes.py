@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan import Handle, PodInfo
 from bayplan.api import Pod
@@ -28,8 +29,7 @@ _SHOWN_SECONDS = 30.0
 """Seconds after which a size that was written, and that the job does not show, is forgotten."""
 
 
-@dataclass
-class _Pending:
+class _Pending(msgspec.Struct):
     """A size that was written and that the watch has not shown yet."""
 
     size: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan import Handle, PodInfo
 from bayplan_plugins.shared.moving import maker_of
@@ -14,8 +15,7 @@ _TO_COME = 600.0
 """Seconds for which a node is kept in mind for a pod that was moved and is to be made again."""
 
 
-@dataclass(frozen=True)
-class ToCome:
+class ToCome(msgspec.Struct, frozen=True):
     """A pod that is to be made again: by whom, its new node, until when to expect it, and why.
 
     ``until`` is by the clock of the scheduler. ``left`` is the node that it leaves.

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -55,8 +54,7 @@ _LABELS = {"kueue.x-k8s.io/managed": "true", _OWN: "true"}
 """The first is that by which Kueue's informers find PodTemplates, the second tells who made it."""
 
 
-@dataclass(frozen=True)
-class CapacityOf:
+class CapacityOf(msgspec.Struct, frozen=True):
     """So many equal pods that capacity is asked for; ``template`` is a PodTemplateSpec."""
 
     names: tuple[str, ...]
@@ -65,8 +63,7 @@ class CapacityOf:
     count: int
 
 
-@dataclass(frozen=True)
-class Capacity:
+class Capacity(msgspec.Struct, frozen=True):
     """What is asked for: ``name`` without its attempt, in the namespace of its pods.
 
     The objects go with their ``owner``.
@@ -78,7 +75,7 @@ class Capacity:
     class_name: str
     parameters: Mapping[str, str]
     owner: OwnerReference
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -108,8 +105,7 @@ _SAYS = {AttemptState.ACCEPTED: "Provisioned"}
 """The condition that has the message, where another one decides: the expected time, for one."""
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """One attempt to get capacity."""
 
     number: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.snapshot import Snapshot
 from bayplan.snapshot.row_changes import Rows
@@ -11,8 +12,7 @@ from bayplan.snapshot.row_changes import Rows
 __all__ = ["StaleNames", "StaleNodes"]
 
 
-@dataclass(frozen=True, slots=True)
-class StaleNames:
+class StaleNames(msgspec.Struct, frozen=True):
     """The names of the nodes to read again.
 
     ``all`` says that these are all nodes, and that any row may be another node's. Otherwise

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import NamedTuple
+
+import msgspec
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api.gang import Gang
@@ -28,8 +29,7 @@ _OFFSET = 2**31
 """Added to each priority, as kube-scheduler does, so that every victim adds to the sum."""
 
 
-@dataclass(frozen=True, order=True)
-class EvictionCost:
+class EvictionCost(msgspec.Struct, frozen=True, order=True):
     """What an eviction costs; less is better, and the first field that differs decides.
 
     In order: disruption budgets violated, highest priority among the victims, work of GPUs that is
@@ -365,7 +365,7 @@ class Evictable:
             key = gang.gang.key
             if key not in self._least_costs:
                 # Budgets are not among them.
-                _, *fields = astuple(self._cost_of_gang(key))
+                _, *fields = msgspec.structs.astuple(self._cost_of_gang(key))
                 self._least_costs[key] = tuple(fields), sum(map(self._growing, gang.members))
             of_all, all_growing = self._least_costs[key]
             return LeastCost(of_all, added, own, (all_growing, growing), key, False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from bayplan import PodInfo
@@ -35,8 +35,7 @@ NO_STORAGE = "node(s) did not have enough free storage"
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 
 
-@dataclass(frozen=True, slots=True)
-class OpenClaim:
+class OpenClaim(msgspec.Struct, frozen=True):
     """A claim that is bound once the pod has a node.
 
     ``kept`` is the volume that is kept for it; ``selected`` the node for which a volume is already
@@ -49,13 +48,14 @@ class OpenClaim:
     selected: str
 
 
-@dataclass
-class PodVolumes:
+class PodVolumes(msgspec.Struct):
     """A pod's claims, the smallest open one first; ``problem`` refuses every node."""
 
     problem: str = ""
-    bound: list[tuple[PersistentVolumeClaim, PersistentVolume | None]] = field(default_factory=list)
-    open: list[OpenClaim] = field(default_factory=list)
+    bound: list[tuple[PersistentVolumeClaim, PersistentVolume | None]] = msgspec.field(
+        default_factory=list
+    )
+    open: list[OpenClaim] = msgspec.field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.problem or self.bound or self.open)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import (
@@ -25,8 +25,7 @@ _FEW = 8
 """Up to this many nodes that reach a volume are touched one by one when it is taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeChoice:
+class VolumeChoice(msgspec.Struct, frozen=True):
     """What was decided for one claim: a volume by name, or (``volume`` "") one to provision."""
 
     claim: PersistentVolumeClaim
@@ -39,12 +38,11 @@ class VolumeChoice:
         return _id_of(self.claim)
 
 
-@dataclass(slots=True)
-class _AssumedChoice:
+class _AssumedChoice(msgspec.Struct):
     """A choice, and the uids of the pods that rely on it."""
 
     choice: VolumeChoice
-    pods: set[str] = field(default_factory=set)
+    pods: set[str] = msgspec.field(default_factory=set)
 
 
 class VolumeLedger:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from bayplan.api import KINDS, Node, NodeMetrics, Pod
 from bayplan.cluster.apiserver.unknown_fields import plain

@@ -59,11 +59,9 @@ def test_the_role_allows_exactly_what_is_called(tmp_path: Path) -> None:
 
 
 def replace_first(inventory: Any) -> Any:
-    from dataclasses import replace as changed
-
     (name, first), *others = inventory.devices.items()
     device = replace(first.device, name=name, attributes={})
-    return changed(inventory, devices={name: changed(first, device=device), **dict(others)})
+    return replace(inventory, devices={name: replace(first, device=device), **dict(others)})
 
 
 def test_the_options_of_the_daemon_set_are_those_of_the_command() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace as replace_any
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -37,7 +36,7 @@ from bayplan_plugins.gpus.ledger import GpuLedger
 MACHINE = "bayplan.dev/machine"
 DRIVER = "gpu.nvidia.com"
 SPREADING = load_profiles(ROOT / "configs" / "profiles" / "default-scheduler.yaml")
-Cluster = partial(AnyCluster, profiles=replace_any(SPREADING, any_scheduler=True))
+Cluster = partial(AnyCluster, profiles=replace(SPREADING, any_scheduler=True))
 """The topology of GPUs decides here; the default profile packs them first."""
 
 
@@ -365,7 +364,7 @@ def test_claims_do_not_get_what_pods_hold_where_nobody_gives_out_shares(
         "profiles:\n"
         "- plugins: {multiPoint: {disabled: [{name: DeviceShare}, {name: GPUFragmentation}]}}\n"
     )
-    cluster = AnyCluster(profiles=replace_any(load_profiles(path), any_scheduler=True))
+    cluster = AnyCluster(profiles=replace(load_profiles(path), any_scheduler=True))
     cluster.add(dra_class(), dra_template(4), gpu_node("a"), dra_slice("a", range(8)))
     cluster.add(gpu_pod("p", 4, node="a", notes={GPUS: "0,1,2,3"}))
     if restarts:

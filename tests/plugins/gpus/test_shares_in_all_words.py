@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.plugins.gpus.gpu_builders import device_class, gpu, request, slice_of, template
 
 from bayplan.api import ApiObject, Pod

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan_dra.cel.errors import EvaluationError
 from bayplan_dra.cel.types import CelType
@@ -12,8 +13,7 @@ from bayplan_dra.cel.types import CelType
 __all__ = ["FUNCTIONS", "Overload", "declare", "fail"]
 
 
-@dataclass(frozen=True, slots=True)
-class Overload:
+class Overload(msgspec.Struct, frozen=True):
     """An overload of a function: the types that it takes and returns.
 
     :ivar member: whether the first argument is before the dot.

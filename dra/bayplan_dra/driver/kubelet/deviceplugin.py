@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.api.gpus import GPUS
 from bayplan.errors import BayplanError, did_you_mean
@@ -114,8 +115,7 @@ class _Refused(BayplanError):
         self.code = code
 
 
-@dataclass(frozen=True)
-class _Answers:
+class _Answers(msgspec.Struct, frozen=True, dict=True):
     """The answers to the kubelet. GPUs are named by their uuid where it is known."""
 
     inventory: NodeInventory

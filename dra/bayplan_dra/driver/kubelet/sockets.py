@@ -6,8 +6,9 @@ Instances that overlap during a rolling update have separate sockets, named afte
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from bayplan.errors import BayplanError
 
@@ -17,8 +18,7 @@ MOST_PATH = 107
 """Bytes that a unix socket's path may have: 108 with the terminating zero."""
 
 
-@dataclass(frozen=True)
-class Sockets:
+class Sockets(msgspec.Struct, frozen=True):
     """The folders of the kubelet, and the UID of the driver's pod ("" outside of one)."""
 
     registry: Path = Path("/var/lib/kubelet/plugins_registry")

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan_dra.driver.files import TEMPORARY, folder, remove, write_atomically
 
@@ -22,17 +24,16 @@ __all__ = ["CdiFolder", "Edits", "device_name", "joint_name", "qualified", "spec
 _VERSION = "0.6.0"
 
 
-@dataclass(frozen=True)
-class Edits:
+class Edits(msgspec.Struct, frozen=True):
     """What is added to a container: environment, device files, mounts (host: inside).
 
     ``mounts`` are read-only, ``writable`` are not.
     """
 
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     device_files: Sequence[str] = ()
-    mounts: Mapping[str, str] = field(default_factory=dict)
-    writable: Mapping[str, str] = field(default_factory=dict)
+    mounts: Mapping[str, str] = msgspec.field(default_factory=dict)
+    writable: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def plus(self, other: Edits) -> Edits:
         """Return both together."""

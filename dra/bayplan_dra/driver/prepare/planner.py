@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import ResourceClaim
 from bayplan.api.dra import AllocatedDevice
@@ -29,8 +31,7 @@ class PrepareError(BayplanError):
     """A claim cannot be prepared."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOut:
+class HandedOut(msgspec.Struct, frozen=True):
     """What a container gets that names one of the requests, or the whole claim.
 
     :ivar ids: names of CDI devices; the first is the device's own, by which its health is shown.
@@ -61,8 +62,7 @@ def handed_out(driver: str, claim: PreparedClaim) -> list[HandedOut]:
     return found
 
 
-@dataclass(frozen=True)
-class Planner:
+class Planner(msgspec.Struct, frozen=True):
     """Plans what a node prepares for claims.
 
     :param topology_file: the host's path of NCCL's topology file, "" for none.

@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from bayplan.api import ResourceClaim
 from bayplan.errors import BayplanError, ClusterError
@@ -52,8 +53,7 @@ class ClaimApi(Protocol):
         """Return a claim, None if it does not exist."""
 
 
-@dataclass(frozen=True)
-class Folders:
+class Folders(msgspec.Struct, frozen=True):
     """The folders of the driver's state (``plugin``) and of CDI files."""
 
     plugin: Path

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from bayplan.api import Quantity
 from bayplan.errors import BayplanError, InputError
@@ -22,8 +23,7 @@ _INTERVALS = {"Default": 0, "Short": 1, "Medium": 2, "Long": 3}
 _SECONDS = 20.0
 
 
-@dataclass(frozen=True)
-class GpuShare:
+class GpuShare(msgspec.Struct, frozen=True):
     """A GPU of a claim, and what the claim consumes of it; empty for the whole GPU."""
 
     device: NodeDevice

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from bayplan.api import Quantity
 from bayplan.api.dra import (
@@ -51,8 +52,7 @@ _MOST_TEXT = 64
 """Characters that a text attribute may have."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuPartition:
+class GpuPartition(msgspec.Struct, frozen=True):
     """A place for a MIG instance on a GPU: the memory slices from ``start`` on."""
 
     profile: MigProfile
@@ -64,8 +64,7 @@ class GpuPartition:
         return range(self.start, self.start + self.profile.partition.size)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDevice:
+class NodeDevice(msgspec.Struct, frozen=True):
     """A device as it is published, and what it is on the machine.
 
     One of ``gpu``, ``nic`` and ``numa`` is set, an index of the machine; none for a NIC that is not
@@ -91,8 +90,7 @@ class NodeDevice:
         return self.gpu is not None and self.mig is None and self.partition is None
 
 
-@dataclass(frozen=True)
-class NodeInventory:
+class NodeInventory(msgspec.Struct, frozen=True):
     """All devices of a machine by name, and the counters that they share.
 
     :ivar left_out: the GPUs that are not published, with the reason.
@@ -101,7 +99,7 @@ class NodeInventory:
     machine: Machine
     devices: Mapping[str, NodeDevice]
     counters: tuple[CounterSet, ...] = ()
-    left_out: tuple[str, ...] = field(default=())
+    left_out: tuple[str, ...] = msgspec.field(default=())
 
 
 def inventory_of(
@@ -166,7 +164,7 @@ def divisible(machine: Machine, divided: frozenset[int], simulated: bool) -> Mac
     if not divided:
         return machine
     gpus = [_divisible(gpu, simulated) if gpu.index in divided else gpu for gpu in machine.gpus]
-    return replace(machine, gpus=tuple(gpus))
+    return msgspec.structs.replace(machine, gpus=tuple(gpus))
 
 
 def _divisible(gpu: Gpu, simulated: bool) -> Gpu:
@@ -182,7 +180,7 @@ def _divisible(gpu: Gpu, simulated: bool) -> Gpu:
         raise BayplanError(
             f"{gpu.name} cannot be divided: the MIG profiles of {gpu.model or 'it'} are not known"
         )
-    return replace(gpu, profiles=divided.profiles)
+    return msgspec.structs.replace(gpu, profiles=divided.profiles)
 
 
 def _gpu_device(

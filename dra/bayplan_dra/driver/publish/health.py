@@ -5,24 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from bayplan.api.dra import DeviceTaint
 
 __all__ = ["DeviceHealth", "DeviceProblem", "HealthTracker"]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceProblem:
+class DeviceProblem(msgspec.Struct, frozen=True):
     """What is wrong with a device; ``cause`` is the key of its taint, such as xid."""
 
     cause: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceHealth:
+class DeviceHealth(msgspec.Struct, frozen=True):
     """A device's health; ``problem`` is "" for a healthy one, ``since`` is in Unix seconds."""
 
     pool: str

@@ -9,7 +9,6 @@ Kubernetes' own publisher (k8s.io/dynamic-resource-allocation/resourceslice).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
@@ -56,16 +55,14 @@ class SliceApi(Protocol):
         """Delete a slice, unless another one has its name now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True):
     """The node that owns the slices."""
 
     name: str
     uid: str
 
 
-@dataclass
-class Publisher:
+class Publisher(msgspec.Struct):
     """Publishes the devices of one node. Not safe for concurrent calls.
 
     :ivar warnings: what the last call could not publish, or the API server dropped.
@@ -74,9 +71,9 @@ class Publisher:
     api: SliceApi
     driver: str
     owner: Owner
-    warnings: list[str] = field(default_factory=list)
-    _dropped: dict[int, list[str]] = field(default_factory=dict)
-    _stored: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    warnings: list[str] = msgspec.field(default_factory=list)
+    _dropped: dict[int, list[str]] = msgspec.field(default_factory=dict)
+    _stored: dict[int, tuple[Any, Any]] = msgspec.field(default_factory=dict)
 
     def publish(self, inventory: NodeInventory, taints: dict[str, tuple[DeviceTaint, ...]]) -> int:
         """Make the API server's slices match the inventory; return how many were written.

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from ctypes import c_void_p, cast
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import pynvml
 
 from bayplan.errors import BayplanError
@@ -204,13 +204,12 @@ class XidWatcher:
             _report_and_log(self._report, device, cause, text)
 
 
-@dataclass(eq=False)
-class _WatchedGpu:
+class _WatchedGpu(msgspec.Struct, eq=False):
     """A GPU that is watched: its devices, and its state when it was last queried."""
 
     index: int
     uuid: str
-    devices: dict[str, Mig | None] = field(default_factory=dict)
+    devices: dict[str, Mig | None] = msgspec.field(default_factory=dict)
     handle: Any = None
     lost: bool = False
     recovering: bool = False

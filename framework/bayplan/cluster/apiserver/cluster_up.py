@@ -11,9 +11,10 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+import msgspec
 
 from bayplan.cluster.apiserver.assembly import start_all
 from bayplan.cluster.apiserver.kubeconfig import check_free, remove_kubeconfig
@@ -29,8 +30,7 @@ from bayplan.inputs.sockets import allow_many_connections
 __all__ = ["Served", "serve"]
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(msgspec.Struct, frozen=True):
     """A summary of the served cluster, for the terminal; ``page`` is the URL of its page, or ""."""
 
     url: str

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from bayplan.cluster.apiserver.request_info import RequestInfo
 
 __all__ = ["Fault", "FaultKind", "ServerFaults", "WatchFault"]
@@ -22,8 +24,7 @@ class FaultKind(Enum):
     """The connection closes after the write, without an answer."""
 
 
-@dataclass
-class Fault:
+class Fault(msgspec.Struct):
     """A fault for requests with a verb on a resource ("" means any).
 
     :param times: how often it still happens; None for always.

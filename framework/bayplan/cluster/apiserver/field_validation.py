@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -46,8 +45,7 @@ def read_mode(verb: str, params: Mapping[str, str]) -> str:
     return mode or "Warn"
 
 
-@dataclass
-class FieldValidation:
+class FieldValidation(msgspec.Struct):
     """Checks the fields of one request and collects warnings.
 
     :param body: the request's body; None for requests that the server makes itself.
@@ -55,7 +53,7 @@ class FieldValidation:
 
     mode: str = "Ignore"
     body: Body | None = None
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str] = msgspec.field(default_factory=list)
 
     def decoded(
         self,

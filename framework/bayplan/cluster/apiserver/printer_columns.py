@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from bayplan.cluster.apiserver import printer_cells as cells
 from bayplan.cluster.apiserver.jsonpath import find_path
@@ -19,8 +20,7 @@ Content = Mapping[str, Any]
 Cell = Callable[[Content, datetime], Any]
 
 
-@dataclass(frozen=True)
-class TableColumn:
+class TableColumn(msgspec.Struct, frozen=True):
     """A column of a table; ``cell`` renders an object's value at a time."""
 
     name: str

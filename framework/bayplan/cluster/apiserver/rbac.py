@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.cluster.api_errors import ApiError, forbidden
 
@@ -13,8 +14,7 @@ __all__ = ["Access", "Role", "Rule"]
 _OPEN_PATHS = ("/api", "/apis", "/healthz", "/livez", "/openapi", "/readyz", "/version")
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """One rule of a Role or ClusterRole; ``namespaces`` restricts it as a RoleBinding does."""
 
     api_groups: tuple[str, ...] = ()
@@ -46,8 +46,7 @@ class Rule:
         )
 
 
-@dataclass(frozen=True)
-class Role:
+class Role(msgspec.Struct, frozen=True):
     """A user and its rules."""
 
     user: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.cluster.api_errors import bad_request
 from bayplan.inputs.jsontext import duplicate_key, parse_json
@@ -20,8 +21,7 @@ class Repeated(dict[str, Any]):
     pairs: list[tuple[str, Any]]
 
 
-@dataclass(frozen=True)
-class Body:
+class Body(msgspec.Struct, frozen=True):
     """A request's body.
 
     :param content: the decoded body, with the last value of each key.

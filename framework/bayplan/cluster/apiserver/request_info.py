@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from urllib.parse import unquote
+
+import msgspec
 
 from bayplan.cluster.api_errors import bad_request, method_not_allowed
 from bayplan.cluster.apiserver.field_validation import FieldValidation, type_of
@@ -24,8 +25,7 @@ class PathNotFound(Exception):
 _BY_NAME = "metadata.name="
 
 
-@dataclass(frozen=True)
-class RequestInfo:
+class RequestInfo(msgspec.Struct, frozen=True):
     """A request for a verb on a resource, one of its objects, or a subresource.
 
     :param fields: checks the fields of the body.
@@ -39,7 +39,7 @@ class RequestInfo:
     namespace: str = ""
     name: str = ""
     subresource: str = ""
-    fields: FieldValidation = field(default_factory=FieldValidation)
+    fields: FieldValidation = msgspec.field(default_factory=FieldValidation)
 
     @property
     def api_version(self) -> str:

@@ -20,8 +20,7 @@ __all__ = ["SCALED", "PrinterColumn", "Resource", "Resources", "make_type"]
 Convert = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class PrinterColumn:
+class PrinterColumn(msgspec.Struct, frozen=True):
     """An additional printer column of a CRD; ``path`` is a JSON path."""
 
     name: str

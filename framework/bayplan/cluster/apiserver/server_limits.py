@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from bayplan.cluster.api_errors import ApiError, too_many_requests
 from bayplan.inputs.httpserver import ConnectionLimits
@@ -12,15 +12,14 @@ __all__ = ["Allowance", "ServerLimits"]
 _MIB = 2**20
 
 
-@dataclass(frozen=True)
-class ServerLimits:
+class ServerLimits(msgspec.Struct, frozen=True):
     """The limits of an API server.
 
     :param request_seconds: until a request that is no watch has to be answered and read.
     :param large_bodies: bytes of bodies that are being received, beyond the first 64 KiB of each.
     """
 
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    connections: ConnectionLimits = msgspec.field(default_factory=ConnectionLimits)
     request_seconds: float = 60.0
     large_bodies: int = 64 * _MIB
 

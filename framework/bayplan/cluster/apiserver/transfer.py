@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
+import msgspec
 from aiohttp import web
 
 from bayplan.cluster.api_errors import ApiError, bad_request
@@ -20,8 +20,7 @@ PIECE = 64 * 1024
 _JSON = "application/json"
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """An answer.
 
     :param content: the body, or its parts, which are made while they are sent.
@@ -29,7 +28,7 @@ class Reply:
 
     content: bytes | Iterable[bytes]
     code: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     content_type: str = _JSON
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -50,8 +49,7 @@ def _cost(text: bytes) -> int:
     return 2 * len(text) + 64 * values + 192 * text.count(b"{")
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """One watch event; ``before`` is the previous state."""
 
     type: str
@@ -59,8 +57,7 @@ class Change:
     before: StoredObject | None
 
 
-@dataclass
-class ChangeLog:
+class ChangeLog(msgspec.Struct):
     """The latest changes of one resource, up to a limit.
 
     :param compacted: the last dropped version; a client that is older must relist.
@@ -70,9 +67,9 @@ class ChangeLog:
     limit: int
     compacted: int = 0
     cost: int = 0
-    _changes: list[Change] = field(default_factory=list)
+    _changes: list[Change] = msgspec.field(default_factory=list)
     _forgotten: int = 0
-    _listeners: set[asyncio.Event] = field(default_factory=set)
+    _listeners: set[asyncio.Event] = msgspec.field(default_factory=set)
 
     @property
     def end(self) -> int:

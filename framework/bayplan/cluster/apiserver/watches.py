@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -28,8 +27,7 @@ _INITIAL_END = {"k8s.io/initial-events-end": "true"}
 Encode = Callable[[StoredObject], bytes]
 
 
-@dataclass
-class WatchSettings:
+class WatchSettings(msgspec.Struct):
     """Settings of watches, in seconds.
 
     :param bookmark_every: between bookmarks.
@@ -43,8 +41,7 @@ class WatchSettings:
     stalled: float = 30.0
 
 
-@dataclass(eq=False)
-class Watch:
+class Watch(msgspec.Struct, eq=False, dict=True):
     """One watch of one client.
 
     :param encode: encodes an object, when it is not sent as itself.
@@ -56,7 +53,7 @@ class Watch:
     faults: ServerFaults
     settings: WatchSettings
     encode: Encode | None = None
-    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     broken: bool = False
     """Whether the connection should break instead of closing."""
     _position: int = 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Pod, decode_object
 from bayplan.api.objects import DecodeError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -59,8 +58,7 @@ Child = Pod | ControllerRevision | Owner | Operated
 Content = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Template:
+class Template(msgspec.Struct, frozen=True):
     """A pod template, typed and as JSON; ``content`` is None when all fields are typed."""
 
     typed: PodTemplate
@@ -74,14 +72,13 @@ class Template:
         return plain
 
 
-@dataclass(frozen=True)
-class PodOverrides:
+class PodOverrides(msgspec.Struct, frozen=True):
     """Metadata that a pod gets beyond its template's."""
 
     name: str = ""
     generate_name: str = ""
-    labels: dict[str, str] = field(default_factory=dict)
-    annotations: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def template_of(cluster: MemoryCluster, owner: Owner) -> Template:

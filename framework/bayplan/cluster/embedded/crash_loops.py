@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from bayplan.api import Job, OwnerReference, Pod
 from bayplan.cluster.embedded.children import Child
@@ -21,8 +21,7 @@ _ENDLESS = ("ReplicaSet", "StatefulSet")
 """Kinds that replace pods that succeeded, too."""
 
 
-@dataclass
-class _Loop:
+class _Loop(msgspec.Struct):
     """How many rounds ended at once, until when the next one waits, and whether it was made."""
 
     rounds: int

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Deployment, ReplicaSet
@@ -18,8 +17,7 @@ _DONE, _TIMED_OUT = "NewReplicaSetAvailable", "ProgressDeadlineExceeded"
 _PAUSED, _RESUMED = "DeploymentPaused", "DeploymentResumed"
 
 
-@dataclass(frozen=True)
-class DeploymentCounts:
+class DeploymentCounts(msgspec.Struct, frozen=True):
     """The numbers of a Deployment's pods, in all and with the current template."""
 
     generation: int | None

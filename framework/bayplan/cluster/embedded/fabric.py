@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Node, ResourceClaim, ResourceSlice
@@ -61,8 +61,7 @@ class _Place(Enum):
     DETACHING = "detaching"
 
 
-@dataclass(eq=False)
-class _Gpu:
+class _Gpu(msgspec.Struct, eq=False):
     """A device of a fabric; ``step`` counts its moves, so that a timer knows that it is outdated.
 
     ``claims`` are the keys of the claims that hold it; it is idle ``since`` then, in seconds.
@@ -74,7 +73,7 @@ class _Gpu:
     place: _Place = _Place.POOL
     node: str = ""
     step: int = 0
-    claims: dict[str, None] = field(default_factory=dict)
+    claims: dict[str, None] = msgspec.field(default_factory=dict)
 
     @property
     def pool(self) -> str:
@@ -86,15 +85,14 @@ class _Gpu:
         return self.step
 
 
-@dataclass
-class _Setup:
+class _Setup(msgspec.Struct):
     """What one ConfigMap describes, with the devices by driver, pool and device."""
 
     models: FabricModels
     double: FakeFabric
     gpus: dict[tuple[str, str, str], _Gpu]
     failures: list[tuple[InjectedFailure, int]]
-    hosts: set[tuple[str, str]] = field(default_factory=set)
+    hosts: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """The drivers and pools of devices that were handed over to their hosts."""
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.cluster.protocol import Write
 from bayplan.errors import ClusterError
@@ -11,14 +12,13 @@ from bayplan.errors import ClusterError
 __all__ = ["WriteFaults"]
 
 
-@dataclass
-class WriteFaults:
+class WriteFaults(msgspec.Struct):
     """The errors with which the next writes fail.
 
     ``refuse`` maps a write type to the errors of its next submissions, in order.
     """
 
-    refuse: dict[type, deque[ClusterError]] = field(default_factory=dict)
+    refuse: dict[type, deque[ClusterError]] = msgspec.field(default_factory=dict)
 
     def fail_next(self, write: type, *errors: ClusterError) -> None:
         """Fail the next writes of a type with these errors, one each."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Job, Pod
@@ -17,8 +17,7 @@ _DONE = ("CompletionsReached", "Reached expected number of succeeded pods")
 _FAILED = ("BackoffLimitExceeded", "Job has reached the specified backoff limit")
 
 
-@dataclass(frozen=True)
-class FinishedPods:
+class FinishedPods(msgspec.Struct, frozen=True):
     """What has ended so far, with the pods that exist no more.
 
     :param done: the indexes of an indexed job that succeeded, else the uids of its pods that did.

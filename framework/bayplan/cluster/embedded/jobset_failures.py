@@ -6,7 +6,8 @@ Rules, reasons and messages are those of kubernetes-sigs/jobset (KEP-262).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import Job, JobSet
 from bayplan.api.jobset import FailurePolicyRule
@@ -19,8 +20,7 @@ _GROUP = "jobset.sigs.k8s.io/replicatedjob-name"
 _FAIL, _RESTART = "FailJobSet", "RestartJobSet"
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The condition that a set gets, whether it fails, and whether a restart counts."""
 
     condition: Condition

@@ -6,9 +6,9 @@ Names, labels, conditions and their order are those of kubernetes-sigs/jobset.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Job, JobSet, ObjectMeta, Pod
@@ -49,8 +49,7 @@ _STARTED = Condition(
 )
 
 
-@dataclass(frozen=True)
-class _Jobs:
+class _Jobs(msgspec.Struct, frozen=True):
     """The Jobs of a job set by their state; previous ones are of an earlier attempt."""
 
     active: list[Job]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import Deployment, ReplicaSet
 from bayplan.api.workloads import RollingDeployment
@@ -30,8 +31,7 @@ MAXIMUM = "deployment.kubernetes.io/max-replicas"
 Sizes = Iterator[tuple[ReplicaSet, int]]
 
 
-@dataclass(frozen=True)
-class RolloutLimits:
+class RolloutLimits(msgspec.Struct, frozen=True):
     """The most pods that may exist, and the fewest that must be available."""
 
     most: int

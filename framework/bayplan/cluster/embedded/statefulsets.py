@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import (
@@ -35,8 +35,7 @@ _POD_NAME = "statefulset.kubernetes.io/pod-name"
 _POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
-@dataclass(frozen=True)
-class _RolloutRevisions:
+class _RolloutRevisions(msgspec.Struct, frozen=True):
     """The revisions of a rollout: the one before it, and the one after."""
 
     current: ControllerRevision

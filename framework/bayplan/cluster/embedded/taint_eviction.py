@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import Node, Pod, PodCondition, Taint, Toleration
 from bayplan.api.tolerations import tolerated
@@ -17,8 +18,7 @@ _COMPONENT = "taint-eviction-controller"
 _REASON = "TaintManagerEviction"
 
 
-@dataclass(frozen=True)
-class _PlannedEviction:
+class _PlannedEviction(msgspec.Struct, frozen=True):
     """A scheduled eviction: the pod's uid, when the toleration started, and when to evict."""
 
     uid: str

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import yaml
 
 from bayplan.cluster.kubernetes.kubeconfig import find_kubeconfig
@@ -56,8 +57,7 @@ class Tls:
     verify: bool = True
 
 
-@dataclass(frozen=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """An API server's address and TLS settings; ``tls`` is None for plain HTTP."""
 
     url: str

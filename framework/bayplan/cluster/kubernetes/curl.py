@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pycurl
 
 from bayplan.cluster.kubernetes.credentials import Endpoint, Tls
@@ -24,8 +24,7 @@ _CONNECT_SECONDS = 10
 _AGENT = "bayplan"
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A server's answer; ``retry_after`` is the header's text, "" without one."""
 
     status: int

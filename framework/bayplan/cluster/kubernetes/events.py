@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -38,8 +37,7 @@ _KINDS: dict[str, tuple[Kind, ...]] = {
 _Identity = tuple[str, str, str, str, str]
 
 
-@dataclass
-class _Series:
+class _Series(msgspec.Struct):
     """A written event: its path, first time and count."""
 
     path: str
@@ -47,8 +45,7 @@ class _Series:
     last: float
 
 
-@dataclass
-class _Bucket:
+class _Bucket(msgspec.Struct):
     tokens: float
     at: float
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.cluster.kubernetes.pending_write import PendingWrite, Subject, merged, subject_of
 from bayplan.cluster.protocol import (
@@ -32,8 +33,7 @@ _LONGEST = 10.0
 """Seconds after which a write is sent even while others place pods."""
 
 
-@dataclass
-class _Held:
+class _Held(msgspec.Struct):
     """The writes held for one object, the timer that releases them, and when it has to."""
 
     timer: asyncio.TimerHandle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from bayplan.api.object_key import object_key
 from bayplan.cluster.protocol import (
@@ -28,8 +28,7 @@ Subject = tuple[str, str]
 """The kind and the key of an object."""
 
 
-@dataclass(eq=False)
-class PendingWrite:
+class PendingWrite(msgspec.Struct, eq=False):
     """A pending write; ``sent`` says that an attempt may have been carried out."""
 
     write: Write

@@ -11,11 +11,11 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from enum import Enum
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import ApiObject, Kind, Node, ObjectMeta, Pod, ResourceSlice
 from bayplan.api.object_key import object_key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -68,8 +67,7 @@ def is_required(kind: Kind) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """Those objects of a kind that are watched: of a namespace, with labels, of a name; "" for all.
 
     A right to one name is enough to watch that object.
@@ -80,8 +78,7 @@ class Part:
     name: str = ""
 
 
-@dataclass(frozen=True)
-class WatchedResource:
+class WatchedResource(msgspec.Struct, frozen=True):
     """A kind in one of its versions, or a part of it."""
 
     kind: Kind

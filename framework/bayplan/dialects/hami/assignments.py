@@ -8,10 +8,10 @@ partitions are named in JSON beside it (HAMi, pkg/device/nvidia/mig_allocations.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api.gpu_shares import Partition
 from bayplan.inputs.jsontext import parse_json
@@ -32,8 +32,7 @@ _MOST_DEVICES = 256
 _RUNTIME = ("migUUID", "gpuInstanceID", "computeInstanceID")
 
 
-@dataclass(frozen=True)
-class Assigned:
+class Assigned(msgspec.Struct, frozen=True):
     """A device that a container got, with the MiB and the percent of compute that it may use."""
 
     uuid: str

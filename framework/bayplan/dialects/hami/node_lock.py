@@ -6,7 +6,7 @@ pkg/util/nodelock).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from bayplan.api.times import rfc3339, seconds_of
 
@@ -16,8 +16,7 @@ LOCK_SECONDS = 300.0
 """A lock older than this was left behind by a scheduler or a device plugin that died."""
 
 
-@dataclass(frozen=True)
-class NodeLock:
+class NodeLock(msgspec.Struct, frozen=True):
     """Who holds a node's lock, and since when (seconds since 1970).
 
     ``pod`` is the pod's key, "" in a lock that does not say it.

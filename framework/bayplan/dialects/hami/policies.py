@@ -6,7 +6,9 @@ Names as in Project-HAMi/HAMi (pkg/device/nvidia, pkg/scheduler/policy).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.api.gpus import GpuRequest
 from bayplan.dialects.hami.systems import HAMI, System
@@ -92,8 +94,7 @@ def _read(annotations: Mapping[str, str]) -> GpuRequest:
 # Shares of GPUs ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(msgspec.Struct, frozen=True):
     """How much a GPU's slots, compute and memory count in its score."""
 
     slot: int = 1
@@ -101,8 +102,7 @@ class Weights:
     memory: int = 1
 
 
-@dataclass(frozen=True)
-class GpuOptions:
+class GpuOptions(msgspec.Struct, frozen=True):
     """Which GPUs a pod may have shares of, and in which order they are tried.
 
     ``uuids`` is None if any GPU will do; none will if it is empty. ``modes`` are empty if any

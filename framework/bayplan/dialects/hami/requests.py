@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 from msgspec.structs import replace
 
 from bayplan.api import Quantity
@@ -27,8 +26,7 @@ _WHOLE_GPU = 100
 _MOST = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class RequestRules:
+class RequestRules(msgspec.Struct, frozen=True):
     """The settings of HAMi's device configuration that say how requests are read.
 
     ``memory_factor`` is how many MiB one unit of the memory resource stands for;
@@ -43,8 +41,7 @@ class RequestRules:
     whole_gpus_are_exclusive: bool = True
 
 
-@dataclass(frozen=True)
-class ContainerRequest:
+class ContainerRequest(msgspec.Struct, frozen=True):
     """How many GPUs a container requests, and what of each: MiB, or percent; percent of compute.
 
     ``percentage`` counts where ``memory`` is 0 and it is not ``UNSET_PERCENTAGE``.

@@ -6,15 +6,14 @@ pkg/scheduler/api/devices/nvidia/vgpu.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 __all__ = ["HAMI", "MIG_ALLOCATIONS", "VOLCANO", "Annotations", "Resources", "System"]
 
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 
 
-@dataclass(frozen=True)
-class Resources:
+class Resources(msgspec.Struct, frozen=True):
     """The resources of a container: how many GPUs, and what it needs of each of them.
 
     ``memory`` is counted in MiB, ``percentage`` is of a GPU's memory, ``cores`` of its compute.
@@ -32,8 +31,7 @@ class Resources:
         return tuple(filter(None, (self.count, self.memory, self.percentage, self.cores)))
 
 
-@dataclass(frozen=True)
-class Annotations:
+class Annotations(msgspec.Struct, frozen=True):
     """The annotations of pods that tell the device plugin what they got, and the node's lock.
 
     ``lock`` is empty where the device plugin finds its pod without one.
@@ -51,8 +49,7 @@ class Annotations:
     lock: str
 
 
-@dataclass(frozen=True)
-class System:
+class System(msgspec.Struct, frozen=True):
     """A system of virtual GPUs."""
 
     name: str

@@ -11,8 +11,9 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.api import Pod, Quantity
 from bayplan.api.configmap import ConfigMap
@@ -82,8 +83,7 @@ _MOST_DEVICES = 1024
 _MOST_GROUPS = 64
 
 
-@dataclass(frozen=True)
-class GpuShareRequest:
+class GpuShareRequest(msgspec.Struct, frozen=True):
     """What a pod asks for of each of its ``devices`` GPUs: a ``fraction``, or MiB of ``memory``.
 
     The other of the two is 0. ``container`` is the one that uses the GPUs; init containers count

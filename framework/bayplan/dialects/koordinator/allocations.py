@@ -10,7 +10,6 @@ Format as in koordinator-sh/koordinator v1.8 (apis/extension/device_share.go)::
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -68,8 +67,7 @@ class _Allocation(ApiStruct, frozen=True):
     extension: _Extension = _Extension()
 
 
-@dataclass(frozen=True, order=True)
-class Function:
+class Function(msgspec.Struct, frozen=True, order=True):
     """A virtual function of a device."""
 
     bus: str

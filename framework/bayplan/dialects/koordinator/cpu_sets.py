@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -116,8 +115,7 @@ class _System(ApiStruct, frozen=True):
     exclusive: bool = msgspec.field(default=True, name="cpusetExclusive")
 
 
-@dataclass(frozen=True)
-class PublishedCpus:
+class PublishedCpus(msgspec.Struct, frozen=True):
     """What a NodeResourceTopology says of a node's CPUs.
 
     :param cpus: the core, the NUMA node and the socket of each logical CPU.

@@ -7,7 +7,6 @@ pkg/scheduler/apis/config, pkg/quota-controller/profile).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -71,8 +70,7 @@ _UNBOUNDED_GROUP: dict[str, str | int] = dict.fromkeys(_USUAL_KEYS, _UNBOUNDED)
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True)
-class QuotaDefinition:
+class QuotaDefinition(msgspec.Struct, frozen=True):
     """What an ElasticQuota says.
 
     ``lends`` says that others may use what the quota does not ask for. ``tree`` is the id of its
@@ -90,12 +88,12 @@ class QuotaDefinition:
     is_tree_root: bool = False
     ignores_default_tree: bool = False
     forced: bool = False
-    minimum: ResourceList = field(default_factory=dict)
-    maximum: ResourceList = field(default_factory=dict)
-    weight: ResourceList = field(default_factory=dict)
-    guaranteed: ResourceList = field(default_factory=dict)
+    minimum: ResourceList = msgspec.field(default_factory=dict)
+    maximum: ResourceList = msgspec.field(default_factory=dict)
+    weight: ResourceList = msgspec.field(default_factory=dict)
+    guaranteed: ResourceList = msgspec.field(default_factory=dict)
     total: ResourceList | None = None
-    used: ResourceList = field(default_factory=dict)
+    used: ResourceList = msgspec.field(default_factory=dict)
     namespaces: tuple[str, ...] = ()
     strict: tuple[str, ...] = ()
     problem: str | None = None

@@ -7,11 +7,11 @@ apis/extension/network_topology.go).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pydantic
 import pydantic.alias_generators
+from msgspec.structs import replace
 
 from bayplan.api import ApiObject, ClusterNetworkTopology, Pod, PodGroup, SchedulerPluginsPodGroup
 from bayplan.api.gang import Gang, Gather, MatchPolicy, Membership, Slice

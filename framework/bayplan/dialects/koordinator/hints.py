@@ -6,7 +6,6 @@ Names as in koordinator-sh/koordinator v1.8 (apis/extension/device_share.go).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -72,8 +71,7 @@ class _Group(ApiStruct, frozen=True, forbid_unknown_fields=True):
     allocation_score: int = 0
 
 
-@dataclass(frozen=True)
-class DeviceHint:
+class DeviceHint(msgspec.Struct, frozen=True):
     """How to choose devices of one type.
 
     ``selector`` selects devices by their labels, ``functions`` virtual functions, of which each
@@ -92,8 +90,7 @@ class DeviceHint:
 NO_HINT = DeviceHint()
 
 
-@dataclass(frozen=True)
-class JointAllocation:
+class JointAllocation(msgspec.Struct, frozen=True):
     """Types of devices to take near each other, the primary one first.
 
     With ``same_pcie``, the devices of all types have to be behind the same PCIe switches.
@@ -103,8 +100,7 @@ class JointAllocation:
     same_pcie: bool = False
 
 
-@dataclass(frozen=True)
-class GroupSpec:
+class GroupSpec(msgspec.Struct, frozen=True):
     """What a pod asks of a group of GPUs that the node lists.
 
     ``restricted``: only groups of the best score. ``bandwidth``: the least that the group's ring
@@ -115,8 +111,7 @@ class GroupSpec:
     bandwidth: Quantity | None = None
 
 
-@dataclass(frozen=True)
-class AllocationHints:
+class AllocationHints(msgspec.Struct, frozen=True):
     """All that a pod's annotations say about the choice of its devices."""
 
     hints: tuple[tuple[str, DeviceHint], ...] = ()
@@ -136,8 +131,7 @@ class AllocationHints:
 NO_HINTS = AllocationHints()
 
 
-@dataclass(frozen=True)
-class GpuGroup:
+class GpuGroup(msgspec.Struct, frozen=True):
     """GPUs of a node that may be taken together; a higher score is better."""
 
     minors: tuple[int, ...]
@@ -151,8 +145,7 @@ class GpuGroup:
         return sum(1 << minor for minor in self.minors)
 
 
-@dataclass(frozen=True)
-class GpuGroups:
+class GpuGroups(msgspec.Struct, frozen=True):
     """The groups of a node by their number of GPUs, in the order of the table."""
 
     groups: tuple[tuple[int, tuple[GpuGroup, ...]], ...]

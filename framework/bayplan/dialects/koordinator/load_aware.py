@@ -7,7 +7,6 @@ node_resource_amplification.go).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -50,8 +49,7 @@ class _Raw(ApiStruct, frozen=True):
     allocatable: dict[str, Quantity] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class CustomThresholds:
+class CustomThresholds(msgspec.Struct, frozen=True):
     """A node's own thresholds in percent by resource; empty ones leave the profile's."""
 
     usage: Mapping[str, int]
@@ -61,8 +59,7 @@ class CustomThresholds:
     duration: float
 
 
-@dataclass(frozen=True)
-class CustomEstimate:
+class CustomEstimate(msgspec.Struct, frozen=True):
     """How a pod wants to be estimated; what it does not say is None, or empty."""
 
     factors: tuple[tuple[str, int], ...] = ()

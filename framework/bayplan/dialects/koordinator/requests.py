@@ -7,7 +7,8 @@ devicehandler_gpu.go). Amounts are whole units: percent of a GPU, bytes of memor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 __all__ = [
     "DEVICE_TYPES",
@@ -63,8 +64,7 @@ _TYPES: Mapping[str, str] = dict.fromkeys(_NAMES, GPU) | {_RDMA: RDMA, _FPGA: FP
 _PERCENT = 100
 
 
-@dataclass(frozen=True)
-class PerGpu:
+class PerGpu(msgspec.Struct, frozen=True):
     """What a request is of each of ``count`` GPUs; ``shared`` GPUs are not taken whole."""
 
     amounts: tuple[tuple[str, int], ...]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
@@ -190,8 +189,7 @@ class _ExactMatch(ApiStruct, frozen=True):
     resource_names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class ReservationAffinity:
+class ReservationAffinity(msgspec.Struct, frozen=True):
     """Which reservations a pod has to use, and which of their taints it tolerates."""
 
     own: _Affinity

@@ -9,8 +9,9 @@ import signal
 import socket
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from bayplan.api import KINDS, Kind
 from bayplan.cluster.kubernetes.credentials import Credentials
@@ -45,8 +46,7 @@ _OF_KUEUE = (
 )
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """What ``bayplan multikueue`` was asked for.
 
     :param profiles: those of the schedulers of the other clusters.

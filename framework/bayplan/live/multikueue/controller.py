@@ -11,7 +11,6 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -65,8 +64,7 @@ _LEASE_SECONDS = 60.0
 """After so long without renewal, Kueue's manager is not at work; it renews every two seconds."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """How jobs are sent.
 
     :param origin: the name of this manager, on all copies.
@@ -81,8 +79,7 @@ class Settings:
     again_after: float = 300.0
 
 
-@dataclass(frozen=True)
-class _Case:
+class _Case(msgspec.Struct, frozen=True):
     """A workload with quota that one of the checks keeps."""
 
     workload: KueueWorkload

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import msgspec
 
 from bayplan.api import KINDS, ApiObject, Pod
 from bayplan.api.object_key import object_key
@@ -22,8 +23,7 @@ _OWNERS_DEEP = 4
 """A TrainJob's JobSet's Job's pods."""
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(msgspec.Struct, frozen=True):
     """What becomes of a job in a cluster.
 
     :param starts: after how many seconds all of its pods have nodes; None if they get none now.

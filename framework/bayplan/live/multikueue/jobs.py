@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.api import KINDS, ApiObject, Kind, Pod
 from bayplan.api.kueue import KueueWorkload
@@ -41,8 +42,7 @@ _POD = KINDS["", "Pod"]
 Content = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """One object that is sent, by its name and uid here: a job, or a pod."""
 
     kind: Kind
@@ -54,8 +54,7 @@ class Item:
         return f"{self.kind.name.lower()}/{self.key}"
 
 
-@dataclass(frozen=True)
-class JobReference:
+class JobReference(msgspec.Struct, frozen=True):
     """What a Workload is of: a job, or pods that are no job's, which go together.
 
     :param row: how jobs of its kind are suspended; None for pods.

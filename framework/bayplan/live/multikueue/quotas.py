@@ -8,7 +8,8 @@ they are stopped, does not count. A cluster that does not answer has none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import ClusterQueue, LocalQueue
 from bayplan.api.kueue import KueueCondition, MultiKueueConfig, ResourceQuota
@@ -22,8 +23,7 @@ AUTOMATION = "MultiKueueManagerQuotaAutomation"
 _AUTOMATED = "Automated"
 
 
-@dataclass(frozen=True)
-class Automated:
+class Automated(msgspec.Struct, frozen=True):
     """What a ClusterQueue should have.
 
     :param resources: the quotas of its only flavor; None to leave them as they are.

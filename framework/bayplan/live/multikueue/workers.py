@@ -13,9 +13,10 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from bayplan.api import ApiObject, ClusterQueue, Kind, LocalQueue, Pod
 from bayplan.api.kueue import KueueWorkload, MultiKueueCluster
@@ -51,8 +52,7 @@ _NOT_OF_A_SECRET = {
 """What a kubeconfig of a Secret may not have: programs to run, files of this machine, no trust."""
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(msgspec.Struct, frozen=True):
     """A job, or a pod, of this cluster in another one."""
 
     kind: Kind

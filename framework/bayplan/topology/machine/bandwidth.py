@@ -7,7 +7,7 @@ H100 are 450 here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 __all__ = [
     "INTER_SOCKET",
@@ -26,8 +26,7 @@ MOST_DIRECT_LINKS = 18
 """The most NVLinks of any GPU. More than this to all peers together means an NVSwitch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bandwidth:
+class Bandwidth(msgspec.Struct, frozen=True):
     """GB/s in one direction: on the wire, and in NCCL's model."""
 
     wire: float
@@ -38,8 +37,7 @@ class Bandwidth:
         return Bandwidth(self.wire * count, self.effective * count)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuModel:
+class GpuModel(msgspec.Struct, frozen=True):
     """What a GPU's name implies: the generations of NVLink (0 for none) and PCIe."""
 
     nvlink: int

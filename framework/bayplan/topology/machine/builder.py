@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan.topology.machine.bandwidth import Bandwidth
 from bayplan.topology.machine.levels import UNKNOWN, Level, Levels
@@ -34,8 +35,7 @@ _PLAIN = Platform()
 _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 
 
-@dataclass(frozen=True)
-class _TreePart:
+class _TreePart(msgspec.Struct, frozen=True):
     """A part of the PCIe tree: its parent, and the link to the parent."""
 
     kind: PartKind

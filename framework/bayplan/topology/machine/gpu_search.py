@@ -8,10 +8,10 @@ up to that number, the eights of 16 GPUs that all differ; beyond it, it is a loc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,8 +28,7 @@ _MOST_ANSWERS = 20_000
 _MOST_ROUNDS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Constraints:
+class Constraints(msgspec.Struct, frozen=True):
     """Conditions that a set has to meet.
 
     ``nvlink`` requires a ring over NVLink alone. ``min_bandwidth`` is in GB/s, for all rings
@@ -57,8 +56,7 @@ class Constraints:
 NO_CONSTRAINTS = Constraints()
 
 
-@dataclass(frozen=True, slots=True)
-class SetRequest:
+class SetRequest(msgspec.Struct, frozen=True):
     """What to search for: a ``select.SelectionRequest`` without its policy. It is a cache key."""
 
     count: int

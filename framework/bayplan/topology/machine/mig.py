@@ -8,16 +8,16 @@ not published, they are in proportion to its slices.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
+
+import msgspec
 
 from bayplan.api.gpu_shares import MEBIBYTE, WHOLE, PartitionProfile
 
 __all__ = ["MigGpu", "MigProfile", "mig_gpu", "mig_gpus", "resource_name"]
 
 
-@dataclass(frozen=True)
-class MigProfile:
+class MigProfile(msgspec.Struct, frozen=True):
     """A profile of MIG.
 
     ``id`` is NVIDIA's number of the kind of GPU instance. ``engines`` are what it has of the GPU's
@@ -40,8 +40,7 @@ class MigProfile:
         return dict(self.engines).get("ofa-engines", 0) > 0
 
 
-@dataclass(frozen=True)
-class MigGpu:
+class MigGpu(msgspec.Struct, frozen=True):
     """A GPU that can be divided: its name here, its slices, and its profiles, smallest first."""
 
     name: str
@@ -60,8 +59,7 @@ class MigGpu:
         return self.profiles[-1]
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(msgspec.Struct, frozen=True):
     """A kind of profile, the same on all GPUs of a layout."""
 
     id: int

@@ -10,11 +10,11 @@ GPUs, but no GPU can use more than its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -72,8 +72,7 @@ class LinkKind(Enum):
     """Between a NUMA node and its socket, and between sockets."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mig:
+class Mig(msgspec.Struct, frozen=True):
     """A MIG instance of a GPU: its UUID, its instance numbers, and its memory in bytes."""
 
     uuid: str
@@ -82,8 +81,7 @@ class Mig:
     memory: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(msgspec.Struct, frozen=True):
     """A GPU. ``index`` is its position in every matrix; ``memory`` is in bytes.
 
     ``nvlink_domain`` is ``<clusterUUID>.<cliqueID>`` if NVLink leaves the machine. ``cpus`` are the
@@ -114,8 +112,7 @@ class Gpu:
         return f"GPU{self.index}"
 
 
-@dataclass(frozen=True, slots=True)
-class Nic:
+class Nic(msgspec.Struct, frozen=True):
     """A NIC by its RDMA name, such as mlx5_0; ``rate`` is in Gb/s, 0 if unknown.
 
     ``label`` is its name in nvidia-smi's table (NIC0). ``rail`` is the number of the leaf switch
@@ -140,8 +137,7 @@ class Nic:
     virtual_functions: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
+class Platform(msgspec.Struct, frozen=True):
     """Facts about a machine besides its devices.
 
     ``cpu`` is a key of ``INTER_SOCKET``, ``numa_cpus`` are pairs of a NUMA node and its CPUs as the
@@ -155,8 +151,7 @@ class Platform:
     driver: str = ""
 
 
-@dataclass(eq=False)
-class Machine:
+class Machine(msgspec.Struct, eq=False, dict=True):
     """A machine, read only.
 
     ``levels`` are PCIe levels, a square matrix over GPUs and then NICs. All other matrices are
@@ -171,12 +166,12 @@ class Machine:
     name: str
     gpus: tuple[Gpu, ...]
     nics: tuple[Nic, ...]
-    graph: nx.Graph[str] = field(repr=False)
-    levels: Levels = field(repr=False)
-    nvlinks: Counts = field(repr=False)
-    direct: Counts = field(repr=False)
-    bandwidth: Matrix = field(repr=False)
-    effective: Matrix = field(repr=False)
+    graph: nx.Graph[str]
+    levels: Levels
+    nvlinks: Counts
+    direct: Counts
+    bandwidth: Matrix
+    effective: Matrix
     link: Bandwidth
     platform: Platform = Platform()
     notes: tuple[str, ...] = ()

@@ -9,12 +9,13 @@ besteffort_policy.go; HAMi, pkg/device/nvidia/device.go and calculate_score.go).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import combinations, zip_longest
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from bayplan.topology.machine.levels import UNKNOWN, Level
 from bayplan.topology.machine.model import Machine
@@ -35,8 +36,7 @@ _MOST_ENUMERATED = 16
 """Above this number of free GPUs, no policy looks at every set; they add one GPU at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRequest:
+class PolicyRequest(msgspec.Struct, frozen=True):
     """A request to a policy: ``count`` of the free GPUs, including the required ones.
 
     ``free`` is in the order in which the policy visits them. ``allows`` tells whether a set meets
@@ -292,8 +292,7 @@ class _Partitions:
 # All policies ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Policy:
+class _Policy(msgspec.Struct, frozen=True):
     """A policy, in words and as a function."""
 
     what: str

@@ -8,8 +8,12 @@ other schedulers (:mod:`bayplan.topology.machine.policies`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.naming import counted
 from bayplan.topology.machine.gpu_search import NO_CONSTRAINTS, Constraints, SetRequest, search_of
@@ -31,8 +35,7 @@ __all__ = [
 RING = "ring"
 
 
-@dataclass(frozen=True, slots=True)
-class SelectionRequest:
+class SelectionRequest(msgspec.Struct, frozen=True):
     """A request for ``count`` GPUs that include the ``required`` ones.
 
     ``policy`` is "ring" or a name in ``policies.POLICIES``. ``rails`` are the rails that the job
@@ -62,8 +65,7 @@ class Selection:
     relaxed: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NoSelection:
+class NoSelection(msgspec.Struct, frozen=True):
     """No set was found; ``reason`` says why."""
 
     reason: str
@@ -83,7 +85,11 @@ def select_first(
     for index, request in enumerate(requests):
         answer = select(machine, gpus, request)
         if isinstance(answer, Selection):
-            return replace(answer, relaxed=str(requests[0].constraints)) if index else answer
+            return (
+                dataclasses.replace(answer, relaxed=str(requests[0].constraints))
+                if index
+                else answer
+            )
     return answer
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from bayplan.topology.machine.bandwidth import Bandwidth, nic_bandwidth
 from bayplan.topology.machine.levels import Level
@@ -27,8 +28,7 @@ __all__ = ["Fabric", "GpuPath", "LayerLink", "nvlink_port", "out_of_machine"]
 _ROOT = "/"
 
 
-@dataclass(frozen=True, slots=True)
-class LayerLink:
+class LayerLink(msgspec.Struct, frozen=True):
     """A link of a layer: GB/s per node in one direction, and its latency in microseconds.
 
     :raises ValueError: for a value below 0 or NaN.
@@ -43,8 +43,7 @@ class LayerLink:
                 raise ValueError(f"expected a number of 0 or more, got {figure:g}")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuPath:
+class GpuPath(msgspec.Struct, frozen=True):
     """The path between two GPUs: GB/s in one direction, latency in microseconds, and a name.
 
     ``over`` is the level inside a machine, the NVLink domain, NET, or "?" if unknown.

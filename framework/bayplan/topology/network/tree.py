@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -50,16 +50,14 @@ class TopologyError(BayplanError):
         self.path = path
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(msgspec.Struct, frozen=True):
     """A network layer and the node labels that name its domains; the first label found counts."""
 
     name: str
     label_keys: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class NodeSet:
+class NodeSet(msgspec.Struct, frozen=True):
     """A named set of nodes and of other sets; a set of a lower tier is nearer to the nodes."""
 
     name: str
@@ -69,8 +67,7 @@ class NodeSet:
     sets: tuple[str, ...] = ()
 
 
-@dataclass(eq=False)
-class Domain:
+class Domain(msgspec.Struct, eq=False):
     """One domain of one layer: its path from the top, its children, and all its node rows.
 
     ``rows`` are in topology order: neighbouring rows are neighbours in the network. They equal
@@ -80,8 +77,8 @@ class Domain:
     path: tuple[str, ...]
     layer: str
     parent: Domain | None = None
-    children: list[Domain] = field(default_factory=list)
-    rows: Rows = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    children: list[Domain] = msgspec.field(default_factory=list)
+    rows: Rows = msgspec.field(default_factory=lambda: np.empty(0, dtype=np.intp))
     start: int = 0
     end: int = 0
     own: int = 0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import Protocol
 
 import msgspec
@@ -30,8 +29,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class GpusInUse:
+class GpusInUse(msgspec.Struct, frozen=True):
     """The GPUs of a node and what is taken of each, in the order of their indices.
 
     ``labels`` are those of the node that its adapter reads.
@@ -39,11 +37,10 @@ class GpusInUse:
 
     gpus: tuple[OfferedGpu, ...]
     used: tuple[GpuUse, ...]
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ShareRequest:
+class ShareRequest(msgspec.Struct, frozen=True, cache_hash=True):
     """What a pod requests by one adapter.
 
     ``gpus`` is the number of GPUs, ``compute`` and ``memory`` what it needs of each of them (in
@@ -73,14 +70,6 @@ class ShareRequest:
     problem: str = ""
     word: str = ""
     apart: int = 0
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.adapter, self.gpus, self.compute, self.memory, self.share, self.detail))
-
-    def __hash__(self) -> int:
-        """Return the hash, computed once: requests are looked up many times in each cycle."""
-        return self._hash
 
     @property
     def counted_elsewhere(self) -> bool:

@@ -7,7 +7,8 @@ the GPUs that have the fewest taken, as the plugin spreads them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import Container, Node
@@ -30,8 +31,7 @@ __all__ = ["DevicePluginAdapter"]
 _MOST_GPUS = 1024
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True):
     """What a pod requests of a resource: in all, and the most that one container does."""
 
     resource: str
@@ -39,8 +39,7 @@ class _Asked:
     most: int
 
 
-@dataclass(frozen=True)
-class _Offer:
+class _Offer(msgspec.Struct, frozen=True):
     """How a GPU is offered.
 
     ``only_one`` says that a container gets no more than one replica, ``problem`` why the node's

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import Node, TensorFusionGpu
@@ -44,8 +45,7 @@ _TOO_LITTLE = "Insufficient compute or memory of TensorFusion's GPUs"
 _OTHERS = "no GPU of TensorFusion with this model, pool, vendor and index"
 
 
-@dataclass(frozen=True)
-class _Gpu:
+class _Gpu(msgspec.Struct, frozen=True):
     """What else is known of a GPU: its TFLOPS, pool and vendor."""
 
     tflops: Fraction

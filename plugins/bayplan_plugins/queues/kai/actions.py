@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api.podgroup import LAST_EVICTION
@@ -41,8 +42,7 @@ _GPU = "nvidia.com/gpu"
 Losses = Sequence[tuple[Job, Sequence[PodInfo]]]
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(msgspec.Struct, frozen=True):
     """The job that needs room."""
 
     unit: Unit

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan import Handle, PodInfo, Unit
 from bayplan.api import KaiPodGroup, Pod
@@ -28,8 +30,7 @@ def pod_order(pod: PodInfo) -> tuple[object, ...]:
     return (not given, -int(label) if given else 0, created, pod.uid)
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A job, or a part of it with a minimum of its own.
 
     A pod set needs ``least`` of its pods: ``active`` ones hold nodes, ``pending`` ones wait. Any
@@ -78,8 +79,7 @@ class Part:
         )
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """A pod, or a pod group with its members; ``created`` and ``started`` in seconds since 1970.
 
     ``pods`` are the members that hold nodes and are not terminating.
@@ -92,7 +92,7 @@ class Job:
     preemptible: bool
     created: float
     started: float
-    whole: Part = field(default=Part("", 1))
+    whole: Part = msgspec.field(default=Part("", 1))
     size: int = 1
 
     @property
@@ -254,8 +254,7 @@ class RunningJobs:
         return job
 
 
-@dataclass(frozen=True, eq=False)
-class _Known:
+class _Known(msgspec.Struct, frozen=True, eq=False):
     """A job, and the objects that it follows from."""
 
     gang: Gang | None

@@ -6,8 +6,7 @@ of :mod:`.standings` picks by them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from bayplan.queues.tree import AmountRows
@@ -19,8 +18,7 @@ _NO_SHARE = 1000.0
 """What one unit of a resource weighs in a queue that has no share of it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Standing:
+class Standing(msgspec.Struct, frozen=True, eq=False):
     """A queue's place among its siblings; see :func:`compare`.
 
     ``rank`` holds what sorts before all else, the smallest first: over its fair share on every

@@ -7,8 +7,8 @@ columns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,8 +18,7 @@ from bayplan_plugins.queues.kai.shares import FairShares, within
 __all__ = ["Reclaimer", "exceeds_quota", "over_share"]
 
 
-@dataclass(frozen=True, eq=False)
-class Reclaimer:
+class Reclaimer(msgspec.Struct, frozen=True, eq=False):
     """A job that may take back what was lent to other queues.
 
     :param row: the job's queue.
@@ -126,13 +125,12 @@ class Reclaimer:
         return upper, upper
 
 
-@dataclass(eq=False)
-class _After:
+class _After(msgspec.Struct, eq=False):
     """What queues would have left, with the resources that they lose."""
 
     shares: FairShares
-    involved: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)
-    _left: dict[int, AmountRows] = field(default_factory=dict)
+    involved: dict[int, npt.NDArray[np.bool_]] = msgspec.field(default_factory=dict)
+    _left: dict[int, AmountRows] = msgspec.field(default_factory=dict)
 
     def left(self, row: int) -> AmountRows:
         """Return what a queue has left."""

@@ -9,9 +9,10 @@ KAI's solvers; what fits where is decided by all plugins of the profile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan import Handle, Placement, PodInfo, Unit
 from bayplan.queues.ledger import Ledger
@@ -31,8 +32,7 @@ _MOST_SIMULATED = 100
 """Scenarios that are simulated for one job."""
 
 
-@dataclass(frozen=True)
-class Scenario:
+class Scenario(msgspec.Struct, frozen=True):
     """Victims as they go, step by step: each with its job as it was before."""
 
     steps: tuple[tuple[Job, tuple[PodInfo, ...]], ...] = ()
@@ -48,8 +48,7 @@ class Scenario:
         return frozenset(pod.key for pod in self.victims)
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(msgspec.Struct, frozen=True):
     """One way to preempt: who goes in what order, and what may be lost in the end.
 
     ``line`` begins the order of victims again. ``accepts`` gets the unit and the victims that

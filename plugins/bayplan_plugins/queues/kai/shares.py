@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
@@ -11,8 +10,7 @@ from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 __all__ = ["FairShares", "within"]
 
 
-@dataclass(frozen=True, eq=False)
-class FairShares:
+class FairShares(msgspec.Struct, frozen=True, eq=False):
     """A tree of queues with the fair share of each.
 
     What the queues use is read from the tree, so that it follows trials, unless it is given.

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property, cmp_to_key
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan import PodInfo
 from bayplan.queues.ledger import Ledger
@@ -23,8 +24,7 @@ from bayplan_plugins.queues.kai.turns import next_victims
 __all__ = ["Head", "Standings", "victim_line"]
 
 
-@dataclass(frozen=True, eq=False)
-class Head:
+class Head(msgspec.Struct, frozen=True, eq=False):
     """The first job of a line: what it asks for; among victims, what its queue gives back."""
 
     requested: AmountRows
@@ -76,8 +76,7 @@ class Standings:
         return known[1]
 
 
-@dataclass(frozen=True, eq=False)
-class _Victims:
+class _Victims(msgspec.Struct, frozen=True, eq=False, dict=True):
     """What is left of a job in the line of victims."""
 
     job: Job

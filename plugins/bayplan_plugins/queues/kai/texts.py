@@ -5,7 +5,7 @@ Amounts are GPUs, cores and GB, as KAI writes them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.queues.tree import AmountRows, QueueTree
@@ -22,8 +22,7 @@ _UNITS = (
 )
 
 
-@dataclass(frozen=True)
-class EvictionTexts:
+class EvictionTexts(msgspec.Struct, frozen=True):
     """Texts for the victims of an action, by which room is made for a job.
 
     :param shares: what queues use and may have before the victims go.
@@ -77,8 +76,7 @@ class EvictionTexts:
         )
 
 
-@dataclass(frozen=True)
-class _Words:
+class _Words(msgspec.Struct, frozen=True):
     """How KAI speaks of a resource: ``asked`` of a job, ``kind`` for the whole of it."""
 
     asked: str

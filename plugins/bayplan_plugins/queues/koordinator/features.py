@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import Pod
 from bayplan.dialects.reading import timestamp
@@ -14,8 +15,7 @@ __all__ = ["QuotaFeatures"]
 _FINISHED = ("Succeeded", "Failed")
 
 
-@dataclass(frozen=True)
-class QuotaFeatures:
+class QuotaFeatures(msgspec.Struct, frozen=True):
     """What is on; the names of the gates are in brackets.
 
     :param trees: quotas with a tree id form trees of their own (MultiQuotaTree).

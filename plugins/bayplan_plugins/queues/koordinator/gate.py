@@ -6,7 +6,8 @@ Texts as in koordinator-sh/koordinator, pkg/scheduler/plugins/elasticquota/plugi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import Pod, pod_requests
 from bayplan.dialects.koordinator.elastic_quota import ROOT_QUOTA, ResourceList, is_preemptible
@@ -26,8 +27,7 @@ __all__ = ["QuotaGate", "QuotaRefusal"]
 Amounts = Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class QuotaRefusal:
+class QuotaRefusal(msgspec.Struct, frozen=True):
     """Why a quota refuses a pod, and how much of each resource is missing.
 
     ``quota`` is the quota whose limit is reached: the pod's own or one above it.

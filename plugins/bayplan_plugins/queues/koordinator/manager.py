@@ -9,7 +9,8 @@ keeps its unscaled min until it is asked about, and its siblings lose units by t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayplan.api import Pod, pod_requests
 from bayplan.dialects.koordinator.elastic_quota import (

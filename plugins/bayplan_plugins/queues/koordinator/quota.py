@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.api import Pod
 from bayplan.dialects.koordinator.elastic_quota import QuotaDefinition, ResourceList
@@ -36,8 +37,7 @@ class Tally:
             self.non_preemptible = without_negatives(added(self.non_preemptible, non_preemptible))
 
 
-@dataclass(slots=True)
-class CountedPod:
+class CountedPod(msgspec.Struct):
     """A pod of a quota: its requests, and whether it has a node (assigned)."""
 
     pod: Pod
@@ -46,8 +46,7 @@ class CountedPod:
     assigned: bool = False
 
 
-@dataclass(slots=True)
-class Quota:
+class Quota(msgspec.Struct):
     """A quota in its tree.
 
     ``asked`` is what its pods and its children ask for, on nodes or not; a child asks for no more
@@ -58,15 +57,15 @@ class Quota:
     """
 
     definition: QuotaDefinition
-    asked: Tally = field(default_factory=Tally)
-    own_asked: Tally = field(default_factory=Tally)
-    used: Tally = field(default_factory=Tally)
-    own_used: Tally = field(default_factory=Tally)
-    allocated: ResourceList = field(default_factory=dict)
-    guaranteed: ResourceList = field(default_factory=dict)
-    runtime: ResourceList = field(default_factory=dict)
-    scaled_min: ResourceList = field(default_factory=dict)
-    pods: dict[str, CountedPod] = field(default_factory=dict)
+    asked: Tally = msgspec.field(default_factory=Tally)
+    own_asked: Tally = msgspec.field(default_factory=Tally)
+    used: Tally = msgspec.field(default_factory=Tally)
+    own_used: Tally = msgspec.field(default_factory=Tally)
+    allocated: ResourceList = msgspec.field(default_factory=dict)
+    guaranteed: ResourceList = msgspec.field(default_factory=dict)
+    runtime: ResourceList = msgspec.field(default_factory=dict)
+    scaled_min: ResourceList = msgspec.field(default_factory=dict)
+    pods: dict[str, CountedPod] = msgspec.field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan.api import ElasticQuota
 from bayplan.api.elastic_quota import QUOTA_PREFIX, ElasticQuotaStatus, amounts_in
@@ -20,8 +21,7 @@ __all__ = ["QuotaStatus", "status_of", "status_patch", "writes_for"]
 Amounts = Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class QuotaStatus:
+class QuotaStatus(msgspec.Struct, frozen=True):
     """A quota's figures; the annotations are named as the fields, with hyphens."""
 
     used: Amounts

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.api.kueue import KueueWorkload
 from bayplan_plugins.queues.kueue.amounts import column
@@ -69,8 +70,7 @@ _EVALUATED = "Workload is pending evaluation in the scheduling queue"
 _WRONG_NAMESPACE = "workload namespace doesn't match ClusterQueue selector"
 
 
-@dataclass(frozen=True)
-class WorkloadEvent:
+class WorkloadEvent(msgspec.Struct, frozen=True):
     """An event to be recorded; ``type`` is Normal or Warning."""
 
     workload: str
@@ -79,8 +79,7 @@ class WorkloadEvent:
     message: str
 
 
-@dataclass
-class CycleResult:
+class CycleResult(msgspec.Struct):
     """What a cycle decided, or what became of workloads between two.
 
     :param changed: the workloads as they are written back, by ``namespace/name``.
@@ -89,12 +88,12 @@ class CycleResult:
     :param waiting: the keys of those that were tried and got none.
     """
 
-    changed: dict[str, KueueWorkload] = field(default_factory=dict)
-    admitted: list[str] = field(default_factory=list)
-    evicted: list[str] = field(default_factory=list)
-    waiting: list[str] = field(default_factory=list)
-    events: list[WorkloadEvent] = field(default_factory=list)
-    outcome: Outcome = field(default_factory=Outcome)
+    changed: dict[str, KueueWorkload] = msgspec.field(default_factory=dict)
+    admitted: list[str] = msgspec.field(default_factory=list)
+    evicted: list[str] = msgspec.field(default_factory=list)
+    waiting: list[str] = msgspec.field(default_factory=list)
+    events: list[WorkloadEvent] = msgspec.field(default_factory=list)
+    outcome: Outcome = msgspec.field(default_factory=Outcome)
 
 
 class Admission:

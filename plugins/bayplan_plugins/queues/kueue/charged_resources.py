@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
+
+import msgspec
 
 from bayplan_plugins.queues.kueue.amounts import added
 
@@ -14,8 +15,7 @@ __all__ = ["ChargedResources", "Transformation"]
 _MILLI = 1000
 
 
-@dataclass(frozen=True)
-class Transformation:
+class Transformation(msgspec.Struct, frozen=True):
     """What a requested resource is charged as.
 
     :param outputs: amounts of resources, in their units, for each unit that is requested.
@@ -23,13 +23,12 @@ class Transformation:
     :param replaces: whether the resource itself is no longer charged.
     """
 
-    outputs: Mapping[str, Fraction] = field(default_factory=dict)
+    outputs: Mapping[str, Fraction] = msgspec.field(default_factory=dict)
     multiplied_by: str = ""
     replaces: bool = False
 
 
-@dataclass(frozen=True)
-class ChargedResources:
+class ChargedResources(msgspec.Struct, frozen=True):
     """Which requested resources count, and as what.
 
     :param excluded: prefixes of resources that are not charged.
@@ -37,7 +36,7 @@ class ChargedResources:
     """
 
     excluded: tuple[str, ...] = ()
-    transformations: Mapping[str, Transformation] = field(default_factory=dict)
+    transformations: Mapping[str, Transformation] = msgspec.field(default_factory=dict)
 
     def of(self, requests: Mapping[str, float]) -> Mapping[str, float]:
         """Return what is charged for requests; CPU in milli-CPU, anything else in its unit."""

@@ -8,8 +8,9 @@ those of other queues by priority, then those of its own queue; evicted ones bef
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from bayplan.api.queue import Amounts
 from bayplan_plugins.queues.kueue.settings import Settings
@@ -35,8 +36,7 @@ class _Claim(Enum):
         return Why.RECLAMATION if self is _Claim.UNLESS_BORROWING else Why(self.value)
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(msgspec.Struct, frozen=True):
     """A candidate; ``common`` is the row of the lowest cohort that holds both."""
 
     workload: WorkloadInfo

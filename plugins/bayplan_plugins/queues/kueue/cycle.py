@@ -7,7 +7,8 @@ its victims are gone (Kueue's pkg/scheduler/scheduler.go).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.api.kueue import QuotaAdmission
 from bayplan_plugins.queues.kueue.conditions import Reason, has_closed_gate
@@ -42,8 +43,7 @@ __all__ = ["Cycle", "Outcome"]
 _OVERLAP = "Workload has overlapping preemption targets with another workload"
 
 
-@dataclass
-class Outcome:
+class Outcome(msgspec.Struct):
     """What a cycle decided.
 
     :param entries: all that took part, in the order in which they were processed.
@@ -54,13 +54,13 @@ class Outcome:
     :param recomputed: what came of seeking other victims, counted by queue.
     """
 
-    entries: list[Entry] = field(default_factory=list)
-    admitted: dict[str, QuotaAdmission] = field(default_factory=dict)
-    replaced: list[tuple[WorkloadInfo, Entry]] = field(default_factory=list)
-    evicted: list[tuple[Victim, Entry]] = field(default_factory=list)
-    migrated: list[tuple[WorkloadInfo, Entry]] = field(default_factory=list)
-    skipped_preemptions: dict[str, int] = field(default_factory=dict)
-    recomputed: dict[str, dict[str, int]] = field(default_factory=dict)
+    entries: list[Entry] = msgspec.field(default_factory=list)
+    admitted: dict[str, QuotaAdmission] = msgspec.field(default_factory=dict)
+    replaced: list[tuple[WorkloadInfo, Entry]] = msgspec.field(default_factory=list)
+    evicted: list[tuple[Victim, Entry]] = msgspec.field(default_factory=list)
+    migrated: list[tuple[WorkloadInfo, Entry]] = msgspec.field(default_factory=list)
+    skipped_preemptions: dict[str, int] = msgspec.field(default_factory=dict)
+    recomputed: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
 
 
 class Cycle:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
+import msgspec
 from msgspec.structs import replace
 
 from bayplan import DomainTrial, PodInfo
@@ -28,11 +28,10 @@ __all__ = ["DryRun"]
 _NO_NODES = "its pods would not get nodes"
 
 
-@dataclass
-class _Together:
+class _Together(msgspec.Struct):
     """Pods that are placed together, and the definition of their gang, if objects lack it."""
 
-    pods: list[PodInfo] = field(default_factory=list)
+    pods: list[PodInfo] = msgspec.field(default_factory=list)
     gang: Gang | None = None
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 from bayplan.api.queue import Amounts
 from bayplan_plugins.queues.kueue.conditions import has_quota
@@ -27,8 +28,7 @@ class State(Enum):
     EVICTED = "evicted"
 
 
-@dataclass
-class Entry:
+class Entry(msgspec.Struct):
     """A head of a queue in a cycle.
 
     :param message: why it was not admitted.
@@ -36,8 +36,8 @@ class Entry:
     """
 
     workload: WorkloadInfo
-    assignment: Assignment = field(default_factory=Assignment)
-    victims: list[Victim] = field(default_factory=list)
+    assignment: Assignment = msgspec.field(default_factory=Assignment)
+    victims: list[Victim] = msgspec.field(default_factory=list)
     state: State = State.NOT_NOMINATED
     message: str = ""
     reason: str = ""

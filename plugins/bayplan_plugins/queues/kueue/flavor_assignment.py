@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
+
+import msgspec
 
 from bayplan.api.kueue import AssignedPodSet, FlavorFungibility
 from bayplan_plugins.queues.kueue.amounts import column, quantity_of
@@ -66,8 +67,7 @@ class Possibility(IntEnum):
         return names.get(int(self), "")
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(msgspec.Struct, frozen=True):
     """How a flavor is had: with whose consent, and borrowed from how far up (0: own quota)."""
 
     possibility: Possibility
@@ -114,8 +114,7 @@ def severity(reason: str) -> int:
     return _SEVERITY.get(Reason(reason), 0) if reason else 0
 
 
-@dataclass
-class FlavorChoice:
+class FlavorChoice(msgspec.Struct):
     """The flavor of one resource.
 
     :param tried: the index of the last flavor that was tried, -1 when all were.
@@ -127,8 +126,7 @@ class FlavorChoice:
     tried: int = 0
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """One flavor that was tried for the resources of a pod set, with the worst of what came out.
 
     ``no_fit_reason`` is why it does not fit, where it does not.
@@ -158,8 +156,7 @@ class Attempt:
         )
 
 
-@dataclass
-class PodSetAssignment:
+class PodSetAssignment(msgspec.Struct):
     """The flavors of a pod set; without any it does not fit.
 
     :param error: what makes the assignment impossible, whatever is free.
@@ -168,11 +165,11 @@ class PodSetAssignment:
     name: str
     count: int
     requests: Mapping[str, float]
-    flavors: dict[str, FlavorChoice] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
+    flavors: dict[str, FlavorChoice] = msgspec.field(default_factory=dict)
+    reasons: list[str] = msgspec.field(default_factory=list)
     error: str = ""
     no_fit_reason: str = ""
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[Attempt] = msgspec.field(default_factory=list)
 
     @property
     def mode(self) -> Mode:
@@ -191,8 +188,7 @@ class PodSetAssignment:
             choice.mode = mode
 
 
-@dataclass
-class Assignment:
+class Assignment(msgspec.Struct):
     """The flavors of a workload.
 
     :param usage: what it would use of its queue, by column; for a slice that replaces another
@@ -202,9 +198,9 @@ class Assignment:
     :param unplaced: whether there is quota for it, and no nodes.
     """
 
-    pod_sets: list[PodSetAssignment] = field(default_factory=list)
+    pod_sets: list[PodSetAssignment] = msgspec.field(default_factory=list)
     borrow: int = 0
-    usage: dict[str, float] = field(default_factory=dict)
+    usage: dict[str, float] = msgspec.field(default_factory=dict)
     last_tried: tuple[dict[str, int], ...] = ()
     replaced: WorkloadInfo | None = None
     no_fit_reason: str = ""

@@ -7,7 +7,9 @@ those before it were given.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.api.kueue import PodSet, ResourceFlavor, ResourceGroup
 from bayplan.api.meta import ObjectMeta
@@ -51,18 +53,16 @@ _WORST = Way(Possibility.NO_FIT, 2**31)
 _BEST = Way(Possibility.FIT)
 
 
-@dataclass
-class _Finding:
+class _Finding(msgspec.Struct):
     """What the search of one resource group found."""
 
-    flavors: dict[str, FlavorChoice] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
-    attempts: list[Attempt] = field(default_factory=list)
+    flavors: dict[str, FlavorChoice] = msgspec.field(default_factory=dict)
+    reasons: list[str] = msgspec.field(default_factory=list)
+    attempts: list[Attempt] = msgspec.field(default_factory=list)
     no_fit_reason: str = ""
 
 
-@dataclass
-class _Group:
+class _Group(msgspec.Struct):
     """Pod sets that get the same flavors: one, or those of a pod set group."""
 
     indexes: list[int]

@@ -6,7 +6,8 @@ The rules are those of Kueue's pkg/cache/scheduler/clusterqueue.go.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api.kueue import AdmissionCheck, ClusterQueue, ResourceFlavor
 from bayplan.dialects.kueue import MULTI_CLUSTER_CONTROLLER, PROVISIONING_CONTROLLER
@@ -16,8 +17,7 @@ __all__ = ["Fault", "faults_of", "inactive_message", "is_active"]
 _STOPPED = "Stopped"
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """One thing that keeps a ClusterQueue from taking workloads."""
 
     reason: str

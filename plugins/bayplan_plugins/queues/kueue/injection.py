@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api import Job
 from bayplan.api.kueue import AssignedPodSet, KueueWorkload, ResourceFlavor

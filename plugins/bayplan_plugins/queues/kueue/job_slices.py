@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -48,8 +47,7 @@ def is_own(workload: KueueWorkload) -> bool:
     return workload.metadata.labels.get(name) == value
 
 
-@dataclass(frozen=True)
-class JobSlices:
+class JobSlices(msgspec.Struct, frozen=True):
     """The Workloads of a job after it was looked at.
 
     :param all: those that it had, as they are now, and a new one.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan import Handle, PodInfo
 from bayplan.api import (
@@ -60,14 +60,13 @@ _OWNERS_DEEP = 3
 """A RayJob's RayCluster's pods, a JobSet's Jobs' pods."""
 
 
-@dataclass
-class _Reported:
+class _Reported(msgspec.Struct):
     """What users and the controllers of admission checks wrote into a Workload, to be applied."""
 
     active: tuple[bool | None] | None = None
     clusters: tuple[tuple[str, ...], str | None] | None = None
     """The clusters that may get the job, and the one that has it."""
-    checks: dict[str, AdmissionCheckState] = field(default_factory=dict)
+    checks: dict[str, AdmissionCheckState] = msgspec.field(default_factory=dict)
 
 
 class JobWorkloads:

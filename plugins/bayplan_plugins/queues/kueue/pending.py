@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from bayplan.api.kueue import KueueCondition, KueueWorkload
 from bayplan.api.times import seconds_of
@@ -64,16 +65,14 @@ def may_run_again(workload: KueueWorkload, now: float) -> bool:
     return now >= seconds_of(state.requeue_at)
 
 
-@dataclass
-class _Preemptor:
+class _Preemptor(msgspec.Struct):
     """The workload whose victims are on their way out; ``sticky`` keeps it at the head."""
 
     key: str
     sticky: bool
 
 
-@dataclass
-class PendingQueue:
+class PendingQueue(msgspec.Struct):
     """The pending workloads of one ClusterQueue.
 
     :param strict: whether a head that does not fit blocks the others (StrictFIFO).
@@ -85,16 +84,16 @@ class PendingQueue:
     strict: bool = False
     usage_of: Callable[[str], float] | None = None
     usage_version: Callable[[], int] = lambda: 0
-    _active: dict[str, WorkloadInfo] = field(default_factory=dict)
-    _parked: dict[str, WorkloadInfo] = field(default_factory=dict)
-    _locals: dict[str, str] = field(default_factory=dict)
+    _active: dict[str, WorkloadInfo] = msgspec.field(default_factory=dict)
+    _parked: dict[str, WorkloadInfo] = msgspec.field(default_factory=dict)
+    _locals: dict[str, str] = msgspec.field(default_factory=dict)
     """The LocalQueue of each."""
-    _counts: Counter[str] = field(default_factory=Counter)
+    _counts: Counter[str] = msgspec.field(default_factory=Counter)
     """How many there are of each LocalQueue."""
-    _heap: list[tuple[_Key, str]] = field(default_factory=list)
+    _heap: list[tuple[_Key, str]] = msgspec.field(default_factory=list)
     _ordered_by: int = 0
     _preemptor: _Preemptor | None = None
-    _hopeless: dict[Hashable, str] = field(default_factory=dict)
+    _hopeless: dict[Hashable, str] = msgspec.field(default_factory=dict)
     _pops: int = 0
     _flushed_at: int = -1
 

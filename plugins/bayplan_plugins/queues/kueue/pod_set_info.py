@@ -7,10 +7,10 @@ keeps the fields that bayplan does not read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bayplan.api.kueue import ResourceFlavor
 
@@ -31,13 +31,12 @@ class ConflictError(ValueError):
     """Two sources ask for different values under one key."""
 
 
-@dataclass(frozen=True)
-class PodSetInfo:
+class PodSetInfo(msgspec.Struct, frozen=True):
     """What the pods of a pod set have, or get, where admission may change them."""
 
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    node_selector: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
+    node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
     tolerations: tuple[Part, ...] = ()
     gates: tuple[Part, ...] = ()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -23,8 +22,7 @@ JOB_LABEL = "batch.kubernetes.io/job-name"
 """Of the pods of a Job: its name."""
 
 
-@dataclass(frozen=True)
-class PodToCome:
+class PodToCome(msgspec.Struct, frozen=True):
     """A pod that does not exist yet, and its pod set.
 
     ``gang`` is what its Job will be, None where it is no gang.
@@ -35,8 +33,7 @@ class PodToCome:
     gang: Gang | None = None
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What a job wants of one pod set: so many pods in all, of which so many are to come.
 
     ``present`` is how many there are by the name of their Job, "" without one. ``flavors`` say

@@ -7,7 +7,8 @@ those that turn out to be needless come back, the last first (Kueue's pkg/schedu
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api.queue import Amounts
 from bayplan_plugins.queues.kueue.classical import ClassicalCandidates
@@ -26,8 +27,7 @@ from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 __all__ = ["Preemptor", "can_always_reclaim"]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """What others are preempted for.
 
     :param usage: what the workload takes, by column.

@@ -8,7 +8,6 @@ check; its state becomes that of the check.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -62,8 +61,7 @@ _LOST = (AttemptState.FAILED, AttemptState.REVOKED, AttemptState.EXPIRED)
 _SCHEDULING = ("nodeSelector", "tolerations", "affinity", "resourceClaims")
 
 
-@dataclass(frozen=True)
-class _Check:
+class _Check(msgspec.Struct, frozen=True):
     """An admission check of this controller; ``config`` is None where there is none."""
 
     name: str

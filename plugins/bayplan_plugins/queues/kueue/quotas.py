@@ -8,7 +8,8 @@ parent. Usage counts in the parent only beyond the local quota.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api.kueue import ClusterQueue, Cohort, ResourceGroup
 from bayplan.api.queue import UNLIMITED, Amounts, Order, Queue, QueueState, Share
@@ -112,8 +113,7 @@ def _cluster_queue(queue: ClusterQueue, rootless: Mapping[str, str]) -> Queue:
     )
 
 
-@dataclass(frozen=True)
-class _Shares:
+class _Shares(msgspec.Struct, frozen=True):
     nominal: Share
     lent: Share
     borrowed: Share

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+
+import msgspec
 
 from bayplan.api.selectors import Selector
 from bayplan_plugins.queues.kueue.charged_resources import ChargedResources
@@ -33,8 +34,7 @@ class RequeueOrder(Enum):
     CREATION = "Creation"
 
 
-@dataclass(frozen=True)
-class UsageSharing:
+class UsageSharing(msgspec.Struct, frozen=True):
     """Admission fair sharing: the order of LocalQueues by what they have used over time.
 
     :param half_life: seconds after which usage counts half; 0 turns decay off.
@@ -45,12 +45,11 @@ class UsageSharing:
 
     half_life: float = 0.0
     sampling: float = 300.0
-    weights: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, float] = msgspec.field(default_factory=dict)
     journal: Path | None = None
 
 
-@dataclass(frozen=True)
-class PodsReady:
+class PodsReady(msgspec.Struct, frozen=True):
     """WaitForPodsReady: workloads whose pods do not get ready give their quota back.
 
     All times are in seconds. ``backoff_limit`` is the number of requeues after which a workload is
@@ -65,8 +64,7 @@ class PodsReady:
     backoff_limit: int | None = None
 
 
-@dataclass(frozen=True)
-class Managed:
+class Managed(msgspec.Struct, frozen=True):
     """Which jobs wait for queues, of those that name one, and of the others.
 
     :param without_queue: whether jobs that name no queue are held until they do.
@@ -84,8 +82,7 @@ class Managed:
     copied_labels: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """What the administrator chose.
 
     ``fair_sharing`` divides what is borrowed by share instead of first come first served.
@@ -104,7 +101,7 @@ class Settings:
     fair_rules: tuple[FairRule, ...] = (FairRule.FINAL_SHARE, FairRule.INITIAL_SHARE)
     usage_sharing: UsageSharing | None = None
     managed: Managed = Managed()
-    charged: ChargedResources = field(default_factory=ChargedResources)
+    charged: ChargedResources = msgspec.field(default_factory=ChargedResources)
     pods_ready: PodsReady | None = None
     requeue_order: RequeueOrder = RequeueOrder.EVICTION
     priority_across_queues: bool = True

@@ -7,7 +7,6 @@ that replaces it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cmp_to_key
 
 import msgspec
@@ -115,8 +114,7 @@ def latest_with_quota(workloads: Iterable[KueueWorkload]) -> KueueWorkload | Non
 # Choice ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SliceChoice:
+class SliceChoice(msgspec.Struct, frozen=True):
     """What becomes of the slices of a job.
 
     :param workload: the slice that stands for the job, with the job's counts; None where a new one

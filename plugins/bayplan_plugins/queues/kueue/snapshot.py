@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from bayplan.api.kueue import (
     ClusterQueue,
@@ -32,8 +33,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class QueueView:
+class QueueView(msgspec.Struct, frozen=True):
     """A ClusterQueue in a snapshot.
 
     :param row: its row in the forest.
@@ -43,7 +43,7 @@ class QueueView:
     spec: ClusterQueue
     row: int
     generation: int
-    group_of: Mapping[str, ResourceGroup] = field(default_factory=dict)
+    group_of: Mapping[str, ResourceGroup] = msgspec.field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan import Handle, PodInfo
 from bayplan.api.gang import Gang
@@ -15,8 +17,7 @@ __all__ = ["TriedSizes", "kind_of"]
 _OWN = "kueue.x-k8s.io/"
 
 
-@dataclass
-class _Bounds:
+class _Bounds(msgspec.Struct):
     """The most pods that fitted, and the fewest that did not."""
 
     fit: float = 0.0

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.api.kueue import ClusterQueue, LocalQueueStatus
 from bayplan.dialects.reading import timestamp
@@ -59,13 +60,12 @@ def go_on(ledger: UsageLedger, queue: str, status: LocalQueueStatus) -> None:
         ledger.restore(queue, {name: amount_in(name, one) for name, one in consumed}, at)
 
 
-@dataclass
-class _Account:
+class _Account(msgspec.Struct):
     """One LocalQueue; ``entries`` are penalties by workload that no sample has settled."""
 
-    consumed: dict[str, float] = field(default_factory=dict)
+    consumed: dict[str, float] = msgspec.field(default_factory=dict)
     sampled: float | None = None
-    entries: dict[str, dict[str, float]] = field(default_factory=dict)
+    entries: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
 
 
 class UsageLedger:

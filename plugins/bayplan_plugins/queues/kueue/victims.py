@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cmp_to_key
+
+import msgspec
 
 from bayplan.api.kueue import KueueWorkload
 from bayplan.dialects.kueue import JOB_UID
@@ -50,8 +51,7 @@ _TEXTS = {
 }
 
 
-@dataclass(frozen=True)
-class Victim:
+class Victim(msgspec.Struct, frozen=True):
     """A workload that has to go, and why it may be taken."""
 
     workload: WorkloadInfo

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -26,8 +25,7 @@ __all__ = ["Made", "WorkloadMaker"]
 _encode = msgspec.json.Encoder(enc_hook=lambda quantity: quantity.text).encode
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """A workload, with the pod set of each of its pods."""
 
     workload: KueueWorkload

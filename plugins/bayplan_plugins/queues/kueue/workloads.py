@@ -6,6 +6,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import msgspec
+
 from bayplan.api.kueue import KueueWorkload, PodSetRequest
 from bayplan.api.quantity import MAX_QUANTITY
 from bayplan.api.resources import effective_requests
@@ -39,8 +41,7 @@ _AFTER = 0.001
 """Seconds by which a preempted workload counts as newer than its preemptor."""
 
 
-@dataclass(frozen=True)
-class PodSetRequests:
+class PodSetRequests(msgspec.Struct, frozen=True):
     """What a pod set requests.
 
     :param requests: of all its pods together, by resource.
@@ -51,8 +52,8 @@ class PodSetRequests:
     name: str
     count: int
     requests: Mapping[str, float]
-    per_pod: Mapping[str, float] = field(default_factory=dict)
-    flavors: Mapping[str, str] = field(default_factory=dict)
+    per_pod: Mapping[str, float] = msgspec.field(default_factory=dict)
+    flavors: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def scaled_to(self, count: int) -> PodSetRequests:
         """Return the same pod set with another number of pods."""

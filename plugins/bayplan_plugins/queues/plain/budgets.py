@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from bayplan import Args
 from bayplan.errors import BayplanError
@@ -34,8 +35,7 @@ class BudgetArgs(Args):
     journal: str
 
 
-@dataclass
-class _Known:
+class _Known(msgspec.Struct):
     """What is known of one tenant: when it was asked for, and the last answer."""
 
     asked: float

@@ -9,7 +9,8 @@ counts as the most that it may get.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan import PodInfo
 from bayplan.api import ComputePool, DeviceClass, ResourceClaim, ResourceClaimTemplate
@@ -39,8 +40,7 @@ _MANY = 4096
 """Requests of all pools that are looked at again when devices change."""
 
 
-@dataclass(frozen=True)
-class _PoolNodes:
+class _PoolNodes(msgspec.Struct, frozen=True):
     """The nodes of a pool, those in service, and what selects its devices.
 
     ``named`` are the resources that its quotas name, ``offered`` those that its nodes offer without

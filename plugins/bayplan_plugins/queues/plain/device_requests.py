@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from bayplan.api import DeviceClass, Quantity
 from bayplan.api.dra import ExactDeviceRequest
@@ -47,8 +48,7 @@ def wanted_of(request: ExactDeviceRequest, found: DeviceClass) -> Wanted:
     )
 
 
-@dataclass(frozen=True)
-class Most:
+class Most(msgspec.Struct, frozen=True):
     """The most that a request may get: ``devices``, and of each driver ``amounts`` of them.
 
     ``in_service`` counts the devices that it could choose from.
@@ -59,8 +59,7 @@ class Most:
     in_service: int = 0
 
 
-@dataclass(frozen=True)
-class _OnNode:
+class _OnNode(msgspec.Struct, frozen=True):
     """The devices of a node that a request may get, by driver; amounts in thousandths."""
 
     listed: Sequence[ListedDevice]

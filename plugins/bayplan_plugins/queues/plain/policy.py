@@ -13,10 +13,10 @@ cannot be taken back from it by the same job, and settled demand settles.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan import Args, Handle, Overdue, PodInfo, Unit
 from bayplan.api import ApiObject

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayplan import Handle, Overdue, PodInfo
 from bayplan.api import AiComputePool, ComputePool, Quantity

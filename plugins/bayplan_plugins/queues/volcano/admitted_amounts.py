@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from bayplan.queues.tree import AmountRows
@@ -55,8 +55,7 @@ class Inqueue:
         return first_over(self._session, row, request, most, bound, owed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """What counts of a job in its queue's row: what it still has to get, what it can spare."""
 
     row: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bayplan.api import VolcanoQueue
 from bayplan.api.queue import UNLIMITED, Queue, Share

@@ -7,8 +7,8 @@ capacity and proportion.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
@@ -16,8 +16,7 @@ from bayplan.queues.tree import EPSILON, AmountRows, QueueTree
 __all__ = ["Entitlements", "capacity", "dominant_share", "proportion", "tree_capacity"]
 
 
-@dataclass(frozen=True)
-class Entitlements:
+class Entitlements(msgspec.Struct, frozen=True):
     """What each queue may have: at most ``real``, ``deserved`` whenever it asks for it."""
 
     real: AmountRows

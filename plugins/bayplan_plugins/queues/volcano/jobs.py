@@ -7,9 +7,9 @@ left of each job.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from bayplan import Handle, PodInfo, Unit
@@ -26,8 +26,7 @@ _DEFAULT_TASK_PRIORITY = 1
 _MOST_KNOWN = 100_000
 
 
-@dataclass
-class Job:
+class Job(msgspec.Struct):
     """A job: its pods on nodes by key (``placed``), without those that are terminating.
 
     ``row`` is that of its queue, None without one. ``allocated`` is what its pods take, None until
@@ -36,7 +35,7 @@ class Job:
 
     key: str
     row: int | None
-    placed: dict[str, PodInfo] = field(default_factory=dict)
+    placed: dict[str, PodInfo] = msgspec.field(default_factory=dict)
     allocated: AmountRows | None = None
 
 

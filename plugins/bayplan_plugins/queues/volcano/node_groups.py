@@ -6,11 +6,11 @@ As volcano-sh/volcano's plugin nodegroup; node groups are the values of a node l
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from bayplan import Args, ClusterEvent, Handle, NodeView, Plugin, PodInfo, Reads, Reject, hookimpl
 from bayplan.api import VolcanoPodGroup, VolcanoQueue
@@ -45,8 +45,7 @@ class NodeGroupsArgs(Args):
     enable_preferred_order: bool = False
 
 
-@dataclass(frozen=True)
-class QueueRules:
+class QueueRules(msgspec.Struct, frozen=True):
     """The node groups of a queue: those that it may use, prefers and avoids.
 
     ``limits`` are the most that its pods may take of a group, by group and resource. ``problem``
@@ -57,7 +56,7 @@ class QueueRules:
     preferred: tuple[str, ...] = ()
     anti_required: tuple[str, ...] = ()
     anti_preferred: tuple[str, ...] = ()
-    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    limits: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
     problem: str = ""
 
     @property

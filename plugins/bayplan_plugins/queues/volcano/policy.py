@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan import Handle, NodeView, Overdue, PodInfo, Reject, Unit
 from bayplan.api import Namespace, VolcanoPodGroup, VolcanoQueue

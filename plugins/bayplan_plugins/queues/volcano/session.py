@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,8 +23,7 @@ __all__ = ["Claimant", "Session", "Victim"]
 BoolRow = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Claimant:
+class Claimant(msgspec.Struct, frozen=True):
     """A job that wants room for some of its pods: together they take ``request``.
 
     ``row`` is its queue's, ``priority`` the job's, ``task_priority`` the lowest of the pods'.
@@ -47,8 +46,7 @@ class Claimant:
         return min(pod.priority for pod in self.pods)
 
 
-@dataclass(frozen=True)
-class Victim:
+class Victim(msgspec.Struct, frozen=True):
     """Pods of a job that may go together, ``whole`` when the job ends with them.
 
     ``row`` is the queue's, ``takes`` what they take of it.
@@ -61,8 +59,7 @@ class Victim:
     whole: bool
 
 
-@dataclass
-class Session:
+class Session(msgspec.Struct):
     """What plugins may ask; always of this moment, within trials, too.
 
     ``hierarchical`` says that queues are a tree and bound by their ancestors, ``divides`` which
@@ -74,7 +71,7 @@ class Session:
     jobs: Jobs
     hierarchical: bool
     divides: Literal["", "capacity", "proportion"]
-    _known: dict[str, tuple[object, Entitlements]] = field(default_factory=dict)
+    _known: dict[str, tuple[object, Entitlements]] = msgspec.field(default_factory=dict)
     _total: tuple[object, AmountRows] | None = None
     _used: tuple[object, AmountRows] | None = None
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan import Handle, PodInfo
 from bayplan.api import VolcanoPodGroup
@@ -25,14 +26,13 @@ _UNCOUNTED = 1000
 _MOST_KEPT = 4096
 
 
-@dataclass(eq=False)
-class Bucket:
+class Bucket(msgspec.Struct, eq=False):
     """Pods that belong on one node: ``pending`` in order, ``bound`` with a node each."""
 
     place: int
-    pending: list[PodInfo] = field(default_factory=list)
-    bound: dict[str, str] = field(default_factory=dict)
-    tasks: Counter[str] = field(default_factory=Counter)
+    pending: list[PodInfo] = msgspec.field(default_factory=list)
+    bound: dict[str, str] = msgspec.field(default_factory=dict)
+    tasks: Counter[str] = msgspec.field(default_factory=Counter)
     load: float = 0.0
 
     @property
@@ -41,8 +41,7 @@ class Bucket:
         return len(self.pending) + len(self.bound)
 
 
-@dataclass(frozen=True, eq=False)
-class TaskBuckets:
+class TaskBuckets(msgspec.Struct, frozen=True, eq=False):
     """The buckets of one job, as its pods are now; ``of`` has those of pods, by key.
 
     ``problem`` says that the topology cannot be read; then it has no effect.

@@ -9,8 +9,9 @@ that protect pods are asked whatever their tier.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from bayplan import NodeView, Overdue, PodInfo, Reject
 from bayplan.queues.tree import AmountRows
@@ -59,8 +60,7 @@ Votes = Sequence[Sequence[Any]]
 """The voting functions of one kind, by tier."""
 
 
-@dataclass(frozen=True)
-class _Enabled:
+class _Enabled(msgspec.Struct, frozen=True):
     """A plugin in its tier, with its switches."""
 
     plugin: VolcanoPlugin

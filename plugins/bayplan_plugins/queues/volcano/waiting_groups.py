@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.api import VolcanoPodGroup
 from bayplan.snapshot import Snapshot
@@ -18,8 +19,7 @@ def waits(group: VolcanoPodGroup) -> bool:
     return group.status.phase in _WAITING
 
 
-@dataclass(eq=False)
-class WaitingKind:
+class WaitingKind(msgspec.Struct, eq=False):
     """Groups, by key, of one queue and namespace that ask for the same.
 
     ``why`` says why they are not admitted, None before anybody asked and where one is. Events have
@@ -27,10 +27,10 @@ class WaitingKind:
     """
 
     queue: str
-    groups: dict[str, None] = field(default_factory=dict)
+    groups: dict[str, None] = msgspec.field(default_factory=dict)
     why: str | None = None
     reported: str = ""
-    unreported: set[str] = field(default_factory=set)
+    unreported: set[str] = msgspec.field(default_factory=set)
 
 
 class WaitingGroups:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from bayplan import PodInfo
@@ -19,8 +19,7 @@ __all__ = ["Attachments", "CsiVolume"]
 _UNLIMITED = np.iinfo(np.int64).max // 2
 
 
-@dataclass(frozen=True, slots=True)
-class CsiVolume:
+class CsiVolume(msgspec.Struct, frozen=True):
     """A volume by its driver and the driver's handle; by the claim's key until it has one."""
 
     driver: str

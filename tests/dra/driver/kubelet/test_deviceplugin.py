@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from msgspec.structs import replace
 from tests.dra.driver.device_manager import DeviceManager, NotAdmitted
 from tests.dra.driver.driver_stage import eventually, short_folder
 

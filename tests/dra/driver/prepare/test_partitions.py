@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
@@ -338,7 +337,7 @@ def test_an_instance_that_is_half_made_is_completed(gpu: Gpu) -> None:
 
 
 def test_a_gpu_that_is_gone_is_told(gpu: Gpu) -> None:
-    gone = changed(gpu, uuid="GPU-gone")
+    gone = replace(gpu, uuid="GPU-gone")
     with pytest.raises(BayplanError, match="GPU0: cannot list instances: "):
         NvmlInstances().there(gone)
 

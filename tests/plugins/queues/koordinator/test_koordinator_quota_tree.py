@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.plugins.queues.koordinator.quota_builders import GPU, defined, gpus, pod
 
 from bayplan.dialects.koordinator.elastic_quota import (

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from bayplan.inputs.jsontext import parse_json
@@ -38,16 +38,15 @@ _SAME_BOARD = 60
 _CPU = "skylake"
 
 
-@dataclass
-class _Pairs:
+class _Pairs(msgspec.Struct):
     """What the scores say about pairs of GPUs: PCIe levels, NVLinks, and contradictions.
 
     Pairs have the lower index first. ``asymmetric`` are those whose two directions differ.
     """
 
     levels: Levels
-    links: dict[tuple[int, int], int] = field(default_factory=dict)
-    asymmetric: set[tuple[int, int]] = field(default_factory=set)
+    links: dict[tuple[int, int], int] = msgspec.field(default_factory=dict)
+    asymmetric: set[tuple[int, int]] = msgspec.field(default_factory=set)
 
     @property
     def any_known(self) -> bool:

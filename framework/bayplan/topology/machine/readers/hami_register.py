@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import msgspec
 
 from bayplan.api.gpu_shares import MEBIBYTE, PartitionProfile
 from bayplan.inputs.jsontext import parse_json
@@ -50,8 +51,7 @@ _Forms: TypeAlias = Mapping[int, Callable[[Sequence[str]], "RegisteredGpu"]]
 """How to parse a device of the older form, by the number of its fields."""
 
 
-@dataclass(frozen=True)
-class RegisteredGpu:
+class RegisteredGpu(msgspec.Struct, frozen=True):
     """A GPU as a device plugin registers it.
 
     ``slots`` is how many containers may share it, ``memory`` its MiB, ``cores`` its percent of

@@ -11,9 +11,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_uint
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
+
+import msgspec
 
 from bayplan.api.gpu_shares import MEBIBYTE, WHOLE, PartitionProfile
 from bayplan.errors import InputError
@@ -40,8 +41,7 @@ _UNSUPPORTED = (
 """Errors that concern the call, not the health of the GPU."""
 
 
-@dataclass
-class NvmlGpu:
+class NvmlGpu(msgspec.Struct):
     """A GPU as NVML reports it; a fact that is not reported is empty, 0 or None.
 
     ``bus_id`` is in lower case with a domain of four digits. ``memory`` is in bytes. ``compute`` is
@@ -60,7 +60,7 @@ class NvmlGpu:
     compute: int = 0
     minor: int | None = None
     module: int | None = None
-    peers: dict[str, int] = field(default_factory=dict)
+    peers: dict[str, int] = msgspec.field(default_factory=dict)
     switch_links: int = 0
     other_links: int = 0
     domain: str = ""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bayplan.errors import InputError
 
@@ -30,8 +31,7 @@ _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _MOST_DEVICES = 256
 
 
-@dataclass
-class SmiRow:
+class SmiRow(msgspec.Struct):
     """One line of the matrix: a device, its cells in column order, and its affinities by name.
 
     ``cells`` may be shorter than the columns when the line is cut off.
@@ -39,11 +39,10 @@ class SmiRow:
 
     name: str
     cells: list[str]
-    affinities: dict[str, str] = field(default_factory=dict)
+    affinities: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass
-class SmiTable:
+class SmiTable(msgspec.Struct):
     """The matrix as read, not yet interpreted.
 
     ``columns`` are the names of the devices in the header, ``rows`` the lines by device. ``legend``

@@ -11,8 +11,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from bayplan.errors import InputError
 from bayplan.naming import natural_key
@@ -38,16 +39,14 @@ _INTEL_MODELS = {79: "broadwell", 85: "skylake", 143: "sapphire-rapids", 207: "e
 """Models of Intel's family 6 that NCCL distinguishes (src/graph/topo.h)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PciLink:
+class PciLink(msgspec.Struct, frozen=True):
     """The maximum of a PCIe link: generation (1 to 6) and lanes, None if unknown."""
 
     generation: int | None = None
     width: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PciDevice:
+class PciDevice(msgspec.Struct, frozen=True):
     """A PCI device: its root (``pci0000:15``) and the bridges in between, the upper one first.
 
     ``link`` is the link to the bridge above. ``cpus`` are the CPUs near it, as the kernel lists
@@ -65,8 +64,7 @@ class PciDevice:
     device: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HcaPort:
+class HcaPort(msgspec.Struct, frozen=True):
     """A port of an RDMA device; ``rate`` in Gb/s, 0 if unknown."""
 
     number: int = 1
@@ -75,8 +73,7 @@ class HcaPort:
     link_layer: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Hca:
+class Hca(msgspec.Struct, frozen=True):
     """An RDMA device with its best port: an active one first, then the fastest.
 
     ``physical`` is the bus id of the physical function if this is a virtual function.
@@ -90,8 +87,7 @@ class Hca:
     virtual_functions: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Netdev:
+class Netdev(msgspec.Struct, frozen=True):
     """A network device of a PCI NIC without RDMA; ``rate`` in Gb/s, 0 if unknown."""
 
     name: str
@@ -99,8 +95,7 @@ class Netdev:
     rate: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Cpu:
+class Cpu(msgspec.Struct, frozen=True):
     """A machine's CPU: a key of ``INTER_SOCKET``, its architecture, and a note on assumptions."""
 
     name: str

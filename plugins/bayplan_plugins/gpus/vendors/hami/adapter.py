@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from bayplan import PodInfo
 from bayplan.api import Node, ResourceQuota
@@ -71,8 +72,7 @@ _VANISHED = -1
 """The index of a GPU that the node no longer has."""
 
 
-@dataclass(frozen=True)
-class _Runtime:
+class _Runtime(msgspec.Struct, frozen=True):
     """What a device plugin does: how it registers GPUs and which containers it serves."""
 
     system: System
@@ -83,8 +83,7 @@ class _Runtime:
     rules: RequestRules
 
 
-@dataclass(frozen=True)
-class _HamiRequest:
+class _HamiRequest(msgspec.Struct, frozen=True):
     """What a pod wants: of each container, and which GPUs. The detail of its request.
 
     ``quota`` is what its namespace may have, and has, if there is a limit: it decides, too.

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from bayplan.dialects.hami.policies import GpuOptions
 from bayplan.dialects.hami.requests import NVIDIA, ContainerRequest
@@ -33,16 +34,14 @@ class ContainerKind(Enum):
     APP = "app"
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What one container requests, None for no GPU; init containers come first."""
 
     kind: ContainerKind
     request: ContainerRequest | None
 
 
-@dataclass
-class Held:
+class Held(msgspec.Struct):
     """What a pod holds of a GPU: MiB, percent of compute, and slots."""
 
     memory: int = 0

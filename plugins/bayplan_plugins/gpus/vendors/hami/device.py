@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from bayplan.api.gpu_shares import MEBIBYTE, GpuUse, OfferedGpu, Partition, PartitionProfile
 
@@ -14,8 +14,7 @@ MIG = "mig"
 _UNKNOWN_NUMA = -1
 
 
-@dataclass(slots=True)
-class Device:
+class Device(msgspec.Struct):
     """A GPU, and what is taken of it so far; shares are added while a pod is tried on it.
 
     ``pair_scores`` are those of HAMi's register, by UUID.
@@ -35,7 +34,7 @@ class Device:
     cordoned: bool = False
     mode: str = ""
     profiles: tuple[PartitionProfile, ...] = ()
-    partitions: list[Partition] = field(default_factory=list)
+    partitions: list[Partition] = msgspec.field(default_factory=list)
     pair_scores: tuple[tuple[str, int], ...] = ()
 
 

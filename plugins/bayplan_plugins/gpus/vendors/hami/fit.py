@@ -6,9 +6,10 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from bayplan.api.gpu_shares import MEBIBYTE, Partition
 from bayplan.dialects.hami.policies import GpuOptions
@@ -37,8 +38,7 @@ _REASONS = (
 )
 
 
-@dataclass(frozen=True)
-class Pick:
+class Pick(msgspec.Struct, frozen=True):
     """A GPU that a container gets, with the MiB and the percent of compute it may use."""
 
     device: Device
@@ -47,13 +47,12 @@ class Pick:
     partition: Partition | None = None
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(msgspec.Struct, frozen=True):
     """The GPUs that a container gets, or those found so far and how many GPUs lack what."""
 
     picks: tuple[Pick, ...]
     fits: bool
-    lacking: Mapping[str, int] = field(default_factory=dict)
+    lacking: Mapping[str, int] = msgspec.field(default_factory=dict)
     gpus: int = 0
 
     @property

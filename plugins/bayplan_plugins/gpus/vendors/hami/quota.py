@@ -8,7 +8,8 @@ what they request (HAMi, pkg/device/quota.go).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.api import Quantity
 from bayplan.dialects.hami.requests import RequestRules
@@ -20,8 +21,7 @@ __all__ = ["NO_LIMITS", "QuotaLimits", "within_quota"]
 _PREFIX = "limits."
 
 
-@dataclass(frozen=True)
-class QuotaLimits:
+class QuotaLimits(msgspec.Struct, frozen=True):
     """The MiB and the percent of compute that a namespace may have; None is no limit."""
 
     memory: int | None = None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
@@ -37,8 +36,7 @@ _EXPECTED = "-expected"
 """What the name of a reservation pod's stand-in ends with."""
 
 
-@dataclass
-class Group:
+class Group(msgspec.Struct):
     """The pods that share one GPU.
 
     ``pods`` are their requests by key. ``reservation`` is the key of the pod that holds the GPU
@@ -47,7 +45,7 @@ class Group:
     the reservation pod went.
     """
 
-    pods: dict[str, GpuShareRequest] = field(default_factory=dict)
+    pods: dict[str, GpuShareRequest] = msgspec.field(default_factory=dict)
     reservation: str = ""
     used: bool = False
     lost: bool = False
@@ -57,8 +55,7 @@ class Group:
         return sum(one.memory_of(gpu) for one in self.pods.values())
 
 
-@dataclass
-class _Held:
+class _Held(msgspec.Struct):
     node: str
     request: GpuShareRequest
     groups: tuple[str, ...]

@@ -6,7 +6,9 @@ Follows koordinator-sh/koordinator v1.8 (pkg/scheduler/plugins/deviceshare/devic
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.dialects.koordinator.allocations import Allocation, Function
 from bayplan.dialects.koordinator.hints import DeviceHint, JointAllocation
@@ -23,8 +25,7 @@ _PERCENT = 100
 _VIOLATION = "node(s) Device Joint-Allocate rules violation"
 
 
-@dataclass(frozen=True)
-class _Need:
+class _Need(msgspec.Struct, frozen=True):
     """What is needed of each of ``count`` to ``most`` devices, ``near`` certain PCIe switches."""
 
     amounts: Amounts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
@@ -49,8 +48,7 @@ _SHARERS = 10_000
 _PER_PERCENT = WHOLE // 100
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True):
     """A part of a node's topology with GPUs: the node, a NUMA node or a PCIe switch."""
 
     level: int
@@ -58,8 +56,7 @@ class Scope:
     parts: tuple[Scope, ...] = ()
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """What holds for all devices of a node.
 
     ``groups`` are the groups of GPUs that may be taken together; with ``honor`` no others may be.
@@ -76,8 +73,7 @@ class Machine:
     well_planned: bool = False
 
 
-@dataclass(frozen=True)
-class FunctionGroup:
+class FunctionGroup(msgspec.Struct, frozen=True):
     """Virtual functions of a device with common labels."""
 
     labels: tuple[tuple[str, str], ...]

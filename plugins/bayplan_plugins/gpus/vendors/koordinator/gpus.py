@@ -6,7 +6,7 @@ enough GPUs, then any GPUs by score.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from bayplan.dialects.koordinator.hints import SCOPES, GpuGroup, GpuGroups, GroupSpec
 from bayplan.dialects.koordinator.requests import GPU, PerGpu
@@ -91,8 +91,7 @@ def _left_free(table: GpuGroups, wanted: PerGpu, used: frozenset[int], group: Gp
     return worth
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(msgspec.Struct, frozen=True):
     """GPUs in a part of the topology, at a depth below so many parts that are in use."""
 
     minors: tuple[int, ...]
@@ -105,8 +104,7 @@ class _Found:
         return (self.depth, self.in_use, self.score)
 
 
-@dataclass(frozen=True)
-class _Search:
+class _Search(msgspec.Struct, frozen=True):
     """The search through the parts of a topology for one request, among GPUs that fit it."""
 
     inventory: Inventory

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from bayplan.api.gpu_shares import WHOLE, GpuUse
 from bayplan.api.selectors import Selector
@@ -23,8 +25,7 @@ __all__ = ["Inventory", "inventory_of"]
 _PERCENT = 100
 
 
-@dataclass(frozen=True)
-class Inventory:
+class Inventory(msgspec.Struct, frozen=True):
     """Devices by type and minor, what is left of each, and which of their functions are taken.
 
     ``used`` are devices of which anything is taken. ``offered`` are those that may be chosen.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.dialects.koordinator.hints import NO_HINTS, AllocationHints, hints_of
 from bayplan.dialects.koordinator.requests import GPU, NPU_CORE, PerGpu, device_requests, per_gpu
@@ -14,8 +15,7 @@ __all__ = ["DeviceRequest", "read_request"]
 NO_TEMPLATE = "no template for shared GPUs has exactly these amounts"
 
 
-@dataclass(frozen=True)
-class DeviceRequest:
+class DeviceRequest(msgspec.Struct, frozen=True):
     """A pod's request for devices.
 
     ``amounts`` is what it requests in all by type of device, ``gpus`` that divided among GPUs.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from bayplan.dialects.koordinator.requests import GPU_MEMORY, GPU_MEMORY_RATIO, Amounts
 
@@ -18,8 +19,7 @@ DEFAULT_WEIGHTS = (
 _HIGHEST = 100
 
 
-@dataclass(frozen=True)
-class Scorer:
+class Scorer(msgspec.Struct, frozen=True):
     """LeastAllocated, or with ``most`` MostAllocated: 0 to 100, rounded down.
 
     The mean over resources, by weight, of the part that would be left (or taken) of each, as in

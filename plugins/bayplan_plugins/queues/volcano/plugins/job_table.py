@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from bayplan import PodInfo
 from bayplan.queues.tree import AmountRows
@@ -18,8 +19,7 @@ __all__ = ["JobRows", "JobTable"]
 _NO_QUEUE = -1
 
 
-@dataclass(frozen=True)
-class JobRows:
+class JobRows(msgspec.Struct, frozen=True):
     """Jobs by row: the queue's row in the tree (-1 for none), what it has and asks for in all."""
 
     row_of: Mapping[str, int]
