@@ -40,6 +40,8 @@ gc.set_threshold(400_000, 20, 50)
 garbage.collect_rarely = lambda: None
 
 _LIVE = Path(__file__).parent / "live"
+_WAITING = ("tests/controlplane/", "tests/dra/driver/")
+"""Tests that mostly wait for other processes, threads and sockets."""
 _REAL = re.compile(r"controlplane/|[-\[]real[-\]]")
 _OWN = {"tests/node/": "the node", "tests/peers/": "the peers", "tests/chart/": "the chart"}
 """Tests with a control plane of their own."""
@@ -103,8 +105,8 @@ def plane() -> Iterator[ControlPlane]:
 
 class _Scheduling(LoadScopeScheduling):
     """All tests on a real control plane go to one process, likewise those on a real node, those of
-    the peers, and those of a file that share a fixture. Any other test goes to the next process
-    that is free.
+    the peers, those that mostly wait, and those of a file that share a fixture. Any other test goes
+    to the next process that is free.
 
     xdist keeps tests that are done, and walks all of them after each one; here they are dropped.
     """
@@ -115,6 +117,8 @@ class _Scheduling(LoadScopeScheduling):
                 return scope
         if _REAL.search(nodeid) and "[embedded" not in nodeid:
             return "the control plane"
+        if nodeid.startswith(_WAITING):
+            return "what waits"
         path = nodeid.partition("::")[0]
         return path if _has_shared_fixtures(path) else nodeid
 
@@ -155,8 +159,9 @@ def _has_shared_fixtures(path: str) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let tests of programs that are not ours try twice: how soon these act is not ours to say.
 
-    The summary names each that did.
+    The summary names each that did. What waits comes first, while other processes work.
     """
+    items.sort(key=lambda item: not item.nodeid.startswith(_WAITING))
     for item in items:
         if any(place in item.nodeid for place in _OWN):
             item.add_marker(pytest.mark.flaky(reruns=1))

@@ -1,38 +1,28 @@
 """Admission policies, evaluated as an API server does, by bayplan's own CEL.
 
-What CEL calls ``object``, ``oldObject``, ``namespaceObject``, ``params`` and ``request`` are
-literals in what is compiled, and variables are written out. Texts are parsed once: that takes most
-of the time.
+What CEL calls ``object``, ``oldObject``, ``namespaceObject``, ``params`` and ``request`` are local
+variables of what is compiled, and variables of the policy are written out. Texts are compiled once:
+that takes most of the time.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 from bayplan.cluster.patches import json_patch
-from bayplan_dra.cel.compiler import compile_node
+from bayplan_dra.cel.compiled import Run
+from bayplan_dra.cel.compiler import _Compiler
 from bayplan_dra.cel.frame import COST_LIMIT
-from bayplan_dra.cel.syntax import (
-    FunctionCall,
-    Identifier,
-    Index,
-    ListLiteral,
-    Literal,
-    LiteralEntry,
-    MapLiteral,
-    Node,
-    SourcePosition,
-    parse,
-)
+from bayplan_dra.cel.syntax import parse
+from bayplan_dra.cel.types import DYN
 from bayplan_dra.cel.values import Optional
 
 Content = dict[str, Any]
 _PATCH = "JSONPatch{"
-_AT = SourcePosition()
 
 
 def mutated(
@@ -101,22 +91,35 @@ def watches(policy: Content, group: str, plural: str, operation: str = "") -> bo
 
 
 def _value(expression: str, variables: Mapping[str, str], names: Mapping[str, Any]) -> Any:
-    node = _parsed(expression, tuple(variables.items()))
-    for name, value in names.items():
-        node = _with(name, _literal(value), node)
-    found = compile_node(node, multiple_allocations=True, lists=True)
-    return found.run([None, 100 * COST_LIMIT, None, 0, *([None] * found.locals)])
+    compiled = _compiled(expression, tuple(variables.items()), tuple(names))
+    return compiled.run(
+        [None, 100 * COST_LIMIT, None, 0, *map(_as_cel, names.values()), *compiled.more]
+    )
 
 
-@lru_cache
-def _parsed(expression: str, variables: tuple[tuple[str, str], ...]) -> Node:
-    return parse(_patches_as_maps(_written_out(expression, dict(variables))))
+class _Compiled(NamedTuple):
+    """What evaluates an expression in a frame, which ends with room for its own variables."""
+
+    run: Run
+    more: list[None]
 
 
-def _with(name: str, value: Node, node: Node) -> Node:
-    """Return ``[value].map(name, node)[0]``: what a node is with a value for a name."""
-    mapped = FunctionCall("map", _list([value]), (Identifier(name, _AT), node), _AT)
-    return Index(mapped, Literal(0, _AT), False, _AT)
+@cache
+def _compiled(
+    expression: str, variables: tuple[tuple[str, str], ...], names: tuple[str, ...]
+) -> _Compiled:
+    compiler = _Compiler(multiple_allocations=True, lists=True)
+    text = _patches_as_maps(_written_out(expression, dict(variables)))
+    with compiler.scope.within(*((name, DYN) for name in names)):
+        run = compiler.visit(parse(text)).run
+    return _Compiled(run, [None] * (compiler.scope.most - len(names)))
+
+
+def _as_cel(value: Any) -> Any:
+    """Return JSON as CEL's values."""
+    if isinstance(value, Mapping):
+        return {key: _as_cel(one) for key, one in value.items()}
+    return tuple(map(_as_cel, value)) if isinstance(value, list) else value
 
 
 def _patches_as_maps(expression: str) -> str:
@@ -132,23 +135,6 @@ def _patches_as_maps(expression: str) -> str:
     start = start.replace("op: ", '"op": dyn(', 1).replace(", path: ", '), "path": dyn(', 1)
     made = f'{{{start}), "value": dyn({value})}}'
     return f"{before}{made}{_patches_as_maps(rest[end:])}"
-
-
-def _literal(value: Any) -> Node:
-    """Return JSON as CEL of the unknown type: CEL takes no lists and maps of several types."""
-    found: Node = Literal(value, _AT)
-    if isinstance(value, Mapping):
-        entries = (
-            LiteralEntry(Literal(key, _AT), _literal(one), False) for key, one in value.items()
-        )
-        found = MapLiteral(tuple(entries), _AT)
-    elif isinstance(value, list):
-        found = _list(map(_literal, value))
-    return FunctionCall("dyn", None, (found,), _AT)
-
-
-def _list(nodes: Iterable[Node]) -> Node:
-    return ListLiteral(tuple(LiteralEntry(None, one, False) for one in nodes), _AT)
 
 
 def _written_out(expression: str, variables: Mapping[str, str]) -> str:
