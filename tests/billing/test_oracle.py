@@ -7,13 +7,14 @@ from collections import defaultdict
 from datetime import datetime
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.billing.bills import GPU, SECOND, Records, at, prices, used, version
+from tests.billing.bills import GPU, HOUR, SECOND, Records, at, prices, used, version
 
 from bayplan.billing.invoice import Invoice, LineItem, make_invoice
 from bayplan.billing.month import Month
@@ -50,51 +51,55 @@ records = st.builds(
 )
 
 
-def price_at(moment: int, model: str, pool: str) -> Fraction:
+def price_at(moment: int, model: str, pool: str) -> int:
+    """Return the cents an hour."""
     if moment >= at("2026-03-29"):
-        return Fraction("4.44")
+        return 444
     if pool == "p":
-        return Fraction(3)
+        return 300
     if model == "b":
-        return Fraction("1.11")
+        return 111
     return band_price(moment)
 
 
 @cache
-def band_price(moment: int) -> Fraction:
+def band_price(moment: int) -> int:
     local = datetime.fromtimestamp(moment / 1000, ZoneInfo(ZONE))
     clock = (local.hour, local.minute)
     if clock >= (22, 0) or clock < (2, 15):
-        return Fraction("0.77")
+        return 77
     if local.weekday() == 6 and (3, 0) <= clock < (4, 30):
-        return Fraction("5.01")
-    return Fraction("2.03")
+        return 501
+    return 203
 
 
 def exact(usage: list[UsageRecord], price: Any, discounts: bool) -> Fraction:
-    """Add up second by second; a second in which a threshold is reached is cut there."""
-    cost, hours = Fraction(0), Fraction(0)
-    thresholds = [(Fraction("0.5"), Fraction("0.9")), (Fraction("2.25"), Fraction("0.7"))]
+    """Add up second by second; a second in which a threshold is reached is cut there.
+
+    Amounts are thousandths: hours are counted in thousandths of a second, which are whole.
+    """
+    tiers = TIERS if discounts else []
+    thresholds = [int(Fraction(tier["above"]) * HOUR) for tier in tiers]
+    factors = [Fraction(1), *(Fraction(tier["factor"]) for tier in tiers)]
     starts: dict[int, list[UsageRecord]] = defaultdict(list)
     for one in usage:
         assert one.until is not None
         for moment in range(one.since, one.until, SECOND):
             starts[moment].append(one)
+    cents: list[int | Fraction] = [0] * len(factors)
+    hours = 0
     for moment in sorted(starts):
         running = starts[moment]
-        used_hours = sum(Fraction(one.amount, 1000 * 3600) for one in running)
-        value = sum(Fraction(one.amount, 1000 * 3600) * price(moment, one) for one in running)
-        left = Fraction(1)
-        factor = Fraction(1)
-        for threshold, then in thresholds if discounts else ():
-            full = (threshold - hours) / used_hours
-            part = min(left, max(Fraction(0), full - (1 - left)))
-            cost += value * part * factor
-            left -= part
-            factor = then
-        cost += value * left * factor
+        used_hours = sum(one.amount for one in running)
+        value = sum(one.amount * price(moment, one) for one in running)
+        cuts = [min(max(threshold - hours, 0), used_hours) for threshold in thresholds]
+        for tier, (begin, end) in enumerate(pairwise((0, *cuts, used_hours))):
+            if begin < end:
+                whole = end - begin == used_hours
+                cents[tier] += value if whole else Fraction(value * (end - begin), used_hours)
         hours += used_hours
-    return cost
+    cost = sum((one * factor for one, factor in zip(cents, factors, strict=True)), Fraction(0))
+    return cost / (100 * HOUR)
 
 
 def exact_amount(line: LineItem) -> Fraction:

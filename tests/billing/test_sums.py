@@ -73,27 +73,24 @@ PRICES: dict[str, list[dict[str, Any]]] = {
 OWNERS = [{"pool": "p", "owner": "lab", "idle": "0.25", "reserved": "1"}]
 
 
-def times() -> st.SearchStrategy[int]:
-    """Return times all over the month and around it, some of them full hours."""
-    hours = st.integers(0, (END - BEGIN) // HOUR)
-    rest = st.sampled_from((0, 1, 15 * MINUTE, HOUR - 1)) | st.integers(0, HOUR - 1)
-    return st.builds(lambda hour, more: BEGIN + hour * HOUR + more, hours, rest)
-
-
-@st.composite
-def records(draw: st.DrawFn) -> UsageRecord:
-    since = draw(times())
-    length = draw(st.none() | st.integers(1, 3 * HOUR) | st.integers(1, 900 * HOUR))
-    return used(
-        since,
-        None if length is None else since + length,
-        draw(st.sampled_from((0.001, 1, 8))),
-        resource=draw(st.sampled_from((GPU, GPU, "memory", "free"))),
-        model=draw(st.sampled_from(("", "b"))),
-        pool=draw(st.sampled_from(("", "p"))),
-        tenant=draw(st.sampled_from(("lab", "lab", "rival"))),
-        pod_uid=draw(st.sampled_from("abcdef")),
-    )
+HOURS = st.integers(0, (END - BEGIN) // HOUR)
+REST = st.sampled_from((0, 1, 15 * MINUTE, HOUR - 1)) | st.integers(0, HOUR - 1)
+TIMES = st.builds(lambda hour, more: BEGIN + hour * HOUR + more, HOURS, REST)
+"""All over the month and around it, some of them full hours."""
+LENGTHS = st.none() | st.integers(1, 3 * HOUR) | st.integers(1, 900 * HOUR)
+RECORDS = st.builds(
+    lambda since, length, amount, **more: used(
+        since, None if length is None else since + length, amount, **more
+    ),
+    TIMES,
+    LENGTHS,
+    st.sampled_from((0.001, 1, 8)),
+    resource=st.sampled_from((GPU, GPU, "memory", "free")),
+    model=st.sampled_from(("", "b")),
+    pool=st.sampled_from(("", "p")),
+    tenant=st.sampled_from(("lab", "lab", "rival")),
+    pod_uid=st.sampled_from("abcdef"),
+)
 
 
 @cache
@@ -135,7 +132,7 @@ OWNED = price_list(
 
 
 @pytest.mark.parametrize("name", LISTS)
-@given(st.lists(records(), max_size=12), times())
+@given(st.lists(RECORDS, max_size=12), TIMES)
 @examples(60)
 def test_an_invoice_of_sums_is_that_of_the_records(
     name: str, found: list[UsageRecord], as_of: int
@@ -146,7 +143,7 @@ def test_an_invoice_of_sums_is_that_of_the_records(
     assert from_sums == from_records
 
 
-@given(st.lists(records(), max_size=8), times())
+@given(st.lists(RECORDS, max_size=8), TIMES)
 @examples(40)
 def test_budgets_of_sums_are_those_of_the_records(found: list[UsageRecord], now: int) -> None:
     until_now = [
@@ -180,7 +177,7 @@ def test_no_record_is_read_where_sums_tell_all(monkeypatch: pytest.MonkeyPatch) 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[list[UsageRecord], list[CapacityRecord]]:
     """Draw what is used on two nodes, and what they offer: never less is in service than used."""
-    usage = [replace(one, node=f"node-{one.pool}") for one in draw(st.lists(records(), max_size=8))]
+    usage = [replace(one, node=f"node-{one.pool}") for one in draw(st.lists(RECORDS, max_size=8))]
     offers = []
     kinds = sorted({(one.resource, one.model, one.pool) for one in usage} | {(GPU, "", "p")})
     for resource, model, pool in kinds:
@@ -190,7 +187,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[UsageRecord], list[CapacityRecord]]:
             for one in usage
             if (one.resource, one.model, one.pool) == (resource, model, pool)
         )
-        cuts = [at("2026-01-01"), *sorted(draw(st.sets(times(), max_size=3))), None]
+        cuts = [at("2026-01-01"), *sorted(draw(st.sets(TIMES, max_size=3))), None]
         for since, until in itertools.pairwise(cuts):
             assert since is not None
             for state in CapacityState:
@@ -201,7 +198,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[UsageRecord], list[CapacityRecord]]:
     return usage, offers
 
 
-@given(worlds(), times())
+@given(worlds(), TIMES)
 @examples(60)
 def test_an_owner_pays_for_unused_capacity_by_sums_as_by_records(
     world: tuple[list[UsageRecord], list[CapacityRecord]], as_of: int

@@ -13,6 +13,8 @@ from bayplan.api import (
     Pod,
 )
 from bayplan.cluster.embedded.store import MemoryCluster
+from bayplan.cluster.protocol import Done, WatchHandler, Write
+from bayplan.cluster.wrapped import WrappedCluster
 from bayplan.cycle.evaluation import Evaluation
 from bayplan.cycle.evaluator import Evaluator
 from bayplan.errors import InputError
@@ -47,6 +49,24 @@ PluginOrName: TypeAlias = type[Plugin[Any]] | str
 _NO_ARGS: Mapping[str, Any] = {}
 
 
+class _Connection(WrappedCluster):
+    """The cluster of a scheduler until it crashes: then nothing comes, and nothing is written."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        super().__init__(cluster)
+        self._open = True
+
+    def watch(self, handler: WatchHandler) -> None:
+        super().watch(lambda event: handler(event) if self._open else None)
+
+    def submit(self, write: Write, done: Done | None = None) -> None:
+        if self._open:
+            super().submit(write, done)
+
+    def close(self) -> None:
+        self._open = False
+
+
 class Cluster:
     """An embedded cluster with a scheduler on it.
 
@@ -74,13 +94,16 @@ class Cluster:
         if given:
             first = _with_plugins(chosen.profiles[0], given)
             chosen = ProfileSet((first, *chosen.profiles[1:]), any_scheduler=chosen.any_scheduler)
-        self._begin = partial(Scheduler, self.api, chosen, cached, observer=observer)
+        self._connection = _Connection(self.api)
+        self._begin = partial(Scheduler, profiles=chosen, cached=cached, observer=observer)
         self.restart()
         self.add(*objects)
 
     def restart(self) -> None:
         """Begin with a scheduler that knows what the objects say, as after a crash."""
-        self.scheduler = self._begin()
+        self._connection.close()
+        self._connection = _Connection(self.api)
+        self.scheduler = self._begin(self._connection)
         self._time = VirtualTime(self.api, self.scheduler)
 
     @property

@@ -9,7 +9,6 @@ from enum import Enum
 import msgspec
 import numpy as np
 
-from bayplan.api import Node
 from bayplan.plugin.base import NOTES, CycleState
 from bayplan.snapshot import NodeTable, PodInfo, Snapshot
 
@@ -20,23 +19,51 @@ Fingerprints = Mapping[object, object]
 
 _DEPTH = 8
 _encode = msgspec.json.Encoder(enc_hook=str).encode
+_decode = msgspec.json.decode
+
+
+class _Whole(msgspec.Struct, frozen=True):
+    """A node or a pod at once: which of its parts differ is asked only of those that do."""
+
+    encoded: bytes
+    derived: Mapping[str, object] = {}
+    """What is made of the object, by name."""
+
+    def parts(self, of: str) -> Iterator[tuple[str, object]]:
+        """Yield the fingerprints of the parts, by name."""
+        obj = _decode(self.encoded)
+        metadata = obj.pop("metadata", {})
+        for name in ("labels", "annotations"):
+            yield f"the {name} of {of}", (metadata.get(name), self.derived.get(name))
+        yield f"the metadata of {of}", metadata
+        for name in ("spec", "status"):
+            yield f"the {name} of {of}", obj.get(name)
+        yield f"the requests of {of}", self.derived.get("requests")
+        yield f"what is derived of {of}", self.derived.get("rest")
 
 
 def changed(before: Fingerprints, after: Fingerprints) -> list[str]:
     """Return what differs, by name."""
     keys = dict.fromkeys([*before, *after])
-    return [str(key) for key in keys if before.get(key) != after.get(key)]
+    found: list[str] = []
+    for key in keys:
+        old, new = before.get(key), after.get(key)
+        if old == new:
+            continue
+        if isinstance(old, _Whole) and isinstance(new, _Whole):
+            found += changed(dict(old.parts(str(key))), dict(new.parts(str(key))))
+        else:
+            found.append(str(key))
+    return found
 
 
 def of_objects(snapshot: Snapshot, pods: Iterable[PodInfo] = ()) -> dict[object, object]:
     """Return the fingerprints of everything in the snapshot, and of these pods."""
     found: dict[object, object] = dict(_of_table(snapshot.nodes))
     for node in snapshot.nodes.nodes:
-        found.update(_of_node(node))
-    for pod, _ in snapshot.placed.values():
-        found.update(_of_pod(pod))
-    for pod in pods:
-        found.update(_of_pod(pod))
+        found[f"node {node.metadata.name}"] = _Whole(_encode(node))
+    for pod in (*(pod for pod, _ in snapshot.placed.values()), *pods):
+        found[f"pod {pod.key}"] = _of_pod(pod)
     found["which pods are placed"] = tuple((key, n) for key, (_, n) in snapshot.placed.items())
     for kind, objects in snapshot._objects.items():
         for key, obj in objects.items():
@@ -60,27 +87,16 @@ def _of_table(table: NodeTable) -> Iterator[tuple[str, object]]:
         yield f"the column of scoring_used {name}", table.scoring_used(name).tobytes()
 
 
-def _of_node(node: Node) -> Iterator[tuple[str, object]]:
-    name = node.metadata.name
-    yield f"the labels of node {name}", _encode(node.metadata.labels)
-    yield f"the annotations of node {name}", _encode(node.metadata.annotations)
-    yield f"the metadata of node {name}", _encode(node.metadata)
-    yield f"the spec of node {name}", _encode(node.spec)
-    yield f"the status of node {name}", _encode(node.status)
-
-
-def _of_pod(pod: PodInfo) -> Iterator[tuple[str, object]]:
-    own = pod.pod
-    yield f"the labels of pod {pod.key}", (_encode(own.metadata.labels), tuple(pod.labels.items()))
-    yield f"the annotations of pod {pod.key}", _encode(own.metadata.annotations)
-    yield f"the metadata of pod {pod.key}", _encode(own.metadata)
-    yield f"the spec of pod {pod.key}", _encode(own.spec)
-    yield f"the status of pod {pod.key}", _encode(own.status)
+def _of_pod(pod: PodInfo) -> _Whole:
     facts = pod.facts
     requests = (tuple(facts.requests.items()), tuple(facts.scoring_requests.items()))
-    yield f"the requests of pod {pod.key}", requests
-    derived = (pod.priority, pod.gang, pod.rank, pod.role, pod.uid, pod.name, pod.namespace)
-    yield f"what is derived of pod {pod.key}", (*derived, id(facts), id(own))
+    rest = (pod.priority, pod.gang, pod.rank, pod.role, pod.uid, pod.name, pod.namespace)
+    derived = {
+        "labels": tuple(pod.labels.items()),
+        "requests": requests,
+        "rest": (*rest, id(facts), id(pod.pod)),
+    }
+    return _Whole(_encode(pod.pod), derived)
 
 
 def of_state(state: CycleState) -> dict[object, object]:
