@@ -17,6 +17,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 import yaml
+from tests.forked import Forked
 
 MANIFESTS = """
 apiVersion: v1
@@ -46,22 +47,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(*arguments: str, name: str = "up") -> list[str]:
-    return [
-        sys.executable,
-        "-c",
-        "from bayplan.cli import main; main()",
-        "cluster",
-        name,
-        *arguments,
-    ]
+def forked(folder: Path, name: str, *arguments: str) -> Forked:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return Forked("cluster", name, *arguments, cwd=folder, **streams)
 
 
 @contextmanager
-def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        command(*arguments), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def running(folder: Path, *arguments: str) -> Iterator[Forked]:
+    process = forked(folder, "up", *arguments)
     try:
         yield process
     finally:
@@ -70,14 +63,9 @@ def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def run(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments, name=name),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    process = forked(folder, name, *arguments)
+    out, errors = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(arguments, process.wait(), out, errors)
 
 
 def refused(folder: Path, *arguments: str, name: str = "up") -> str:
@@ -177,7 +165,8 @@ def test_a_detached_cluster_that_cannot_start_says_why(folder: Path) -> None:
 
 def test_a_detached_cluster_reads_standard_input(folder: Path) -> None:
     with (folder / "all.yaml").open() as manifests:
-        subprocess.run(command("-d", "-f", "-"), cwd=folder, stdin=manifests, check=True)
+        command = [sys.executable, "-m", "bayplan.cli", "cluster", "up", "-d", "-f", "-"]
+        subprocess.run(command, cwd=folder, stdin=manifests, check=True)
     done = run(folder, "down")
     assert done.stdout == "# stopped\n"
 
@@ -253,13 +242,7 @@ def test_metadata_that_an_api_server_refuses_is_refused(
 ) -> None:
     path = folder / "bad.yaml"
     path.write_text(f"apiVersion: v1\nkind: ConfigMap\nmetadata: {metadata}\n")
-    done = subprocess.run(
-        command("-f", str(path), "--kubeconfig", str(folder / "k")),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run(folder, "up", "-f", str(path), "--kubeconfig", str(folder / "k"))
     assert done.returncode == 2, done.stderr
     assert expected in done.stderr
     assert str(path) in done.stderr

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import yaml
+from tests.forked import Forked
 from tests.paths import ROOT
 
 BAYPLAN = Path(sys.executable).with_name("bayplan")
@@ -37,16 +37,16 @@ class Scheduler:
         profile = folder / "process-profile.yaml"
         profile.write_text(yaml.safe_dump(content))
         self._arguments = [
-            *(str(BAYPLAN), command, "--config", str(profile), "--kubeconfig", str(kubeconfig)),
+            *(command, "--config", str(profile), "--kubeconfig", str(kubeconfig)),
             *(("--bind-address", "127.0.0.1:0") if command != "multikueue" else ()),
             *("--log-format", "json", "--no-leader-elect"),
             *more,
         ]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | None = None
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self._arguments, stderr=log, stdout=log)
+            self._process = Forked(*self._arguments, stderr=log, stdout=log)
 
     def kill(self) -> None:
         """End it with SIGKILL."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.cluster.apiserver.faces import Client, Face, serving
+from tests.forked import Forked
 
 from bayplan.api import Node
 from bayplan.cli import cli
@@ -53,24 +53,9 @@ def kubeconfig(face: Face, tmp_path: Path) -> Path:
     return path
 
 
-# Whoever started the tests in the background may have had them ignore Ctrl-C. Nothing may run in
-# this process between fork and exec: gRPC's threads, which other tests started, do not outlive it.
-_HEEDS_CTRL_C = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from bayplan.cli import main
-main()
-"""
-
-
-def bench(kubeconfig: Path, *more: str, name: str = "live") -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _HEEDS_CTRL_C, "bench", name, "--nodes", "20"]
-    return subprocess.Popen(
-        [*command, "--pods", "40", "--kubeconfig", str(kubeconfig), *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def bench(kubeconfig: Path, *more: str, name: str = "live") -> Forked:
+    given = ("--nodes", "20", "--pods", "40", "--kubeconfig", str(kubeconfig), *more)
+    return Forked("bench", name, *given, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def names(client: Client) -> dict[str, list[str]]:

@@ -25,6 +25,7 @@ import yaml
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 from tests.cluster.apiserver.faces import Client, Face, serving
+from tests.forked import Forked
 from tests.paths import ROOT
 from tests.plugins.queues.kueue.kueue_builders import cluster_queue, flavor, local_queue
 
@@ -97,9 +98,9 @@ class Running:
     """``bayplan run`` in a process of its own."""
 
     def __init__(self, kubeconfig: Path, *more: str, config: Path = PROFILE) -> None:
-        command = [sys.executable, "-m", "bayplan.cli", "run", "--config", str(config)]
-        command += ["--kubeconfig", str(kubeconfig), "--bind-address", "127.0.0.1:0", *more]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        given = ("--config", str(config), "--kubeconfig", str(kubeconfig))
+        more = ("--bind-address", "127.0.0.1:0", *more)
+        self.process = Forked("run", *given, *more, stderr=subprocess.PIPE)
         self.lines: list[str] = []
 
     def until(self, text: str) -> str:

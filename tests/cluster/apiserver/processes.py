@@ -6,10 +6,10 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import yaml
+from tests.forked import Forked
 
 PODS = "/api/v1/namespaces/default/pods"
 PATIENCE = 60.0
@@ -44,12 +44,8 @@ class Served:
     """bayplan cluster up as a process, with as many open files as is said."""
 
     def __init__(self, folder: Path, files: int | None = None) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bayplan.cli", "cluster", "up"],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        self.process = Forked(
+            *("cluster", "up"), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         if files is not None:
             resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (files, files))
