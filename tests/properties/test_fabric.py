@@ -9,12 +9,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.plugins.dynamic_resources.fabric_builders import fabric, fabric_cluster, host, of_model
 from tests.plugins.gpus.gpu_builders import group, ledger, pod, request, template
-from tests.restarts import silence
 
 from bayplan.api import Node, Pod, ResourceClaim, ResourceSlice
-from bayplan.profiles.loading import default_profiles
-from bayplan.scheduler.scheduler import Scheduler
-from bayplan.scheduler.virtual_time import VirtualTime
 from bayplan.testing import Cluster
 
 MODELS = ("a", "b")
@@ -69,12 +65,6 @@ def check(made: Cluster) -> None:
         assert not all(on_host[name, model] for model in MODELS), "models that cannot coexist"
 
 
-def restart(made: Cluster) -> None:
-    silence(made.api, made.scheduler)
-    made.scheduler = Scheduler(made.api, default_profiles())
-    made._time = VirtualTime(made.api, made.scheduler)
-
-
 def step(made: Cluster, action: str, number: int, count: int) -> None:
     kind = ("of-a", "of-b", "one", "two")[number % 4]
     if action == "pod":
@@ -87,7 +77,7 @@ def step(made: Cluster, action: str, number: int, count: int) -> None:
         if names:
             made.remove(names[number % len(names)])
     elif action == "restart":
-        restart(made)
+        made.restart()
     elif action == "node" and count % 3 == 0:
         made.api.vanish_node("n1") if made.api.get(Node, "n1") else made.add(host("n1", *MODELS))
     made.schedule()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.restarts import silence
 
 from bayplan.api import ApiObject, Pod
 from bayplan.profiles.loading import default_profiles
@@ -25,9 +24,7 @@ def full(*nodes: str) -> list[ApiObject]:
 
 def restarted(cluster: Cluster) -> Cluster:
     """Let a new process lead, which knows only what the API says."""
-    silence(cluster.api, cluster.scheduler)
-    cluster.scheduler = Scheduler(cluster.api, default_profiles())
-    cluster._time = VirtualTime(cluster.api, cluster.scheduler)
+    cluster.restart()
     cluster.api.deliver()
     return cluster
 
@@ -107,7 +104,7 @@ def test_a_process_that_followed_meanwhile_reads_them_once_it_leads() -> None:
     follower.stand_by()
     assert nominated(cluster, "p") == ["n1"]
     assert follower.nominator.get("default/p") is None, "it has not decided anything yet"
-    cluster.api._watchers[:] = [follower.handle]
+    cluster.crash()
     cluster.scheduler = follower
     cluster._time = VirtualTime(cluster.api, follower)
     cluster.schedule()

@@ -99,9 +99,13 @@ class Cluster:
         self.restart()
         self.add(*objects)
 
+    def crash(self) -> None:
+        """End the scheduler at once: it hears of nothing any more, and writes nothing."""
+        self._connection.close()
+
     def restart(self) -> None:
         """Begin with a scheduler that knows what the objects say, as after a crash."""
-        self._connection.close()
+        self.crash()
         self._connection = _Connection(self.api)
         self.scheduler = self._begin(self._connection)
         self._time = VirtualTime(self.api, self.scheduler)

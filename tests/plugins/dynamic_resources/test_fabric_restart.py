@@ -10,26 +10,17 @@ from tests.plugins.dynamic_resources.fabric_builders import (
     places,
 )
 from tests.plugins.gpus.gpu_builders import group, ledger, message, pod
-from tests.restarts import silence
 
 from bayplan.api import ResourceClaim
 from bayplan.api.configmap import ConfigMap
 from bayplan.profiles.loading import default_profiles
 from bayplan.scheduler.scheduler import Scheduler
-from bayplan.scheduler.virtual_time import VirtualTime
 from bayplan.testing import Cluster
-
-
-def die(made: Cluster) -> None:
-    """Let the scheduler hear of nothing any more."""
-    silence(made.api, made.scheduler)
 
 
 def restart(made: Cluster) -> None:
     """Replace the scheduler by one that knows only what the API says."""
-    die(made)
-    made.scheduler = Scheduler(made.api, default_profiles())
-    made._time = VirtualTime(made.api, made.scheduler)
+    made.restart()
     made.schedule()
 
 
@@ -68,7 +59,7 @@ def test_the_next_scheduler_keeps_the_time_limit_of_the_first() -> None:
 
 def test_the_next_scheduler_undoes_what_failed_meanwhile() -> None:
     made = attaching(fabric({"a": 2}, failures=[{"card": "a-0"}]), 12)
-    die(made)
+    made.crash()
     made.api.clock.advance(25)
     made.api.deliver()
     restart(made)
@@ -79,7 +70,7 @@ def test_the_next_scheduler_undoes_what_failed_meanwhile() -> None:
 
 def test_the_next_scheduler_takes_the_gpu_that_was_handed_over_meanwhile() -> None:
     made = attaching(fabric({"a": 1}, handsOver=True), 12)
-    die(made)
+    made.crash()
     made.api.clock.advance(25)
     made.add(pod("other", "one"))
     restart(made)
@@ -89,7 +80,7 @@ def test_the_next_scheduler_takes_the_gpu_that_was_handed_over_meanwhile() -> No
 
 def test_a_pod_that_went_while_nobody_scheduled_leaves_no_gpu_taken() -> None:
     made = attaching(fabric({"a": 1}), 12)
-    die(made)
+    made.crash()
     made.remove("p")
     restart(made)
     assert made.api.list(ResourceClaim) == []

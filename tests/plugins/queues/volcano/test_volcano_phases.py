@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 from tests.plugins.queues.volcano.volcano_worlds import cluster_of, group, phase, pods, queue
-from tests.restarts import silence
 
 from bayplan.api import Node, Pod, VolcanoPodGroup
 from bayplan.cluster.embedded.kubelet import VirtualKubelet
@@ -101,7 +100,6 @@ def test_a_scheduler_that_restarts_counts_members_that_succeeded_before() -> Non
     cluster = running(3, 3)
     end(cluster, "job-0", "Succeeded")
     cluster.remove("job-1")
-    silence(cluster.api, cluster.scheduler)
     cluster.restart()
     cluster.add(*pods("job", 1, first=1, cpu=1))
     cluster.advance(5)
