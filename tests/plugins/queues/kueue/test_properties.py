@@ -29,7 +29,9 @@ from bayplan_plugins.queues.kueue.store import KueueObject
 from bayplan_plugins.queues.kueue.workloads import local_queue_key
 
 FLAVORS = ("a", "b")
-POLICIES = ("Any", "LowerPriority", "Never")
+POLICIES = st.sampled_from(("Any", "LowerPriority", "Never"))
+ORDERS = st.sampled_from(("BestEffortFIFO", "StrictFIFO"))
+MOSTLY_NONE = [st.none() | st.none() | st.integers(0, most) for most in range(5)]
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,12 @@ class Given:
 @st.composite
 def limits(draw: st.DrawFn, inside: bool) -> Limits:
     nominal = draw(st.integers(0, 4))
-    borrow = draw(st.none() | st.none() | st.integers(0, 4)) if inside else None
-    lend = draw(st.none() | st.none() | st.integers(0, nominal)) if inside else None
+    borrow = draw(MOSTLY_NONE[4]) if inside else None
+    lend = draw(MOSTLY_NONE[nominal]) if inside else None
     return nominal, borrow, lend
+
+
+INSIDE, ALONE = limits(True), limits(False)
 
 
 @st.composite
@@ -65,13 +70,13 @@ def worlds(draw: st.DrawFn, within: tuple[str, ...] = ("Never", "LowerPriority")
     for number in range(count):
         parent = f"c{draw(st.integers(0, number - 1))}" if number else ""
         own = draw(st.integers(0, 3)) == 3
-        given = {name: {"cpu": draw(limits(bool(parent)))} for name in used} if own else {}
+        given = {name: {"cpu": draw(INSIDE if parent else ALONE)} for name in used} if own else {}
         objects.append(cohort(f"c{number}", parent, given))
     queues = draw(st.integers(1, 4))
     for number in range(queues):
         alone = draw(st.integers(0, 5)) == 5
         home = "" if alone else f"c{draw(st.integers(0, count - 1))}"
-        given = {name: {"cpu": draw(limits(bool(home)))} for name in used}
+        given = {name: {"cpu": draw(INSIDE if home else ALONE)} for name in used}
         objects += _queue(draw, f"q{number}", home, given, within)
     size = draw(st.integers(1, 6))
     jobs = [
@@ -94,14 +99,14 @@ def _queue(
     given: dict[str, Any],
     within: tuple[str, ...],
 ) -> list[KueueObject]:
-    reclaim = draw(st.sampled_from(POLICIES))
+    reclaim = draw(POLICIES)
     preemption: dict[str, Any] = {
         "reclaimWithinCohort": reclaim,
         "withinClusterQueue": draw(st.sampled_from(within)),
     }
     if reclaim != "Never" and draw(st.booleans()):
         preemption["borrowWithinCohort"] = {"policy": "LowerPriority"}
-    order = draw(st.sampled_from(("BestEffortFIFO", "StrictFIFO")))
+    order = draw(ORDERS)
     queue = cluster_queue(name, given, home, preemption=preemption, queueingStrategy=order)
     return [queue, local_queue(name, name)]
 
