@@ -12,6 +12,7 @@ from bayplan.api import ApiObject, Node, Pod
 from bayplan.cluster.embedded.assembly import start_controllers
 from bayplan.dialects.autoscaling import is_stand_in
 from bayplan.profiles.loading import load_profiles
+from bayplan.scheduler.virtual_time import VirtualTime
 from bayplan.simulation.autoscaler import Autoscaler
 from bayplan.simulation.node_groups import NodeGroup, NodeGroups
 from bayplan.testing import Cluster, make_node
@@ -57,12 +58,11 @@ class Growing:
 
     def passes(self, seconds: float) -> None:
         """Let time pass; the autoscaler looks whenever nothing is left to do."""
-        end = self.cluster.api.now + seconds
-        while self.cluster.api.now < end:
-            self.cluster.schedule()
-            self.autoscaler.look()
-            self.cluster.advance(min(5.0, end - self.cluster.api.now))
-        self.cluster.schedule()
+        cluster = self.cluster
+        end = cluster.api.now + seconds
+        time = VirtualTime(cluster.api, cluster.scheduler, on_settled=self.autoscaler.look)
+        time.advance(end)
+        cluster.advance(end - cluster.api.now)
 
     def bought(self, name: str = "") -> int:
         """Return how many nodes were bought, of one group or of all."""
