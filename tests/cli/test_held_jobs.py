@@ -167,3 +167,12 @@ def test_a_workload_of_what_bayplan_does_not_follow_is_pending_too(tmp_path: Pat
     lost = json.loads(bayplan("explain", "workload/lost", "-f", path, "-o", "json").stdout)
     assert lost["state"] == "Pending"
     assert lost["message"] == 'there is no LocalQueue "none" in namespace "default"'
+    runs = bayplan("explain", "workload/runs", "-f", path).stdout
+    assert runs.startswith(
+        "Workload default/runs is admitted: its pods come from a controller that"
+    )
+    quota = "it has quota in ClusterQueue cq: pod set main: 2 nvidia.com/gpu of flavor gpu"
+    assert quota in " ".join(runs.split())
+    nobody = bayplan("explain", "workload/wait", "-f", path)
+    assert str(nobody.exception).startswith("there is no Workload default/wait at the end")
+    assert "waits" in str(nobody.exception)

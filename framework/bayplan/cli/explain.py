@@ -260,6 +260,7 @@ def _print(
     from bayplan.explain.explanation import explain, explain_job
     from bayplan.explain.target import nearest, pods_of, what_has
     from bayplan.explain.text import print_explanation, print_job
+    from bayplan.queues.held_jobs import WORKLOAD
 
     def get(of: str) -> Pod | None:
         return simulation.cluster.get(Pod, of)
@@ -281,7 +282,7 @@ def _print(
         return
     if not found:
         near = nearest(wanted, simulation.pods(), scheduler)
-        what = "pods of" if wanted.makes_pods else ""
+        what = "pods of" if wanted.makes_pods and wanted.kind != WORKLOAD else ""
         verb = "are no" if what else "is no"
         raise InputError(f"there {verb} {what} {wanted} at the end{near}".replace("  ", " "))
     about = explain(scheduler, found[0], found)

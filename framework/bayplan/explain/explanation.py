@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from bayplan.api import Pod
+from bayplan.api import KueueWorkload, Pod
 from bayplan.api.pod import DEFAULT_SCHEDULER
 from bayplan.errors import PluginError, did_you_mean
+from bayplan.explain.lone_workload import state_of
 from bayplan.explain.options import Suggestion
 from bayplan.explain.placement import Placement, placement_of, unit_of
 from bayplan.explain.suggestions import Diagnosis
@@ -227,11 +228,13 @@ class JobExplanation(msgspec.Struct, frozen=True):
 
     ``kind`` and ``job`` (``namespace/name``) name it; ``line`` is its place in the queue, if that
     is there; ``why`` is what holds it back otherwise. ``suggestions`` are what would admit it, each
-    tried. ``cost`` is what its pods will cost.
+    tried. ``cost`` is what its pods will cost. ``state`` is Suspended, or for a Workload alone
+    Pending, Admitted or Finished.
     """
 
     kind: str
     job: str
+    state: str
     line: QueuePosition | None
     why: str = ""
     suggestions: Sequence[Suggestion] = ()
@@ -242,7 +245,7 @@ class JobExplanation(msgspec.Struct, frozen=True):
         return {
             "kind": self.kind,
             "job": self.job,
-            "state": "Pending" if self.kind == WORKLOAD else "Suspended",
+            "state": self.state,
             "queue": self.line.as_json() if self.line is not None else None,
             "message": self.why,
             "suggestions": [_suggestion_json(one) for one in self.suggestions],
@@ -258,11 +261,18 @@ def explain_job(scheduler: Scheduler, kind: str, key: str) -> JobExplanation | N
     units = scheduler.queues.units_of_job(kind, key)
     line = scheduler.queues.position(units[0]) if units else None
     profile = scheduler.profile_of(units[0].pods[0].pod) if units else None
+    state = "Pending" if kind == WORKLOAD else "Suspended"
     if line is not None and line.refusal and profile is not None:
         found = _diagnosis(scheduler, profile).admit(units, line.change)
-        return JobExplanation(kind, key, line, suggestions=found)
+        return JobExplanation(kind, key, state, line, suggestions=found)
     held = HeldJobs(scheduler.snapshot).get((kind, key))
-    return None if held is None else JobExplanation(kind, key, line, held.why)
+    if held is not None:
+        return JobExplanation(kind, key, state, line, held.why)
+    workload = scheduler.snapshot.objects(KueueWorkload).get(key) if kind == WORKLOAD else None
+    if workload is None:
+        return None
+    state, why = state_of(workload)
+    return JobExplanation(kind, key, state, line, why)
 
 
 class _About(msgspec.Struct):

@@ -95,11 +95,12 @@ def _print_pods(console: Console, about: Explanation) -> None:
 
 def print_job(console: Console, about: JobExplanation) -> None:
     """Print why a job has no pods yet, and what would admit it."""
-    state, pods = "suspended", "it has no pods yet"
+    pods = "it has no pods yet"
     if about.kind == WORKLOAD:
-        state, pods = "pending", "its pods come from a controller that bayplan does not follow"
+        pods = "its pods come from a controller that bayplan does not follow"
     name = f"{about.kind} [bold]{escape(about.job)}[/bold]"
-    console.print(f"{name} is [yellow]{state}[/yellow]: {pods}")
+    colour = "green" if about.state in ("Admitted", "Finished") else "yellow"
+    console.print(f"{name} is [{colour}]{about.state.lower()}[/{colour}]: {pods}")
     if about.why:
         _line(console, 2, about.why)
     if about.line is not None:
