@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from tests.controlplane.installation import install
 from tests.controlplane.plane import ControlPlane, control_plane
 from tests.live.fastloop import FastLoop
@@ -33,6 +34,9 @@ settings.register_profile(
     suppress_health_check=list(HealthCheck),
 )
 settings.load_profile("bayplan")
+# Else it takes values from the source of all modules that are loaded, and looks again whenever one
+# is imported: a sixth of the time of these tests, and other examples in each process.
+pytest.MonkeyPatch().setattr(providers, "_get_local_constants", lambda: providers._local_constants)
 
 # Collecting makes hundreds of thousands of objects that stay. What walks over them whenever a
 # cluster is read is not called in the process of the tests.
