@@ -176,3 +176,33 @@ def test_a_workload_of_what_bayplan_does_not_follow_is_pending_too(tmp_path: Pat
     nobody = bayplan("explain", "workload/wait", "-f", path)
     assert str(nobody.exception).startswith("there is no Workload default/wait at the end")
     assert "waits" in str(nobody.exception)
+
+
+def test_a_workload_that_waits_for_a_check_is_inactive_or_finished_says_so(tmp_path: Path) -> None:
+    checked = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "AdmissionCheck",
+        "metadata": {"name": "quota-first"},
+        "spec": {"controllerName": "example.com/somebody"},
+        "status": {"conditions": [{"type": "Active", "status": "True", "reason": "Active"}]},
+    }
+    waits, idle, done = (workload(name, 1) for name in ("waits", "idle", "done"))
+    idle["spec"]["active"] = False
+    ended = {"type": "Finished", "status": "True", "reason": "Succeeded", "message": "It is done"}
+    done["status"] = {"conditions": [{**ended, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+    path = world(tmp_path, checked, waits, idle, done)
+    rule = "spec:\n  admissionChecksStrategy: {admissionChecks: [{name: quota-first}]}\n  namespace"
+    path.write_text(path.read_text().replace("spec:\n  namespace", rule))
+
+    def why(name: str) -> tuple[str, str]:
+        given = ("explain", f"workload/{name}", "-f", path, "-o", "json")
+        answer = json.loads(bayplan(*given).stdout)
+        return answer["state"], answer["message"]
+
+    quota = "it has quota in ClusterQueue cq: pod set main: 2 nvidia.com/gpu of flavor gpu"
+    assert why("waits") == (
+        "Pending",
+        f"{quota}; it waits for admission checks: quota-first (Pending)",
+    )
+    assert why("idle") == ("Pending", "its Workload is not active")
+    assert why("done") == ("Finished", "It is done")

@@ -9,7 +9,7 @@ __all__ = ["state_of"]
 
 
 def state_of(workload: KueueWorkload) -> tuple[str, str]:
-    """Return ("Finished", "Admitted" or "Pending", why), for one that has quota or is finished."""
+    """Return Finished, Admitted or Pending, and what it has or waits for, in words."""
     conditions = true_conditions(workload)
     if "Finished" in conditions:
         return "Finished", conditions["Finished"].message
@@ -20,12 +20,13 @@ def state_of(workload: KueueWorkload) -> tuple[str, str]:
     quota = f"it has quota in ClusterQueue {admission.cluster_queue}" + (parts and f": {parts}")
     if ADMITTED in conditions:
         return "Admitted", quota
+    return "Pending", f"{quota}; it waits for {_awaited(workload)}"
+
+
+def _awaited(workload: KueueWorkload) -> str:
     checks = [one for one in workload.status.admission_checks if one.state != "Ready"]
-    waits = ", ".join(f"{one.name} ({one.state})" for one in checks)
-    return (
-        "Pending",
-        f"{quota}; it waits for {f'admission checks: {waits}' if waits else 'its admission'}",
-    )
+    names = ", ".join(f"{one.name} ({one.state})" for one in checks)
+    return f"admission checks: {names}" if checks else "its admission"
 
 
 def _quota(given: AssignedPodSet) -> str:

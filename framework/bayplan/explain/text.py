@@ -95,12 +95,14 @@ def _print_pods(console: Console, about: Explanation) -> None:
 
 def print_job(console: Console, about: JobExplanation) -> None:
     """Print why a job has no pods yet, and what would admit it."""
-    pods = "it has no pods yet"
-    if about.kind == WORKLOAD:
-        pods = "its pods come from a controller that bayplan does not follow"
+    pods = ": it has no pods yet"
+    if about.state == "Finished":
+        pods = ""
+    elif about.kind == WORKLOAD:
+        pods = ": its pods come from a controller that bayplan does not follow"
     name = f"{about.kind} [bold]{escape(about.job)}[/bold]"
     colour = "green" if about.state in ("Admitted", "Finished") else "yellow"
-    console.print(f"{name} is [{colour}]{about.state.lower()}[/{colour}]: {pods}")
+    console.print(f"{name} is [{colour}]{about.state.lower()}[/{colour}]{pods}")
     if about.why:
         _line(console, 2, about.why)
     if about.line is not None:

@@ -51,7 +51,9 @@ def changed(before: Fingerprints, after: Fingerprints) -> list[str]:
         if old == new:
             continue
         if isinstance(old, _Whole) and isinstance(new, _Whole):
-            found += changed(dict(old.parts(str(key))), dict(new.parts(str(key))))
+            parts = changed(dict(old.parts(str(key))), dict(new.parts(str(key))))
+            # Where it is but an order within a part, the whole is named.
+            found += parts or [str(key)]
         else:
             found.append(str(key))
     return found

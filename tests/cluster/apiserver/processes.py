@@ -45,7 +45,7 @@ class Served:
 
     def __init__(self, folder: Path, files: int | None = None) -> None:
         self.process = Forked(
-            *("cluster", "up"), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            "cluster", "up", cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         if files is not None:
             resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (files, files))
