@@ -16,11 +16,14 @@ test: $(READY)
 
 # What an edit breaks first: the rooms from api/ to plugins/, without processes, browsers and stories.
 QUICK := api cycle dialects explain gangs house plugin plugins profiles queues scheduler schemas snapshot
-LONG := test_contract gpus/test_gpu_fragmentation queues/kai/test_kai_actions queues/volcano/test_volcano_properties \
-	volumes/test_volume_binding
+LONG := house/test_used_names plugins/test_contract plugins/autoscaling/test_growing \
+	plugins/gpus/test_gpu_fragmentation plugins/queues/test_hostile_shapes \
+	plugins/queues/test_leaving_pods plugins/queues/kai/test_kai_actions \
+	plugins/queues/kueue/test_dry_run plugins/queues/kueue/test_properties \
+	plugins/queues/volcano/test_volcano_properties plugins/volumes/test_volume_binding
 quick: export PYTHONDONTWRITEBYTECODE =
 quick: $(READY)
-	$(BIN)/python -m pytest --numprocesses auto $(QUICK:%=tests/%) $(LONG:%=--ignore=tests/plugins/%.py)
+	$(BIN)/python -m pytest --numprocesses auto $(QUICK:%=tests/%) $(LONG:%=--ignore=tests/%.py)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

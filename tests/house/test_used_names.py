@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 from tests.paths import ROOT
 
@@ -31,20 +31,12 @@ VOTES = {"enqueueable", "voters"}
 Definition = tuple[Path, str]
 
 
-def definitions(tree: ast.Module, path: Path) -> Iterator[Definition]:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            decorators = " ".join(ast.unparse(one) for one in node.decorator_list)
-            if not node.name.startswith("__") and not CALLED_BY_OTHERS.search(decorators):
-                yield path, node.name
-
-
-def uses(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
+def is_defined(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """Tell whether a node defines what only our own code can use."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    decorators = " ".join(ast.unparse(one) for one in node.decorator_list)
+    return not node.name.startswith("__") and not CALLED_BY_OTHERS.search(decorators)
 
 
 def test_what_the_product_defines_the_product_uses() -> None:
@@ -52,9 +44,13 @@ def test_what_the_product_defines_the_product_uses() -> None:
     used: Counter[str] = Counter()
     for source in SOURCES:
         for path in sorted((ROOT / source).rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            defined += definitions(tree, path.relative_to(ROOT))
-            used.update(uses(tree))
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Name):
+                    used[node.id] += 1
+                elif isinstance(node, ast.Attribute):
+                    used[node.attr] += 1
+                elif is_defined(node):
+                    defined.append((path.relative_to(ROOT), node.name))
     plugins = set(re.findall(r":(\w+)\"", (ROOT / "pyproject.toml").read_text(encoding="utf-8")))
     excused = plugins | TROUBLE | VOTES
     unused = [
