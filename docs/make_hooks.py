@@ -62,6 +62,8 @@ def render() -> str:
         function = getattr(hookspecs, name)
         signature = inspect.signature(function)
         parts.append(f"## `{name}`\n\n{inspect.cleandoc(function.__doc__ or '')}\n\n")
+        if not arguments:
+            parts.append("- no arguments\n")
         for argument in arguments:
             kind = _code(signature.parameters[argument].annotation)
             parts.append(f"- `{argument}`: {kind}: {_ARGUMENTS[argument]}\n")

@@ -1,9 +1,10 @@
 """Which pending pods lack nodes: the reason of their PodScheduled condition.
 
 Autoscalers add nodes for pods with the reason ``Unschedulable`` and skip those with any other one,
-whatever the message says. So a unit that its queue, a missing member, a gate or an eviction holds
-back has another reason. Of the units that no node takes, only as many ask for nodes as their queues
-would take together.
+whatever the message says. So a gang or a job of a queue has another reason while its queue, a
+missing member, a gate or an eviction holds it back. A single pod without a queue has that of
+kube-scheduler, whatever refuses it. Of the units that no node takes, only as many ask for nodes
+as their queues would take together.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ from bayplan.queues.tree import AmountRows
 from bayplan.queues.workload_owners import is_lone
 from bayplan.snapshot import Snapshot
 from bayplan_plugins.queues.kueue.admission import Admission
-from bayplan_plugins.queues.kueue.admission_order import AdmissionLine
 from bayplan_plugins.queues.kueue.amounts import column
 from bayplan_plugins.queues.kueue.args import KueueArgs
 from bayplan_plugins.queues.kueue.conditions import (
@@ -53,6 +52,7 @@ from bayplan_plugins.queues.kueue.lone_workloads import with_admission
 from bayplan_plugins.queues.kueue.managed_jobs import ManagedJobs
 from bayplan_plugins.queues.kueue.manager import KueueManager
 from bayplan_plugins.queues.kueue.node_failures import NodeFailures
+from bayplan_plugins.queues.kueue.pending_report import PendingReport
 from bayplan_plugins.queues.kueue.pod_groups import is_ready, marks_of
 from bayplan_plugins.queues.kueue.pod_set_info import ConflictError, PodSetInfo
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
@@ -135,7 +135,7 @@ class KueuePolicy(
             self._dry_run.assume,
             self._waits,
         )
-        self._line = AdmissionLine(handle, self._admission, self._pods, self._jobs, self._dry_run)
+        self._report = PendingReport(handle, self._admission, self._pods, self._jobs, self._dry_run)
         self._any_fits: tuple[int, bool] = (-1, False)
         self._safe_until: float | None = None
         """When the next workload may be preempted that is too new now, in seconds since 1970."""
@@ -267,7 +267,7 @@ class KueuePolicy(
                 self._written.once(key, "take over", "", taking_over(workloads[key]))
         if not self.has_queues:
             return False
-        reported = self._manager.look(self._line.any_would_fit)
+        reported = self._manager.look(self._report.any_would_fit)
         if reported is None:
             if begins:
                 self._begin_again()
@@ -368,7 +368,7 @@ class KueuePolicy(
             for key in self._jobs.slices_of(self._jobs.home_of(found.key)):
                 info = pending.get(key)
                 if info is not None:
-                    return _waits_for(queue, self._line.reason(info, queue))
+                    return _waits_for(queue, self._report.reason(info, queue))
         return f"its workload was admitted with {counted(most, 'pod')}, and has {len(members)}"
 
     def _why(self, pod: PodInfo, found: KueueWorkload | None, queue: str) -> str:
@@ -383,7 +383,7 @@ class KueuePolicy(
             return "it is being evicted" if evicted else "its admission checks are not ready"
         info = self._admission.store.pending[queue].get(self._pods.key_of(pod))
         if info is not None:
-            return self._line.reason(info, queue)
+            return self._report.reason(info, queue)
         stated = condition(found, "QuotaReserved") if found is not None else None
         return stated.message if stated is not None else "its turn has not come"
 
@@ -598,7 +598,7 @@ class KueuePolicy(
         if self._offered is None:
             placed = self._handle.snapshot.placed
             self._offered = [pod for pod in self._handles.may_give_up() if pod.key in placed]
-        return bool(self._offered) and self._line.needs_no_victims(one, self._offered)
+        return bool(self._offered) and self._report.needs_no_victims(one, self._offered)
 
     def _without_nodes(self) -> Iterator[str]:
         """Yield the workloads that are admitted, and have pods without nodes, in their order."""
@@ -675,7 +675,7 @@ class KueuePolicy(
             return None
         others = [one for key, one in self._growth.items() if key != pod.key]
         added = [(self.queue_of(one) or "", self._amounts(one)) for one in others]
-        return self._line.growth_refusal(queue, self._amounts(pod), added)
+        return self._report.growth_refusal(queue, self._amounts(pod), added)
 
     def fair(self) -> AmountRows:
         """Return what each queue may have now: what is reserved, and what it could yet reserve."""
@@ -704,21 +704,21 @@ class KueuePolicy(
 
     def units_of_job(self, kind: str, key: str) -> Sequence[Unit]:
         """Return the pods that a suspended job would have, if it waits for a queue."""
-        return self._line.units_of_job(kind, key)
+        return self._report.units_of_job(kind, key)
 
     def pending_jobs(self, queue: str) -> Sequence[PendingJob]:
         """Return the workloads that wait for a ClusterQueue's quota."""
-        return self._line.jobs(queue)
+        return self._report.jobs(queue)
 
     def pending_name(self, pod: PodInfo) -> str:
         """Return what a pod's workload is called in the line."""
-        return self._line.name_of(pod)
+        return self._report.name_of(pod)
 
     def admitted_without(self, pods: Sequence[PodInfo], job: str) -> str | None:
         """Return the first job that waits and would be admitted without some pods."""
         if not any(map(len, self._admission.store.pending.values())):
             return None
-        return self._line.admitted_without(pods, job, self._without_nodes()) or None
+        return self._report.admitted_without(pods, job, self._without_nodes()) or None
 
     def faults(self) -> Mapping[str, str]:
         """Return why ClusterQueues are inactive that nobody has stopped."""
@@ -731,15 +731,15 @@ class KueuePolicy(
 
     def job_counts(self) -> Mapping[str, tuple[int, int]]:
         """Return how many workloads wait for each ClusterQueue, and how many have its quota."""
-        return self._line.counts()
+        return self._report.counts()
 
     def shortfall(self, unit: Unit) -> QuotaRefusal | None:
         """Return what of the queue's quota is missing most for a workload."""
-        return self._line.shortfall(unit)
+        return self._report.shortfall(unit)
 
     def until_admitted(self, unit: Unit, jobs: Sequence[Sequence[PodInfo]]) -> int:
         """Return how many running jobs have to end, in order, for a workload to be admitted."""
-        return self._line.until_admitted(unit, jobs)
+        return self._report.until_admitted(unit, jobs)
 
     # Preemption --------------------------------------------------------------------------
 

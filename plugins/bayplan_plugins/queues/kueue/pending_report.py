@@ -1,4 +1,4 @@
-"""The line of a ClusterQueue for people: who waits, why, what is missing, and for whose end."""
+"""Pending workloads of a ClusterQueue for people: who waits, why, for what, and for whose end."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from bayplan_plugins.queues.kueue.workloads import (
 )
 from bayplan_plugins.queues.policy import QuotaRefusal
 
-__all__ = ["AdmissionLine"]
+__all__ = ["PendingReport"]
 
 _MOST_TRIED = 8
 """Of those that wait, how many elastic jobs may shrink for at a time."""
 
 
-class AdmissionLine:
+class PendingReport:
     """What is known of those that wait, and whether they would be admitted without others."""
 
     def __init__(
