@@ -46,7 +46,17 @@ gc.set_threshold(400_000, 20, 50)
 garbage.collect_rarely = lambda: None
 
 _LIVE = Path(__file__).parent / "live"
-_WAITING = ("tests/controlplane/", "tests/dra/driver/")
+_WAITING = (
+    "tests/controlplane/",
+    "tests/dra/driver/",
+    "tests/live/test_bench_live.py",
+    "tests/live/test_bill_pages.py",
+    "tests/live/test_commands.py",
+    "tests/live/test_trouble.py",
+    "tests/page/test_browser.py",
+    "tests/properties/test_driver_stories.py",
+    "tests/remote/",
+)
 """Tests that mostly wait for other processes, threads and sockets."""
 _REAL = re.compile(r"controlplane/|[-\[]real[-\]]")
 _OWN = {"tests/node/": "the node", "tests/peers/": "the peers", "tests/chart/": "the chart"}
