@@ -76,7 +76,7 @@ class Evictor:
         """The latest evictions, oldest first."""
 
     def in_cooldown(self, pod_key: str) -> bool:
-        """Tell whether a pod's eviction was refused less than ``COOLDOWN_SECONDS`` ago."""
+        """Tell whether a pod's eviction was refused too recently to choose it again."""
         until = self._cooldowns.get(pod_key)
         return until is not None and until > self._state.now
 

@@ -2,7 +2,7 @@
 
 For a pod the candidates are nodes, and the rules those of kube-scheduler 1.36; for a gang they are
 the network domains that it may use, or the cluster. In each candidate, :mod:`.search` looks for the
-fewest and least important victims. Candidates are compared by
+least important and fewest victims. Candidates are compared by
 :class:`~bayplan_plugins.shared.victims.EvictionCost`, then by waste. A gang is never taken
 below its minimum, unless all of it is evicted and nothing else is cheaper.
 """
