@@ -7,11 +7,11 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
-from msgspec.structs import replace
 from tests.chart.helm import CHART, Helm, Values
 from tests.live.deployed import CRDS, DEPLOY, OF_SCHEDULER, Content, documents, manifests
 from tests.paths import ROOT
