@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 from tests.properties.queue_worlds import GPU, Dialect, Job, Team, World
 
 from bayplan.api import Node, Pod
@@ -29,7 +29,7 @@ PLUGINS = (
 def profiles() -> ProfileSet:
     """Return the default profile without the plugins that have nothing to say in these worlds."""
     whole = default_profiles().profiles[0]
-    few = replace(
+    few = msgspec.structs.replace(
         whole,
         plugins={name: whole.plugins[name] for name in PLUGINS},
         args={name: args for name, args in whole.args.items() if name in PLUGINS},
