@@ -38,8 +38,10 @@ def queue(peers: Peers, name: str, gpus: int) -> Iterator[None]:
     }
     client = peers.cluster.client
     assert client.post(path_of(content, name=False), content).code == 201
-    yield
-    client.delete(path_of(content))
+    try:
+        yield
+    finally:
+        client.delete(path_of(content))
 
 
 def pod_of_gpus(
