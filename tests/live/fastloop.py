@@ -32,6 +32,7 @@ class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
         """When the turn began, by the loop's clock."""
 
     def time(self) -> float:
+        """Return the loop's time, in seconds."""
         return self._time + min(time.monotonic() - self._turn_began, _LONGEST_TURN)
 
     def select(self, timeout: float | None = None) -> list[Any]:

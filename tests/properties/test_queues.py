@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, seed
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
 from tests.properties.queue_stories import Story
 from tests.properties.queue_worlds import DIALECTS, Dialect, World, worlds
 
 POLICIES = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=list(DIALECTS))
-DIALECTS_IN_ORDER = list(DIALECTS.values())
-"""The place of each is the seed of its stories, or all would have the same few."""
+IN_ORDER = list(DIALECTS.values())
 NUMBER = st.integers(0, 9)
 EVENTS = st.lists(
     st.tuples(
@@ -63,8 +62,7 @@ def told(story: Story, events: list[tuple[str, int, int]]) -> list[str]:
 
 @POLICIES
 def test_limits_and_books_hold_whatever_happens_cached_or_not(dialect: Dialect) -> None:
-    @seed(DIALECTS_IN_ORDER.index(dialect))
-    @examples(5)
+    @examples(5, seed=IN_ORDER.index(dialect))
     @given(worlds(dialect.trees), EVENTS)
     def holds(world: World, events: list[tuple[str, int, int]]) -> None:
         assert told(Story(dialect, world), events) == told(Story(dialect, world, False), events)
@@ -74,8 +72,7 @@ def test_limits_and_books_hold_whatever_happens_cached_or_not(dialect: Dialect) 
 
 @POLICIES
 def test_a_settled_demand_settles_and_no_room_is_left_idle(dialect: Dialect) -> None:
-    @seed(DIALECTS_IN_ORDER.index(dialect))
-    @examples(8)
+    @examples(8, seed=IN_ORDER.index(dialect))
     @given(worlds(dialect.trees))
     def holds(world: World) -> None:
         story = arrived(dialect, world)
@@ -86,8 +83,7 @@ def test_a_settled_demand_settles_and_no_room_is_left_idle(dialect: Dialect) -> 
 
 @POLICIES
 def test_what_was_lent_comes_back_to_whom_it_is_owed(dialect: Dialect) -> None:
-    @seed(DIALECTS_IN_ORDER.index(dialect))
-    @examples(8)
+    @examples(8, seed=IN_ORDER.index(dialect))
     @given(worlds(dialect.trees, alone=True))
     def holds(world: World) -> None:
         story = arrived(dialect, world)
