@@ -17,7 +17,10 @@ from bayplan.queues.tree import EPSILON
 from bayplan.testing import Cluster, make_node
 from bayplan_plugins.queues.policy import Policy
 
-__all__ = ["Story"]
+__all__ = ["Happens", "Story", "told"]
+
+Happens = tuple[str, int, int]
+"""An event, a number that chooses among what it may be about, and the seconds that pass then."""
 
 PLUGINS = (
     *("SchedulingGates", "PrioritySort", "Gang", "Queues", "NodeUnschedulable"),
@@ -149,7 +152,7 @@ class Story:
             self.cluster.advance(20)
             if len(self.cluster.scheduler.evictor.evicted) == before:
                 return
-        last = [one.pod for one in self.cluster.scheduler.evictor.evicted[-20:]]
+        last = [one.pod for one in list(self.cluster.scheduler.evictor.evicted)[-20:]]
         raise AssertionError(f"evictions do not end: {last}")
 
     # What is seen ------------------------------------------------------------------------
@@ -270,3 +273,40 @@ class Story:
             owed = min(owed, self.demand(team.name))
             used = self.used(team.name)
             assert used >= owed, f"{team.name} has {used} and is owed {owed}"
+
+
+def _take(story: Story, event: str, number: int) -> None:
+    """Let one thing happen."""
+    if event == "leave":
+        story.leave(number)
+    elif event == "add_node":
+        story.add_node(2 + number % 3)
+    elif event == "lose_node":
+        story.lose_node(number)
+    elif event == "limit":
+        story.limit(number, number % 4)
+    elif event == "break":
+        story.break_watch()
+    else:
+        story.resume_watch()
+
+
+def told(story: Story, events: Iterable[Happens]) -> list[str]:
+    """Tell a story, checking after each event; return where pods were at the end, and who left."""
+    jobs = list(story.world.jobs)
+    for event, number, seconds in [("resume", 0, 0), *events]:
+        _take(story, event, number)
+        story.come([jobs.pop(0) for _ in range(min(len(jobs), 1 + number % 3))])
+        story.cluster.advance(seconds)
+        story.check_limits()
+        story.check_ledger()
+        story.check_lending()
+        story.restart()
+    story.resume_watch()
+    story.come(jobs)
+    story.settle()
+    story.check_limits()
+    story.check_ledger()
+    story.check_lending()
+    placed = [f"{key} on {node}" for key, node in sorted(story.cluster.placements().items())]
+    return [*placed, *(one.pod for one in story.cluster.scheduler.evictor.evicted)]

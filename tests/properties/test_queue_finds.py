@@ -1,9 +1,9 @@
-"""Worlds of queues that once came to rest with idle nodes and jobs that fit on them."""
+"""Worlds and stories of queues that once went wrong: thorough runs of properties found them."""
 
 from __future__ import annotations
 
 import pytest
-from tests.properties.queue_stories import Story
+from tests.properties.queue_stories import Happens, Story, told
 from tests.properties.queue_worlds import DIALECTS, Job, Team, World
 
 LOST_MEMBERS_AFTER_NOMINATION = World(
@@ -66,6 +66,42 @@ ADMITTED_IN_ANOTHER_ORDER = World(
 )
 """A workload was admitted beside another one, which then took its nodes."""
 
+PLACED_IN_ANOTHER_ORDER = World(
+    (4, 2),
+    (Team("q0", 0), Team("q1", 0)),
+    (Job("j0", "q1", 1, gpu=4, priority=1), Job("j1", "q0", 3)),
+)
+"""Workloads got their nodes in the order of their queues, and not in that of their admission."""
+
+BEGAN_AGAIN_WITH_ITS_OLD_QUOTA = World(
+    (2, 2),
+    (Team("q0", 0, 1), Team("q1", 0), Team("q2", 0)),
+    (Job("j0", "q0", 1), Job("j1", "q0", 1, 1), Job("j2", "q0", 1), Job("j3", "q0", 1)),
+)
+"""A gang came back after another one had got its quota, and took up its old Workload."""
+
+TOOK_NODES_THAT_VICTIMS_LEFT = World(
+    (8, 2),
+    (
+        Team("left", 8, has_children=True),
+        Team("right", 0, has_children=True),
+        Team("q0", 8, None, "left"),
+        Team("q1", 0, None, "right"),
+        Team("q2", 0, None, "left"),
+    ),
+    (
+        Job("j0", "q2", 3, 1),
+        Job("j1", "q0", 3, 3, late=True),
+        Job("j2", "q1", 4, 3, late=True),
+        Job("j3", "q2", 1, late=True),
+        Job("j4", "q0", 1),
+        Job("j5", "q0", 4, 4),
+        Job("j6", "q0", 1),
+        Job("j7", "q2", 4, late=True),
+    ),
+)
+"""Jobs took the nodes that victims left, were preempted for it, and at once again, without end."""
+
 
 @pytest.mark.parametrize(
     ("dialect", "world"),
@@ -74,6 +110,7 @@ ADMITTED_IN_ANOTHER_ORDER = World(
         ("volcano proportion", SHARE_FELL_AFTER_NOMINATION),
         ("kai fair-share", SHAPE_CHANGED_WHILE_TRIED),
         ("kueue cluster-queue", ADMITTED_IN_ANOTHER_ORDER),
+        ("kueue cluster-queue", PLACED_IN_ANOTHER_ORDER),
     ],
 )
 def test_no_room_is_left_idle(dialect: str, world: World) -> None:
@@ -83,3 +120,14 @@ def test_no_room_is_left_idle(dialect: str, world: World) -> None:
         story.settle()
     story.check_limits()
     story.check_conservation()
+
+
+@pytest.mark.parametrize(
+    ("world", "events"),
+    [
+        (BEGAN_AGAIN_WITH_ITS_OLD_QUOTA, [("leave", 0, 0), ("lose_node", 0, 0)]),
+        (TOOK_NODES_THAT_VICTIMS_LEFT, [("lose_node", 1, 5), ("leave", 0, 0)]),
+    ],
+)
+def test_kueues_quotas_hold_and_its_preemption_ends(world: World, events: list[Happens]) -> None:
+    told(Story(DIALECTS["kueue cluster-queue"], world), events)

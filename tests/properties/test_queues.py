@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
-from tests.properties.queue_stories import Story
+from tests.properties.queue_stories import Story, told
 from tests.properties.queue_worlds import DIALECTS, Dialect, World, worlds
 
 POLICIES = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=list(DIALECTS))
@@ -21,43 +21,6 @@ EVENTS = st.lists(
     min_size=2,
     max_size=6,
 )
-
-
-def take(story: Story, event: str, number: int) -> None:
-    """Let one thing happen."""
-    if event == "leave":
-        story.leave(number)
-    elif event == "add_node":
-        story.add_node(2 + number % 3)
-    elif event == "lose_node":
-        story.lose_node(number)
-    elif event == "limit":
-        story.limit(number, number % 4)
-    elif event == "break":
-        story.break_watch()
-    else:
-        story.resume_watch()
-
-
-def told(story: Story, events: list[tuple[str, int, int]]) -> list[str]:
-    """Tell a story, checking after each event; return where pods were at the end, and who left."""
-    jobs = list(story.world.jobs)
-    for event, number, seconds in [("resume", 0, 0), *events]:
-        take(story, event, number)
-        story.come([jobs.pop(0) for _ in range(min(len(jobs), 1 + number % 3))])
-        story.cluster.advance(seconds)
-        story.check_limits()
-        story.check_ledger()
-        story.check_lending()
-        story.restart()
-    story.resume_watch()
-    story.come(jobs)
-    story.settle()
-    story.check_limits()
-    story.check_ledger()
-    story.check_lending()
-    placed = [f"{key} on {node}" for key, node in sorted(story.cluster.placements().items())]
-    return [*placed, *(one.pod for one in story.cluster.scheduler.evictor.evicted)]
 
 
 @POLICIES

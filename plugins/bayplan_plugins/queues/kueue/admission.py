@@ -311,7 +311,8 @@ class Admission:
             self._evict(victim.workload, preemptor, victim.why, now, result)
         for sibling, entry in outcome.migrated:
             self._migrate(sibling, entry, now, result)
-        for entry in entries:
+        # In the order in which they were placed, since they get their nodes in it.
+        for entry in outcome.entries:
             if entry.state is State.ASSUMED:
                 self._admit(entry, outcome, now, result)
         for old, entry in outcome.replaced:

@@ -23,6 +23,7 @@ from bayplan_plugins.queues.kueue.settings import Settings
 from bayplan_plugins.queues.kueue.slices import replaced_slice
 from bayplan_plugins.queues.kueue.snapshot import (
     Assumed,
+    Awaited,
     Placement,
     Snapshot,
     Waits,
@@ -90,10 +91,12 @@ class Cycle:
         self._snapshot = snapshot
         self._settings = settings
         self._placement = placement
-        self._preemptor = Preemptor(snapshot, settings, placement, now)
+        self._preemptor = Preemptor(snapshot, settings, self._refusal, now)
         self._pods_ready = pods_ready
         self._taken: dict[str, WorkloadInfo] = {}
         self._replaced: set[str] = set()
+        self._awaited: list[Awaited] = []
+        """Those that come once whom the entries so far preempt has left."""
         self._outcome = Outcome()
 
     def run(self, entries: Sequence[Entry]) -> Outcome:
@@ -171,7 +174,7 @@ class Cycle:
         """Require preemption where quota is there, but not the nodes."""
         if assignment.mode is not Mode.FIT:
             return assignment
-        problem = self._placement(workload, assignment, [victim.workload for victim in first])
+        problem = self._refusal(workload, assignment, [victim.workload for victim in first])
         if problem is not None:
             assignment.set_mode(Mode.PREEMPT)
             assignment.unplaced = True
@@ -210,6 +213,7 @@ class Cycle:
         if mode is Mode.DEFERRED_FIT:
             text = f"{_OVERLAP}, but will fit after these preemptions complete"
             entry.skip(text, Reason.WAITING_FOR_VICTIMS)
+            self._awaited.append((entry.workload, entry.assignment))
         elif mode is Mode.PREEMPT:
             self._preempt(entry)
         else:
@@ -273,11 +277,8 @@ class Cycle:
     def _fits(self, entry: Entry) -> bool:
         """Tell whether quota and nodes are there once all victims so far are gone."""
         victims = {v.workload.key: v.workload for v in entry.victims if v.why is not Why.REPLACED}
-        gone = {**self._leaving(), **victims}
-        if not gone:
-            return self._has_room(entry, ())
-        with self._snapshot.without(gone.values()):
-            return self._has_room(entry, gone.values())
+        with self._snapshot.without((self._leaving() | victims).values()):
+            return self._has_room(entry, victims.values())
 
     def _has_room(self, entry: Entry, gone: Iterable[WorkloadInfo]) -> bool:
         forest, row = self._snapshot.forest, self._snapshot.queues[entry.workload.queue].row
@@ -286,7 +287,14 @@ class Cycle:
                 return False
         if entry.assignment.mode is Mode.NO_FIT:
             return True
-        return self._placement(entry.workload, entry.assignment, gone) is None
+        return self._refusal(entry.workload, entry.assignment, gone) is None
+
+    def _refusal(
+        self, workload: WorkloadInfo, assignment: Assignment, removed: Iterable[WorkloadInfo]
+    ) -> str | None:
+        """Return why a workload gets no nodes once victims are gone, and who preempts has come."""
+        gone = self._leaving() | {one.key: one for one in removed}
+        return self._placement(workload, assignment, list(gone.values()), self._awaited)
 
     def _preempt(self, entry: Entry) -> None:
         entry.reason = Reason.WAITING_FOR_VICTIMS
@@ -296,6 +304,7 @@ class Cycle:
         if victims:
             entry.message += f". Pending the preemption of {len(victims)} workload(s)"
             entry.requeue = Requeue.PENDING_PREEMPTION
+            self._awaited.append((entry.workload, entry.assignment))
 
     def _admit(self, entry: Entry) -> None:
         if not self._pods_ready:

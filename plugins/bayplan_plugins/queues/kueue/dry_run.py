@@ -19,6 +19,8 @@ from bayplan_plugins.queues.kueue.handles import Handles
 from bayplan_plugins.queues.kueue.lifecycle import checks_with
 from bayplan_plugins.queues.kueue.pod_workloads import PodWorkloads
 from bayplan_plugins.queues.kueue.pods_to_come import PodToCome
+from bayplan_plugins.queues.kueue.provisioning_checks import ProvisioningChecks
+from bayplan_plugins.queues.kueue.snapshot import Awaited
 from bayplan_plugins.queues.kueue.store import Store
 from bayplan_plugins.queues.kueue.tried_sizes import TriedSizes, kind_of
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo, local_queue_key
@@ -26,6 +28,7 @@ from bayplan_plugins.queues.kueue.workloads import WorkloadInfo, local_queue_key
 __all__ = ["DryRun"]
 
 _NO_NODES = "its pods would not get nodes"
+_LEFT_TO_OTHERS = "its pods would take nodes that victims are leaving for others"
 
 
 class _Together(msgspec.Struct):
@@ -38,7 +41,14 @@ class _Together(msgspec.Struct):
 class DryRun:
     """The trials of some cycles, in which what is admitted stays placed until all are over."""
 
-    def __init__(self, handles: Handles, pods: PodWorkloads, store: Callable[[], Store]) -> None:
+    def __init__(
+        self,
+        handles: Handles,
+        pods: PodWorkloads,
+        checks: ProvisioningChecks,
+        store: Callable[[], Store],
+    ) -> None:
+        self._checks = checks
         self._handles = handles
         self._handle = handles.first
         self._pods = pods
@@ -102,9 +112,19 @@ class DryRun:
                 self._trial, self._sizes, self._held = outer, sizes, None
 
     def fits(
-        self, workload: WorkloadInfo, assignment: Assignment, removed: Iterable[WorkloadInfo]
+        self,
+        workload: WorkloadInfo,
+        assignment: Assignment,
+        removed: Iterable[WorkloadInfo],
+        awaited: Sequence[Awaited] = (),
     ) -> str | None:
-        """Return why a workload gets no nodes, as a Placement of the admission does."""
+        """Return why a workload gets no nodes, as a Placement of the admission does.
+
+        One whose nodes are provisioned needs none yet.
+        """
+        if self._brings_nodes(workload, assignment):
+            return None
+        awaited = [pair for pair in awaited if not self._brings_nodes(*pair)]
         home = self._pods.home_of(workload.key)
         # The pods of the slice that is replaced stay.
         gone = [one for one in removed if self._pods.home_of(one.key) != home]
@@ -113,13 +133,30 @@ class DryRun:
             # Nothing was tried since: it still is on its nodes.
             return None
         self._let_go()
-        if not gone:
+        if not gone and not awaited:
             return self._beside(workload.key, assignment)
-        with self._handle.snapshot.trial():
-            for one in gone:
-                for pod in self._pods.with_node(one.key):
-                    self._handle.snapshot.remove_pod(pod.key)
-            return self._try(workload.key, assignment)
+        with self._handle.snapshot.trial() as trial:
+            if not awaited:
+                self._remove(gone)
+                return self._try(workload.key, assignment)
+            # Nobody keeps nodes free for those that are awaited: it takes what it gets now.
+            mark = trial.mark()
+            comes_now = self._try(workload.key, assignment) is None
+            if not comes_now:
+                trial.back_to(mark)
+            self._remove(gone)
+            if any(self._try(one.key, its) is not None for one, its in awaited):
+                return _LEFT_TO_OTHERS
+            return None if comes_now else self._try(workload.key, assignment)
+
+    def _brings_nodes(self, workload: WorkloadInfo, assignment: Assignment) -> bool:
+        return self._checks.brings_nodes(workload, assignment, self._store())
+
+    def _remove(self, workloads: Iterable[WorkloadInfo]) -> None:
+        """Take the pods of workloads off their nodes."""
+        for one in workloads:
+            for pod in self._pods.with_node(one.key):
+                self._handle.snapshot.remove_pod(pod.key)
 
     def _beside(self, key: str, assignment: Assignment) -> str | None:
         """Return why a workload gets no nodes while nobody goes; leave it on them if it does."""

@@ -484,6 +484,9 @@ class PodWorkloads:
         members, ended = self.members(key), self._ended.get(key, {})
         stored = admission.store.workloads.get(key)
         known = self._jobs.known(key, stored if stored is not None else self._released.get(key))
+        if stored is None and known is not None and self._begins_again(key, known):
+            # Its quota went with its pods: others may have it by now.
+            known = msgspec.structs.replace(known, status=KueueWorkloadStatus())
         self._taken.pop(key, None)
         if self._parts.is_empty(key):
             self._scaled_to_zero(key, known, admission, now)
@@ -540,16 +543,23 @@ class PodWorkloads:
 
     def _is_taken(self, key: str, known: KueueWorkload) -> bool:
         """Tell whether a Workload of this name is another's, or of pods that are gone."""
-        members, name = self.members(key), key.partition("/")[2]
-        uids = {one.uid for one in members}.union(self._ended.get(key, ()))
-        first = members[0] if members else None
-        # A gang of another system begins again when all of its pods have gone.
-        begins_again = first is not None and bool(first.gang) and not pod_groups.is_group_of(first)
+        name = key.partition("/")[2]
         if _is_anothers(known):
             self._taken[key] = f'another job has a Workload "{name}"'
-        elif not begins_again and pod_groups.without_owner(known.metadata, uids):
+        elif self._is_of_others(key, known) and not self._begins_again(key, known):
             self._taken[key] = f'the Workload "{name}" of pods that are gone is being deleted'
         return key in self._taken
+
+    def _is_of_others(self, key: str, known: KueueWorkload) -> bool:
+        """Tell whether a Workload is of pods that are gone, and of none that are there."""
+        uids = {one.uid for one in self.members(key)}.union(self._ended.get(key, ()))
+        return pod_groups.without_owner(known.metadata, uids)
+
+    def _begins_again(self, key: str, known: KueueWorkload) -> bool:
+        """Tell whether a gang of another system has new pods after all of its pods have gone."""
+        first = next(iter(self.members(key)), None)
+        is_gang = first is not None and bool(first.gang) and not pod_groups.is_group_of(first)
+        return is_gang and self._is_of_others(key, known)
 
     def _leave_finished(
         self, key: str, known: KueueWorkload, admission: Admission, now: float

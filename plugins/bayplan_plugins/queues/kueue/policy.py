@@ -42,7 +42,6 @@ from bayplan_plugins.queues.kueue.conditions import (
 from bayplan_plugins.queues.kueue.counts import AdmissionCounts
 from bayplan_plugins.queues.kueue.dry_run import DryRun
 from bayplan_plugins.queues.kueue.finalizers import Finalizers
-from bayplan_plugins.queues.kueue.flavor_assignment import Assignment
 from bayplan_plugins.queues.kueue.gates import is_gated, mark, open_gate
 from bayplan_plugins.queues.kueue.handles import Handles
 from bayplan_plugins.queues.kueue.injection import queue_labels, topology_marks, updates_of
@@ -123,18 +122,15 @@ class KueuePolicy(
         self._written = Written(handle, self._pods.changed)
         self.counts = AdmissionCounts(handle)
         self._writes = JobWrites(handle, self._jobs, self._pods, self._written, self.counts)
-        self._dry_run = DryRun(self._handles, self._pods, lambda: self._admission.store)
         self._checks = ProvisioningChecks(handle, self._jobs, self._pods)
+        self._dry_run = DryRun(
+            self._handles, self._pods, self._checks, lambda: self._admission.store
+        )
         self._statuses = KueueStatuses()
         self._topologies = TopologyAssignments(handle, self._pods)
         self._failures = NodeFailures(handle, self._pods, self._dry_run, self._topologies)
         self._finalizers = Finalizers(handle, self._pods)
-        self._admission = Admission(
-            settings,
-            self._fits,
-            self._dry_run.assume,
-            self._waits,
-        )
+        self._admission = Admission(settings, self._dry_run.fits, self._dry_run.assume, self._waits)
         self._report = PendingReport(handle, self._admission, self._pods, self._jobs, self._dry_run)
         self._any_fits: tuple[int, bool] = (-1, False)
         self._safe_until: float | None = None
@@ -498,14 +494,6 @@ class KueuePolicy(
             event = Event(pod.key, "Warning", "FailedToStart", str(exc))
             self._written.once(workload.key, f"event {pod.key}", str(exc), event)
         return asked
-
-    def _fits(
-        self, workload: WorkloadInfo, assignment: Assignment, removed: Iterable[WorkloadInfo]
-    ) -> str | None:
-        """Return why a workload gets no nodes; one whose nodes are provisioned needs none yet."""
-        if self._checks.brings_nodes(workload, assignment, self._admission.store):
-            return None
-        return self._dry_run.fits(workload, assignment, removed)
 
     def _tick(self, now: float) -> None:
         """Apply what time, admission checks and pods that get ready change."""

@@ -20,11 +20,14 @@ from bayplan_plugins.queues.kueue.flavor_assignment import (
     total_requests,
 )
 from bayplan_plugins.queues.kueue.settings import Settings
-from bayplan_plugins.queues.kueue.snapshot import Placement, QueueView, Snapshot
+from bayplan_plugins.queues.kueue.snapshot import QueueView, Snapshot
 from bayplan_plugins.queues.kueue.victims import Victim
 from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 
 __all__ = ["Preemptor", "can_always_reclaim"]
+
+Refusal = Callable[[WorkloadInfo, Assignment, Iterable[WorkloadInfo]], str | None]
+"""Returns why a workload with an assignment gets no nodes once others are gone; None if it does."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -50,22 +53,23 @@ def can_always_reclaim(queue: QueueView) -> bool:
 class Preemptor:
     """Finds victims in a snapshot.
 
+    :param refusal: why a workload would get no nodes, whatever the quotas are.
     :param now: seconds since 1970.
     """
 
     def __init__(
-        self, snapshot: Snapshot, settings: Settings, placement: Placement, now: float
+        self, snapshot: Snapshot, settings: Settings, refusal: Refusal, now: float
     ) -> None:
         self._snapshot = snapshot
         self._settings = settings
-        self._placement = placement
+        self._refusal = refusal
         self._now = now
 
     def victims(self, workload: WorkloadInfo, assignment: Assignment) -> list[Victim]:
         """Return whom a workload preempts for an assignment; nobody if that would not help."""
 
         def fits_nodes(removed: Iterable[WorkloadInfo]) -> bool:
-            return self._placement(workload, assignment, removed) is None
+            return self._refusal(workload, assignment, removed) is None
 
         request = Request(
             workload,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from bayplan_plugins.queues.kueue.workloads import WorkloadInfo
 
 __all__ = [
     "Assumed",
+    "Awaited",
     "Placement",
     "QueueView",
     "Snapshot",
@@ -61,6 +62,10 @@ class QueueView(msgspec.Struct, frozen=True):
         return self.spec.spec.flavor_fungibility
 
 
+Awaited = tuple[WorkloadInfo, Assignment]
+"""A workload that comes once its victims have left, and what it is assigned then."""
+
+
 class Placement(Protocol):
     """Whether the pods of a workload would really get nodes."""
 
@@ -69,11 +74,13 @@ class Placement(Protocol):
         workload: WorkloadInfo,
         assignment: Assignment,
         removed: Iterable[WorkloadInfo],
+        awaited: Sequence[Awaited] = (),
     ) -> str | None:
         """Return why a workload's pods get no nodes with the assigned flavors; None if they do.
 
         :param removed: workloads whose pods would be gone. Workloads that this cycle has already
             admitted count as placed.
+        :param awaited: those that come then, and whose nodes the workload may not take.
         """
         ...
 
@@ -100,7 +107,10 @@ def unnoticed(workload: WorkloadInfo, assignment: Assignment) -> None:
 
 
 def anywhere(
-    workload: WorkloadInfo, assignment: Assignment, removed: Iterable[WorkloadInfo]
+    workload: WorkloadInfo,
+    assignment: Assignment,
+    removed: Iterable[WorkloadInfo],
+    awaited: Sequence[Awaited] = (),
 ) -> str | None:
     """Take every assignment that the quotas allow."""
     return None

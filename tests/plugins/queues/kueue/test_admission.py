@@ -379,7 +379,7 @@ def test_others_are_looked_at_again_only_where_that_is_chosen(
 def test_nodes_decide_too_where_the_quota_fits() -> None:
     free = {"nodes": 4}
 
-    def place(one: Any, assignment: Any, removed: Any) -> str | None:
+    def place(one: Any, assignment: Any, removed: Any, *_: Any) -> str | None:
         gone = sum(2 for _ in removed)
         return None if free["nodes"] + gone >= 4 else "topology allows to fit only 2 out of 4 pods"
 
@@ -399,7 +399,7 @@ def test_nodes_decide_too_where_the_quota_fits() -> None:
 
 
 def test_the_search_for_a_flavor_goes_on_although_others_leave_meanwhile() -> None:
-    def on_b_only(info: Any, assignment: Any, removed: Any) -> str | None:
+    def on_b_only(info: Any, assignment: Any, *_: Any) -> str | None:
         flavors = assignment.pod_set("main").flavors
         return None if flavors["cpu"].flavor == "b" or info.uid != "w" else "no node"
 
