@@ -73,6 +73,21 @@ PLACED_IN_ANOTHER_ORDER = World(
 )
 """Workloads got their nodes in the order of their queues, and not in that of their admission."""
 
+ADMITTED_BEFORE_IT_WAS_WRITTEN = World(
+    (2, 4, 2),
+    (Team("q0", 0), Team("q1", 0), Team("q2", 0), Team("q3", 0)),
+    (
+        Job("j0", "q0", 1, late=True),
+        Job("j1", "q1", 4, 1, 2),
+        Job("j2", "q0", 1, late=True),
+        Job("j3", "q1", 1, gpu=4),
+        Job("j4", "q0", 1),
+        Job("j5", "q0", 1, late=True),
+        Job("j6", "q1", 1, 1),
+    ),
+)
+"""A workload was admitted onto the nodes of another one, whose admission was being written."""
+
 BEGAN_AGAIN_WITH_ITS_OLD_QUOTA = World(
     (2, 2),
     (Team("q0", 0, 1), Team("q1", 0), Team("q2", 0)),
@@ -111,6 +126,7 @@ TOOK_NODES_THAT_VICTIMS_LEFT = World(
         ("kai fair-share", SHAPE_CHANGED_WHILE_TRIED),
         ("kueue cluster-queue", ADMITTED_IN_ANOTHER_ORDER),
         ("kueue cluster-queue", PLACED_IN_ANOTHER_ORDER),
+        ("kueue cluster-queue", ADMITTED_BEFORE_IT_WAS_WRITTEN),
     ],
 )
 def test_no_room_is_left_idle(dialect: str, world: World) -> None:

@@ -86,11 +86,10 @@ class DryRun:
             placed first.
         """
         with self._handle.snapshot.trial() as trial:
-            for key in admitted:
-                self._place(key)
-            self._trial = trial
-            self._sizes = TriedSizes()
+            self._trial, self._sizes = trial, TriedSizes()
             try:
+                for key in admitted:
+                    self._place(key)
                 yield
             finally:
                 self._trial = self._held = None

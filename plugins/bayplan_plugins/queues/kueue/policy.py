@@ -330,7 +330,7 @@ class KueuePolicy(
             return None
         found = self._admission.store.workloads.get(key)
         if found is not None and is_true(found, "Admitted") and not is_true(found, "Evicted"):
-            if self._is_unwritten(found):
+            if not self._dry_run.is_running and self._is_unwritten(found):
                 return _waits_for(queue, "its admission is being written")
             if self._dry_run.runs_elsewhere(key):
                 return f'it runs in the cluster "{found.status.cluster_name}"'
@@ -579,7 +579,8 @@ class KueuePolicy(
                     tried.clear()
                 elif tried.issuperset(result.waiting):
                     return
-                tried |= set(result.waiting)
+                else:
+                    tried |= set(result.waiting)
 
     def _waits(self, one: WorkloadInfo) -> bool:
         """Tell whether elastic jobs will give up what a workload would otherwise preempt for."""
