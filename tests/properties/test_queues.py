@@ -14,7 +14,12 @@ IN_ORDER = list(DIALECTS.values())
 NUMBER = st.integers(0, 9)
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from(("leave", "leave", "add_node", "lose_node", "limit", "break", "resume")),
+        st.sampled_from(
+            (
+                *("leave", "leave", "add_node", "lose_node", "limit"),
+                *("break", "resume", "crash", "refuse"),
+            )
+        ),
         NUMBER,
         st.sampled_from((0, 5, 60)),
     ),
