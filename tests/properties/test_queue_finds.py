@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.properties.queue_stories import Happens, Story, told
 from tests.properties.queue_worlds import DIALECTS, Job, Team, World
@@ -147,3 +149,27 @@ def test_no_room_is_left_idle(dialect: str, world: World) -> None:
 )
 def test_kueues_quotas_hold_and_its_preemption_ends(world: World, events: list[Happens]) -> None:
     told(Story(DIALECTS["kueue cluster-queue"], world), events)
+
+
+PREEMPT_EACH_OTHER = World(
+    (8,),
+    (Team("q0", 0), Team("q1", 2)),
+    (
+        Job("j0", "q1", 4, 4, 2, priority=1, late=True),
+        Job("j1", "q0", 2, late=True),
+        Job("j2", "q0", 2, 2, 4, priority=1, late=True),
+        Job("j3", "q0", 4, late=True),
+        Job("j4", "q1", 4),
+        Job("j5", "q1", 1),
+    ),
+)
+"""j1 takes its fair share from j0, j2 takes it from j1 by priority, and j0 its share from j2."""
+
+
+def test_workloads_that_preempt_each_other_for_ever_leave_time_to_others() -> None:
+    fair = replace(DIALECTS["kueue cluster-queue"], args={"kueue": {"fairSharing": True}})
+    story = Story(fair, PREEMPT_EACH_OTHER)
+    for late in (False, True):
+        story.come(job for job in PREEMPT_EACH_OTHER.jobs if job.late is late)
+        story.cluster.advance(40)
+    assert len(story.evicted()) < 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -141,6 +142,7 @@ class KueuePolicy(
         """Whether this policy admitted when it last looked."""
         self._ticked_at = 0.0
         self._next_change: float | None = None
+        self._rests_until = -math.inf
         self._admitted = 0
         self._growth: dict[str, PodInfo] = {}
         """Pods on nodes in a trial by which elastic jobs would grow."""
@@ -406,11 +408,8 @@ class KueuePolicy(
         self._tick(now)
         self._flush(now)
         self._failures.replace(self._admission, now)
-        for _ in range(_MOST_ROUNDS):
-            self._cycles(now)
-            if not self._release(now):
-                break
-            changed += self._pods.refresh(self._admission, now)
+        if self._rests_until <= now:
+            changed += self._rounds(now)
         self._topologies.follow(store, now)
         awaited = self._admission.await_checks(now)
         followed = self._checks.follow(store, now) or awaited
@@ -433,6 +432,18 @@ class KueuePolicy(
         self._writes.name_default_queues(store)
         # What checks have decided is carried out in another round.
         self._next_change = now if followed else self._time_of_next_change(now)
+
+    def _rounds(self, now: float) -> list[str]:
+        """Run rounds of cycles until nobody goes without pods; return whose pods changed."""
+        changed: list[str] = []
+        for _ in range(_MOST_ROUNDS):
+            self._cycles(now)
+            if not self._release(now):
+                return changed
+            changed += self._pods.refresh(self._admission, now)
+        # With fair sharing a circle of workloads may preempt each other for ever, as with Kueue.
+        self._rests_until = now + _TICK_SECONDS
+        return changed
 
     def _open_gates(self, key: str) -> None:
         """Open Kueue's gate of a workload's pods once the API server has its admission.
@@ -510,6 +521,7 @@ class KueuePolicy(
         safe = (one.safe_until for one in self._holders())
         self._safe_until = min((at for at in safe if at > now), default=None)
         times = [self._admission.next_change(), self._safe_until]
+        times += [self._rests_until] if self._rests_until > now else []
         times += [at for at in ends if at is None or at > now]
         found = min((at for at in times if at is not None), default=None)
         if self._admission.settings.pods_ready is not None and any(
