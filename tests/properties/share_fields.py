@@ -608,7 +608,8 @@ def _tf_running(text: str, i: int) -> Objects:
     return [*_tf_node(i), _running(i, annotations=notes)]
 
 
-_QUANTITY = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3}|[KMGTPE]i|[numkMGTPE])?"
+_QUANTITY = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3}|[KMGTPE]i|[numkMGTPE])?\s*"
+"""As the API server reads quantities, which is without the blanks around them."""
 
 
 def _tf_fields() -> list[Field]:

@@ -200,7 +200,6 @@ class VictimSearch:
                 return None
             reprieve = Reprieve(self._handle, self._unit, nodes, self.steps.amounts_decide)
             refused = reprieve.refused((*violating, *others), where)
-        violations = len({pod.key for pod in violating} & {pod.key for pod in refused})
         victims = self._evictable.closure(refused)
         # A pod that is reprieved on one node may matter on another, so the whole is tried again.
         if len(refused) < len(everybody):
@@ -217,7 +216,8 @@ class VictimSearch:
         if self._unit.gang is None:
             # Which pods violate a budget was decided when all of them were to go, as in
             # kube-scheduler.
-            cost = replace(cost, violations=violations)
+            gone = {pod.key for pod in victims}
+            cost = replace(cost, violations=sum(pod.key in gone for pod in violating))
         return VictimSet(placement, tuple(victims), nodes, cost)
 
     def _best_subset(self, placement: Placement, found: VictimSet) -> VictimSet:
